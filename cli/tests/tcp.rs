@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{Uid, set_thread_res_uid};
 use serde_json::Value;
 use tempfile::TempDir;
-use wave_front_tcp::captures_path;
+use wave_front_tcp::{captures_path, traces_path};
 use wave_posix::Toe;
 
 /// Long enough for any machine; a test that waits longer has failed.
@@ -97,11 +97,17 @@ impl Drop for Running {
 struct Up {
     folder: TempDir,
     agent: Option<Running>,
+    options: &'static str,
 }
 
 impl Up {
     fn new() -> Up {
-        let mut up = Up { folder: tempfile::tempdir().unwrap(), agent: None };
+        Up::with("")
+    }
+
+    /// With more options.
+    fn with(options: &'static str) -> Up {
+        let mut up = Up { folder: tempfile::tempdir().unwrap(), agent: None, options };
         up.start();
         up
     }
@@ -113,8 +119,9 @@ impl Up {
     fn start(&mut self) {
         let socket = self.socket();
         let line = format!(
-            "tcp up --tap wavetoe0 --address 10.77.0.2/24 --persistent --socket {}",
-            socket.display()
+            "tcp up --tap wavetoe0 --address 10.77.0.2/24 --persistent --socket {} {}",
+            socket.display(),
+            self.options
         );
         self.agent = Some(Running::start(&line));
     }
@@ -563,22 +570,169 @@ fn a_capture_has_the_frames_of_a_port_and_is_for_the_agents_user_alone() {
         assert!(last.starts_with(&format!("{frames} ")) && frames >= 6, "{last}");
         assert_eq!(dropped, Some(0));
 
-        // Though its file could be opened, another user is shown nothing.
-        for (path, mode) in [(up.folder.path(), 0o755), (&captures_path(&up.socket()), 0o666)] {
-            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-        }
-        let path = captures_path(&up.socket());
-        let stranger = thread::spawn(move || {
-            let nobody = Uid::from_raw(65_534);
-            set_thread_res_uid(nobody, nobody, nobody).unwrap();
-            let mut stream = UnixStream::connect(path).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let _ = stream.write_all(b"{}\n");
-            let mut came = Vec::new();
-            let _ = stream.read_to_end(&mut came);
-            came
+        is_closed_to_strangers(&up, captures_path(&up.socket()));
+    });
+}
+
+/// Another user, who could open this socket, is shown nothing.
+fn is_closed_to_strangers(up: &Up, socket: PathBuf) {
+    for (path, mode) in [(up.folder.path(), 0o755), (&*socket, 0o666)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    let stranger = thread::spawn(move || {
+        let nobody = Uid::from_raw(65_534);
+        set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(b"{}\n");
+        let mut came = Vec::new();
+        let _ = stream.read_to_end(&mut came);
+        came
+    });
+    assert!(stranger.join().unwrap().is_empty());
+}
+
+#[test]
+fn a_trace_has_what_happens_to_connections_and_is_for_the_agents_user_alone() {
+    in_a_network(|| {
+        let up = Up::new();
+        let _http = up.serve("http");
+        let path = up.socket();
+        let line = format!("tcp trace --json --socket {}", path.display());
+        let mut trace = wave(&line).spawn().unwrap();
+        let mut lines = BufReader::new(trace.stdout.take().unwrap()).lines();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let reader = thread::spawn(move || {
+            let mut points = Vec::new();
+            while let Some(Ok(line)) = lines.next() {
+                let record: Value = serde_json::from_str(&line).unwrap();
+                points.push(record["point"].as_str().unwrap().to_owned());
+                let _ = sender.send(());
+            }
+            points
         });
-        assert!(stranger.join().unwrap().is_empty());
+        // Until points are on, nothing is traced.
+        let end = Instant::now() + PATIENCE;
+        let mut is_on = false;
+        while !is_on {
+            assert!(Instant::now() < end, "{}", up.ss());
+            get(&mut connect(80), "/1");
+            is_on = receiver.recv_timeout(Duration::from_millis(100)).is_ok();
+        }
+        let mut stream = connect(80);
+        let (_, body) = get(&mut stream, "/3m");
+        stream.read_exact(&mut vec![0; 3 * MIB - body.len()]).unwrap();
+        drop(stream);
+        let flow = up.ss()["sockets"].to_string();
+        kill_process(Pid::from_child(&trace), Signal::INT).unwrap();
+        assert!(trace.wait().unwrap().success(), "{flow}");
+        let points = reader.join().unwrap();
+        let mut said = String::new();
+        trace.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let last = said.lines().last().unwrap();
+        assert!(last.starts_with(&format!("{} records, ", points.len())), "{last}");
+        for point in [
+            "packet",
+            "syn_received",
+            "syn_sent",
+            "established",
+            "segment",
+            "in_order",
+            "request",
+            "data_sent",
+            "acknowledged",
+            "acknowledgement_said",
+            "sent",
+            "copy_begins",
+            "copied",
+            "notified",
+            "window",
+        ] {
+            assert!(points.iter().any(|one| one == point), "{point} is not among {points:?}");
+        }
+        let only =
+            format!("tcp trace --json --point syn_received --count 1 --socket {}", path.display());
+        let only = wave(&only).spawn().unwrap();
+        while Instant::now() < end && !kill_is_over(&only) {
+            get(&mut connect(80), "/1");
+        }
+        let only = only.wait_with_output().unwrap();
+        let text = String::from_utf8(only.stdout).unwrap();
+        let record: Value = serde_json::from_str(text.trim()).unwrap();
+        assert_eq!(record["point"], "syn_received");
+        is_closed_to_strangers(&up, traces_path(&path));
+    });
+}
+
+/// Whether a process has ended, and waits for its parent.
+fn kill_is_over(child: &Child) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('Z'))
+}
+
+/// A counter of this network's, of /proc/net/netstat.
+fn linux_counts(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    let found = lines.chunks(2).find_map(|pair| {
+        let at = pair[0].iter().position(|one| *one == name)?;
+        pair[1][at].parse().ok()
+    });
+    found.unwrap_or_else(|| panic!("this kernel does not count {name}"))
+}
+
+/// Waits until so many connections of an agent are established, and says whether each has ECN.
+fn have_ecn(up: &Up, count: usize) -> Vec<bool> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        // A report may be that of a moment ago.
+        let report = up.ss();
+        let sockets = report["sockets"].as_array().unwrap().iter();
+        let open = sockets.filter(|socket| socket["state"] == "ESTAB");
+        let found: Vec<_> = open.map(|socket| socket["ecn"].as_bool().unwrap()).collect();
+        if found.len() == count {
+            return found;
+        }
+        assert!(Instant::now() < end, "{report}");
+    }
+}
+
+/// RFC 3168 and RFC 8257 with Linux: either side asks, data may be marked, and marks are echoed.
+#[test]
+fn dctcp_agrees_on_ecn_with_linux_in_both_directions_and_marks_are_echoed() {
+    in_a_network(|| {
+        std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap();
+        let up = Up::with("--congestion dctcp");
+        assert_eq!(up.ss()["congestion"], "dctcp");
+        let _echo = up.serve("echo");
+        let mut stream = connect(7);
+        stream.write_all(b"four").unwrap();
+        stream.read_exact(&mut [0; 4]).unwrap();
+        assert_eq!(have_ecn(&up, 1), [true], "Linux asks");
+        assert!(linux_counts("InECT0Pkts") > 0, "our data may be marked");
+
+        let listener = std::net::TcpListener::bind("10.77.0.1:9").unwrap();
+        let toe = Toe::connect(up.socket()).unwrap();
+        let remote = listener.local_addr().unwrap();
+        let mut called = toe.connect_stream(remote, Some(PATIENCE)).unwrap();
+        let (mut answering, _) = listener.accept().unwrap();
+        called.write_all(b"four").unwrap();
+        toe.flush();
+        answering.read_exact(&mut [0; 4]).unwrap();
+        assert_eq!(have_ecn(&up, 2), [true, true], "we ask");
+
+        // Linux's end marks a tenth of what it sends.
+        let netem = "qdisc add dev wavetoe0 root netem loss 10% ecn".split(' ');
+        match Command::new("tc").args(netem).output() {
+            Ok(output) if output.status.success() => {}
+            other => return wave_skip::skip(format!("tc with netem marks packets: {other:?}")),
+        }
+        let mut writing = stream.try_clone().unwrap();
+        let bytes = 4 * MIB;
+        let writer = thread::spawn(move || writing.write_all(&vec![7; bytes]).unwrap());
+        stream.read_exact(&mut vec![0; bytes]).unwrap();
+        writer.join().unwrap();
+        assert!(linux_counts("TCPDeliveredCE") > 0, "Linux hears of the marks");
     });
 }
 

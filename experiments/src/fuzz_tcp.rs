@@ -5,6 +5,7 @@
 
 pub(crate) mod history;
 pub(crate) mod machine;
+mod trace;
 mod watch;
 
 use std::panic::catch_unwind;
@@ -54,6 +55,11 @@ pub enum Oracle {
     FastRetransmit,
     /// A selective acknowledgement covers only bytes that came.
     SackOfReceived,
+    /// ECE is sent, and data may be marked, only where the handshake agreed on ECN, and no bare acknowledgement, SYN, or data that is
+    /// sent again may be marked.
+    EcnAgreed,
+    /// A mark of data is echoed by the next segment that acknowledges it; DCTCP echoes nothing else.
+    MarkEchoed,
     /// An old SYN does not end TIME-WAIT.
     Remembered,
     /// The code does not panic.
@@ -82,6 +88,16 @@ pub struct Counts {
     pub zero_windows: u64,
     /// Streams whose sequence numbers wrapped.
     pub sequence_wraps: u64,
+    /// Connections with ECN, by their ends.
+    pub ecn_connections: u64,
+    /// Marks on data that came in order of such connections.
+    pub marks: u64,
+    /// Segments that echo a mark.
+    pub echoes: u64,
+    /// Segments that say that the window was reduced.
+    pub reductions: u64,
+    /// SYNs that asked for ECN and were dropped for it.
+    pub asking_syns_dropped: u64,
 }
 
 impl Counts {
@@ -91,6 +107,11 @@ impl Counts {
         self.sack_recoveries += other.sack_recoveries;
         self.zero_windows += other.zero_windows;
         self.sequence_wraps += other.sequence_wraps;
+        self.ecn_connections += other.ecn_connections;
+        self.marks += other.marks;
+        self.echoes += other.echoes;
+        self.reductions += other.reductions;
+        self.asking_syns_dropped += other.asking_syns_dropped;
     }
 }
 
@@ -229,8 +250,11 @@ mod tests {
     fn histories_keep_every_rule_and_meet_what_they_are_for() {
         let found = run(&plan(300), true);
         assert_eq!(found.violations, 0, "{:#?}", found.failures);
-        let Counts { rtos, fast_retransmits, sack_recoveries, zero_windows, sequence_wraps } =
+        let Counts { rtos, fast_retransmits, sack_recoveries, zero_windows, .. } = found.counts;
+        let Counts { sequence_wraps, ecn_connections, marks, echoes, reductions, .. } =
             found.counts;
+        let ecn = [ecn_connections, marks, echoes, reductions, found.counts.asking_syns_dropped];
+        assert!(ecn.into_iter().all(|count| count > 0), "{:?}", found.counts);
         // Some by duplicates alone: not every connection has selective acknowledgements.
         let by_duplicates = fast_retransmits - sack_recoveries;
         let all = [rtos, by_duplicates, sack_recoveries, zero_windows, sequence_wraps];

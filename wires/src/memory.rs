@@ -164,6 +164,13 @@ impl Memory {
         self.lock().directions[self.end].fates
     }
 
+    /// Bytes that wait at the bottleneck in the direction in which this end sends, by [`Adversity::rate_bits`].
+    pub fn backlog_bytes(&self) -> u64 {
+        let network = self.lock();
+        let direction = &network.directions[self.end];
+        direction.backlog_bytes(network.now_ns)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Network> {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -364,10 +371,16 @@ impl Direction {
             return (now_ns, 0);
         }
         let start_ns = self.idle_ns.max(now_ns);
-        let backlog_bytes = u128::from(start_ns - now_ns) * rate_bits / 8_000_000_000;
+        let backlog_bytes = self.backlog_bytes(now_ns);
         let takes_ns = (bytes as u128 * 8_000_000_000).div_ceil(rate_bits);
         self.idle_ns = start_ns + takes_ns as u64;
-        (self.idle_ns, backlog_bytes as u64)
+        (self.idle_ns, backlog_bytes)
+    }
+
+    /// Bytes that wait at the bottleneck.
+    fn backlog_bytes(&self, now_ns: u64) -> u64 {
+        let waits_ns = u128::from(self.idle_ns.saturating_sub(now_ns));
+        (waits_ns * u128::from(self.adversity.rate_bits) / 8_000_000_000) as u64
     }
 
     fn push(&mut self, due_ns: u64, bytes: usize, buffer: Box<[u8]>) {

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use clap::Args;
 use stats_alloc::{Stats, StatsAlloc};
 use wave_agent::{Seat, ThreadFront, serve};
-use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
+use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, Traces};
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
 use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
@@ -83,8 +84,10 @@ fn up_with<W: Wire, R: Recovery>(
     let door = Door::bind(&args.socket, DoorOptions::default()).map_err(|error| failed(&error))?;
     let inquiries = Inquiries::beside(&args.socket).map_err(|error| failed(&error))?;
     let captures = Captures::beside(&args.socket, "bench").map_err(|error| failed(&error))?;
+    let traces = Traces::beside(&args.socket).map_err(|error| failed(&error))?;
     let bounds = Bounds::default();
     let options = TcpOptions {
+        congestion: Algorithm::default(),
         ip: args.address,
         prefix: PREFIX,
         gateway: None,
@@ -93,7 +96,7 @@ fn up_with<W: Wire, R: Recovery>(
         seat: Seat::Shared,
     };
     let before = allocator.stats();
-    let mut front = TcpFront::<W, R>::new(wire, door, inquiries, captures, &options)
+    let mut front = TcpFront::<W, R>::new(wire, door, inquiries, captures, traces, &options)
         .map_err(|error| failed(&error))?;
     let table_bytes = live(&allocator.stats()) - live(&before);
     answer("ready")?;

@@ -215,6 +215,11 @@ fn tcp_text(found: &fuzz_tcp::Found) -> String {
         ("recoveries by selective acknowledgements", counts.sack_recoveries),
         ("windows that closed", counts.zero_windows),
         ("streams whose sequence numbers wrapped", counts.sequence_wraps),
+        ("ends of connections with ECN", counts.ecn_connections),
+        ("marked packets of data", counts.marks),
+        ("segments that echo a mark", counts.echoes),
+        ("segments that say that the window was reduced", counts.reductions),
+        ("SYNs that ask for ECN, dropped", counts.asking_syns_dropped),
     ] {
         table.add_row([what.to_owned(), count.to_string()]);
     }

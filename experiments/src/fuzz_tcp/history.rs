@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
+use wave_tcp_planted::congestion::Algorithm;
 use wave_tcp_planted::control::{Secrets, State};
 use wave_tcp_planted::datapath::Tuple;
 use wave_tcp_planted::flextoe::Settings;
@@ -103,6 +104,7 @@ fn length(rng: &mut Pcg32, most: u64) -> u64 {
 
 impl History {
     fn new(seed: u64, runs: &dyn Fn(Settings, By) -> Runs) -> History {
+        let ecn = Ecn::of(seed);
         let mut rng = Pcg32::seed_from_u64(seed);
         let chance = |rng: &mut Pcg32, most: f64| rng.random_range(0.0..most);
         let adversity = Adversity {
@@ -119,6 +121,7 @@ impl History {
             gso_bytes: [0, 20_000, 65_535][rng.random_range(0..3)],
             segments_max: 256,
             frames_max: 64,
+            ce_mark: ecn.ce_mark,
             ..Adversity::default()
         };
         let ring_bytes = 1 << rng.random_range(12..=17);
@@ -134,6 +137,8 @@ impl History {
                 ring_bytes,
                 sockets: connections.into(),
                 by: by[usize::from(side) - 1],
+                algorithm: ecn.algorithms[usize::from(side) - 1],
+                drops_asking_syns: ecn.drops_asking_syns,
                 copy_max,
             }
         });
@@ -373,6 +378,29 @@ impl History {
         if has_moved {
             machine.tell(now, at);
         }
+    }
+}
+
+/// What a history does with ECN: drawn apart from the rest, which is the same for a seed with it and without.
+#[derive(Clone, Copy, Debug)]
+struct Ecn {
+    algorithms: [Algorithm; 2],
+    /// Probability that a packet is marked that may be.
+    ce_mark: f64,
+    /// Probability that the network drops a SYN that asks for ECN.
+    drops_asking_syns: f64,
+}
+
+impl Ecn {
+    fn of(seed: u64) -> Ecn {
+        let mut rng = Pcg32::seed_from_u64(!seed);
+        let algorithms = [(); 2].map(|()| match rng.random_bool(0.6) {
+            true => Algorithm::Dctcp,
+            false => Algorithm::Reno,
+        });
+        let ce_mark = [0.0, 0.02, 0.2, 1.0][rng.random_range(0..4)];
+        let drops_asking_syns = [0.0, 0.0, 0.5, 1.0][rng.random_range(0..4)];
+        Ecn { algorithms, ce_mark, drops_asking_syns }
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
+use wave_tcp_planted::congestion::Algorithm;
 use wave_tcp_planted::context::{ContextId, Event, Filled, Moved, Progress, Reason, Request};
 use wave_tcp_planted::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack, State};
 use wave_tcp_planted::datapath::{
@@ -13,10 +14,11 @@ use wave_tcp_planted::datapath::{
 };
 use wave_tcp_planted::executors::{Executor, Inline};
 use wave_tcp_planted::flextoe::{FlexToe, SOURCES, Settings};
-use wave_tcp_planted::packet::{Flags, Parsed, TcpSegment, parse};
+use wave_tcp_planted::packet::{Ecn, Flags, Parsed, TcpSegment, parse};
 use wave_tcp_planted::stages::recover::{GoBackN, Sack};
 use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
+use super::trace::Trace;
 use super::watch::{Broken, Watch};
 use super::{Counts, Oracle};
 
@@ -84,6 +86,10 @@ pub struct Kind {
     pub sockets: u32,
     /// How it recovers from losses.
     pub by: By,
+    /// Its congestion control.
+    pub algorithm: Algorithm,
+    /// Probability that the network drops a SYN of its that asks for ECN.
+    pub drops_asking_syns: f64,
     /// Most time that a copy takes.
     pub copy_max: Nanos,
 }
@@ -118,30 +124,19 @@ pub struct Machine {
     pub abrupt: Vec<u16>,
 }
 
-/// A hash of all that happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trace(pub u64);
-
-impl Trace {
-    pub fn add(&mut self, word: u64) {
-        // FNV-1a's prime, on words.
-        self.0 = (self.0 ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(23);
-    }
-
-    fn add_bytes(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.add(u64::from_le_bytes(word));
-        }
-    }
-}
-
 /// The byte at a position of a side's stream.
 fn byte(side: u8, ends: Ends, position: u64) -> u8 {
     let port = u64::from(ends.0.max(ends.1));
     ((position + port * 977 + u64::from(side) * 131).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40)
         as u8
+}
+
+/// The ends of the segment that is copied.
+fn ends_of(write: &Write<Frame>) -> Ends {
+    match parse(&write.frame, true) {
+        Ok(Parsed::Tcp { segment, .. }) => (segment.destination_port, segment.source_port),
+        _ => Ends::default(),
+    }
 }
 
 /// A side's IPv6 address.
@@ -165,8 +160,10 @@ impl Machine {
         let super_bytes = limits.gso_bytes.saturating_sub(80);
         let settings = Settings { mac, super_bytes, flows: bounds.flows, key: kind.secrets.table };
         let data = FlexToe::over(&settings, runs(settings, kind.by));
+        let mut stack = Stack::new(data, address, bounds, kind.secrets);
+        stack.set_congestion(kind.algorithm);
         Machine {
-            stack: Stack::new(data, address, bounds, kind.secrets),
+            stack,
             wire,
             is_cut: false,
             kind,
@@ -321,8 +318,9 @@ impl Machine {
         let mut told = 0;
         for output in out {
             match output {
-                Output::Send(segment) => self.send(now, segment),
+                Output::Send(segment) => self.send(now, segment, rng),
                 Output::Write(write) => {
+                    self.write_begins(&write);
                     let takes = if rng.random_bool(0.5) {
                         0
                     } else {
@@ -335,9 +333,25 @@ impl Machine {
             }
         }
         self.check_losses(told);
+        if self.is_prompt && next.is_none_or(|at| at > now) {
+            // Copies take effect in the order in which they began, whatever connection they are of.
+            let first = self.copies.iter().map(|(_, write)| write.ticket.0).min();
+            let first = Ticket(first.unwrap_or(u64::MAX));
+            self.watches.values_mut().for_each(|watch| watch.settle_marks(first));
+        }
         let copied = self.copies.iter().map(|(due, _)| *due).min();
         let again = self.has_completed.then_some(now);
         [next, copied, again].into_iter().flatten().min()
+    }
+
+    /// The engine wants bytes copied.
+    fn write_begins(&mut self, write: &Write<Frame>) {
+        let Ok(Parsed::Tcp { ip, segment, .. }) = parse(&write.frame, true) else { return };
+        let ends = (segment.destination_port, segment.source_port);
+        if let Some(watch) = self.watches.get_mut(&ends) {
+            let is_marked = ip.ecn == Ecn::Congestion;
+            watch.write_begins(write.ticket, is_marked, segment.flags.contains(Flags::CWR));
+        }
     }
 
     /// Every loss that the engine has noticed, but by a timeout, was told by a peer, or repaired by a probe of the tail.
@@ -395,6 +409,9 @@ impl Machine {
                     segment.flags.contains(Flags::FIN) && write.bytes.end == segment.payload.end;
                 watch.copy(write.position, write.bytes.len() as u64, fin);
             }
+            if let Some(watch) = self.watches.get_mut(&ends_of(&write)) {
+                self.counts.marks += u64::from(watch.write_is_done(write.ticket));
+            }
             self.trace.add(now.0 ^ write.position);
             self.complete(now, write.ticket);
         }
@@ -405,7 +422,7 @@ impl Machine {
         self.has_completed = true;
     }
 
-    fn send(&mut self, now: Nanos, segment: Segment<Frame>) {
+    fn send(&mut self, now: Nanos, segment: Segment<Frame>, rng: &mut Pcg32) {
         let head = segment.head.bytes();
         self.trace.add(now.0);
         self.trace.add_bytes(head);
@@ -417,9 +434,13 @@ impl Machine {
         self.scratch.clear();
         self.scratch.extend_from_slice(head);
         self.scratch.resize(head.len() + bytes as usize, 0);
-        if let Ok(Parsed::Tcp { segment: parsed, .. }) = parse(&self.scratch, true) {
+        let mut is_dropped = false;
+        if let Ok(Parsed::Tcp { ip, segment: parsed, .. }) = parse(&self.scratch, true) {
             let ends = (parsed.source_port, parsed.destination_port);
-            self.check(now, ends, &parsed, bytes.into());
+            self.check(now, ends, &parsed, ip.ecn, bytes.into());
+            let asks = parsed.flags.contains(Flags::SYN | Flags::ECE | Flags::CWR);
+            is_dropped = asks && rng.random_bool(self.kind.drops_asking_syns);
+            self.counts.asking_syns_dropped += u64::from(is_dropped);
             if parsed.flags.contains(Flags::SYN) && parsed.ack.is_none() {
                 let (head, checksum) = (segment.head, segment.checksum);
                 let payload = Payload::None;
@@ -427,7 +448,9 @@ impl Machine {
                 self.syns.push((syn, ends));
             }
         }
-        self.put(&segment);
+        if !is_dropped {
+            self.put(&segment);
+        }
         if let Some(ticket) = segment.ticket {
             self.complete(now, ticket);
         }
@@ -462,9 +485,13 @@ impl Machine {
         let _ = self.wire.send(segment.head.bytes(), parts, offload).expect("it is a packet");
     }
 
-    fn check(&mut self, now: Nanos, ends: Ends, segment: &TcpSegment, bytes: u64) {
+    fn check(&mut self, now: Nanos, ends: Ends, segment: &TcpSegment, ecn: Ecn, bytes: u64) {
+        if segment.flags.contains(Flags::SYN) && ecn != Ecn::NotCapable {
+            self.breaks(Oracle::EcnAgreed, format!("the SYN of port {} may be marked", ends.0));
+        }
+        let is_exact = self.is_prompt;
         let Some(watch) = self.watches.get_mut(&ends) else { return };
-        if let Err((oracle, what)) = watch.send(now, segment, bytes) {
+        if let Err((oracle, what)) = watch.send(now, segment, ecn, bytes, is_exact) {
             self.breaks(oracle, format!("port {} to {}: {what}", ends.0, ends.1));
         }
         if segment.flags.contains(Flags::RST) {
@@ -529,6 +556,9 @@ impl Machine {
         let Some(watch) = self.watches.remove(&ends) else { return 0 };
         self.counts.zero_windows += watch.zero_windows;
         self.counts.sequence_wraps += watch.wraps;
+        self.counts.ecn_connections += u64::from(watch.has_ecn());
+        self.counts.echoes += watch.echoes;
+        self.counts.reductions += watch.reductions;
         u64::from(watch.was_told_of_loss())
     }
 

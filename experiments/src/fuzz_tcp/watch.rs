@@ -1,11 +1,11 @@
 //! What is seen of one connection from outside: the frames that leave and enter a machine, and the copies to its memory. Each rule
 //! that a frame breaks is a violation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use wave_core::clock::Nanos;
-use wave_tcp_planted::datapath::Established;
-use wave_tcp_planted::packet::{Flags, TcpSegment};
+use wave_tcp_planted::datapath::{Echo, EcnState, Established, Ticket};
+use wave_tcp_planted::packet::{Ecn, Flags, TcpSegment};
 use wave_tcp_planted::seq::Seq;
 
 use super::Oracle;
@@ -53,8 +53,25 @@ pub struct Watch {
     came: BTreeMap<u64, u64>,
     /// The window that was told last is closed.
     is_closed: bool,
+    /// What the handshake agreed on.
+    ecn: Option<EcnState>,
+    /// Copies that the engine may not have taken, in the order in which they began.
+    writes: VecDeque<MarkedWrite>,
+    /// A mark is echoed once the engine has taken all copies before those.
+    is_echoing: bool,
+    pub echoes: u64,
+    pub reductions: u64,
     pub zero_windows: u64,
     pub wraps: u64,
+}
+
+/// A copy of data, and what its packet said of congestion.
+#[derive(Clone, Copy, Debug)]
+struct MarkedWrite {
+    ticket: Ticket,
+    is_marked: bool,
+    has_reduced: bool,
+    is_done: bool,
 }
 
 impl Watch {
@@ -81,6 +98,11 @@ impl Watch {
             taken: 0,
             came: BTreeMap::new(),
             is_closed: false,
+            ecn: established.ecn,
+            writes: VecDeque::new(),
+            is_echoing: false,
+            echoes: 0,
+            reductions: 0,
             zero_windows: 0,
             wraps: 0,
         }
@@ -139,11 +161,94 @@ impl Watch {
         }
     }
 
-    /// A frame leaves; a super-packet as a whole.
-    pub fn send(&mut self, now: Nanos, segment: &TcpSegment, bytes: u64) -> Result<(), Broken> {
+    pub fn has_ecn(&self) -> bool {
+        self.ecn.is_some()
+    }
+
+    /// A copy of data begins.
+    pub fn write_begins(&mut self, ticket: Ticket, is_marked: bool, has_reduced: bool) {
+        if self.has_ecn() {
+            self.writes.push_back(MarkedWrite { ticket, is_marked, has_reduced, is_done: false });
+        }
+    }
+
+    /// It is done. Returns whether it was marked.
+    pub fn write_is_done(&mut self, ticket: Ticket) -> bool {
+        let write = self.writes.iter_mut().find(|write| write.ticket == ticket);
+        write.is_some_and(|write| {
+            write.is_done = true;
+            write.is_marked
+        })
+    }
+
+    /// Whether a mark is echoed after another copy.
+    fn echo_after(&self, is_echoing: bool, write: &MarkedWrite) -> bool {
+        match self.ecn.map(|ecn| ecn.echo) {
+            Some(Echo::Exact) => write.is_marked,
+            _ => write.is_marked || (is_echoing && !write.has_reduced),
+        }
+    }
+
+    /// The engine has taken all copies that began before this one.
+    pub fn settle_marks(&mut self, first: Ticket) {
+        while let Some(write) = self.writes.front().copied().filter(|it| it.ticket.0 < first.0) {
+            self.is_echoing = self.echo_after(self.is_echoing, &write);
+            self.writes.pop_front();
+        }
+    }
+
+    /// Only what was agreed on is said, and marks are echoed. `is_exact` if what the engine has taken is known.
+    fn check_ecn(
+        &mut self,
+        segment: &TcpSegment,
+        ecn: Ecn,
+        is_new: bool,
+        is_exact: bool,
+    ) -> Result<(), Broken> {
+        let echoes = segment.flags.contains(Flags::ECE);
+        let reduces = segment.flags.contains(Flags::CWR);
+        self.echoes += u64::from(echoes);
+        self.reductions += u64::from(reduces);
+        let is_capable = self.ecn.is_some_and(|ecn| ecn.is_capable) && is_new;
+        let is_wrong = (echoes && self.ecn.is_none())
+            || ((reduces || ecn != Ecn::NotCapable) && !is_capable)
+            || ecn == Ecn::Congestion;
+        if is_wrong {
+            let what = format!("{ecn:?} and {:?} are sent with {:?}", segment.flags, self.ecn);
+            return Err((Oracle::EcnAgreed, what));
+        }
+        if self.ecn.is_none() || !is_exact {
+            return Ok(());
+        }
+        let mut is_echoing = self.is_echoing;
+        let mut may_be = is_echoing == echoes;
+        for write in self.writes.iter().take_while(|write| write.is_done) {
+            is_echoing = self.echo_after(is_echoing, write);
+            may_be |= is_echoing == echoes;
+        }
+        if !may_be {
+            let what = format!("a mark is {}echoed", if echoes { "" } else { "not " });
+            return Err((Oracle::MarkEchoed, what));
+        }
+        Ok(())
+    }
+
+    /// A frame leaves; a super-packet as a whole. `is_exact` if a poll of the engine does all that there is.
+    pub fn send(
+        &mut self,
+        now: Nanos,
+        segment: &TcpSegment,
+        ecn: Ecn,
+        bytes: u64,
+        is_exact: bool,
+    ) -> Result<(), Broken> {
         if segment.flags.intersects(Flags::SYN | Flags::RST) {
             return Ok(());
         }
+        let near = (self.sent, self.send_base.plus(self.sent as u32));
+        let start = segment.seq.position(near.0, near.1);
+        let is_new = bytes > 0 && start.is_some_and(|start| start >= self.sent);
+        self.check_ecn(segment, ecn, is_new, is_exact)?;
         self.check_ack(segment)?;
         self.check_sent(now, segment, bytes)
     }

@@ -1,32 +1,23 @@
 //! A socket at which `wave tcp capture` asks for the agent's frames, as pcapng. Nothing that a reader does holds the agent up: what
 //! it does not take in time is left out, and counted.
 
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_wires::{CaptureOptions, Filter, Frame, Limits, Offload, RawPart, Recorder};
 
 use crate::inquiries::bind_beside;
+use crate::readers::{Asking, PATIENCE, Pipe};
 
 /// Captures at a time, those that are being asked for included. Others wait in the socket's backlog.
 pub(crate) const CAPTURES_MAX: usize = 4;
-/// Who says nothing for so long after it came is left.
-const PATIENCE: Nanos = Nanos::from_millis(2_000);
-/// Longest request.
-const REQUEST_BYTES_MAX: usize = 256;
-/// Bytes that wait for a reader; frames beyond are left out.
-const BACKLOG_BYTES_MAX: usize = 8 << 20;
 
 /// What a reader asks for, as one line of JSON. The answer is a pcapng file. It goes on until the reader ends its half of the
 /// stream; then it says how many frames were left out, and ends.
@@ -62,13 +53,6 @@ pub struct Captures {
     /// Of captures that have ended.
     frames: u64,
     dropped: u64,
-}
-
-/// Who came and has not said what it wants.
-struct Asking {
-    stream: UnixStream,
-    said: Vec<u8>,
-    since: Nanos,
 }
 
 struct Running {
@@ -111,17 +95,15 @@ impl Captures {
     /// Begins captures, and ends those whose readers have left.
     pub(crate) fn look(&mut self, now: Nanos) {
         while self.asking.len() + self.running.len() < CAPTURES_MAX {
-            let Ok((stream, _)) = self.listener.accept() else { break };
-            if may_read(&stream) && stream.set_nonblocking(true).is_ok() {
-                self.asking.push(Asking { stream, said: Vec::new(), since: now });
-            }
+            let Some(asking) = Asking::accept(&self.listener, now) else { break };
+            self.asking.push(asking);
         }
         for mut asking in std::mem::take(&mut self.asking) {
             match asking.hear() {
                 Ok(Some(request)) => {
                     self.running.extend(begin(&self.name, asking.stream, &request))
                 }
-                Ok(None) if now.since(asking.since) < PATIENCE => self.asking.push(asking),
+                Ok(None) if asking.is_patient(now) => self.asking.push(asking),
                 Ok(None) => {}
                 Err(why) => {
                     // A pcapng reader says that this is none.
@@ -191,11 +173,6 @@ impl Drop for Captures {
     }
 }
 
-fn may_read(stream: &UnixStream) -> bool {
-    let ours = rustix::process::geteuid();
-    socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == ours)
-}
-
 fn begin(name: &str, stream: UnixStream, request: &CaptureRequest) -> Option<Running> {
     let mut options = CaptureOptions {
         name: name.to_owned(),
@@ -211,26 +188,6 @@ fn begin(name: &str, stream: UnixStream, request: &CaptureRequest) -> Option<Run
     let pipe = Pipe::new(stream.try_clone().ok()?);
     let recorder = Recorder::new(Box::new(pipe.clone()), &options, Box::new(clock)).ok()?;
     Some(Running { recorder, pipe, stream, had_enough: None })
-}
-
-impl Asking {
-    /// The request, once all of it came.
-    fn hear(&mut self) -> Result<Option<CaptureRequest>, String> {
-        let mut room = [0; REQUEST_BYTES_MAX];
-        match self.stream.read(&mut room) {
-            Ok(0) => return Err("no request came".to_owned()),
-            Ok(count) => self.said.extend_from_slice(&room[..count]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
-            Err(error) => return Err(error.to_string()),
-        }
-        let Some(end) = self.said.iter().position(|byte| *byte == b'\n') else {
-            let is_long = self.said.len() >= REQUEST_BYTES_MAX;
-            return if is_long { Err("the request has no end".to_owned()) } else { Ok(None) };
-        };
-        let request = serde_json::from_slice(&self.said[..end]);
-        request.map(Some).map_err(|error| format!("the request makes no sense: {error}"))
-    }
 }
 
 impl Running {
@@ -256,115 +213,5 @@ impl Running {
             }
         }
         self.had_enough.is_some_and(|at| !self.pipe.is_behind() || now.since(at) >= PATIENCE)
-    }
-}
-
-/// A stream that takes whole blocks or none, and never waits.
-#[derive(Clone)]
-struct Pipe {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    backlog: Mutex<(UnixStream, VecDeque<u8>)>,
-    is_behind: AtomicBool,
-    dropped: AtomicU64,
-}
-
-impl Pipe {
-    fn new(stream: UnixStream) -> Pipe {
-        let backlog = Mutex::new((stream, VecDeque::new()));
-        let shared =
-            Shared { backlog, is_behind: AtomicBool::new(false), dropped: AtomicU64::new(0) };
-        Pipe { shared: Arc::new(shared) }
-    }
-
-    /// Blocks that were left out.
-    fn dropped(&self) -> u64 {
-        self.shared.dropped.load(Ordering::Relaxed)
-    }
-
-    fn is_behind(&self) -> bool {
-        self.shared.is_behind.load(Ordering::Relaxed)
-    }
-
-    fn flush_some(&mut self) {
-        if self.is_behind() {
-            let _ = self.send(&[]);
-        }
-    }
-
-    /// Sends what waits and this block; keeps what the reader does not take.
-    fn send(&self, block: &[u8]) -> io::Result<()> {
-        let mut locked = self.shared.backlog.lock().unwrap_or_else(PoisonError::into_inner);
-        let (stream, backlog) = &mut *locked;
-        let mut is_full = drain(stream, backlog)?;
-        if backlog.len() + block.len() > BACKLOG_BYTES_MAX {
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
-        } else {
-            backlog.extend(block);
-            if !is_full {
-                is_full = drain(stream, backlog)?;
-            }
-        }
-        self.shared.is_behind.store(is_full, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-/// Writes from the front. Returns whether something is left that the stream has no room for.
-fn drain(stream: &mut UnixStream, backlog: &mut VecDeque<u8>) -> io::Result<bool> {
-    while !backlog.is_empty() {
-        match stream.write(backlog.as_slices().0) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => drop(backlog.drain(..count)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(false)
-}
-
-impl Write for Pipe {
-    fn write(&mut self, block: &[u8]) -> io::Result<usize> {
-        self.send(block)?;
-        Ok(block.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.send(&[])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reader_that_is_too_slow_loses_whole_blocks_and_holds_nobody_up() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let mut pipe = Pipe::new(ours);
-        let blocks = 12_u64;
-        for block in 0..blocks {
-            let bytes = vec![block as u8; 1 << 20];
-            assert_eq!(pipe.write(&bytes).unwrap(), bytes.len());
-        }
-        let kept = blocks - pipe.dropped();
-        assert!(pipe.is_behind() && (8..blocks).contains(&kept), "{kept}");
-        let mut read = vec![0; 1 << 20];
-        theirs.set_nonblocking(true).unwrap();
-        for block in 0..kept {
-            let mut have = 0;
-            while have < read.len() {
-                match theirs.read(&mut read[have..]) {
-                    Ok(count) => have += count,
-                    Err(_) => pipe.flush_some(),
-                }
-            }
-            assert!(read.iter().all(|byte| *byte == block as u8));
-        }
-        assert!(!pipe.is_behind());
     }
 }

@@ -14,6 +14,7 @@ use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_links::say;
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, Reason};
 use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, EFFECTS_PER_STEP, Packet, Payload, Segment, Write};
@@ -27,6 +28,7 @@ use crate::door::{Door, WAITING_MAX};
 use crate::inquiries::Inquiries;
 use crate::process::{Process, Taken};
 use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
+use crate::traces::{TRACES_MAX, Traces};
 
 /// Requests that are taken from one process in a turn, and frames from the wire.
 const REQUESTS_PER_TURN: usize = 64;
@@ -44,8 +46,9 @@ const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Polls in which the stack resets its connections at its end: some for each of 64.
 const ENDING_POLLS_MAX: usize = 1024;
-/// Descriptors to wait on: two of each process, the door's, the wire's, and those for inquiries and captures.
-const DESCRIPTORS_MAX: usize = 2 * PROCESSES_MAX + 1 + WAITING_MAX + 2 + 1 + CAPTURES_MAX;
+/// Descriptors to wait on: two of each process, the door's, the wire's, and those for inquiries, captures and traces.
+const DESCRIPTORS_MAX: usize =
+    2 * PROCESSES_MAX + 1 + WAITING_MAX + 2 + 1 + CAPTURES_MAX + 1 + TRACES_MAX;
 /// Time between two looks at the door and for inquiries.
 const DOORS_EVERY: Nanos = Nanos::from_millis(1);
 /// Time between two looks for processes that have gone.
@@ -80,6 +83,8 @@ pub struct TcpOptions {
     pub v6: Option<Ipv6Home>,
     /// Bounds of the stack.
     pub bounds: Bounds,
+    /// Congestion control of its connections.
+    pub congestion: Algorithm,
     /// How the front's core waits for work.
     pub seat: Seat,
 }
@@ -91,6 +96,7 @@ pub struct TcpFront<W, R = Sack> {
     door: Door,
     inquiries: Inquiries,
     captures: Captures,
+    traces: Traces,
     /// By number.
     processes: Vec<Option<Seated>>,
     seats: Seats,
@@ -127,6 +133,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         door: Door,
         inquiries: Inquiries,
         captures: Captures,
+        traces: Traces,
         options: &TcpOptions,
     ) -> io::Result<TcpFront<W, R>> {
         let limits = wire.limits();
@@ -146,17 +153,26 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             mac: limits.mac,
             mtu: limits.mtu,
         };
+        let mut stack = Stack::new(
+            FlexToe::with_trace(settings, traces.trace()),
+            address,
+            options.bounds,
+            secrets,
+        );
+        stack.set_trace(traces.trace());
+        stack.set_congestion(options.congestion);
         let ends = Arc::new(AtomicBool::new(false));
         // Whoever waits then is woken by the signal, or looks again by itself.
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&ends))?;
         }
         Ok(TcpFront {
-            stack: Stack::new(FlexToe::new(settings), address, options.bounds, secrets),
+            stack,
             wire,
             door,
             inquiries,
             captures,
+            traces,
             processes: Vec::with_capacity(PROCESSES_MAX),
             seats: Seats::new(),
             turned_away: TurnedAway::default(),
@@ -406,11 +422,12 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         }
     }
 
-    /// Lets processes in, answers inquiries, begins and ends captures.
+    /// Lets processes in, answers inquiries, begins and ends captures and traces.
     fn look_at_doors(&mut self, now: Nanos) -> bool {
         self.knocked = now;
         let has_let_in = self.let_in(now);
         self.captures.look(now);
+        self.traces.look(now);
         let (stack, processes) = (&self.stack, &self.processes);
         let (captured, turned_away) = (self.captures.captured(), self.turned_away);
         self.inquiries.answer(now, || {
@@ -486,7 +503,10 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
             let next = self.next.filter(|_| self.held.len() < HELD_MAX);
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
-        if self.inquiries.is_answering() || self.captures.is_behind() {
+        if !self.traces.is_empty() {
+            self.traces.deliver();
+        }
+        if self.inquiries.is_answering() || self.captures.is_behind() || self.traces.is_behind() {
             let soon = now + DOORS_EVERY;
             self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
         }
@@ -536,6 +556,7 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
         polled.extend(self.door.fds().map(input));
         polled.extend(self.inquiries.fds().map(input));
         polled.extend(self.captures.fds().map(input));
+        polled.extend(self.traces.fds().map(input));
         for process in self.present() {
             let [bell, line] = process.fds();
             // Nothing is ever read from its line, so that only its end may wake.

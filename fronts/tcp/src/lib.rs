@@ -14,8 +14,10 @@ mod door;
 mod front;
 mod inquiries;
 mod process;
+mod readers;
 mod report;
 mod seats;
+mod traces;
 
 pub use captures::{CaptureRequest, Captures, captures_path};
 pub use claim::holder_of;
@@ -24,3 +26,4 @@ pub use front::{TcpFront, TcpOptions};
 pub use inquiries::{Inquiries, path_of};
 pub use process::{Fault, Process, REQUESTS_PER_TURN, Taken};
 pub use seats::{EVENTS_MAX, PROCESSES_MAX, SPANS_MAX};
+pub use traces::{TraceRequest, Traces, traces_path};

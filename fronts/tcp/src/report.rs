@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
+use wave_tcp::congestion::ONE;
 use wave_tcp::control::{Shown, Stack};
+use wave_tcp::datapath::Fin;
 use wave_tcp::executors::Executor;
 use wave_tcp::flextoe::FlexToe;
 use wave_tcp::packet::Cause;
@@ -23,6 +25,7 @@ pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
     json!({
         "address": format!("{}/{}", address.ip, address.prefix),
         "mtu": address.mtu,
+        "congestion": stack.congestion().name(),
         "sockets": sockets,
         "counters": counters(stack, turned_away),
         "captured": { "frames": captured.frames, "dropped": captured.dropped },
@@ -52,6 +55,23 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
         row["wscale"] = json!([sending.scale, receiving.scale]);
         row["timestamps"] = json!(state.timestamps.is_some());
         row["sack"] = json!(state.is_selective);
+        row["ecn"] = json!(state.ecn.is_some());
+        row["pacing_rate"] = json!(state.limits.bytes_per_second);
+        // All of its neutral state, but sequence numbers and offsets of timestamps, with which strangers could forge segments.
+        let fin = match sending.fin {
+            Fin::No => "no",
+            Fin::Wanted => "wanted",
+            Fin::Sent => "sent",
+            Fin::Acknowledged => "acknowledged",
+        };
+        let intervals = receiving.intervals.iter().filter(|(from, to)| from < to);
+        row["bytes_written"] = json!(sending.written);
+        row["bytes_read"] = json!(receiving.read);
+        row["out_of_order"] = json!(intervals.collect::<Vec<_>>());
+        row["fin"] = json!(fin);
+        row["peer_fin"] = json!(receiving.fin);
+        row["eager"] = json!(state.is_eager);
+        row["ecn_echo"] = json!(state.ecn.map(|ecn| ecn.is_echoing));
         row["ring_bytes"] = json!([receiving.ring.bytes, sending.ring.bytes]);
     }
     if let Some((mean, variation)) = shown.round_trip {
@@ -64,6 +84,9 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
     if let Some((window, threshold)) = shown.congestion {
         row["cwnd_bytes"] = json!(window);
         row["ssthresh_bytes"] = json!(threshold);
+    }
+    if let Some(alpha) = shown.alpha {
+        row["dctcp_alpha"] = json!(f64::from(alpha) / f64::from(ONE));
     }
     row
 }

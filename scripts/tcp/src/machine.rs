@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 
 use wave_core::clock::Nanos;
 use wave_posix::{Context, Fault, Queues};
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, QUEUE_ENTRIES, Request};
 use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, Packet, Payload, Segment};
@@ -75,7 +76,7 @@ pub struct Machine {
 
 impl Machine {
     /// A machine whose program's rings have so many bytes: receive, send. They are sizes of rings.
-    pub fn new(ring_bytes: [u32; 2]) -> Machine {
+    pub fn new(ring_bytes: [u32; 2], algorithm: Algorithm) -> Machine {
         let key = |number: u64| (number, !number);
         let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
         let bounds = Bounds { flows: 64, handshakes: 64, time_wait: 16, listeners: 16, slots: 128 };
@@ -93,8 +94,10 @@ impl Machine {
         let mut context = Context::new(Lanes::default(), bytes, ring_bytes);
         // Scripts expect windows of the whole ring.
         context.fill_at_once();
+        let mut stack = Stack::new(FlexToe::new(settings), address, bounds, secrets);
+        stack.set_congestion(algorithm);
         Machine {
-            stack: Stack::new(FlexToe::new(settings), address, bounds, secrets),
+            stack,
             context,
             memory: vec![0; bytes as usize],
             now: BEGIN,

@@ -68,9 +68,14 @@ fn packets(packet: &Packet) -> Vec<(String, Packet)> {
         of(&mut segment);
         all.push((what, Packet { body: Body::Tcp(segment), ..packet.clone() }));
     };
-    for (name, flag) in
-        [("FIN", Flags::FIN), ("SYN", Flags::SYN), ("RST", Flags::RST), ("PSH", Flags::PSH)]
-    {
+    for (name, flag) in [
+        ("FIN", Flags::FIN),
+        ("SYN", Flags::SYN),
+        ("RST", Flags::RST),
+        ("PSH", Flags::PSH),
+        ("ECE", Flags::ECE),
+        ("CWR", Flags::CWR),
+    ] {
         change(format!("flag {name}"), &|segment| segment.flags.0 ^= flag.0);
     }
     change("sequence number".into(), &|segment| segment.seq = segment.seq.wrapping_add(1));

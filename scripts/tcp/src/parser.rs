@@ -1,6 +1,7 @@
 //! From tokens to a script.
 
 use wave_core::clock::Nanos;
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::packet::{Ecn, Flags};
 
 use crate::BadScript;
@@ -24,14 +25,15 @@ const SECONDS_MAX: u64 = 86_400;
 pub fn parse(text: &str) -> Result<Script, BadScript> {
     let tokens = tokens(text)?;
     let line = text.lines().count().max(1);
-    let mut parser = Parser { tokens, at: 0, end: (line, 1), tolerance: TOLERANCE };
+    let mut parser =
+        Parser { tokens, at: 0, end: (line, 1), tolerance: TOLERANCE, algorithm: None };
     parser.options()?;
     let mut events = Vec::new();
     while let Some(token) = parser.peek() {
         match token.kind.clone() {
             Kind::Shell(command) => {
                 parser.at += 1;
-                shell::check(&command).map_err(|what| bad(&token, what))?;
+                parser.shell(&command, &token)?;
             }
             Kind::Code => return Err(no_code(&token)),
             _ => events.push(parser.event()?),
@@ -40,7 +42,8 @@ pub fn parse(text: &str) -> Result<Script, BadScript> {
     if events.is_empty() {
         return Err(parser.wrong("an event, such as `+0 < S 0:0(0) win 1000`"));
     }
-    Ok(Script { tolerance: parser.tolerance, events })
+    let algorithm = parser.algorithm.unwrap_or_default();
+    Ok(Script { tolerance: parser.tolerance, algorithm, events })
 }
 
 fn bad(token: &Token, what: impl Into<String>) -> BadScript {
@@ -56,9 +59,16 @@ struct Parser {
     at: usize,
     end: (usize, usize),
     tolerance: Nanos,
+    algorithm: Option<Algorithm>,
 }
 
 impl Parser {
+    fn shell(&mut self, command: &str, token: &Token) -> Result<(), BadScript> {
+        let chosen = shell::check(command).map_err(|what| bad(token, what))?;
+        self.algorithm = chosen.or(self.algorithm);
+        Ok(())
+    }
+
     fn peek(&self) -> Option<Token> {
         self.tokens.get(self.at).cloned()
     }
@@ -211,9 +221,7 @@ impl Parser {
             Some(Kind::Word(name)) => Action::Call(self.call(name, until)?),
             Some(Kind::Shell(command)) if until.is_none() => {
                 self.at += 1;
-                if let (Err(what), Some(token)) = (shell::check(&command), token) {
-                    return Err(bad(&token, what));
-                }
+                self.shell(&command, &token.expect("there is one"))?;
                 Action::Sleep
             }
             Some(Kind::Code) => return Err(no_code(&token.expect("there is one"))),

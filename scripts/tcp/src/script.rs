@@ -1,6 +1,7 @@
 //! What a script says.
 
 use wave_core::clock::Nanos;
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::packet::{Ecn, Flags};
 
 /// A script that was read.
@@ -8,6 +9,8 @@ use wave_tcp::packet::{Ecn, Flags};
 pub struct Script {
     /// How far a time may be off (`--tolerance_usecs`).
     pub tolerance: Nanos,
+    /// Congestion control of all connections (`sysctl net.ipv4.tcp_congestion_control=dctcp`).
+    pub algorithm: Algorithm,
     /// In the order of the text.
     pub events: Vec<Event>,
 }

@@ -1,4 +1,6 @@
-//! Commands for a shell: none is run. Those are passed over that ask for what is so anyway.
+//! Commands for a shell: none is run. Those are passed over that ask for what is so anyway, and a sysctl may choose congestion control.
+
+use wave_tcp::congestion::Algorithm;
 
 /// sysctls of packetdrill's own `defaults.sh` and suite whose value is how we behave.
 const MATCHED: &[(&str, &str)] = &[
@@ -6,20 +8,21 @@ const MATCHED: &[(&str, &str)] = &[
     ("tcp_syn_retries", "5"),
     ("tcp_synack_retries", "5"),
     ("tcp_reordering", "3"),
-    ("tcp_ecn", "0"),
+    ("tcp_ecn", "2"),
     ("tcp_slow_start_after_idle", "0"),
     ("tcp_window_scaling", "1"),
 ];
 
-/// Whether a command may be passed over.
+/// Whether a command may be passed over; and the congestion control that it chooses for all connections, if it does.
 ///
 /// # Errors
 /// It asks for something else; the text says what.
-pub fn check(command: &str) -> Result<(), String> {
+pub fn check(command: &str) -> Result<Option<Algorithm>, String> {
+    let mut chosen = None;
     for line in command.split(['\n', ';']).flat_map(|line| line.split("&&")) {
         let mut words = line.split_whitespace();
         let refused = |what: &str| {
-            Err(format!(
+            Err::<Option<Algorithm>, _>(format!(
                 "no command runs in virtual time, and `{what}` asks for something else than what is so anyway"
             ))
         };
@@ -29,8 +32,12 @@ pub fn check(command: &str) -> Result<(), String> {
             Some(path) if path.ends_with("common/defaults.sh") && words.next().is_none() => {}
             Some("sysctl") => {
                 let settings = words.filter(|word| *word != "-q" && *word != "-w");
-                if let Some(other) = settings.into_iter().find(|one| !is_matched(one)) {
-                    return refused(other);
+                for setting in settings {
+                    match algorithm(setting) {
+                        Some(algorithm) => chosen = Some(algorithm),
+                        None if is_matched(setting) => {}
+                        None => return refused(setting),
+                    }
                 }
             }
             Some(path) if path.ends_with("common/set_sysctls.py") => {
@@ -41,11 +48,20 @@ pub fn check(command: &str) -> Result<(), String> {
             Some(other) => return refused(other),
         }
     }
-    Ok(())
+    Ok(chosen)
+}
+
+/// A setting's last name, and its value.
+fn parts(setting: &str) -> Option<(&str, &str)> {
+    let (name, value) = setting.split_once('=')?;
+    Some((name.rsplit(['.', '/']).next().unwrap_or_default(), value))
+}
+
+fn algorithm(setting: &str) -> Option<Algorithm> {
+    let (_, value) = parts(setting).filter(|(name, _)| *name == "tcp_congestion_control")?;
+    Algorithm::by_name(value)
 }
 
 fn is_matched(setting: &str) -> bool {
-    let Some((name, value)) = setting.split_once('=') else { return false };
-    let name = name.rsplit(['.', '/']).next().unwrap_or_default();
-    MATCHED.contains(&(name, value))
+    parts(setting).is_some_and(|setting| MATCHED.contains(&setting))
 }

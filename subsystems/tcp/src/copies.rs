@@ -68,6 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::stages::marks::Marks;
 
     proptest! {
         #[test]
@@ -82,7 +83,11 @@ mod tests {
                 match what {
                     0 if copies.room() > 0 => {
                         let flow = FlowId { index: model.len() as u32, generation: 1 };
-                        let copied = Copied { landed: model.len() as u64, acknowledge: None };
+                        let copied = Copied {
+                            landed: model.len() as u64,
+                            acknowledge: None,
+                            marks: Marks::default(),
+                        };
                         prop_assert_eq!(copies.begin(flow, copied), Ticket(model.len() as u64));
                         model.push(false);
                     }

@@ -252,12 +252,34 @@ pub enum Command {
 }
 
 /// What congestion control allows a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Most bytes that are sent and not acknowledged.
     pub window_bytes: u32,
-    /// Bytes per second; `None` is as fast as the window allows.
+    /// Bytes per second, which bound segments of data; `None` is as fast as the window allows.
     pub bytes_per_second: Option<u64>,
+    /// The window was reduced: the next new data says so, if both sides agreed on ECN (CWR; RFC 3168, 6.1.2).
+    pub has_reduced: bool,
+}
+
+/// When an acknowledgement echoes a mark of the network's (ECE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Echo {
+    /// From a mark on, until the peer says that it has reduced its window (RFC 3168, 6.1.3).
+    UntilReduced,
+    /// As the data that it acknowledges was marked (DCTCP; RFC 8257, 3.2).
+    Exact,
+}
+
+/// Explicit congestion notification of a connection whose handshake agreed on it (RFC 3168).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EcnState {
+    /// How we echo marks.
+    pub echo: Echo,
+    /// We echo one now. For [`Echo::Exact`]: RFC 8257's DCTCP.CE.
+    pub is_echoing: bool,
+    /// New data may be marked (ECT(0)). Not so where we have sent a SYN that did not ask for ECN, too (RFC 3168, 6.1.1).
+    pub is_capable: bool,
 }
 
 /// How a flow's segments reach the peer. [`Established`] does not hold the last two: whoever installs a flow sets them, too.
@@ -411,6 +433,8 @@ pub struct Established {
     pub timestamps: Option<Timestamps>,
     /// If both sides take selective acknowledgements (RFC 2018).
     pub is_selective: bool,
+    /// If both sides agreed on explicit congestion notification.
+    pub ecn: Option<EcnState>,
     /// Small segments do not wait for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
     /// What congestion control allows at first.

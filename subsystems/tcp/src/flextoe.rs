@@ -8,6 +8,7 @@
 //! ```
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 
 use wave_core::clock::Nanos;
 
@@ -25,6 +26,7 @@ use crate::pipeline::{Entry, Outcome, SEND, Stamped, asked};
 use crate::schedule::Schedule;
 use crate::sequencer::Sequencer;
 use crate::stages::recover::Recovery;
+use crate::trace::{Point, Trace};
 
 /// Packets and requests that wait, each.
 const WAITING_MAX: usize = 256;
@@ -60,6 +62,7 @@ pub struct FlexToe<F, E = Inline<F>> {
     now: Nanos,
     source: u8,
     counters: Counters,
+    trace: Arc<Trace>,
 }
 
 /// The sources of entries, in turns. A poll whose budget is a multiple of this looks at as many packets, at least, as of any other.
@@ -70,9 +73,15 @@ impl<F: AsRef<[u8]>, R: Recovery> FlexToe<F, Inline<F, R>> {
     pub fn new(settings: Settings) -> FlexToe<F, Inline<F, R>> {
         FlexToe::over(&settings, Inline::new(settings))
     }
+
+    /// A data path on one core, with all its trace points.
+    pub fn with_trace(settings: Settings, trace: Arc<Trace>) -> FlexToe<F, Inline<F, R>> {
+        let inline = Inline::traced(settings, Arc::clone(&trace));
+        FlexToe::over(&settings, inline).traced(trace)
+    }
 }
 
-impl<F, E: Executor<F>> FlexToe<F, E> {
+impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     /// A data path whose stages this executor runs, without connections.
     pub fn over(settings: &Settings, executor: E) -> FlexToe<F, E> {
         let held = VecDeque::with_capacity(executor.room() * EFFECTS_PER_STEP);
@@ -88,7 +97,13 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
             now: Nanos(0),
             source: 0,
             counters: Counters::default(),
+            trace: Arc::new(Trace::new(0)),
         }
+    }
+
+    /// The same with trace points of its own: the sequencer's. An executor has those of the stages.
+    pub fn traced(self, trace: Arc<Trace>) -> FlexToe<F, E> {
+        FlexToe { trace, ..self }
     }
 
     /// Counters of the data path.
@@ -121,7 +136,7 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
                     self.schedule.begin(moved.flow);
                     Entry::Request(context, moved)
                 }),
-                5 => self.schedule.next_ready().map(|flow| {
+                5 => self.schedule.next_ready(now).map(|flow| {
                     self.schedule.begin(flow);
                     Entry::Transmit(flow)
                 }),
@@ -135,7 +150,19 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
     }
 
     fn push(&mut self, now: Nanos, entry: Entry<F>) {
-        self.executor.push(Stamped { number: self.sequencer.stamp(), now, entry });
+        let stamped = Stamped { number: self.sequencer.stamp(), now, entry };
+        if self.trace.is_on() {
+            self.trace_entry(now, &stamped.entry);
+        }
+        self.executor.push(stamped);
+    }
+
+    #[cold]
+    fn trace_entry(&self, now: Nanos, entry: &Entry<F>) {
+        let (point, flow, values) = entry.point();
+        let waiting = [self.executor.in_flight() as u64, self.packets.len() as u64];
+        self.trace.put(now, Point::Occupancy, None, waiting);
+        self.trace.put(now, point, flow, values);
     }
 
     /// Lets one entry out, to `effects`.
@@ -148,7 +175,7 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
     fn retire(&mut self, outcome: &Outcome, effects: &mut VecDeque<Effect<F>>) {
         self.counters.add(&outcome.tally);
         self.packets_in_flight -= usize::from(outcome.tally.in_segments);
-        self.schedule.take(outcome);
+        self.schedule.take(self.now, outcome);
         let Some(id) = outcome.flow else { return };
         if outcome.ends_turn {
             self.schedule.end(id);
@@ -256,8 +283,8 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.schedule.ask(id, bit);
     }
 
-    /// Sets the window. A rate is not kept yet: nothing asks for one before there is Carousel.
     fn pace(&mut self, id: FlowId, limits: Limits) {
+        self.schedule.pace(id, limits.bytes_per_second);
         self.command_entry(Entry::Pace(id, limits));
     }
 
@@ -272,7 +299,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
             let Some(id) = self.schedule.next_changed() else { return };
             if let Some(statistics) = self.executor.statistics(id) {
                 read(statistics);
-                if statistics.fast_retransmits > 0 {
+                if statistics.fast_retransmits > 0 || statistics.marked_bytes > 0 {
                     self.command_entry(Entry::Heard(id));
                 }
             }
@@ -284,7 +311,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.settle();
         let (pre, protocol, post) = split(established, now);
         let id = self.executor.install(Flow { pre, protocol, post })?;
-        self.schedule.install(id);
+        self.schedule.install(id, established.limits.bytes_per_second);
         Ok(id)
     }
 

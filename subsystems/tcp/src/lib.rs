@@ -12,7 +12,8 @@
 //!
 //! A segment is not a decision that a host may refuse: here the agent is the mechanism. What is a policy is congestion
 //! control. Everything is driven by calls with a time; nothing allocates after start, and every call has a bound.
-//! docs/adr/0055 has the contract between the data path and what is around it, docs/adr/0059 the executors of the stages. The feature
+//! docs/adr/0055 has the contract between the data path and what is around it, docs/adr/0059 the executors of the stages,
+//! docs/adr/0065 congestion control with marks and rates. The feature
 //! `threads`, on by default, brings the executor with threads and needs std.
 
 #![cfg_attr(not(test), no_std)]
@@ -40,7 +41,9 @@ pub mod seq;
 pub mod sequencer;
 pub mod stages;
 pub mod summary;
+pub mod trace;
 pub mod tuples;
+pub mod wheel;
 
 use wave_core::subsystem::{Show, Subsystem, SubsystemId};
 

@@ -7,6 +7,8 @@
 //! Everything that changes a flow is an [`Entry`] with a number. Between the stages goes a summary of it, and what the stages before
 //! found out. The protocol stage takes entries in the order of their numbers; the others take them in any.
 
+mod points;
+
 use core::ops::Range;
 
 use wave_core::clock::Nanos;
@@ -15,15 +17,17 @@ use crate::context::{ContextId, Moved, Progress};
 use crate::counters::Tally;
 use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Write};
 use crate::flow::state::{Post, Pre, Protocol, TailProbe};
-use crate::packet::{Flags, MacAddress, partial_checksum};
+use crate::packet::{Ecn, Flags, MacAddress, partial_checksum};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, rewind};
+use crate::stages::marks::{Marks, burst_bytes, take_marks};
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
 use crate::stages::recover::Recovery;
 use crate::stages::say::{Said, news, say};
 use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
 use crate::stages::{host, post, pre};
 use crate::summary::Summary;
+use crate::trace::{Point, Trace};
 use crate::tuples::Tuples;
 
 /// This bit tells tickets of transmissions from those of copies.
@@ -64,7 +68,7 @@ pub enum Entry<F> {
     LookForLoss(FlowId),
     /// HC: the tail of what was sent may be lost.
     ProbeTail(FlowId),
-    /// Congestion control has heard of a loss that was noticed.
+    /// Congestion control has heard of a loss or a mark that was noticed.
     Heard(FlowId),
     /// Segments have at most so many bytes of payload from now on.
     SetMss(FlowId, u16),
@@ -117,6 +121,8 @@ pub struct Copied {
     pub landed: u64,
     /// An acknowledgement goes out.
     pub acknowledge: Option<When>,
+    /// What the network and the sender said with the packet.
+    pub marks: Marks,
 }
 
 /// What became of an entry, for the scheduler and the counters.
@@ -140,6 +146,8 @@ pub struct Outcome {
     pub ends_turn: bool,
     /// Transmissions begun whose tickets are to be completed.
     pub awaited: u8,
+    /// A turn to send is over, in which so many bytes of data were sent.
+    pub transmitted: Option<u32>,
     /// Look at its delayed acknowledgement at this time.
     pub look_at: Option<Nanos>,
     /// Counts of the entry.
@@ -177,10 +185,11 @@ enum Work<F> {
 pub struct Decided<F> {
     /// The flow.
     pub flow: FlowId,
+    now: Nanos,
     said: [Option<(Said, Data)>; SAID_MAX],
     write: Option<(F, u64, Range<usize>)>,
     notify: Option<(ContextId, Progress)>,
-    acknowledged: Option<(Acknowledged, Summary)>,
+    acknowledged: Option<Acknowledged>,
     process: u16,
     outcome: Outcome,
 }
@@ -194,6 +203,9 @@ struct Data {
     is_awaited: bool,
 }
 
+/// That of a segment without one.
+const BARE: Data = Data { position: 0, segment_bytes: 0, is_awaited: false };
+
 /// The pre stage (Val, Id, Sum, Steer). What the protocol stage need not see ends here: its number is to be skipped there, and its
 /// effect, if there is one, goes to `out`.
 ///
@@ -201,12 +213,13 @@ struct Data {
 /// It ends here.
 pub fn pre<F: AsRef<[u8]>>(
     table: &Tuples<Pre>,
+    trace: &Trace,
     stamped: Stamped<F>,
     mut out: impl FnMut(Effect<F>),
 ) -> Result<Routed<F>, Outcome> {
     let Stamped { now, entry, .. } = stamped;
     let (flow, work) = match entry {
-        Entry::Packet(packet) => return examine(table, now, packet, &mut out),
+        Entry::Packet(packet) => return examine(table, trace, now, packet, &mut out),
         Entry::Request(context, moved) => (moved.flow, Work::Request(context, moved)),
         Entry::Copied(flow, copied) => (flow, Work::Copied(copied)),
         Entry::Transmit(flow) => (flow, Work::Transmit),
@@ -225,6 +238,7 @@ pub fn pre<F: AsRef<[u8]>>(
 
 fn examine<F: AsRef<[u8]>>(
     table: &Tuples<Pre>,
+    trace: &Trace,
     now: Nanos,
     packet: Packet<F>,
     out: &mut impl FnMut(Effect<F>),
@@ -234,6 +248,7 @@ fn examine<F: AsRef<[u8]>>(
     let (tuple, data) = match pre::examine(packet.frame.as_ref(), packet.checksum == Checksum::Good)
     {
         Err(cause) => {
+            trace.put(now, Point::Malformed, None, [cause.index() as u64, 0]);
             let tally = Tally { malformed: Some(cause), ..tally };
             return Err(Outcome { tally, ..ended });
         }
@@ -245,10 +260,14 @@ fn examine<F: AsRef<[u8]>>(
     let flow = tuple.and_then(|tuple| table.find(&tuple));
     match (flow, data) {
         (Some(flow), Some((summary, payload))) => {
+            let values = [u64::from(summary.seq.0), u64::from(summary.bytes)];
+            trace.put(now, Point::Segment, Some(flow), values);
             let work = Work::Segment { frame: packet.frame, summary, payload };
             Ok(Routed { flow, now, work })
         }
         _ => {
+            let bytes = packet.frame.as_ref().len() as u64;
+            trace.put(now, Point::Control, flow, [bytes, 0]);
             out(Effect::Control(packet, flow));
             Err(Outcome { flow, ..ended })
         }
@@ -259,12 +278,14 @@ fn examine<F: AsRef<[u8]>>(
 /// numbers. `flow` is `None` if it has left. Super-packets have at most `super_bytes` of payload.
 pub fn protocol<F, R: Recovery>(
     super_bytes: u32,
+    trace: &Trace,
     flow: Option<&mut Protocol>,
     routed: Routed<F>,
 ) -> Decided<F> {
     let Routed { flow: id, now, work } = routed;
     let mut decided = Decided {
         flow: id,
+        now,
         said: [None; SAID_MAX],
         write: None,
         notify: None,
@@ -272,6 +293,20 @@ pub fn protocol<F, R: Recovery>(
         process: 0,
         outcome: Outcome { flow: Some(id), ..Outcome::default() },
     };
+    decide::<F, R>(super_bytes, flow, now, work, &mut decided);
+    if trace.is_on() {
+        decided.trace(trace);
+    }
+    decided
+}
+
+fn decide<F, R: Recovery>(
+    super_bytes: u32,
+    flow: Option<&mut Protocol>,
+    now: Nanos,
+    work: Work<F>,
+    decided: &mut Decided<F>,
+) {
     let outcome = &mut decided.outcome;
     outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
     outcome.ends_turn = matches!(
@@ -280,33 +315,39 @@ pub fn protocol<F, R: Recovery>(
     );
     let Some(flow) = flow else {
         outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
-        return decided;
+        return;
     };
     decided.process = flow.context.process;
     match work {
         Work::Segment { frame, summary, payload } => {
             if flow.is_frozen {
                 outcome.tally.in_frozen = 1;
-                return decided;
+                return;
             }
-            take_segment::<F, R>(flow, now, frame, summary, payload, &mut decided);
+            take_segment::<F, R>(flow, now, frame, summary, payload, decided);
         }
         Work::Request(context, moved) => take_request(flow, context, &moved, outcome),
         Work::Copied(copied) => {
+            // Before the bytes are acknowledged: the earlier ones were marked otherwise.
+            if let Some(said) = take_marks(flow, copied.marks, now) {
+                decided.said[0] = Some((said, BARE));
+                outcome.tally.out_segments += 1;
+            }
             flow.landed = flow.landed.max(copied.landed);
             has_decided(flow, now, copied.acknowledge, outcome);
         }
         Work::Transmit => {
-            let mss = u32::from(flow.mss);
-            let most = (super_bytes / mss).max(1) * mss;
+            let most = burst_bytes(flow, super_bytes);
+            outcome.transmitted = Some(0);
             if let Some(sent) = transmit::<R>(flow, most, now) {
+                outcome.transmitted = Some(sent.bytes);
                 decided.said[0] = Some(send(flow, now, sent, outcome));
                 outcome.may_send = true;
             } else {
                 outcome.has_changed = is_blocked(flow);
             }
         }
-        Work::Speak(asked) => speak(flow, now, asked, &mut decided),
+        Work::Speak(asked) => speak(flow, now, asked, decided),
         Work::Timer => match flow.acknowledge_at {
             Some(due) if due <= now => {
                 flow.acknowledge_now = true;
@@ -325,7 +366,7 @@ pub fn protocol<F, R: Recovery>(
             if R::look(flow, now) {
                 noticed_loss(flow, outcome);
                 let noticed = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
-                decided.acknowledged = Some((noticed, Summary::default()));
+                decided.acknowledged = Some(noticed);
             }
             outcome.may_send = true;
             outcome.has_changed = true;
@@ -353,6 +394,8 @@ pub fn protocol<F, R: Recovery>(
         Work::Pace(limits) => {
             let grows = limits.window_bytes > flow.window_bytes;
             flow.window_bytes = limits.window_bytes;
+            flow.bytes_per_second = limits.bytes_per_second;
+            flow.has_reduced |= limits.has_reduced && flow.ecn.is_some();
             outcome.may_send = grows && flow.has_more();
         }
         Work::Freeze => {
@@ -363,7 +406,6 @@ pub fn protocol<F, R: Recovery>(
             outcome.must_speak = true;
         }
     }
-    decided
 }
 
 fn take_segment<F, R: Recovery>(
@@ -380,11 +422,13 @@ fn take_segment<F, R: Recovery>(
     if received.acknowledged.is_fast_retransmit {
         noticed_loss(flow, outcome);
     }
-    decided.acknowledged = Some((received.acknowledged, summary));
+    decided.acknowledged = Some(received.acknowledged);
     if let Some(placed) = received.placed {
         let start = payload.start + placed.skip as usize;
         decided.write = Some((frame, placed.position, start..start + placed.bytes as usize));
-        outcome.copying = Some(Copied { landed: flow.received, acknowledge: received.acknowledge });
+        let marks = Marks { is_marked: summary.is_marked, has_reduced: summary.has_reduced };
+        let acknowledge = received.acknowledge;
+        outcome.copying = Some(Copied { landed: flow.received, acknowledge, marks });
     } else {
         has_decided(flow, now, received.acknowledge, outcome);
     }
@@ -435,10 +479,17 @@ fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome:
 fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (Said, Data) {
     // The end of a super-packet, too, so that whoever merges segments of it into one again hands it on at once.
     let is_super = sent.bytes > u32::from(flow.mss);
+    let flag = |is_set: bool, flag| if is_set { flag } else { Flags::NONE };
+    // Only new data may be marked, and says that the window was reduced (RFC 3168, 6.1.2, 6.1.5 and 6.1.6).
+    let is_capable = sent.is_new_data() && flow.ecn.is_some_and(|ecn| ecn.is_capable);
     let flags = Flags::ACK
-        | if sent.fin { Flags::FIN } else { Flags::NONE }
-        | if sent.push && sent.bytes > 0 || is_super { Flags::PSH } else { Flags::NONE };
-    let said = say(flow, sent.seq, flags, sent.bytes, now);
+        | flag(sent.fin, Flags::FIN)
+        | flag(sent.push && sent.bytes > 0 || is_super, Flags::PSH)
+        | flag(is_capable && core::mem::take(&mut flow.has_reduced), Flags::CWR);
+    let mut said = say(flow, sent.seq, flags, sent.bytes, now);
+    if is_capable {
+        said.ecn = Ecn::Capable0;
+    }
     outcome.awaited += 1;
     outcome.tally.out_segments += 1;
     outcome.tally.retransmitted += u8::from(sent.is_again);
@@ -452,7 +503,6 @@ fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (
 
 /// Acknowledgements, news, and what the control plane asked for.
 fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>) {
-    const BARE: Data = Data { position: 0, segment_bytes: 0, is_awaited: false };
     let outcome = &mut decided.outcome;
     // The segment that the peer expects, so that it is believed (RFC 5961, 3.2).
     let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
@@ -486,18 +536,22 @@ fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>
 
 /// The post stage's counts (Stats). They commute.
 pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
-    if let Some((acknowledged, summary)) = &decided.acknowledged {
-        post::count(post, acknowledged, summary);
+    if let Some(acknowledged) = &decided.acknowledged {
+        post::count(post, acknowledged);
     }
 }
 
 /// The post stage (Ack, Stamp, Pos): the effects of an entry, in order.
 pub fn post<F>(
     mac: MacAddress,
+    trace: &Trace,
     flow: Option<(&Pre, &Post)>,
     decided: Decided<F>,
     mut out: impl FnMut(Effect<F>),
 ) -> Outcome {
+    if trace.is_on() {
+        decided.trace_effects(trace);
+    }
     let Decided { flow: id, said, write, notify, process, outcome, .. } = decided;
     let Some((pre, post)) = flow else { return outcome };
     for (said, data) in said.into_iter().flatten() {

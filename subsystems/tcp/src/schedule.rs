@@ -1,4 +1,7 @@
-//! The flow scheduler: which flow speaks or sends next (thesis 4.3.4, without rates yet), and whose delayed acknowledgement is due.
+//! The flow scheduler: which flow speaks or sends next (thesis 4.3.4), and whose delayed acknowledgement is due.
+//!
+//! Flows that may send take turns. One with a rate waits in a time wheel until its last segment's time is over, and takes its turn then;
+//! the others pass by the wheel.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -8,6 +11,10 @@ use wave_core::waiting::Queues;
 
 use crate::datapath::FlowId;
 use crate::pipeline::{Outcome, asked};
+use crate::wheel::Wheel;
+
+/// A flow with a rate that could not send for a while makes up for so much time: timers are late, and wheels have slots.
+const CATCH_UP: Nanos = Nanos::from_millis(1);
 
 /// What the scheduler knows of a flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +27,14 @@ struct Known {
     under_way: u32,
     is_frozen: bool,
     is_later: bool,
+    /// Nanoseconds that 1,024 bytes take at its rate, so that no turn needs a division (thesis 4.4.1.1); 0 if it has none.
+    interval: u64,
+    /// With a rate, it sends nothing before this time.
+    send_at: Nanos,
+    /// With a rate, it has one turn at a time: what a turn costs is known when it is over.
+    has_turn: bool,
+    /// It may send once that turn is over.
+    wants_turn: bool,
 }
 
 /// The scheduler of one flow group.
@@ -27,8 +42,10 @@ struct Known {
 pub struct Schedule {
     /// Flows with something to say that is no data.
     due: Queues,
-    /// Flows that may have data to send.
+    /// Flows that may have data to send, now.
     ready: Queues,
+    /// Those that may at a later time.
+    wheel: Wheel,
     /// Flows whose statistics have changed.
     changed: Queues,
     /// Delayed acknowledgements. At most one for each flow; one that is there comes up no later than a new one.
@@ -42,18 +59,20 @@ impl Schedule {
         Schedule {
             due: Queues::new(1, flows),
             ready: Queues::new(1, flows),
+            wheel: Wheel::new(flows),
             changed: Queues::new(1, flows),
             later: VecDeque::with_capacity(flows as usize),
             known: alloc::vec![Known::default(); flows as usize],
         }
     }
 
-    /// Adds a flow.
-    pub fn install(&mut self, id: FlowId) {
+    /// Adds a flow, with a rate in bytes per second or none.
+    pub fn install(&mut self, id: FlowId, rate: Option<u64>) {
         // An entry in `later` of the flow that had the index before is this flow's now.
         let known = &mut self.known[id.index as usize];
         let (generation, is_later) = (id.generation, known.is_later);
-        *known = Known { generation, is_here: true, is_later, ..Known::default() };
+        let interval = interval(rate);
+        *known = Known { generation, is_here: true, is_later, interval, ..Known::default() };
         push(&mut self.ready, id.index);
         push(&mut self.changed, id.index);
     }
@@ -63,17 +82,40 @@ impl Schedule {
         for queue in [&mut self.due, &mut self.ready, &mut self.changed] {
             queue.remove(id.index);
         }
+        self.wheel.remove(id.index);
         self.known[id.index as usize].is_here = false;
     }
 
+    /// Sets a flow's rate, or takes it away.
+    pub fn pace(&mut self, id: FlowId, rate: Option<u64>) {
+        let Some(known) = self.known_mut(id) else { return };
+        known.interval = interval(rate);
+        // A rate that changes takes effect with the next segment, and one that ends at once.
+        if known.interval == 0
+            && core::mem::take(&mut known.wants_turn) | self.wheel.contains(id.index)
+        {
+            self.wheel.remove(id.index);
+            push(&mut self.ready, id.index);
+        }
+    }
+
     /// Takes what became of an entry.
-    pub fn take(&mut self, outcome: &Outcome) {
+    pub fn take(&mut self, now: Nanos, outcome: &Outcome) {
         let Some(id) = outcome.flow else { return };
         let Some(known) = self.known_mut(id) else { return };
         known.is_frozen |= outcome.is_frozen;
         if outcome.must_reset {
             known.asked |= asked::ABORT;
         }
+        let mut may_send = outcome.may_send;
+        if known.has_turn
+            && let Some(bytes) = outcome.transmitted
+        {
+            known.has_turn = false;
+            known.send_at = known.send_at + Nanos(u64::from(bytes) * known.interval / 1024);
+            may_send |= core::mem::take(&mut known.wants_turn);
+        }
+        let has_rate = known.interval != 0;
         if let Some(at) = outcome.look_at
             && !core::mem::replace(&mut known.is_later, true)
         {
@@ -82,11 +124,28 @@ impl Schedule {
         if outcome.must_speak || outcome.must_reset {
             push(&mut self.due, id.index);
         }
-        if outcome.may_send {
+        if may_send && has_rate {
+            self.wait_for_rate(now, id.index);
+        } else if may_send {
             push(&mut self.ready, id.index);
         }
         if outcome.has_changed {
             push(&mut self.changed, id.index);
+        }
+    }
+
+    /// A flow with a rate may send: at its time.
+    fn wait_for_rate(&mut self, now: Nanos, flow: u32) {
+        let known = &mut self.known[flow as usize];
+        if known.has_turn {
+            known.wants_turn = true;
+            return;
+        }
+        let waits = self.wheel.contains(flow) || self.ready.contains(flow);
+        if !waits && known.send_at <= now {
+            push(&mut self.ready, flow);
+        } else if !waits {
+            self.wheel.insert(now, known.send_at, flow);
         }
     }
 
@@ -111,8 +170,18 @@ impl Schedule {
     }
 
     /// The next flow that may send.
-    pub fn next_ready(&mut self) -> Option<FlowId> {
-        self.ready.pop(0).map(|flow| self.name(flow))
+    pub fn next_ready(&mut self, now: Nanos) -> Option<FlowId> {
+        if !self.wheel.is_empty() {
+            let ready = &mut self.ready;
+            self.wheel.advance(now, |flow| push(ready, flow));
+        }
+        let flow = self.ready.pop(0)?;
+        let known = &mut self.known[flow as usize];
+        if known.interval != 0 {
+            known.has_turn = true;
+            known.send_at = known.send_at.max(Nanos(now.0.saturating_sub(CATCH_UP.0)));
+        }
+        Some(self.name(flow))
     }
 
     /// The next flow whose statistics have changed.
@@ -128,9 +197,10 @@ impl Schedule {
         Some(self.name(flow))
     }
 
-    /// When a delayed acknowledgement may be due.
+    /// When a delayed acknowledgement may be due, or a flow's rate lets it send.
     pub fn next_timer_at(&self) -> Option<Nanos> {
-        self.later.front().map(|(at, _)| *at)
+        let later = self.later.front().map(|(at, _)| *at);
+        [later, self.wheel.next_at()].into_iter().flatten().min()
     }
 
     fn name(&self, flow: u32) -> FlowId {
@@ -171,8 +241,74 @@ impl Schedule {
     }
 }
 
+/// Nanoseconds that 1,024 bytes take at a rate.
+fn interval(rate: Option<u64>) -> u64 {
+    rate.map_or(0, |rate| (1024 * 1_000_000_000 / rate.max(1)).max(1))
+}
+
 fn push(queue: &mut Queues, flow: u32) {
     if !queue.contains(flow) {
         queue.push(0, flow);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn id(index: u32) -> FlowId {
+        FlowId { index, generation: 1 }
+    }
+
+    /// A turn of a flow to send is over.
+    fn sent(schedule: &mut Schedule, now: Nanos, flow: FlowId, bytes: u32) {
+        let outcome = Outcome {
+            flow: Some(flow),
+            may_send: true,
+            transmitted: Some(bytes),
+            ..Outcome::default()
+        };
+        schedule.take(now, &outcome);
+    }
+
+    #[test]
+    fn flows_without_a_rate_take_turns_and_one_with_a_rate_has_its_turn_at_its_time() {
+        let mut schedule = Schedule::new(3);
+        for index in 0..3 {
+            // 1,024 bytes take a millisecond.
+            schedule.install(id(index), (index == 1).then_some(1_024_000));
+        }
+        let start = Nanos::from_millis(50);
+        let mut turns = Vec::new();
+        for turn in 0..600 {
+            let now = start + Nanos::from_micros(10 * turn);
+            let flow = schedule.next_ready(now).unwrap();
+            turns.push((now, flow.index));
+            sent(&mut schedule, now, flow, 1_024);
+        }
+        let of = |flow| turns.iter().filter(move |(_, index)| *index == flow);
+        // It makes up for a millisecond, and is late by a slot at most.
+        let at: Vec<_> = of(1).map(|(now, _)| now.since(start).0 / 100_000).collect();
+        assert_eq!(at, [0, 0, 10, 20, 30, 40, 50]);
+        assert!(of(0).count().abs_diff(of(2).count()) <= 7);
+    }
+
+    #[test]
+    fn a_rate_that_ends_lets_a_flow_send_at_once() {
+        let mut schedule = Schedule::new(1);
+        schedule.install(id(0), Some(1_024));
+        let now = Nanos::from_millis(5_000);
+        let flow = schedule.next_ready(now).unwrap();
+        // What comes while it has a turn waits for its end.
+        let may_send = Outcome { flow: Some(flow), may_send: true, ..Outcome::default() };
+        schedule.take(now, &may_send);
+        assert_eq!(schedule.next_ready(now), None);
+        sent(&mut schedule, now, flow, 1_024);
+        assert_eq!(schedule.next_ready(now), None);
+        assert!(schedule.next_timer_at().is_some_and(|at| at > now));
+        schedule.pace(flow, None);
+        assert_eq!((schedule.next_ready(now), schedule.next_timer_at()), (Some(flow), None));
     }
 }

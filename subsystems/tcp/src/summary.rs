@@ -22,4 +22,8 @@ pub struct Summary {
     pub sack: [(Seq, Seq); SACK_BLOCKS_MAX],
     /// The sender echoes a mark of the network's (RFC 3168).
     pub echoes_mark: bool,
+    /// The sender has reduced its window (CWR).
+    pub has_reduced: bool,
+    /// The network has marked its packet (CE).
+    pub is_marked: bool,
 }

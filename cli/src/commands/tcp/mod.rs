@@ -5,6 +5,7 @@ mod executors;
 mod network;
 mod script;
 mod ss;
+mod trace;
 mod up;
 
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ enum What {
     Capture(capture::CaptureArgs),
     /// Show the connections and counters of a running agent.
     Ss(ss::SsArgs),
+    /// Print what happens in the stages of a running agent's data path, and in its control plane.
+    Trace(trace::TraceArgs),
     /// Compare the executors of the data path: one core, threads, virtual time.
     Executors(executors::ExecutorsArgs),
     /// Run TCP scripts in virtual time against the agent's engine.
@@ -38,6 +41,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
         What::Up(args) => up::up(args),
         What::Capture(args) => capture::capture(args),
         What::Ss(args) => ss::ss(args),
+        What::Trace(args) => trace::trace(args),
         What::Executors(args) => executors::executors(args),
         What::Script(args) => return script::script(args),
     };

@@ -97,11 +97,14 @@ fn ask(door: &std::path::Path) -> Result<Value, Failure> {
 /// The details that `ss -ti` prints after the addresses.
 fn details(socket: &Value) -> String {
     let keys = [
+        ("flow", "flow"),
         ("rtt_us", "rtt"),
         ("rto_ms", "rto"),
         ("mss", "mss"),
         ("cwnd_bytes", "cwnd"),
         ("ssthresh_bytes", "ssthresh"),
+        ("dctcp_alpha", "alpha"),
+        ("pacing_rate", "pacing_rate"),
         ("bytes_sent", "bytes_sent"),
         ("bytes_acked", "bytes_acked"),
         ("bytes_received", "bytes_received"),
@@ -111,6 +114,7 @@ fn details(socket: &Value) -> String {
     ];
     let shown = keys.iter().filter_map(|(key, name)| match &socket[*key] {
         Value::Null => None,
+        Value::String(text) => Some(format!("{name}:{text}")),
         Value::Number(number) if key.ends_with("_us") => {
             Some(format!("{name}:{:.3}ms", number.as_f64()? / 1e3))
         }

@@ -6,8 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use wave_agent::{Seat, serve};
 use wave_experiments::run::Failure;
-use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, holder_of};
+use wave_front_tcp::{
+    Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, Traces, holder_of,
+};
 use wave_links::{say, tell};
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Home};
 use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
 
@@ -62,6 +65,9 @@ pub struct UpArgs {
     /// Users whose programs may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
+    /// Congestion control. dctcp asks peers for ECN, and paces connections that have met congestion; reno uses ECN where peers ask.
+    #[arg(long, value_name = "ALGORITHM", default_value = "reno", value_parser = congestion)]
+    congestion: Algorithm,
     /// Keep the device when the agent exits.
     #[arg(long)]
     persistent: bool,
@@ -71,6 +77,13 @@ pub struct UpArgs {
     /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
+}
+
+fn congestion(name: &str) -> Result<Algorithm, String> {
+    Algorithm::by_name(name).ok_or_else(|| {
+        let names = Algorithm::ALL.map(Algorithm::name).join(", ");
+        format!("there are {names}")
+    })
 }
 
 /// Whether a Linux interface has the address, so that Linux would answer for it: a socket connected to it then has
@@ -251,6 +264,8 @@ fn run(
         .map_err(|error| Failure::cannot(format!("{}.ss: {error}", socket.display())))?;
     let captures = Captures::beside(&socket, name)
         .map_err(|error| Failure::cannot(format!("{}.capture: {error}", socket.display())))?;
+    let traces = Traces::beside(&socket)
+        .map_err(|error| Failure::cannot(format!("{}.trace: {error}", socket.display())))?;
     if let Some(cpu) = args.cpu {
         wave_agent::pin(cpu).map_err(Failure::cannot)?;
     }
@@ -260,11 +275,12 @@ fn run(
         gateway: homes.gateway,
         v6: homes.v6(),
         bounds: Bounds::default(),
+        congestion: args.congestion,
         // It sleeps as soon as there is nothing to do: the other end of the wire may need this very CPU.
         seat: Seat::Shared,
     };
-    let mut front: TcpFront<_> =
-        TcpFront::new(wire, door, inquiries, captures, &options).map_err(Failure::cannot)?;
+    let mut front: TcpFront<_> = TcpFront::new(wire, door, inquiries, captures, traces, &options)
+        .map_err(Failure::cannot)?;
     if !args.quiet {
         let beside = homes.v6.map_or_else(String::new, |v6| format!(" and {}", v6.ip));
         tell!("Speaking TCP at {ip}{beside}, on {name} ({about}); Ctrl-C ends it");

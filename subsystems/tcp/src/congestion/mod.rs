@@ -1,5 +1,252 @@
-//! Congestion control: pure policies. What happened comes in, a window goes out.
+//! Congestion control: pure policies. What happened comes in, a window and a rate go out.
+//!
+//! Windows grow and shrink by losses as in [`Reno`] under either [`Algorithm`]. They differ in what a mark of the network's does
+//! (RFC 3168): as much as a loss, or as much as its share says (DCTCP, RFC 8257).
 
+mod dctcp;
 mod reno;
 
+use wave_core::clock::Nanos;
+
+pub use dctcp::{MarkedFraction, ONE};
 pub use reno::Reno;
+
+use crate::datapath::Echo;
+
+/// What congestion control of an agent follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RFC 5681. ECN is used where the peer asks for it, and a mark halves the window (RFC 3168).
+    #[default]
+    Reno,
+    /// RFC 8257. Handshakes ask for ECN, and flows that have met congestion are paced.
+    Dctcp,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 2] = [Algorithm::Reno, Algorithm::Dctcp];
+
+    /// Its name in Linux (TCP_CONGESTION) and on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Reno => "reno",
+            Algorithm::Dctcp => "dctcp",
+        }
+    }
+
+    /// The one of this name.
+    pub fn by_name(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// Whether our SYNs ask for ECN.
+    pub const fn asks_for_ecn(self) -> bool {
+        matches!(self, Algorithm::Dctcp)
+    }
+
+    /// How the receiver echoes marks.
+    pub const fn echo(self) -> Echo {
+        match self {
+            Algorithm::Reno => Echo::UntilReduced,
+            Algorithm::Dctcp => Echo::Exact,
+        }
+    }
+}
+
+/// What acknowledgements said, since the last time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Bytes acknowledged.
+    pub bytes: u32,
+    /// Those whose acknowledgements echo a mark.
+    pub marked_bytes: u32,
+    /// All before it is acknowledged.
+    pub acknowledged: u64,
+    /// All before it was sent.
+    pub sent: u64,
+    /// The window held sending back.
+    pub was_full: bool,
+    /// A loss is being recovered from: the window has shrunk for it, and does not change until that is over.
+    pub is_recovering: bool,
+}
+
+/// Congestion control of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Congestion {
+    algorithm: Algorithm,
+    reno: Reno,
+    fraction: MarkedFraction,
+    /// Marks of data before this position say nothing new: the window has shrunk since it was sent (RFC 3168, 6.1.2).
+    reduced_until: u64,
+    /// The network was full at least once.
+    has_met_congestion: bool,
+}
+
+impl Congestion {
+    /// A connection whose segments carry at most so many bytes.
+    pub fn new(algorithm: Algorithm, mss: u16) -> Congestion {
+        Congestion {
+            algorithm,
+            reno: Reno::new(mss),
+            fraction: MarkedFraction::default(),
+            reduced_until: 0,
+            has_met_congestion: false,
+        }
+    }
+
+    /// Segments carry at most so many bytes from now on.
+    pub fn set_mss(&mut self, mss: u16) {
+        self.reno.set_mss(mss);
+    }
+
+    /// Most bytes that are sent and not acknowledged.
+    pub fn window(&self) -> u32 {
+        self.reno.window()
+    }
+
+    /// Where slow start ends.
+    pub fn threshold(&self) -> u32 {
+        self.reno.threshold()
+    }
+
+    /// Window and threshold, as a trace point has them.
+    pub(crate) fn values(&self) -> [u64; 2] {
+        [self.window().into(), self.threshold().into()]
+    }
+
+    /// The share of data that meets congestion, of [`ONE`]; only DCTCP estimates it.
+    pub fn alpha(&self) -> Option<u32> {
+        (self.algorithm == Algorithm::Dctcp).then_some(self.fraction.alpha())
+    }
+
+    /// Bytes per second that spread a window over a round trip: twice as many in slow start and a quarter more above the threshold,
+    /// so that the window, and not the rate, is what bounds a flow on average. `None` if the flow sends as fast as its window allows:
+    /// it has met no congestion (thesis 4.3.4), or nobody asked for rates.
+    pub fn rate(&self, round_trip: Option<Nanos>) -> Option<u64> {
+        let round_trip = round_trip.filter(|it| it.0 > 0 && self.has_met_congestion)?;
+        if self.algorithm != Algorithm::Dctcp {
+            return None;
+        }
+        let window = u64::from(self.window());
+        let gained = if self.window() < self.threshold() { 2 * window } else { window * 5 / 4 };
+        Some((gained * 1_000_000_000 / round_trip.0).max(1))
+    }
+
+    /// Whether [`Congestion::restart`] would change something.
+    pub fn has_grown(&self) -> bool {
+        self.reno.has_grown()
+    }
+
+    /// Nothing was sent for a retransmission timeout: what was learnt of the network is old (RFC 5681, 4.1).
+    pub fn restart(&mut self) {
+        self.reno.restart();
+    }
+
+    /// Something was acknowledged. Returns whether the window was reduced, which the peer is to be told (RFC 3168, 6.1.2).
+    pub fn on_acknowledged(&mut self, heard: &Heard) -> bool {
+        self.fraction.count(heard);
+        if heard.is_recovering || heard.bytes == 0 {
+            return false;
+        }
+        if heard.marked_bytes == 0 {
+            self.reno.on_acknowledged(heard.bytes, heard.was_full);
+            return false;
+        }
+        // Once for each window of data; and no window grows by acknowledgements that echo a mark.
+        let is_news = heard.acknowledged > self.reduced_until;
+        if is_news {
+            let window = self.reno.window();
+            self.reno.reduce(match self.algorithm {
+                Algorithm::Reno => window / 2,
+                Algorithm::Dctcp => self.fraction.reduce(window),
+            });
+            self.reduced_until = heard.sent;
+            self.has_met_congestion = true;
+        }
+        is_news
+    }
+
+    /// Duplicate acknowledgements told of a loss, with so many bytes outstanding, and all before `sent` sent.
+    pub fn on_loss(&mut self, outstanding: u32, sent: u64) {
+        self.reno.on_loss(outstanding);
+        self.reduced_until = sent;
+        self.has_met_congestion = true;
+    }
+
+    /// The retransmission timer ran out, with so many bytes outstanding. `again` if it had for the same bytes.
+    pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
+        self.reno.on_timeout(outstanding, again);
+        self.has_met_congestion = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many bytes acknowledged up to a position, and a window more sent.
+    fn heard(acknowledged: u64, bytes: u32, marked_bytes: u32) -> Heard {
+        let sent = acknowledged + 10_000;
+        Heard { bytes, marked_bytes, acknowledged, sent, was_full: true, is_recovering: false }
+    }
+
+    #[test]
+    fn a_mark_halves_renos_window_once_for_each_window_of_data() {
+        let mut congestion = Congestion::new(Algorithm::Reno, 1_000);
+        assert!(congestion.on_acknowledged(&heard(1_000, 1_000, 1_000)));
+        assert_eq!((congestion.window(), congestion.threshold()), (5_000, 5_000));
+        // The peer echoes the mark until it hears that the window was reduced.
+        for at in 2..=11 {
+            assert!(!congestion.on_acknowledged(&heard(at * 1_000, 1_000, 1_000)), "{at}");
+        }
+        assert_eq!(congestion.window(), 5_000, "and it does not grow meanwhile");
+        assert!(congestion.on_acknowledged(&heard(12_000, 1_000, 1_000)));
+        assert_eq!(congestion.window(), 2_500);
+        assert!(congestion.on_acknowledged(&heard(23_000, 1_000, 1_000)));
+        assert_eq!(congestion.window(), 2_000, "two segments at least");
+    }
+
+    #[test]
+    fn dctcp_reduces_by_the_share_of_marked_bytes() {
+        let mut congestion = Congestion::new(Algorithm::Dctcp, 1_000);
+        // Nothing is marked for a long time.
+        for at in 1..1_000 {
+            congestion.on_acknowledged(&heard(at * 20_000, 1_000, 0));
+        }
+        let window = congestion.window();
+        let small = congestion.fraction;
+        assert!(small.alpha() < ONE / 1_000);
+        assert!(congestion.on_acknowledged(&heard(20_000_000, 1_000, 1_000)));
+        // One sixteenth of all is the estimate now, and half of that is taken.
+        let share = f64::from(congestion.window()) / f64::from(window);
+        assert!((share - (1.0 - 1.0 / 32.0)).abs() < 0.001, "{share}");
+    }
+
+    /// A loss is answered as by any other algorithm (RFC 8257, 3.5), and marks of the same window of data do not add to it.
+    #[test]
+    fn a_loss_halves_the_window_and_marks_of_the_same_data_say_nothing_more() {
+        for algorithm in Algorithm::ALL {
+            let mut congestion = Congestion::new(algorithm, 1_000);
+            congestion.on_loss(10_000, 10_000);
+            assert_eq!(congestion.window(), 5_000);
+            assert!(!congestion.on_acknowledged(&heard(10_000, 1_000, 1_000)));
+            assert_eq!(congestion.window(), 5_000);
+        }
+    }
+
+    #[test]
+    fn only_dctcp_that_has_met_congestion_is_paced_and_the_rate_spreads_the_window() {
+        let round_trip = Some(Nanos::from_millis(10));
+        let mut congestion = Congestion::new(Algorithm::Dctcp, 1_000);
+        assert_eq!(congestion.rate(round_trip), None);
+        congestion.on_loss(10_000, 10_000);
+        assert_eq!(congestion.rate(None), None);
+        assert_eq!(congestion.rate(round_trip), Some(5_000 * 100 * 5 / 4));
+        congestion.on_timeout(5_000, false);
+        assert_eq!(congestion.rate(round_trip), Some(2 * 1_000 * 100));
+        let mut reno = Congestion::new(Algorithm::Reno, 1_000);
+        reno.on_loss(10_000, 10_000);
+        assert_eq!(reno.rate(round_trip), None);
+    }
+}

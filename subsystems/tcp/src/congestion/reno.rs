@@ -81,6 +81,13 @@ impl Reno {
         self.counted = 0;
     }
 
+    /// The network has marked packets: at most so much from now on, and two segments at least.
+    pub fn reduce(&mut self, window: u32) {
+        self.threshold = window.max(2 * self.mss);
+        self.window = self.window.min(self.threshold);
+        self.counted = 0;
+    }
+
     /// The retransmission timer ran out, with so many bytes outstanding. `again` if it had for the same bytes.
     pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
         if !again {

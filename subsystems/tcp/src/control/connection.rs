@@ -7,11 +7,12 @@ use super::rtt::{MAX, RoundTrip};
 use super::shares::Kind;
 use super::time_wait::{LASTS, Over};
 use super::{CLOSED_PER_POLL, Output, Stack};
-use crate::congestion::Reno;
+use crate::congestion::{Congestion, Heard};
 use crate::context::{ContextId, Event, Filled, Moved, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
 use crate::packet::MacAddress;
 use crate::seq::seq_of;
+use crate::trace::Point;
 
 /// Timeouts in a row after which a peer is given up (Linux's tcp_retries2).
 const TIMEOUTS_MAX: u8 = 15;
@@ -67,7 +68,7 @@ pub(super) struct Connection {
     pub socket: u32,
     pub listener: Option<u32>,
     pub round_trip: RoundTrip,
-    pub reno: Reno,
+    pub congestion: Congestion,
     pub timer: Timer,
     pub options: SocketOptions,
     /// The next hop's Ethernet address.
@@ -79,8 +80,10 @@ pub(super) struct Connection {
     /// When more is tried again than a router let through.
     pub narrow_until: Option<Nanos>,
     has_timestamps: bool,
-    /// A position that is on its way, sent once, and when it was sent: measures round trips where there are no timestamps.
+    /// A position that is on its way, sent once, and when it was sent: measures round trips, more finely than timestamps do.
     pub timed: Option<(u64, Nanos)>,
+    /// The least of the latest round trips, for rates.
+    round_trip_low: Option<Nanos>,
     /// Since when nothing was acknowledged of what is on its way, or asked for.
     waiting_since: Nanos,
     /// When the host was told of an error last.
@@ -122,7 +125,7 @@ impl Connection {
         flow: FlowId,
         established: &Established,
         listener: Option<u32>,
-        reno: Reno,
+        congestion: Congestion,
     ) -> Connection {
         let mss = established.sending.mss;
         Connection {
@@ -138,12 +141,13 @@ impl Connection {
             narrow_until: None,
             has_timestamps: established.timestamps.is_some(),
             timed: None,
+            round_trip_low: None,
             waiting_since: now,
             warned_at: None,
             asked_at: now,
             keep_alives: 0,
             round_trip: RoundTrip::new(),
-            reno,
+            congestion,
             timer: Timer::None,
             acknowledged: 0,
             sent: 0,
@@ -194,7 +198,7 @@ impl Connection {
 
     /// What is waited for while nothing is sent, and until when.
     pub(super) fn idle_timer(&self, now: Nanos) -> Option<(Timer, Nanos)> {
-        if self.reno.has_grown() {
+        if self.congestion.has_grown() {
             return Some((Timer::Idle, now + self.round_trip.timeout()));
         }
         self.options.keep_alive.map(|keep| (Timer::KeepAlive, self.heard + keep.idle))
@@ -202,15 +206,18 @@ impl Connection {
 
     /// Measures a round trip, of bytes that were sent once (Karn's rule; RFC 6298, 3).
     fn time(&mut self, now: Nanos, statistics: &Statistics) {
-        if self.has_timestamps {
-            return;
-        }
         if statistics.fast_retransmits > 0 {
             self.timed = None;
         }
         match self.timed {
             Some((position, at)) if statistics.acknowledged >= position => {
-                self.round_trip.sample(now.since(at));
+                let took = now.since(at);
+                if !self.has_timestamps {
+                    self.round_trip.sample(took);
+                }
+                // An acknowledgement that was delayed makes a round trip long: the mean follows slowly upwards, at once downwards.
+                let low = self.round_trip_low.unwrap_or(took);
+                self.round_trip_low = Some(took.min(Nanos(low.0 + low.0 / 8 + 1)));
                 self.timed = None;
             }
             Some(_) => {}
@@ -291,24 +298,37 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         connection.outstanding =
             statistics.sent - statistics.acknowledged + u64::from(statistics.fin_sent == Fin::Sent);
 
-        let window = connection.reno.window();
-        if statistics.fast_retransmits > 0 {
-            connection.reno.on_loss(before.min(u64::from(u32::MAX)) as u32);
-        } else if bytes > 0 && !statistics.is_recovering {
+        let before_window = connection.congestion.window();
+        let heard = Heard {
+            bytes,
+            marked_bytes: statistics.marked_bytes,
+            acknowledged: statistics.acknowledged,
+            sent: statistics.sent,
             // What went out reached the window, or nearly.
-            let was_full = before + u64::from(bytes) / 2 >= u64::from(window) / 2;
-            connection.reno.on_acknowledged(bytes, was_full);
+            was_full: before + u64::from(bytes) / 2 >= u64::from(before_window) / 2,
+            is_recovering: statistics.is_recovering || statistics.fast_retransmits > 0,
+        };
+        let mut has_reduced = connection.congestion.on_acknowledged(&heard);
+        if statistics.fast_retransmits > 0 {
+            let outstanding = before.min(u64::from(u32::MAX)) as u32;
+            connection.congestion.on_loss(outstanding, statistics.sent);
+            has_reduced = true;
         }
         if has_moved {
             connection.round_trip.recovered();
         }
-        let Connection { reno, closed_at, orphan_until, .. } = *connection;
+        let Connection { congestion, closed_at, orphan_until, .. } = *connection;
         if connection.is_overdue(now) {
             self.counters.orphans_reset += 1;
             return self.reset(now, flow, Reason::TimedOut);
         }
-        if reno.window() != window {
-            self.pace(flow, reno);
+        if congestion.window() != before_window || has_reduced {
+            if has_reduced {
+                let values = [congestion.window().into(), statistics.marked_bytes.into()];
+                self.trace.put(now, Point::Reduced, Some(flow), values);
+            }
+            self.trace.put(now, Point::Window, Some(flow), congestion.values());
+            self.pace(flow, has_reduced);
         }
         if closed_at.is_some_and(|received| statistics.received > received) {
             // RFC 2525, 2.17: nobody reads this any more.
@@ -359,6 +379,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         // A timer that runs goes on, unless what it waits for has come. The tail begins anew with each segment (RFC 8985, 7.2).
         let is_longer = timer == Timer::TailProbe && has_sent;
         if connection.timer != timer || has_moved || is_longer {
+            self.trace.put(now, Point::TimerSet, Some(flow), [timer as u64, at.0]);
             self.timer(flow, timer, Some(at));
         }
     }
@@ -370,8 +391,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    fn pace(&mut self, flow: FlowId, reno: Reno) {
-        let limits = Limits { window_bytes: reno.window(), bytes_per_second: None };
+    /// Tells the data path what congestion control allows now.
+    fn pace(&mut self, flow: FlowId, has_reduced: bool) {
+        let Some(Connection { congestion, round_trip_low, .. }) = self.connection(flow) else {
+            return;
+        };
+        let limits = Limits {
+            window_bytes: congestion.window(),
+            bytes_per_second: congestion.rate(*round_trip_low),
+            has_reduced,
+        };
         self.data.pace(flow, limits);
     }
 
@@ -383,6 +412,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.orphans_reset += 1;
             return self.reset(now, flow, Reason::TimedOut);
         }
+        let back_off = connection.round_trip.in_vain().into();
+        self.trace.put(now, Point::TimerFired, Some(flow), [timer as u64, back_off]);
+        let Some(connection) = self.connection(flow) else { return };
         let command = match timer {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
@@ -396,9 +428,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             Timer::KeepAlive => return self.on_keep_alive(now, flow),
             Timer::Idle => {
-                connection.reno.restart();
-                let reno = connection.reno;
-                self.pace(flow, reno);
+                connection.congestion.restart();
+                self.pace(flow, true);
                 return self.wait_idle(now, flow);
             }
             Timer::Probe => {
@@ -414,7 +445,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::Retransmit => {
                 let again = connection.round_trip.in_vain() > 0;
                 let outstanding = connection.outstanding.min(u64::from(u32::MAX)) as u32;
-                connection.reno.on_timeout(outstanding, again);
+                connection.congestion.on_timeout(outstanding, again);
                 connection.timed = None;
                 Command::Retransmit
             }
@@ -433,13 +464,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             _ => is_late || in_vain > connection.most_timeouts(),
         };
         let wait = connection.round_trip.timeout().0.min(MAX.0);
-        let reno = connection.reno;
         if is_vain {
             self.counters.timed_out += 1;
             return self.reset(now, flow, Reason::TimedOut);
         }
         if command == Command::Retransmit {
-            self.pace(flow, reno);
+            self.pace(flow, true);
         }
         if in_vain >= DOUBT_AFTER {
             self.follow_neighbour(now, flow);
@@ -544,9 +574,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let Connection { context, socket, leaving, orphan_until, .. } = connection;
             self.give_share(context.process, Kind::Connection);
             self.orphans -= u32::from(orphan_until.is_some());
+            let has_failed = matches!(leaving, Some(Leaving::Failed(_)));
+            self.trace.put(now, Point::Leaves, Some(flow), [has_failed.into(), 0]);
             let event = match leaving {
                 Some(Leaving::Failed(reason)) => Event::Failed { socket, reason },
                 Some(Leaving::Closed { remembers: true }) => {
+                    self.trace.put(now, Point::TimeWait, Some(flow), [0; 2]);
                     self.remember(now, &state);
                     Event::Closed { socket }
                 }

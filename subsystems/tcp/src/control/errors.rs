@@ -134,7 +134,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     fn use_mss(&mut self, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
-        connection.reno.set_mss(connection.mss);
+        connection.congestion.set_mss(connection.mss);
         // What was sent may be sent again: it measures nothing.
         connection.timed = None;
         let path = connection.path();

@@ -7,12 +7,13 @@ use core::net::{IpAddr, SocketAddr};
 use wave_core::clock::Nanos;
 
 use super::connection::Connection;
+use super::ecn::Agreement;
 use super::neighbours::{ASK_AFTER, ASKS_MAX};
 use super::reply::{self, Bare};
 use super::rtt::RoundTrip;
 use super::shares::Kind;
 use super::{Listener, Output, Slot, Stack};
-use crate::congestion::Reno;
+use crate::congestion::Congestion;
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{
     Command, Datapath, Established, Fin, FlowId, Limits, Packet, Receiving, Sending, Timestamps,
@@ -22,6 +23,7 @@ use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
 use crate::stages::receive::ANSWER_AFTER;
+use crate::trace::Point;
 
 /// Times that a SYN is sent: the last one after 191 s. It is given up after 255 s (RFC 9293, MUST-23: at least 3 minutes).
 const SYNS_MAX: u8 = 9;
@@ -80,6 +82,8 @@ pub(super) struct Handshake {
     error: Option<Reason>,
     /// When a segment that is wrong was answered last.
     answered_at: Option<Nanos>,
+    /// About ECN.
+    ecn: Agreement,
     /// Our SYN was sent again though no timer ran out: what acknowledges it measures nothing (Karn's rule).
     is_repeated: bool,
 }
@@ -166,6 +170,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             error: None,
             answered_at: None,
+            ecn: Agreement::default(),
             is_repeated: false,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
@@ -246,10 +251,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let is_answer = handshake.stage == Stage::Received;
         let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp(&tuple));
         let theirs = handshake.options;
+        let asks = self.algorithm.asks_for_ecn() && handshake.tries <= 1;
+        let said = |it: &mut Handshake| if is_answer { it.ecn.answer() } else { it.ecn.ask(asks) };
+        let ecn = self.handshakes.get_mut(id).map_or(Flags::NONE, said);
         let bare = Bare {
             seq: handshake.own,
             ack: is_answer.then(|| handshake.peer.plus(1)),
-            flags: Flags::SYN,
+            flags: Flags::SYN | ecn,
             window: handshake.own_window(true),
             options: Options {
                 mss: Some(self.address.mss(tuple.remote.ip())),
@@ -264,6 +272,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 ..Options::default()
             },
         };
+        let values = [tuple.remote.port().into(), handshake.tries.into()];
+        self.trace.put(now, Point::SynSent, None, values);
         let macs = (self.address.mac, handshake.mac);
         self.out.push_back(Output::Send(reply::segment(macs, &tuple, &bare)));
     }
@@ -296,6 +306,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
         let Some(at) = self.listener_at(tuple.local) else { return };
+        self.trace.put(now, Point::SynReceived, None, [tuple.remote.port().into(), 0]);
         let Listener { context, slots, backlog, half_open, .. } = &self.listeners[at];
         let process = context.process;
         let Some(slot) = slots.front() else {
@@ -329,6 +340,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             error: None,
             answered_at: None,
+            ecn: Agreement::with(segment.flags),
             is_repeated: false,
         };
         match self.handshakes.insert(tuple, handshake) {
@@ -372,6 +384,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         if flags.contains(Flags::SYN) {
             let is_same = segment.seq == handshake.peer;
+            if let Some(handshake) = self.handshakes.get_mut(id).filter(|_| is_same) {
+                handshake.ecn.on_another_syn(flags);
+            }
             if is_same && acknowledges {
                 // Both ends connected at once, and this is the peer's answer (RFC 9293, Figure 8). A SYN's window is not scaled.
                 let window = u32::from(segment.window);
@@ -443,6 +458,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         handshake.options = segment.options;
         handshake.window = segment.window;
         handshake.mac = mac;
+        handshake.ecn.on_syn(flags);
         if !acknowledges {
             // Both ends connect at once (RFC 9293, Figure 8).
             handshake.stage = Stage::Received;
@@ -505,7 +521,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
         let mss = theirs.min(self.address.mss(tuple.remote.ip()))
             - if stamps { TIMESTAMP_BYTES } else { 0 };
-        let reno = Reno::new(mss);
+        let congestion = Congestion::new(self.algorithm, mss);
         let recent = segment.options.timestamps.or(handshake.options.timestamps);
         let established = Established {
             tuple: *tuple,
@@ -540,8 +556,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 offset: self.secrets.timestamp(tuple),
             }),
             is_selective: self.data.is_selective() && handshake.options.sack_permitted,
+            ecn: handshake.ecn.state(self.algorithm.echo()),
             is_eager: false,
-            limits: Limits { window_bytes: reno.window(), bytes_per_second: None },
+            limits: Limits { window_bytes: congestion.window(), ..Limits::default() },
         };
         self.drop_handshake(id);
         let Ok(flow) = self.data.install(now, &established) else {
@@ -550,7 +567,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return None;
         };
         self.take_share(context.process, Kind::Connection);
-        let connection = Connection::new(now, flow, &established, listener, reno);
+        let values = [mss.into(), established.ecn.is_some().into()];
+        self.trace.put(now, Point::Established, Some(flow), values);
+        let connection = Connection::new(now, flow, &established, listener, congestion);
         self.connections[flow.index as usize] = Some(connection);
         Some(flow)
     }

@@ -6,6 +6,7 @@
 mod address;
 mod connection;
 mod discovery;
+mod ecn;
 mod errors;
 mod frames;
 mod handshake;
@@ -20,6 +21,7 @@ mod show;
 mod time_wait;
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
@@ -31,8 +33,10 @@ pub use secrets::Secrets;
 pub use shares::{Owner, Shares};
 pub use show::{Shown, State};
 
+use crate::congestion::Algorithm;
 use crate::context::{ContextId, Event, Filled, Moved, Reason, Request};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
+use crate::trace::Trace;
 use crate::tuples::Tuples;
 use connection::Connection;
 use handshake::Handshake;
@@ -191,6 +195,7 @@ pub struct Stack<F, D> {
     address: Address,
     bounds: Bounds,
     secrets: Secrets,
+    algorithm: Algorithm,
     listeners: Vec<Listener>,
     shares: Shares<3>,
     handshakes: Tuples<Handshake>,
@@ -218,6 +223,7 @@ pub struct Stack<F, D> {
     /// The same count for ARP.
     arp_answers: (u64, u32),
     counters: ControlCounters,
+    trace: Arc<Trace>,
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -228,6 +234,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             address,
             bounds,
             secrets,
+            algorithm: Algorithm::default(),
             listeners: Vec::with_capacity(bounds.listeners as usize),
             shares: Shares::new([bounds.flows, bounds.handshakes, bounds.listeners]),
             handshakes: Tuples::new(bounds.handshakes, secrets.table),
@@ -247,7 +254,23 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             answers: (0, 0),
             arp_answers: (0, 0),
             counters: ControlCounters::default(),
+            trace: Arc::new(Trace::new(0)),
         }
+    }
+
+    /// Sets the trace that the control plane's points write to.
+    pub fn set_trace(&mut self, trace: Arc<Trace>) {
+        self.trace = trace;
+    }
+
+    /// Connections that begin from now on follow this algorithm.
+    pub fn set_congestion(&mut self, algorithm: Algorithm) {
+        self.algorithm = algorithm;
+    }
+
+    /// What new connections follow.
+    pub fn congestion(&self) -> Algorithm {
+        self.algorithm
     }
 
     /// Addresses of the agent.

@@ -77,6 +77,8 @@ pub struct Shown {
     pub timeout: Option<Nanos>,
     /// Congestion window and slow-start threshold, in bytes.
     pub congestion: Option<(u32, u32)>,
+    /// DCTCP's estimate of the share of data that meets congestion, of [`ONE`](crate::congestion::ONE).
+    pub alpha: Option<u32>,
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -92,6 +94,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             round_trip: None,
             timeout: None,
             congestion: None,
+            alpha: None,
         };
         for listener in &self.listeners {
             let local = self.told(listener.local);
@@ -116,7 +119,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 established: Some((connection.flow, state)),
                 round_trip: trip.smoothed().map(|smoothed| (smoothed, trip.variation())),
                 timeout: Some(trip.timeout()),
-                congestion: Some((connection.reno.window(), connection.reno.threshold())),
+                congestion: Some((
+                    connection.congestion.window(),
+                    connection.congestion.threshold(),
+                )),
+                alpha: connection.congestion.alpha(),
                 ..bare(connection.state(), tuple.local, Some(tuple.remote))
             });
         }

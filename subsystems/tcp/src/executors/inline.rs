@@ -1,6 +1,7 @@
 //! All stages in the caller's thread, one entry at a time: what is in order stays so.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use core::marker::PhantomData;
 
 use super::Executor;
@@ -9,6 +10,7 @@ use crate::flextoe::Settings;
 use crate::flow::table::{Flow, Flows};
 use crate::pipeline::{self, Outcome, Stamped};
 use crate::stages::recover::{Recovery, Sack};
+use crate::trace::Trace;
 
 /// The executor on one core. An entry runs when it comes out.
 #[derive(Debug)]
@@ -17,13 +19,19 @@ pub struct Inline<F, R = Sack> {
     settings: Settings,
     flows: Flows,
     entry: Option<Stamped<F>>,
+    trace: Arc<Trace>,
 }
 
 impl<F, R: Recovery> Inline<F, R> {
     /// An executor without flows.
     pub fn new(settings: Settings) -> Inline<F, R> {
+        Inline::traced(settings, Arc::new(Trace::new(0)))
+    }
+
+    /// Without flows, with trace points.
+    pub fn traced(settings: Settings, trace: Arc<Trace>) -> Inline<F, R> {
         let flows = Flows::new(settings.flows, settings.key);
-        Inline { recovery: PhantomData, settings, flows, entry: None }
+        Inline { recovery: PhantomData, settings, flows, entry: None, trace }
     }
 }
 
@@ -44,19 +52,21 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
     fn pop(&mut self, _waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome> {
         let entry = self.entry.take()?;
         let Flows { pre, protocol, post } = &mut self.flows;
-        let routed = match pipeline::pre(pre, entry, |effect| effects.push_back(effect)) {
-            Ok(routed) => routed,
-            Err(outcome) => return Some(outcome),
-        };
+        let routed =
+            match pipeline::pre(pre, &self.trace, entry, |effect| effects.push_back(effect)) {
+                Ok(routed) => routed,
+                Err(outcome) => return Some(outcome),
+            };
         let id = routed.flow;
         let Settings { mac, super_bytes, .. } = self.settings;
-        let decided = pipeline::protocol::<F, R>(super_bytes, protocol.get_mut(id), routed);
+        let decided =
+            pipeline::protocol::<F, R>(super_bytes, &self.trace, protocol.get_mut(id), routed);
         let post = post.get_mut(id).map(|post| {
             pipeline::count(post, &decided);
             &*post
         });
         let flow = pre.get(id).zip(post);
-        Some(pipeline::post(mac, flow, decided, |effect| effects.push_back(effect)))
+        Some(pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push_back(effect)))
     }
 
     fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {

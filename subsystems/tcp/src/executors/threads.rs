@@ -28,6 +28,7 @@ use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
 use crate::reorder::Reorder;
 use crate::stages::post::statistics;
 use crate::stages::recover::{Recovery, Sack};
+use crate::trace::Trace;
 use crate::tuples::Tuples;
 
 /// Most entries in flight.
@@ -46,6 +47,7 @@ struct Shared {
     pre: RwLock<Tuples<Pre>>,
     protocol: Mutex<Partition<Protocol>>,
     post: Mutex<Partition<Post>>,
+    trace: Arc<Trace>,
 }
 
 /// The executor. Dropping it ends its threads.
@@ -63,12 +65,22 @@ pub struct Threads<F, R = Sack> {
 impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
     /// Starts so many replicas of the pre and of the post stage, and one protocol stage. Without flows.
     pub fn start(settings: Settings, replicas: NonZeroUsize) -> Threads<F, R> {
+        Threads::start_traced(settings, replicas, Arc::new(Trace::new(0)))
+    }
+
+    /// The same, with trace points.
+    pub fn start_traced(
+        settings: Settings,
+        replicas: NonZeroUsize,
+        trace: Arc<Trace>,
+    ) -> Threads<F, R> {
         let flows = settings.flows;
         let shared = Arc::new(Shared {
             settings,
             pre: RwLock::new(Tuples::new(flows, settings.key)),
             protocol: Mutex::new(Partition::new(flows)),
             post: Mutex::new(Partition::new(flows)),
+            trace,
         });
         let (to_caller, built) = sync_channel(POOL);
         let (to_protocol, arrived) = sync_channel(POOL);
@@ -108,7 +120,8 @@ impl Shared {
             let number = stamped.number;
             let mut built = Built::default();
             let table = self.pre.read().expect(PANICKED);
-            let done = pipeline::pre(&table, stamped, |effect| built.effects.push(effect));
+            let done =
+                pipeline::pre(&table, &self.trace, stamped, |effect| built.effects.push(effect));
             drop(table);
             let is_sent = match done {
                 Ok(routed) => protocol.send((number, Some(routed))).is_ok(),
@@ -138,7 +151,12 @@ impl Shared {
             while let Some((number, routed)) = reorder.pop() {
                 let mut flows = self.protocol.lock().expect(PANICKED);
                 let flow = flows.get_mut(routed.flow);
-                let decided = pipeline::protocol::<F, R>(self.settings.super_bytes, flow, routed);
+                let decided = pipeline::protocol::<F, R>(
+                    self.settings.super_bytes,
+                    &self.trace,
+                    flow,
+                    routed,
+                );
                 drop(flows);
                 let replica = (number % post.len() as u64) as usize;
                 if post[replica].send((number, decided)).is_err() {
@@ -164,7 +182,8 @@ impl Shared {
             let mut built = Built::default();
             let mac = self.settings.mac;
             let effects = &mut built.effects;
-            built.outcome = pipeline::post(mac, flow, decided, |effect| effects.push(effect));
+            built.outcome =
+                pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push(effect));
             if caller.send((number, built)).is_err() {
                 return;
             }

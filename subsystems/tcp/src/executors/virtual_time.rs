@@ -2,6 +2,7 @@
 //! machine would let them; the same seed gives the same course.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use core::marker::PhantomData;
 
 use super::{Built, Executor};
@@ -12,6 +13,7 @@ use crate::flow::table::{Flow, Flows};
 use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
 use crate::reorder::Reorder;
 use crate::stages::recover::{Recovery, Sack};
+use crate::trace::Trace;
 
 /// Most entries in flight.
 const POOL: usize = 64;
@@ -70,11 +72,22 @@ pub struct VirtualTime<F, R = Sack> {
     in_flight: usize,
     overtaken: u64,
     latest: u64,
+    trace: Arc<Trace>,
 }
 
 impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
     /// An executor without flows.
     pub fn new(settings: Settings, shape: Shape, seed: u64) -> VirtualTime<F, R> {
+        VirtualTime::traced(settings, shape, seed, Arc::new(Trace::new(0)))
+    }
+
+    /// Without flows, with trace points.
+    pub fn traced(
+        settings: Settings,
+        shape: Shape,
+        seed: u64,
+        trace: Arc<Trace>,
+    ) -> VirtualTime<F, R> {
         VirtualTime {
             recovery: PhantomData,
             settings,
@@ -94,6 +107,7 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
             in_flight: 0,
             overtaken: 0,
             latest: 0,
+            trace,
         }
     }
 
@@ -133,7 +147,8 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
             let id = routed.flow;
             let mut state = self.flows.protocol.get(id).copied();
             let super_bytes = self.settings.super_bytes;
-            let decided = pipeline::protocol::<F, R>(super_bytes, state.as_mut(), routed);
+            let decided =
+                pipeline::protocol::<F, R>(super_bytes, &self.trace, state.as_mut(), routed);
             self.working[1] += 1;
             self.busy.push(id);
             self.begin(Job::Protocol(number, decided, state));
@@ -175,7 +190,9 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         self.overtaken += u64::from(number < self.latest);
         self.latest = self.latest.max(number);
         let mut built = Built::default();
-        let done = pipeline::pre(&self.flows.pre, stamped, |effect| built.effects.push(effect));
+        let done = pipeline::pre(&self.flows.pre, &self.trace, stamped, |effect| {
+            built.effects.push(effect)
+        });
         match done {
             Ok(routed) => self.before_protocol.insert(number, (number, routed)),
             Err(outcome) => {
@@ -201,7 +218,8 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         let mut built = Built::default();
         let mac = self.settings.mac;
         let effects = &mut built.effects;
-        built.outcome = pipeline::post(mac, flow, decided, |effect| effects.push(effect));
+        built.outcome =
+            pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push(effect));
         self.before_exit.insert(number, built).expect("numbers are of the pool, and come once");
     }
 }

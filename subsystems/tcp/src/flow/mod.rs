@@ -50,8 +50,9 @@ pub(crate) mod tests {
             },
             timestamps: None,
             is_selective: false,
+            ecn: None,
             is_eager: false,
-            limits: Limits { window_bytes: 1 << 20, bytes_per_second: None },
+            limits: Limits { window_bytes: 1 << 20, ..Limits::default() },
         }
     }
 }

@@ -1,6 +1,12 @@
 //! A connection's state, in the parts that the stages own (thesis Table 4.1).
 //!
 //! Positions of a stream are 64 bits wide. A FIN counts as one byte behind the last: `written` is its position.
+//!
+//! | stage | bytes in Table 4.1 | here, at most | what is more here |
+//! | --- | --- | --- | --- |
+//! | pre | 15 | [`PRE_BYTES`] | addresses of either family; Differentiated Services |
+//! | protocol | 43 | [`PROTOCOL_BYTES`] | positions of 64 bits; a scoreboard; window scales; deadlines; the host's context |
+//! | post | 51 | [`POST_BYTES`] | nothing: positions of rings are 64 bits wide in both |
 
 use wave_core::clock::Nanos;
 
@@ -9,11 +15,37 @@ use super::reduction::Reduction;
 use super::scoreboard::Scoreboard;
 use crate::context::ContextId;
 use crate::datapath::{
-    Established, Fin, Limits, Path, Receiving, Ring, Sending, Timestamps, Tuple,
+    EcnState, Established, Fin, Limits, Path, Receiving, Ring, Sending, Timestamps, Tuple,
 };
 use crate::packet::TTL_DEFAULT;
 use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
+
+/// Most bytes of [`Pre`].
+pub const PRE_BYTES: usize = 80;
+/// Most bytes of [`Protocol`].
+pub const PROTOCOL_BYTES: usize = 800;
+/// Most bytes of [`Post`].
+pub const POST_BYTES: usize = 64;
+
+/// Bytes of each partition in Table 4.1, and its fields' bits added up: pre, protocol, post.
+const TABLE_4_1: [(usize, usize); 3] = [
+    (15, 48 + 32 + 32 + 2),
+    (43, 64 + 32 + 32 + 16 + 32 + 32 + 32 + 64 + 4 + 32),
+    (51, 64 + 16 + 128 + 64 + 64 + 8 + 32 + 32),
+];
+
+const _: () = {
+    let mut at = 0;
+    while at < TABLE_4_1.len() {
+        let (bytes, bits) = TABLE_4_1[at];
+        assert!(bits.div_ceil(8) == bytes);
+        at += 1;
+    }
+    assert!(size_of::<Pre>() <= PRE_BYTES);
+    assert!(size_of::<Protocol>() <= PROTOCOL_BYTES);
+    assert!(size_of::<Post>() <= POST_BYTES);
+};
 
 /// The pre-processing stage's: who the peer is.
 #[derive(Clone, Copy, Debug)]
@@ -63,13 +95,19 @@ pub struct Protocol {
     pub is_selective: bool,
     /// What they told of, and what follows from it.
     pub selective: Selective,
-    /// A loss was noticed of which the control plane has not heard: until then so many more segments may go out, whatever the
-    /// window says, since it is about to shrink.
+    /// A loss or a mark was noticed of which the control plane has not heard: until then so many more segments may go out, whatever
+    /// the window says, since it is about to shrink.
     pub until_heard: Option<u8>,
     /// Small segments do not wait.
     pub is_eager: bool,
     /// What congestion control allows.
     pub window_bytes: u32,
+    /// Bytes per second that it allows; `None` is as fast as the window allows.
+    pub bytes_per_second: Option<u64>,
+    /// If both sides agreed on explicit congestion notification.
+    pub ecn: Option<EcnState>,
+    /// The next new data says that the window was reduced.
+    pub has_reduced: bool,
 
     /// Sequence number of the first byte we receive.
     pub receive_base: Seq,
@@ -313,6 +351,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         receiving,
         timestamps,
         is_selective,
+        ecn,
         is_eager,
         limits,
     } = *established;
@@ -344,6 +383,9 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         until_heard: None,
         is_eager,
         window_bytes: limits.window_bytes,
+        bytes_per_second: limits.bytes_per_second,
+        ecn,
+        has_reduced: limits.has_reduced && ecn.is_some(),
         receive_base: receiving.base,
         received: receiving.received,
         landed: receiving.received,
@@ -421,7 +463,12 @@ pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
             .has_timestamps
             .then_some(Timestamps { recent: protocol.recent, offset: protocol.timestamp_offset }),
         is_selective: protocol.is_selective,
+        ecn: protocol.ecn,
         is_eager: protocol.is_eager,
-        limits: Limits { window_bytes: protocol.window_bytes, bytes_per_second: None },
+        limits: Limits {
+            window_bytes: protocol.window_bytes,
+            bytes_per_second: protocol.bytes_per_second,
+            has_reduced: protocol.has_reduced,
+        },
     }
 }

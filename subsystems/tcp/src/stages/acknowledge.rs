@@ -22,6 +22,8 @@ pub struct Acknowledged {
     pub is_fast_retransmit: bool,
     /// Time from sending to this acknowledgement, by its timestamp.
     pub round_trip: Option<Nanos>,
+    /// It echoes a mark of the network's, and both sides agreed on that.
+    pub echoes_mark: bool,
 }
 
 /// Our clock for timestamps: milliseconds.
@@ -68,6 +70,8 @@ pub fn acknowledge<R: Recovery>(
         flow.window_seq = summary.seq;
         flow.window_ack = summary.ack;
     }
+    // Of a connection without ECN these bits mean nothing.
+    outcome.echoes_mark = summary.echoes_mark && flow.ecn.is_some_and(|ecn| ecn.is_capable);
     if ahead > 0 {
         let before = flow.acknowledged_bytes();
         flow.acknowledged += ahead as u64;
@@ -81,6 +85,10 @@ pub fn acknowledge<R: Recovery>(
             // More than an hour is no round trip.
             (took < 3_600_000).then(|| Nanos::from_millis(took.into()))
         });
+    }
+    if outcome.echoes_mark && outcome.bytes > 0 {
+        // Congestion control first: the window is about to shrink, and the next new data says so.
+        flow.until_heard = flow.until_heard.or(Some(0));
     }
     let heard = Heard { summary, newly: ahead as u64, is_repeated };
     outcome.is_fast_retransmit = R::on_acknowledgement(flow, &heard, now);

@@ -7,15 +7,14 @@ use super::transmit::is_blocked;
 use crate::datapath::{FlowId, Head, Statistics};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
-use crate::packet::{Ecn, MacAddress, TcpHeader, build_tcp, set_diffserv};
-use crate::summary::Summary;
+use crate::packet::{MacAddress, TcpHeader, build_tcp, set_diffserv};
 
 const _: () = assert!(HEADERS_BYTES_MAX <= Head::BYTES_MAX);
 
 /// Counts what a segment acknowledged.
-pub fn count(post: &mut Post, acknowledged: &Acknowledged, summary: &Summary) {
+pub fn count(post: &mut Post, acknowledged: &Acknowledged) {
     post.acknowledged_bytes = post.acknowledged_bytes.saturating_add(acknowledged.bytes);
-    if summary.echoes_mark {
+    if acknowledged.echoes_mark {
         post.marked_bytes = post.marked_bytes.saturating_add(acknowledged.bytes);
     }
     if acknowledged.is_fast_retransmit {
@@ -31,7 +30,7 @@ pub fn head(mac: MacAddress, pre: &Pre, said: &Said) -> Head {
         destination_mac: pre.peer_mac,
         source: pre.tuple.local,
         destination: pre.tuple.remote,
-        ecn: Ecn::default(),
+        ecn: said.ecn,
         ttl: pre.hop_limit,
         seq: said.seq,
         ack: Some(said.ack),

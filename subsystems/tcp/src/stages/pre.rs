@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::ops::Range;
 
 use crate::datapath::Tuple;
-use crate::packet::{Cause, Flags, Parsed, parse};
+use crate::packet::{Cause, Ecn, Flags, Parsed, parse};
 use crate::summary::Summary;
 
 /// Segments with one of these are the control plane's. What they carry beside is sent again.
@@ -64,6 +64,8 @@ pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> 
         timestamps: segment.options.timestamps,
         sack: segment.options.sack,
         echoes_mark: flags.contains(Flags::ECE),
+        has_reduced: flags.contains(Flags::CWR),
+        is_marked: ip.ecn == Ecn::Congestion,
     };
     Ok(Examined::Data { tuple, summary, payload: segment.payload })
 }

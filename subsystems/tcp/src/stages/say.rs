@@ -7,7 +7,7 @@ use super::acknowledge::milliseconds;
 use super::host;
 use crate::context::Progress;
 use crate::flow::state::Protocol;
-use crate::packet::{Flags, Options};
+use crate::packet::{Ecn, Flags, Options};
 use crate::seq::{Seq, seq_of};
 
 /// What a segment's headers say.
@@ -23,6 +23,8 @@ pub struct Said {
     pub flags: Flags,
     /// Number of payload bytes.
     pub bytes: u32,
+    /// Whether the network may mark its packet.
+    pub ecn: Ecn,
     /// Our time and the echo of the peer's, and what came out of order.
     pub options: Options,
 }
@@ -30,6 +32,8 @@ pub struct Said {
 /// What a segment says. With it, everything that is expected and open is told to the peer.
 pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) -> Said {
     let ack = flow.expected();
+    let echoes = flow.ecn.is_some_and(|ecn| ecn.is_echoing) && !flags.contains(Flags::RST);
+    let flags = if echoes { flags | Flags::ECE } else { flags };
     let mut options = Options::default();
     let tells = flow.is_selective && !flags.contains(Flags::RST);
     let must_tell = !(flow.intervals.is_empty() && flow.duplicate.is_empty());
@@ -45,7 +49,7 @@ pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) 
     options.timestamps = flow
         .has_timestamps
         .then(|| (milliseconds(now).wrapping_add(flow.timestamp_offset), flow.recent));
-    Said { seq, ack, window, flags, bytes, options }
+    Said { seq, ack, window, flags, bytes, ecn: Ecn::NotCapable, options }
 }
 
 /// What came out of order, and before that what came twice (RFC 2018, section 4; RFC 2883).

@@ -21,6 +21,15 @@ pub struct Sent {
     pub push: bool,
     /// Whether the bytes were sent before.
     pub is_again: bool,
+    /// It asks whether the peer's window is still closed.
+    pub is_probe: bool,
+}
+
+impl Sent {
+    /// Whether it is data that was not sent before, within the peer's window.
+    pub fn is_new_data(&self) -> bool {
+        self.bytes > 0 && !self.is_again && !self.is_probe
+    }
 }
 
 /// What goes out next, of at most `bytes_max` bytes; `None` if nothing may.
@@ -61,7 +70,8 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
     flow.until_heard = flow.until_heard.map(|left| left - 1);
     let seq = seq_of(flow.send_base, from);
     let bytes = bytes as u32;
-    let sent = Sent { seq, position: from, bytes, fin, push: reaches_end, is_again };
+    let sent =
+        Sent { seq, position: from, bytes, fin, push: reaches_end, is_again, is_probe: false };
     R::on_sent(flow, &sent, end, cause, now);
     Some(sent)
 }
@@ -95,7 +105,8 @@ pub fn probe(flow: &mut Protocol) -> Option<Sent> {
     flow.highest = flow.highest.max(position + 1);
     flow.next = flow.next.max(position + 1);
     let seq = seq_of(flow.send_base, position);
-    Some(Sent { seq, position, bytes: u32::from(!fin), fin, push: true, is_again })
+    let bytes = u32::from(!fin);
+    Some(Sent { seq, position, bytes, fin, push: true, is_again, is_probe: true })
 }
 
 #[cfg(test)]

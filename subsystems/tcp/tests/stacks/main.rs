@@ -1,5 +1,6 @@
 //! Stacks in virtual time, over the modelled network of `wave-wires`.
 
+mod congestion;
 mod connections;
 mod errors;
 mod failures;

@@ -9,7 +9,9 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use side::{CONTEXT, Engine, Frame, Side};
 use wave_core::clock::Nanos;
-use wave_tcp::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
+use wave_tcp::datapath::{
+    Echo, EcnState, Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple,
+};
 use wave_tcp::executors::{Executor, Inline, Shape, Threads, VirtualTime};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::seq::Seq;
@@ -17,6 +19,10 @@ use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 
 const BASES: [Seq; 2] = [Seq(u32::MAX - 5_000), Seq(77)];
 const MSS: u16 = 536;
+/// Bytes per second of a flow that has a rate.
+const RATE: u64 = 1_000_000;
+/// Bytes of headers with timestamps.
+const HEADERS: usize = 14 + 20 + 32;
 
 /// How a side recovers from losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +89,9 @@ fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> E
         },
         timestamps: Some(Timestamps { recent: 0, offset: side as u32 * 1000 }),
         is_selective,
+        ecn: Some(EcnState { echo: Echo::Exact, is_echoing: false, is_capable: true }),
         is_eager: false,
-        limits: Limits { window_bytes: 10 * u32::from(MSS), bytes_per_second: None },
+        limits: Limits { window_bytes: 10 * u32::from(MSS), ..Limits::default() },
     }
 }
 
@@ -140,7 +147,10 @@ fn exchange(
     let mut rng = Pcg32::seed_from_u64(seed);
     let mut sides = [0, 1].map(|side| {
         let is_selective = by == [By::Sack; 2] || moves > 0.0;
-        let established = established(side, ring_bytes, scale, is_selective);
+        let mut established = established(side, ring_bytes, scale, is_selective);
+        if moves > 0.0 && seed.is_multiple_of(2) {
+            established.limits.bytes_per_second = Some(RATE);
+        }
         Side::new(engine(runs, super_bytes, by[side]), &established, 2 * ring_bytes as usize)
     });
     let streams: [Vec<u8>; 2] = [0, 1].map(|_| (0..total).map(|_| rng.random()).collect());
@@ -257,6 +267,54 @@ fn moves_to_another_engine(runs: Runs) {
     }
 }
 
+/// Carousel (thesis 4.3.4): over any span, a flow sends no more than its rate, a burst, and what it makes up for.
+fn a_rate_bounds_what_is_sent(runs: Runs) {
+    let mut rng = Pcg32::seed_from_u64(1);
+    for super_bytes in [0, 20_000] {
+        let mut sides = [0, 1].map(|side| {
+            let mut established = established(side, 1 << 16, 0, true);
+            established.limits =
+                Limits { window_bytes: 1 << 16, bytes_per_second: Some(RATE), has_reduced: false };
+            Side::new(engine(runs, super_bytes, By::Sack), &established, 1 << 17)
+        });
+        let mut wires = [Wire::default(), Wire::default()];
+        let mut sent: Vec<(Nanos, u64)> = vec![(Nanos(0), 0)];
+        let bytes = vec![7; 1 << 16];
+        for turn in 1..=20_000 {
+            let now = Nanos::from_micros(50 * turn);
+            for at in 0..2 {
+                let side = &mut sides[at];
+                if at == 0 {
+                    side.write(&bytes);
+                }
+                side.read(usize::MAX);
+                side.tell(now);
+                let frames = wires[1 - at].arrived(now);
+                side.take(now, frames);
+                let out = side.step(now, &mut rng);
+                if at == 0 {
+                    let new: usize = out.iter().map(|packet| packet.frame.len() - HEADERS).sum();
+                    let before = sent.last().map_or(0, |(_, bytes)| *bytes);
+                    sent.push((now, before + new as u64));
+                }
+                wires[at].send(now, out, &mut rng, false);
+                side.look_at_timer(now);
+            }
+        }
+        // A burst is what a millisecond has or two segments, and one may follow the millisecond that it makes up for.
+        let slack = 2 * (RATE / 1_000).max(2 * u64::from(MSS));
+        for (at, (from, before)) in sent.iter().enumerate().step_by(97) {
+            for (to, after) in &sent[at..] {
+                let most = RATE * to.since(*from).0 / 1_000_000_000 + slack;
+                assert!(after - before <= most, "{} bytes from {from:?} to {to:?}", after - before);
+            }
+        }
+        let all = sent.last().unwrap().1;
+        let is_free = matches!(runs, Runs::Threads);
+        assert!(is_free || all > RATE * 9 / 10, "{all} bytes in a second at {RATE}");
+    }
+}
+
 macro_rules! over_each_executor {
     ($($name:ident: $runs:expr,)*) => { $(
         mod $name {
@@ -275,6 +333,11 @@ macro_rules! over_each_executor {
             #[test]
             fn super_packets_carry_the_same_bytes() {
                 super::super_packets($runs);
+            }
+
+            #[test]
+            fn a_rate_bounds_what_is_sent() {
+                super::a_rate_bounds_what_is_sent($runs);
             }
 
             #[test]

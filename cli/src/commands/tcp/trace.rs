@@ -1,0 +1,213 @@
+//! `wave tcp trace`.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use comfy_table::{Table, presets};
+use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_experiments::run::Failure;
+use wave_front_tcp::{TraceRequest, traces_path};
+use wave_lab::terminal::print;
+use wave_links::say;
+use wave_tcp::trace::Point;
+
+use super::default_socket;
+
+/// How long an agent may take for its first line and for its last.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two checks for Ctrl-C.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Which records to print.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Trace points are places in the stages of the data path and in the control plane. They are on while somebody reads them; each
+prints a line: the agent's time in seconds, stage, point, connection, values. --list names them.
+The agent does not wait for a slow reader: lost records are counted, and their number is printed at the end.
+
+Examples:
+  wave tcp trace                                    everything, until Ctrl-C
+  wave tcp trace --flow 3.1                         one connection; wave tcp ss shows the names
+  wave tcp trace --point dropped --point timeout    some points
+  wave tcp trace --json --count 1000 > trace.jsonl
+
+Exit codes: 0 all is well; 2 bad arguments; 3 no agent answers."
+)]
+pub struct TraceArgs {
+    /// The agent's device.
+    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
+    tap: String,
+    /// The agent's socket [default: /run/wave-NAME.sock].
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
+    /// Trace only this connection.
+    #[arg(long, value_name = "INDEX.GENERATION", value_parser = flow)]
+    flow: Option<(u32, u32)>,
+    /// Trace only this point; may be given several times.
+    #[arg(long, value_name = "POINT", value_parser = point)]
+    point: Vec<Point>,
+    /// Number of records after which the trace ends [default: until Ctrl-C].
+    #[arg(long, value_name = "RECORDS")]
+    count: Option<u64>,
+    /// Print each record as a JSON object on a line.
+    #[arg(long)]
+    json: bool,
+    /// List the points, and end.
+    #[arg(long, exclusive = true)]
+    list: bool,
+}
+
+fn flow(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || "a connection is INDEX.GENERATION, as wave tcp ss shows it".to_owned();
+    let (index, generation) = text.split_once('.').ok_or_else(wrong)?;
+    index.parse().ok().zip(generation.parse().ok()).ok_or_else(wrong)
+}
+
+fn point(name: &str) -> Result<Point, String> {
+    let found = Point::ALL.iter().find(|point| point.name() == name);
+    found.copied().ok_or_else(|| "wave tcp trace --list names the points".to_owned())
+}
+
+pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
+    if args.list {
+        list();
+        return Ok(());
+    }
+    let bits = args.point.iter().fold(0, |bits, point| bits | 1 << *point as u8);
+    let points = (!args.point.is_empty()).then_some(bits);
+    let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    let mut lines = Lines::ask(&door, &TraceRequest { flow: args.flow, points })?;
+    let mut output = io::stdout().lock();
+    let mut records = 0;
+    while let Some(line) = lines.next(&mut output)? {
+        let object: Value = serde_json::from_str(line).map_err(|_| {
+            Failure::cannot(format!("the agent's answer makes no sense: {line:.80}"))
+        })?;
+        if let Some(lost) = object["lost"].as_u64() {
+            say!("{records} records, {lost} lost");
+            return Ok(());
+        }
+        if object["point"].is_null() || args.count == Some(records) {
+            continue;
+        }
+        records += 1;
+        let written = match args.json {
+            true => writeln!(output, "{line}"),
+            false => writeln!(output, "{}", text(&object)),
+        };
+        match written {
+            Ok(()) => {}
+            // Who reads has had enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(Failure::cannot(error)),
+        }
+        if args.count == Some(records) {
+            lines.ends.store(true, Ordering::Relaxed);
+        }
+    }
+    let why =
+        format!("the agent has gone; {records} records, and whether others were lost is not known");
+    Err(Failure::cannot(why))
+}
+
+fn list() {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["point", "stage", "values", "meaning"]);
+    for point in Point::ALL {
+        let values = point.values().join(" ");
+        table.add_row([point.name(), point.stage(), values.trim(), point.about().trim()]);
+    }
+    print(format_args!("{table}\n"));
+}
+
+/// A record for people.
+fn text(object: &Value) -> String {
+    let seconds = object["ns"].as_u64().unwrap_or_default() as f64 / 1e9;
+    let word = |key: &str| object[key].as_str().unwrap_or("-").to_owned();
+    let mut text =
+        format!("{seconds:.6} {:<9} {:<20} {:<8}", word("stage"), word("point"), word("flow"));
+    for (name, value) in object.as_object().into_iter().flatten() {
+        if !["n", "ns", "stage", "point", "flow"].contains(&name.as_str()) {
+            text.push_str(&format!(" {name}={value}"));
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// Lines that an agent sends.
+struct Lines {
+    reader: BufReader<UnixStream>,
+    line: String,
+    ends: Arc<AtomicBool>,
+    /// When the agent was asked to stop.
+    told: Option<Instant>,
+}
+
+impl Lines {
+    fn ask(door: &Path, request: &TraceRequest) -> Result<Lines, Failure> {
+        let path = traces_path(door);
+        let failed = |error: io::Error| {
+            let why = match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    "; traces show who speaks with whom: become the agent's user, or root"
+                }
+                ErrorKind::WouldBlock => "; is the agent stopped?",
+                _ => "; wave tcp up starts an agent",
+            };
+            Failure::cannot(format!("no agent answers at {}: {error}{why}", path.display()))
+        };
+        let mut stream = UnixStream::connect(&path).map_err(failed)?;
+        let asked = serde_json::to_string(request).map_err(Failure::cannot)?;
+        stream.write_all(format!("{asked}\n").as_bytes()).map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        if reader.read_line(&mut line).map_err(failed)? == 0 {
+            return Err(failed(ErrorKind::UnexpectedEof.into()));
+        }
+        if !line.starts_with('{') {
+            return Err(Failure::cannot(line.trim()));
+        }
+        line.clear();
+        reader.get_ref().set_read_timeout(Some(LOOK_EVERY)).map_err(failed)?;
+        let ends = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(Failure::cannot)?;
+        }
+        Ok(Lines { reader, line, ends, told: None })
+    }
+
+    /// The next line; `None` at the end. Flushes `output` while waiting for one.
+    fn next(&mut self, output: &mut dyn Write) -> Result<Option<&str>, Failure> {
+        self.line.clear();
+        loop {
+            if self.ends.load(Ordering::Relaxed) && self.told.is_none() {
+                self.told = Some(Instant::now());
+                let _ = self.reader.get_ref().shutdown(Shutdown::Write);
+            }
+            match self.reader.read_line(&mut self.line) {
+                Ok(0) => return Ok(None),
+                Ok(_) if self.line.ends_with('\n') => return Ok(Some(self.line.trim_end())),
+                Ok(_) => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // What came of the line stays in it.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if output.flush().is_err()
+                        || self.told.is_some_and(|at| at.elapsed() > PATIENCE)
+                    {
+                        return Ok(None);
+                    }
+                }
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What readers of captures and of traces have in common: they ask in a line of JSON, and take blocks when they like. Nothing that a
+//! reader does holds the agent up.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::net::sockopt::socket_peercred;
+use serde::de::DeserializeOwned;
+use wave_core::clock::Nanos;
+
+/// Who says nothing for so long after it came is left.
+pub(crate) const PATIENCE: Nanos = Nanos::from_millis(2_000);
+/// Longest request.
+const REQUEST_BYTES_MAX: usize = 256;
+/// Bytes that wait for a reader; blocks beyond are left out.
+const BACKLOG_BYTES_MAX: usize = 8 << 20;
+
+/// Who came and has not said what it wants.
+pub(crate) struct Asking {
+    pub(crate) stream: UnixStream,
+    said: Vec<u8>,
+    since: Nanos,
+}
+
+fn may_read(stream: &UnixStream) -> bool {
+    let ours = rustix::process::geteuid();
+    socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == ours)
+}
+
+impl Asking {
+    /// The next who may read, if one came.
+    pub(crate) fn accept(listener: &UnixListener, now: Nanos) -> Option<Asking> {
+        loop {
+            let (stream, _) = listener.accept().ok()?;
+            if may_read(&stream) && stream.set_nonblocking(true).is_ok() {
+                return Some(Asking { stream, said: Vec::new(), since: now });
+            }
+        }
+    }
+
+    /// Whether it may still say what it wants.
+    pub(crate) fn is_patient(&self, now: Nanos) -> bool {
+        now.since(self.since) < PATIENCE
+    }
+
+    /// The request, once all of it came.
+    pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
+        let mut room = [0; REQUEST_BYTES_MAX];
+        match self.stream.read(&mut room) {
+            Ok(0) => return Err("no request came".to_owned()),
+            Ok(count) => self.said.extend_from_slice(&room[..count]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        }
+        let Some(end) = self.said.iter().position(|byte| *byte == b'\n') else {
+            let is_long = self.said.len() >= REQUEST_BYTES_MAX;
+            return if is_long { Err("the request has no end".to_owned()) } else { Ok(None) };
+        };
+        let request = serde_json::from_slice(&self.said[..end]);
+        request.map(Some).map_err(|error| format!("the request makes no sense: {error}"))
+    }
+}
+
+/// A stream that takes whole blocks or none, and never waits.
+#[derive(Clone)]
+pub(crate) struct Pipe {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    backlog: Mutex<(UnixStream, VecDeque<u8>)>,
+    is_behind: AtomicBool,
+    dropped: AtomicU64,
+}
+
+impl Pipe {
+    pub(crate) fn new(stream: UnixStream) -> Pipe {
+        let backlog = Mutex::new((stream, VecDeque::new()));
+        let shared =
+            Shared { backlog, is_behind: AtomicBool::new(false), dropped: AtomicU64::new(0) };
+        Pipe { shared: Arc::new(shared) }
+    }
+
+    /// Blocks that were left out.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_behind(&self) -> bool {
+        self.shared.is_behind.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn flush_some(&mut self) {
+        if self.is_behind() {
+            let _ = self.send(&[]);
+        }
+    }
+
+    /// Sends what waits and this block; keeps what the reader does not take. Returns false if the block was left out.
+    pub(crate) fn send(&self, block: &[u8]) -> io::Result<bool> {
+        let mut locked = self.shared.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        let (stream, backlog) = &mut *locked;
+        let mut is_full = drain(stream, backlog)?;
+        let has_room = backlog.len() + block.len() <= BACKLOG_BYTES_MAX;
+        if !has_room {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        } else {
+            backlog.extend(block);
+            if !is_full {
+                is_full = drain(stream, backlog)?;
+            }
+        }
+        self.shared.is_behind.store(is_full, Ordering::Relaxed);
+        Ok(has_room)
+    }
+}
+
+/// Writes from the front. Returns whether something is left that the stream has no room for.
+fn drain(stream: &mut UnixStream, backlog: &mut VecDeque<u8>) -> io::Result<bool> {
+    while !backlog.is_empty() {
+        match stream.write(backlog.as_slices().0) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => drop(backlog.drain(..count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+impl Write for Pipe {
+    fn write(&mut self, block: &[u8]) -> io::Result<usize> {
+        self.send(block)?;
+        Ok(block.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send(&[]).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_is_too_slow_loses_whole_blocks_and_holds_nobody_up() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut pipe = Pipe::new(ours);
+        let blocks = 12_u64;
+        for block in 0..blocks {
+            let bytes = vec![block as u8; 1 << 20];
+            assert_eq!(pipe.write(&bytes).unwrap(), bytes.len());
+        }
+        let kept = blocks - pipe.dropped();
+        assert!(pipe.is_behind() && (8..blocks).contains(&kept), "{kept}");
+        let mut read = vec![0; 1 << 20];
+        theirs.set_nonblocking(true).unwrap();
+        for block in 0..kept {
+            let mut have = 0;
+            while have < read.len() {
+                match theirs.read(&mut read[have..]) {
+                    Ok(count) => have += count,
+                    Err(_) => pipe.flush_some(),
+                }
+            }
+            assert!(read.iter().all(|byte| *byte == block as u8));
+        }
+        assert!(!pipe.is_behind());
+    }
+}

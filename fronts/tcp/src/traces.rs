@@ -1,0 +1,244 @@
+//! A socket at which `wave tcp trace` reads the agent's trace points, as lines of JSON. Points are on only while somebody reads; nothing
+//! that a reader does holds the agent up.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use wave_core::clock::Nanos;
+use wave_tcp::datapath::FlowId;
+use wave_tcp::trace::{Point, Record, Trace};
+
+use crate::inquiries::bind_beside;
+use crate::readers::{Asking, PATIENCE, Pipe};
+
+/// Readers at a time, those that are asking included. Others wait in the socket's backlog.
+pub(crate) const TRACES_MAX: usize = 4;
+/// Records that the ring has room for: some turns of the front under load.
+const RECORDS: usize = 1 << 13;
+
+/// What a reader asks for, as one line of JSON. The answer is one line of JSON for each record, until the reader ends its half of the
+/// stream; then a last line, `{"lost":N}`, says how many records were lost, and the stream ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceRequest {
+    /// A connection, as index and generation; all, and what is of none, if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<(u32, u32)>,
+    /// Bits of the points, by their numbers; all if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub points: Option<u64>,
+}
+
+/// Where the socket for traces is, of an agent whose door is at `door`.
+pub fn traces_path(door: &Path) -> PathBuf {
+    let mut name = door.as_os_str().to_owned();
+    name.push(".trace");
+    name.into()
+}
+
+/// The socket, the ring, and who reads.
+pub struct Traces {
+    listener: UnixListener,
+    path: PathBuf,
+    trace: Arc<Trace>,
+    asking: Vec<Asking>,
+    running: Vec<Running>,
+    /// Lines for one reader, in a turn.
+    lines: String,
+}
+
+struct Running {
+    request: TraceRequest,
+    pipe: Pipe,
+    stream: UnixStream,
+    /// The next record.
+    next: u64,
+    lost: u64,
+    /// When the reader had enough.
+    had_enough: Option<Nanos>,
+    is_gone: bool,
+}
+
+impl Traces {
+    /// Listens beside a door that was bound.
+    ///
+    /// # Errors
+    /// The path cannot be listened at.
+    pub fn beside(door: &Path) -> io::Result<Traces> {
+        let path = traces_path(door);
+        let listener = bind_beside(&path)?;
+        // They show who speaks with whom, and when: for the agent's user and root alone.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let trace = Arc::new(Trace::new(RECORDS));
+        let (asking, running) = (Vec::new(), Vec::new());
+        Ok(Traces { listener, path, trace, asking, running, lines: String::new() })
+    }
+
+    /// The ring, for those who pass points.
+    pub(crate) fn trace(&self) -> Arc<Trace> {
+        Arc::clone(&self.trace)
+    }
+
+    /// Begins traces, and ends those whose readers have left.
+    pub(crate) fn look(&mut self, now: Nanos) {
+        while self.asking.len() + self.running.len() < TRACES_MAX {
+            let Some(asking) = Asking::accept(&self.listener, now) else { break };
+            self.asking.push(asking);
+        }
+        for mut asking in std::mem::take(&mut self.asking) {
+            match asking.hear::<TraceRequest>() {
+                Ok(Some(request)) => {
+                    self.running.extend(Running::begin(asking.stream, request, self.trace.next()))
+                }
+                Ok(None) if asking.is_patient(now) => self.asking.push(asking),
+                Ok(None) => {}
+                Err(why) => {
+                    let _ = writeln!(asking.stream, "wave tcp trace: {why}");
+                }
+            }
+        }
+        self.running.retain_mut(|running| !running.is_over(now));
+        self.trace.turn(self.running.iter().any(|running| running.had_enough.is_none()));
+    }
+
+    /// Sends readers what was written since the last time.
+    pub(crate) fn deliver(&mut self) {
+        for running in self.running.iter_mut().filter(|running| running.had_enough.is_none()) {
+            running.deliver(&self.trace, &mut self.lines);
+        }
+    }
+
+    /// Nobody reads.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Something waits for a reader or is heard of only by looking, and is to be tried again soon.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.asking.is_empty() || self.running.iter().any(|running| running.pipe.is_behind())
+    }
+
+    /// What to poll for input.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let going_on = self.running.iter().filter(|running| running.had_enough.is_none());
+        let readers = going_on.map(|running| running.stream.as_fd());
+        std::iter::once(self.listener.as_fd()).chain(readers)
+    }
+}
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        for running in &mut self.running {
+            running.pipe.flush_some();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Running {
+    fn begin(stream: UnixStream, request: TraceRequest, next: u64) -> Option<Running> {
+        let pipe = Pipe::new(stream.try_clone().ok()?);
+        let begun = pipe.send(b"{\"trace\":1}\n").is_ok();
+        begun.then_some(Running {
+            request,
+            pipe,
+            stream,
+            next,
+            lost: 0,
+            had_enough: None,
+            is_gone: false,
+        })
+    }
+
+    fn deliver(&mut self, trace: &Trace, lines: &mut String) {
+        lines.clear();
+        let mut count = 0;
+        let TraceRequest { flow, points } = self.request;
+        let flow = flow.map(|(index, generation)| FlowId { index, generation });
+        self.lost += trace.read(&mut self.next, |record| {
+            let is_wanted = points.is_none_or(|points| points >> record.point as u8 & 1 != 0);
+            if is_wanted && (flow.is_none() || record.flow == flow) {
+                count += 1;
+                line(lines, record);
+            }
+        });
+        if count == 0 {
+            return;
+        }
+        match self.pipe.send(lines.as_bytes()) {
+            Ok(true) => {}
+            Ok(false) => self.lost += count,
+            Err(_) => self.is_gone = true,
+        }
+    }
+
+    /// Sends what waits. Returns whether the reader has left, or has all that it wanted.
+    fn is_over(&mut self, now: Nanos) -> bool {
+        self.pipe.flush_some();
+        if self.is_gone {
+            return true;
+        }
+        if self.had_enough.is_none() {
+            match self.stream.read(&mut [0; 16]) {
+                Ok(0) => {
+                    self.had_enough = Some(now);
+                    let _ = self.pipe.send(format!("{{\"lost\":{}}}\n", self.lost).as_bytes());
+                }
+                // A reader has nothing to say.
+                Ok(_) => return true,
+                Err(error) => {
+                    let is_quiet = error.kind() == io::ErrorKind::WouldBlock
+                        || error.kind() == io::ErrorKind::Interrupted;
+                    return !is_quiet;
+                }
+            }
+        }
+        self.had_enough.is_some_and(|at| !self.pipe.is_behind() || now.since(at) >= PATIENCE)
+    }
+}
+
+/// A record as a line.
+fn line(lines: &mut String, record: &Record) {
+    let Record { number, at, point, flow, values } = record;
+    let (stage, name) = (point.stage(), point.name());
+    // Text that has no quotes: nothing is escaped.
+    let _ = write!(lines, r#"{{"n":{number},"ns":{},"stage":"{stage}","point":"{name}""#, at.0);
+    if let Some(flow) = flow {
+        let _ = write!(lines, r#","flow":"{flow}""#);
+    }
+    for (name, value) in Point::values(*point).iter().zip(values) {
+        if !name.is_empty() {
+            let _ = write!(lines, r#","{name}":{value}"#);
+        }
+    }
+    lines.push_str("}\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_json_with_the_values_that_its_point_has() {
+        let mut lines = String::new();
+        let flow = Some(FlowId { index: 3, generation: 1 });
+        for point in Point::ALL {
+            let values = [1, u64::MAX];
+            line(&mut lines, &Record { number: 7, at: Nanos(5), point: *point, flow, values });
+        }
+        for (text, point) in lines.lines().zip(Point::ALL) {
+            let object: serde_json::Value = serde_json::from_str(text).unwrap();
+            assert_eq!(object["point"], point.name());
+            assert_eq!((&object["n"], &object["flow"]), (&7.into(), &"3.1".into()));
+            let named = point.values().iter().filter(|name| !name.is_empty()).count();
+            assert_eq!(object.as_object().unwrap().len(), 5 + named);
+        }
+        assert_eq!(lines.lines().count(), Point::ALL.len());
+    }
+}

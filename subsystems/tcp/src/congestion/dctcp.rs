@@ -1,0 +1,116 @@
+//! DCTCP's estimate of how much of the data meets congestion (RFC 8257, 3.3).
+
+use super::Heard;
+
+/// The whole, in units of [`MarkedFraction::alpha`].
+pub const ONE: u32 = 1 << 20;
+/// Weight of the newest window of data: 2^-4, the recommended gain (RFC 8257, 4.2).
+const GAIN_SHIFT: u32 = 4;
+
+/// RFC 8257's DCTCP.Alpha and the counts that it is updated from, once for each window of data.
+///
+/// Acknowledgements are counted as they are read, several at a time: where a window of data ends within a reading, the bytes behind
+/// its end count for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkedFraction {
+    alpha: u32,
+    bytes: u64,
+    marked_bytes: u64,
+    /// The window of data ends here (DCTCP.WindowEnd).
+    ends_at: u64,
+}
+
+impl Default for MarkedFraction {
+    /// Nothing is known: all of it, so that the first mark halves the window (RFC 8257, 3.3).
+    fn default() -> MarkedFraction {
+        MarkedFraction { alpha: ONE, bytes: 0, marked_bytes: 0, ends_at: 0 }
+    }
+}
+
+impl MarkedFraction {
+    /// The estimate, in units of 1 / [`ONE`].
+    pub fn alpha(&self) -> u32 {
+        self.alpha
+    }
+
+    /// Takes what acknowledgements said.
+    pub fn count(&mut self, heard: &Heard) {
+        self.bytes += u64::from(heard.bytes);
+        self.marked_bytes += u64::from(heard.marked_bytes.min(heard.bytes));
+        if heard.acknowledged <= self.ends_at || self.bytes == 0 {
+            return;
+        }
+        let marked = (self.marked_bytes * u64::from(ONE) / self.bytes) as u32;
+        self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (marked >> GAIN_SHIFT);
+        *self =
+            MarkedFraction { alpha: self.alpha, ends_at: heard.sent, ..MarkedFraction::default() };
+    }
+
+    /// What is left of a window of which so much met congestion (RFC 8257, 3.3, equation 9).
+    pub fn reduce(&self, window: u32) -> u32 {
+        let less = u64::from(window) * u64::from(self.alpha) / u64::from(2 * ONE);
+        window - less as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows of 10,000 bytes, of which so many are marked in each.
+    fn after(windows: u64, marked_bytes: u32) -> MarkedFraction {
+        let mut fraction = MarkedFraction::default();
+        for window in 1..=windows {
+            let heard = Heard {
+                bytes: 10_000,
+                marked_bytes,
+                acknowledged: window * 10_000,
+                sent: window * 10_000 + 9_999,
+                ..Heard::default()
+            };
+            fraction.count(&heard);
+        }
+        fraction
+    }
+
+    /// The equation of RFC 8257, 3.3: `Alpha = Alpha * (1 - g) + g * M`.
+    #[test]
+    fn the_estimate_is_a_moving_average_with_a_gain_of_a_sixteenth() {
+        for marked_bytes in [0, 2_500, 10_000] {
+            let mut expected = 1.0;
+            for windows in 1..60 {
+                expected = expected * 15.0 / 16.0 + f64::from(marked_bytes) / 10_000.0 / 16.0;
+                let alpha = f64::from(after(windows, marked_bytes).alpha()) / f64::from(ONE);
+                assert!((alpha - expected).abs() < 1e-4, "{alpha} for {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_window_shrinks_by_half_of_the_estimate() {
+        assert_eq!(MarkedFraction::default().reduce(10_000), 5_000, "as by a loss, at first");
+        let fraction = MarkedFraction { alpha: ONE / 5, ..MarkedFraction::default() };
+        assert_eq!(fraction.reduce(10_000), 9_001);
+        assert_eq!(after(1_000, 0).reduce(10_000), 10_000);
+    }
+
+    #[test]
+    fn the_estimate_changes_once_for_each_window_of_data() {
+        let mut fraction = MarkedFraction::default();
+        let heard = |acknowledged| Heard {
+            bytes: 1_000,
+            acknowledged,
+            sent: acknowledged + 10_000,
+            ..Heard::default()
+        };
+        fraction.count(&heard(1_000));
+        let first = fraction.alpha();
+        assert_eq!(first, ONE / 16 * 15);
+        for at in 2..=11 {
+            fraction.count(&heard(at * 1_000));
+            assert_eq!(fraction.alpha(), first, "{at}");
+        }
+        fraction.count(&heard(12_000));
+        assert!(fraction.alpha() < first);
+    }
+}

@@ -1,0 +1,126 @@
+//! Trace points of the sequencer, the protocol stage and the stages behind it: what an entry is, and what was decided about it.
+
+use super::{Decided, Entry, Outcome};
+use crate::datapath::FlowId;
+use crate::packet::Flags;
+use crate::stages::say::Said;
+use crate::trace::{Point, Trace};
+
+impl<F> Entry<F> {
+    /// Its trace point, flow and values.
+    pub(crate) fn point(&self) -> (Point, Option<FlowId>, [u64; 2])
+    where
+        F: AsRef<[u8]>,
+    {
+        let bare = [0; 2];
+        match self {
+            Entry::Packet(packet) => {
+                let bytes = packet.frame.as_ref().len() as u64;
+                (Point::Packet, None, [bytes, packet.segment_bytes.into()])
+            }
+            Entry::Request(_, moved) => {
+                (Point::Request, Some(moved.flow), [moved.written, moved.read])
+            }
+            Entry::Copied(flow, copied) => (Point::Copied, Some(*flow), [copied.landed, 0]),
+            Entry::Transmit(flow) => (Point::TransmitTurn, Some(*flow), bare),
+            Entry::Speak(flow, asked) => (Point::SpeakTurn, Some(*flow), [(*asked).into(), 0]),
+            Entry::Timer(flow) => (Point::Timer, Some(*flow), bare),
+            Entry::Retransmit(flow) => (Point::Retransmit, Some(*flow), bare),
+            Entry::LookForLoss(flow) => (Point::LookForLoss, Some(*flow), bare),
+            Entry::ProbeTail(flow) => (Point::ProbeTail, Some(*flow), bare),
+            Entry::Heard(flow) => (Point::Heard, Some(*flow), bare),
+            Entry::SetMss(flow, mss) => (Point::SetMss, Some(*flow), [(*mss).into(), 0]),
+            Entry::Pace(flow, limits) => {
+                let rate = limits.bytes_per_second.unwrap_or(0);
+                (Point::Pace, Some(*flow), [limits.window_bytes.into(), rate])
+            }
+            Entry::Freeze(flow) => (Point::Freeze, Some(*flow), bare),
+        }
+    }
+}
+
+impl<F> Decided<F> {
+    /// What the protocol stage did, for whoever asked.
+    #[cold]
+    pub(super) fn trace(&self, trace: &Trace) {
+        let put = |point, values| trace.put(self.now, point, Some(self.flow), values);
+        let Outcome { tally, copying, look_at, transmitted, .. } = &self.outcome;
+        let counted = [
+            (tally.timeouts, Point::Timeout),
+            (tally.in_frozen, Point::InFrozen),
+            (tally.delayed_acknowledgements, Point::DelayedDue),
+            (tally.old_requests, Point::OldRequest),
+            (tally.foreign_requests, Point::ForeignRequest),
+            (tally.wrong_requests, Point::WrongRequest),
+        ];
+        for (_, point) in counted.into_iter().filter(|(count, _)| *count > 0) {
+            put(point, [0; 2]);
+        }
+        if let Some(acknowledged) = &self.acknowledged {
+            let bytes = u64::from(acknowledged.bytes);
+            let round_trip = acknowledged.round_trip.map_or(0, |took| took.0);
+            if acknowledged.is_new {
+                put(Point::Acknowledged, [bytes, round_trip]);
+            }
+            if acknowledged.echoes_mark {
+                put(Point::MarkEchoed, [bytes, 0]);
+            }
+            if acknowledged.opens_window {
+                put(Point::WindowOpens, [0; 2]);
+            }
+            if acknowledged.is_fast_retransmit {
+                put(Point::FastRetransmit, [0; 2]);
+            }
+        }
+        if let Some(dropped) = tally.dropped {
+            put(Point::Dropped, [dropped as u64, 0]);
+        }
+        if let Some(((_, position, bytes), copied)) = self.write.as_ref().zip(*copying) {
+            let is_in_order = *position < copied.landed;
+            let point = if is_in_order { Point::InOrder } else { Point::OutOfOrder };
+            put(point, [*position, bytes.len() as u64]);
+        }
+        if *transmitted == Some(0) && self.said.iter().all(Option::is_none) {
+            put(Point::HeldBack, [0; 2]);
+        }
+        for (said, _) in self.said.iter().flatten() {
+            self.trace_said(said, &put);
+        }
+        if let Some(at) = look_at {
+            put(Point::Delayed, [at.0, 0]);
+        }
+    }
+
+    /// What goes out behind the post stage, for whoever asked.
+    #[cold]
+    pub(super) fn trace_effects(&self, trace: &Trace) {
+        let put = |point, values| trace.put(self.now, point, Some(self.flow), values);
+        for (said, data) in self.said.iter().flatten() {
+            put(Point::Sent, [said.bytes.into(), data.segment_bytes.into()]);
+        }
+        if let Some((_, position, bytes)) = &self.write {
+            put(Point::CopyBegins, [*position, bytes.len() as u64]);
+        }
+        if let Some((_, progress)) = &self.notify {
+            put(Point::Notified, [progress.received, progress.acknowledged]);
+        }
+    }
+
+    fn trace_said(&self, said: &Said, put: &dyn Fn(Point, [u64; 2])) {
+        let (seq, ack) = (u64::from(said.seq.0), u64::from(said.ack.0));
+        let tally = &self.outcome.tally;
+        if said.flags.contains(Flags::RST) {
+            return put(Point::ResetSaid, [seq, 0]);
+        }
+        let bytes = u64::from(said.bytes);
+        match said.bytes {
+            _ if tally.probes > 0 && said.bytes <= 1 => put(Point::Probe, [seq, 0]),
+            0 => put(Point::AcknowledgementSaid, [ack, said.window.into()]),
+            _ if tally.retransmitted > 0 => put(Point::DataSentAgain, [seq, bytes]),
+            _ => put(Point::DataSent, [seq, bytes]),
+        }
+        if said.flags.contains(Flags::ECE) {
+            put(Point::MarkSaid, [ack, 0]);
+        }
+    }
+}

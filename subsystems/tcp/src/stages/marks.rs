@@ -1,0 +1,140 @@
+//! The protocol stage for what the network says of congestion, and for how fast a flow may send (RFC 3168; RFC 8257, 3.2).
+
+use wave_core::clock::Nanos;
+
+use super::say::{Said, say};
+use crate::datapath::{Echo, EcnState};
+use crate::flow::state::Protocol;
+use crate::packet::Flags;
+use crate::seq::seq_of;
+
+/// What a packet of data said beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// It met congestion (CE).
+    pub is_marked: bool,
+    /// Its sender has reduced its window (CWR).
+    pub has_reduced: bool,
+}
+
+/// Takes what was said with data that lies in the host's ring now, and is not acknowledged yet. Returns an acknowledgement of what came
+/// before, where that was marked otherwise and is not acknowledged (RFC 8257, 3.2).
+///
+/// Only data that was taken counts: marks of what lies outside the window are a stranger's, perhaps (RFC 3168, 6.1.5).
+pub fn take_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Said> {
+    let EcnState { echo, is_echoing, .. } = flow.ecn?;
+    let echoes = match echo {
+        Echo::UntilReduced => marks.is_marked || (is_echoing && !marks.has_reduced),
+        Echo::Exact => marks.is_marked,
+    };
+    if echoes == is_echoing {
+        return None;
+    }
+    let mut earlier = None;
+    if echo == Echo::Exact {
+        if flow.told != flow.expected() {
+            let seq = seq_of(flow.send_base, flow.highest);
+            earlier = Some(say(flow, seq, Flags::ACK, 0, now));
+        }
+        flow.acknowledge_now = true;
+    }
+    flow.ecn = flow.ecn.map(|ecn| EcnState { is_echoing: echoes, ..ecn });
+    earlier
+}
+
+/// Most bytes of data that a flow sends at once: what the wire cuts, but of a flow with a rate no more than it may send in a
+/// millisecond, or two segments.
+pub fn burst_bytes(flow: &Protocol, super_bytes: u32) -> u32 {
+    let mss = u32::from(flow.mss);
+    let most = flow.bytes_per_second.map_or(super_bytes, |rate| {
+        let millisecond = (rate / 1_000).min(u64::from(u32::MAX)) as u32;
+        super_bytes.min(millisecond.max(2 * mss))
+    });
+    (most / mss).max(1) * mss
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::Established;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    const NOW: Nanos = Nanos::from_millis(1_000);
+
+    fn flow(echo: Echo) -> Protocol {
+        let ecn = Some(EcnState { echo, is_echoing: false, is_capable: true });
+        split(&Established { ecn, ..established() }, NOW).1
+    }
+
+    /// So many bytes have come: their marks are taken, then they count.
+    fn lands(flow: &mut Protocol, bytes: u64, is_marked: bool, has_reduced: bool) -> Option<Said> {
+        let said = take_marks(flow, Marks { is_marked, has_reduced }, NOW);
+        flow.received += bytes;
+        flow.landed += bytes;
+        said
+    }
+
+    fn echoes(flow: &mut Protocol) -> bool {
+        say(flow, seq_of(flow.send_base, 0), Flags::ACK, 0, NOW).flags.contains(Flags::ECE)
+    }
+
+    /// RFC 8257, 3.2, Figure 1: both edges of the state machine.
+    #[test]
+    fn what_was_marked_otherwise_is_acknowledged_before_the_echo_changes() {
+        let mut flow = flow(Echo::Exact);
+        assert_eq!(lands(&mut flow, 1_000, false, false), None);
+        let before = lands(&mut flow, 1_000, true, false).expect("1,000 bytes are not told of");
+        assert_eq!(before.ack, seq_of(flow.receive_base, 1_000));
+        assert!(!before.flags.contains(Flags::ECE) && flow.acknowledge_now);
+        assert!(echoes(&mut flow));
+        // Nothing is left to be told of what was marked.
+        assert_eq!(lands(&mut flow, 1_000, false, false), None);
+        assert!(!echoes(&mut flow));
+        assert_eq!(lands(&mut flow, 1_000, true, false), None);
+        assert_eq!(lands(&mut flow, 1_000, true, false), None, "the same as before");
+        let marked = lands(&mut flow, 1_000, false, false).unwrap();
+        assert_eq!(marked.ack, seq_of(flow.receive_base, 5_000));
+        assert!(marked.flags.contains(Flags::ECE));
+    }
+
+    #[test]
+    fn dctcp_ignores_that_the_sender_has_reduced_its_window() {
+        let mut flow = flow(Echo::Exact);
+        lands(&mut flow, 1_000, true, true);
+        assert!(echoes(&mut flow));
+    }
+
+    /// RFC 3168, 6.1.3.
+    #[test]
+    fn a_mark_is_echoed_until_the_sender_has_reduced_its_window() {
+        let mut flow = flow(Echo::UntilReduced);
+        lands(&mut flow, 1_000, true, false);
+        for _ in 0..3 {
+            assert_eq!(lands(&mut flow, 1_000, false, false), None);
+            assert!(echoes(&mut flow));
+        }
+        lands(&mut flow, 1_000, true, true);
+        assert!(echoes(&mut flow), "marked anew");
+        lands(&mut flow, 1_000, false, true);
+        assert!(!echoes(&mut flow));
+    }
+
+    #[test]
+    fn marks_mean_nothing_where_nobody_agreed_on_them() {
+        let mut flow = split(&established(), NOW).1;
+        assert_eq!(lands(&mut flow, 1_000, true, true), None);
+        assert!(!echoes(&mut flow));
+    }
+
+    #[test]
+    fn a_burst_is_a_millisecond_of_the_rate_in_whole_segments_and_two_at_least() {
+        let mut flow = flow(Echo::Exact);
+        assert_eq!(burst_bytes(&flow, 65_000), 65_000);
+        assert_eq!(burst_bytes(&flow, 0), 1_000, "a wire that cuts nothing");
+        for (rate, bytes) in [(1, 2_000), (10_500_000, 10_000), (u64::MAX, 65_000)] {
+            flow.bytes_per_second = Some(rate);
+            assert_eq!(burst_bytes(&flow, 65_000), bytes);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Trace points of the data path and the control plane (thesis 4.5.1): off by default, and then a load and a branch each.
+//!
+//! [`Trace`] is a ring in memory. Whoever passes a point writes a record, from any thread, and never waits; a reader that is too slow
+//! loses the oldest records, and learns how many.
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use wave_core::clock::Nanos;
+
+use crate::datapath::FlowId;
+
+macro_rules! points {
+    ($($(#[doc = $about:literal])* $point:ident = $name:literal, $stage:literal, [$one:literal, $two:literal];)*) => {
+        /// Where something happened.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Point { $($(#[doc = $about])* $point,)* }
+
+        impl Point {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Point] = &[$(Point::$point,)*];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self { $(Point::$point => $name,)* }
+            }
+
+            /// The stage that passes it.
+            pub const fn stage(self) -> &'static str {
+                match self { $(Point::$point => $stage,)* }
+            }
+
+            /// Names of a record's values; an empty one has none.
+            pub const fn values(self) -> [&'static str; 2] {
+                match self { $(Point::$point => [$one, $two],)* }
+            }
+
+            /// What happened.
+            pub const fn about(self) -> &'static str {
+                match self { $(Point::$point => concat!($($about),*),)* }
+            }
+        }
+    };
+}
+
+points! {
+    /// A frame enters.
+    Packet = "packet", "sequencer", ["bytes", "segment_bytes"];
+    /// A host's streams moved.
+    Request = "request", "sequencer", ["written", "read"];
+    /// A copy to a host's ring is done.
+    Copied = "copied", "sequencer", ["landed", ""];
+    /// The scheduler lets a flow send.
+    TransmitTurn = "transmit_turn", "sequencer", ["", ""];
+    /// The scheduler lets a flow acknowledge and notify.
+    SpeakTurn = "speak_turn", "sequencer", ["asked", ""];
+    /// A delayed acknowledgement may be due.
+    Timer = "timer", "sequencer", ["", ""];
+    /// The control plane says that what was sent is lost.
+    Retransmit = "retransmit", "sequencer", ["", ""];
+    /// The control plane asks whether something was lost, as time has passed.
+    LookForLoss = "look_for_loss", "sequencer", ["", ""];
+    /// The control plane asks for a probe of the tail.
+    ProbeTail = "probe_tail", "sequencer", ["", ""];
+    /// Congestion control has heard of a loss or a mark.
+    Heard = "heard", "sequencer", ["", ""];
+    /// Segments become longer or shorter.
+    SetMss = "set_mss", "sequencer", ["mss", ""];
+    /// Congestion control sets what it allows.
+    Pace = "pace", "sequencer", ["window_bytes", "bytes_per_second"];
+    /// A flow begins nothing more.
+    Freeze = "freeze", "sequencer", ["", ""];
+    /// What waits when an entry enters.
+    Occupancy = "occupancy", "sequencer", ["entries", "packets"];
+    /// A frame is malformed, by the number of its cause.
+    Malformed = "malformed", "pre", ["cause", ""];
+    /// A packet is the control plane's.
+    Control = "control", "pre", ["bytes", ""];
+    /// A segment goes on to the protocol stage.
+    Segment = "segment", "pre", ["seq", "bytes"];
+    /// Something is acknowledged.
+    Acknowledged = "acknowledged", "protocol", ["bytes", "round_trip_ns"];
+    /// An acknowledgement echoes a mark of the network's.
+    MarkEchoed = "mark_echoed", "protocol", ["bytes", ""];
+    /// The peer takes more than it did.
+    WindowOpens = "window_opens", "protocol", ["", ""];
+    /// A loss was noticed without a timeout.
+    FastRetransmit = "fast_retransmit", "protocol", ["", ""];
+    /// A timeout sends again.
+    Timeout = "timeout", "protocol", ["", ""];
+    /// Bytes came in order.
+    InOrder = "in_order", "protocol", ["position", "bytes"];
+    /// Bytes came out of order.
+    OutOfOrder = "out_of_order", "protocol", ["position", "bytes"];
+    /// A segment was dropped, by the number of its cause.
+    Dropped = "dropped", "protocol", ["cause", ""];
+    /// A segment of a flow that is about to leave was dropped.
+    InFrozen = "in_frozen", "protocol", ["", ""];
+    /// New data is sent.
+    DataSent = "data_sent", "protocol", ["seq", "bytes"];
+    /// Data is sent again.
+    DataSentAgain = "data_sent_again", "protocol", ["seq", "bytes"];
+    /// A turn to send is over in which nothing could be sent.
+    HeldBack = "held_back", "protocol", ["", ""];
+    /// A closed window is probed.
+    Probe = "probe", "protocol", ["seq", ""];
+    /// An acknowledgement is said without data.
+    AcknowledgementSaid = "acknowledgement_said", "protocol", ["ack", "window"];
+    /// A mark of the network's is echoed.
+    MarkSaid = "mark_said", "protocol", ["ack", ""];
+    /// A reset is said.
+    ResetSaid = "reset_said", "protocol", ["seq", ""];
+    /// An acknowledgement waits for data to go with it.
+    Delayed = "delayed", "protocol", ["until_ns", ""];
+    /// One that has waited goes out.
+    DelayedDue = "delayed_due", "protocol", ["", ""];
+    /// A request names a connection that is no more.
+    OldRequest = "old_request", "protocol", ["", ""];
+    /// A request names another process's connection.
+    ForeignRequest = "foreign_request", "protocol", ["", ""];
+    /// A request says what cannot be.
+    WrongRequest = "wrong_request", "protocol", ["", ""];
+    /// Headers of a segment are built.
+    Sent = "sent", "post", ["payload_bytes", "segment_bytes"];
+    /// A copy to a host's ring begins.
+    CopyBegins = "copy_begins", "dma", ["position", "bytes"];
+    /// A context is notified.
+    Notified = "notified", "context", ["received", "acknowledged"];
+    /// A SYN came for a listener.
+    SynReceived = "syn_received", "control", ["remote_port", ""];
+    /// A SYN, or an answer to one, is sent.
+    SynSent = "syn_sent", "control", ["remote_port", "tries"];
+    /// A connection is there.
+    Established = "established", "control", ["mss", "has_ecn"];
+    /// A timer of a connection is set, by the number of its kind.
+    TimerSet = "timer_set", "control", ["kind", "at_ns"];
+    /// A timer of a connection has run out.
+    TimerFired = "timer_fired", "control", ["kind", "back_off"];
+    /// The congestion window changes.
+    Window = "window", "control", ["window_bytes", "threshold_bytes"];
+    /// The congestion window is reduced: by a loss or a timeout if nothing is marked.
+    Reduced = "reduced", "control", ["window_bytes", "marked_bytes"];
+    /// A connection is over.
+    Leaves = "leaves", "control", ["has_failed", ""];
+    /// It is remembered for a while.
+    TimeWait = "time_wait", "control", ["", ""];
+}
+
+// A reader chooses points by the bits of a word.
+const _: () = assert!(Point::ALL.len() <= 64);
+
+/// What happened at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Counts records, from 0 on.
+    pub number: u64,
+    /// When.
+    pub at: Nanos,
+    /// Where.
+    pub point: Point,
+    /// To which connection, if to one.
+    pub flow: Option<FlowId>,
+    /// See [`Point::values`].
+    pub values: [u64; 2],
+}
+
+/// Words of a record in the ring. The stamp is 1 more than its number once the rest is written.
+#[derive(Debug, Default)]
+struct Slot {
+    stamp: AtomicU64,
+    at: AtomicU64,
+    /// Number of the point, and a bit if there is a flow.
+    point: AtomicU64,
+    flow: AtomicU64,
+    values: [AtomicU64; 2],
+}
+
+/// The stamp of a record that is being written.
+const BUSY: u64 = u64::MAX;
+/// Tells a record with a flow.
+const HAS_FLOW: u64 = 1 << 8;
+
+/// A ring of records.
+#[derive(Debug)]
+pub struct Trace {
+    is_on: AtomicBool,
+    next: AtomicU64,
+    slots: Box<[Slot]>,
+}
+
+impl Trace {
+    /// Room for so many records, and off. With room for none it stays off.
+    pub fn new(records: usize) -> Trace {
+        let slots = (0..records).map(|_| Slot::default()).collect();
+        Trace { is_on: AtomicBool::new(false), next: AtomicU64::new(0), slots }
+    }
+
+    /// Turns all points on or off.
+    pub fn turn(&self, on: bool) {
+        self.is_on.store(on && !self.slots.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Whether points write records.
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Writes a record, if points are on.
+    #[inline(always)]
+    pub fn put(&self, now: Nanos, point: Point, flow: Option<FlowId>, values: [u64; 2]) {
+        if self.is_on() {
+            self.write(now, point, flow, values);
+        }
+    }
+
+    #[cold]
+    fn write(&self, now: Nanos, point: Point, flow: Option<FlowId>, values: [u64; 2]) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let slot = &self.slots[(number % self.slots.len() as u64) as usize];
+        // Another thread that is a whole ring behind writes here: this record is lost, as its own is.
+        if slot.stamp.swap(BUSY, Ordering::Acquire) == BUSY {
+            return;
+        }
+        fence(Ordering::Release);
+        let has_flow = if flow.is_some() { HAS_FLOW } else { 0 };
+        slot.at.store(now.0, Ordering::Relaxed);
+        slot.point.store(point as u64 | has_flow, Ordering::Relaxed);
+        slot.flow.store(flow.map_or(0, FlowId::to_word), Ordering::Relaxed);
+        slot.values[0].store(values[0], Ordering::Relaxed);
+        slot.values[1].store(values[1], Ordering::Relaxed);
+        slot.stamp.store(number + 1, Ordering::Release);
+    }
+
+    /// The number of the next record: where a reader begins.
+    pub fn next(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Reads records from `from` on, which is moved behind them, and returns how many were lost: overwritten before they were read. A
+    /// record that is being written ends the reading.
+    pub fn read(&self, from: &mut u64, mut take: impl FnMut(&Record)) -> u64 {
+        let end = self.next();
+        let oldest = end.saturating_sub(self.slots.len() as u64);
+        let mut lost = oldest.saturating_sub(*from);
+        *from = (*from).max(oldest);
+        while *from < end {
+            let slot = &self.slots[(*from % self.slots.len() as u64) as usize];
+            let stamp = slot.stamp.load(Ordering::Acquire);
+            let record = slot.read(*from);
+            fence(Ordering::Acquire);
+            let is_whole = stamp == *from + 1 && slot.stamp.load(Ordering::Relaxed) == stamp;
+            match record.filter(|_| is_whole) {
+                Some(record) => take(&record),
+                // It is not there yet; or a newer one has taken its place.
+                None if self.next() <= *from + self.slots.len() as u64 => return lost,
+                None => lost += 1,
+            }
+            *from += 1;
+        }
+        lost
+    }
+}
+
+impl Slot {
+    fn read(&self, number: u64) -> Option<Record> {
+        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let point = word(&self.point);
+        let flow = (point & HAS_FLOW != 0).then(|| FlowId::from_word(word(&self.flow)));
+        let point = *Point::ALL.get((point % HAS_FLOW) as usize)?;
+        let values = [word(&self.values[0]), word(&self.values[1])];
+        Some(Record { number, at: Nanos(word(&self.at)), point, flow, values })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn points_have_names_of_their_own_and_numbers_in_order() {
+        let names: BTreeSet<_> = Point::ALL.iter().map(|point| point.name()).collect();
+        assert_eq!(names.len(), Point::ALL.len());
+        assert!(Point::ALL.iter().enumerate().all(|(at, point)| *point as usize == at));
+    }
+
+    #[test]
+    fn a_reader_takes_every_record_in_order_and_learns_what_it_lost() {
+        let trace = Trace::new(8);
+        let mut from = trace.next();
+        let mut read = |trace: &Trace| {
+            let mut values = Vec::new();
+            let lost = trace.read(&mut from, |record| values.push(record.values[0]));
+            (values, lost)
+        };
+        trace.put(Nanos(0), Point::Timer, None, [9, 9]);
+        assert_eq!(read(&trace), (vec![], 0), "it is off");
+        trace.turn(true);
+        let flow = Some(FlowId { index: 3, generation: 7 });
+        let put = |range: core::ops::Range<u64>| {
+            range.for_each(|at| trace.put(Nanos(at), Point::InOrder, flow, [at, 0]));
+        };
+        put(0..5);
+        assert_eq!(read(&trace), ((0..5).collect(), 0));
+        put(5..25);
+        assert_eq!(read(&trace), ((17..25).collect(), 12));
+        assert_eq!(read(&trace), (vec![], 0));
+        let mut whole = None;
+        put(25..26);
+        trace.read(&mut 25, |record| whole = Some(*record));
+        let at = Nanos(25);
+        let values = [25, 0];
+        assert_eq!(whole, Some(Record { number: 25, at, point: Point::InOrder, flow, values }));
+        trace.turn(false);
+        put(26..27);
+        assert_eq!(trace.next(), 26);
+    }
+
+    #[test]
+    fn records_that_several_threads_write_are_whole() {
+        const RECORDS: u64 = 20_000;
+        let trace = Trace::new(64);
+        trace.turn(true);
+        let (mut from, mut taken) = (0, 0);
+        std::thread::scope(|scope| {
+            let writers = [0, 1, 2].map(|writer: u64| {
+                let trace = &trace;
+                scope.spawn(move || {
+                    for at in 0..RECORDS {
+                        let value = writer << 32 | at;
+                        trace.put(Nanos(value), Point::Sent, None, [value, !value]);
+                    }
+                })
+            });
+            loop {
+                let is_over = writers.iter().all(std::thread::ScopedJoinHandle::is_finished);
+                trace.read(&mut from, |record| {
+                    let [value, inverse] = record.values;
+                    assert_eq!((record.at.0, inverse), (value, !value));
+                    taken += 1;
+                });
+                if is_over {
+                    break;
+                }
+            }
+        });
+        assert!(taken > 0);
+    }
+
+    #[test]
+    fn without_room_it_stays_off() {
+        let trace = Trace::new(0);
+        trace.turn(true);
+        assert!(!trace.is_on());
+    }
+}

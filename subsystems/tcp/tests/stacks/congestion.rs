@@ -1,0 +1,137 @@
+//! DCTCP and ECN between two stacks over a network that marks: what they agree on, how long the queue at the bottleneck is, and how
+//! a connection with a rate shares it.
+
+use std::net::SocketAddr;
+
+use crate::machine::{Machine, run};
+use wave_core::clock::Nanos;
+use wave_tcp::congestion::Algorithm;
+use wave_tcp::datapath::{Datapath, Echo};
+use wave_tcp::stages::recover::Sack;
+use wave_wires::{Adversity, Memory};
+
+const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
+const MINUTE: Nanos = Nanos::from_millis(60_000);
+const RING: u32 = 1 << 18;
+/// Bytes of a packet.
+const PACKET: u64 = 1_514;
+/// Packets at the bottleneck beyond which it marks.
+const MARKS_FROM: u64 = 20;
+/// Of the bottleneck.
+const BITS_PER_SECOND: u64 = 100_000_000;
+
+/// Two machines with a connection, and both names of it.
+fn connected(
+    algorithms: [Algorithm; 2],
+    adversity: &Adversity,
+) -> ([Machine<Sack>; 2], Nanos, u32, u32) {
+    let (one, other) = Memory::pair(adversity);
+    let mut both = [Machine::with_rings(1, one, RING), Machine::with_rings(2, other, RING)];
+    for (machine, algorithm) in both.iter_mut().zip(algorithms) {
+        machine.stack.set_congestion(algorithm);
+    }
+    let mut now = Nanos(0);
+    both[1].listen(now, 80, 1);
+    let socket = both[0].connect(now, SocketAddr::from(SERVER));
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
+    });
+    let peer = both[1].accepted.pop_front().unwrap();
+    (both, now, socket, peer)
+}
+
+#[test]
+fn ecn_is_used_where_one_side_asks_and_each_echoes_as_its_algorithm_has_it() {
+    use Algorithm::{Dctcp, Reno};
+    for algorithms in [[Reno, Reno], [Dctcp, Reno], [Reno, Dctcp], [Dctcp, Dctcp]] {
+        let (both, _, socket, peer) = connected(algorithms, &Adversity::default());
+        let flows = [both[0].sockets[&socket].flow, both[1].sockets[&peer].flow];
+        for at in 0..2 {
+            let state = both[at].stack.data.inspect(flows[at].unwrap()).unwrap();
+            let echo = match algorithms {
+                [Reno, _] => None,
+                _ if algorithms[at] == Dctcp => Some(Echo::Exact),
+                _ => Some(Echo::UntilReduced),
+            };
+            assert_eq!(state.ecn.map(|ecn| ecn.echo), echo, "{algorithms:?}");
+        }
+    }
+}
+
+/// What a stream of some seconds does at the bottleneck.
+#[derive(Debug)]
+struct Course {
+    /// Packets queued, on average and at most.
+    queue_mean: f64,
+    queue_max: f64,
+    /// Share of the bottleneck's rate.
+    share: f64,
+    marked: u64,
+}
+
+fn stream(algorithm: Algorithm) -> Course {
+    let adversity = Adversity {
+        delay_ns: 1_000_000..=1_000_000,
+        rate_bits: BITS_PER_SECOND,
+        ce_backlog_bytes: MARKS_FROM * PACKET,
+        ..Adversity::default()
+    };
+    let (mut both, mut now, socket, peer) = connected([algorithm; 2], &adversity);
+    let bytes = vec![7; RING as usize];
+    // Slow start is over by then.
+    let (begin, end) = (now + Nanos::from_millis(1_000), now + Nanos::from_millis(6_000));
+    let (mut area, mut span, mut queue_max, mut last) = (0.0, 0.0, 0_f64, begin);
+    let mut received_before = 0;
+    run(&mut both, &mut now, MINUTE, |both, now| {
+        both[0].write(socket, &bytes);
+        both[0].tell(now, socket);
+        both[1].read(peer, usize::MAX);
+        both[1].tell(now, peer);
+        if now < begin {
+            received_before = both[1].sockets[&peer].received;
+            return false;
+        }
+        let queue = both[0].wire.backlog_bytes() as f64 / PACKET as f64;
+        let took = now.since(last).0 as f64;
+        (area, span, last) = (area + queue * took, span + took, now);
+        queue_max = queue_max.max(queue);
+        now >= end
+    });
+    let bits = (both[1].sockets[&peer].received - received_before) as f64 * 8.0;
+    let share = bits / (span / 1e9) / BITS_PER_SECOND as f64;
+    let marked = both[0].wire.fates().marked;
+    Course { queue_mean: area / span, queue_max, share, marked }
+}
+
+/// RFC 8257, section 1: short queues and full links. Virtual time: the same figures on every machine.
+#[test]
+fn dctcp_keeps_the_queue_near_the_threshold_where_reno_fills_it() {
+    let reno = stream(Algorithm::Reno);
+    let dctcp = stream(Algorithm::Dctcp);
+    println!("marks beyond {MARKS_FROM} packets; reno without ECN: {reno:?}; dctcp: {dctcp:?}");
+    assert!(reno.marked == 0 && dctcp.marked > 0);
+    assert!(dctcp.queue_mean < 1.5 * MARKS_FROM as f64 && dctcp.queue_mean > 1.0);
+    assert!(reno.queue_mean > 3.0 * dctcp.queue_mean);
+    assert!(dctcp.queue_max < 3.0 * MARKS_FROM as f64 && reno.queue_max > dctcp.queue_max);
+    assert!(dctcp.share > 0.9 && reno.share > 0.9);
+}
+
+/// A peer that echoes marks without end slows its own connection down, and no more: bytes arrive at two segments a round trip.
+#[test]
+fn a_network_that_marks_everything_slows_a_connection_down_and_does_not_stop_it() {
+    for algorithm in Algorithm::ALL {
+        let adversity =
+            Adversity { ce_mark: 1.0, delay_ns: 1_000_000..=1_000_000, ..Adversity::default() };
+        let (mut both, mut now, socket, peer) =
+            connected([Algorithm::Dctcp, algorithm], &adversity);
+        let total = 500_000;
+        run(&mut both, &mut now, MINUTE, |both, now| {
+            let left = total - both[0].sockets[&socket].wrote.len();
+            both[0].write(socket, &vec![7; left]);
+            both[0].tell(now, socket);
+            both[1].read(peer, usize::MAX);
+            both[1].tell(now, peer);
+            both[1].sockets[&peer].received == total as u64
+        });
+    }
+}
