@@ -261,7 +261,7 @@ fn garbage(path: &Path, seed: u32) {
         if round % 2 == 0 {
             let flows: VecDeque<_> = (0..3).map(|_| window.flow(RING_BYTES)).collect();
             for (_, flow, _) in flows {
-                window.ask(moved(flow, 1, Filled::default()));
+                window.ask(moved(flow, 0, Filled::default()));
             }
             assert_eq!(window.listen(9_000), None);
         }

@@ -208,6 +208,8 @@ pub struct Stack<F, D> {
     lingering: Vec<u16>,
     /// Those connections.
     orphans: u32,
+    /// Processes of which nothing is left but, perhaps, requests on their way.
+    released: Vec<u16>,
     packets: VecDeque<Packet<F>>,
     requests: VecDeque<(ContextId, Moved)>,
     effects: VecDeque<Effect<F>>,
@@ -239,6 +241,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             gone: VecDeque::new(),
             lingering: Vec::new(),
             orphans: 0,
+            released: Vec::new(),
             packets: VecDeque::with_capacity(WAITING_MAX),
             requests: VecDeque::with_capacity(WAITING_MAX),
             effects: VecDeque::with_capacity(WAITING_MAX),
@@ -416,10 +419,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let has_left = self.let_leave(now);
         // Asked only now, since what the control plane has just commanded is work, too.
         let data_next = self.data.poll(now, 0, &mut self.effects);
+        // The next process of this number must not be taken for the one that wrote them.
+        if self.requests.is_empty() && data_next.is_none_or(|at| at > now) {
+            self.out.extend(self.released.drain(..).map(Output::Released));
+        }
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
             || !self.requests.is_empty()
             || has_left
+            || !self.released.is_empty()
             || !self.gone.is_empty();
         let timer = self.timers.first().map(|(at, _)| Nanos(at));
         [data_next, timer, is_busy.then_some(now)].into_iter().flatten().min()
