@@ -9,6 +9,7 @@ mod discovery;
 mod errors;
 mod frames;
 mod handshake;
+mod memory;
 mod neighbours;
 mod options;
 mod ports;
@@ -27,6 +28,7 @@ use wave_core::clock::Nanos;
 use wave_core::waiting::Heap;
 
 pub use address::{Address, Ipv6Home};
+pub use memory::PayloadMemory;
 pub use secrets::Secrets;
 pub use shares::{Owner, Shares};
 pub use show::{Shown, State};
@@ -81,26 +83,6 @@ pub enum Output<F> {
     Event(ContextId, Event),
     /// Nothing names this process's memory any more.
     Released(u16),
-}
-
-/// A host's payload memory, as far as the control plane looks at it.
-pub trait PayloadMemory {
-    /// Its length in bytes.
-    fn bytes(&self) -> u64;
-
-    /// Whether the host has memory at these bytes, which the stack may use from then on. They lie within it.
-    fn holds(&mut self, at: u64, bytes: u32) -> bool;
-}
-
-/// A memory of so many bytes that are all there, as simulations have it.
-impl PayloadMemory for u64 {
-    fn bytes(&self) -> u64 {
-        *self
-    }
-
-    fn holds(&mut self, _at: u64, _bytes: u32) -> bool {
-        true
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
