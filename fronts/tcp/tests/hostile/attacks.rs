@@ -20,7 +20,7 @@ use wave_core::queue::{PushError, Tag};
 use wave_front_tcp::EVENTS_MAX;
 use wave_links::socket::{Connection, SocketError};
 use wave_links::{Payload, SocketBell};
-use wave_posix::Toe;
+use wave_posix::{Options, Toe};
 use wave_tcp::context::{
     Event, FILL_MAX, Filled, Moved, QUEUE_ENTRIES, Reason, Request, SocketOptions,
 };
@@ -261,7 +261,7 @@ fn garbage(path: &Path, seed: u32) {
         if round % 2 == 0 {
             let flows: VecDeque<_> = (0..3).map(|_| window.flow(RING_BYTES)).collect();
             for (_, flow, _) in flows {
-                window.ask(moved(flow, 1, Filled::default()));
+                window.ask(moved(flow, 0, Filled::default()));
             }
             assert_eq!(window.listen(9_000), None);
         }
@@ -467,7 +467,8 @@ fn spans(path: &Path) {
 
 /// An honest program that comes late.
 fn newcomer(path: &Path) {
-    let toe = Toe::connect(path).unwrap();
+    let options = Options { patience: PATIENCE, ..Options::default() };
+    let toe = Toe::connect_with(path, &options).unwrap();
     let listener = toe.listen(SocketAddr::from((NEAR, 0)), 4).unwrap();
     let mut stream = toe.connect_stream(SocketAddr::from((FAR, SINK)), Some(PATIENCE)).unwrap();
     stream.write_all(&[7; 50_000]).unwrap();
@@ -601,7 +602,8 @@ fn system_ports(path: &Path) {
     let (socket, _) = window.connect(SocketAddr::from((FAR, SINK)), 80, RING_BYTES);
     window.fails(socket, Reason::NotPermitted);
     window.flow(RING_BYTES);
-    let toe = Toe::connect(path).unwrap();
+    let options = Options { patience: PATIENCE, ..Options::default() };
+    let toe = Toe::connect_with(path, &options).unwrap();
     let refused = toe.listen(SocketAddr::from((NEAR, 1_023)), 1).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
 }

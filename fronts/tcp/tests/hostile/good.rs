@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 use wave_posix::{Listener, Options, Toe};
@@ -40,17 +41,22 @@ fn pattern(number: u64) -> Vec<u8> {
         .collect()
 }
 
-/// One transfer and its echo's end.
-fn transfer(near: &Toe, listener: &Listener, path: PathBuf, number: u64) {
-    let sender = std::thread::spawn(move || {
-        let far = toe(path, 1 << 20);
+/// Sends the transfers of these numbers.
+fn send(path: PathBuf, numbers: &Receiver<u64>) {
+    // One window for all: an agent without descriptors takes no others in.
+    let far = toe(path, 16 << 20);
+    for number in numbers {
         let mut stream = far.connect_stream(SocketAddr::from((NEAR, PORT)), None).unwrap();
         stream.write_all(&pattern(number)).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut end = Vec::new();
         stream.read_to_end(&mut end).unwrap();
         assert_eq!(end, b"all");
-    });
+    }
+}
+
+/// Takes a transfer, and says that all of it came.
+fn take(near: &Toe, listener: &Listener, number: u64) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut got = Vec::new();
     stream.read_to_end(&mut got).unwrap();
@@ -58,7 +64,6 @@ fn transfer(near: &Toe, listener: &Listener, path: PathBuf, number: u64) {
     stream.write_all(b"all").unwrap();
     drop(stream);
     near.flush();
-    sender.join().unwrap();
 }
 
 /// Reads whatever comes to the far front, and closes what has ended.
@@ -87,18 +92,23 @@ impl Good {
     pub fn start(agent: &Agent) -> Good {
         let (is_over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (near, far) = (agent.near(), agent.far());
-        let (over, counted, path) = (is_over.clone(), done.clone(), far.clone());
-        let transfers = std::thread::spawn(move || {
+        let (begin, numbers) = channel();
+        let path = far.clone();
+        let sender = std::thread::spawn(move || send(path, &numbers));
+        let (over, counted) = (is_over.clone(), done.clone());
+        let taker = std::thread::spawn(move || {
             let near = toe(near, 16 << 20);
             let listener = near.listen(SocketAddr::from((NEAR, PORT)), 8).unwrap();
             while !over.load(SeqCst) {
-                transfer(&near, &listener, path.clone(), counted.load(SeqCst));
+                let number = counted.load(SeqCst);
+                begin.send(number).unwrap();
+                take(&near, &listener, number);
                 counted.fetch_add(1, SeqCst);
             }
         });
         let over = is_over.clone();
         let sink = std::thread::spawn(move || sink(far, &over));
-        let good = Good { is_over, done, threads: vec![transfers, sink] };
+        let good = Good { is_over, done, threads: vec![sender, taker, sink] };
         good.goes_on();
         good
     }

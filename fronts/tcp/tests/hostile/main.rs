@@ -19,7 +19,7 @@ use attacks::attack;
 use good::Good;
 use rustix::process::{Resource, Rlimit, prlimit};
 use wave_front_tcp::SPANS_MAX;
-use wave_posix::Toe;
+use wave_posix::{Options, Toe};
 
 /// Does nothing in the test program itself: it is what the processes run that the tests start ([`agent::start`]).
 #[test]
@@ -132,7 +132,8 @@ fn programs_that_say_nothing_keep_nobody_waiting() {
     let good = Good::start(&agent);
     let mut silent = attack(&agent, "silence");
     attacks::said(&mut silent, "holds");
-    drop(Toe::connect(agent.near()).unwrap());
+    let options = Options { patience: agent::PATIENCE, ..Options::default() };
+    drop(Toe::connect_with(agent.near(), &options).unwrap());
     silent.kill().unwrap();
     silent.wait().unwrap();
     good.finish();
@@ -168,7 +169,8 @@ fn an_agent_without_descriptors_goes_on_and_takes_programs_in_again() {
     };
     set(3);
     let path = agent.near();
-    let late = std::thread::spawn(move || Toe::connect(path).map(drop));
+    let options = Options { patience: agent::PATIENCE, ..Options::default() };
+    let late = std::thread::spawn(move || Toe::connect_with(path, &options).map(drop));
     wait_for("the agent has no descriptor", || agent.has_none_left());
     set(420);
     late.join().unwrap().unwrap();

@@ -6,7 +6,7 @@ use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
 use super::rtt::{MAX, RoundTrip};
 use super::shares::Kind;
 use super::time_wait::{LASTS, Over};
-use super::{CLOSED_PER_POLL, Output, Stack};
+use super::{CLOSED_PER_POLL, Stack};
 use crate::congestion::{Congestion, Heard};
 use crate::context::{ContextId, Event, Filled, Moved, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
@@ -653,7 +653,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
         if !self.connections.iter().flatten().any(|one| one.context.process == process) {
             self.lingering.swap_remove(at);
-            self.out.push_back(Output::Released(process));
+            self.released.push(process);
         }
     }
 }

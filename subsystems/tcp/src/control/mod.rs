@@ -10,6 +10,7 @@ mod ecn;
 mod errors;
 mod frames;
 mod handshake;
+mod memory;
 mod neighbours;
 mod options;
 mod ports;
@@ -29,6 +30,7 @@ use wave_core::clock::Nanos;
 use wave_core::waiting::Heap;
 
 pub use address::{Address, Ipv6Home};
+pub use memory::PayloadMemory;
 pub use secrets::Secrets;
 pub use shares::{Owner, Shares};
 pub use show::{Shown, State};
@@ -85,26 +87,6 @@ pub enum Output<F> {
     Event(ContextId, Event),
     /// Nothing names this process's memory any more.
     Released(u16),
-}
-
-/// A host's payload memory, as far as the control plane looks at it.
-pub trait PayloadMemory {
-    /// Its length in bytes.
-    fn bytes(&self) -> u64;
-
-    /// Whether the host has memory at these bytes, which the stack may use from then on. They lie within it.
-    fn holds(&mut self, at: u64, bytes: u32) -> bool;
-}
-
-/// A memory of so many bytes that are all there, as simulations have it.
-impl PayloadMemory for u64 {
-    fn bytes(&self) -> u64 {
-        *self
-    }
-
-    fn holds(&mut self, _at: u64, _bytes: u32) -> bool {
-        true
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -213,6 +195,8 @@ pub struct Stack<F, D> {
     lingering: Vec<u16>,
     /// Those connections.
     orphans: u32,
+    /// Processes of which nothing is left but, perhaps, requests on their way.
+    released: Vec<u16>,
     packets: VecDeque<Packet<F>>,
     requests: VecDeque<(ContextId, Moved)>,
     effects: VecDeque<Effect<F>>,
@@ -246,6 +230,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             gone: VecDeque::new(),
             lingering: Vec::new(),
             orphans: 0,
+            released: Vec::new(),
             packets: VecDeque::with_capacity(WAITING_MAX),
             requests: VecDeque::with_capacity(WAITING_MAX),
             effects: VecDeque::with_capacity(WAITING_MAX),
@@ -439,10 +424,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let has_left = self.let_leave(now);
         // Asked only now, since what the control plane has just commanded is work, too.
         let data_next = self.data.poll(now, 0, &mut self.effects);
+        // The next process of this number must not be taken for the one that wrote them.
+        if self.requests.is_empty() && data_next.is_none_or(|at| at > now) {
+            self.out.extend(self.released.drain(..).map(Output::Released));
+        }
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
             || !self.requests.is_empty()
             || has_left
+            || !self.released.is_empty()
             || !self.gone.is_empty();
         let timer = self.timers.first().map(|(at, _)| Nanos(at));
         [data_next, timer, is_busy.then_some(now)].into_iter().flatten().min()

@@ -174,3 +174,28 @@ fn a_connection_whose_program_has_gone_ends_though_its_peer_takes_a_byte_now_and
     assert!(peer.now.since(start) >= Nanos(9 * MINUTE.0), "it did not have its time");
     assert_eq!(peer.machine.stack.counters().orphans_reset, 1);
 }
+
+/// Otherwise the next process of the number would be taken for the one that wrote it.
+#[test]
+fn a_number_is_free_only_after_the_last_request_of_its_process() {
+    let mut peer = Peer::accepted();
+    let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
+    let gone = ContextId { process: CONTEXT.process + 1, context: 0 };
+    let (written, read, is_finished, is_eager, filled) = (1, 0, false, false, Filled::default());
+    let moved = Moved { flow, written, read, is_finished, is_eager, filled };
+    let stack = &mut peer.machine.stack;
+    stack.request(peer.now, gone, Request::Moved(moved), 0_u64);
+    stack.leave(gone.process);
+    let mut out = std::collections::VecDeque::new();
+    for _ in 0..8 {
+        stack.poll(peer.now, 0, &mut out);
+    }
+    let is_released = |out: &std::collections::VecDeque<_>| {
+        out.iter().any(|output| matches!(output, wave_tcp::control::Output::Released(_)))
+    };
+    assert!(!is_released(&out), "its request is still on its way");
+    for _ in 0..8 {
+        stack.poll(peer.now, 64, &mut out);
+    }
+    assert!(is_released(&out));
+}
