@@ -24,7 +24,7 @@ pub struct Call<'a> {
     pub idempotent: bool,
     /// Expected time of work; 0 if unknown.
     pub work: Duration,
-    /// Message of the request, at most [`MESSAGE_MAX`](crate::wire::MESSAGE_MAX) bytes.
+    /// Message of the request, at most [`MESSAGE_MAX`] bytes.
     pub message: &'a [u8],
 }
 
