@@ -17,9 +17,10 @@ use wave_core::clock::Nanos;
 use wave_core::policy::Progress;
 use wave_front_tcp::{
     Captures, Door, DoorOptions, EVENTS_MAX, Inquiries, PROCESSES_MAX, SPANS_MAX, TcpFront,
-    TcpOptions,
+    TcpOptions, Traces,
 };
 use wave_posix::Toe;
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
 use wave_wires::{Adversity, Counters, Frame, Memory, Offload, RawPart, Sent, Wire};
 
@@ -221,10 +222,12 @@ fn serve(folder: &Path, descriptors: u64) {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         let inquiries = Inquiries::beside(&path).unwrap();
         let captures = Captures::beside(&path, "test").unwrap();
+        let traces = Traces::beside(&path).unwrap();
         let (prefix, gateway, v6, seat) = (24, None, None, Seat::Shared);
-        let options = TcpOptions { ip, prefix, gateway, v6, bounds, seat };
+        let congestion = Algorithm::default();
+        let options = TcpOptions { ip, prefix, gateway, v6, bounds, congestion, seat };
         let cable = Cable { memory, start };
-        TcpFront::<Cable>::new(cable, door, inquiries, captures, &options).unwrap()
+        TcpFront::<Cable>::new(cable, door, inquiries, captures, traces, &options).unwrap()
     };
     let mut fronts = [front("near", NEAR, BOUNDS, near), front("far", FAR, FAR_BOUNDS, far)];
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711)).unwrap();

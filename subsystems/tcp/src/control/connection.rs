@@ -1,17 +1,16 @@
-//! Established connections: timers, congestion, and closing in every state (RFC 9293, 3.6; RFC 6298).
+//! Established connections: timers and congestion (RFC 9293, 3.8; RFC 6298).
+
+mod leaving;
 
 use wave_core::clock::Nanos;
 
+use super::Stack;
 use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
 use super::rtt::{MAX, RoundTrip};
-use super::shares::Kind;
-use super::time_wait::{LASTS, Over};
-use super::{CLOSED_PER_POLL, Stack};
 use crate::congestion::{Congestion, Heard};
-use crate::context::{ContextId, Event, Filled, Moved, Reason, SocketOptions};
+use crate::context::{ContextId, Filled, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
 use crate::packet::MacAddress;
-use crate::seq::seq_of;
 use crate::trace::Point;
 
 /// Timeouts in a row after which a peer is given up (Linux's tcp_retries2).
@@ -481,179 +480,5 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(connection) = self.connection(flow) else { return };
         let at = connection.not_after_limit(timer, now + Nanos(wait));
         self.timer(flow, timer, Some(at));
-    }
-
-    /// The host reads no more, and has said all that it wants to say.
-    pub(super) fn close(&mut self, now: Nanos, from: ContextId, flow: FlowId) {
-        let Some(connection) = self.connection(flow) else { return };
-        if connection.context.process != from.process || connection.closed_at.is_some() {
-            return;
-        }
-        let Some(state) = self.data.inspect(flow) else { return };
-        let received = state.receiving.received;
-        let Some(connection) = self.connection(flow) else { return };
-        connection.closed_at = Some(received);
-        if received > state.receiving.read.max(connection.read_said) {
-            return self.reset(now, flow, Reason::Reset);
-        }
-        self.look_again(now, flow, &state);
-    }
-
-    /// Both streams may have ended before the host closed.
-    fn look_again(&mut self, now: Nanos, flow: FlowId, state: &Established) {
-        let Some(connection) = self.connection(flow) else { return };
-        if state.sending.fin != Fin::Acknowledged {
-            return;
-        }
-        if connection.fin_received {
-            self.end(now, flow);
-        } else {
-            self.timer(flow, Timer::FinWait, Some(now + FIN_WAIT));
-        }
-    }
-
-    /// The host resets a connection.
-    pub(super) fn abort(&mut self, from: ContextId, flow: FlowId) {
-        let Some(connection) = self.connection(flow) else { return };
-        if connection.context.process == from.process {
-            self.reset(Nanos(0), flow, Reason::Reset);
-        }
-    }
-
-    /// Tells the peer that the connection is gone, and lets it leave.
-    pub(super) fn reset(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
-        self.data.command(now, flow, Command::Abort);
-        // Nothing precedes the reset: no FIN of a close that finds data unread.
-        self.data.freeze(flow);
-        self.lose(flow, reason);
-    }
-
-    /// The connection is gone, and the peer knows.
-    pub(super) fn lose(&mut self, flow: FlowId, reason: Reason) {
-        let Some(connection) = self.connection(flow) else { return };
-        if connection.leaving.is_some() {
-            return;
-        }
-        // Whoever closed it hears only that it is over.
-        connection.leaving = Some(match connection.closed_at {
-            Some(_) => Leaving::Closed { remembers: false },
-            None => Leaving::Failed(reason),
-        });
-        self.counters.resets += 1;
-        self.timer(flow, Timer::None, None);
-        self.leaving.push_back(flow);
-    }
-
-    /// Both streams have ended, or the peer was waited for long enough.
-    fn end(&mut self, _now: Nanos, flow: FlowId) {
-        let Some(connection) = self.connection(flow) else { return };
-        if connection.leaving.is_some() {
-            return;
-        }
-        let remembers = !connection.is_passive && connection.fin_received;
-        connection.leaving = Some(Leaving::Closed { remembers });
-        self.data.freeze(flow);
-        self.timer(flow, Timer::None, None);
-        self.leaving.push_back(flow);
-    }
-
-    /// Lets flows go of which nothing is on its way. Returns whether one has gone.
-    pub(super) fn let_leave(&mut self, now: Nanos) -> bool {
-        let mut has_left = false;
-        for _ in 0..self.leaving.len() {
-            let Some(flow) = self.leaving.pop_front() else { break };
-            let Some(state) = self.data.export(flow) else {
-                // A reset is still to be sent, or a copy is under way.
-                if self.data.inspect(flow).is_some() {
-                    self.leaving.push_back(flow);
-                }
-                continue;
-            };
-            has_left = true;
-            let Some(connection) = self.connections[flow.index as usize].take() else { continue };
-            let Connection { context, socket, leaving, orphan_until, .. } = connection;
-            self.give_share(context.process, Kind::Connection);
-            self.orphans -= u32::from(orphan_until.is_some());
-            let has_failed = matches!(leaving, Some(Leaving::Failed(_)));
-            self.trace.put(now, Point::Leaves, Some(flow), [has_failed.into(), 0]);
-            let event = match leaving {
-                Some(Leaving::Failed(reason)) => Event::Failed { socket, reason },
-                Some(Leaving::Closed { remembers: true }) => {
-                    self.trace.put(now, Point::TimeWait, Some(flow), [0; 2]);
-                    self.remember(now, &state);
-                    Event::Closed { socket }
-                }
-                _ => Event::Closed { socket },
-            };
-            self.tell(context, event);
-            self.release(context.process);
-        }
-        has_left
-    }
-
-    fn remember(&mut self, now: Nanos, state: &Established) {
-        let Established { sending, receiving, timestamps, .. } = state;
-        let over = Over {
-            until: now + LASTS,
-            seq: seq_of(sending.base, sending.written + 1),
-            expected: seq_of(receiving.base, receiving.received + 1),
-            recent: timestamps.map(|stamps| stamps.recent),
-            offset: timestamps.map_or(0, |stamps| stamps.offset),
-            mac: state.peer_mac,
-            answered_at: None,
-        };
-        self.time_wait.insert(state.tuple, over);
-    }
-
-    /// Closes connections of processes that have gone, some in each poll.
-    pub(super) fn close_for_the_gone(&mut self, now: Nanos) {
-        let Some((process, from)) = self.gone.pop_front() else { return };
-        let to = (from + CLOSED_PER_POLL).min(self.bounds.flows);
-        for index in from..to {
-            let Some(connection) = &mut self.connections[index as usize] else { continue };
-            if connection.context.process != process || connection.orphan_until.is_some() {
-                continue;
-            }
-            connection.orphan_until = Some(now + ORPHAN_LASTS);
-            self.orphans += 1;
-            let Connection { flow, context, closed_at, read_said, written_said, .. } = *connection;
-            let Some(state) = self.data.inspect(flow) else { continue };
-            let Established { sending, receiving, .. } = state;
-            if closed_at.is_none() && receiving.received > receiving.read.max(read_said) {
-                self.reset(now, flow, Reason::Reset);
-                continue;
-            }
-            if self.orphans > (self.bounds.flows / ORPHANS_ONE_OF).max(1) {
-                self.counters.orphans_reset += 1;
-                self.reset(now, flow, Reason::Reset);
-                continue;
-            }
-            let written = sending.written.max(written_said);
-            let read = receiving.read.max(read_said);
-            let (is_finished, is_eager, filled) = (true, state.is_eager, Filled::default());
-            let finish = Moved { flow, written, read, is_finished, is_eager, filled };
-            self.requests.push_back((context, finish));
-            if closed_at.is_none() {
-                if let Some(connection) = self.connection(flow) {
-                    connection.closed_at = Some(receiving.received);
-                }
-                self.look_again(now, flow, &state);
-            }
-        }
-        if to < self.bounds.flows {
-            self.gone.push_front((process, to));
-        } else {
-            self.lingering.push(process);
-            self.release(process);
-        }
-    }
-
-    /// Says that nothing of a process that has gone is left, if that is so.
-    fn release(&mut self, process: u16) {
-        let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
-        if !self.connections.iter().flatten().any(|one| one.context.process == process) {
-            self.lingering.swap_remove(at);
-            self.released.push(process);
-        }
     }
 }

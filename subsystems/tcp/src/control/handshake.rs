@@ -1,5 +1,6 @@
 //! Connections that are not there yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
 
+mod bounds;
 mod doubt;
 
 use core::net::{IpAddr, SocketAddr};
@@ -22,7 +23,6 @@ use crate::datapath::{
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
-use crate::stages::receive::ANSWER_AFTER;
 use crate::trace::Point;
 
 /// Times that a SYN is sent: the last one after 191 s. It is given up after 255 s (RFC 9293, MUST-23: at least 3 minutes).
@@ -585,26 +585,5 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             None => Event::Connected { socket, flow, local: connection.tuple.local },
         };
         self.tell(context, event);
-    }
-
-    /// Whether a wrong segment of this handshake may be answered: the budget is its own (see `on_established`).
-    fn may_answer_handshake(&mut self, now: Nanos, id: FlowId) -> bool {
-        let Some(handshake) = self.handshakes.get_mut(id) else { return false };
-        let may = handshake.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
-        if may {
-            handshake.answered_at = Some(now);
-        }
-        may
-    }
-
-    /// The oldest handshake of a listener leaves for a newer one.
-    fn drop_oldest(&mut self, at: usize) {
-        while let Some(id) = self.listeners[at].half_open_order.pop_front() {
-            if self.handshakes.get(id).is_some() {
-                self.counters.half_open_replaced += 1;
-                self.counters.attempts_failed += 1;
-                return self.drop_handshake(id);
-            }
-        }
     }
 }

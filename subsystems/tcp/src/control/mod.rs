@@ -10,6 +10,7 @@ mod ecn;
 mod errors;
 mod frames;
 mod handshake;
+mod listeners;
 mod memory;
 mod neighbours;
 mod options;
@@ -24,7 +25,7 @@ mod time_wait;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use wave_core::clock::Nanos;
 use wave_core::waiting::Heap;
@@ -42,8 +43,8 @@ use crate::trace::Trace;
 use crate::tuples::Tuples;
 use connection::Connection;
 use handshake::Handshake;
+use listeners::is_at;
 use neighbours::Neighbours;
-use shares::Kind;
 use time_wait::TimeWait;
 
 /// Packets that wait for the data path, and requests.
@@ -496,117 +497,4 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.counters.held_back += u64::from(!may);
         may
     }
-
-    fn listen(&mut self, from: ContextId, name: u32, local: SocketAddr, backlog: u16) {
-        let is_ours = self.address.all().any(|own| covers(local.ip(), own));
-        let is_taken = |port: u16| {
-            self.address.all().any(|own| {
-                covers(local.ip(), own) && self.listener_at(SocketAddr::new(own, port)).is_some()
-            })
-        };
-        let port = match local.port() {
-            0 => secrets::PORTS.clone().rev().find(|port| !is_taken(*port)),
-            port => Some(port),
-        };
-        let is_named = self
-            .listeners
-            .iter()
-            .any(|other| (other.context.process, other.name) == (from.process, name));
-        let refused = match port {
-            _ if !is_ours => Some(Reason::AddressNotAvailable),
-            _ if is_named => Some(Reason::Invalid),
-            _ if self.listeners.len() >= self.bounds.listeners as usize => Some(Reason::NoRoom),
-            None => Some(Reason::AddressNotAvailable),
-            Some(port) if is_taken(port) => Some(Reason::AddressInUse),
-            Some(_) if !self.has_room(from.process, Kind::Listener) => {
-                self.counters.beyond_share += 1;
-                Some(Reason::TooMany)
-            }
-            Some(port) => self.may_have_port(from.process, port).err(),
-        };
-        if let Some(reason) = refused {
-            return self.tell(from, Event::NotListening { listener: name, reason });
-        }
-        let port = port.unwrap_or_default();
-        self.take_share(from.process, Kind::Listener);
-        self.listeners.push(Listener {
-            context: from,
-            name,
-            local: SocketAddr::new(local.ip(), port),
-            backlog,
-            slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
-            half_open: 0,
-            half_open_order: VecDeque::with_capacity(2 * self.half_open_max(backlog) as usize + 1),
-        });
-        let local = self.told(SocketAddr::new(local.ip(), port));
-        self.tell(from, Event::Listening { listener: name, local });
-    }
-
-    /// Most handshakes of a listener: a flood of one port leaves room to others.
-    fn half_open_max(&self, backlog: u16) -> u32 {
-        u32::from(backlog).clamp(1, (self.bounds.handshakes / 2).max(1))
-    }
-
-    /// A listener's end as its host sees it: the agent's address, where only one is meant.
-    fn told(&self, local: SocketAddr) -> SocketAddr {
-        let mut meant = self.address.all().filter(|own| covers(local.ip(), *own));
-        match (meant.next(), meant.next()) {
-            (Some(own), None) => SocketAddr::new(own, local.port()),
-            _ => local,
-        }
-    }
-
-    fn listener_of(&self, from: ContextId, name: u32) -> Option<usize> {
-        self.listeners
-            .iter()
-            .position(|one| one.context.process == from.process && one.name == name)
-    }
-
-    fn take_slot(&mut self, from: ContextId, name: u32, slot: Slot) -> Option<Reason> {
-        let Some(at) = self.listener_of(from, name) else { return Some(Reason::Invalid) };
-        let most = self.bounds.slots as usize;
-        let listener = &mut self.listeners[at];
-        if listener.slots.len() >= most {
-            return Some(Reason::NoRoom);
-        }
-        // Events go to whoever offers room: the thread that accepts.
-        listener.context = from;
-        listener.slots.push_back(slot);
-        None
-    }
-
-    fn unlisten(&mut self, from: ContextId, name: u32) {
-        if let Some(at) = self.listener_of(from, name) {
-            self.drop_listener(at, true);
-        }
-    }
-
-    fn drop_listener(&mut self, at: usize, tells: bool) {
-        let Listener { context, local, slots, .. } = self.listeners.swap_remove(at);
-        self.give_share(context.process, Kind::Listener);
-        let waiting: Vec<FlowId> = self
-            .handshakes
-            .iter()
-            .filter(|(_, tuple, handshake)| handshake.is_passive() && is_at(local, tuple.local))
-            .map(|(id, _, _)| id)
-            .collect();
-        for id in waiting {
-            self.drop_handshake(id);
-        }
-        if tells {
-            for slot in slots {
-                self.tell(context, Event::Unused { socket: slot.socket });
-            }
-        }
-    }
-}
-
-/// Whether a listener at an address takes what comes for the agent's address `own`: an unspecified one of IPv6 means both families.
-fn covers(local: IpAddr, own: IpAddr) -> bool {
-    local == own || (local.is_unspecified() && (local.is_ipv6() || own.is_ipv4()))
-}
-
-/// Whether a listener takes what comes for this end of the agent's.
-fn is_at(listener: SocketAddr, own: SocketAddr) -> bool {
-    listener.port() == own.port() && covers(listener.ip(), own.ip())
 }

@@ -1,0 +1,125 @@
+//! Listeners: who has which port, and the slots that a host offers for connections to come.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use super::shares::Kind;
+use super::{Listener, Slot, Stack, secrets};
+use crate::context::{ContextId, Event, Reason};
+use crate::datapath::{Datapath, FlowId};
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    pub(super) fn listen(&mut self, from: ContextId, name: u32, local: SocketAddr, backlog: u16) {
+        let is_ours = self.address.all().any(|own| covers(local.ip(), own));
+        let is_taken = |port: u16| {
+            self.address.all().any(|own| {
+                covers(local.ip(), own) && self.listener_at(SocketAddr::new(own, port)).is_some()
+            })
+        };
+        let port = match local.port() {
+            0 => secrets::PORTS.clone().rev().find(|port| !is_taken(*port)),
+            port => Some(port),
+        };
+        let is_named = self
+            .listeners
+            .iter()
+            .any(|other| (other.context.process, other.name) == (from.process, name));
+        let refused = match port {
+            _ if !is_ours => Some(Reason::AddressNotAvailable),
+            _ if is_named => Some(Reason::Invalid),
+            _ if self.listeners.len() >= self.bounds.listeners as usize => Some(Reason::NoRoom),
+            None => Some(Reason::AddressNotAvailable),
+            Some(port) if is_taken(port) => Some(Reason::AddressInUse),
+            Some(_) if !self.has_room(from.process, Kind::Listener) => {
+                self.counters.beyond_share += 1;
+                Some(Reason::TooMany)
+            }
+            Some(port) => self.may_have_port(from.process, port).err(),
+        };
+        if let Some(reason) = refused {
+            return self.tell(from, Event::NotListening { listener: name, reason });
+        }
+        let port = port.unwrap_or_default();
+        self.take_share(from.process, Kind::Listener);
+        self.listeners.push(Listener {
+            context: from,
+            name,
+            local: SocketAddr::new(local.ip(), port),
+            backlog,
+            slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
+            half_open: 0,
+            half_open_order: VecDeque::with_capacity(2 * self.half_open_max(backlog) as usize + 1),
+        });
+        let local = self.told(SocketAddr::new(local.ip(), port));
+        self.tell(from, Event::Listening { listener: name, local });
+    }
+
+    /// Most handshakes of a listener: a flood of one port leaves room to others.
+    pub(super) fn half_open_max(&self, backlog: u16) -> u32 {
+        u32::from(backlog).clamp(1, (self.bounds.handshakes / 2).max(1))
+    }
+
+    /// A listener's end as its host sees it: the agent's address, where only one is meant.
+    pub(super) fn told(&self, local: SocketAddr) -> SocketAddr {
+        let mut meant = self.address.all().filter(|own| covers(local.ip(), *own));
+        match (meant.next(), meant.next()) {
+            (Some(own), None) => SocketAddr::new(own, local.port()),
+            _ => local,
+        }
+    }
+
+    pub(super) fn listener_of(&self, from: ContextId, name: u32) -> Option<usize> {
+        self.listeners
+            .iter()
+            .position(|one| one.context.process == from.process && one.name == name)
+    }
+
+    pub(super) fn take_slot(&mut self, from: ContextId, name: u32, slot: Slot) -> Option<Reason> {
+        let Some(at) = self.listener_of(from, name) else { return Some(Reason::Invalid) };
+        let most = self.bounds.slots as usize;
+        let listener = &mut self.listeners[at];
+        if listener.slots.len() >= most {
+            return Some(Reason::NoRoom);
+        }
+        // Events go to whoever offers room: the thread that accepts.
+        listener.context = from;
+        listener.slots.push_back(slot);
+        None
+    }
+
+    pub(super) fn unlisten(&mut self, from: ContextId, name: u32) {
+        if let Some(at) = self.listener_of(from, name) {
+            self.drop_listener(at, true);
+        }
+    }
+
+    pub(super) fn drop_listener(&mut self, at: usize, tells: bool) {
+        let Listener { context, local, slots, .. } = self.listeners.swap_remove(at);
+        self.give_share(context.process, Kind::Listener);
+        let waiting: Vec<FlowId> = self
+            .handshakes
+            .iter()
+            .filter(|(_, tuple, handshake)| handshake.is_passive() && is_at(local, tuple.local))
+            .map(|(id, _, _)| id)
+            .collect();
+        for id in waiting {
+            self.drop_handshake(id);
+        }
+        if tells {
+            for slot in slots {
+                self.tell(context, Event::Unused { socket: slot.socket });
+            }
+        }
+    }
+}
+
+/// Whether a listener at an address takes what comes for the agent's address `own`: an unspecified one of IPv6 means both families.
+pub(super) fn covers(local: IpAddr, own: IpAddr) -> bool {
+    local == own || (local.is_unspecified() && (local.is_ipv6() || own.is_ipv4()))
+}
+
+/// Whether a listener takes what comes for this end of the agent's.
+pub(super) fn is_at(listener: SocketAddr, own: SocketAddr) -> bool {
+    listener.port() == own.port() && covers(listener.ip(), own.ip())
+}
