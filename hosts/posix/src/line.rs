@@ -203,6 +203,11 @@ impl Line {
         self.hung_up()
     }
 
+    /// Every descriptor of the line, for a process that must not keep them: a child after fork(2).
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.connection.as_fd(), self.bell.as_fd(), self.agent_bell.as_fd()]
+    }
+
     /// The bell, to be polled.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
