@@ -3,6 +3,7 @@
 mod capture;
 mod executors;
 mod network;
+mod run;
 mod script;
 mod ss;
 mod up;
@@ -25,6 +26,8 @@ enum What {
     Up(up::UpArgs),
     /// Capture the frames that an agent receives and sends, as tcpdump does.
     Capture(capture::CaptureArgs),
+    /// Run an unmodified program over an agent's TCP.
+    Run(run::RunArgs),
     /// Show the connections and counters of a running agent.
     Ss(ss::SsArgs),
     /// Compare the executors of the data path: one core, threads, virtual time.
@@ -37,6 +40,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
     let done = match &args.what {
         What::Up(args) => up::up(args),
         What::Capture(args) => capture::capture(args),
+        What::Run(args) => run::run(args),
         What::Ss(args) => ss::ss(args),
         What::Executors(args) => executors::executors(args),
         What::Script(args) => return script::script(args),
