@@ -22,7 +22,7 @@ setup:
 
 build: setup
 	@echo "building $(WAVE), optimized: about eight minutes of CPU time the first time"
-	cargo build --release --locked --package wave
+	cargo build --release --locked --package wave --package wave-preload
 
 # Exit code 4: other processes disturbed the run, so it has no result.
 demo: build

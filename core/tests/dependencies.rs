@@ -6,7 +6,8 @@ use std::fs;
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Crates that may contain `unsafe`.
-const UNSAFE: &[&str] = &["links", "wires", "hosts/user", "hosts/c", "hosts/linux", "workloads"];
+const UNSAFE: &[&str] =
+    &["links", "wires", "hosts/user", "hosts/c", "hosts/linux", "hosts/preload", "workloads"];
 
 fn metadata() -> Metadata {
     MetadataCommand::new()
@@ -27,6 +28,8 @@ fn may_use(from: &str, to: &str) -> bool {
     match (from, to) {
         // The same host, for programs in C.
         ("hosts/c", "hosts/user") => return true,
+        // The calls of programs over its sockets.
+        ("hosts/preload", "hosts/posix" | "hosts/readiness") => return true,
         // Readiness is the kernel's matter, and nothing of Wave's.
         ("hosts/readiness", _) => return false,
         // No real host.

@@ -27,5 +27,5 @@ pub use any::{AnyBell, AnyDma, AnyPort, AnyWindow, LinkError, LinkSpec};
 pub use costs::Costs;
 pub use doorbell::{EventFd, SocketBell};
 pub use memory::{MapError, Memory};
-pub use payload::{LentPayload, Payload};
+pub use payload::{LentPayload, Payload, Populator};
 pub use pci::DeviceBell;

@@ -18,6 +18,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::memory::{
     MapError, PAGE_BYTES, SharedMap, check, check_sealed, check_size, file_size, has_page,
@@ -39,7 +40,7 @@ pub struct OutOfBounds {
 /// A payload memory, mapped into this process. See the module for the rules of access.
 #[derive(Debug)]
 pub struct Payload {
-    map: SharedMap,
+    map: Arc<SharedMap>,
     bytes: u64,
     /// Not [`Sync`] (rule 2).
     _one_thread: PhantomData<Cell<u8>>,
@@ -73,7 +74,7 @@ impl Payload {
         let failed = |source| MapError::System { what: "map", source };
         let length = usize::try_from(bytes)
             .map_err(|_| failed(io::Error::from_raw_os_error(libc::ENOMEM)))?;
-        let map = SharedMap::sparse(fd, length).map_err(failed)?;
+        let map = Arc::new(SharedMap::sparse(fd, length).map_err(failed)?);
         Ok(Payload { map, bytes, _one_thread: PhantomData })
     }
 
@@ -91,23 +92,17 @@ impl Payload {
         self.bytes
     }
 
-    /// Gives all pages of the `bytes` bytes at `at` memory, of this process's: what an agent touches before is the agent's.
+    /// A handle that populates this memory, from any thread, without access to what is in it.
+    pub fn populator(&self) -> Populator {
+        Populator { map: Arc::clone(&self.map), bytes: self.bytes }
+    }
+
+    /// See [`Populator::populate`].
     ///
     /// # Errors
-    /// `ENOMEM` and others: there is no memory. `EINVAL`: not all of them lie within this one.
+    /// As [`Populator::populate`].
     pub fn populate(&self, at: u64, bytes: u32) -> io::Result<()> {
-        // Of Linux 5.14.
-        const MADV_POPULATE_WRITE: libc::c_int = 23;
-        let end = at.checked_add(bytes.into()).filter(|end| *end <= self.bytes);
-        let (start, end) = end
-            .map(|end| (at & !(PAGE_BYTES - 1), end))
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: from the beginning of the page in which byte `at` lies to at most the end of the mapping; contents do not change.
-        let populated = unsafe {
-            let first = self.map.base().as_ptr().add(start as usize);
-            libc::madvise(first.cast(), (end - start) as usize, MADV_POPULATE_WRITE)
-        };
-        check(populated).map(|_| ())
+        self.populator().populate(at, bytes)
     }
 
     /// Copies `from` to offset `at`.
@@ -143,6 +138,34 @@ impl Payload {
         // SAFETY: `at` is at most `self.bytes`, the length of the mapping.
         let start = unsafe { self.map.base().add(at as usize) };
         Ok(Part { start, bytes, _memory: PhantomData })
+    }
+}
+
+/// Gives pages of a [`Payload`] memory.
+#[derive(Clone, Debug)]
+pub struct Populator {
+    map: Arc<SharedMap>,
+    bytes: u64,
+}
+
+impl Populator {
+    /// Gives all pages of the `bytes` bytes at `at` memory, of this process's: what an agent touches before is the agent's.
+    ///
+    /// # Errors
+    /// `ENOMEM` and others: there is no memory. `EINVAL`: not all of them lie within this one.
+    pub fn populate(&self, at: u64, bytes: u32) -> io::Result<()> {
+        // Of Linux 5.14.
+        const MADV_POPULATE_WRITE: libc::c_int = 23;
+        let end = at.checked_add(bytes.into()).filter(|end| *end <= self.bytes);
+        let (start, end) = end
+            .map(|end| (at & !(PAGE_BYTES - 1), end))
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: from the beginning of the page in which byte `at` lies to at most the end of the mapping; contents do not change.
+        let populated = unsafe {
+            let first = self.map.base().as_ptr().add(start as usize);
+            libc::madvise(first.cast(), (end - start) as usize, MADV_POPULATE_WRITE)
+        };
+        check(populated).map(|_| ())
     }
 }
 

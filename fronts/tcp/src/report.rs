@@ -24,6 +24,7 @@ pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
     let address = stack.address();
     json!({
         "address": format!("{}/{}", address.ip, address.prefix),
+        "address6": address.v6.map(|home| format!("{}/{}", home.ip, home.prefix)),
         "mtu": address.mtu,
         "congestion": stack.congestion().name(),
         "sockets": sockets,

@@ -300,12 +300,16 @@ impl<Q: Queues> Context<Q> {
 
     /// Asks for a connection; `None` if there is no memory for its rings.
     pub fn connect(&mut self, remote: SocketAddr) -> Option<u32> {
+        self.connect_from(0, remote)
+    }
+
+    /// As [`Context::connect`], from this port; 0 is any.
+    pub fn connect_from(&mut self, local_port: u16, remote: SocketAddr) -> Option<u32> {
         let unknown = SocketAddr::new([0, 0, 0, 0].into(), 0);
         let socket = self.insert(Phase::Connecting, unknown, remote)?;
         let Socket { receiving, sending, is_accepted, .. } = self.socket(socket);
         *is_accepted = true;
         let (receive, send, filled) = (receiving.ring, sending.ring, receiving.filled);
-        let local_port = 0;
         let connect = Request::Connect { socket, remote, local_port, receive, send, filled };
         self.outbox.push_back(connect);
         Some(socket)
@@ -365,10 +369,10 @@ impl<Q: Queues> Context<Q> {
         Some(Err(io::Error::from_raw_os_error(errno)))
     }
 
-    /// Whether [`Context::accept`] would not wait.
-    pub fn is_acceptable(&mut self, listener: u32) -> bool {
+    /// Calls of [`Context::accept`] that would not wait: an error counts as one.
+    pub fn acceptable(&mut self, listener: u32) -> usize {
         let listening = self.listener(listener);
-        !listening.accepted.is_empty() || listening.error.is_some()
+        listening.accepted.len() + usize::from(listening.error.is_some())
     }
 
     /// Whether a connection that was asked for is there, once that is known.

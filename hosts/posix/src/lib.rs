@@ -34,7 +34,7 @@ mod zero_copy;
 
 pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
 pub use context::Context;
-pub use line::{Fault, Queues, ToeError};
+pub use line::{Fault, Line, Queues, ToeError, Woken};
 pub use listener::Listener;
 pub use socket::{FIRST_FILL, Phase, Receiving, Sending, Socket};
 pub use stream::{Readiness, Stream};

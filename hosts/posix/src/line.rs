@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use wave_core::park::ParkWord;
 use wave_core::queue::PushError;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Offer, SocketError};
-use wave_links::{AnyPort, LinkSpec, Memory, Payload, SocketBell};
+use wave_links::{AnyPort, LinkSpec, Memory, Payload, Populator, SocketBell};
 use wave_tcp::context::{Event, Request, window};
 
 /// Why a program has no agent.
@@ -103,7 +102,7 @@ pub struct Line {
     /// Rung by the agent where it finds this context parked.
     bell: SocketBell,
     agent_bell: SocketBell,
-    payload: Rc<Payload>,
+    populator: Populator,
     /// When the connection was looked at.
     looked: Instant,
 }
@@ -117,7 +116,7 @@ impl Line {
     pub fn connect(
         path: &Path,
         users: &[u32],
-        (payload, file): (Rc<Payload>, BorrowedFd<'_>),
+        (payload, file): (&Payload, BorrowedFd<'_>),
         patience: Duration,
     ) -> Result<Line, ToeError> {
         let start = Instant::now();
@@ -153,9 +152,18 @@ impl Line {
         drop((bell_of_agent, agents_end));
         let requests = Sender::new(&layout.messages[0], Side::Host);
         let events = Receiver::new(&layout.decisions[0], Side::Host);
-        let looked = Instant::now();
-        let line =
-            Line { connection, layout, port, requests, events, bell, agent_bell, payload, looked };
+        let (looked, populator) = (Instant::now(), payload.populator());
+        let line = Line {
+            connection,
+            layout,
+            port,
+            requests,
+            events,
+            bell,
+            agent_bell,
+            populator,
+            looked,
+        };
         line.await_announcement(patience)?;
         Ok(line)
     }
@@ -226,6 +234,11 @@ impl Line {
         self.hung_up()
     }
 
+    /// Every descriptor of the line, for a process that must not keep them: a child after fork(2).
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.connection.as_fd(), self.bell.as_fd(), self.agent_bell.as_fd()]
+    }
+
     /// The bell, to be polled.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
@@ -259,7 +272,7 @@ impl Queues for Line {
     }
 
     fn populate(&mut self, at: u64, bytes: u32) -> io::Result<()> {
-        self.payload.populate(at, bytes)
+        self.populator.populate(at, bytes)
     }
 }
 

@@ -52,7 +52,7 @@ impl Listener {
 
     /// Whether [`Listener::accept`] would not wait, by what the agent has said so far ([`Toe::poll_ready`]).
     pub fn is_ready(&self) -> bool {
-        self.toe.inner.context.borrow_mut().is_acceptable(self.name)
+        self.toe.inner.context.borrow_mut().acceptable(self.name) > 0
     }
 }
 

@@ -209,6 +209,11 @@ impl Receiving {
         self.received - self.read
     }
 
+    /// Whether the peer's stream ends at `received`.
+    pub fn has_end(&self) -> bool {
+        self.is_finished
+    }
+
     /// Whether all was read that will ever come.
     pub fn is_at_end(&self) -> bool {
         self.is_finished && self.available() == 0

@@ -92,9 +92,8 @@ impl Toe {
             return Err(ToeError::Rings { receive_bytes, send_bytes, payload_bytes });
         }
         let (payload, file): (Payload, OwnedFd) = create_payload(payload_bytes)?;
-        let payload = Rc::new(payload);
         let users = &options.agent_users;
-        let lent = (payload.clone(), file.as_fd());
+        let lent = (&payload, file.as_fd());
         let line = Line::connect(path.as_ref(), users, lent, options.patience)?;
         // Its own descriptor, so that it can be polled while the context is in use.
         let bell = line.bell().try_clone_to_owned()?;
@@ -253,7 +252,7 @@ impl fmt::Debug for Toe {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) context: RefCell<Context<Line>>,
-    pub(crate) payload: Rc<Payload>,
+    pub(crate) payload: Payload,
     bell: OwnedFd,
 }
 

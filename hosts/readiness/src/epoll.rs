@@ -86,6 +86,13 @@ impl Epoll {
         }
     }
 
+    /// As [`Epoll::new`], over an epoll that may have descriptors of the kernel's already.
+    pub fn with_interests(kernel: OwnedFd) -> Epoll {
+        let set = Epoll::new(kernel);
+        set.has_kernel.store(true, Ordering::Relaxed);
+        set
+    }
+
     /// `EPOLL_CTL_ADD`. A set that is added is watched until it is deleted again, even if this set is closed before.
     ///
     /// # Errors

@@ -505,7 +505,7 @@ impl Process {
             let context = &mut machine.context;
             let (is_readable, is_writable) = match file.socket {
                 Socket::Fresh { .. } => (false, false),
-                Socket::Listener(name) => (context.is_acceptable(name), false),
+                Socket::Listener(name) => (context.acceptable(name) > 0, false),
                 Socket::Stream(name) => {
                     (context.readable(name).is_some(), context.writable(name).is_some())
                 }

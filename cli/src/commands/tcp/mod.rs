@@ -3,6 +3,7 @@
 mod capture;
 mod executors;
 mod network;
+mod run;
 mod script;
 mod ss;
 mod trace;
@@ -26,6 +27,8 @@ enum What {
     Up(up::UpArgs),
     /// Capture the frames that an agent receives and sends, as tcpdump does.
     Capture(capture::CaptureArgs),
+    /// Run an unmodified program over an agent's TCP.
+    Run(run::RunArgs),
     /// Show the connections and counters of a running agent.
     Ss(ss::SsArgs),
     /// Print what happens in the stages of a running agent's data path, and in its control plane.
@@ -40,6 +43,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
     let done = match &args.what {
         What::Up(args) => up::up(args),
         What::Capture(args) => capture::capture(args),
+        What::Run(args) => run::run(args),
         What::Ss(args) => ss::ss(args),
         What::Trace(args) => trace::trace(args),
         What::Executors(args) => executors::executors(args),

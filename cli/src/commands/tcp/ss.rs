@@ -76,7 +76,8 @@ pub fn ss(args: &SsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ask(door: &std::path::Path) -> Result<Value, Failure> {
+/// What an agent says of itself.
+pub(super) fn ask(door: &std::path::Path) -> Result<Value, Failure> {
     let path = path_of(door);
     let failed = |error: std::io::Error| {
         let path = path.display();

@@ -1,0 +1,453 @@
+//! `wave tcp run`: unmodified programs over an agent's TCP, with Linux's TCP at the other end, in a network of the test's own.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use wave_skip::skip;
+
+/// Long enough for any machine; a test that waits longer has failed.
+const PATIENCE: Duration = Duration::from_secs(120);
+const ATTEMPT: Duration = Duration::from_secs(5);
+const AGENT: [u8; 4] = [10, 77, 0, 2];
+const LINUX: [u8; 4] = [10, 77, 0, 1];
+
+/// Runs a test in an empty network, with its loopback up, or leaves it out.
+fn in_a_network(test: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        return skip("making TAP devices needs root");
+    }
+    if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
+        return skip(format!("/dev/net/tun: {error}"));
+    }
+    if !is_there("ip", "-V") {
+        return skip("ip(8) is not installed: apt-get install iproute2");
+    }
+    library();
+    // What it starts is in that network, too.
+    let thread = thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).map(|()| {
+            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
+            assert!(up.success());
+            test();
+        })
+    });
+    match thread.join() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => skip(format!("a network of the test's own: {error}")),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Builds the library beside `wave`. Cargo builds none for a test of another package.
+fn library() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let profile = Path::new(env!("CARGO_BIN_EXE_wave")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--package", "wave-preload", "--target-dir"]);
+        cargo
+            .arg(profile.parent().unwrap())
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "the library is not built");
+    });
+}
+
+fn is_there(program: &str, argument: &str) -> bool {
+    let mut command = Command::new(program);
+    command.arg(argument).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok()
+}
+
+fn wave() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A process, killed on drop.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An agent that is up.
+struct Up {
+    folder: TempDir,
+    agent: Running,
+}
+
+impl Up {
+    fn new() -> Up {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("toe.sock");
+        let line = "tcp up --tap wavetoe0 --address 10.77.0.2/24 --address fd77::2/64 --socket";
+        let mut child = wave().args(line.split(' ')).arg(&socket).spawn().unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        assert!(first.contains("10.77.0.2"), "{first}: {:?}", child.wait_with_output());
+        Up { folder, agent: Running(child) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `wave tcp run` of a program.
+    fn over(&self, program: &[&str]) -> Command {
+        let mut command = wave();
+        command.args(["tcp", "run", "--socket"]).arg(self.path("toe.sock"));
+        command.arg("--").args(program);
+        command
+    }
+
+    /// Waits until the agent has counted as many, or more. A report may be a little old.
+    fn awaits(&self, counter: &str, count: u64) {
+        let mut ss = wave();
+        ss.args(["tcp", "ss", "--json", "--socket"]).arg(self.path("toe.sock"));
+        within_patience(counter, || {
+            let report: Value = serde_json::from_slice(&ss.output().unwrap().stdout).unwrap();
+            (report["counters"][counter].as_u64() >= Some(count)).then_some(())
+        });
+    }
+}
+
+fn within_patience<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if let Some(found) = look() {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{what} has not happened");
+}
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let what = format!("a connection to {to}");
+    // Linux's own address may come up only after a SYN went out from another one, which nobody answers.
+    let stream = within_patience(&what, || TcpStream::connect_timeout(&to, ATTEMPT).ok());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// A redis-server over the agent or over Linux, at this address.
+fn redis(up: &Up, is_over: bool, address: [u8; 4], port: u16) -> Running {
+    let ip = std::net::Ipv4Addr::from(address).to_string();
+    let (port, folder) = (port.to_string(), up.folder.path().to_str().unwrap());
+    let server = up.path("redis-server");
+    if !server.exists() {
+        let found = REDIS.iter().find(|program| Path::new(program).exists()).unwrap();
+        std::os::unix::fs::symlink(found, &server).unwrap();
+    }
+    let program = [
+        server.to_str().unwrap(),
+        "--bind",
+        &ip,
+        "--port",
+        &port,
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+        "--dir",
+        folder,
+        "--dbfilename",
+        &format!("{port}.rdb"),
+        "--loglevel",
+        "warning",
+    ];
+    let mut command = match is_over {
+        true => up.over(&program),
+        false => {
+            let mut command = Command::new(program[0]);
+            command.args(&program[1..]);
+            command
+        }
+    };
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    Running(child)
+}
+
+/// What redis-cli prints for these lines.
+fn transcript(address: [u8; 4], port: u16, lines: &str) -> Output {
+    let ip = std::net::Ipv4Addr::from(address).to_string();
+    let mut child = Command::new("redis-cli")
+        .args(["-h", &ip, "-p", &port.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// redis-server; Debian's redis-tools have it under another name.
+const REDIS: [&str; 2] = ["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"];
+
+fn has_redis() -> bool {
+    let has_server = REDIS.iter().any(|program| Path::new(program).exists());
+    let is_there = has_server && is_there("redis-cli", "--version");
+    if !is_there {
+        skip("redis is not installed: apt-get install redis-tools");
+    }
+    is_there
+}
+
+#[test]
+fn redis_answers_over_an_agent_as_over_linux() {
+    in_a_network(|| {
+        if !has_redis() {
+            return;
+        }
+        let up = Up::new();
+        let (over, linux) = (redis(&up, true, AGENT, 6379), redis(&up, false, LINUX, 6380));
+        connect(SocketAddr::from((AGENT, 6379)));
+        connect(SocketAddr::from((LINUX, 6380)));
+        let mut lines =
+            String::from("PING\nSET a 1\nINCR a\nAPPEND a x\nINCR a\nGET a\nNONSENSE\n");
+        for at in 0..200 {
+            lines += &format!("SET key{at} {}\nRPUSH list {at} {at}\n", "v".repeat(at * 37 % 5000));
+        }
+        lines += "LRANGE list 0 -1\nMGET key7 key8 key199 none\nSTRLEN key133\nDBSIZE\n";
+        let ours = transcript(AGENT, 6379, &lines);
+        let theirs = transcript(LINUX, 6380, &lines);
+        let bytes = ours.stdout.len();
+        assert!(ours.status.success() && bytes > 5_000, "{bytes} bytes");
+        assert!(ours.stdout == theirs.stdout, "{bytes} bytes, over Linux {}", theirs.stdout.len());
+        // The agent had those bytes.
+        up.awaits("PassiveOpens", 2);
+
+        let ip = "10.77.0.2";
+        if is_there("redis-benchmark", "--version") {
+            for pipeline in ["1", "16"] {
+                let bench = Command::new("redis-benchmark")
+                    .args([
+                        "-h", ip, "-q", "-n", "5000", "-c", "50", "-P", pipeline, "-t", "get,set",
+                    ])
+                    .output()
+                    .unwrap();
+                let said = String::from_utf8_lossy(&bench.stdout);
+                assert!(bench.status.success(), "{bench:?}");
+                assert_eq!(said.matches("requests per second").count(), 2, "{said}");
+            }
+        } else {
+            skip("redis-benchmark is not installed: apt-get install redis-tools");
+        }
+
+        // A child that saves the data leaves the connections alone, and they go on meanwhile.
+        let mut busy = connect(SocketAddr::from((AGENT, 6379)));
+        assert_eq!(transcript(AGENT, 6379, "BGSAVE\n").stdout, b"Background saving started\n");
+        let saved = within_patience("the save", || {
+            busy.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+            let mut pong = [0; 7];
+            busy.read_exact(&mut pong).unwrap();
+            assert_eq!(&pong, b"+PONG\r\n");
+            let about = transcript(AGENT, 6379, "INFO persistence\n").stdout;
+            let about = String::from_utf8(about).unwrap();
+            about.contains("rdb_bgsave_in_progress:0").then_some(about)
+        });
+        assert!(saved.contains("rdb_last_bgsave_status:ok"), "{saved}");
+        assert!(fs::metadata(up.path("6379.rdb")).unwrap().len() > 1_000);
+
+        let saved = transcript(AGENT, 6379, "DBSIZE\n").stdout;
+        // Killed, its connections end, and its port is free.
+        drop(over);
+        let mut rest = Vec::new();
+        let _ = busy.read_to_end(&mut rest);
+        let again = redis(&up, true, AGENT, 6379);
+        connect(SocketAddr::from((AGENT, 6379)));
+        let ours = within_patience("the data to be loaded", || {
+            let size = transcript(AGENT, 6379, "DBSIZE\n").stdout;
+            (!size.starts_with(b"LOADING")).then_some(size)
+        });
+        assert_eq!(ours, saved);
+        drop((again, linux));
+    });
+}
+
+#[test]
+fn a_killed_agent_resets_the_connections_of_a_program() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let mut up = Up::new();
+        let script = up.path("waits.py");
+        let program = "import socket\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             c, _ = s.accept()\n\
+             c.sendall(b'there')\n\
+             try:\n    print(c.recv(10), c.recv(10))\n\
+             except ConnectionResetError as error:\n    print(error.errno)\n\
+             k = socket.create_connection(('127.0.0.1', 7001))\n\
+             print(k.recv(10))\n";
+        fs::write(&script, program).unwrap();
+        let child = up.over(&[python, script.to_str().unwrap()]).spawn().unwrap();
+        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
+        stream.write_all(b"before").unwrap();
+        let mut there = [0; 5];
+        stream.read_exact(&mut there).unwrap();
+        // It has read, or will have: what came is read even after the agent's death.
+        let local = TcpListener::bind("127.0.0.1:7001").unwrap();
+        kill_process(Pid::from_child(&up.agent.0), Signal::KILL).unwrap();
+        up.agent.0.wait().unwrap();
+        // The kernel's sockets go on.
+        local.accept().unwrap().0.write_all(b"local").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, "104\nb'local'\n", "{}", String::from_utf8_lossy(&output.stderr));
+    });
+}
+
+fn python() -> Option<&'static str> {
+    let python = "/usr/bin/python3";
+    let found = Path::new(python).exists().then_some(python);
+    if found.is_none() {
+        skip("Python is not installed: apt-get install python3");
+    }
+    found
+}
+
+/// Serves bytes to whoever connects, each time, until the test ends.
+fn serve_bytes(at: SocketAddr, bytes: Vec<u8>) {
+    let listener = TcpListener::bind(at).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request);
+            let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", bytes.len());
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&bytes));
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = stream.read(&mut request);
+        }
+    });
+}
+
+#[test]
+fn curl_fetches_from_linux_over_an_agent() {
+    in_a_network(|| {
+        if !is_there("curl", "--version") {
+            return skip("curl is not installed: apt-get install curl");
+        }
+        let up = Up::new();
+        let bytes: Vec<u8> =
+            (0..5_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        serve_bytes(SocketAddr::from((LINUX, 8000)), bytes.clone());
+        let fetched = up.over(&["curl", "-sS", "http://10.77.0.1:8000/"]).output().unwrap();
+        assert!(fetched.status.success(), "{}", String::from_utf8_lossy(&fetched.stderr));
+        assert!(fetched.stdout == bytes, "{} bytes", fetched.stdout.len());
+        up.awaits("ActiveOpens", 1);
+
+        // Errors are Linux's, and 127.0.0.1 stays the kernel's.
+        let refused = up.over(&["curl", "-sS", "http://10.77.0.1:9/"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(7), "{refused:?}");
+        serve_bytes(SocketAddr::from(([127, 0, 0, 1], 8001)), bytes.clone());
+        let local = up.over(&["curl", "-sS", "http://127.0.0.1:8001/"]).output().unwrap();
+        assert!(local.stdout == bytes);
+        // The agent's own address is reached over Linux.
+        let mut serve = wave();
+        serve.args(["serve", "http", "--toe"]).arg(up.path("toe.sock"));
+        let mut serve = Running(serve.spawn().unwrap());
+        let mut first = String::new();
+        BufReader::new(serve.0.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        let own = up.over(&["curl", "-sS", "http://10.77.0.2/3m"]).output().unwrap();
+        let direct = Command::new("curl").args(["-sS", "http://10.77.0.2/3m"]).output().unwrap();
+        assert!(own.stdout.len() == 3 << 20 && own.stdout == direct.stdout);
+    });
+}
+
+#[test]
+fn a_server_at_an_unspecified_address_is_reached_over_both() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("server.py");
+        // Threads, a listener of both families, sendfile, and an io_uring that is refused.
+        let program = "import ctypes, http.server, socket, socketserver, sys\n\
+             class Server(http.server.ThreadingHTTPServer):\n    address_family = socket.AF_INET6\n\
+             libc = ctypes.CDLL(None, use_errno=True)\n\
+             ring = libc.syscall(425, 1, ctypes.create_string_buffer(200))\n\
+             print(ring, ctypes.get_errno(), flush=True)\n\
+             s = Server(('::', 8080), http.server.SimpleHTTPRequestHandler)\n\
+             s.serve_forever()\n";
+        fs::write(&script, program).unwrap();
+        fs::write(up.path("file"), b"the same bytes").unwrap();
+        let mut server = up.over(&[python, script.to_str().unwrap()]);
+        server.current_dir(up.folder.path());
+        let mut server = Running(server.spawn().unwrap());
+        let mut first = String::new();
+        BufReader::new(server.0.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        assert_eq!(first, "-1 38\n");
+        for address in ["10.77.0.2", "127.0.0.1", "10.77.0.1", "fd77::2"] {
+            let mut stream = connect(SocketAddr::new(address.parse().unwrap(), 8080));
+            stream.write_all(b"GET /file HTTP/1.0\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.ends_with("the same bytes"), "{address}: {answer}");
+        }
+        up.awaits("PassiveOpens", 2);
+    });
+}
+
+#[test]
+fn programs_that_cannot_be_served_are_refused_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let refusal = |program: &Path| {
+        let output =
+            wave().args(["tcp", "run", "--socket", "/nowhere", "--"]).arg(program).output();
+        let output = output.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(3), 1), "{said}");
+        said
+    };
+    assert!(refusal(Path::new("no-such-program")).contains("no program no-such-program in PATH"));
+    assert!(refusal(Path::new("/etc/passwd")).contains("no 64-bit ELF program"));
+    // An agent that is not there is said only of a program that could be run.
+    assert!(refusal(Path::new("true")).contains("/nowhere.ss"));
+    let script = folder.path().join("script");
+    fs::write(&script, "#!/usr/bin/env sh\n").unwrap();
+    assert!(refusal(&script).contains("/nowhere.ss"));
+    let setuid = folder.path().join("setuid");
+    fs::copy("/bin/true", &setuid).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    fs::set_permissions(&setuid, mode).unwrap();
+    assert!(refusal(&setuid).contains("setuid"));
+
+    let source = folder.path().join("main.c");
+    fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let program = folder.path().join("static");
+    let built = Command::new("cc").arg("-static").arg(&source).arg("-o").arg(&program).output();
+    match built {
+        Ok(built) if built.status.success() => {
+            assert!(refusal(&program).contains("statically linked"));
+        }
+        _ => skip("there is no C compiler that links statically: apt-get install gcc libc6-dev"),
+    }
+    let source = folder.path().join("main.go");
+    fs::write(&source, "package main\nfunc main() {}\n").unwrap();
+    let program = folder.path().join("go");
+    let mut go = Command::new("go");
+    go.arg("build").arg("-o").arg(&program).arg(&source).current_dir(folder.path());
+    go.env("GOCACHE", folder.path().join("cache")).env("GOFLAGS", "");
+    match go.output() {
+        Ok(built) if built.status.success() => assert!(refusal(&program).contains("Go program")),
+        _ => skip("Go is not installed: apt-get install golang-go"),
+    }
+}

@@ -1,0 +1,53 @@
+//! A line to an agent: a context of this process, its payload memory, and whose its sockets are.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wave_links::Payload;
+use wave_posix::{Context, Line, Options, ToeError, Woken};
+
+/// An agent that this process has come to. Sockets keep the one that they were made with.
+#[derive(Debug)]
+pub struct Agent {
+    pub context: Context<Line>,
+    pub payload: Payload,
+    /// Tells it from agents before and after it.
+    pub life: u64,
+    /// Its bell, to be polled while others have the context.
+    pub bell: Arc<OwnedFd>,
+    /// Descriptions by the names of their sockets.
+    pub owners: HashMap<u32, usize>,
+}
+
+impl Agent {
+    /// Connects to the agent at `path`.
+    pub fn attach(path: &Path, life: u64) -> Result<Agent, ToeError> {
+        let Options { payload_bytes, receive_bytes, send_bytes, patience, .. } = Options::default();
+        let (payload, file) = Payload::create("wave-toe-payload", payload_bytes)?;
+        let line = Line::connect(path, &[], (&payload, file.as_fd()), patience)?;
+        let bell = Arc::new(line.bell().try_clone_to_owned()?);
+        let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
+        Ok(Agent { context, payload, life, bell, owners: HashMap::new() })
+    }
+
+    /// Numbers of its descriptors, which the program does not know.
+    pub fn descriptors(&self) -> impl Iterator<Item = c_int> {
+        let line = self.context.line.descriptors().map(|fd| fd.as_raw_fd());
+        line.into_iter().chain([self.bell.as_raw_fd()])
+    }
+
+    /// After a sleep: forgets rings, and sees whether the agent has gone.
+    pub fn wake(&mut self, was_rung: bool) {
+        let has_gone = match was_rung {
+            true => self.context.line.wait(Duration::ZERO) == Woken::HungUp,
+            false => self.context.line.hung_up(),
+        };
+        if has_gone && !self.context.is_dead() {
+            self.context.mourn();
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Descriptors come and go: close(2), dup(2), and the flags that descriptors share.
+
+use std::ffi::c_int;
+use std::time::Instant;
+
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::net::getpeername;
+use rustix::net::sockopt::{socket_acceptconn, socket_linger};
+
+use crate::description::{State, Tcp};
+use crate::names::family_of;
+use crate::sockets::{Sockets, Verdict};
+use crate::sys;
+
+/// Whether a descriptor is a TCP socket of the kernel's that is neither connected nor listens.
+pub fn may_become_ours(fd: c_int) -> bool {
+    family_of(fd).is_some()
+        && getpeername(sys::fd(fd)) == Err(Errno::NOTCONN)
+        && socket_acceptconn(sys::fd(fd)) == Ok(false)
+}
+
+/// Names a socket, whatever descriptors it has: each has an inode of its own.
+fn inode(fd: c_int) -> Option<u64> {
+    fstat(sys::fd(fd)).ok().map(|about| about.st_ino)
+}
+
+impl Sockets {
+    /// A descriptor is about to be closed. With SO_LINGER, the last one waits, or resets the connection.
+    ///
+    /// # Errors
+    /// EAGAIN in a signal handler whose thread is inside of a call: it must not be closed.
+    pub fn close(&self, fd: c_int) -> Result<(), Errno> {
+        let mut world = self.open()?;
+        let Some(at) = world.find(fd) else {
+            world.remove_set(fd);
+            return Ok(());
+        };
+        world.look();
+        let linger = socket_linger(sys::fd(fd)).unwrap_or(None);
+        let view = world.view(at);
+        let description = world.description(at);
+        let is_last = description.handles == 1;
+        if let (true, State::Open(name), Some(patience)) = (is_last, description.state, linger) {
+            let life = description.life;
+            if patience.is_zero() {
+                world.remove(fd);
+                world.abort(at, name);
+                world.release(at);
+                return Ok(());
+            }
+            if view.tcp == Tcp::Open {
+                let deadline = Instant::now().checked_add(patience);
+                let shut = world.context(life).shutdown(name, std::net::Shutdown::Write);
+                let description = world.description(at);
+                description.is_write_shut |= shut.is_ok();
+                description.handles += 1;
+                loop {
+                    let view = world.view(at);
+                    let is_sent = view.room == view.ring;
+                    let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+                    if is_sent || view.tcp == Tcp::Closed || is_late {
+                        break;
+                    }
+                    world = self.sleep(world, deadline, &mut Vec::new(), None).0;
+                    world.look();
+                }
+                world.release(at);
+            }
+        }
+        // Another thread may have closed it meanwhile.
+        if let Some(at) = world.remove(fd) {
+            world.release(at);
+        }
+        Ok(())
+    }
+
+    /// A descriptor was duplicated.
+    pub fn duplicated(&self, old: c_int, new: c_int) {
+        let Ok(mut world) = self.open() else { return };
+        if let Some(at) = world.find(old)
+            && crate::marks::Marks::can(new)
+        {
+            world.share(at, new);
+        }
+        if let Some(set) = world.sets.get(&old).map(std::sync::Arc::clone) {
+            world.add_set(new, set);
+        }
+        if world.find(old).is_none() && may_become_ours(old) {
+            world.note_twins(old, new);
+        }
+    }
+
+    /// O_NONBLOCK, as the program has set it.
+    pub fn set_nonblocking(&self, fd: c_int, is_nonblocking: bool) -> Verdict<()> {
+        self.answer(fd, |world, at| {
+            let description = world.description(at);
+            description.is_nonblocking = is_nonblocking;
+            // The placeholder of a shared listener never waits.
+            match description.state {
+                State::Listening { is_shared: true, .. } => Verdict::Ours(Ok(())),
+                _ => Verdict::Kernels,
+            }
+        })
+    }
+
+    /// O_NONBLOCK, as the program knows it.
+    pub fn is_nonblocking(&self, fd: c_int) -> Verdict<bool> {
+        self.answer(fd, |world, at| Verdict::Ours(Ok(world.description(at).is_nonblocking)))
+    }
+
+    /// Whether the descriptor is ours.
+    #[cfg(test)]
+    pub fn has(&self, fd: c_int) -> bool {
+        self.open().is_ok_and(|world| world.find(fd).is_some())
+    }
+}
+
+impl crate::world::World {
+    /// Two descriptors share a socket of the kernel's that may become ours.
+    fn note_twins(&mut self, one: c_int, other: c_int) {
+        self.twins.retain(|(socket, fd)| inode(*fd) == Some(*socket));
+        let Some(socket) = inode(one) else { return };
+        self.twins.extend([(socket, one), (socket, other)]);
+    }
+
+    /// A socket becomes ours, and so do its duplicates.
+    pub fn take_over_twins(&mut self, at: usize, fd: c_int) {
+        if self.twins.is_empty() {
+            return;
+        }
+        let socket = inode(fd);
+        let is_its = |(of, _): &mut (u64, c_int)| socket == Some(*of);
+        let twins: Vec<(u64, c_int)> = self.twins.extract_if(.., is_its).collect();
+        for (_, twin) in twins {
+            // Its number may have had another file meanwhile.
+            if self.find(twin).is_none() && inode(twin) == socket {
+                self.share(at, twin);
+                self.take_over_interests(at, twin);
+            }
+        }
+    }
+
+    /// Resets a connection. Its description has none any more.
+    pub fn abort(&mut self, at: usize, name: u32) {
+        let life = self.description(at).life;
+        let agent = self.agent(life);
+        agent.owners.remove(&name);
+        agent.context.abort(name);
+        self.description(at).state = State::Idle;
+        self.note_news();
+    }
+
+    /// Lets a connection go that has failed, so that its description may connect again.
+    pub fn forget_connection(&mut self, at: usize) {
+        let description = self.description(at);
+        let (life, Some(name)) = (description.life, description.name()) else { return };
+        description.reset();
+        let agent = self.agent(life);
+        agent.owners.remove(&name);
+        agent.context.close(name);
+    }
+}

@@ -1,0 +1,39 @@
+//! libTOE: the socket calls of the C library, answered from an agent's TCP. `wave tcp run` preloads it into a program.
+//!
+//! A socket stays the kernel's until it is bound to the agent's address, listens at an unspecified one, or connects to a host of the
+//! agent's network. The kernel's socket remains as its *placeholder*: it has the number, the flags and the options.
+//!
+//! [`Sockets`] decides and waits, in safe code; `skin` has the C library's symbols, turns pointers to slices, and passes on to the
+//! kernel what is not ours. `sys` has the few system calls that need `unsafe`.
+//!
+//! Must not know: TCP's segments, the agent's loop, what programs do with their sockets.
+
+#![deny(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(dead_code, reason = "the skin, which uses it, would take the tests' own calls")
+)]
+
+mod address;
+mod agent;
+mod close;
+mod config;
+mod description;
+mod lock;
+mod marks;
+mod names;
+mod options;
+mod poll;
+mod sockets;
+#[allow(unsafe_code, reason = "signals, masks, and descriptors by number")]
+mod sys;
+mod transfer;
+mod wait;
+mod world;
+
+#[cfg(not(test))]
+#[allow(unsafe_code, reason = "symbols of the C library")]
+mod skin;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! A lock that tells its own thread, when that comes again, from others.
+//!
+//! A signal handler may call write(2) while its thread is inside of such a call. It would wait for itself.
+
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the program, or asleep in the kernel.
+    Outside,
+    /// In a call that waits for several descriptors, which has locks of its own.
+    Waiting,
+    /// It holds the lock.
+    Holding,
+}
+
+thread_local! {
+    static PLACE: Cell<Place> = const { Cell::new(Place::Outside) };
+}
+
+/// Whether the calling thread is inside of a call of ours.
+pub fn is_inside() -> bool {
+    PLACE.get() != Place::Outside
+}
+
+/// In a child of fork(2), whose thread may have been inside: it is outside.
+#[cfg_attr(test, allow(dead_code))]
+pub fn forget() {
+    PLACE.set(Place::Outside);
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Lock<T> {
+    value: Mutex<T>,
+}
+
+/// A lock that is held.
+#[derive(Debug)]
+pub struct Guard<'a, T> {
+    value: Option<MutexGuard<'a, T>>,
+    before: Place,
+}
+
+impl<T> Lock<T> {
+    pub fn new(value: T) -> Lock<T> {
+        Lock { value: Mutex::new(value) }
+    }
+
+    /// Waits for the lock; `None` if this thread is inside.
+    pub fn lock(&self) -> Option<Guard<'_, T>> {
+        self.lock_from(Place::Outside)
+    }
+
+    /// As [`Lock::lock`], for a thread that waits ([`Waiting`]).
+    pub fn lock_waiting(&self) -> Option<Guard<'_, T>> {
+        self.lock_from(Place::Waiting)
+    }
+
+    fn lock_from(&self, before: Place) -> Option<Guard<'_, T>> {
+        if PLACE.get() != before {
+            return None;
+        }
+        PLACE.set(Place::Holding);
+        // A panic ends the process.
+        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Guard { value: Some(value), before })
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("held until it is dropped")
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.value = None;
+        PLACE.set(self.before);
+    }
+}
+
+/// The calling thread waits for several descriptors until this is dropped.
+#[derive(Debug)]
+pub struct Waiting(());
+
+impl Waiting {
+    /// `None` if it is inside of a call already.
+    pub fn begin() -> Option<Waiting> {
+        if is_inside() {
+            return None;
+        }
+        PLACE.set(Place::Waiting);
+        Some(Waiting(()))
+    }
+
+    /// Calls the kernel, to sleep: signal handlers may use sockets meanwhile.
+    pub fn outside<R>(call: impl FnOnce() -> R) -> R {
+        let before = PLACE.replace(Place::Outside);
+        let answer = call();
+        PLACE.set(before);
+        answer
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        PLACE.set(Place::Outside);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_comes_again_is_told_so() {
+        let lock = Lock::new(1);
+        let mut guard = lock.lock().unwrap();
+        *guard += 1;
+        assert!(is_inside() && lock.lock().is_none() && Waiting::begin().is_none());
+        drop(guard);
+        let waiting = Waiting::begin().unwrap();
+        assert!(lock.lock().is_none());
+        assert_eq!(*lock.lock_waiting().unwrap(), 2);
+        assert!(Waiting::outside(|| lock.lock().is_some()) && is_inside());
+        drop(waiting);
+        assert!(!is_inside() && lock.lock_waiting().is_none());
+    }
+}

@@ -1,0 +1,564 @@
+//! Addresses decide whose a socket is: bind(2), connect(2), listen(2), accept(2).
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::os::fd::{IntoRawFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, getpeername,
+    getsockname, ipproto, socket_with,
+};
+use wave_readiness::{EventFlags, Source};
+
+use crate::address::{self, Encoded, Family};
+use crate::description::{Description, State, Tcp};
+use crate::options::Kept;
+use crate::sockets::{Sockets, Verdict};
+use crate::sys;
+use crate::wait::Stop;
+use crate::world::World;
+
+/// Ports of bind(2) to port 0, as Linux's `ip_local_port_range` has them.
+const PORTS: std::ops::Range<u16> = 32_768..60_999;
+/// Most connections that wait to be accepted, as Linux's `somaxconn`.
+const BACKLOG_MAX: c_int = 4_096;
+
+/// A connection that was accepted: its descriptor, and the peer's address as the program sees it.
+#[derive(Debug)]
+pub struct Accepted {
+    pub fd: c_int,
+    pub peer: Option<Encoded>,
+}
+
+/// The family of a TCP socket of the kernel's; `None` for what is none.
+pub fn family_of(fd: c_int) -> Option<Family> {
+    let fd = sys::fd(fd);
+    let is_tcp = sockopt::socket_type(fd) == Ok(SocketType::STREAM)
+        && sockopt::socket_protocol(fd) == Ok(Some(ipproto::TCP));
+    match sockopt::socket_domain(fd) {
+        Ok(AddressFamily::INET) if is_tcp => Some(Family::V4),
+        Ok(AddressFamily::INET6) if is_tcp => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// Where the kernel has bound a socket; port 0 if it has not.
+fn kernels_name(fd: c_int) -> Option<SocketAddr> {
+    let name = SocketAddr::try_from(getsockname(sys::fd(fd)).ok()?).ok()?;
+    Some(SocketAddr::new(name.ip().to_canonical(), name.port()))
+}
+
+impl Sockets {
+    /// bind(2): an address of the agent's makes the socket ours.
+    pub fn bind(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
+        let mut world = match self.open() {
+            Ok(world) => world,
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        if let Some(at) = world.find(fd) {
+            let description = world.description(at);
+            let is_free = description.state == State::Idle && description.bound.is_none();
+            let family = description.family;
+            let own = address::decode(address, family).filter(|own| world.config.is_own(own.ip()));
+            return match own {
+                Some(own) if is_free => Verdict::Ours(world.bind(at, fd, own)),
+                _ => Verdict::Ours(Err(Errno::INVAL)),
+            };
+        }
+        let Some(family) = family_of(fd) else { return Verdict::Kernels };
+        let own = address::decode(address, family).filter(|own| world.config.is_own(own.ip()));
+        let Some(own) = own else { return Verdict::Kernels };
+        let is_bound = kernels_name(fd).is_none_or(|name| name.port() != 0);
+        if is_bound {
+            return Verdict::Kernels;
+        }
+        let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
+        let bound = world.bind(at, fd, own);
+        if bound.is_err() {
+            world.disown(fd);
+        }
+        Verdict::Ours(bound)
+    }
+
+    /// connect(2): a host of the agent's networks makes the socket ours, unless it is bound to another address of the machine's.
+    pub fn connect(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
+        match self.begin_connect(fd, address) {
+            Verdict::Ours(Ok(())) => {}
+            other => return other,
+        }
+        self.call(
+            fd,
+            false,
+            Timeout::Send,
+            |_, _| None,
+            |world, at, stop| {
+                let view = world.view(at);
+                let description = world.description(at);
+                if view.tcp == Tcp::SynSent {
+                    return stop.map(|stop| match stop {
+                        Stop::Interrupted => Err(Errno::INTR),
+                        Stop::Nonblocking | Stop::TimedOut => Err(Errno::INPROGRESS),
+                    });
+                }
+                if let State::Open(_) = description.state {
+                    description.owes_connect = false;
+                    return Some(Ok(()));
+                }
+                // inet_stream_connect: SO_ERROR may have been read since.
+                let error = description.error.take().unwrap_or(Errno::CONNABORTED);
+                world.forget_connection(at);
+                Some(Err(error))
+            },
+        )
+    }
+
+    /// Asks for the connection. An error is the call's answer; otherwise it is to be waited for.
+    fn begin_connect(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
+        let mut world = match self.open() {
+            Ok(world) => world,
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        if let Some(at) = world.find(fd) {
+            world.look();
+            let view = world.view(at);
+            let description = world.description(at);
+            let is_nonblocking = description.is_nonblocking;
+            if address::is_unspecified(address) {
+                return Verdict::Ours(world.disconnect(at));
+            }
+            return match description.state {
+                State::Listening { .. } => Verdict::Ours(Err(Errno::ISCONN)),
+                State::Idle => match address::decode(address, description.family) {
+                    Some(remote) => Verdict::Ours(world.begin(at, fd, remote)),
+                    None => Verdict::Kernels,
+                },
+                _ if description.is_disconnecting => Verdict::Ours(Err(Errno::INVAL)),
+                _ if !description.owes_connect => Verdict::Ours(Err(Errno::ISCONN)),
+                _ if view.tcp == Tcp::SynSent && is_nonblocking => {
+                    Verdict::Ours(Err(Errno::ALREADY))
+                }
+                _ => Verdict::Ours(Ok(())),
+            };
+        }
+        let Some(family) = family_of(fd) else { return Verdict::Kernels };
+        let Some(remote) = address::decode(address, family) else { return Verdict::Kernels };
+        if !world.config.is_neighbour(remote.ip()) {
+            return Verdict::Kernels;
+        }
+        let Some(name) = kernels_name(fd) else { return Verdict::Kernels };
+        let is_used = sockopt::socket_acceptconn(sys::fd(fd)).unwrap_or(true)
+            || getpeername(sys::fd(fd)).is_ok();
+        if !name.ip().is_unspecified() || is_used {
+            return Verdict::Kernels;
+        }
+        let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
+        if name.port() != 0 {
+            world.description(at).bound = Some(name);
+        }
+        let begun = world.begin(at, fd, remote);
+        if begun.is_err() && begun != Err(Errno::INPROGRESS) {
+            world.disown(fd);
+        }
+        Verdict::Ours(begun)
+    }
+
+    /// listen(2): at an unspecified address, both the kernel and the agent listen.
+    pub fn listen(&self, fd: c_int, backlog: c_int) -> Verdict<()> {
+        // Negative is as much as there may be, as for the kernel.
+        let backlog = backlog as u32;
+        let backlog = backlog.min(BACKLOG_MAX as u32) as c_int;
+        let mut world = match self.open() {
+            Ok(world) => world,
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        if let Some(at) = world.find(fd) {
+            world.look();
+            let description = world.description(at);
+            return match (description.state, description.bound) {
+                (State::Listening { is_shared: true, .. }, _) => Verdict::Kernels,
+                (State::Listening { is_shared: false, .. }, _) => Verdict::Ours(Ok(())),
+                (State::Idle, Some(own)) => {
+                    Verdict::Ours(world.listen(at, fd, own, backlog, false))
+                }
+                _ => Verdict::Ours(Err(Errno::INVAL)),
+            };
+        }
+        let Some(family) = family_of(fd) else { return Verdict::Kernels };
+        let Some(mut name) = kernels_name(fd) else { return Verdict::Kernels };
+        let is_used = sockopt::socket_acceptconn(sys::fd(fd)).unwrap_or(true)
+            || getpeername(sys::fd(fd)).is_ok();
+        if !name.ip().is_unspecified() || is_used {
+            return Verdict::Kernels;
+        }
+        let only_v6 = family == Family::V6 && sockopt::ipv6_v6only(sys::fd(fd)).unwrap_or(false);
+        let own = match (family, only_v6) {
+            (Family::V4, _) => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            (Family::V6, false) => Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+            (Family::V6, true) => world.config.own_v6(),
+        };
+        let Some(own) = own else { return Verdict::Kernels };
+        if name.port() == 0 {
+            // As the kernel does in listen(2); the agent's port is to be the same.
+            if let Err(error) = rustix::net::bind(sys::fd(fd), &name) {
+                return Verdict::Ours(Err(error));
+            }
+            match kernels_name(fd) {
+                Some(bound) => name = bound,
+                None => return Verdict::Kernels,
+            }
+        }
+        let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
+        let own = SocketAddr::new(own, name.port());
+        let listening = world.listen(at, fd, own, backlog, true);
+        if listening.is_err() {
+            world.disown(fd);
+        }
+        Verdict::Ours(listening)
+    }
+
+    /// accept4(2): of a shared listener, from the agent and the kernel in turn.
+    pub fn accept(&self, fd: c_int, flags: c_int) -> Verdict<Accepted> {
+        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+            return self.answer(fd, |_, _| Verdict::Ours(Err(Errno::INVAL)));
+        }
+        let shared = |world: &mut World, at| {
+            let is_shared =
+                matches!(world.description(at).state, State::Listening { is_shared: true, .. });
+            is_shared.then_some(fd)
+        };
+        self.call(fd, false, Timeout::Recv, shared, |world, at, stop| {
+            let State::Listening { is_shared, .. } = world.description(at).state else {
+                return Some(Err(Errno::INVAL));
+            };
+            let description = world.description(at);
+            description.asks_kernel_first = !description.asks_kernel_first && is_shared;
+            let accepted = if description.asks_kernel_first {
+                kernels_accept(fd, flags).or_else(|| world.accept(at, flags))
+            } else if is_shared {
+                world.accept(at, flags).or_else(|| kernels_accept(fd, flags))
+            } else {
+                world.accept(at, flags)
+            };
+            accepted.or_else(|| stop.map(|stop| Err(stop.errno())))
+        })
+    }
+
+    /// getsockname(2).
+    pub fn local_name(&self, fd: c_int) -> Verdict<Encoded> {
+        self.answer(fd, |world, at| {
+            let Description { state, life, family, bound, .. } = *world.description(at);
+            let local = match state {
+                State::Listening { is_shared: true, .. } => return Verdict::Kernels,
+                State::Open(name) | State::Over(name) | State::Connecting(name) => {
+                    let local = world.context(life).socket(name).local;
+                    if local.port() == 0 { bound } else { Some(local) }
+                }
+                State::Idle | State::Reset | State::Listening { .. } => bound,
+            };
+            match local {
+                Some(local) => Verdict::Ours(Ok(address::encode(local, family))),
+                None => Verdict::Kernels,
+            }
+        })
+    }
+
+    /// getpeername(2).
+    pub fn peer_name(&self, fd: c_int) -> Verdict<Encoded> {
+        self.answer(fd, |world, at| {
+            let view = world.view(at);
+            let Description { life, family, .. } = *world.description(at);
+            match (view.tcp, world.description(at).name()) {
+                (Tcp::Open, Some(name)) => {
+                    let remote = world.context(life).socket(name).remote;
+                    Verdict::Ours(Ok(address::encode(remote, family)))
+                }
+                _ => Verdict::Ours(Err(Errno::NOTCONN)),
+            }
+        })
+    }
+
+    /// shutdown(2), as inet_shutdown of Linux.
+    pub fn shutdown(&self, fd: c_int, how: c_int) -> Verdict<()> {
+        self.answer(fd, |world, at| {
+            let (reads, writes) = match how {
+                libc::SHUT_RD => (true, false),
+                libc::SHUT_WR => (false, true),
+                libc::SHUT_RDWR => (true, true),
+                _ => return Verdict::Ours(Err(Errno::INVAL)),
+            };
+            let view = world.view(at);
+            world.note_news();
+            let description = world.description(at);
+            let life = description.life;
+            match description.state {
+                State::Listening { listener, is_shared } => {
+                    if reads {
+                        description.state = State::Idle;
+                        let context = world.context(life);
+                        context.unlisten(listener);
+                        context.flush();
+                        world.listeners.retain(|listener| *listener != at);
+                        world.tell(at, Source::ANY);
+                        if is_shared {
+                            world.unshare(at, fd);
+                            return Verdict::Kernels;
+                        }
+                    }
+                    Verdict::Ours(Ok(()))
+                }
+                State::Connecting(_) => {
+                    world.forget_connection(at);
+                    world.tell(at, Source::ANY);
+                    Verdict::Ours(Ok(()))
+                }
+                State::Idle => {
+                    description.is_read_shut |= reads;
+                    description.is_write_shut |= writes;
+                    Verdict::Ours(Err(Errno::NOTCONN))
+                }
+                State::Reset => Verdict::Ours(Err(Errno::NOTCONN)),
+                State::Open(name) | State::Over(name) => {
+                    description.is_read_shut |= reads;
+                    description.is_write_shut |= writes;
+                    if view.tcp == Tcp::Closed {
+                        description.is_disconnecting |= description.owes_connect;
+                        world.tell(at, Source::ANY);
+                        return Verdict::Ours(Err(Errno::NOTCONN));
+                    }
+                    description.owes_connect = false;
+                    if writes {
+                        // It is there, so that this cannot fail.
+                        let _ = world.context(life).shutdown(name, Shutdown::Write);
+                    }
+                    world.tell(at, Source::ANY);
+                    Verdict::Ours(Ok(()))
+                }
+            }
+        })
+    }
+}
+
+fn kernels_accept(fd: c_int, flags: c_int) -> Option<Result<Accepted, Errno>> {
+    let mut with = SocketFlags::empty();
+    with.set(SocketFlags::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
+    with.set(SocketFlags::CLOEXEC, flags & libc::SOCK_CLOEXEC != 0);
+    match acceptfrom_with(sys::fd(fd), with) {
+        Err(Errno::AGAIN) => None,
+        Err(error) => Some(Err(error)),
+        Ok((accepted, peer)) => {
+            let family = match &peer {
+                Some(SocketAddrAny { .. }) if is_v4(&peer) => Family::V4,
+                _ => Family::V6,
+            };
+            let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+            let peer = peer.map(|peer| address::encode(peer, family));
+            Some(Ok(Accepted { fd: accepted.into_raw_fd(), peer }))
+        }
+    }
+}
+
+fn is_v4(peer: &Option<SocketAddrAny>) -> bool {
+    peer.as_ref().is_some_and(|peer| peer.address_family() == AddressFamily::INET)
+}
+
+impl World {
+    /// Makes a socket of the kernel's ours, with nothing but its number.
+    fn adopt(&mut self, fd: c_int, family: Family) -> Result<usize, Errno> {
+        if !crate::marks::Marks::can(fd) {
+            return Err(Errno::MFILE);
+        }
+        let flags = fcntl_getfl(sys::fd(fd))?;
+        let life = self.attach()?;
+        let mut description = Description::new(life, family, State::Idle);
+        description.is_nonblocking = flags.contains(OFlags::NONBLOCK);
+        let at = self.insert(fd, description);
+        self.tell(at, EventFlags::empty());
+        self.take_over_interests(at, fd);
+        self.take_over_twins(at, fd);
+        Ok(at)
+    }
+
+    /// Gives a socket back to the kernel.
+    fn disown(&mut self, fd: c_int) {
+        if let Some(at) = self.remove(fd) {
+            self.release(at);
+        }
+    }
+
+    /// Gives an address. Port 0 is any that no other socket of the process has.
+    fn bind(&mut self, at: usize, fd: c_int, mut own: SocketAddr) -> Result<(), Errno> {
+        let reuses = sockopt::socket_reuseaddr(sys::fd(fd))?;
+        let is_taken = |world: &World, own: SocketAddr| {
+            world.all().any(|other| {
+                let listens = matches!(other.state, State::Listening { .. });
+                let both = reuses && other.reuses_address && !listens;
+                other.bound.is_some_and(|bound| {
+                    let is_same = bound.ip() == own.ip() || bound.ip().is_unspecified();
+                    is_same && bound.port() == own.port() && !both
+                })
+            })
+        };
+        if own.port() == 0 {
+            // Neighbours in time do not try the same ports.
+            let start = std::process::id() as u16 ^ fd as u16;
+            let mut tried = (0..PORTS.end - PORTS.start).map(|step| {
+                PORTS.start
+                    + (start.wrapping_mul(251).wrapping_add(step)) % (PORTS.end - PORTS.start)
+            });
+            let free = tried.find(|port| !is_taken(self, SocketAddr::new(own.ip(), *port)));
+            own.set_port(free.ok_or(Errno::ADDRINUSE)?);
+        } else if is_taken(self, own) {
+            return Err(Errno::ADDRINUSE);
+        }
+        let description = self.description(at);
+        description.bound = Some(own);
+        description.reuses_address = reuses;
+        Ok(())
+    }
+
+    /// Asks the agent for a connection.
+    fn begin(&mut self, at: usize, fd: c_int, remote: SocketAddr) -> Result<(), Errno> {
+        let description = self.description(at);
+        let (life, family) = (description.life, description.family);
+        let port = description.bound.map_or(0, |bound| bound.port());
+        let kept = Kept::of(sys::fd(fd), family)?;
+        let agent = self.agent(life);
+        if agent.context.is_dead() {
+            return Err(Errno::NETDOWN);
+        }
+        let name = agent.context.connect_from(port, remote).ok_or(Errno::NOBUFS)?;
+        agent.owners.insert(name, at);
+        agent.context.flush();
+        let description = self.description(at);
+        description.state = State::Connecting(name);
+        description.owes_connect = true;
+        let is_nonblocking = description.is_nonblocking;
+        self.configure(at, &kept);
+        self.tell(at, EventFlags::empty());
+        // Even if the answer is there already, as for the kernel.
+        if is_nonblocking { Err(Errno::INPROGRESS) } else { Ok(()) }
+    }
+
+    /// connect(2) to no address.
+    fn disconnect(&mut self, at: usize) -> Result<(), Errno> {
+        let description = self.description(at);
+        match description.state {
+            State::Open(name) => self.abort(at, name),
+            _ => self.forget_connection(at),
+        }
+        self.description(at).reset();
+        Ok(())
+    }
+
+    fn listen(
+        &mut self,
+        at: usize,
+        fd: c_int,
+        own: SocketAddr,
+        backlog: c_int,
+        is_shared: bool,
+    ) -> Result<(), Errno> {
+        let description = self.description(at);
+        let (life, family) = (description.life, description.family);
+        let kept = Kept::of(sys::fd(fd), family)?;
+        let listener = self.context(life).listen(own, backlog.max(1) as u16);
+        let answer = self.await_answer(life, |context| context.listening(listener));
+        let failed = match answer {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            None => Some(Errno::TIMEDOUT),
+        };
+        let shared = |failed: Option<Errno>| match failed {
+            Some(error) => Err(error),
+            None if is_shared => {
+                rustix::net::listen(sys::fd(fd), backlog)?;
+                // Whoever waits for it waits for the agent as well.
+                let flags = fcntl_getfl(sys::fd(fd))?;
+                fcntl_setfl(sys::fd(fd), flags | OFlags::NONBLOCK)
+            }
+            None => Ok(()),
+        };
+        if let Err(error) = shared(failed) {
+            self.context(life).unlisten(listener);
+            self.context(life).flush();
+            return Err(error);
+        }
+        // Room for connections, before the first accept.
+        self.context(life).flush();
+        let description = self.description(at);
+        description.state = State::Listening { listener, is_shared };
+        description.bound = Some(own);
+        description.kept = Some(Box::new(kept));
+        self.listeners.push(at);
+        self.tell(at, Source::ANY);
+        Ok(())
+    }
+
+    /// The placeholder of a listener that is no more waits again as the program said.
+    fn unshare(&mut self, at: usize, fd: c_int) {
+        let is_nonblocking = self.description(at).is_nonblocking;
+        if let Ok(mut flags) = fcntl_getfl(sys::fd(fd)) {
+            flags.set(OFlags::NONBLOCK, is_nonblocking);
+            let _ = fcntl_setfl(sys::fd(fd), flags);
+        }
+    }
+
+    /// Accepts a connection of the agent's, if there is one.
+    fn accept(&mut self, at: usize, flags: c_int) -> Option<Result<Accepted, Errno>> {
+        let description = self.description(at);
+        let (life, family) = (description.life, description.family);
+        let State::Listening { listener, is_shared } = description.state else { return None };
+        let kept = description.kept.clone();
+        let agent = self.agent(life);
+        if agent.context.acceptable(listener) == 0 {
+            return None;
+        }
+        // The kernel's connections go on if the agent has gone.
+        if agent.context.is_dead() && is_shared {
+            return None;
+        }
+        let made = placeholder(family, flags, kept.as_deref());
+        let fd = match made {
+            Ok(fd) => fd,
+            Err(error) => return Some(Err(error)),
+        };
+        let agent = self.agent(life);
+        match agent.context.accept(listener)? {
+            Ok((name, remote)) => {
+                agent.context.flush();
+                let mut description = Description::new(life, family, State::Open(name));
+                description.is_nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+                let fd = fd.into_raw_fd();
+                let place = self.insert(fd, description);
+                self.agent(life).owners.insert(name, place);
+                if let Some(kept) = kept {
+                    self.configure(place, &kept);
+                }
+                self.tell(place, EventFlags::empty());
+                Some(Ok(Accepted { fd, peer: Some(address::encode(remote, family)) }))
+            }
+            Err(error) => Some(Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
+        }
+    }
+}
+
+/// The kernel's socket that stands for a connection.
+fn placeholder(family: Family, flags: c_int, kept: Option<&Kept>) -> Result<OwnedFd, Errno> {
+    let domain = match family {
+        Family::V4 => AddressFamily::INET,
+        Family::V6 => AddressFamily::INET6,
+    };
+    let mut with = SocketFlags::empty();
+    with.set(SocketFlags::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
+    with.set(SocketFlags::CLOEXEC, flags & libc::SOCK_CLOEXEC != 0);
+    let fd = socket_with(domain, SocketType::STREAM, with, None)?;
+    if let Some(kept) = kept {
+        let fd = std::os::fd::AsFd::as_fd(&fd);
+        // A connection without one of its listener's options is better than none.
+        let _ = kept.give(fd, family);
+    }
+    Ok(fd)
+}

@@ -1,0 +1,220 @@
+//! Socket options. The placeholder has them; the agent is told of those that it keeps.
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use wave_posix::{KeepAlive, Nanos, SocketOptions};
+
+use crate::address::Family;
+use crate::description::{State, Tcp};
+use crate::sockets::{Sockets, Verdict};
+use crate::sys;
+use crate::world::World;
+
+/// Bytes of `struct tcp_info` that programs know.
+const TCP_INFO_BYTES: usize = 104;
+/// States of tcp(7)'s `tcpi_state`.
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_SYN_SENT: u8 = 2;
+const TCP_CLOSE: u8 = 7;
+const TCP_CLOSE_WAIT: u8 = 8;
+const TCP_LISTEN: u8 = 10;
+
+/// The options that a connection takes from its listener, and those that the agent keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    keep_alive: bool,
+    keep_idle: Duration,
+    keep_interval: Duration,
+    keep_count: u32,
+    linger: Option<Duration>,
+    no_delay: bool,
+    user_timeout_ms: u32,
+    receive_timeout: Option<Duration>,
+    send_timeout: Option<Duration>,
+    receive_bytes: usize,
+    send_bytes: usize,
+    service: u8,
+    hop_limit: u8,
+}
+
+impl Kept {
+    /// Those of a socket of the kernel's.
+    pub fn of(fd: BorrowedFd<'_>, family: Family) -> Result<Kept, Errno> {
+        let (service, hop_limit) = match family {
+            Family::V4 => (sockopt::ip_tos(fd)?, sockopt::ip_ttl(fd)? as u8),
+            Family::V6 => (sockopt::ipv6_tclass(fd)? as u8, sockopt::ipv6_unicast_hops(fd)?),
+        };
+        Ok(Kept {
+            keep_alive: sockopt::socket_keepalive(fd)?,
+            keep_idle: sockopt::tcp_keepidle(fd)?,
+            keep_interval: sockopt::tcp_keepintvl(fd)?,
+            keep_count: sockopt::tcp_keepcnt(fd)?,
+            linger: sockopt::socket_linger(fd)?,
+            no_delay: sockopt::tcp_nodelay(fd)?,
+            user_timeout_ms: sockopt::tcp_user_timeout(fd)?,
+            receive_timeout: sockopt::socket_timeout(fd, Timeout::Recv)?,
+            send_timeout: sockopt::socket_timeout(fd, Timeout::Send)?,
+            receive_bytes: sockopt::socket_recv_buffer_size(fd)?,
+            send_bytes: sockopt::socket_send_buffer_size(fd)?,
+            service,
+            hop_limit,
+        })
+    }
+
+    /// Gives a new socket those that differ from what it has. An option that it does not take stays as it is.
+    pub fn give(&self, fd: BorrowedFd<'_>, family: Family) -> Result<(), Errno> {
+        let own = Kept::of(fd, family)?;
+        if *self == own {
+            return Ok(());
+        }
+        let mut refused = Ok(());
+        let mut set = |differs: bool, set: &dyn Fn() -> Result<(), Errno>| {
+            if differs && refused.is_ok() {
+                refused = set();
+            }
+        };
+        set(self.keep_alive != own.keep_alive, &|| {
+            sockopt::set_socket_keepalive(fd, self.keep_alive)
+        });
+        set(self.keep_idle != own.keep_idle, &|| sockopt::set_tcp_keepidle(fd, self.keep_idle));
+        set(self.keep_interval != own.keep_interval, &|| {
+            sockopt::set_tcp_keepintvl(fd, self.keep_interval)
+        });
+        set(self.keep_count != own.keep_count, &|| sockopt::set_tcp_keepcnt(fd, self.keep_count));
+        set(self.linger != own.linger, &|| sockopt::set_socket_linger(fd, self.linger));
+        set(self.no_delay != own.no_delay, &|| sockopt::set_tcp_nodelay(fd, self.no_delay));
+        set(self.user_timeout_ms != own.user_timeout_ms, &|| {
+            sockopt::set_tcp_user_timeout(fd, self.user_timeout_ms)
+        });
+        set(self.receive_timeout != own.receive_timeout, &|| {
+            sockopt::set_socket_timeout(fd, Timeout::Recv, self.receive_timeout)
+        });
+        set(self.send_timeout != own.send_timeout, &|| {
+            sockopt::set_socket_timeout(fd, Timeout::Send, self.send_timeout)
+        });
+        // The kernel doubles what it is told (socket(7)).
+        set(self.receive_bytes != own.receive_bytes, &|| {
+            sockopt::set_socket_recv_buffer_size(fd, self.receive_bytes / 2)
+        });
+        set(self.send_bytes != own.send_bytes, &|| {
+            sockopt::set_socket_send_buffer_size(fd, self.send_bytes / 2)
+        });
+        set(self.service != own.service, &|| match family {
+            Family::V4 => sockopt::set_ip_tos(fd, self.service),
+            Family::V6 => sockopt::set_ipv6_tclass(fd, self.service.into()),
+        });
+        set(self.hop_limit != own.hop_limit, &|| match family {
+            Family::V4 => sockopt::set_ip_ttl(fd, self.hop_limit.into()),
+            Family::V6 => sockopt::set_ipv6_unicast_hops(fd, Some(self.hop_limit)),
+        });
+        refused
+    }
+
+    /// What the agent keeps of them, and TCP_NODELAY.
+    fn agents(&self) -> (SocketOptions, bool) {
+        let nanos = |time: Duration| Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let keep_alive = self.keep_alive.then(|| KeepAlive {
+            idle: nanos(self.keep_idle),
+            interval: nanos(self.keep_interval),
+            probes: self.keep_count.min(u8::MAX.into()) as u8,
+        });
+        let give_up_after = match self.user_timeout_ms {
+            0 => None,
+            milliseconds => Some(Nanos::from_millis(milliseconds.into())),
+        };
+        let options = SocketOptions {
+            keep_alive,
+            give_up_after,
+            diffserv: self.service >> 2,
+            hop_limit: self.hop_limit.max(1),
+        };
+        (options, self.no_delay)
+    }
+}
+
+impl World {
+    /// Tells the agent a connection's options, if they are not those of any new one.
+    pub fn configure(&mut self, at: usize, kept: &Kept) {
+        let description = self.description(at);
+        let (life, Some(name)) = (description.life, description.name()) else { return };
+        let (options, is_eager) = kept.agents();
+        let context = self.context(life);
+        let socket = context.socket(name);
+        if socket.sending.is_eager != is_eager {
+            context.set_eager(name, is_eager);
+        }
+        if context.socket(name).options != options && options.are_valid() {
+            context.socket(name).options = options;
+            context.configure(name);
+        }
+        context.flush();
+    }
+}
+
+impl Sockets {
+    /// The program has set an option of a placeholder.
+    pub fn option_was_set(&self, fd: c_int) {
+        self.answer(fd, |world, at| {
+            let description = world.description(at);
+            let family = description.family;
+            if let Ok(kept) = Kept::of(sys::fd(fd), family) {
+                match description.state {
+                    State::Listening { .. } => description.kept = Some(Box::new(kept)),
+                    _ => world.configure(at, &kept),
+                }
+            }
+            Verdict::<()>::Kernels
+        });
+    }
+
+    /// getsockopt(2), where the placeholder does not know the answer.
+    pub fn option(&self, fd: c_int, level: c_int, name: c_int) -> Verdict<Vec<u8>> {
+        self.answer(fd, |world, at| {
+            let view = world.view(at);
+            let description = world.description(at);
+            let number = |value: c_int| Verdict::Ours(Ok(value.to_ne_bytes().to_vec()));
+            match (level, name) {
+                (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                    number(description.error.take().map_or(0, Errno::raw_os_error))
+                }
+                (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => number((view.tcp == Tcp::Listen).into()),
+                (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+                    let mut info = vec![0; TCP_INFO_BYTES];
+                    info[0] = match view.tcp {
+                        Tcp::Closed => TCP_CLOSE,
+                        Tcp::Listen => TCP_LISTEN,
+                        Tcp::SynSent => TCP_SYN_SENT,
+                        Tcp::Open if view.is_done => TCP_CLOSE_WAIT,
+                        Tcp::Open => TCP_ESTABLISHED,
+                    };
+                    Verdict::Ours(Ok(info))
+                }
+                _ => Verdict::Kernels,
+            }
+        })
+    }
+
+    /// FIONREAD and SIOCATMARK, SIOCOUTQ of ioctl(2): see tcp(7).
+    pub fn inquire(&self, fd: c_int, request: u64) -> Verdict<c_int> {
+        self.answer(fd, |world, at| {
+            let view = world.view(at);
+            let is_listener = view.tcp == Tcp::Listen;
+            let number = |value: u64| Verdict::Ours(Ok(value.min(c_int::MAX as u64) as c_int));
+            match request {
+                libc::FIONREAD | libc::TIOCOUTQ if is_listener => Verdict::Ours(Err(Errno::INVAL)),
+                libc::FIONREAD => number(view.available),
+                libc::TIOCOUTQ => number(view.ring - view.room),
+                // Urgent bytes are part of the stream.
+                SIOCATMARK => number(0),
+                _ => Verdict::Kernels,
+            }
+        })
+    }
+}
+
+/// ioctl(2)'s request, which libc does not have.
+pub const SIOCATMARK: u64 = 0x8905;

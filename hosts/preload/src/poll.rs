@@ -1,0 +1,251 @@
+//! poll(2), select(2) and epoll(7) over descriptors of ours and of the kernel's: [`wave_readiness`], with a source for each of our
+//! sockets.
+
+use std::ffi::{c_int, c_ulong};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use wave_readiness::{Bits, Epoll, Event, EventData, EventFlags, Polled, Source, Target};
+
+use crate::close::may_become_ours;
+use crate::description::State;
+use crate::sockets::{Sockets, Verdict};
+use crate::sys::{self, SignalMask};
+use crate::wait::Thread;
+use crate::world::World;
+
+/// What a descriptor of the program's stands for, for as long as a call lasts.
+enum Held {
+    Kernel,
+    Source(Arc<Source>),
+    /// A listener of ours and of the kernel's; and the same as one descriptor.
+    Shared(Arc<Source>),
+    Joined(Epoll),
+    Set(Arc<Epoll>),
+}
+
+impl Held {
+    fn of(world: &mut World, fd: c_int) -> Held {
+        if let Some(set) = world.sets.get(&fd) {
+            return Held::Set(Arc::clone(set));
+        }
+        match world.find(fd) {
+            None => Held::Kernel,
+            Some(at) => {
+                let description = world.description(at);
+                let source = Arc::clone(&description.source);
+                match description.state {
+                    State::Listening { is_shared: true, .. } => Held::Shared(source),
+                    _ => Held::Source(source),
+                }
+            }
+        }
+    }
+
+    /// A set of its targets, which is readable if one of them is.
+    fn join(&self, fd: c_int) -> Result<Epoll, Errno> {
+        let set = Epoll::new(epoll::create(CreateFlags::CLOEXEC)?);
+        let readable = Event { flags: EventFlags::IN, data: EventData::new_u64(0) };
+        for target in self.targets(fd).into_iter().flatten() {
+            set.add(target, readable)?;
+        }
+        Ok(set)
+    }
+
+    /// Its target, and that of the placeholder where both count.
+    fn targets(&self, fd: c_int) -> [Option<Target<'_>>; 2] {
+        let kernel: BorrowedFd<'static> = sys::fd(fd);
+        match self {
+            Held::Kernel => [Some(Target::Kernel(kernel)), None],
+            Held::Source(source) => [Some(Target::Source(fd, source)), None],
+            Held::Shared(source) => {
+                [Some(Target::Source(fd, source)), Some(Target::Kernel(kernel))]
+            }
+            Held::Set(set) => [Some(Target::Set(kernel, set)), None],
+            Held::Joined(set) => [Some(Target::Set(set.as_fd(), set)), None],
+        }
+    }
+}
+
+impl Sockets {
+    /// ppoll(2). Returns how many entries have events.
+    pub fn poll(
+        &self,
+        fds: &mut [libc::pollfd],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<usize, Errno> {
+        let held: Vec<Option<Held>> = {
+            let mut world = self.open()?;
+            // Negative numbers are passed over.
+            let mut hold =
+                |entry: &libc::pollfd| (entry.fd >= 0).then(|| Held::of(&mut world, entry.fd));
+            fds.iter().map(&mut hold).collect()
+        };
+        let mut entries = Vec::with_capacity(fds.len());
+        let mut places = Vec::with_capacity(fds.len());
+        for (place, (entry, held)) in fds.iter().zip(&held).enumerate() {
+            let events = EventFlags::from_bits_retain(entry.events as u16 as u32);
+            let targets = held.as_ref().map_or([None, None], |held| held.targets(entry.fd));
+            for target in targets.into_iter().flatten() {
+                entries.push(Polled { target: Some(target), events, found: EventFlags::empty() });
+                places.push(place);
+            }
+        }
+        let thread = Thread::new(self, mask)?;
+        wave_readiness::poll(&thread, &mut entries, timeout)?;
+        drop(thread);
+        fds.iter_mut().for_each(|entry| entry.revents = 0);
+        for (entry, place) in entries.iter().zip(places) {
+            fds[place].revents |= entry.found.bits() as u16 as i16;
+        }
+        Ok(fds.iter().filter(|entry| entry.revents != 0).count())
+    }
+
+    /// pselect(2) of the first `count` descriptors. A set has a bit for each, and is left with those that are ready.
+    pub fn select(
+        &self,
+        count: usize,
+        sets: [Option<&mut [c_ulong]>; 3],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<usize, Errno> {
+        let is_named = |fd: usize| {
+            let bits = c_ulong::BITS as usize;
+            sets.iter().flatten().any(|set| set[fd / bits] & 1 << (fd % bits) != 0)
+        };
+        let mut held: Vec<Option<Held>> = {
+            let mut world = self.open()?;
+            let hold = |fd: usize| is_named(fd).then(|| Held::of(&mut world, fd as c_int));
+            (0..count).map(hold).collect()
+        };
+        // A descriptor has one bit: a listener of both is a set of two for the time of the call.
+        for (place, held) in held.iter_mut().enumerate() {
+            if let Some(shared @ Held::Shared(_)) = held {
+                *held = Some(Held::Joined(shared.join(place as c_int)?));
+            }
+        }
+        let mut sets = sets.map(|set| set.map(Bits));
+        let thread = Thread::new(self, mask)?;
+        let resolve = |fd: c_int| held[fd as usize].as_ref()?.targets(fd)[0];
+        wave_readiness::select(&thread, count, &mut sets, resolve, timeout)
+    }
+
+    /// epoll_ctl(2) on `set`. `event` is none with EPOLL_CTL_DEL.
+    pub fn epoll_control(
+        &self,
+        set: c_int,
+        operation: c_int,
+        fd: c_int,
+        event: Option<Event>,
+    ) -> Verdict<()> {
+        let (interests, held) = {
+            let mut world = match self.open() {
+                Ok(world) => world,
+                Err(error) => return Verdict::Ours(Err(error)),
+            };
+            let held = Held::of(&mut world, fd);
+            let epoll = match (world.sets.get(&set), &held) {
+                (Some(epoll), _) => Arc::clone(epoll),
+                (None, Held::Kernel) => {
+                    world.note_early(set, operation, fd, event);
+                    return Verdict::Kernels;
+                }
+                (None, _) => match world.watch(set) {
+                    Ok(epoll) => epoll,
+                    // Not an epoll, or no descriptor.
+                    Err(_) => return Verdict::Kernels,
+                },
+            };
+            if matches!(held, Held::Kernel) {
+                world.note_early(set, operation, fd, event);
+            }
+            (epoll, held)
+        };
+        let mut done = Ok(());
+        for target in held.targets(fd).into_iter().flatten() {
+            let one = match (operation, event) {
+                (libc::EPOLL_CTL_ADD, Some(event)) => interests.add(target, event),
+                (libc::EPOLL_CTL_MOD, Some(event)) => interests.modify(target, event),
+                (libc::EPOLL_CTL_DEL, _) => interests.delete(target),
+                (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, None) => Err(Errno::FAULT),
+                _ => Err(Errno::INVAL),
+            };
+            done = done.and(one);
+        }
+        Verdict::Ours(done)
+    }
+
+    /// epoll_pwait(2).
+    pub fn epoll_wait(
+        &self,
+        set: c_int,
+        events: &mut [Event],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Verdict<usize> {
+        let epoll = match self.open() {
+            Ok(world) => world.sets.get(&set).map(Arc::clone),
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        let Some(epoll) = epoll else { return Verdict::Kernels };
+        let thread = match Thread::new(self, mask) {
+            Ok(thread) => thread,
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        Verdict::Ours(epoll.wait(&thread, events, timeout))
+    }
+}
+
+impl World {
+    /// Makes a set of the program's one that may have sockets of ours.
+    fn watch(&mut self, set: c_int) -> Result<Arc<Epoll>, Errno> {
+        let kernel = fcntl_dupfd_cloexec(sys::fd(set), 0)?;
+        // A set has no waits of another kind: this tells it from other files.
+        epoll::delete(&kernel, &kernel)
+            .map_or_else(|error| if error == Errno::INVAL { Ok(()) } else { Err(error) }, Ok)?;
+        self.hide(kernel.as_raw_fd());
+        let epoll = Arc::new(Epoll::with_interests(kernel));
+        self.add_set(set, Arc::clone(&epoll));
+        Ok(epoll)
+    }
+
+    /// Remembers an interest of the kernel's in a socket that is not connected: it may become ours.
+    fn note_early(&mut self, set: c_int, operation: c_int, fd: c_int, event: Option<Event>) {
+        let mut known = self.early.remove(&fd).unwrap_or_default();
+        known.retain(|(other, ..)| *other != set);
+        if let Some(event) = event
+            && matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD)
+            && fd >= 0
+            && may_become_ours(fd)
+        {
+            known.push((set, event.flags, event.data.u64()));
+        }
+        if !known.is_empty() {
+            self.early.insert(fd, known);
+        }
+    }
+
+    /// A socket becomes ours: sets that had it as the kernel's have it as ours.
+    pub fn take_over_interests(&mut self, at: usize, fd: c_int) {
+        for (set, flags, data) in self.early.remove(&fd).unwrap_or_default() {
+            // Its number may have had another file meanwhile, which has no such interest.
+            if epoll::delete(sys::fd(set), sys::fd(fd)).is_err() {
+                continue;
+            }
+            let epoll = match self.sets.get(&set) {
+                Some(epoll) => Ok(Arc::clone(epoll)),
+                None => self.watch(set),
+            };
+            if let Ok(epoll) = epoll {
+                let source = Arc::clone(&self.description(at).source);
+                let event = Event { flags, data: EventData::new_u64(data) };
+                // It was none of the set's until now.
+                let _ = epoll.add(Target::Source(fd, &source), event);
+            }
+        }
+    }
+}

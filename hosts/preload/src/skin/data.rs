@@ -1,0 +1,504 @@
+//! Calls that transfer bytes.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::io::{IoSlice, IoSliceMut};
+
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, ssize_t};
+use rustix::io::Errno;
+
+use super::process::{is_ours, sockets};
+use super::{Verdict, bytes, bytes_mut, fail, next, size};
+
+/// Most parts of a readv(2): UIO_MAXIOV.
+const PARTS_MAX: usize = 1024;
+
+fn receive_all(fd: c_int, into: &mut [IoSliceMut<'_>], flags: c_int) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    match sockets()?.receive(fd, into, flags) {
+        Verdict::Ours(received) => Some(size(received)),
+        Verdict::Kernels => None,
+    }
+}
+
+fn send_all(fd: c_int, from: &[IoSlice<'_>], flags: c_int) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    match sockets()?.send(fd, from, flags) {
+        Verdict::Ours(sent) => Some(size(sent)),
+        Verdict::Kernels => None,
+    }
+}
+
+/// # Safety
+/// recv(2)'s: `into` is valid for writes of `count` bytes.
+unsafe fn receive_one(
+    fd: c_int,
+    into: *mut c_void,
+    count: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    // SAFETY: by the contract.
+    receive_all(fd, &mut [IoSliceMut::new(unsafe { bytes_mut(into, count) })], flags)
+}
+
+/// # Safety
+/// send(2)'s: `from` is valid for reads of `count` bytes.
+unsafe fn send_one(fd: c_int, from: *const c_void, count: size_t, flags: c_int) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    // SAFETY: by the contract.
+    send_all(fd, &[IoSlice::new(unsafe { bytes(from, count) })], flags)
+}
+
+/// The entries of a readv(2).
+///
+/// # Safety
+/// `parts` is valid for `count` entries.
+unsafe fn vector<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: by the contract.
+    unsafe { std::slice::from_raw_parts(parts, count) }
+}
+
+/// # Safety
+/// readv(2)'s: `parts` is valid for `count` entries, each valid for writes.
+unsafe fn receive_parts(
+    fd: c_int,
+    parts: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    if count > PARTS_MAX {
+        return Some(fail(Errno::INVAL) as ssize_t);
+    }
+    // SAFETY: by the contract.
+    let parts = unsafe { vector(parts, count) };
+    let mut slices: Vec<IoSliceMut<'_>> = parts
+        .iter()
+        // SAFETY: by the contract.
+        .map(|part| IoSliceMut::new(unsafe { bytes_mut(part.iov_base, part.iov_len) }))
+        .collect();
+    receive_all(fd, &mut slices, flags)
+}
+
+/// # Safety
+/// writev(2)'s: `parts` is valid for `count` entries, each valid for reads.
+unsafe fn send_parts(
+    fd: c_int,
+    parts: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Option<ssize_t> {
+    if !is_ours(fd) {
+        return None;
+    }
+    if count > PARTS_MAX {
+        return Some(fail(Errno::INVAL) as ssize_t);
+    }
+    // SAFETY: by the contract.
+    let parts = unsafe { vector(parts, count) };
+    let slices: Vec<IoSlice<'_>> = parts
+        .iter()
+        // SAFETY: by the contract.
+        .map(|part| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }))
+        .collect();
+    send_all(fd, &slices, flags)
+}
+
+/// # Safety
+/// sendmsg(2)'s.
+unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: by the contract.
+    let message = unsafe { &*message };
+    // SAFETY: by the contract.
+    unsafe { send_parts(fd, message.msg_iov, message.msg_iovlen, flags) }
+}
+
+/// # Safety
+/// recvmsg(2)'s.
+unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: by the contract.
+    let message = unsafe { &mut *message };
+    // SAFETY: by the contract.
+    let received = unsafe { receive_parts(fd, message.msg_iov, message.msg_iovlen, flags) }?;
+    if received >= 0 {
+        message.msg_namelen = 0;
+        message.msg_controllen = 0;
+        message.msg_flags = 0;
+    }
+    Some(received)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, into: *mut c_void, count: size_t) -> ssize_t {
+    if is_ours(fd) && count == 0 {
+        return 0;
+    }
+    // SAFETY: the same contract.
+    if let Some(received) = unsafe { receive_one(fd, into, count, 0) } {
+        return received;
+    }
+    next!(read(fd => c_int, into => *mut c_void, count => size_t) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    into: *mut c_void,
+    count: size_t,
+    room: size_t,
+) -> ssize_t {
+    if is_ours(fd) && count <= room {
+        // SAFETY: the same contract.
+        return unsafe { read(fd, into, count) };
+    }
+    next!(__read_chk(fd => c_int, into => *mut c_void, count => size_t, room => size_t) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(fd: c_int, into: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the same contract.
+    if let Some(received) = unsafe { receive_one(fd, into, count, flags) } {
+        return received;
+    }
+    next!(recv(fd => c_int, into => *mut c_void, count => size_t, flags => c_int) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    into: *mut c_void,
+    count: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if is_ours(fd) && count <= room {
+        // SAFETY: the same contract.
+        return unsafe { recv(fd, into, count, flags) };
+    }
+    next!(__recv_chk(
+        fd => c_int,
+        into => *mut c_void,
+        count => size_t,
+        room => size_t,
+        flags => c_int,
+    ) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    into: *mut c_void,
+    count: size_t,
+    flags: c_int,
+    address: *mut c_void,
+    length: *mut libc::socklen_t,
+) -> ssize_t {
+    // SAFETY: the same contract.
+    if let Some(received) = unsafe { receive_one(fd, into, count, flags) } {
+        if received >= 0 && !address.is_null() && !length.is_null() {
+            // A connection's bytes come without an address.
+            // SAFETY: recvfrom(2)'s contract.
+            unsafe { *length = 0 };
+        }
+        return received;
+    }
+    next!(recvfrom(
+        fd => c_int,
+        into => *mut c_void,
+        count => size_t,
+        flags => c_int,
+        address => *mut c_void,
+        length => *mut libc::socklen_t,
+    ) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    into: *mut c_void,
+    count: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut c_void,
+    length: *mut libc::socklen_t,
+) -> ssize_t {
+    if is_ours(fd) && count <= room {
+        // SAFETY: the same contract.
+        return unsafe { recvfrom(fd, into, count, flags, address, length) };
+    }
+    next!(__recvfrom_chk(
+        fd => c_int,
+        into => *mut c_void,
+        count => size_t,
+        room => size_t,
+        flags => c_int,
+        address => *mut c_void,
+        length => *mut libc::socklen_t,
+    ) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    if is_ours(fd) {
+        // SAFETY: the same contract.
+        if let Some(received) = unsafe { receive_message(fd, message, flags) } {
+            return received;
+        }
+    }
+    next!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut libc::timespec,
+) -> c_int {
+    if !is_ours(fd) {
+        return next!(recvmmsg(
+            fd => c_int,
+            messages => *mut mmsghdr,
+            count => c_uint,
+            flags => c_int,
+            timeout => *mut libc::timespec,
+        ) -> c_int);
+    }
+    let mut taken = 0;
+    while taken < count {
+        // As with MSG_WAITFORONE: a stream has no messages to wait for.
+        let flags = if taken == 0 { flags } else { flags | libc::MSG_DONTWAIT };
+        // SAFETY: recvmmsg(2)'s contract.
+        let message = unsafe { &mut *messages.add(taken as usize) };
+        // SAFETY: as above.
+        let received = unsafe { recvmsg(fd, &mut message.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        if received < 0 {
+            return if taken == 0 { -1 } else { taken as c_int };
+        }
+        message.msg_len = received as c_uint;
+        taken += 1;
+        if received == 0 {
+            break;
+        }
+    }
+    taken as c_int
+}
+
+/// Whether a vector asks for nothing, which readv(2) and writev(2) answer without asking the socket.
+///
+/// # Safety
+/// readv(2)'s.
+unsafe fn is_empty(fd: c_int, parts: *const iovec, count: c_int) -> bool {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if !is_ours(fd) || count > PARTS_MAX {
+        return false;
+    }
+    // SAFETY: by the contract.
+    (0..count).all(|at| unsafe { (*parts.add(at)).iov_len == 0 })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the same contract.
+    if unsafe { is_empty(fd, parts, count) } {
+        return 0;
+    }
+    // SAFETY: the same contract.
+    if let Some(received) = unsafe { receive_parts(fd, parts, count as usize, 0) } {
+        return received;
+    }
+    next!(readv(fd => c_int, parts => *const iovec, count => c_int) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: size_t) -> ssize_t {
+    // SAFETY: the same contract.
+    if let Some(sent) = unsafe { send_one(fd, from, count, 0) } {
+        return sent;
+    }
+    next!(write(fd => c_int, from => *const c_void, count => size_t) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(fd: c_int, from: *const c_void, count: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the same contract.
+    if let Some(sent) = unsafe { send_one(fd, from, count, flags) } {
+        return sent;
+    }
+    next!(send(fd => c_int, from => *const c_void, count => size_t, flags => c_int) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    from: *const c_void,
+    count: size_t,
+    flags: c_int,
+    address: *const c_void,
+    length: libc::socklen_t,
+) -> ssize_t {
+    // A connection's address counts, as for the kernel.
+    // SAFETY: the same contract.
+    if let Some(sent) = unsafe { send_one(fd, from, count, flags) } {
+        return sent;
+    }
+    next!(sendto(
+        fd => c_int,
+        from => *const c_void,
+        count => size_t,
+        flags => c_int,
+        address => *const c_void,
+        length => libc::socklen_t,
+    ) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if is_ours(fd) {
+        // SAFETY: the same contract.
+        if let Some(sent) = unsafe { send_message(fd, message, flags) } {
+            return sent;
+        }
+    }
+    next!(sendmsg(fd => c_int, message => *const msghdr, flags => c_int) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    if !is_ours(fd) {
+        return next!(sendmmsg(
+            fd => c_int,
+            messages => *mut mmsghdr,
+            count => c_uint,
+            flags => c_int,
+        ) -> c_int);
+    }
+    let mut taken = 0;
+    while taken < count {
+        // SAFETY: sendmmsg(2)'s contract.
+        let message = unsafe { &mut *messages.add(taken as usize) };
+        // SAFETY: as above.
+        let sent = unsafe { sendmsg(fd, &message.msg_hdr, flags) };
+        if sent < 0 {
+            return if taken == 0 { -1 } else { taken as c_int };
+        }
+        message.msg_len = sent as c_uint;
+        taken += 1;
+    }
+    taken as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the same contract.
+    if unsafe { is_empty(fd, parts, count) } {
+        return 0;
+    }
+    // SAFETY: the same contract.
+    if let Some(sent) = unsafe { send_parts(fd, parts, count as usize, 0) } {
+        return sent;
+    }
+    next!(writev(fd => c_int, parts => *const iovec, count => c_int) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    if is_ours(to)
+        && let Some(sockets) = sockets()
+    {
+        // SAFETY: sendfile(2)'s contract: null or valid.
+        let place = unsafe { offset.as_mut() };
+        let mut position = place.as_ref().map(|offset| **offset as u64);
+        if let Verdict::Ours(sent) = sockets.send_file(to, from, position.as_mut(), count) {
+            if let (Some(place), Some(position)) = (place, position) {
+                *place = position as off_t;
+            }
+            return size(sent);
+        }
+    }
+    next!(sendfile64(
+        to => c_int,
+        from => c_int,
+        offset => *mut off_t,
+        count => size_t,
+    ) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    if is_ours(to) {
+        // SAFETY: the same contract; `off_t` has 64 bits.
+        return unsafe { sendfile64(to, from, offset, count) };
+    }
+    next!(sendfile(to => c_int, from => c_int, offset => *mut off_t, count => size_t) -> ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn splice(
+    from: c_int,
+    from_offset: *mut off_t,
+    to: c_int,
+    to_offset: *mut off_t,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    if is_ours(from) || is_ours(to) {
+        // As for files without splice: programs copy then.
+        return fail(Errno::INVAL) as ssize_t;
+    }
+    next!(splice(
+        from => c_int,
+        from_offset => *mut off_t,
+        to => c_int,
+        to_offset => *mut off_t,
+        count => size_t,
+        flags => c_uint,
+    ) -> ssize_t)
+}
+
+/// read(2) by syscall(2).
+///
+/// # Safety
+/// read(2)'s.
+pub unsafe fn call_read(fd: c_int, into: *mut c_void, count: size_t) -> std::ffi::c_long {
+    // SAFETY: the same contract.
+    unsafe { read(fd, into, count) as std::ffi::c_long }
+}
+
+/// write(2) by syscall(2).
+///
+/// # Safety
+/// write(2)'s.
+pub unsafe fn call_write(fd: c_int, from: *const c_void, count: size_t) -> std::ffi::c_long {
+    // SAFETY: the same contract.
+    unsafe { write(fd, from, count) as std::ffi::c_long }
+}

@@ -1,0 +1,226 @@
+//! Calls about descriptors: closing and duplicating them, their flags.
+
+use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+
+use rustix::io::Errno;
+
+use super::process::{is_borrowing, is_ours, is_private, sockets, sockets_or_new};
+use super::{Verdict, fail, next};
+
+#[unsafe(no_mangle)]
+extern "C" fn close(fd: c_int) -> c_int {
+    if is_private(fd) && !is_borrowing() {
+        return fail(Errno::BADF);
+    }
+    if is_ours(fd)
+        && !is_borrowing()
+        && let Some(sockets) = sockets()
+        && sockets.close(fd).is_err()
+    {
+        return fail(Errno::INTR);
+    }
+    next!(close(fd => c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // With a flag it may close nothing, or in a table of its own: ours are such as the program's, then.
+    if flags != 0 || is_borrowing() {
+        return next!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
+    }
+    // Around what the program must not meet; ours one by one.
+    let most = last.min(super::process::highest() as c_uint);
+    let mut start = first;
+    for fd in first..=most {
+        let number = fd as c_int;
+        if is_ours(number) {
+            close(number);
+        } else if is_private(number) {
+            if start < fd {
+                next!(close_range(start => c_uint, fd - 1 => c_uint, flags => c_int) -> c_int);
+            }
+            start = fd + 1;
+        }
+    }
+    if start <= last {
+        return next!(close_range(start => c_uint, last => c_uint, flags => c_int) -> c_int);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn closefrom(first: c_int) {
+    close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup(old: c_int) -> c_int {
+    let new = next!(dup(old => c_int) -> c_int);
+    duplicated(old, new)
+}
+
+/// Notes a duplicate of what may be ours.
+fn duplicated(old: c_int, new: c_int) -> c_int {
+    if new >= 0
+        && let Some(sockets) = sockets_or_new()
+        && !is_borrowing()
+    {
+        sockets.duplicated(old, new);
+    }
+    new
+}
+
+/// What dup2(2) is about to overwrite is closed. Returns false if it may not be.
+fn make_way(old: c_int, new: c_int) -> bool {
+    if is_borrowing() || old == new {
+        return true;
+    }
+    if is_private(new) {
+        return false;
+    }
+    let is_open = next!(fcntl(old => c_int, libc::F_GETFD => c_int) -> c_int) >= 0;
+    match sockets().filter(|_| is_open && is_ours(new)) {
+        Some(sockets) => sockets.close(new).is_ok(),
+        None => true,
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if !make_way(old, new) {
+        return fail(Errno::BUSY);
+    }
+    let made = next!(dup2(old => c_int, new => c_int) -> c_int);
+    if old == new { made } else { duplicated(old, made) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if !make_way(old, new) {
+        return fail(Errno::BUSY);
+    }
+    let made = next!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);
+    duplicated(old, made)
+}
+
+/// fcntl(2) of ours, or the next library's. `call` is that one.
+fn control(
+    fd: c_int,
+    command: c_int,
+    argument: *mut c_void,
+    call: impl Fn(*mut c_void) -> c_int,
+) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        return duplicated(fd, call(argument));
+    }
+    let Some(sockets) = sockets().filter(|_| is_ours(fd)) else { return call(argument) };
+    match command {
+        libc::F_GETFL => {
+            let flags = call(argument);
+            match sockets.is_nonblocking(fd) {
+                Verdict::Ours(Ok(true)) => flags | libc::O_NONBLOCK,
+                Verdict::Ours(Ok(false)) => flags & !libc::O_NONBLOCK,
+                _ => flags,
+            }
+        }
+        libc::F_SETFL => {
+            let flags = argument as usize as c_int;
+            match sockets.set_nonblocking(fd, flags & libc::O_NONBLOCK != 0) {
+                // The placeholder keeps its own.
+                Verdict::Ours(_) => call((flags | libc::O_NONBLOCK) as usize as *mut c_void),
+                Verdict::Kernels => call(argument),
+            }
+        }
+        _ => call(argument),
+    }
+}
+
+// An argument is an `int` or a pointer: both are passed on as they came, in a register.
+#[unsafe(no_mangle)]
+extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    control(
+        fd,
+        command,
+        argument,
+        |argument| next!(fcntl(fd => c_int, command => c_int, argument => *mut c_void) -> c_int),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    control(
+        fd,
+        command,
+        argument,
+        |argument| next!(fcntl64(fd => c_int, command => c_int, argument => *mut c_void) -> c_int),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if is_ours(fd)
+        && let Some(sockets) = sockets()
+    {
+        if request == libc::FIONBIO && !argument.is_null() {
+            // SAFETY: FIONBIO has a pointer to an `int`.
+            let is_nonblocking = unsafe { *argument.cast::<c_int>() } != 0;
+            if let Verdict::Ours(set) = sockets.set_nonblocking(fd, is_nonblocking) {
+                return super::done(set);
+            }
+        } else if let Verdict::Ours(answer) = sockets.inquire(fd, request) {
+            return match answer {
+                // SAFETY: these requests have a pointer to an `int`.
+                Ok(value) => unsafe {
+                    *argument.cast::<c_int>() = value;
+                    0
+                },
+                Err(error) => fail(error),
+            };
+        }
+    }
+    next!(ioctl(fd => c_int, request => c_ulong, argument => *mut c_void) -> c_int)
+}
+
+/// syscall(2): jemalloc and libuv read, write and close with it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let fd = a as c_int;
+    if is_ours(fd) || is_private(fd) {
+        use super::{data, sockets as names};
+        let at = |word: usize| word as *mut c_void;
+        // SAFETY: the calls' own contracts; arguments are words, as the kernel takes them.
+        let answer = unsafe {
+            match number {
+                libc::SYS_close => Some(close(fd) as c_long),
+                libc::SYS_read => Some(data::call_read(fd, at(b), c)),
+                libc::SYS_write => Some(data::call_write(fd, at(b), c)),
+                libc::SYS_accept4 => Some(names::call_accept4(fd, at(b), at(c), d as c_int)),
+                libc::SYS_dup => Some(dup(fd) as c_long),
+                libc::SYS_dup3 => Some(dup3(fd, b as c_int, c as c_int) as c_long),
+                libc::SYS_fcntl => Some(fcntl(fd, b as c_int, at(c)) as c_long),
+                libc::SYS_ioctl => Some(ioctl(fd, b as c_ulong, at(c)) as c_long),
+                _ => None,
+            }
+        };
+        if let Some(answer) = answer {
+            return answer;
+        }
+    }
+    next!(syscall(
+        number => c_long,
+        a => usize,
+        b => usize,
+        c => usize,
+        d => usize,
+        e => usize,
+        f => usize,
+    ) -> c_long)
+}

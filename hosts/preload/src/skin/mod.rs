@@ -1,0 +1,81 @@
+//! Symbols of the C library, thin: pointers become slices, answers become errno, and what is not ours goes to the next library's
+//! symbol of the same name.
+//!
+//! A program's pointers are believed as far as the C library believes them: where the kernel answers EFAULT, we fault.
+
+mod data;
+mod files;
+mod next;
+mod process;
+mod sockets;
+mod wait;
+
+use std::ffi::{c_int, c_void};
+
+use rustix::io::Errno;
+
+use crate::address::Encoded;
+use crate::sockets::Verdict;
+use next::next;
+
+/// Sets errno, and returns what says so.
+fn fail(error: Errno) -> c_int {
+    // SAFETY: the calling thread's own errno.
+    unsafe { *libc::__errno_location() = error.raw_os_error() };
+    -1
+}
+
+fn size(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(count) => count as isize,
+        Err(error) => fail(error) as isize,
+    }
+}
+
+fn done(result: Result<(), Errno>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => fail(error),
+    }
+}
+
+/// Copies an address to where accept(2), getsockname(2) and their like want it: as much as fits, and its whole length.
+///
+/// # Safety
+/// `into` is null, or `length` is valid and says how many bytes `into` is valid for.
+unsafe fn give_address(address: &Encoded, into: *mut c_void, length: *mut libc::socklen_t) {
+    if into.is_null() || length.is_null() {
+        return;
+    }
+    let bytes = address.bytes();
+    // SAFETY: by the contract.
+    unsafe {
+        let room = bytes.len().min(*length as usize);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.cast(), room);
+        *length = bytes.len() as libc::socklen_t;
+    }
+}
+
+/// A slice of a program's memory; empty for a null pointer.
+///
+/// # Safety
+/// `at` is null or valid for reads of `bytes` bytes.
+unsafe fn bytes<'a>(at: *const c_void, bytes: usize) -> &'a [u8] {
+    if at.is_null() || bytes == 0 {
+        return &[];
+    }
+    // SAFETY: by the contract. The C library's callers do not change what they hand over during the call.
+    unsafe { std::slice::from_raw_parts(at.cast(), bytes) }
+}
+
+/// As [`bytes`], to be written.
+///
+/// # Safety
+/// `at` is null or valid for writes of `bytes` bytes, and nobody else uses them during the call.
+unsafe fn bytes_mut<'a>(at: *mut c_void, bytes: usize) -> &'a mut [u8] {
+    if at.is_null() || bytes == 0 {
+        return &mut [];
+    }
+    // SAFETY: by the contract. The bytes are written to and not read.
+    unsafe { std::slice::from_raw_parts_mut(at.cast(), bytes) }
+}

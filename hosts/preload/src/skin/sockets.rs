@@ -1,0 +1,196 @@
+//! Calls about sockets: their addresses, their options, their ends.
+
+use std::ffi::{c_int, c_void};
+
+use super::process::{is_ours, sockets, sockets_or_new};
+use super::{bytes, done, fail, give_address, next};
+use crate::sockets::Verdict;
+
+type Length = libc::socklen_t;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, address: *const c_void, length: Length) -> c_int {
+    if let Some(sockets) = sockets_or_new()
+        && fd >= 0
+    {
+        // SAFETY: bind(2)'s contract.
+        let address = unsafe { bytes(address, length as usize) };
+        if let Verdict::Ours(bound) = sockets.bind(fd, address) {
+            return done(bound);
+        }
+    }
+    next!(bind(fd => c_int, address => *const c_void, length => Length) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, address: *const c_void, length: Length) -> c_int {
+    if let Some(sockets) = sockets_or_new()
+        && fd >= 0
+    {
+        // SAFETY: connect(2)'s contract.
+        let name = unsafe { bytes(address, length as usize) };
+        if let Verdict::Ours(connected) = sockets.connect(fd, name) {
+            return done(connected);
+        }
+    }
+    next!(connect(fd => c_int, address => *const c_void, length => Length) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if let Some(sockets) = sockets_or_new()
+        && fd >= 0
+        && let Verdict::Ours(listening) = sockets.listen(fd, backlog)
+    {
+        return done(listening);
+    }
+    next!(listen(fd => c_int, backlog => c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(
+    fd: c_int,
+    address: *mut c_void,
+    length: *mut Length,
+    flags: c_int,
+) -> c_int {
+    if is_ours(fd)
+        && let Some(sockets) = sockets()
+        && let Verdict::Ours(accepted) = sockets.accept(fd, flags)
+    {
+        return match accepted {
+            Ok(accepted) => {
+                if let Some(peer) = &accepted.peer {
+                    // SAFETY: accept(2)'s contract.
+                    unsafe { give_address(peer, address, length) };
+                }
+                accepted.fd
+            }
+            Err(error) => fail(error),
+        };
+    }
+    next!(accept4(fd => c_int, address => *mut c_void, length => *mut Length, flags => c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+    if is_ours(fd) {
+        // SAFETY: the same contract.
+        return unsafe { accept4(fd, address, length, 0) };
+    }
+    next!(accept(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if is_ours(fd)
+        && let Some(sockets) = sockets()
+        && let Verdict::Ours(shut) = sockets.shutdown(fd, how)
+    {
+        return done(shut);
+    }
+    next!(shutdown(fd => c_int, how => c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+    if is_ours(fd)
+        && let Some(sockets) = sockets()
+        && let Verdict::Ours(name) = sockets.local_name(fd)
+    {
+        // SAFETY: getsockname(2)'s contract.
+        return done(name.map(|name| unsafe { give_address(&name, address, length) }));
+    }
+    next!(getsockname(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+    if is_ours(fd)
+        && let Some(sockets) = sockets()
+        && let Verdict::Ours(name) = sockets.peer_name(fd)
+    {
+        // SAFETY: getpeername(2)'s contract.
+        return done(name.map(|name| unsafe { give_address(&name, address, length) }));
+    }
+    next!(getpeername(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut Length,
+) -> c_int {
+    if is_ours(fd)
+        && let Some(sockets) = sockets()
+        && let Verdict::Ours(option) = sockets.option(fd, level, name)
+    {
+        return match option {
+            Ok(option) if value.is_null() || length.is_null() => {
+                let _ = option;
+                fail(rustix::io::Errno::FAULT)
+            }
+            // SAFETY: getsockopt(2)'s contract: `value` is valid for `*length` bytes.
+            Ok(option) => unsafe {
+                let count = option.len().min(*length as usize);
+                std::ptr::copy_nonoverlapping(option.as_ptr(), value.cast(), count);
+                *length = count as Length;
+                0
+            },
+            Err(error) => fail(error),
+        };
+    }
+    next!(getsockopt(
+        fd => c_int,
+        level => c_int,
+        name => c_int,
+        value => *mut c_void,
+        length => *mut Length,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: Length,
+) -> c_int {
+    let is_ours = is_ours(fd);
+    if is_ours && (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
+        // Its notifications would never come.
+        return fail(rustix::io::Errno::OPNOTSUPP);
+    }
+    let set = next!(setsockopt(
+        fd => c_int,
+        level => c_int,
+        name => c_int,
+        value => *const c_void,
+        length => Length,
+    ) -> c_int);
+    if is_ours
+        && set == 0
+        && let Some(sockets) = sockets()
+    {
+        sockets.option_was_set(fd);
+    }
+    set
+}
+
+/// accept4(2) by syscall(2).
+///
+/// # Safety
+/// accept4(2)'s.
+pub unsafe fn call_accept4(
+    fd: c_int,
+    address: *mut c_void,
+    length: *mut c_void,
+    flags: c_int,
+) -> std::ffi::c_long {
+    // SAFETY: the same contract.
+    unsafe { accept4(fd, address, length.cast(), flags).into() }
+}

@@ -1,0 +1,351 @@
+//! Calls that wait for several descriptors.
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::time::Duration;
+
+use libc::{nfds_t, pollfd, sigset_t, timespec, timeval};
+use rustix::io::Errno;
+use wave_readiness::Event;
+
+use super::process::{is_ours, sockets, sockets_or_new};
+use super::{Verdict, done, fail, next};
+use crate::sockets::Sockets;
+use crate::sys::SignalMask;
+
+/// The sockets, if one of these descriptors is ours.
+///
+/// # Safety
+/// poll(2)'s: `fds` is valid for `count` entries.
+unsafe fn involved<'a>(
+    fds: *mut pollfd,
+    count: nfds_t,
+) -> Option<(&'static Sockets, &'a mut [pollfd])> {
+    if fds.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: by the contract.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    let is_any = fds.iter().any(|entry| is_ours(entry.fd));
+    sockets().filter(|_| is_any).map(|sockets| (sockets, fds))
+}
+
+fn answer(found: Result<usize, Errno>) -> c_int {
+    match found {
+        Ok(count) => count as c_int,
+        Err(error) => fail(error),
+    }
+}
+
+/// A timeout of milliseconds; negative is for ever.
+fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+/// # Safety
+/// `timeout` is null or valid.
+unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>, Errno> {
+    // SAFETY: by the contract.
+    let Some(timeout) = (unsafe { timeout.as_ref() }) else { return Ok(None) };
+    let seconds = u64::try_from(timeout.tv_sec).map_err(|_| Errno::INVAL)?;
+    let nanos = u32::try_from(timeout.tv_nsec).map_err(|_| Errno::INVAL)?;
+    if nanos >= 1_000_000_000 {
+        return Err(Errno::INVAL);
+    }
+    Ok(Some(Duration::new(seconds, nanos)))
+}
+
+/// The kernel's part of a `sigset_t`.
+///
+/// # Safety
+/// `mask` is null or valid.
+unsafe fn signals(mask: *const sigset_t) -> Option<SignalMask> {
+    // SAFETY: by the contract; it is longer than the kernel's.
+    (!mask.is_null()).then(|| unsafe { *mask.cast::<SignalMask>() })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: poll(2)'s contract.
+    if let Some((sockets, fds)) = unsafe { involved(fds, count) } {
+        return answer(sockets.poll(fds, milliseconds(timeout), None));
+    }
+    next!(poll(fds => *mut pollfd, count => nfds_t, timeout => c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    room: usize,
+) -> c_int {
+    if room / size_of::<pollfd>() >= count as usize {
+        // SAFETY: poll(2)'s contract.
+        return unsafe { poll(fds, count, timeout) };
+    }
+    next!(__poll_chk(
+        fds => *mut pollfd,
+        count => nfds_t,
+        timeout => c_int,
+        room => usize,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: ppoll(2)'s contract.
+    if let Some((sockets, fds)) = unsafe { involved(fds, count) } {
+        // SAFETY: as above.
+        let found =
+            unsafe { time(timeout).and_then(|time| sockets.poll(fds, time, signals(mask))) };
+        return answer(found);
+    }
+    next!(ppoll(
+        fds => *mut pollfd,
+        count => nfds_t,
+        timeout => *const timespec,
+        mask => *const sigset_t,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: usize,
+) -> c_int {
+    if room / size_of::<pollfd>() >= count as usize {
+        // SAFETY: ppoll(2)'s contract.
+        return unsafe { ppoll(fds, count, timeout, mask) };
+    }
+    next!(__ppoll_chk(
+        fds => *mut pollfd,
+        count => nfds_t,
+        timeout => *const timespec,
+        mask => *const sigset_t,
+        room => usize,
+    ) -> c_int)
+}
+
+/// The words of a `fd_set` that hold so many descriptors.
+///
+/// # Safety
+/// select(2)'s: `set` is null or valid for them.
+unsafe fn words<'a>(set: *mut c_ulong, count: usize) -> Option<&'a mut [u64]> {
+    // SAFETY: by the contract.
+    (!set.is_null()).then(|| unsafe { std::slice::from_raw_parts_mut(set, count.div_ceil(64)) })
+}
+
+/// # Safety
+/// select(2)'s.
+unsafe fn select_ours(
+    count: c_int,
+    sets: [*mut c_ulong; 3],
+    timeout: Result<Option<Duration>, Errno>,
+    mask: Option<SignalMask>,
+) -> Option<c_int> {
+    let count = usize::try_from(count).ok()?;
+    let sockets = sockets()?;
+    // SAFETY: by the contract.
+    let sets = sets.map(|set| unsafe { words(set, count) });
+    let is_named = |fd: usize| sets.iter().flatten().any(|set| set[fd / 64] & 1 << (fd % 64) != 0);
+    if !(0..count).any(|fd| is_named(fd) && is_ours(fd as c_int)) {
+        return None;
+    }
+    Some(answer(timeout.and_then(|timeout| sockets.select(count, sets, timeout, mask))))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn select(
+    count: c_int,
+    reads: *mut c_ulong,
+    writes: *mut c_ulong,
+    exceptions: *mut c_ulong,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: select(2)'s contract.
+    let patience = match unsafe { timeout.as_ref() } {
+        None => Ok(None),
+        Some(time) => match (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) {
+            (Ok(seconds), Ok(micros)) => {
+                Ok(Some(Duration::from_secs(seconds) + Duration::from_micros(micros)))
+            }
+            _ => Err(Errno::INVAL),
+        },
+    };
+    let start = std::time::Instant::now();
+    // SAFETY: as above.
+    let found = unsafe { select_ours(count, [reads, writes, exceptions], patience, None) };
+    if let Some(found) = found {
+        if let (Ok(Some(patience)), false) = (patience, timeout.is_null()) {
+            // Linux leaves what is left.
+            let left = patience.saturating_sub(start.elapsed());
+            // SAFETY: as above.
+            unsafe {
+                (*timeout).tv_sec = left.as_secs() as libc::time_t;
+                (*timeout).tv_usec = left.subsec_micros() as libc::suseconds_t;
+            }
+        }
+        return found;
+    }
+    next!(select(
+        count => c_int,
+        reads => *mut c_ulong,
+        writes => *mut c_ulong,
+        exceptions => *mut c_ulong,
+        timeout => *mut timeval,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pselect(
+    count: c_int,
+    reads: *mut c_ulong,
+    writes: *mut c_ulong,
+    exceptions: *mut c_ulong,
+    timeout: *const timespec,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: pselect(2)'s contract.
+    let found = unsafe {
+        select_ours(count, [reads, writes, exceptions], time(timeout), signals(mask.cast()))
+    };
+    if let Some(found) = found {
+        return found;
+    }
+    next!(pselect(
+        count => c_int,
+        reads => *mut c_ulong,
+        writes => *mut c_ulong,
+        exceptions => *mut c_ulong,
+        timeout => *const timespec,
+        mask => *const c_void,
+    ) -> c_int)
+}
+
+/// The timeout of an epoll_pwait(2), negative for ever, and where its events go.
+///
+/// # Safety
+/// epoll_wait(2)'s: `events` is valid for `count` entries.
+unsafe fn wait(
+    set: c_int,
+    events: *mut Event,
+    count: c_int,
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Option<c_int> {
+    if !is_ours(set) {
+        return None;
+    }
+    let sockets = sockets()?;
+    if count <= 0 {
+        return Some(fail(Errno::INVAL));
+    }
+    // SAFETY: by the contract. An `Event` is a `struct epoll_event`, and any bytes are one.
+    let events = unsafe { std::slice::from_raw_parts_mut(events, count as usize) };
+    match sockets.epoll_wait(set, events, timeout, mask) {
+        Verdict::Ours(found) => Some(answer(found)),
+        Verdict::Kernels => None,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut Event,
+) -> c_int {
+    if let Some(sockets) = sockets_or_new()
+        && set >= 0
+        && fd >= 0
+    {
+        // SAFETY: epoll_ctl(2)'s contract.
+        let interest = unsafe { event.as_ref() }.copied();
+        if let Verdict::Ours(changed) = sockets.epoll_control(set, operation, fd, interest) {
+            return done(changed);
+        }
+    }
+    next!(epoll_ctl(
+        set => c_int,
+        operation => c_int,
+        fd => c_int,
+        event => *mut Event,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(
+    set: c_int,
+    events: *mut Event,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: the same contract.
+    if let Some(found) = unsafe { wait(set, events, count, milliseconds(timeout), None) } {
+        return found;
+    }
+    next!(epoll_wait(
+        set => c_int,
+        events => *mut Event,
+        count => c_int,
+        timeout => c_int,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    set: c_int,
+    events: *mut Event,
+    count: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the same contract.
+    let found = unsafe { wait(set, events, count, milliseconds(timeout), signals(mask)) };
+    if let Some(found) = found {
+        return found;
+    }
+    next!(epoll_pwait(
+        set => c_int,
+        events => *mut Event,
+        count => c_int,
+        timeout => c_int,
+        mask => *const sigset_t,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    set: c_int,
+    events: *mut Event,
+    count: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    if is_ours(set) {
+        // SAFETY: the same contract.
+        let patience = match unsafe { time(timeout) } {
+            Ok(patience) => patience,
+            Err(error) => return fail(error),
+        };
+        // SAFETY: as above.
+        if let Some(found) = unsafe { wait(set, events, count, patience, signals(mask)) } {
+            return found;
+        }
+    }
+    next!(epoll_pwait2(
+        set => c_int,
+        events => *mut Event,
+        count => c_int,
+        timeout => *const timespec,
+        mask => *const sigset_t,
+    ) -> c_int)
+}

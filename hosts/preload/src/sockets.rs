@@ -1,0 +1,93 @@
+//! The socket calls over a [`World`]: what each answers, or that the kernel answers it.
+
+use std::ffi::c_int;
+use std::ops::{Deref, DerefMut};
+
+use rustix::io::Errno;
+
+use crate::config::Config;
+use crate::lock::{self, Lock};
+use crate::marks::Marks;
+use crate::world::World;
+
+/// Who answers a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<T> {
+    /// We do.
+    Ours(Result<T, Errno>),
+    /// The kernel does, for the same descriptor: it is not ours, or the answer is the placeholder's.
+    Kernels,
+}
+
+/// The sockets of a process. Any thread may use them.
+pub struct Sockets {
+    world: Lock<World>,
+}
+
+const _: () = {
+    const fn is_sync<T: Sync>() {}
+    is_sync::<Sockets>();
+};
+
+/// The world, locked. Threads that sleep hear of news when it is unlocked.
+pub struct Open<'a> {
+    world: lock::Guard<'a, World>,
+}
+
+impl Sockets {
+    /// `ours` is marked for the program's descriptors that are ours, and `private` for those that it does not know.
+    pub fn new(config: Config, ours: &'static Marks, private: &'static Marks) -> Sockets {
+        Sockets { world: Lock::new(World::new(config, ours, private)) }
+    }
+
+    /// The world. EAGAIN in a signal handler whose thread is inside of a call.
+    pub fn open(&self) -> Result<Open<'_>, Errno> {
+        self.world.lock().map(|world| Open { world }).ok_or(Errno::AGAIN)
+    }
+
+    /// As [`Sockets::open`], for a thread that waits.
+    pub fn open_waiting(&self) -> Option<Open<'_>> {
+        self.world.lock_waiting().map(|world| Open { world })
+    }
+
+    /// Answers at once with what `call` says of a descriptor's description.
+    pub fn answer<R>(
+        &self,
+        fd: c_int,
+        call: impl FnOnce(&mut World, usize) -> Verdict<R>,
+    ) -> Verdict<R> {
+        let mut world = match self.open() {
+            Ok(world) => world,
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        match world.find(fd) {
+            Some(at) => {
+                world.look();
+                let answer = call(&mut world, at);
+                world.settle(at);
+                answer
+            }
+            None => Verdict::Kernels,
+        }
+    }
+}
+
+impl Deref for Open<'_> {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl DerefMut for Open<'_> {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.world
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.world.wake_others();
+    }
+}

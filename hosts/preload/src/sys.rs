@@ -1,0 +1,109 @@
+//! System calls that rustix has no safe form of. None goes through a symbol that the skin takes.
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, Timespec};
+use rustix::io::Errno;
+
+/// A program's descriptor, by its number.
+pub fn fd(number: c_int) -> BorrowedFd<'static> {
+    assert!(number >= 0, "{number} is no descriptor");
+    // SAFETY: it is not -1. The number is the program's, not ours to close: a call on one that the program has closed fails, or meets
+    // that number's next file, as the program's own calls would.
+    unsafe { BorrowedFd::borrow_raw(number) }
+}
+
+/// Closes a descriptor of the program's.
+#[cfg_attr(test, allow(dead_code))]
+pub fn close(number: c_int) {
+    // SAFETY: the program, or the child after a fork, gives it up.
+    unsafe { rustix::io::close(number) };
+}
+
+/// SIGPIPE for the calling thread.
+pub fn raise_sigpipe() {
+    // SAFETY: no memory is involved.
+    unsafe { libc::raise(libc::SIGPIPE) };
+}
+
+/// Whether every signal handler of the process asks that calls go on afterwards (SA_RESTART).
+///
+/// Which handler has just run is not known. The kernel's socket calls answer EINTR after one without the flag.
+pub fn calls_restart() -> bool {
+    (1..=libc::SIGRTMAX()).all(|signal| {
+        // SAFETY: all zero is a valid `sigaction`, and the call only writes to it.
+        let action = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            match libc::sigaction(signal, std::ptr::null(), &mut action) {
+                0 => action,
+                _ => return true,
+            }
+        };
+        let is_handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        !is_handled || action.sa_flags & libc::SA_RESTART != 0
+    })
+}
+
+/// A set of signals, as the kernel has it.
+pub type SignalMask = u64;
+
+/// ppoll(2) of the kernel's. Returns how many have events; without a `timeout` waits for ever.
+pub fn ppoll(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize, Errno> {
+    let mut timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let at = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let bytes = size_of::<SignalMask>();
+    // SAFETY: `fds` is valid for that many entries, `at` and `mask` are null or valid for the call.
+    let count =
+        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), at, mask, bytes) };
+    usize::try_from(count).map_err(|_| last_error())
+}
+
+/// As [`ppoll`].
+pub fn poll_masked(
+    fds: &mut [PollFd<'_>],
+    timeout: Option<&Timespec>,
+    mask: SignalMask,
+) -> Result<usize, Errno> {
+    const { assert!(size_of::<PollFd<'_>>() == size_of::<libc::pollfd>()) };
+    const { assert!(align_of::<PollFd<'_>>() == align_of::<libc::pollfd>()) };
+    let at = fds.as_mut_ptr().cast::<libc::pollfd>();
+    // SAFETY: a `PollFd` is a `struct pollfd`, as rustix says, of the same size; poll only writes its events.
+    let fds = unsafe { std::slice::from_raw_parts_mut(at, fds.len()) };
+    let timeout = timeout
+        .map(|timeout| Duration::new(timeout.tv_sec.max(0) as u64, timeout.tv_nsec.max(0) as u32));
+    ppoll(fds, timeout, Some(mask))
+}
+
+/// `tcpi_state` of a socket of the kernel's: see tcp(7).
+#[cfg(test)]
+pub fn tcp_state(number: c_int) -> u8 {
+    let mut state = 0_u8;
+    let mut length = 1;
+    // SAFETY: `state` is valid for writes of `length` bytes.
+    let done = unsafe {
+        libc::getsockopt(
+            number,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut state).cast(),
+            &mut length,
+        )
+    };
+    assert_eq!(done, 0, "{number} is no TCP socket");
+    state
+}
+
+fn last_error() -> Errno {
+    let error = std::io::Error::last_os_error();
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}

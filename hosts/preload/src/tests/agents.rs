@@ -1,0 +1,181 @@
+//! Two agents with the engine of `wave tcp up`, at both ends of a wire in memory, and a process's sockets at each.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use wave_agent::{Seat, ThreadFront};
+use wave_core::agent::Front;
+use wave_core::clock::Nanos;
+use wave_core::policy::Progress;
+use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, Traces};
+use wave_tcp::congestion::Algorithm;
+use wave_tcp::control::Bounds;
+use wave_wires::{Adversity, Counters, Frame, Limits, Memory, Offload, RawPart, Sent, Wire};
+
+use crate::config::Config;
+use crate::marks::Marks;
+use crate::sockets::Sockets;
+
+/// Longest sleep of an agent, so that it sees that it is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A wire in memory whose time is the clock's, and whose other end wakes.
+struct Cable {
+    memory: Memory,
+    start: Instant,
+    own: Arc<OwnedFd>,
+    other: Arc<OwnedFd>,
+}
+
+impl Cable {
+    fn pair() -> [Cable; 2] {
+        let (one, other) = Memory::pair(&Adversity::default());
+        let event =
+            || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let (here, there) = (event(), event());
+        let start = Instant::now();
+        [
+            Cable { memory: one, start, own: here.clone(), other: there.clone() },
+            Cable { memory: other, start, own: there, other: here },
+        ]
+    }
+}
+
+impl Wire for Cable {
+    fn limits(&self) -> Limits {
+        self.memory.limits()
+    }
+
+    fn receive(&mut self) -> io::Result<Option<Frame>> {
+        self.memory.advance(self.start.elapsed().as_nanos() as u64);
+        let frame = self.memory.receive()?;
+        if frame.is_none() {
+            let _ = rustix::io::read(&self.own, &mut [0; 8]);
+            // One may have come before the ring was forgotten.
+            return self.memory.receive();
+        }
+        Ok(frame)
+    }
+
+    fn send(
+        &mut self,
+        head: &[u8],
+        payload: [RawPart<'_>; 2],
+        offload: Offload,
+    ) -> io::Result<Sent> {
+        self.memory.advance(self.start.elapsed().as_nanos() as u64);
+        let sent = self.memory.send(head, payload, offload)?;
+        let _ = rustix::io::write(&self.other, &1_u64.to_ne_bytes());
+        Ok(sent)
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.own.as_fd())
+    }
+
+    fn counters(&self) -> Counters {
+        self.memory.counters()
+    }
+}
+
+/// An agent on a thread of its own.
+struct Agent {
+    stops: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Agent {
+    fn start(wire: Cable, socket: PathBuf, ip: Ipv4Addr) -> Agent {
+        let stops = Arc::new(AtomicBool::new(false));
+        let door = Door::bind(&socket, DoorOptions::default()).unwrap();
+        let ends = stops.clone();
+        let thread = std::thread::spawn(move || {
+            let inquiries = Inquiries::beside(&socket).unwrap();
+            let captures = Captures::beside(&socket, "memory").unwrap();
+            let traces = Traces::beside(&socket).unwrap();
+            let options = TcpOptions {
+                ip,
+                prefix: 24,
+                gateway: None,
+                v6: None,
+                bounds: Bounds::default(),
+                congestion: Algorithm::default(),
+                seat: Seat::Shared,
+            };
+            let mut front: TcpFront<_> =
+                TcpFront::new(wire, door, inquiries, captures, traces, &options).unwrap();
+            let start = Instant::now();
+            while !ends.load(Ordering::Relaxed) {
+                let now = Nanos(start.elapsed().as_nanos() as u64);
+                if matches!(front.poll(now, &mut Vec::new()), Progress::More) {
+                    continue;
+                }
+                front.prepare_park();
+                let now = Nanos(start.elapsed().as_nanos() as u64);
+                if matches!(front.poll(now, &mut Vec::new()), Progress::Done) {
+                    let due = front.next_deadline().map_or(u64::MAX, |at| at.0);
+                    let nap = Duration::from_nanos(due.saturating_sub(now.0)).min(LOOK_EVERY);
+                    front.wait(None, nap);
+                }
+                front.unpark();
+            }
+        });
+        Agent { stops, thread: Some(thread) }
+    }
+
+    fn stop(&mut self) {
+        self.stops.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Both agents. Their addresses are 10.99.0.1 and 10.99.0.2.
+pub struct Network {
+    folder: tempfile::TempDir,
+    agents: [Agent; 2],
+}
+
+pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
+
+impl Network {
+    pub fn new() -> Network {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other] = Cable::pair();
+        let at = |end: usize| socket(folder.path(), end);
+        let agents =
+            [Agent::start(one, at(0), ADDRESSES[0]), Agent::start(other, at(1), ADDRESSES[1])];
+        Network { folder, agents }
+    }
+
+    /// A process's sockets at one of the agents.
+    pub fn sockets(&self, end: usize) -> Sockets {
+        let addresses = format!("{}/24", ADDRESSES[end]);
+        let config = Config::new(socket(self.folder.path(), end), &addresses).unwrap();
+        let marks = || Box::leak(Box::new(Marks::new()));
+        Sockets::new(config, marks(), marks())
+    }
+
+    /// Ends an agent without a word to anybody.
+    pub fn kill(&mut self, end: usize) {
+        self.agents[end].stop();
+    }
+}
+
+fn socket(folder: &Path, end: usize) -> PathBuf {
+    folder.join(format!("{end}.sock"))
+}

@@ -1,0 +1,360 @@
+//! Calls that wait: for bytes, for room, for other threads, for the kernel's descriptors, for a dead agent.
+
+use std::ffi::c_int;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use wave_readiness::Waiter;
+
+use super::agents::{ADDRESSES, Network};
+use crate::address::{Family, encode};
+use crate::sockets::{Sockets, Verdict};
+use crate::sys;
+use crate::wait::Thread;
+
+/// Long enough for any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PORT: u16 = 7000;
+
+fn socket() -> c_int {
+    let flags = SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap().into_raw_fd()
+}
+
+fn ours<T>(verdict: Verdict<T>) -> Result<T, Errno> {
+    match verdict {
+        Verdict::Ours(answer) => answer,
+        Verdict::Kernels => panic!("the kernel answers"),
+    }
+}
+
+fn listener(sockets: &Sockets, end: usize) -> c_int {
+    let fd = socket();
+    let own = SocketAddr::new(IpAddr::V4(ADDRESSES[end]), PORT);
+    ours(sockets.bind(fd, encode(own, Family::V4).bytes())).unwrap();
+    ours(sockets.listen(fd, 16)).unwrap();
+    fd
+}
+
+/// Connects to the other end's listener.
+fn connect(sockets: &Sockets, end: usize) -> c_int {
+    let fd = socket();
+    let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1 - end]), PORT);
+    ours(sockets.connect(fd, encode(remote, Family::V4).bytes())).unwrap();
+    fd
+}
+
+fn accept(sockets: &Sockets, listener: c_int) -> c_int {
+    ours(sockets.accept(listener, libc::SOCK_CLOEXEC)).unwrap().fd
+}
+
+fn send(sockets: &Sockets, fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    ours(sockets.send(fd, &[IoSlice::new(bytes)], 0))
+}
+
+fn receive(sockets: &Sockets, fd: c_int, into: &mut [u8], flags: c_int) -> Result<usize, Errno> {
+    ours(sockets.receive(fd, &mut [IoSliceMut::new(into)], flags))
+}
+
+fn close(sockets: &Sockets, fds: &[c_int]) {
+    for fd in fds {
+        sockets.close(*fd).unwrap();
+        sys::close(*fd);
+    }
+}
+
+#[test]
+fn calls_wait_for_bytes_and_for_room() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    // More than both rings have.
+    let sent: Vec<u8> = (0..6_000_000_u32).map(|at| (at / 3) as u8).collect();
+    thread::scope(|scope| {
+        let sends = scope.spawn(|| {
+            let fd = connect(&client, 0);
+            assert_eq!(send(&client, fd, &sent), Ok(sent.len()));
+            fd
+        });
+        let fd = accept(&server, listener);
+        let mut got = vec![0; sent.len()];
+        assert_eq!(receive(&server, fd, &mut got, libc::MSG_WAITALL), Ok(got.len()));
+        assert!(got == sent);
+        let there = sends.join().unwrap();
+        // The end of the stream ends a wait for all.
+        send(&client, there, b"last").unwrap();
+        close(&client, &[there]);
+        assert_eq!(receive(&server, fd, &mut got, libc::MSG_WAITALL), Ok(4));
+        assert_eq!(receive(&server, fd, &mut got, 0), Ok(0));
+        close(&server, &[fd, listener]);
+    });
+}
+
+#[test]
+fn timeouts_of_a_socket_end_a_wait() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let fd = connect(&client, 0);
+    let there = accept(&server, listener);
+    let short = Some(Duration::from_millis(5));
+    sockopt::set_socket_timeout(sys::fd(fd), Timeout::Recv, short).unwrap();
+    assert_eq!(receive(&client, fd, &mut [0], 0), Err(Errno::AGAIN));
+    sockopt::set_socket_timeout(sys::fd(listener), Timeout::Recv, short).unwrap();
+    assert_eq!(ours(server.accept(listener, 0)).unwrap_err(), Errno::AGAIN);
+    sockopt::set_socket_timeout(sys::fd(fd), Timeout::Send, short).unwrap();
+    // Until nothing has room any more: part of a write is taken, then none.
+    let bytes = vec![7; 1 << 20];
+    let mut taken = 0;
+    let stopped = loop {
+        match send(&client, fd, &bytes) {
+            Ok(count) => taken += count,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(stopped, Errno::AGAIN);
+    assert!(taken >= 1 << 20, "{taken}");
+    // A listener's timeouts are its connections' as well.
+    let inherited = ours(server.accept(listener, 0)).unwrap_err();
+    assert_eq!(inherited, Errno::AGAIN);
+    close(&client, &[fd]);
+    close(&server, &[there, listener]);
+}
+
+#[test]
+fn a_thread_that_waits_hears_of_what_another_does() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    thread::scope(|scope| {
+        // One thread accepts, others serve, and each hears of its own connection.
+        let serves = scope.spawn(|| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    let fd = accept(&server, listener);
+                    let server = &server;
+                    scope.spawn(move || {
+                        let mut byte = [0];
+                        while receive(server, fd, &mut byte, 0) == Ok(1) {
+                            send(server, fd, &byte).unwrap();
+                        }
+                        close(server, &[fd]);
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        let fds: Vec<c_int> = (0..4).map(|_| connect(&client, 0)).collect();
+        for at in 0..200 {
+            let fd = fds[at * 7 % 4];
+            send(&client, fd, &[at as u8]).unwrap();
+            let mut byte = [0];
+            assert_eq!(receive(&client, fd, &mut byte, 0), Ok(1));
+            assert_eq!(byte, [at as u8]);
+        }
+        // One waits for bytes, and another one shuts the socket down.
+        let (first, client_too) = (fds[0], &client);
+        let waits = scope.spawn(move || receive(client_too, first, &mut [0], 0));
+        let start = Instant::now();
+        while !waits.is_finished() {
+            assert!(start.elapsed() < PATIENCE);
+            let _ = client.shutdown(fds[0], libc::SHUT_RD);
+            thread::yield_now();
+        }
+        assert_eq!(waits.join().unwrap(), Ok(0));
+        close(&client, &fds);
+        serves.join().unwrap();
+    });
+    close(&server, &[listener]);
+}
+
+#[test]
+fn a_dead_agent_resets_its_connections_and_hangs_nobody() {
+    let mut network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let fds: Vec<c_int> = (0..3).map(|_| connect(&client, 0)).collect();
+    let there: Vec<c_int> = fds.iter().map(|_| accept(&server, listener)).collect();
+    send(&server, there[1], b"before").unwrap();
+    let mut bytes = [0; 16];
+    assert_eq!(receive(&client, fds[1], &mut bytes, libc::MSG_PEEK), Ok(6));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| receive(&client, fds[0], &mut [0], 0));
+        let polls = scope.spawn(|| {
+            let mut polled = [libc::pollfd { fd: fds[2], events: libc::POLLIN, revents: 0 }];
+            client.poll(&mut polled, None, None).map(|_| polled[0].revents)
+        });
+        // A bell that has hung up would keep a thread from sleeping.
+        let (begun, begins) = std::sync::mpsc::channel();
+        let listens = scope.spawn(|| {
+            let thread = Thread::new(&client, None).unwrap();
+            let begun = begun;
+            begun.send(thread.bell().is_some()).unwrap();
+            let start = Instant::now();
+            while thread.bell().is_some() {
+                assert!(start.elapsed() < PATIENCE);
+                thread.park();
+                thread.unpark();
+                thread.look();
+            }
+        });
+        assert_eq!(begins.recv(), Ok(true));
+        network.kill(0);
+        listens.join().unwrap();
+        assert_eq!(waits.join().unwrap(), Err(Errno::CONNRESET));
+        let events = polls.join().unwrap().unwrap();
+        assert_eq!(events, libc::POLLIN | libc::POLLHUP | libc::POLLERR);
+    });
+    // What had come is read first.
+    assert_eq!(receive(&client, fds[1], &mut bytes, 0), Ok(6));
+    assert_eq!(receive(&client, fds[1], &mut bytes, 0), Err(Errno::CONNRESET));
+    assert_eq!(send(&client, fds[1], b"x"), Err(Errno::PIPE));
+    // A new socket is the kernel's, as no agent is there.
+    let fd = socket();
+    let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
+    let answer = client.connect(fd, encode(remote, Family::V4).bytes());
+    assert_eq!(answer, Verdict::Kernels);
+    sys::close(fd);
+    close(&client, &fds);
+    close(&server, &there);
+    close(&server, &[listener]);
+}
+
+#[test]
+fn a_shared_listener_takes_connections_of_both() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let fd = socket();
+    assert_eq!(
+        server.bind(fd, encode("0.0.0.0:0".parse().unwrap(), Family::V4).bytes()),
+        Verdict::Kernels
+    );
+    ours(server.listen(fd, 16)).unwrap();
+    let name = rustix::net::getsockname(sys::fd(fd)).unwrap();
+    let port = SocketAddr::try_from(name).unwrap().port();
+    let by_agent = || {
+        let client_fd = socket();
+        let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), port);
+        ours(client.connect(client_fd, encode(remote, Family::V4).bytes())).unwrap();
+        client_fd
+    };
+    let select = || {
+        let mut reads = vec![0_u64; fd as usize / 64 + 1];
+        reads[fd as usize / 64] = 1 << (fd % 64);
+        let sets = [Some(&mut reads[..]), None, None];
+        server.select(fd as usize + 1, sets, Some(PATIENCE), None)
+    };
+    let poll = || {
+        let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        server.poll(&mut polled, Some(PATIENCE), None)
+    };
+    for wait in [&select as &dyn Fn() -> Result<usize, Errno>, &poll] {
+        let first = by_agent();
+        assert_eq!(wait(), Ok(1));
+        let accepted = accept(&server, fd);
+        assert!(server.has(accepted));
+        let local = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        assert_eq!(wait(), Ok(1));
+        let kernels = accept(&server, fd);
+        assert!(!server.has(kernels));
+        // It waits for both at once, though the program never made it nonblocking.
+        let waits = thread::scope(|scope| {
+            let waits = scope.spawn(|| accept(&server, fd));
+            let last = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            drop(last);
+            waits.join().unwrap()
+        });
+        close(&server, &[accepted, kernels, waits]);
+        close(&client, &[first]);
+        drop(local);
+    }
+    assert_eq!(ours(server.is_nonblocking(fd)), Ok(false));
+    close(&server, &[fd]);
+}
+
+#[test]
+fn a_set_hears_of_room_level_and_edge_triggered() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let fd = connect(&client, 0);
+    let there = accept(&server, listener);
+    let bytes = vec![7; 1 << 20];
+    for flags in [EventFlags::OUT, EventFlags::OUT | EventFlags::ET] {
+        let set = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let number = set.as_raw_fd();
+        let mut event = Event { flags, data: EventData::new_u64(1) };
+        let add = libc::EPOLL_CTL_ADD;
+        ours(client.epoll_control(number, add, fd, Some(event))).unwrap();
+        let mut wait = |timeout| {
+            let events = std::slice::from_mut(&mut event);
+            ours(client.epoll_wait(number, events, Some(timeout), None)).unwrap()
+        };
+        assert_eq!(wait(PATIENCE), 1);
+        // Room of less than a third is none for poll(2): no write need fail first.
+        let has_room = || {
+            let mut polled = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+            client.poll(&mut polled, Some(Duration::ZERO), None) == Ok(1)
+        };
+        let mut sent = 0;
+        while has_room() {
+            let part = [IoSlice::new(&bytes[..90_000])];
+            sent += ours(client.send(fd, &part, libc::MSG_DONTWAIT)).unwrap();
+        }
+        let mut got = vec![0; sent];
+        assert_eq!(receive(&server, there, &mut got, libc::MSG_WAITALL), Ok(sent));
+        assert_eq!(wait(PATIENCE), 1);
+        client.close(number).unwrap();
+    }
+    close(&client, &[fd]);
+    close(&server, &[there, listener]);
+}
+
+#[test]
+fn a_set_has_sockets_of_both_and_those_that_were_there_before() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let set = epoll::create(CreateFlags::CLOEXEC).unwrap();
+    let number = set.as_raw_fd();
+    let event = |flags, data| Event { flags, data: EventData::new_u64(data) };
+    let control = |fd: c_int, flags, data| {
+        let add = libc::EPOLL_CTL_ADD;
+        match client.epoll_control(number, add, fd, Some(event(flags, data))) {
+            Verdict::Ours(answer) => answer,
+            Verdict::Kernels => epoll::add(&set, sys::fd(fd), EventData::new_u64(data), flags),
+        }
+        .unwrap();
+    };
+    let (reading, writing) = std::io::pipe().unwrap();
+    control(reading.as_raw_fd(), EventFlags::IN, 1);
+    // Before it is connected, and ours.
+    let early = socket();
+    control(early, EventFlags::IN | EventFlags::ET, 2);
+    let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
+    ours(client.connect(early, encode(remote, Family::V4).bytes())).unwrap();
+    let there = accept(&server, listener);
+    let wait = |timeout| {
+        let mut events = [event(EventFlags::empty(), 0); 8];
+        let count = ours(client.epoll_wait(number, &mut events, Some(timeout), None)).unwrap();
+        events[..count].iter().map(|event| event.data.u64()).collect::<Vec<_>>()
+    };
+    assert!(wait(Duration::ZERO).is_empty());
+    send(&server, there, b"news").unwrap();
+    assert_eq!(wait(PATIENCE), [2]);
+    assert!(wait(Duration::ZERO).is_empty());
+    rustix::io::write(&writing, b"x").unwrap();
+    assert_eq!(wait(PATIENCE), [1]);
+    close(&client, &[early]);
+    rustix::io::read(&reading, &mut [0]).unwrap();
+    assert!(wait(Duration::ZERO).is_empty());
+    close(&server, &[there, listener]);
+    client.close(number).unwrap();
+}

@@ -1,0 +1,5 @@
+//! The calls over agents with the real engine, on a wire in memory.
+
+mod agents;
+mod blocking;
+mod differential;

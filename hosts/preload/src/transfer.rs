@@ -1,0 +1,343 @@
+//! Receiving and sending, as tcp_recvmsg and tcp_sendmsg of Linux do.
+
+use std::ffi::c_int;
+use std::io::{IoSlice, IoSliceMut};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
+use wave_links::payload::Part;
+
+use crate::agent::Agent;
+use crate::description::Tcp;
+use crate::sockets::{Sockets, Verdict};
+use crate::sys;
+use crate::wait::Stop;
+use crate::world::World;
+
+/// Most bytes of a file that are on their way to a socket at a time.
+const FILE_BYTES: usize = 64 << 10;
+
+/// A recv(2) under way.
+struct Receive<'a, 'b> {
+    into: &'a mut [IoSliceMut<'b>],
+    /// Bytes asked for, and bytes that must have come before it answers.
+    bytes: usize,
+    target: usize,
+    copied: usize,
+    flags: c_int,
+}
+
+/// A send(2) under way.
+struct Send<'a, 'b> {
+    from: &'a [IoSlice<'b>],
+    bytes: usize,
+    copied: usize,
+}
+
+impl Sockets {
+    /// recvmsg(2) without an address. A peek leaves the bytes; MSG_TRUNC discards them, and touches nothing of `into`.
+    pub fn receive(&self, fd: c_int, into: &mut [IoSliceMut<'_>], flags: c_int) -> Verdict<usize> {
+        if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+            // Urgent bytes stay in the stream, and nothing is ever in the queue of errors.
+            let errno = if flags & libc::MSG_OOB != 0 { Errno::INVAL } else { Errno::AGAIN };
+            return self.answer(fd, |_, _| Verdict::Ours(Err(errno)));
+        }
+        let bytes: usize = into.iter().map(|part| part.len()).sum();
+        let target = if flags & libc::MSG_WAITALL != 0 { bytes } else { bytes.min(1) }.max(1);
+        let mut receive = Receive { into, bytes, target, copied: 0, flags };
+        let never_waits = flags & libc::MSG_DONTWAIT != 0;
+        self.call(
+            fd,
+            never_waits,
+            Timeout::Recv,
+            |_, _| None,
+            |world, at, stop| receive.step(world, at, stop),
+        )
+    }
+
+    /// sendmsg(2). SIGPIPE is raised where the kernel would.
+    pub fn send(&self, fd: c_int, from: &[IoSlice<'_>], flags: c_int) -> Verdict<usize> {
+        if flags & libc::MSG_OOB != 0 {
+            return self.answer(fd, |_, _| Verdict::Ours(Err(Errno::OPNOTSUPP)));
+        }
+        let bytes: usize = from.iter().map(|part| part.len()).sum();
+        let mut send = Send { from, bytes, copied: 0 };
+        let never_waits = flags & libc::MSG_DONTWAIT != 0;
+        let sent = self.call(
+            fd,
+            never_waits,
+            Timeout::Send,
+            |_, _| None,
+            |world, at, stop| send.step(world, at, stop),
+        );
+        if sent == Verdict::Ours(Err(Errno::PIPE)) && flags & libc::MSG_NOSIGNAL == 0 {
+            sys::raise_sigpipe();
+        }
+        sent
+    }
+
+    /// sendfile(2) to a socket: of `count` bytes of `file` from `offset` on, which moves; from the file's own position where there is
+    /// none.
+    pub fn send_file(
+        &self,
+        fd: c_int,
+        file: c_int,
+        mut offset: Option<&mut u64>,
+        count: usize,
+    ) -> Verdict<usize> {
+        if count == 0 {
+            return self.answer(fd, |_, _| Verdict::Ours(Ok(0)));
+        }
+        let mut sent = 0;
+        let mut bytes = vec![0; count.min(FILE_BYTES)];
+        loop {
+            // A file is read only as far as there is room, so that its position is where the socket's bytes end.
+            let wanted = (count - sent).min(bytes.len());
+            let room = match self.await_room(fd, wanted, sent > 0) {
+                Verdict::Kernels => return Verdict::Kernels,
+                Verdict::Ours(Ok(0)) => return Verdict::Ours(Ok(sent)),
+                Verdict::Ours(Ok(room)) => room,
+                Verdict::Ours(Err(error)) if sent == 0 => {
+                    if error == Errno::PIPE {
+                        sys::raise_sigpipe();
+                    }
+                    return Verdict::Ours(Err(error));
+                }
+                Verdict::Ours(Err(_)) => return Verdict::Ours(Ok(sent)),
+            };
+            let part = &mut bytes[..room.min(wanted)];
+            let read = match &offset {
+                Some(offset) => rustix::io::pread(sys::fd(file), &mut *part, **offset),
+                None => rustix::io::read(sys::fd(file), &mut *part),
+            };
+            let read = match read {
+                Ok(read) => read,
+                Err(error) if sent == 0 => return Verdict::Ours(Err(error)),
+                Err(_) => return Verdict::Ours(Ok(sent)),
+            };
+            // There is room, unless another thread has sent meanwhile.
+            match self.send(fd, &[IoSlice::new(&part[..read])], 0) {
+                Verdict::Ours(Ok(count)) => {
+                    sent += count;
+                    if let Some(offset) = &mut offset {
+                        **offset += count as u64;
+                    }
+                }
+                other if sent == 0 => return other,
+                _ => return Verdict::Ours(Ok(sent)),
+            }
+            if read == 0 || sent == count {
+                return Verdict::Ours(Ok(sent));
+            }
+        }
+    }
+
+    /// Bytes for which there is room, at most `wanted`, once there is some. 0 where nothing may be sent any more and `keeps_error`:
+    /// then the next call says why.
+    fn await_room(&self, fd: c_int, wanted: usize, keeps_error: bool) -> Verdict<usize> {
+        self.call(
+            fd,
+            false,
+            Timeout::Send,
+            |_, _| None,
+            |world, at, stop| {
+                if keeps_error && world.view(at).is_over() {
+                    return Some(Ok(0));
+                }
+                let found = may_send(world, at, stop)?;
+                match found {
+                    Ok(0) => stop.map(|stop| Err(stop.errno())),
+                    found => Some(found.map(|room| room.min(wanted as u64) as usize)),
+                }
+            },
+        )
+    }
+}
+
+impl Receive<'_, '_> {
+    fn step(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        stop: Option<Stop>,
+    ) -> Option<Result<usize, Errno>> {
+        let view = world.view(at);
+        if view.tcp == Tcp::Listen {
+            return Some(Err(Errno::NOTCONN));
+        }
+        let description = world.description(at);
+        let (life, name) = (description.life, description.name());
+        let is_peek = self.flags & libc::MSG_PEEK != 0;
+        let is_copied = self.flags & libc::MSG_TRUNC == 0;
+        let skip = if is_peek { self.copied as u64 } else { 0 };
+        let available = match view.tcp {
+            Tcp::SynSent => 0,
+            _ => view.available.saturating_sub(skip),
+        };
+        let bytes = available.min((self.bytes - self.copied) as u64);
+        if bytes > 0 || (available > 0 && self.bytes == 0) {
+            match name {
+                Some(name) => {
+                    let agent = world.agent(life);
+                    if is_copied {
+                        agent.copy_out(name, skip, bytes, self.into, self.copied);
+                    }
+                    if !is_peek {
+                        agent.context.read(name, bytes);
+                    }
+                }
+                None => {
+                    let left = &mut world.description(at).left;
+                    let range = skip as usize..(skip + bytes) as usize;
+                    if is_copied {
+                        scatter(&left[range.clone()], self.into, self.copied);
+                    }
+                    if !is_peek {
+                        left.drain(range);
+                    }
+                }
+            }
+            self.copied += bytes as usize;
+            if self.copied >= self.target || self.bytes == 0 {
+                return Some(Ok(self.copied));
+            }
+        }
+        // The order of tcp_recvmsg_locked.
+        if self.copied > 0 {
+            let is_over = view.has_error || view.tcp == Tcp::Closed || view.is_read_shut;
+            return (is_over || stop.is_some()).then_some(Ok(self.copied));
+        }
+        if view.is_done {
+            return Some(Ok(0));
+        }
+        if let Some(error) = world.description(at).error.take() {
+            return Some(Err(error));
+        }
+        match (view.is_read_shut, view.tcp) {
+            (true, _) => Some(Ok(0)),
+            (false, Tcp::Closed) => Some(Err(Errno::NOTCONN)),
+            _ => stop.map(|stop| Err(stop.errno())),
+        }
+    }
+}
+
+/// Copies bytes to `into` behind its first `done` bytes.
+fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>], mut done: usize) {
+    for slice in into {
+        let from = done.min(slice.len());
+        done -= from;
+        let (these, others) = bytes.split_at(bytes.len().min(slice.len() - from));
+        slice[from..from + these.len()].copy_from_slice(these);
+        bytes = others;
+    }
+}
+
+/// Room for what is sent, 0 where there is none yet; or why nothing may be sent: SO_ERROR, which is taken. `None` where that is
+/// still open.
+fn may_send(world: &mut World, at: usize, stop: Option<Stop>) -> Option<Result<u64, Errno>> {
+    let view = world.view(at);
+    let error = &mut world.description(at).error;
+    match view.tcp {
+        Tcp::SynSent => match error.take() {
+            Some(error) => Some(Err(error)),
+            None => stop.map(|stop| Err(stop.errno())),
+        },
+        Tcp::Open if error.is_none() && !view.is_write_shut => Some(Ok(view.room)),
+        _ => Some(Err(error.take().unwrap_or(Errno::PIPE))),
+    }
+}
+
+impl Send<'_, '_> {
+    fn step(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        stop: Option<Stop>,
+    ) -> Option<Result<usize, Errno>> {
+        loop {
+            let left = self.bytes - self.copied;
+            if self.copied > 0 {
+                // The next call says why.
+                if left == 0 || world.view(at).is_over() {
+                    return Some(Ok(self.copied));
+                }
+            }
+            let room = match may_send(world, at, stop)? {
+                Ok(room) => room,
+                Err(error) => return Some(Err(error)),
+            };
+            if left == 0 {
+                return Some(Ok(0));
+            }
+            let bytes = room.min(left as u64);
+            if bytes == 0 {
+                return stop.map(|stop| match self.copied {
+                    0 => Err(stop.errno()),
+                    copied => Ok(copied),
+                });
+            }
+            let description = world.description(at);
+            let life = description.life;
+            let name = description.name().expect("a connection is there");
+            let agent = world.agent(life);
+            agent.copy_in(name, bytes, self.from, self.copied);
+            agent.context.wrote(name, bytes);
+            agent.context.flush();
+            self.copied += bytes as usize;
+            world.look();
+        }
+    }
+}
+
+impl Agent {
+    /// Copies `bytes` bytes that have come, from `skip` bytes behind what was read, to `into` behind its first `done` bytes.
+    pub fn copy_out(
+        &mut self,
+        name: u32,
+        skip: u64,
+        bytes: u64,
+        into: &mut [IoSliceMut<'_>],
+        done: usize,
+    ) {
+        let receiving = &self.context.socket(name).receiving;
+        let places = receiving.ring.parts(receiving.read + skip, bytes as u32);
+        let mut parts = self.parts(places);
+        let mut done = done;
+        for slice in into {
+            let from = done.min(slice.len());
+            done -= from;
+            copy(&mut parts, slice.len() - from, |part, at| part.copy_to(&mut slice[from + at..]));
+        }
+    }
+
+    /// Copies `bytes` bytes of `from`, behind its first `done` bytes, to where there is room for them.
+    fn copy_in(&mut self, name: u32, bytes: u64, from: &[IoSlice<'_>], done: usize) {
+        let sending = &self.context.socket(name).sending;
+        let places = sending.ring.parts(sending.written, bytes as u32);
+        let mut parts = self.parts(places);
+        let mut done = done;
+        for slice in from {
+            let start = done.min(slice.len());
+            done -= start;
+            copy(&mut parts, slice.len() - start, |part, at| part.copy_from(&slice[start + at..]));
+        }
+    }
+
+    fn parts(&self, places: [(u64, u32); 2]) -> [Part<'_>; 2] {
+        places.map(|(at, bytes)| {
+            let part = self.payload.part(at, bytes as usize);
+            part.expect("rings are allocated within the memory")
+        })
+    }
+}
+
+/// Copies from or to the front of both parts in turn, at most `bytes` bytes, and takes what was copied off them. `copy` gets a part
+/// and how many bytes were copied before.
+fn copy(parts: &mut [Part<'_>; 2], bytes: usize, mut copy: impl FnMut(Part<'_>, usize) -> usize) {
+    let mut copied = 0;
+    for part in parts {
+        let count = copy(part.first(bytes - copied), copied);
+        *part = part.skip(count);
+        copied += count;
+    }
+}

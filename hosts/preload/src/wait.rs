@@ -1,0 +1,239 @@
+//! Sleeping for agents, other threads and the kernel together, and calls that may have to.
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, Timespec};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, socket_timeout};
+use wave_readiness::Waiter;
+
+use crate::lock::Waiting;
+use crate::sockets::{Open, Sockets, Verdict};
+use crate::sys::{self, SignalMask};
+use crate::world::World;
+
+/// Longest sleep before it is looked whether the agents still live. Their hanging up wakes at once.
+const LIFE_CHECK: Duration = Duration::from_secs(1);
+/// Sleep between two tries to say what an agent's queue had no room for.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Something may have changed.
+    Rung,
+    /// The deadline has passed.
+    TimedOut,
+    /// A signal handler has run.
+    Interrupted,
+}
+
+/// How a call that waits for several descriptors hears of agents.
+pub struct Thread<'a> {
+    sockets: &'a Sockets,
+    bell: Option<Arc<OwnedFd>>,
+    mask: Option<SignalMask>,
+    /// The thread is inside of the call.
+    _waiting: Waiting,
+}
+
+impl<'a> Thread<'a> {
+    /// EAGAIN in a signal handler whose thread is inside of a call.
+    pub fn new(sockets: &'a Sockets, mask: Option<SignalMask>) -> Result<Thread<'a>, Errno> {
+        let bell = sockets.open()?.bell();
+        let waiting = Waiting::begin().ok_or(Errno::AGAIN)?;
+        Ok(Thread { sockets, bell, mask, _waiting: waiting })
+    }
+
+    fn open(&self) -> Open<'_> {
+        self.sockets.open_waiting().expect("this thread waits")
+    }
+}
+
+impl Waiter for Thread<'_> {
+    fn look(&self) {
+        self.open().look();
+    }
+
+    fn park(&self) {
+        self.open().park();
+    }
+
+    fn unpark(&self) {
+        let mut world = self.open();
+        for agent in &mut world.agents {
+            agent.wake(true);
+        }
+        world.unpark();
+    }
+
+    /// None once its agent has gone, which leaves it readable for ever.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        let current = self.open().bell();
+        let is_current = |bell: &&Arc<OwnedFd>| current.is_some_and(|now| Arc::ptr_eq(&now, bell));
+        self.bell.as_ref().filter(is_current).map(|bell| bell.as_fd())
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(if self.open().has_unsent() { RETRY } else { LIFE_CHECK })
+    }
+
+    fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
+        Waiting::outside(|| match self.mask {
+            None => rustix::event::poll(fds, timeout),
+            Some(mask) => sys::poll_masked(fds, timeout, mask),
+        })
+    }
+}
+
+/// Why a call waits no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It must not wait at all.
+    Nonblocking,
+    /// Its socket's timeout has passed.
+    TimedOut,
+    /// A signal handler has run.
+    Interrupted,
+}
+
+impl Stop {
+    /// The errno of calls that transfer or accept.
+    pub fn errno(self) -> Errno {
+        match self {
+            Stop::Nonblocking | Stop::TimedOut => Errno::AGAIN,
+            Stop::Interrupted => Errno::INTR,
+        }
+    }
+}
+
+impl Sockets {
+    /// Sleeps until something may have changed: with an agent, another thread, or one of `kernel`, whose events are set then.
+    pub fn sleep<'a>(
+        &'a self,
+        mut world: Open<'a>,
+        deadline: Option<Instant>,
+        kernel: &mut Vec<libc::pollfd>,
+        mask: Option<SignalMask>,
+    ) -> (Open<'a>, Woken) {
+        world.park();
+        if world.look() {
+            world.unpark();
+            return (world, Woken::Rung);
+        }
+        let own = match world.enter_sleep() {
+            Ok(own) => own,
+            // No descriptor is left: it looks again soon.
+            Err(_) => {
+                world.unpark();
+                drop(world);
+                std::thread::sleep(RETRY);
+                return (self.reopen(), Woken::Rung);
+            }
+        };
+        let bells: Vec<(u64, Arc<OwnedFd>)> = world
+            .agents
+            .iter()
+            .filter(|agent| !agent.context.is_dead())
+            .map(|agent| (agent.life, Arc::clone(&agent.bell)))
+            .collect();
+        let most = if world.has_unsent() { RETRY } else { LIFE_CHECK };
+        drop(world);
+
+        let count = kernel.len();
+        let entry =
+            |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        kernel.extend(bells.iter().map(|(_, bell)| entry(bell)));
+        kernel.push(entry(&own));
+        let now = Instant::now();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let ready = sys::ppoll(kernel, Some(left.map_or(most, |left| left.min(most))), mask);
+        let rung: Vec<bool> = kernel[count..].iter().map(|entry| entry.revents != 0).collect();
+        kernel.truncate(count);
+
+        let mut world = self.reopen();
+        world.leave_sleep(own);
+        for ((life, _), was_rung) in bells.iter().zip(rung) {
+            // It may be no more, where other threads were here.
+            if let Some(agent) = world.agents.iter_mut().find(|agent| agent.life == *life)
+                && (was_rung || ready == Ok(0))
+            {
+                agent.wake(was_rung);
+            }
+        }
+        world.unpark();
+        let woken = match ready {
+            Err(Errno::INTR) => Woken::Interrupted,
+            Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => Woken::TimedOut,
+            _ => Woken::Rung,
+        };
+        if ready.is_err() {
+            kernel.iter_mut().for_each(|entry| entry.revents = 0);
+        }
+        (world, woken)
+    }
+
+    fn reopen(&self) -> Open<'_> {
+        self.open().expect("this thread has just unlocked it")
+    }
+
+    /// Calls `step` until it answers. With a [`Stop`], it must.
+    ///
+    /// Waits as a socket call does: not on a nonblocking socket or where `never_waits`, and for as long as the socket's `timeout`
+    /// allows. `kernel` names a descriptor of the kernel's that is waited for, too.
+    pub fn call<R>(
+        &self,
+        fd: c_int,
+        never_waits: bool,
+        timeout: Timeout,
+        kernel: impl Fn(&mut World, usize) -> Option<c_int>,
+        mut step: impl FnMut(&mut World, usize, Option<Stop>) -> Option<Result<R, Errno>>,
+    ) -> Verdict<R> {
+        let mut world = match self.open() {
+            Ok(world) => world,
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        let Some(at) = world.find(fd) else { return Verdict::Kernels };
+        world.look();
+        if let Some(answer) = step(&mut world, at, None) {
+            world.settle(at);
+            return Verdict::Ours(answer);
+        }
+        if never_waits || world.description(at).is_nonblocking {
+            let answer = step(&mut world, at, Some(Stop::Nonblocking));
+            world.settle(at);
+            return Verdict::Ours(answer.expect("a call that must not wait answers"));
+        }
+        let patience = socket_timeout(sys::fd(fd), timeout).unwrap_or(None);
+        let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
+        // Its descriptor may be closed meanwhile; the call goes on.
+        world.description(at).handles += 1;
+        let answer = loop {
+            let mut polled: Vec<libc::pollfd> = kernel(&mut world, at)
+                .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+                .into_iter()
+                .collect();
+            let (next, woken) = self.sleep(world, deadline, &mut polled, None);
+            world = next;
+            world.look();
+            if let Some(answer) = step(&mut world, at, None) {
+                break answer;
+            }
+            match woken {
+                Woken::TimedOut => {
+                    break step(&mut world, at, Some(Stop::TimedOut)).expect("as above");
+                }
+                Woken::Interrupted if patience.is_some() || !sys::calls_restart() => {
+                    break step(&mut world, at, Some(Stop::Interrupted)).expect("as above");
+                }
+                _ => {}
+            }
+        };
+        world.settle(at);
+        world.release(at);
+        Verdict::Ours(answer)
+    }
+}

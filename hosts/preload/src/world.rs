@@ -1,0 +1,482 @@
+//! All that a process has of agents: lines, sockets, and which descriptor is which.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use wave_posix::{Context, Line, Phase};
+use wave_readiness::{Epoll, EventFlags, Source};
+
+use crate::agent::Agent;
+use crate::config::Config;
+use crate::description::{Description, State, Tcp, Told, View};
+use crate::marks::Marks;
+
+/// How long an agent may take to answer a request of its own side.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub struct World {
+    pub config: Config,
+    /// Descriptors of the program that are ours, and descriptors that it must not meet.
+    ours: &'static Marks,
+    private: &'static Marks,
+    /// The last is the current one, if it lives. Those before have died, and still have sockets.
+    pub agents: Vec<Agent>,
+    lives: u64,
+    /// Descriptions by descriptor, as their place and one.
+    fds: Vec<u32>,
+    descriptions: Vec<Option<Description>>,
+    free: Vec<usize>,
+    /// Descriptions that listen.
+    pub listeners: Vec<usize>,
+    /// Sets of the program's by descriptor, of those that have sockets of ours.
+    pub sets: HashMap<c_int, Arc<Epoll>>,
+    /// Interests in sockets that are the kernel's and may become ours.
+    pub early: HashMap<c_int, Vec<(c_int, EventFlags, u64)>>,
+    /// Descriptors that share a socket of the kernel's, which may become ours, with that socket's inode.
+    pub twins: Vec<(u64, c_int)>,
+    /// Threads that are parked.
+    parked: usize,
+    /// Threads that sleep, by what wakes them; and what wakes others.
+    sleepers: Vec<Arc<OwnedFd>>,
+    spare: Vec<Arc<OwnedFd>>,
+    /// Something may have changed for those that sleep.
+    has_news: bool,
+    /// It was said that no agent is there.
+    has_complained: bool,
+}
+
+impl World {
+    pub fn new(config: Config, ours: &'static Marks, private: &'static Marks) -> World {
+        World {
+            config,
+            ours,
+            private,
+            agents: Vec::new(),
+            lives: 0,
+            fds: Vec::new(),
+            descriptions: Vec::new(),
+            free: Vec::new(),
+            listeners: Vec::new(),
+            sets: HashMap::new(),
+            early: HashMap::new(),
+            twins: Vec::new(),
+            parked: 0,
+            sleepers: Vec::new(),
+            spare: Vec::new(),
+            has_news: false,
+            has_complained: false,
+        }
+    }
+
+    /// The bell of the current agent, if one lives.
+    pub fn bell(&self) -> Option<Arc<OwnedFd>> {
+        let agent = self.agents.last().filter(|agent| !agent.context.is_dead());
+        agent.map(|agent| Arc::clone(&agent.bell))
+    }
+
+    /// The life of the agent that new sockets are made with; connects to it if need be.
+    pub fn attach(&mut self) -> Result<u64, Errno> {
+        if let Some(agent) = self.agents.last_mut() {
+            // A dead one may not have been noticed yet.
+            agent.wake(false);
+            if !agent.context.is_dead() {
+                return Ok(agent.life);
+            }
+        }
+        self.lives += 1;
+        match Agent::attach(&self.config.socket, self.lives) {
+            Ok(agent) => {
+                self.agents.retain(|old| {
+                    let is_used = old.life_is_used(&self.descriptions);
+                    if !is_used {
+                        old.descriptors().for_each(|fd| self.private.clear(fd));
+                    }
+                    is_used
+                });
+                agent.descriptors().for_each(|fd| self.private.set(fd));
+                let life = agent.life;
+                self.agents.push(agent);
+                self.has_complained = false;
+                Ok(life)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.has_complained, true) {
+                    let socket = self.config.socket.display();
+                    say(&format!("no agent at {socket}, so the kernel's TCP is used: {error}"));
+                }
+                Err(Errno::NETDOWN)
+            }
+        }
+    }
+
+    /// The agent of this life, which has sockets.
+    pub fn agent(&mut self, life: u64) -> &mut Agent {
+        let agent = self.agents.iter_mut().find(|agent| agent.life == life);
+        agent.expect("an agent stays as long as it has sockets")
+    }
+
+    pub fn context(&mut self, life: u64) -> &mut Context<Line> {
+        &mut self.agent(life).context
+    }
+
+    /// The description of a descriptor, if that is ours.
+    pub fn find(&self, fd: c_int) -> Option<usize> {
+        let place = *self.fds.get(usize::try_from(fd).ok()?)?;
+        (place as usize).checked_sub(1)
+    }
+
+    pub fn description(&mut self, at: usize) -> &mut Description {
+        self.descriptions[at].as_mut().expect("a handle keeps its description")
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Description> {
+        self.descriptions.iter().flatten()
+    }
+
+    /// Makes a descriptor ours.
+    pub fn insert(&mut self, fd: c_int, description: Description) -> usize {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.descriptions.push(None);
+            self.descriptions.len() - 1
+        });
+        self.descriptions[at] = Some(description);
+        self.set(fd, at);
+        at
+    }
+
+    /// Gives a description one more descriptor.
+    pub fn share(&mut self, at: usize, fd: c_int) {
+        self.description(at).handles += 1;
+        self.set(fd, at);
+    }
+
+    /// Notes a set of the program's.
+    pub fn add_set(&mut self, fd: c_int, set: Arc<Epoll>) {
+        self.sets.insert(fd, set);
+        self.ours.set(fd);
+    }
+
+    /// Forgets it, if there is one.
+    pub fn remove_set(&mut self, fd: c_int) {
+        if let Some(set) = self.sets.remove(&fd) {
+            self.ours.clear(fd);
+            if Arc::strong_count(&set) == 1 {
+                self.private.clear(set.as_fd().as_raw_fd());
+            }
+        }
+    }
+
+    /// Hides a descriptor from the program.
+    pub fn hide(&mut self, fd: c_int) {
+        self.private.set(fd);
+    }
+
+    fn set(&mut self, fd: c_int, at: usize) {
+        let place = fd as usize;
+        if self.fds.len() <= place {
+            self.fds.resize(place + 1, 0);
+        }
+        self.fds[place] = at as u32 + 1;
+        self.ours.set(fd);
+    }
+
+    /// Takes a descriptor from its description, which keeps its handle until [`World::release`].
+    pub fn remove(&mut self, fd: c_int) -> Option<usize> {
+        let at = self.find(fd)?;
+        self.fds[fd as usize] = 0;
+        self.ours.clear(fd);
+        Some(at)
+    }
+
+    /// Gives a handle back. The last one closes the socket.
+    pub fn release(&mut self, at: usize) {
+        let description = self.description(at);
+        description.handles -= 1;
+        if description.handles > 0 {
+            return;
+        }
+        let (life, state) = (description.life, description.state);
+        self.listeners.retain(|listener| *listener != at);
+        self.descriptions[at] = None;
+        self.free.push(at);
+        self.has_news = true;
+        match state {
+            State::Listening { listener, .. } => {
+                let context = self.context(life);
+                context.unlisten(listener);
+                context.flush();
+            }
+            State::Connecting(name) | State::Open(name) | State::Over(name) => {
+                let agent = self.agent(life);
+                agent.owners.remove(&name);
+                // RFC 2525, 2.17: no FIN goes before the reset.
+                let is_unread = agent.context.socket(name).receiving.available() > 0;
+                match state {
+                    State::Open(_) if is_unread => agent.context.abort(name),
+                    _ => agent.context.close(name),
+                }
+            }
+            State::Idle | State::Reset => {}
+        }
+    }
+
+    /// Takes what agents have said. Returns whether there was something.
+    pub fn look(&mut self) -> bool {
+        let mut found = false;
+        let mut changed = Vec::new();
+        for agent in &mut self.agents {
+            found |= agent.context.look();
+            while let Some(name) = agent.context.pop_changed() {
+                changed.extend(agent.owners.get(&name));
+            }
+        }
+        if found || !changed.is_empty() {
+            changed.extend(&self.listeners);
+            changed.into_iter().for_each(|at| self.tell(at, EventFlags::empty()));
+            self.has_news = true;
+        }
+        found
+    }
+
+    /// Something changed that others may sleep for.
+    pub fn note_news(&mut self) {
+        self.has_news = true;
+    }
+
+    /// Wakes the threads that sleep, if there is news.
+    pub fn wake_others(&mut self) {
+        if std::mem::take(&mut self.has_news) {
+            for sleeper in &self.sleepers {
+                // Full is rung, too.
+                let _ = rustix::io::write(sleeper, &1_u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// Says that a thread is about to sleep. It must look once more before it does.
+    pub fn park(&mut self) {
+        self.parked += 1;
+        for agent in &mut self.agents {
+            agent.context.flush();
+            if !agent.context.is_dead() {
+                agent.context.line.park();
+            }
+        }
+    }
+
+    /// Says that a thread is awake. Agents ring for as long as another one sleeps.
+    pub fn unpark(&mut self) {
+        self.parked -= 1;
+        if self.parked == 0 {
+            for agent in self.agents.iter_mut().filter(|agent| !agent.context.is_dead()) {
+                agent.context.line.unpark();
+            }
+        }
+    }
+
+    /// Whether an agent's queue had no room for something. Nobody rings when there is room.
+    pub fn has_unsent(&self) -> bool {
+        self.agents.iter().any(|agent| !agent.context.is_dead() && agent.context.has_unsent())
+    }
+
+    /// What wakes a thread that is about to sleep.
+    pub fn enter_sleep(&mut self) -> Result<Arc<OwnedFd>, Errno> {
+        let own = match self.spare.pop() {
+            Some(own) => own,
+            None => {
+                let own = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                self.private.set(own.as_raw_fd());
+                Arc::new(own)
+            }
+        };
+        self.sleepers.push(Arc::clone(&own));
+        Ok(own)
+    }
+
+    pub fn leave_sleep(&mut self, own: Arc<OwnedFd>) {
+        self.sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, &own));
+        let _ = rustix::io::read(&own, &mut [0; 8]);
+        self.spare.push(own);
+    }
+
+    /// Waits for an agent's answer to a request of its own side, with the lock held.
+    pub fn await_answer<R>(
+        &mut self,
+        life: u64,
+        mut answer: impl FnMut(&mut Context<Line>) -> Option<R>,
+    ) -> Option<R> {
+        let start = std::time::Instant::now();
+        loop {
+            self.look();
+            let context = self.context(life);
+            if let Some(answer) = answer(context) {
+                return Some(answer);
+            }
+            let left = ANSWER_PATIENCE.saturating_sub(start.elapsed());
+            if left.is_zero() || context.is_dead() {
+                return None;
+            }
+            context.flush();
+            context.line.park();
+            if !context.look() {
+                let woken = context.line.wait(left.min(Duration::from_millis(100)));
+                let is_hung_up = woken == wave_posix::Woken::HungUp || context.line.hung_up();
+                if is_hung_up {
+                    context.mourn();
+                }
+            }
+            if self.parked == 0 {
+                self.context(life).line.unpark();
+            }
+        }
+    }
+
+    /// Says what sets and polls would see of a description now. `edge` is what has changed of it, beside what is found.
+    pub fn tell(&mut self, at: usize, mut edge: EventFlags) {
+        let mut view = self.view(at);
+        if self.is_unwanted(at, &view) {
+            view = self.view(at);
+        }
+        let events = view.events();
+        let description = self.description(at);
+        let state = Some((view.tcp, view.is_done, view.has_error));
+        let told = std::mem::replace(&mut description.told, Told { arrived: view.arrived, state });
+        if view.arrived > told.arrived {
+            edge |= EventFlags::IN | EventFlags::RDNORM;
+        }
+        if told.state.is_some_and(|before| Some(before) != state) {
+            edge |= Source::ANY;
+        }
+        // Room wakes those who have seen that there was none (SOCK_NOSPACE).
+        if events.difference(description.source.bits()).contains(EventFlags::OUT) {
+            edge |= EventFlags::OUT | EventFlags::WRNORM;
+        }
+        if !edge.is_empty() || events != description.source.bits() {
+            description.source.changed(events, edge);
+        }
+    }
+
+    /// Data for which both directions are shut resets the connection (tcp_rcv_state_process in FIN_WAIT).
+    fn is_unwanted(&mut self, at: usize, view: &View) -> bool {
+        let description = self.description(at);
+        let is_shut = description.is_read_shut && description.is_write_shut;
+        let State::Open(name) = description.state else { return false };
+        if !is_shut || view.arrived <= description.told.arrived {
+            return false;
+        }
+        let (life, arrived) = (description.life, description.told.arrived);
+        let agent = self.agent(life);
+        let unread = arrived.saturating_sub(agent.context.socket(name).receiving.read);
+        let mut left = vec![0; unread as usize];
+        agent.copy_out(name, 0, unread, &mut [IoSliceMut::new(&mut left)], 0);
+        self.abort(at, name);
+        let description = self.description(at);
+        description.left = left;
+        description.state = State::Reset;
+        description.error = Some(Errno::CONNRESET);
+        true
+    }
+
+    /// As [`World::tell`], after a call of the program's own, which may have taken what was there.
+    pub fn settle(&mut self, at: usize) {
+        let view = self.view(at);
+        let events = view.events();
+        let description = self.description(at);
+        description.told.arrived = view.arrived;
+        if events != description.source.bits() {
+            description.source.changed(events, EventFlags::empty());
+        }
+    }
+
+    /// Brings a description up to what its agent has said, and says what it would answer.
+    pub fn view(&mut self, at: usize) -> View {
+        let Description { life, state, .. } = *self.description(at);
+        let context = self.context(life);
+        let mut view = View {
+            tcp: Tcp::Closed,
+            available: 0,
+            room: 0,
+            ring: 0,
+            is_done: false,
+            is_read_shut: false,
+            is_write_shut: false,
+            has_error: false,
+            arrived: 0,
+        };
+        match state {
+            State::Idle => {}
+            State::Reset => {
+                view.available = self.description(at).left.len() as u64;
+                view.is_read_shut = true;
+                view.is_write_shut = true;
+            }
+            State::Listening { listener, .. } => {
+                view.tcp = Tcp::Listen;
+                view.arrived = context.acceptable(listener) as u64;
+            }
+            State::Connecting(name) | State::Open(name) | State::Over(name) => {
+                let is_dead = context.is_dead();
+                let socket = context.socket(name);
+                let (phase, error) = (socket.phase, socket.error);
+                view.available = socket.receiving.available();
+                view.arrived = socket.receiving.received;
+                view.is_done = socket.receiving.has_end();
+                view.room = socket.sending.room();
+                view.ring = socket.sending.ring.bytes.into();
+                let is_sent = socket.sending.unacknowledged() == 0;
+                let description = self.description(at);
+                match (state, phase) {
+                    (State::Over(_), _) => {}
+                    (_, Phase::Ended) => {
+                        let errno = error.map(Errno::from_raw_os_error);
+                        // tcp_reset: in CLOSE_WAIT it is a broken pipe.
+                        let is_close_wait = matches!(state, State::Open(_))
+                            && view.is_done
+                            && !description.is_write_shut
+                            && errno == Some(Errno::CONNRESET)
+                            && !is_dead;
+                        description.error = if is_close_wait { Some(Errno::PIPE) } else { errno };
+                        description.state = State::Over(name);
+                    }
+                    (State::Connecting(_), Phase::Open(_)) => description.state = State::Open(name),
+                    _ => {}
+                }
+                view.tcp = match description.state {
+                    State::Connecting(_) => Tcp::SynSent,
+                    // TIME_WAIT and beyond.
+                    State::Open(_) if view.is_done && description.is_write_shut && is_sent => {
+                        Tcp::Closed
+                    }
+                    State::Open(_) => Tcp::Open,
+                    _ => Tcp::Closed,
+                };
+                view.is_read_shut = view.is_done || matches!(description.state, State::Over(_));
+                view.is_write_shut = matches!(description.state, State::Over(_));
+            }
+        }
+        let description = self.description(at);
+        view.is_read_shut |= description.is_read_shut;
+        view.is_write_shut |= description.is_write_shut;
+        view.has_error = description.error.is_some();
+        view
+    }
+}
+
+impl Agent {
+    fn life_is_used(&self, descriptions: &[Option<Description>]) -> bool {
+        descriptions.iter().flatten().any(|description| description.life == self.life)
+    }
+}
+
+/// A line for the program's user.
+pub fn say(what: &str) {
+    let line = format!("libwave_toe: {what}\n");
+    let _ = rustix::io::write(crate::sys::fd(2), line.as_bytes());
+}
