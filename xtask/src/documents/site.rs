@@ -161,6 +161,9 @@ fn relinked(page: &Path, text: &str, tree: &Tree, copies: &mut BTreeSet<PathBuf>
             } else {
                 label.trim_start_matches('[').to_owned()
             }
+        } else if path == Path::new(SUMMARY) {
+            // Every page has the table of contents beside it.
+            label.trim_start_matches('[').to_owned()
         } else if path.ends_with("README.md") {
             // mdBook renames the page, and leaves links to it.
             format!("{label}]({})", to.replace("README.md", "index.html"))
@@ -221,7 +224,7 @@ mod tests {
             ("docs/adr/0002-b.md", "# 2. B"),
             (
                 "docs/g.md",
-                "# A\n[list](conformance/c.toml) [x](https://example.org) [up](../README.md#w)",
+                "# A\n[list](conformance/c.toml) [x](https://example.org) [all](SUMMARY.md) [up](../README.md#w)",
             ),
             ("docs/conformance/c.toml", "document = \"D\"\nrules = 0\ntested = 0\nmust = []\n"),
             ("docs/p.svg", ""),
@@ -246,7 +249,7 @@ mod tests {
         assert_eq!(text("SUMMARY.md"), format!("- [W](README.md)\n{records}{rest}"));
         assert_eq!((text("docs/p.svg"), text("docs/conformance/c.toml")), ("a copy", "a copy"));
         assert!(text("docs/conformance/c.md").starts_with("# D"), "{site:?}");
-        assert!(text("docs/g.md").ends_with("[up](../index.html#w)"), "{site:?}");
+        assert!(text("docs/g.md").ends_with(" all [up](../index.html#w)"), "{site:?}");
         assert!(!site.contains_key(Path::new("src/a.rs")));
     }
 }
