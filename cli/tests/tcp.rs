@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -257,7 +257,15 @@ fn linux_reaches_the_ipv6_address_and_is_reached_from_it() {
         let local = |socket: &Value| socket["local"].as_str().unwrap().to_owned();
         assert!(sockets.iter().any(|socket| local(socket) == "[fd77::2]:80"), "{report}");
 
-        let listener = std::net::TcpListener::bind("[fd77::1]:9").unwrap();
+        // Linux binds no address that it still looks for duplicates of.
+        let start = Instant::now();
+        let listener = loop {
+            match TcpListener::bind("[fd77::1]:9") {
+                Ok(listener) => break listener,
+                Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
         let toe = Toe::connect(&socket).unwrap();
         let remote = listener.local_addr().unwrap();
         let mut called = toe.connect_stream(remote, Some(PATIENCE)).unwrap();
@@ -711,7 +719,7 @@ fn dctcp_agrees_on_ecn_with_linux_in_both_directions_and_marks_are_echoed() {
         assert_eq!(have_ecn(&up, 1), [true], "Linux asks");
         assert!(linux_counts("InECT0Pkts") > 0, "our data may be marked");
 
-        let listener = std::net::TcpListener::bind("10.77.0.1:9").unwrap();
+        let listener = TcpListener::bind("10.77.0.1:9").unwrap();
         let toe = Toe::connect(up.socket()).unwrap();
         let remote = listener.local_addr().unwrap();
         let mut called = toe.connect_stream(remote, Some(PATIENCE)).unwrap();

@@ -115,6 +115,7 @@ pub struct Machine {
     /// A copy or a transmission was completed since the last poll.
     has_completed: bool,
     fast_retransmits: u64,
+    lost_retransmits: u64,
     /// Probes of a tail that stand for the loss that they repaired.
     probes_spent: u64,
     /// What is given to the data path is done when its poll returns.
@@ -179,6 +180,7 @@ impl Machine {
             scratch: Vec::new(),
             has_completed: false,
             fast_retransmits: 0,
+            lost_retransmits: 0,
             probes_spent: 0,
             is_prompt: true,
             broken: None,
@@ -241,11 +243,16 @@ impl Machine {
 
     /// Every loss that the engine has noticed, but by a timeout, was told by a peer, or repaired by a probe of the tail.
     fn check_losses(&mut self, mut told: u64) {
-        let noticed = self.stack.data.counters().fast_retransmits;
-        let new = noticed - self.fast_retransmits;
-        self.fast_retransmits = noticed;
+        let counters = self.stack.data.counters();
+        let (noticed, again) = (counters.fast_retransmits, counters.lost_retransmits);
+        let (new, lost_again) = (noticed - self.fast_retransmits, again - self.lost_retransmits);
+        (self.fast_retransmits, self.lost_retransmits) = (noticed, again);
         told += self.watches.values().filter(|watch| watch.was_told_of_loss()).count() as u64;
-        let unspent = self.stack.data.counters().tail_probes - self.probes_spent;
+        if told > 0 {
+            // The blocks that tell of a loss tell also that what was sent again is lost.
+            told += lost_again;
+        }
+        let unspent = counters.tail_probes - self.probes_spent;
         let repaired = new.saturating_sub(told).min(unspent);
         self.probes_spent += repaired;
         told += repaired;

@@ -115,6 +115,7 @@ fn counters<F: AsRef<[u8]>, E: Executor<F>>(
         "TCPTimeouts": data.timeouts,
         "TCPFastRetrans": data.fast_retransmits,
         "TCPSackRecovery": data.sack_recoveries,
+        "TCPLostRetransmit": data.lost_retransmits,
         "TCPLossProbes": data.tail_probes,
         "TCPWinProbe": data.probes,
         "DelayedACKs": data.delayed_acknowledgements,

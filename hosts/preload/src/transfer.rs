@@ -280,6 +280,11 @@ impl Send<'_, '_> {
             let life = description.life;
             let name = description.name().expect("a connection is there");
             let agent = world.agent(life);
+            let bytes = match agent.context.fill_for(name, bytes) {
+                Ok(bytes) => bytes,
+                Err(_) if self.copied > 0 => return Some(Ok(self.copied)),
+                Err(_) => return Some(Err(Errno::NOBUFS)),
+            };
             agent.copy_in(name, bytes, self.from, self.copied);
             agent.context.wrote(name, bytes);
             agent.context.flush();

@@ -26,6 +26,8 @@ pub struct Tally {
     /// See [`Counters`].
     pub tail_probes: u8,
     /// See [`Counters`].
+    pub lost_retransmits: u8,
+    /// See [`Counters`].
     pub probes: u8,
     /// See [`Counters`].
     pub delayed_acknowledgements: u8,
@@ -60,6 +62,8 @@ pub struct Counters {
     pub fast_retransmits: u64,
     /// Those of them that selective acknowledgements told of (TCPSackRecovery).
     pub sack_recoveries: u64,
+    /// Those of them that noticed the loss of what had been sent again (TCPLostRetransmit).
+    pub lost_retransmits: u64,
     /// Probes of a tail that may be lost (TCPLossProbes).
     pub tail_probes: u64,
     /// Probes of closed windows (TCPWinProbe).
@@ -90,6 +94,7 @@ impl Counters {
         self.timeouts += u64::from(tally.timeouts);
         self.fast_retransmits += u64::from(tally.fast_retransmits);
         self.sack_recoveries += u64::from(tally.sack_recoveries);
+        self.lost_retransmits += u64::from(tally.lost_retransmits);
         self.tail_probes += u64::from(tally.tail_probes);
         self.probes += u64::from(tally.probes);
         self.delayed_acknowledgements += u64::from(tally.delayed_acknowledgements);

@@ -439,6 +439,7 @@ fn take_segment<F, R: Recovery>(
 fn noticed_loss(flow: &Protocol, outcome: &mut Outcome) {
     outcome.tally.fast_retransmits = 1;
     outcome.tally.sack_recoveries = u8::from(flow.selective.is_recovering);
+    outcome.tally.lost_retransmits = u8::from(flow.selective.again > flow.selective.resend);
 }
 
 /// What was decided may be said now.
