@@ -124,6 +124,14 @@ mod tests {
         assert_eq!((reno.window(), reno.threshold()), (1_000, 5_000));
     }
 
+    /// What the peer has SACKed in the recovery before is outstanding, too.
+    #[test]
+    fn a_loss_halves_no_more_than_the_window() {
+        let mut reno = Reno::new(1000);
+        reno.on_loss(30_000);
+        assert_eq!(reno.window(), 5_000);
+    }
+
     /// ACK division (RFC 3465, section 1): a peer that acknowledges byte by byte gains nothing.
     #[test]
     fn acknowledgements_in_pieces_grow_the_window_no_faster() {

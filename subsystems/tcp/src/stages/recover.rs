@@ -710,6 +710,7 @@ mod tests {
         send(&mut flow, ms(0));
         ask_for_probe(&mut flow);
         hear(&mut flow, 1_000, &[], ms(10));
+        assert_eq!(flow.selective.probe, None);
         flow.written = 2_000;
         assert_eq!(send(&mut flow, ms(20)), [(1_000, 2_000)]);
     }
@@ -737,6 +738,44 @@ mod tests {
         let all = flow.highest;
         hear(&mut flow, all, &[], ms(30));
         assert!(!flow.selective.is_recovering);
+    }
+
+    /// The holes before the first mark are filled, and a later one is lost twice.
+    #[test]
+    fn a_hole_behind_others_is_watched_once_they_are_filled() {
+        let mut flow = flow(60_000);
+        flow.window_bytes = 20_000;
+        send(&mut flow, ms(0));
+        hear(&mut flow, 0, &[(1_000, 5_000)], ms(10));
+        flow.until_heard = None;
+        send(&mut flow, ms(10));
+        hear(&mut flow, 0, &[(6_000, 20_000), (1_000, 5_000)], ms(12));
+        assert_eq!(send(&mut flow, ms(12))[0], (5_000, 6_000));
+        // The first hole is filled, the second is not.
+        assert!(!hear(&mut flow, 5_000, &[(6_000, 20_000)], ms(20)).is_fast_retransmit);
+        let sent = flow.highest;
+        send(&mut flow, ms(20));
+        assert!(!hear(&mut flow, 5_000, &[(6_000, sent)], ms(22)).is_fast_retransmit);
+        send(&mut flow, ms(22));
+        let later = flow.highest;
+        assert!(hear(&mut flow, 5_000, &[(6_000, later)], ms(32)).is_fast_retransmit);
+        assert_eq!(send(&mut flow, ms(32)), [(5_000, 6_000)]);
+    }
+
+    /// RFC 6582: duplicates that answer what came twice, after a timeout, let nothing go.
+    #[test]
+    fn duplicates_after_a_timeout_widen_no_window() {
+        let mut flow = flow(20_000);
+        flow.is_selective = false;
+        flow.window_bytes = 4_000;
+        send(&mut flow, ms(0));
+        rewind(&mut flow);
+        flow.window_bytes = 1_000;
+        assert_eq!(send(&mut flow, ms(300)), [(0, 1_000)]);
+        for _ in 0..9 {
+            assert!(!hear(&mut flow, 0, &[], ms(310)).is_fast_retransmit);
+            assert_eq!(send(&mut flow, ms(310)), []);
+        }
     }
 
     /// RFC 2018, section 8.
