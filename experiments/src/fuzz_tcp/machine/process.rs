@@ -1,0 +1,129 @@
+//! The machine's process: what it asks of its stack, and the bytes that it writes and reads.
+
+use std::net::{Ipv6Addr, SocketAddr};
+
+use wave_core::clock::Nanos;
+use wave_tcp_planted::context::{Filled, Moved, Request};
+use wave_tcp_planted::datapath::{Ring};
+
+use super::{CONTEXT, Machine, Socket, byte};
+use super::super::Oracle;
+
+impl Machine {
+    /// For what comes in, and for what goes out.
+    pub(super) fn rings(&self, socket: u32) -> (Ring, Ring) {
+        let bytes = self.kind.ring_bytes;
+        let ring = |at: u32| Ring { offset: u64::from(at) * u64::from(bytes), bytes };
+        (ring(2 * socket), ring(2 * socket + 1))
+    }
+
+    pub(super) fn ask(&mut self, now: Nanos, request: Request) {
+        self.stack.request(now, CONTEXT, request, self.memory.len() as u64);
+    }
+
+    /// A socket whose rings have a part of their memory.
+    pub(super) fn fresh(&self) -> Socket {
+        let receive = (self.kind.ring_bytes / 4).max(Ring::BYTES_MIN);
+        Socket { filled: Filled { receive, send: 0 }, ..Socket::default() }
+    }
+
+    pub(super) fn new_socket(&mut self, socket: Socket) -> u32 {
+        self.sockets.push(socket);
+        self.sockets.len() as u32 - 1
+    }
+
+    pub fn listen(&mut self, now: Nanos, port: u16, slots: u32) {
+        // Of both families.
+        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        self.ask(now, Request::Listen { listener: 1, local, backlog: 8 });
+        for _ in 0..slots {
+            let socket = self.new_socket(self.fresh());
+            let filled = self.sockets[socket as usize].filled.receive;
+            let (receive, send) = self.rings(socket);
+            self.ask(now, Request::Slot { listener: 1, socket, receive, send, filled });
+        }
+    }
+
+    pub fn connect(&mut self, now: Nanos, local_port: u16, remote: SocketAddr) {
+        let ends = (local_port, remote.port());
+        let socket = self.new_socket(Socket { ends, ..self.fresh() });
+        let filled = self.sockets[socket as usize].filled.receive;
+        let (receive, send) = self.rings(socket);
+        self.ask(now, Request::Connect { socket, remote, local_port, receive, send, filled });
+    }
+
+    /// Room for bytes that are to be sent.
+    pub fn room(&self, at: usize) -> u64 {
+        let socket = &self.sockets[at];
+        u64::from(self.kind.ring_bytes) - (socket.wrote - socket.acknowledged)
+    }
+
+    /// Writes bytes that there is room for.
+    pub fn write(&mut self, at: usize, bytes: u64) {
+        let (_, ring) = self.rings(at as u32);
+        let socket = &mut self.sockets[at];
+        let mut position = socket.wrote;
+        for (offset, len) in ring.parts(position, bytes as u32) {
+            for place in &mut self.memory[offset as usize..][..len as usize] {
+                *place = byte(self.kind.side, socket.ends, position);
+                position += 1;
+            }
+        }
+        socket.wrote = position;
+    }
+
+    /// Reads at most so many bytes, and compares them with what the peer wrote.
+    pub fn read(&mut self, at: usize, most: u64) {
+        let (ring, _) = self.rings(at as u32);
+        let socket = &mut self.sockets[at];
+        let bytes = (socket.received - socket.read).min(most);
+        let mut position = socket.read;
+        let peer = 3 - self.kind.side;
+        for (offset, len) in ring.parts(position, bytes as u32) {
+            for read in &self.memory[offset as usize..][..len as usize] {
+                let written = byte(peer, socket.ends, position);
+                if *read != written && self.broken.is_none() {
+                    let what = format!("{read} is read at {position}, and {written} was written");
+                    self.broken = Some((Oracle::Bytes, what));
+                }
+                position += 1;
+            }
+        }
+        socket.read = position;
+    }
+
+    pub fn tell(&mut self, now: Nanos, at: usize) {
+        let ring_bytes = self.kind.ring_bytes;
+        let Socket { flow, wrote, received, filled, .. } = &mut self.sockets[at];
+        let Some(flow) = *flow else { return };
+        // Memory as streams need it.
+        if 2 * *received > filled.receive.into() {
+            filled.receive = (2 * filled.receive).min(ring_bytes);
+        }
+        filled.send = filled.send.max((*wrote).min(ring_bytes.into()) as u32);
+        let Socket { wrote: written, read, is_finished, is_eager, filled, .. } = self.sockets[at];
+        let moved = Moved { flow, written, read, is_finished, is_eager, filled };
+        self.ask(now, Request::Moved(moved));
+    }
+
+    /// Closes a socket. With something to read, or to come, that resets the connection.
+    pub fn close(&mut self, now: Nanos, at: usize) {
+        self.sockets[at].is_finished = true;
+        self.tell(now, at);
+        let socket = &mut self.sockets[at];
+        socket.is_closed = true;
+        socket.may_reset |= !(socket.peer_is_finished && socket.read == socket.received);
+        if let Some(flow) = socket.flow {
+            self.ask(now, Request::Close { flow });
+        }
+    }
+
+    pub fn abort(&mut self, now: Nanos, at: usize) {
+        let socket = &mut self.sockets[at];
+        socket.is_closed = true;
+        socket.may_reset = true;
+        if let Some(flow) = socket.flow {
+            self.ask(now, Request::Abort { flow });
+        }
+    }
+}
