@@ -8,9 +8,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_tcp::packet::{ArpOperation, ArpPacket, MacAddress, Parsed, build_arp, parse};
 use wave_wires::{Offload, RawPart, Wire};
 
-/// Probes that are sent.
+/// Number of probes.
 const PROBES: u32 = 3;
-/// Time between two, and after the last one. RFC 5227 takes seconds, for links on which a frame is lost or late: whoever
+/// Time between two probes, and after the last one. RFC 5227 takes seconds, for links on which a frame is lost or late: a host that
 /// answers later is counted as a duplicate while the agent runs.
 const WAIT: Duration = Duration::from_millis(100);
 

@@ -1,5 +1,5 @@
-//! What readers of captures and of traces have in common: they ask in a line of JSON, and take blocks when they like. Nothing that a
-//! reader does holds the agent up.
+//! Common parts of the readers of captures and traces: they send a request of one line of JSON, and take blocks at their own pace. Nothing
+//! that a reader does holds the agent up.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -11,14 +11,14 @@ use rustix::net::sockopt::socket_peercred;
 use serde::de::DeserializeOwned;
 use wave_core::clock::Nanos;
 
-/// Who says nothing for so long after it came is left.
+/// Time for a reader's whole request. A slower reader is dropped.
 pub(crate) const PATIENCE: Nanos = Nanos::from_millis(2_000);
-/// Longest request.
+/// Most bytes of a request.
 const REQUEST_BYTES_MAX: usize = 256;
-/// Bytes that wait for a reader; blocks beyond are left out.
+/// Most bytes that wait for a reader; further blocks are left out.
 const BACKLOG_BYTES_MAX: usize = 8 << 20;
 
-/// Who came and has not said what it wants.
+/// A reader whose request is not complete.
 pub(crate) struct Asking {
     pub(crate) stream: UnixStream,
     said: Vec<u8>,
@@ -31,7 +31,7 @@ fn may_read(stream: &UnixStream) -> bool {
 }
 
 impl Asking {
-    /// The next who may read, if one came.
+    /// Accepts the next permitted reader, if one has connected.
     pub(crate) fn accept(listener: &UnixListener, now: Nanos) -> Option<Asking> {
         loop {
             let (stream, _) = listener.accept().ok()?;
@@ -41,12 +41,12 @@ impl Asking {
         }
     }
 
-    /// Whether it may still say what it wants.
+    /// Whether the reader still has time for its request.
     pub(crate) fn is_patient(&self, now: Nanos) -> bool {
         now.since(self.since) < PATIENCE
     }
 
-    /// The request, once all of it came.
+    /// The request, once all of it has arrived.
     pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         let mut room = [0; REQUEST_BYTES_MAX];
         match self.stream.read(&mut room) {
@@ -85,7 +85,7 @@ impl Pipe {
         Pipe { shared: Arc::new(shared) }
     }
 
-    /// Blocks that were left out.
+    /// Number of blocks that were left out.
     pub(crate) fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
@@ -100,7 +100,7 @@ impl Pipe {
         }
     }
 
-    /// Sends what waits and this block; keeps what the reader does not take. Returns false if the block was left out.
+    /// Sends the backlog and this block; keeps what the reader does not take. Returns false if the block was left out.
     pub(crate) fn send(&self, block: &[u8]) -> io::Result<bool> {
         let mut locked = self.shared.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         let (stream, backlog) = &mut *locked;
@@ -119,7 +119,7 @@ impl Pipe {
     }
 }
 
-/// Writes from the front. Returns whether something is left that the stream has no room for.
+/// Writes from the front. Returns whether bytes are left for which the stream has no room.
 fn drain(stream: &mut UnixStream, backlog: &mut VecDeque<u8>) -> io::Result<bool> {
     while !backlog.is_empty() {
         match stream.write(backlog.as_slices().0) {

@@ -1,4 +1,4 @@
-//! Processes that were let in, with what each has of the agent: windows, descriptors, address space, events that wait.
+//! Admitted processes, and what each uses of the agent: windows, descriptors, address space, waiting events.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,56 +10,56 @@ use wave_tcp::datapath::Ring;
 
 use crate::process::Process;
 
-/// Processes at once.
+/// Most processes at a time.
 pub const PROCESSES_MAX: usize = 256;
-/// Descriptors for all else: those of an offer while it is looked at, connections that wait, the wire, inquiries, captures.
+/// Descriptors for everything else: an offer while it is checked, waiting connections, the wire, inquiries, captures.
 const DESCRIPTORS_KEPT: u64 = 320;
-/// A part of payload memory for which the kernel keeps a page of its own in this process: what maps its pages.
+/// Part of payload memory that one page of the agent's page tables maps.
 const SPAN_BYTES: u64 = 2 << 20;
-/// Most spans of all payload memories that rings lie in: 128 GiB, at up to 256 MiB for their tables.
+/// Most spans that rings lie in, over all payload memories: 128 GiB, with up to 256 MiB of page tables.
 pub const SPANS_MAX: u32 = 1 << 16;
-/// Most events that wait for all processes.
+/// Most waiting events of all processes.
 pub const EVENTS_MAX: u32 = 1 << 17;
 /// Events that a process gets room for at a time.
 const EVENTS_AT_A_TIME: u32 = 1 << 10;
 
-/// What processes have shares of.
+/// The resources that are shared, as tables of [`Seats`].
 const WINDOWS: usize = 0;
 const DESCRIPTORS: usize = 1;
 const SPANS: usize = 2;
 const EVENTS: usize = 3;
 
-/// What all processes have.
+/// What all processes use of the agent.
 #[derive(Debug)]
 pub(crate) struct Seats(Shares<4>);
 
-/// A process in its seat.
+/// An admitted process.
 pub(crate) struct Seated {
     pub(crate) process: Process,
     at: u16,
-    /// Events that found their queue full, and where the last [`Event::Progress`] of a socket is among all there ever were.
+    /// Events that found their queue full. `latest` is the number of a socket's last [`Event::Progress`], `first` that of the front.
     overflow: VecDeque<(u16, Event)>,
     latest: HashMap<u32, u64>,
     first: u64,
-    /// Events that it has room for.
+    /// Events that `overflow` may hold.
     events_max: u32,
-    /// Of each span of its payload memory, whether a ring was ever in it.
+    /// A bit for each span of its payload memory: a ring was ever in it.
     spans: Vec<u64>,
-    /// It has hung up. What it asked for before is still taken.
+    /// The process has hung up. Its earlier requests are still served.
     pub(crate) has_hung_up: bool,
-    /// It has gone; its memory stays until the stack names it no more.
+    /// The process has gone; its memory stays until the stack names it no more.
     pub(crate) is_gone: bool,
 }
 
-/// A process does not get this connection.
+/// A process does not get this connection: its program or user has used up its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BeyondShare {
-    /// The process's name for it.
+    /// The process's name for the connection.
     pub(crate) socket: u32,
 }
 
 impl Seats {
-    /// For as many descriptors as this process may have.
+    /// Raises the agent's limit of descriptors as far as it may, and shares them.
     pub(crate) fn new() -> Seats {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -68,7 +68,7 @@ impl Seats {
         Seats(Shares::new([PROCESSES_MAX as u32, descriptors, SPANS_MAX, EVENTS_MAX]))
     }
 
-    /// Takes what a process needs for a seat, unless its program or user has its share.
+    /// Takes what a process needs for a seat. Returns false if its program or user has used up its share.
     pub(crate) fn admit(&mut self, at: u16, process: &Process) -> bool {
         let descriptors = process.descriptors();
         self.0.enter(at, process.owner());
@@ -81,14 +81,14 @@ impl Seats {
         true
     }
 
-    /// A seat is free again.
+    /// Frees a seat.
     pub(crate) fn leave(&mut self, at: u16) {
         self.0.leave(at);
     }
 }
 
 impl Seated {
-    /// A process that was admitted.
+    /// A process that [`Seats::admit`] has admitted.
     pub(crate) fn new(at: u16, process: Process) -> Seated {
         let spans = process.payload().bytes().div_ceil(SPAN_BYTES).div_ceil(64) as usize;
         Seated {
@@ -104,10 +104,10 @@ impl Seated {
         }
     }
 
-    /// Whether the rings of a request, if it names any, may be used: this process has room for what the kernel keeps for them.
+    /// Takes the spans of a request's rings, if it names any.
     ///
     /// # Errors
-    /// Its program, or its user, has its share of that.
+    /// Its program or its user has used up its share of spans.
     pub(crate) fn reach(
         &mut self,
         seats: &mut Seats,
@@ -135,7 +135,7 @@ impl Seated {
         Ok(())
     }
 
-    /// Sends an event, or keeps it. Returns false if the process is at fault.
+    /// Sends an event, or queues it. Returns false if the process is at fault.
     pub(crate) fn send(&mut self, seats: &mut Seats, context: u16, event: Event) -> bool {
         if self.is_gone || context >= self.process.contexts() {
             return true;
@@ -148,9 +148,9 @@ impl Seated {
             }
         }
         match event {
-            // Such events are lost where many come at once.
+            // Such an event is dropped if its queue is full.
             Event::Warned { .. } => return true,
-            // A newer one says all that an older one said.
+            // Progress is cumulative: the newer one replaces the older one.
             Event::Progress(progress) => {
                 let at = self.latest.get(&progress.socket);
                 let at = at.and_then(|at| at.checked_sub(self.first));
@@ -175,7 +175,7 @@ impl Seated {
         true
     }
 
-    /// Sends what waits, as far as there is room. Returns false if the process is at fault.
+    /// Sends waiting events, as far as there is room. Returns false if the process is at fault.
     pub(crate) fn flush(&mut self, seats: &mut Seats) -> bool {
         while let Some((context, event)) = self.overflow.front().copied() {
             match self.process.send(context, &event) {
@@ -190,14 +190,14 @@ impl Seated {
         true
     }
 
-    /// It has gone: nothing is sent to it any more.
+    /// Marks the process as gone: nothing is sent to it any more.
     pub(crate) fn go(&mut self, seats: &mut Seats) {
         self.is_gone = true;
         self.overflow.clear();
         self.forget_events(seats);
     }
 
-    /// No events wait, and room for them is for others.
+    /// Gives back the room for events, of which none wait.
     fn forget_events(&mut self, seats: &mut Seats) {
         if self.events_max > 0 {
             seats.0.give(self.at, EVENTS, self.events_max);
@@ -208,7 +208,7 @@ impl Seated {
     }
 }
 
-/// A process's payload memory, as the stack looks at it.
+/// A process's payload memory, as the stack sees it.
 pub(crate) struct Lent<'a>(pub(crate) &'a mut LentPayload);
 
 impl PayloadMemory for Lent<'_> {

@@ -1,5 +1,5 @@
-//! A socket at which `wave tcp trace` reads the agent's trace points, as lines of JSON. Points are on only while somebody reads; nothing
-//! that a reader does holds the agent up.
+//! The socket from which `wave tcp trace` reads the agent's trace points, as lines of JSON. Points are on only while there is a reader;
+//! nothing that a reader does holds the agent up.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -17,39 +17,39 @@ use wave_tcp::trace::{Point, Record, Trace};
 use crate::inquiries::bind_beside;
 use crate::readers::{Asking, PATIENCE, Pipe};
 
-/// Readers at a time, those that are asking included. Others wait in the socket's backlog.
+/// Readers at a time, including those whose request is not complete. Others wait in the socket's backlog.
 pub(crate) const TRACES_MAX: usize = 4;
-/// Records that the ring has room for: some turns of the front under load.
+/// Records in the ring: some turns of the front under load.
 const RECORDS: usize = 1 << 13;
 
-/// What a reader asks for, as one line of JSON. The answer is one line of JSON for each record, until the reader ends its half of the
-/// stream; then a last line, `{"lost":N}`, says how many records were lost, and the stream ends.
+/// A reader's request, as one line of JSON. The answer is one line of JSON for each record, until the reader ends its half of the
+/// stream; then a last line, `{"lost":N}`, gives the number of lost records, and the stream ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
-    /// A connection, as index and generation; all, and what is of none, if not given.
+    /// A connection, as index and generation. If absent: all connections, and records that belong to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<(u32, u32)>,
-    /// Bits of the points, by their numbers; all if not given.
+    /// Bits of the points, by their numbers. If absent: all points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub points: Option<u64>,
 }
 
-/// Where the socket for traces is, of an agent whose door is at `door`.
+/// Path of the trace socket of an agent whose door is at `door`.
 pub fn traces_path(door: &Path) -> PathBuf {
     let mut name = door.as_os_str().to_owned();
     name.push(".trace");
     name.into()
 }
 
-/// The socket, the ring, and who reads.
+/// The socket, the ring and the readers.
 pub struct Traces {
     listener: UnixListener,
     path: PathBuf,
     trace: Arc<Trace>,
     asking: Vec<Asking>,
     running: Vec<Running>,
-    /// Lines for one reader, in a turn.
+    /// Lines for one reader in one turn.
     lines: String,
 }
 
@@ -57,10 +57,10 @@ struct Running {
     request: TraceRequest,
     pipe: Pipe,
     stream: UnixStream,
-    /// The next record.
+    /// Number of the next record.
     next: u64,
     lost: u64,
-    /// When the reader had enough.
+    /// When the reader ended its half of the stream.
     had_enough: Option<Nanos>,
     is_gone: bool,
 }
@@ -69,23 +69,23 @@ impl Traces {
     /// Listens beside a door that was bound.
     ///
     /// # Errors
-    /// The path cannot be listened at.
+    /// listen(2) fails at the path.
     pub fn beside(door: &Path) -> io::Result<Traces> {
         let path = traces_path(door);
         let listener = bind_beside(&path)?;
-        // They show who speaks with whom, and when: for the agent's user and root alone.
+        // Traces show which hosts communicate, and when: only for the agent's user and root.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         let trace = Arc::new(Trace::new(RECORDS));
         let (asking, running) = (Vec::new(), Vec::new());
         Ok(Traces { listener, path, trace, asking, running, lines: String::new() })
     }
 
-    /// The ring, for those who pass points.
+    /// The ring, for the code that passes trace points.
     pub(crate) fn trace(&self) -> Arc<Trace> {
         Arc::clone(&self.trace)
     }
 
-    /// Begins traces, and ends those whose readers have left.
+    /// Accepts new readers, and drops those that have left.
     pub(crate) fn look(&mut self, now: Nanos) {
         while self.asking.len() + self.running.len() < TRACES_MAX {
             let Some(asking) = Asking::accept(&self.listener, now) else { break };
@@ -107,24 +107,24 @@ impl Traces {
         self.trace.turn(self.running.iter().any(|running| running.had_enough.is_none()));
     }
 
-    /// Sends readers what was written since the last time.
+    /// Sends each reader the records written since the last call.
     pub(crate) fn deliver(&mut self) {
         for running in self.running.iter_mut().filter(|running| running.had_enough.is_none()) {
             running.deliver(&self.trace, &mut self.lines);
         }
     }
 
-    /// Nobody reads.
+    /// There is no reader.
     pub(crate) fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Something waits for a reader or is heard of only by looking, and is to be tried again soon.
+    /// Whether to try again soon: lines wait for a reader, or a request is not complete.
     pub(crate) fn is_behind(&self) -> bool {
         !self.asking.is_empty() || self.running.iter().any(|running| running.pipe.is_behind())
     }
 
-    /// What to poll for input.
+    /// Descriptors to poll for input.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let going_on = self.running.iter().filter(|running| running.had_enough.is_none());
         let readers = going_on.map(|running| running.stream.as_fd());
@@ -178,7 +178,7 @@ impl Running {
         }
     }
 
-    /// Sends what waits. Returns whether the reader has left, or has all that it wanted.
+    /// Sends waiting lines. Returns whether the reader has left, or has received everything.
     fn is_over(&mut self, now: Nanos) -> bool {
         self.pipe.flush_some();
         if self.is_gone {
@@ -190,7 +190,7 @@ impl Running {
                     self.had_enough = Some(now);
                     let _ = self.pipe.send(format!("{{\"lost\":{}}}\n", self.lost).as_bytes());
                 }
-                // A reader has nothing to say.
+                // Readers send nothing after their request.
                 Ok(_) => return true,
                 Err(error) => {
                     let is_quiet = error.kind() == io::ErrorKind::WouldBlock
@@ -203,11 +203,11 @@ impl Running {
     }
 }
 
-/// A record as a line.
+/// Appends a record as a line.
 fn line(lines: &mut String, record: &Record) {
     let Record { number, at, point, flow, values } = record;
     let (stage, name) = (point.stage(), point.name());
-    // Text that has no quotes: nothing is escaped.
+    // The text has no quotes, so nothing is escaped.
     let _ = write!(lines, r#"{{"n":{number},"ns":{},"stage":"{stage}","point":"{name}""#, at.0);
     if let Some(flow) = flow {
         let _ = write!(lines, r#","flow":"{flow}""#);

@@ -37,8 +37,8 @@ pub fn is_unspecified(bytes: &[u8]) -> bool {
     family_of(bytes) == Some(libc::AF_UNSPEC as u16)
 }
 
-/// What a program wrote for a socket of this family; IPv4-mapped addresses as those of IPv4. `None` if it is no such address: the
-/// kernel says why.
+/// Decodes an address from a program for a socket of this family; IPv4-mapped addresses become IPv4 addresses. `None` if the bytes are
+/// no such address: the kernel returns the error.
 pub fn decode(bytes: &[u8], family: Family) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
     match (family, i32::from(family_of(bytes)?)) {
@@ -54,7 +54,7 @@ pub fn decode(bytes: &[u8], family: Family) -> Option<SocketAddr> {
     }
 }
 
-/// An address as a socket of this family has it.
+/// Encodes an address for a socket of this family.
 pub fn encode(address: SocketAddr, family: Family) -> Encoded {
     let mut bytes = [0; V6_BYTES];
     bytes[2..4].copy_from_slice(&address.port().to_be_bytes());

@@ -1,4 +1,4 @@
-//! A line to an agent: a context of this process, its payload memory, and whose its sockets are.
+//! A line to an agent: a context of this process, its payload memory, and the owners of its sockets.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use wave_links::Payload;
 use wave_posix::{Context, Line, Options, ToeError, Woken};
 
-/// An agent that this process has come to. Sockets keep the one that they were made with.
+/// An agent to which this process is attached. Sockets keep the agent that they were made with.
 #[derive(Debug)]
 pub struct Agent {
     pub context: Context<Line>,
     pub payload: Payload,
-    /// Tells it from agents before and after it.
+    /// Distinguishes this agent from earlier and later ones.
     pub life: u64,
-    /// Its bell, to be polled while others have the context.
+    /// The agent's bell, to be polled while other threads use the context.
     pub bell: Arc<OwnedFd>,
     /// Descriptions by the names of their sockets.
     pub owners: HashMap<u32, usize>,
@@ -34,13 +34,13 @@ impl Agent {
         Ok(Agent { context, payload, life, bell, owners: HashMap::new() })
     }
 
-    /// Numbers of its descriptors, which the program does not know.
+    /// Numbers of the line's descriptors, which are hidden from the program.
     pub fn descriptors(&self) -> impl Iterator<Item = c_int> {
         let line = self.context.line.descriptors().map(|fd| fd.as_raw_fd());
         line.into_iter().chain([self.bell.as_raw_fd()])
     }
 
-    /// After a sleep: forgets rings, and sees whether the agent has gone.
+    /// After a sleep: forgets rings, and checks whether the agent has gone.
     pub fn wake(&mut self, was_rung: bool) {
         let has_gone = match was_rung {
             true => self.context.line.wait(Duration::ZERO) == Woken::HungUp,

@@ -1,4 +1,4 @@
-//! Descriptors come and go: close(2), dup(2), and the flags that descriptors share.
+//! Closing and duplicating descriptors (close(2), dup(2)), and the flags that descriptors share.
 
 use std::ffi::c_int;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub fn may_become_ours(fd: c_int) -> bool {
         && socket_acceptconn(sys::fd(fd)) == Ok(false)
 }
 
-/// Names a socket, whatever descriptors it has: each has an inode of its own.
+/// Identifies a socket across its descriptors: each socket has an inode of its own.
 fn inode(fd: c_int) -> Option<u64> {
     fstat(sys::fd(fd)).ok().map(|about| about.st_ino)
 }
@@ -29,7 +29,7 @@ impl Sockets {
     /// A descriptor is about to be closed. With SO_LINGER, the last one waits, or resets the connection.
     ///
     /// # Errors
-    /// EAGAIN in a signal handler whose thread is inside of a call: it must not be closed.
+    /// EAGAIN in a signal handler whose thread is inside a call: the descriptor must not be closed.
     pub fn close(&self, fd: c_int) -> Result<(), Errno> {
         let mut world = self.open()?;
         let Some(at) = world.find(fd) else {
@@ -91,7 +91,7 @@ impl Sockets {
         }
     }
 
-    /// O_NONBLOCK, as the program has set it.
+    /// Sets O_NONBLOCK as the program asks.
     pub fn set_nonblocking(&self, fd: c_int, is_nonblocking: bool) -> Verdict<()> {
         self.answer(fd, |world, at| {
             let description = world.description(at);
@@ -104,7 +104,7 @@ impl Sockets {
         })
     }
 
-    /// O_NONBLOCK, as the program knows it.
+    /// O_NONBLOCK, as the program sees it.
     pub fn is_nonblocking(&self, fd: c_int) -> Verdict<bool> {
         self.answer(fd, |world, at| Verdict::Ours(Ok(world.description(at).is_nonblocking)))
     }
@@ -133,7 +133,7 @@ impl crate::world::World {
         let is_its = |(of, _): &mut (u64, c_int)| socket == Some(*of);
         let twins: Vec<(u64, c_int)> = self.twins.extract_if(.., is_its).collect();
         for (_, twin) in twins {
-            // Its number may have had another file meanwhile.
+            // The number may belong to another file by now.
             if self.find(twin).is_none() && inode(twin) == socket {
                 self.share(at, twin);
                 self.take_over_interests(at, twin);
@@ -141,7 +141,7 @@ impl crate::world::World {
         }
     }
 
-    /// Resets a connection. Its description has none any more.
+    /// Resets a connection. Its description then has no connection.
     pub fn abort(&mut self, at: usize, name: u32) {
         let life = self.description(at).life;
         let agent = self.agent(life);
@@ -151,7 +151,7 @@ impl crate::world::World {
         self.note_news();
     }
 
-    /// Lets a connection go that has failed, so that its description may connect again.
+    /// Releases a failed connection, so that its description may connect again.
     pub fn forget_connection(&mut self, at: usize) {
         let description = self.description(at);
         let (life, Some(name)) = (description.life, description.name()) else { return };

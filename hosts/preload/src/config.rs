@@ -1,4 +1,4 @@
-//! Where the agent is, and which addresses are its: what `wave tcp run` says in the environment.
+//! The agent's socket and addresses, which `wave tcp run` passes in the environment.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ pub const SOCKET: &str = "WAVE_TOE_SOCKET";
 /// The agent's addresses with their prefix lengths, separated by commas.
 pub const ADDRESSES: &str = "WAVE_TOE_ADDRESSES";
 
-/// See the module.
+/// The agent's socket and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub socket: PathBuf,
@@ -32,12 +32,12 @@ impl Config {
         (!addresses.is_empty()).then_some(Config { socket, addresses })
     }
 
-    /// Whether this is an address of the agent's.
+    /// Whether this is one of the agent's addresses.
     pub fn is_own(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|(own, _)| *own == ip)
     }
 
-    /// The agent's address of IPv6.
+    /// The agent's IPv6 address.
     pub fn own_v6(&self) -> Option<IpAddr> {
         self.addresses.iter().map(|(own, _)| *own).find(IpAddr::is_ipv6)
     }

@@ -1,4 +1,4 @@
-//! A socket of the agent's as its descriptors share it: Linux's states, and what they answer.
+//! One of the agent's sockets, as its descriptors share it: Linux's states, and their answers to calls.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use wave_readiness::{EventFlags, Source};
 use crate::address::Family;
 use crate::options::Kept;
 
-/// What there is of a connection or a listener.
+/// State of a socket, with the name of its connection or listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nothing but perhaps an address.
+    /// Neither connected nor listening; perhaps bound.
     Idle,
     /// A listener of the agent's; `is_shared` if the placeholder listens as well.
     Listening { listener: u32, is_shared: bool },
-    /// Asked for.
+    /// A connection that was requested.
     Connecting(u32),
-    /// There.
+    /// An established connection.
     Open(u32),
-    /// It ended without us. What it received is still read.
+    /// The connection ended without us. Received bytes can still be read.
     Over(u32),
-    /// We have reset it. What it had received is in [`Description::left`].
+    /// We have reset the connection. Unread bytes are in [`Description::left`].
     Reset,
 }
 
@@ -33,10 +33,10 @@ pub struct Description {
     pub life: u64,
     pub family: Family,
     pub is_nonblocking: bool,
-    /// Descriptors, and calls that wait.
+    /// Number of descriptors and waiting calls.
     pub handles: u32,
     pub state: State,
-    /// Where bind(2) put it.
+    /// Address from bind(2).
     pub bound: Option<SocketAddr>,
     /// SO_REUSEADDR, when it was bound.
     pub reuses_address: bool,
@@ -45,25 +45,25 @@ pub struct Description {
     /// shutdown(2) has ended this direction.
     pub is_read_shut: bool,
     pub is_write_shut: bool,
-    /// connect(2) is to say how it went.
+    /// connect(2) has yet to report the result.
     pub owes_connect: bool,
-    /// It never will: it was shut down after it had failed (SS_DISCONNECTING).
+    /// connect(2) never will: the socket was shut down after it had failed (SS_DISCONNECTING).
     pub is_disconnecting: bool,
     /// Of a listener: options that its connections begin with.
     pub kept: Option<Box<Kept>>,
     /// A shared listener asks the kernel first, every other time.
     pub asks_kernel_first: bool,
-    /// What sets and polls see of it, and how far it was when they were told last.
+    /// The source that sets and polls see. `told` is the state at the last notification.
     pub source: Arc<Source>,
     pub told: Told,
     /// Unread bytes of a connection that we have reset.
     pub left: Vec<u8>,
 }
 
-/// How far a socket was.
+/// State of a socket at the last notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Bytes that had come, or connections that wait to be accepted.
+    /// Bytes that had arrived, or connections that wait to be accepted.
     pub arrived: u64,
     pub state: Option<(Tcp, bool, bool)>,
 }
@@ -91,7 +91,7 @@ impl Description {
         }
     }
 
-    /// The name of its connection, if there is one or was.
+    /// The name of the connection, if there is or was one.
     pub fn name(&self) -> Option<u32> {
         match self.state {
             State::Connecting(name) | State::Open(name) | State::Over(name) => Some(name),
@@ -99,7 +99,7 @@ impl Description {
         }
     }
 
-    /// As after a disconnect: it may connect again.
+    /// Sets the state after a disconnect: the socket may connect again.
     pub fn reset(&mut self) {
         self.state = State::Idle;
         self.error = None;
@@ -110,7 +110,7 @@ impl Description {
     }
 }
 
-/// Linux's states, as far as calls tell them apart.
+/// Linux's states, as far as calls distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tcp {
     Closed,
@@ -120,13 +120,13 @@ pub enum Tcp {
     Open,
 }
 
-/// What a socket would answer now.
+/// A socket's state, as calls would see it now.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub tcp: Tcp,
     /// Bytes to be read.
     pub available: u64,
-    /// Bytes that may be written, and of all the ring.
+    /// Bytes that may be written, and bytes of the whole ring.
     pub room: u64,
     pub ring: u64,
     /// The peer's stream has ended (SOCK_DONE).
@@ -136,7 +136,7 @@ pub struct View {
     pub is_write_shut: bool,
     /// SO_ERROR is set.
     pub has_error: bool,
-    /// Bytes that have come so far, or connections that wait to be accepted.
+    /// Bytes that have arrived so far, or connections that wait to be accepted.
     pub arrived: u64,
 }
 
@@ -164,7 +164,7 @@ impl View {
             if self.available > 0 {
                 events |= READABLE;
             }
-            // Linux says so from a third of the buffer on.
+            // Linux reports room from a third of the buffer on.
             if self.is_write_shut || self.tcp == Tcp::Closed || self.room * 3 >= self.ring {
                 events |= WRITABLE;
             }

@@ -1,10 +1,10 @@
-//! libTOE: the socket calls of the C library, answered from an agent's TCP. `wave tcp run` preloads it into a program.
+//! libTOE: the socket calls of the C library over an agent's TCP. `wave tcp run` preloads it into a program.
 //!
 //! A socket stays the kernel's until it is bound to the agent's address, listens at an unspecified one, or connects to a host of the
 //! agent's network. The kernel's socket remains as its *placeholder*: it has the number, the flags and the options.
 //!
-//! [`Sockets`] decides and waits, in safe code; `skin` has the C library's symbols, turns pointers to slices, and passes on to the
-//! kernel what is not ours. `sys` has the few system calls that need `unsafe`.
+//! [`Sockets`] decides and waits, in safe code; `skin` has the C library's symbols, turns pointers into slices, and passes calls on
+//! other descriptors to the kernel. `sys` has the few system calls that need `unsafe`.
 //!
 //! Must not know: TCP's segments, the agent's loop, what programs do with their sockets.
 

@@ -1,6 +1,6 @@
-//! A lock that tells its own thread, when that comes again, from others.
+//! A lock that detects that the calling thread holds it already.
 //!
-//! A signal handler may call write(2) while its thread is inside of such a call. It would wait for itself.
+//! A signal handler may call write(2) while its thread is inside such a call. It would wait for itself.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -13,7 +13,7 @@ enum Place {
     Outside,
     /// In a call that waits for several descriptors, which has locks of its own.
     Waiting,
-    /// It holds the lock.
+    /// Holds the lock.
     Holding,
 }
 
@@ -21,18 +21,18 @@ thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place::Outside) };
 }
 
-/// Whether the calling thread is inside of a call of ours.
+/// Whether the calling thread is inside a call of this library.
 pub fn is_inside() -> bool {
     PLACE.get() != Place::Outside
 }
 
-/// In a child of fork(2), whose thread may have been inside: it is outside.
+/// Marks the thread as outside, in a child of fork(2): it may have been inside when it forked.
 #[cfg_attr(test, allow(dead_code))]
 pub fn forget() {
     PLACE.set(Place::Outside);
 }
 
-/// See the module.
+/// A mutex that refuses its own holder.
 #[derive(Debug)]
 pub struct Lock<T> {
     value: Mutex<T>,
@@ -97,7 +97,7 @@ impl<T> Drop for Guard<'_, T> {
 pub struct Waiting(());
 
 impl Waiting {
-    /// `None` if it is inside of a call already.
+    /// `None` if the thread is inside a call already.
     pub fn begin() -> Option<Waiting> {
         if is_inside() {
             return None;
@@ -106,7 +106,7 @@ impl Waiting {
         Some(Waiting(()))
     }
 
-    /// Calls the kernel, to sleep: signal handlers may use sockets meanwhile.
+    /// Sleeps in the kernel: signal handlers may use sockets meanwhile.
     pub fn outside<R>(call: impl FnOnce() -> R) -> R {
         let before = PLACE.replace(Place::Outside);
         let answer = call();

@@ -1,9 +1,9 @@
-//! Which descriptors are ours: looked at before every call, without a lock and without memory to be allocated.
+//! A bitmap of descriptors that are ours. Every call checks it first, without a lock and without allocation.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Descriptors beyond stay the kernel's. Linux's `fs.nr_open` is as large by default.
+/// Descriptors from this number on stay the kernel's. Linux's `fs.nr_open` is as large by default.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 const WORDS: usize = DESCRIPTORS_MAX / 64;
 
@@ -51,7 +51,7 @@ impl Marks {
         last.map_or(0, |at| (at * 64) as c_int + bits(at) as c_int)
     }
 
-    /// Clears every mark, and names the descriptors that had one.
+    /// Clears every mark, and calls `each` with the descriptors that had one.
     pub fn drain(&self, mut each: impl FnMut(c_int)) {
         for (at, word) in self.words.iter().enumerate() {
             let mut left = match word.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Addresses decide whose a socket is: bind(2), connect(2), listen(2), accept(2).
+//! Addresses decide between the agent and the kernel: bind(2), connect(2), listen(2), accept(2).
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
@@ -21,7 +21,7 @@ use crate::sys;
 use crate::wait::Stop;
 use crate::world::World;
 
-/// Ports of bind(2) to port 0, as Linux's `ip_local_port_range` has them.
+/// Ports for bind(2) to port 0, as in Linux's `ip_local_port_range`.
 const PORTS: std::ops::Range<u16> = 32_768..60_999;
 /// Most connections that wait to be accepted, as Linux's `somaxconn`.
 const BACKLOG_MAX: c_int = 4_096;
@@ -33,7 +33,7 @@ pub struct Accepted {
     pub peer: Option<Encoded>,
 }
 
-/// The family of a TCP socket of the kernel's; `None` for what is none.
+/// The family of a TCP socket of the kernel's; `None` for other files.
 pub fn family_of(fd: c_int) -> Option<Family> {
     let fd = sys::fd(fd);
     let is_tcp = sockopt::socket_type(fd) == Ok(SocketType::STREAM)
@@ -115,7 +115,7 @@ impl Sockets {
         )
     }
 
-    /// Asks for the connection. An error is the call's answer; otherwise it is to be waited for.
+    /// Requests the connection. An error is the call's answer; otherwise the caller waits for the connection.
     fn begin_connect(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
         let mut world = match self.open() {
             Ok(world) => world,
@@ -167,7 +167,7 @@ impl Sockets {
 
     /// listen(2): at an unspecified address, both the kernel and the agent listen.
     pub fn listen(&self, fd: c_int, backlog: c_int) -> Verdict<()> {
-        // Negative is as much as there may be, as for the kernel.
+        // A negative backlog is the largest one, as for the kernel.
         let backlog = backlog as u32;
         let backlog = backlog.min(BACKLOG_MAX as u32) as c_int;
         let mut world = match self.open() {
@@ -201,7 +201,7 @@ impl Sockets {
         };
         let Some(own) = own else { return Verdict::Kernels };
         if name.port() == 0 {
-            // As the kernel does in listen(2); the agent's port is to be the same.
+            // The kernel does so in listen(2); the agent's port must be the same.
             if let Err(error) = rustix::net::bind(sys::fd(fd), &name) {
                 return Verdict::Ours(Err(error));
             }
@@ -280,7 +280,7 @@ impl Sockets {
         })
     }
 
-    /// shutdown(2), as inet_shutdown of Linux.
+    /// shutdown(2), like Linux's inet_shutdown.
     pub fn shutdown(&self, fd: c_int, how: c_int) -> Verdict<()> {
         self.answer(fd, |world, at| {
             let (reads, writes) = match how {
@@ -330,7 +330,7 @@ impl Sockets {
                     }
                     description.owes_connect = false;
                     if writes {
-                        // It is there, so that this cannot fail.
+                        // The connection exists, so this cannot fail.
                         let _ = world.context(life).shutdown(name, Shutdown::Write);
                     }
                     world.tell(at, Source::ANY);
@@ -365,7 +365,7 @@ fn is_v4(peer: &Option<SocketAddrAny>) -> bool {
 }
 
 impl World {
-    /// Makes a socket of the kernel's ours, with nothing but its number.
+    /// Makes a kernel socket ours, neither bound nor connected.
     fn adopt(&mut self, fd: c_int, family: Family) -> Result<usize, Errno> {
         if !crate::marks::Marks::can(fd) {
             return Err(Errno::MFILE);
@@ -388,7 +388,7 @@ impl World {
         }
     }
 
-    /// Gives an address. Port 0 is any that no other socket of the process has.
+    /// Assigns an address. Port 0 is any port that no other socket of the process has.
     fn bind(&mut self, at: usize, fd: c_int, mut own: SocketAddr) -> Result<(), Errno> {
         let reuses = sockopt::socket_reuseaddr(sys::fd(fd))?;
         let is_taken = |world: &World, own: SocketAddr| {
@@ -402,7 +402,7 @@ impl World {
             })
         };
         if own.port() == 0 {
-            // Neighbours in time do not try the same ports.
+            // Sockets bound in succession do not try the same ports.
             let start = std::process::id() as u16 ^ fd as u16;
             let mut tried = (0..PORTS.end - PORTS.start).map(|step| {
                 PORTS.start
@@ -419,7 +419,7 @@ impl World {
         Ok(())
     }
 
-    /// Asks the agent for a connection.
+    /// Requests a connection from the agent.
     fn begin(&mut self, at: usize, fd: c_int, remote: SocketAddr) -> Result<(), Errno> {
         let description = self.description(at);
         let (life, family) = (description.life, description.family);
@@ -438,11 +438,11 @@ impl World {
         let is_nonblocking = description.is_nonblocking;
         self.configure(at, &kept);
         self.tell(at, EventFlags::empty());
-        // Even if the answer is there already, as for the kernel.
+        // Even if the answer has already arrived, as for the kernel.
         if is_nonblocking { Err(Errno::INPROGRESS) } else { Ok(()) }
     }
 
-    /// connect(2) to no address.
+    /// connect(2) with AF_UNSPEC.
     fn disconnect(&mut self, at: usize) -> Result<(), Errno> {
         let description = self.description(at);
         match description.state {
@@ -475,7 +475,7 @@ impl World {
             Some(error) => Err(error),
             None if is_shared => {
                 rustix::net::listen(sys::fd(fd), backlog)?;
-                // Whoever waits for it waits for the agent as well.
+                // A thread that waits for the placeholder waits for the agent as well.
                 let flags = fcntl_getfl(sys::fd(fd))?;
                 fcntl_setfl(sys::fd(fd), flags | OFlags::NONBLOCK)
             }
@@ -497,7 +497,7 @@ impl World {
         Ok(())
     }
 
-    /// The placeholder of a listener that is no more waits again as the program said.
+    /// Restores the program's O_NONBLOCK on the placeholder of a listener that has ended.
     fn unshare(&mut self, at: usize, fd: c_int) {
         let is_nonblocking = self.description(at).is_nonblocking;
         if let Ok(mut flags) = fcntl_getfl(sys::fd(fd)) {

@@ -1,4 +1,4 @@
-//! Socket options. The placeholder has them; the agent is told of those that it keeps.
+//! Socket options. The placeholder has them; the agent is told of those that it applies.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,7 @@ const TCP_CLOSE: u8 = 7;
 const TCP_CLOSE_WAIT: u8 = 8;
 const TCP_LISTEN: u8 = 10;
 
-/// The options that a connection takes from its listener, and those that the agent keeps.
+/// The options that a connection takes from its listener, and those that the agent applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     keep_alive: bool,
@@ -42,7 +42,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Those of a socket of the kernel's.
+    /// Reads the options of a kernel socket.
     pub fn of(fd: BorrowedFd<'_>, family: Family) -> Result<Kept, Errno> {
         let (service, hop_limit) = match family {
             Family::V4 => (sockopt::ip_tos(fd)?, sockopt::ip_ttl(fd)? as u8),
@@ -65,7 +65,7 @@ impl Kept {
         })
     }
 
-    /// Gives a new socket those that differ from what it has. An option that it does not take stays as it is.
+    /// Sets the options of a new socket that differ. An option that the socket refuses stays as it is.
     pub fn give(&self, fd: BorrowedFd<'_>, family: Family) -> Result<(), Errno> {
         let own = Kept::of(fd, family)?;
         if *self == own {
@@ -114,7 +114,7 @@ impl Kept {
         refused
     }
 
-    /// What the agent keeps of them, and TCP_NODELAY.
+    /// The options that the agent applies, and TCP_NODELAY.
     fn agents(&self) -> (SocketOptions, bool) {
         let nanos = |time: Duration| Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let keep_alive = self.keep_alive.then(|| KeepAlive {
@@ -137,7 +137,7 @@ impl Kept {
 }
 
 impl World {
-    /// Tells the agent a connection's options, if they are not those of any new one.
+    /// Tells the agent a connection's options, if they differ from the defaults.
     pub fn configure(&mut self, at: usize, kept: &Kept) {
         let description = self.description(at);
         let (life, Some(name)) = (description.life, description.name()) else { return };

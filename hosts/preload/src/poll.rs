@@ -1,5 +1,4 @@
-//! poll(2), select(2) and epoll(7) over descriptors of ours and of the kernel's: [`wave_readiness`], with a source for each of our
-//! sockets.
+//! poll(2), select(2) and epoll(7) over our descriptors and the kernel's: [`wave_readiness`], with a source for each of our sockets.
 
 use std::ffi::{c_int, c_ulong};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,11 +16,11 @@ use crate::sys::{self, SignalMask};
 use crate::wait::Thread;
 use crate::world::World;
 
-/// What a descriptor of the program's stands for, for as long as a call lasts.
+/// The object behind one of the program's descriptors, for the time of a call.
 enum Held {
     Kernel,
     Source(Arc<Source>),
-    /// A listener of ours and of the kernel's; and the same as one descriptor.
+    /// A listener of both, ours and the kernel's; `Joined` is the same as one descriptor.
     Shared(Arc<Source>),
     Joined(Epoll),
     Set(Arc<Epoll>),
@@ -55,7 +54,7 @@ impl Held {
         Ok(set)
     }
 
-    /// Its target, and that of the placeholder where both count.
+    /// The target, and that of the placeholder if both count.
     fn targets(&self, fd: c_int) -> [Option<Target<'_>>; 2] {
         let kernel: BorrowedFd<'static> = sys::fd(fd);
         match self {
@@ -80,7 +79,7 @@ impl Sockets {
     ) -> Result<usize, Errno> {
         let held: Vec<Option<Held>> = {
             let mut world = self.open()?;
-            // Negative numbers are passed over.
+            // Negative numbers are skipped.
             let mut hold =
                 |entry: &libc::pollfd| (entry.fd >= 0).then(|| Held::of(&mut world, entry.fd));
             fds.iter().map(&mut hold).collect()
@@ -105,7 +104,7 @@ impl Sockets {
         Ok(fds.iter().filter(|entry| entry.revents != 0).count())
     }
 
-    /// pselect(2) of the first `count` descriptors. A set has a bit for each, and is left with those that are ready.
+    /// pselect(2) of the first `count` descriptors. Each set has a bit per descriptor, and is left with those that are ready.
     pub fn select(
         &self,
         count: usize,
@@ -156,7 +155,7 @@ impl Sockets {
                 }
                 (None, _) => match world.watch(set) {
                     Ok(epoll) => epoll,
-                    // Not an epoll, or no descriptor.
+                    // Not an epoll, or not an open descriptor.
                     Err(_) => return Verdict::Kernels,
                 },
             };
@@ -201,10 +200,10 @@ impl Sockets {
 }
 
 impl World {
-    /// Makes a set of the program's one that may have sockets of ours.
+    /// Prepares one of the program's sets for sockets of ours.
     fn watch(&mut self, set: c_int) -> Result<Arc<Epoll>, Errno> {
         let kernel = fcntl_dupfd_cloexec(sys::fd(set), 0)?;
-        // A set has no waits of another kind: this tells it from other files.
+        // EINVAL is the answer of an epoll, which cannot wait for itself: this tells it from other files.
         epoll::delete(&kernel, &kernel)
             .map_or_else(|error| if error == Errno::INVAL { Ok(()) } else { Err(error) }, Ok)?;
         self.hide(kernel.as_raw_fd());
@@ -213,7 +212,7 @@ impl World {
         Ok(epoll)
     }
 
-    /// Remembers an interest of the kernel's in a socket that is not connected: it may become ours.
+    /// Remembers an interest in the kernel's set in an unconnected socket, which may become ours.
     fn note_early(&mut self, set: c_int, operation: c_int, fd: c_int, event: Option<Event>) {
         let mut known = self.early.remove(&fd).unwrap_or_default();
         known.retain(|(other, ..)| *other != set);
@@ -229,10 +228,10 @@ impl World {
         }
     }
 
-    /// A socket becomes ours: sets that had it as the kernel's have it as ours.
+    /// Moves the interests in a socket that becomes ours from the kernel's sets to ours.
     pub fn take_over_interests(&mut self, at: usize, fd: c_int) {
         for (set, flags, data) in self.early.remove(&fd).unwrap_or_default() {
-            // Its number may have had another file meanwhile, which has no such interest.
+            // The number may belong to another file by now, which has no such interest.
             if epoll::delete(sys::fd(set), sys::fd(fd)).is_err() {
                 continue;
             }
@@ -243,7 +242,7 @@ impl World {
             if let Ok(epoll) = epoll {
                 let source = Arc::clone(&self.description(at).source);
                 let event = Event { flags, data: EventData::new_u64(data) };
-                // It was none of the set's until now.
+                // It cannot fail with EEXIST: the set had no such source until now.
                 let _ = epoll.add(Target::Source(fd, &source), event);
             }
         }

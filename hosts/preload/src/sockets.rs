@@ -1,4 +1,4 @@
-//! The socket calls over a [`World`]: what each answers, or that the kernel answers it.
+//! The socket calls over a [`World`]: each returns our answer, or leaves the call to the kernel.
 
 use std::ffi::c_int;
 use std::ops::{Deref, DerefMut};
@@ -13,9 +13,9 @@ use crate::world::World;
 /// Who answers a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<T> {
-    /// We do.
+    /// We answer.
     Ours(Result<T, Errno>),
-    /// The kernel does, for the same descriptor: it is not ours, or the answer is the placeholder's.
+    /// The kernel answers, for the same descriptor: it is not ours, or its placeholder has the answer.
     Kernels,
 }
 
@@ -29,18 +29,18 @@ const _: () = {
     is_sync::<Sockets>();
 };
 
-/// The world, locked. Threads that sleep hear of news when it is unlocked.
+/// The locked world. Unlocking it wakes sleeping threads if there is news.
 pub struct Open<'a> {
     world: lock::Guard<'a, World>,
 }
 
 impl Sockets {
-    /// `ours` is marked for the program's descriptors that are ours, and `private` for those that it does not know.
+    /// `ours` marks the program's descriptors that are ours, `private` those that are hidden from it.
     pub fn new(config: Config, ours: &'static Marks, private: &'static Marks) -> Sockets {
         Sockets { world: Lock::new(World::new(config, ours, private)) }
     }
 
-    /// The world. EAGAIN in a signal handler whose thread is inside of a call.
+    /// Locks the world. EAGAIN in a signal handler whose thread is inside a call.
     pub fn open(&self) -> Result<Open<'_>, Errno> {
         self.world.lock().map(|world| Open { world }).ok_or(Errno::AGAIN)
     }
@@ -50,7 +50,7 @@ impl Sockets {
         self.world.lock_waiting().map(|world| Open { world })
     }
 
-    /// Answers at once with what `call` says of a descriptor's description.
+    /// Answers at once with the result of `call` on a descriptor's description.
     pub fn answer<R>(
         &self,
         fd: c_int,

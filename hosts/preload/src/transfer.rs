@@ -1,4 +1,4 @@
-//! Receiving and sending, as tcp_recvmsg and tcp_sendmsg of Linux do.
+//! Receiving and sending, like Linux's tcp_recvmsg and tcp_sendmsg.
 
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
@@ -14,13 +14,13 @@ use crate::sys;
 use crate::wait::Stop;
 use crate::world::World;
 
-/// Most bytes of a file that are on their way to a socket at a time.
+/// Most bytes of a file that are in transit to a socket at a time.
 const FILE_BYTES: usize = 64 << 10;
 
 /// A recv(2) under way.
 struct Receive<'a, 'b> {
     into: &'a mut [IoSliceMut<'b>],
-    /// Bytes asked for, and bytes that must have come before it answers.
+    /// Bytes requested, and bytes that must have arrived before the call returns.
     bytes: usize,
     target: usize,
     copied: usize,
@@ -38,7 +38,7 @@ impl Sockets {
     /// recvmsg(2) without an address. A peek leaves the bytes; MSG_TRUNC discards them, and touches nothing of `into`.
     pub fn receive(&self, fd: c_int, into: &mut [IoSliceMut<'_>], flags: c_int) -> Verdict<usize> {
         if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-            // Urgent bytes stay in the stream, and nothing is ever in the queue of errors.
+            // Urgent bytes stay in the stream, and the error queue is always empty.
             let errno = if flags & libc::MSG_OOB != 0 { Errno::INVAL } else { Errno::AGAIN };
             return self.answer(fd, |_, _| Verdict::Ours(Err(errno)));
         }
@@ -76,8 +76,8 @@ impl Sockets {
         sent
     }
 
-    /// sendfile(2) to a socket: of `count` bytes of `file` from `offset` on, which moves; from the file's own position where there is
-    /// none.
+    /// sendfile(2) to a socket: sends `count` bytes of `file` from `offset` on, which is advanced; without `offset`, from the file's own
+    /// position.
     pub fn send_file(
         &self,
         fd: c_int,
@@ -132,8 +132,8 @@ impl Sockets {
         }
     }
 
-    /// Bytes for which there is room, at most `wanted`, once there is some. 0 where nothing may be sent any more and `keeps_error`:
-    /// then the next call says why.
+    /// Waits for room, and returns its bytes, at most `wanted`. 0 if nothing may be sent any more and `keeps_error`: then the next call
+    /// returns the error.
     fn await_room(&self, fd: c_int, wanted: usize, keeps_error: bool) -> Verdict<usize> {
         self.call(
             fd,
@@ -232,8 +232,8 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>], mut done: usize) {
     }
 }
 
-/// Room for what is sent, 0 where there is none yet; or why nothing may be sent: SO_ERROR, which is taken. `None` where that is
-/// still open.
+/// Room for bytes to be sent, 0 if there is none yet; or the reason why nothing may be sent: SO_ERROR, which is taken. `None` while that
+/// is still undecided.
 fn may_send(world: &mut World, at: usize, stop: Option<Stop>) -> Option<Result<u64, Errno>> {
     let view = world.view(at);
     let error = &mut world.description(at).error;
@@ -257,7 +257,7 @@ impl Send<'_, '_> {
         loop {
             let left = self.bytes - self.copied;
             if self.copied > 0 {
-                // The next call says why.
+                // The next call returns the error.
                 if left == 0 || world.view(at).is_over() {
                     return Some(Ok(self.copied));
                 }
@@ -295,7 +295,7 @@ impl Send<'_, '_> {
 }
 
 impl Agent {
-    /// Copies `bytes` bytes that have come, from `skip` bytes behind what was read, to `into` behind its first `done` bytes.
+    /// Copies `bytes` received bytes, from `skip` bytes behind those already read, to `into` behind its first `done` bytes.
     pub fn copy_out(
         &mut self,
         name: u32,
@@ -336,8 +336,8 @@ impl Agent {
     }
 }
 
-/// Copies from or to the front of both parts in turn, at most `bytes` bytes, and takes what was copied off them. `copy` gets a part
-/// and how many bytes were copied before.
+/// Copies from or to the front of both parts in turn, at most `bytes` bytes, and removes the copied bytes from them. `copy` gets a part
+/// and the number of bytes copied before.
 fn copy(parts: &mut [Part<'_>; 2], bytes: usize, mut copy: impl FnMut(Part<'_>, usize) -> usize) {
     let mut copied = 0;
     for part in parts {

@@ -1,4 +1,4 @@
-//! Sleeping for agents, other threads and the kernel together, and calls that may have to.
+//! Waiting for agents, other threads and the kernel together, and calls that may have to wait.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,9 +15,9 @@ use crate::sockets::{Open, Sockets, Verdict};
 use crate::sys::{self, SignalMask};
 use crate::world::World;
 
-/// Longest sleep before it is looked whether the agents still live. Their hanging up wakes at once.
+/// Longest sleep before a check whether the agents still live. A hang-up wakes at once.
 const LIFE_CHECK: Duration = Duration::from_secs(1);
-/// Sleep between two tries to say what an agent's queue had no room for.
+/// Sleep between two tries to send entries for which an agent's queue had no room.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// What ended a sleep.
@@ -31,17 +31,17 @@ pub enum Woken {
     Interrupted,
 }
 
-/// How a call that waits for several descriptors hears of agents.
+/// The [`wave_readiness::Waiter`] of a call that waits for several descriptors.
 pub struct Thread<'a> {
     sockets: &'a Sockets,
     bell: Option<Arc<OwnedFd>>,
     mask: Option<SignalMask>,
-    /// The thread is inside of the call.
+    /// Marks the thread as inside the call.
     _waiting: Waiting,
 }
 
 impl<'a> Thread<'a> {
-    /// EAGAIN in a signal handler whose thread is inside of a call.
+    /// EAGAIN in a signal handler whose thread is inside a call.
     pub fn new(sockets: &'a Sockets, mask: Option<SignalMask>) -> Result<Thread<'a>, Errno> {
         let bell = sockets.open()?.bell();
         let waiting = Waiting::begin().ok_or(Errno::AGAIN)?;
@@ -70,7 +70,7 @@ impl Waiter for Thread<'_> {
         world.unpark();
     }
 
-    /// None once its agent has gone, which leaves it readable for ever.
+    /// `None` once the agent has gone, which leaves the bell readable for ever.
     fn bell(&self) -> Option<BorrowedFd<'_>> {
         let current = self.open().bell();
         let is_current = |bell: &&Arc<OwnedFd>| current.is_some_and(|now| Arc::ptr_eq(&now, bell));
@@ -89,12 +89,12 @@ impl Waiter for Thread<'_> {
     }
 }
 
-/// Why a call waits no more.
+/// The reason why a call stops waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It must not wait at all.
+    /// The call must not wait at all.
     Nonblocking,
-    /// Its socket's timeout has passed.
+    /// The socket's timeout has passed.
     TimedOut,
     /// A signal handler has run.
     Interrupted,
@@ -111,7 +111,7 @@ impl Stop {
 }
 
 impl Sockets {
-    /// Sleeps until something may have changed: with an agent, another thread, or one of `kernel`, whose events are set then.
+    /// Sleeps until there may be news from an agent, another thread, or one of `kernel`, whose events are then set.
     pub fn sleep<'a>(
         &'a self,
         mut world: Open<'a>,
@@ -126,7 +126,7 @@ impl Sockets {
         }
         let own = match world.enter_sleep() {
             Ok(own) => own,
-            // No descriptor is left: it looks again soon.
+            // No descriptor is left to wake this thread: it looks again soon.
             Err(_) => {
                 world.unpark();
                 drop(world);
@@ -157,7 +157,7 @@ impl Sockets {
         let mut world = self.reopen();
         world.leave_sleep(own);
         for ((life, _), was_rung) in bells.iter().zip(rung) {
-            // It may be no more, where other threads were here.
+            // Other threads may have removed the agent.
             if let Some(agent) = world.agents.iter_mut().find(|agent| agent.life == *life)
                 && (was_rung || ready == Ok(0))
             {
@@ -209,7 +209,7 @@ impl Sockets {
         }
         let patience = socket_timeout(sys::fd(fd), timeout).unwrap_or(None);
         let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
-        // Its descriptor may be closed meanwhile; the call goes on.
+        // The descriptor may be closed meanwhile; the call goes on.
         world.description(at).handles += 1;
         let answer = loop {
             let mut polled: Vec<libc::pollfd> = kernel(&mut world, at)

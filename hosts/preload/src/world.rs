@@ -1,4 +1,4 @@
-//! All that a process has of agents: lines, sockets, and which descriptor is which.
+//! A process's state with its agents: lines, sockets, and the descriptors of each.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -17,38 +17,38 @@ use crate::config::Config;
 use crate::description::{Description, State, Tcp, Told, View};
 use crate::marks::Marks;
 
-/// How long an agent may take to answer a request of its own side.
+/// Most time that an agent may take to answer a request that involves no peer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// The process's agents, sockets and descriptors.
 pub struct World {
     pub config: Config,
-    /// Descriptors of the program that are ours, and descriptors that it must not meet.
+    /// Descriptors of the program that are ours, and descriptors that are hidden from it.
     ours: &'static Marks,
     private: &'static Marks,
-    /// The last is the current one, if it lives. Those before have died, and still have sockets.
+    /// The last agent is the current one, if it lives. Earlier ones have died, and still have sockets.
     pub agents: Vec<Agent>,
     lives: u64,
-    /// Descriptions by descriptor, as their place and one.
+    /// Descriptions by descriptor, as place plus one; 0 is none.
     fds: Vec<u32>,
     descriptions: Vec<Option<Description>>,
     free: Vec<usize>,
     /// Descriptions that listen.
     pub listeners: Vec<usize>,
-    /// Sets of the program's by descriptor, of those that have sockets of ours.
+    /// The program's sets that have sockets of ours, by descriptor.
     pub sets: HashMap<c_int, Arc<Epoll>>,
-    /// Interests in sockets that are the kernel's and may become ours.
+    /// Interests in kernel sockets that may become ours, by descriptor of the set.
     pub early: HashMap<c_int, Vec<(c_int, EventFlags, u64)>>,
-    /// Descriptors that share a socket of the kernel's, which may become ours, with that socket's inode.
+    /// Descriptors that share a kernel socket which may become ours, with that socket's inode.
     pub twins: Vec<(u64, c_int)>,
-    /// Threads that are parked.
+    /// Number of parked threads.
     parked: usize,
-    /// Threads that sleep, by what wakes them; and what wakes others.
+    /// Eventfds of sleeping threads; `spare` has unused ones.
     sleepers: Vec<Arc<OwnedFd>>,
     spare: Vec<Arc<OwnedFd>>,
     /// Something may have changed for those that sleep.
     has_news: bool,
-    /// It was said that no agent is there.
+    /// The user was told that there is no agent.
     has_complained: bool,
 }
 
@@ -81,10 +81,10 @@ impl World {
         agent.map(|agent| Arc::clone(&agent.bell))
     }
 
-    /// The life of the agent that new sockets are made with; connects to it if need be.
+    /// The life of the agent with which new sockets are made; attaches to it if necessary.
     pub fn attach(&mut self) -> Result<u64, Errno> {
         if let Some(agent) = self.agents.last_mut() {
-            // A dead one may not have been noticed yet.
+            // Its death may not have been noticed yet.
             agent.wake(false);
             if !agent.context.is_dead() {
                 return Ok(agent.life);
@@ -126,7 +126,7 @@ impl World {
         &mut self.agent(life).context
     }
 
-    /// The description of a descriptor, if that is ours.
+    /// The description of a descriptor, if the descriptor is ours.
     pub fn find(&self, fd: c_int) -> Option<usize> {
         let place = *self.fds.get(usize::try_from(fd).ok()?)?;
         (place as usize).checked_sub(1)
@@ -151,19 +151,19 @@ impl World {
         at
     }
 
-    /// Gives a description one more descriptor.
+    /// Adds a descriptor to a description.
     pub fn share(&mut self, at: usize, fd: c_int) {
         self.description(at).handles += 1;
         self.set(fd, at);
     }
 
-    /// Notes a set of the program's.
+    /// Adds one of the program's sets.
     pub fn add_set(&mut self, fd: c_int, set: Arc<Epoll>) {
         self.sets.insert(fd, set);
         self.ours.set(fd);
     }
 
-    /// Forgets it, if there is one.
+    /// Removes a set, if the descriptor is one.
     pub fn remove_set(&mut self, fd: c_int) {
         if let Some(set) = self.sets.remove(&fd) {
             self.ours.clear(fd);
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// Takes what agents have said. Returns whether there was something.
+    /// Takes news from agents. Returns whether there was any.
     pub fn look(&mut self) -> bool {
         let mut found = false;
         let mut changed = Vec::new();
@@ -245,22 +245,22 @@ impl World {
         found
     }
 
-    /// Something changed that others may sleep for.
+    /// Notes a change for which other threads may be waiting.
     pub fn note_news(&mut self) {
         self.has_news = true;
     }
 
-    /// Wakes the threads that sleep, if there is news.
+    /// Wakes sleeping threads, if there is news.
     pub fn wake_others(&mut self) {
         if std::mem::take(&mut self.has_news) {
             for sleeper in &self.sleepers {
-                // Full is rung, too.
+                // A full eventfd is readable as well.
                 let _ = rustix::io::write(sleeper, &1_u64.to_ne_bytes());
             }
         }
     }
 
-    /// Says that a thread is about to sleep. It must look once more before it does.
+    /// Announces that a thread is about to sleep. It must look once more before it does.
     pub fn park(&mut self) {
         self.parked += 1;
         for agent in &mut self.agents {
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// Says that a thread is awake. Agents ring for as long as another one sleeps.
+    /// Announces that a thread is awake. Agents ring as long as another thread sleeps.
     pub fn unpark(&mut self) {
         self.parked -= 1;
         if self.parked == 0 {
@@ -281,12 +281,12 @@ impl World {
         }
     }
 
-    /// Whether an agent's queue had no room for something. Nobody rings when there is room.
+    /// Whether entries wait for room in an agent's queue. No ring announces room.
     pub fn has_unsent(&self) -> bool {
         self.agents.iter().any(|agent| !agent.context.is_dead() && agent.context.has_unsent())
     }
 
-    /// What wakes a thread that is about to sleep.
+    /// Registers a thread that is about to sleep, and returns the eventfd that wakes it.
     pub fn enter_sleep(&mut self) -> Result<Arc<OwnedFd>, Errno> {
         let own = match self.spare.pop() {
             Some(own) => own,
@@ -306,7 +306,7 @@ impl World {
         self.spare.push(own);
     }
 
-    /// Waits for an agent's answer to a request of its own side, with the lock held.
+    /// Waits for an agent's answer to a request that involves no peer, with the lock held.
     pub fn await_answer<R>(
         &mut self,
         life: u64,
@@ -338,7 +338,7 @@ impl World {
         }
     }
 
-    /// Says what sets and polls would see of a description now. `edge` is what has changed of it, beside what is found.
+    /// Notifies sets and polls of a description's readiness. `edge` has changes in addition to those that are found here.
     pub fn tell(&mut self, at: usize, mut edge: EventFlags) {
         let mut view = self.view(at);
         if self.is_unwanted(at, &view) {
@@ -354,7 +354,7 @@ impl World {
         if told.state.is_some_and(|before| Some(before) != state) {
             edge |= Source::ANY;
         }
-        // Room wakes those who have seen that there was none (SOCK_NOSPACE).
+        // Room wakes only waiters that had found none (SOCK_NOSPACE).
         if events.difference(description.source.bits()).contains(EventFlags::OUT) {
             edge |= EventFlags::OUT | EventFlags::WRNORM;
         }
@@ -363,7 +363,7 @@ impl World {
         }
     }
 
-    /// Data for which both directions are shut resets the connection (tcp_rcv_state_process in FIN_WAIT).
+    /// Data that arrives after both directions were shut resets the connection (tcp_rcv_state_process in FIN_WAIT).
     fn is_unwanted(&mut self, at: usize, view: &View) -> bool {
         let description = self.description(at);
         let is_shut = description.is_read_shut && description.is_write_shut;
@@ -384,7 +384,7 @@ impl World {
         true
     }
 
-    /// As [`World::tell`], after a call of the program's own, which may have taken what was there.
+    /// Updates the readiness, like [`World::tell`], after a call of the program's own, which may have consumed data or room.
     pub fn settle(&mut self, at: usize) {
         let view = self.view(at);
         let events = view.events();
@@ -395,7 +395,7 @@ impl World {
         }
     }
 
-    /// Brings a description up to what its agent has said, and says what it would answer.
+    /// Updates a description with its agent's news, and returns the state that calls see.
     pub fn view(&mut self, at: usize) -> View {
         let Description { life, state, .. } = *self.description(at);
         let context = self.context(life);

@@ -1,4 +1,4 @@
-//! Sets.
+//! Sets of descriptors: epoll(7).
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -18,13 +18,13 @@ use crate::waker::Waker;
 
 /// Calls of [`Epoll::wait`] that may pass without a look at the kernel's descriptors.
 const CALLS_MAX: u32 = 16;
-/// Time that may pass without one.
+/// Time that may pass without a look at the kernel's descriptors.
 const UNASKED_MAX: Duration = Duration::from_micros(50);
 pub(crate) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Reported whether asked for or not.
 const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
-/// All that an exclusive interest may have.
+/// All flags that an exclusive interest may have.
 const EXCLUSIVE_OK: EventFlags = EventFlags::IN
     .union(EventFlags::OUT)
     .union(ALWAYS)
@@ -37,7 +37,7 @@ const EXCLUSIVE_OK: EventFlags = EventFlags::IN
 pub enum Target<'a> {
     /// A descriptor of the kernel's, also one that is not open.
     Kernel(BorrowedFd<'a>),
-    /// A set: its descriptor, of which it may have several.
+    /// A set, by one of its descriptors.
     Set(BorrowedFd<'a>, &'a Epoll),
     /// A socket of this process, by its descriptor.
     Source(RawFd, &'a Source),
@@ -63,11 +63,11 @@ pub struct Epoll {
 #[derive(Debug)]
 struct Bell {
     waker: Arc<Waker>,
-    /// Its data in the kernel's set: random, so that a program has the same for one of its own with a chance of 2^-64.
+    /// The bell's data in the kernel's set: random, so that data of the program's are the same with a chance of 2^-64.
     data: u64,
 }
 
-/// When the kernel was asked last, and how many calls have not asked it since.
+/// When the kernel was asked last, and the number of calls since that have not asked it.
 #[derive(Debug)]
 struct Turn {
     calls: u32,
@@ -175,7 +175,7 @@ impl Epoll {
         let is_last = timeout == Some(Duration::ZERO);
         if count == 0 && is_last && !is_asked && self.has_kernel() {
             count = self.ask(events)?;
-            // For an edge since.
+            // A source may have had an edge since.
             count += self.list.collect(&mut events[count..]);
         }
         if count > 0 || is_last {
@@ -193,7 +193,7 @@ impl Epoll {
                 count = self.ask(events)?;
             }
             count += self.list.collect(&mut events[count..]);
-            // What is ready counts more than a signal, as in the kernel.
+            // Events take precedence over a signal, as in the kernel.
             if count > 0 {
                 return Ok(count);
             }
@@ -248,7 +248,7 @@ impl Epoll {
         turn.calls > 1 && (turn.calls >= CALLS_MAX || turn.asked.elapsed() >= UNASKED_MAX)
     }
 
-    /// What is ready in the kernel's set.
+    /// Takes events from the kernel's set.
     fn ask(&self, events: &mut [Event]) -> Result<usize, Errno> {
         let count = epoll::wait(&self.kernel, &mut *events, Some(&AT_ONCE))?;
         *self.turn.lock().expect("nothing panics with the lock") =

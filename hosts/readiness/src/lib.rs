@@ -20,7 +20,7 @@
 //! # Ok::<(), rustix::io::Errno>(())
 //! ```
 //!
-//! The order of events among sources is the kernel's: first ready, first reported; what is level-triggered and was reported goes to
+//! The order of events among sources is the kernel's: first ready, first reported; a level-triggered entry that was reported goes to
 //! the tail. `tests/differential` compares all of it with the running kernel.
 //!
 //! Must not know: sockets, agents, what a descriptor's number means to a program.

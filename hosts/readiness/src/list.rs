@@ -57,7 +57,7 @@ struct State {
     linked: u32,
     sleepers: VecDeque<Arc<Waker>>,
     bell: Option<Arc<Waker>>,
-    /// Who polls the bell.
+    /// Number of watchers that poll the bell.
     watchers: u32,
     is_rung: bool,
 }
@@ -112,7 +112,7 @@ impl List {
     ) -> Result<(), Errno> {
         let _change = list.change();
         let key = list.state().insert(fd, file, interest, data)?;
-        // From here on changes are told, and those before are in the bits.
+        // Later changes are notified; earlier ones are in the bits.
         file.attach(list, key, interest.contains(EventFlags::EXCLUSIVE));
         list.look(key);
         Ok(())
@@ -169,20 +169,20 @@ impl List {
         }
     }
 
-    /// Removes an entry whose file tells nothing any more.
+    /// Removes an entry whose file notifies nobody any more.
     pub(crate) fn forget(&self, key: Key) {
         let mut state = self.state();
-        // The file goes after the lock.
+        // The file is dropped after the lock.
         let _entry = state.remove(key);
         state.sync(false);
         drop(state);
     }
 
-    /// Takes what is ready, from the head: at most as much as `into` has room for. Level-triggered entries go to the tail.
+    /// Takes ready entries from the head, at most as many as `into` has room for. Level-triggered entries go to the tail.
     pub fn collect(&self, into: &mut [Event]) -> usize {
         let mut state = self.state();
         let mut count = 0;
-        // Entries that are linked again meanwhile are for the next call.
+        // Entries that are linked again during this call are for the next one.
         for _ in 0..state.linked {
             if count == into.len() {
                 break;
@@ -208,7 +208,7 @@ impl List {
         count
     }
 
-    /// Says that a thread is about to sleep until `waker` rings. Returns false if it must not: entries are linked.
+    /// Announces that a thread is about to sleep until `waker` rings. Returns false if it must not sleep: entries are linked.
     pub fn sleep(&self, waker: &Arc<Waker>) -> bool {
         let mut state = self.state();
         if state.linked > 0 {
@@ -220,12 +220,12 @@ impl List {
         true
     }
 
-    /// Says that the thread is awake. It has to collect: it may have been woken for an entry.
+    /// Announces that the thread is awake. It must collect: it may have been woken for an entry.
     pub fn awake(&self, waker: &Arc<Waker>) {
         self.state().sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, waker));
     }
 
-    /// The file of an entry has changed. Returns whether the entry is exclusive and its thread, which slept, takes the edge over.
+    /// The file of an entry has changed. Returns whether a sleeping thread was woken and takes the edge over, if the entry is exclusive.
     pub(crate) fn notify(&self, key: Key, edge: EventFlags) -> bool {
         let mut state = self.state();
         let Some(entry) = state.entry(key) else { return false };
@@ -416,7 +416,7 @@ impl State {
         }
     }
 
-    /// Makes the bell readable or not. `is_edge`: a change concerned an entry, ready or not; whoever waits for edges of the set gets
+    /// Makes the bell readable or not. `is_edge`: a change concerned an entry, ready or not; watchers that wait for edges of the set get
     /// one.
     fn sync(&mut self, is_edge: bool) {
         if self.watchers == 0 && !self.is_rung {

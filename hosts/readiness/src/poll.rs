@@ -44,7 +44,7 @@ pub fn poll(
     wait(waiter, entries, timeout)
 }
 
-/// As [`poll`], for exactly the events of each entry.
+/// Like [`poll`], for exactly the events of each entry.
 pub fn wait(
     waiter: &dyn Waiter,
     entries: &mut [Polled<'_>],
@@ -99,7 +99,7 @@ pub fn wait(
     }
 }
 
-/// Sets what sources have; everything else has nothing.
+/// Sets `found` of sources, and clears it for everything else.
 fn scan(entries: &mut [Polled<'_>]) -> usize {
     let mut count = 0;
     for entry in entries {
@@ -126,7 +126,7 @@ fn kernels<'a>(entries: &[Polled<'a>], quiet: Option<&Quiet>) -> (Vec<usize>, Ve
     polled.unzip()
 }
 
-/// Sets what the kernel found.
+/// Sets `found` to the kernel's results.
 fn note(
     entries: &mut [Polled<'_>],
     places: &[usize],
@@ -149,7 +149,7 @@ fn kernel<'a>(entry: &Polled<'a>) -> Option<BorrowedFd<'a>> {
     }
 }
 
-/// The sets among the entries, whose readiness the kernel sees for the time of a call.
+/// The sets among the entries. The kernel sees their readiness for the time of a call.
 struct Watched<'a>(Vec<&'a Epoll>);
 
 impl<'a> Watched<'a> {

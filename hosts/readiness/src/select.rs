@@ -19,7 +19,7 @@ const READ: EventFlags = EventFlags::RDNORM
 const WRITE: EventFlags =
     EventFlags::WRBAND.union(EventFlags::WRNORM).union(EventFlags::OUT).union(EventFlags::ERR);
 const EXCEPT: EventFlags = EventFlags::PRI;
-/// What the three sets stand for (fs/select.c), in the order of the arguments.
+/// Events of the three sets (fs/select.c), in the order of the arguments.
 const MEANINGS: [EventFlags; 3] = [READ, WRITE, EXCEPT];
 
 /// An `fd_set`, as long as the number of descriptors needs it.

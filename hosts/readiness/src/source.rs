@@ -18,7 +18,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A source that is ready for `bits`.
+    /// Makes a source that is ready for `bits`.
     pub fn new(bits: EventFlags) -> Source {
         // Not checked by loom: only uniqueness matters.
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -27,17 +27,17 @@ impl Source {
         Source { file: Arc::new(File { id, bits, watchers: Mutex::new(Vec::new()) }) }
     }
 
-    /// What the socket is ready for.
+    /// The socket's readiness.
     pub fn bits(&self) -> EventFlags {
         self.file.bits()
     }
 
-    /// Says that the socket is ready for `bits` from now on, and wakes as the kernel's sockets wake.
+    /// Sets the socket's readiness to `bits`, and wakes as the kernel's sockets do.
     ///
-    /// `edge` is what an edge-triggered set reports again even if it was ready before: [`Source::DATA`] each time that data comes,
-    /// [`Source::ROOM`] when room comes after a write found too little, `ERR` with an error that is to be fetched, [`Source::ANY`]
-    /// when the connection's state changes. An edge with `HUP` wakes all sets that have the source with `EPOLLEXCLUSIVE`, another
-    /// edge those up to the first with a sleeping thread. With an empty edge nothing wakes: the readiness fell.
+    /// `edge` is what an edge-triggered set reports again even if it was ready before: [`Source::DATA`] each time that data arrives,
+    /// [`Source::ROOM`] when room appears after a write found too little, `ERR` with an error that is to be fetched, [`Source::ANY`]
+    /// when the connection's state changes. An edge with `HUP` wakes all sets that have the source with `EPOLLEXCLUSIVE`; any other
+    /// edge wakes those up to the first with a sleeping thread. An empty edge wakes nothing: the readiness fell.
     ///
     /// Calls about one source are serialized by the caller, in the order of the changes.
     pub fn changed(&self, bits: EventFlags, edge: EventFlags) {
@@ -77,14 +77,14 @@ impl Drop for Source {
     }
 }
 
-/// What a source and the lists that have it share.
+/// State shared by a source and the lists that have it.
 #[derive(Debug)]
 pub struct File {
     id: u64,
     /// [`EventFlags`].
     bits: AtomicU32,
-    /// As in the kernel's wait queues, the last first, and the exclusive ones behind all others in the order in which they came.
-    /// This lock is taken before those of lists.
+    /// As in the kernel's wait queues: the last added first, and the exclusive ones behind all others in the order in which they were
+    /// added. This lock is taken before those of lists.
     watchers: Mutex<Vec<Watcher>>,
 }
 
@@ -104,14 +104,14 @@ impl File {
         EventFlags::from_bits_retain(self.bits.load(Ordering::Acquire))
     }
 
-    /// Tells `list` of all changes from now on.
+    /// Notifies `list` of all changes from now on.
     pub(crate) fn attach(&self, list: &Arc<List>, key: Key, is_exclusive: bool) {
         let mut watchers = self.watchers();
         let at = if is_exclusive { watchers.len() } else { 0 };
         watchers.insert(at, Watcher { list: Arc::clone(list), key, is_exclusive });
     }
 
-    /// Tells `list` of no more changes of its entry `key`.
+    /// Stops notifying `list` of changes of its entry `key`.
     pub(crate) fn detach(&self, list: &List, key: Key) {
         self.watchers().retain(|watcher| watcher.key != key || !std::ptr::eq(&*watcher.list, list));
     }

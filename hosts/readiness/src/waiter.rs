@@ -1,4 +1,4 @@
-//! How a thread waits.
+//! The interface through which a thread waits.
 
 use std::time::{Duration, Instant};
 
@@ -9,35 +9,35 @@ use rustix::io::Errno;
 use crate::list::List;
 use crate::waker::Waker;
 
-/// Sleep of a thread for which there is no descriptor to wake it.
+/// Longest sleep of a thread without a descriptor to wake it.
 const UNWOKEN_SLEEP: Duration = Duration::from_millis(1);
 
-/// A call's way to wait: the contexts whose news its thread takes, and the kernel's call that it sleeps in.
+/// How a call waits: the contexts whose news its thread takes, and the kernel's call in which it sleeps.
 ///
 /// A sleep is [`park`](Waiter::park), [`look`](Waiter::look), [`poll`](Waiter::poll) with the bell, [`unpark`](Waiter::unpark).
 /// The defaults are for a thread without contexts, whose sources other threads change.
 pub trait Waiter {
-    /// Takes what agents have said, and tells the sources of it by [`Source::changed`](crate::Source::changed).
+    /// Takes news from agents, and passes it to the sources by [`Source::changed`](crate::Source::changed).
     fn look(&self) {}
 
-    /// Announces to agents that this thread is about to sleep: what they say after this makes the bell readable.
+    /// Announces to agents that this thread is about to sleep: later news makes the bell readable.
     fn park(&self) {}
 
-    /// Says that it is awake, and forgets the bell's rings.
+    /// Announces that the thread is awake, and forgets the bell's rings.
     fn unpark(&self) {}
 
-    /// Readable as soon as agents have said something, while parked. `None` for no contexts, and once the agents are dead: a
+    /// Readable as soon as there is news from agents, while parked. `None` without contexts, and once the agents are dead: a
     /// descriptor that is always readable would keep the thread from sleeping.
     fn bell(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// The longest sleep before it looks again, for an agent that may die without a ring.
+    /// The longest sleep before the thread looks again, since an agent may die without a ring.
     fn patience(&self) -> Option<Duration> {
         None
     }
 
-    /// poll(2); `ppoll` for a call with a signal mask, which sets it here and nowhere else, as the kernel's own waits do.
+    /// poll(2), or `ppoll` for a call with a signal mask, which is set here and nowhere else, as in the kernel's own waits.
     ///
     /// # Errors
     /// poll(2)'s. `EINTR` ends the call.
@@ -46,7 +46,7 @@ pub trait Waiter {
     }
 }
 
-/// No contexts, no signal mask.
+/// A waiter without contexts and without a signal mask.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone;
 
@@ -66,7 +66,7 @@ impl Deadline {
         at.map_or(Deadline::Never, Deadline::At)
     }
 
-    /// How long from now; `None` for ever.
+    /// Time left; `None` for ever.
     pub fn left(self) -> Option<Duration> {
         match self {
             Deadline::Never => None,
@@ -75,17 +75,17 @@ impl Deadline {
     }
 }
 
-/// How a sleep ended.
+/// Result of a sleep.
 #[derive(Debug)]
 pub struct Slept {
-    /// What the kernel found of each descriptor; nothing if it was not asked.
+    /// Events that the kernel found for each descriptor; none if it was not asked.
     pub found: Vec<PollFlags>,
     /// [`Waiter::poll`]'s.
     pub result: Result<usize, Errno>,
 }
 
-/// Sleeps until `list` has something, one of `fds` is ready, or there is something to look at; at most for `longest`. The caller
-/// looks at all of them afterwards, however it ended.
+/// Sleeps until `list` has an entry, one of `fds` is ready, or there is news; at most for `longest`. The caller looks at all of them
+/// afterwards, however the sleep ended.
 pub fn sleep(
     waiter: &dyn Waiter,
     list: &List,
@@ -94,7 +94,7 @@ pub fn sleep(
 ) -> Slept {
     let waker = Waker::take().ok();
     waiter.park();
-    // What came before the agents could see that is there now.
+    // Takes news that came before the agents could see that this thread parks.
     waiter.look();
     let slept = match &waker {
         Some(waker) if !list.sleep(waker) => {

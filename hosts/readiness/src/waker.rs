@@ -51,7 +51,7 @@ impl Waker {
         }
     }
 
-    /// Makes it readable, with a new edge each time.
+    /// Makes the eventfd readable, with a new edge each time.
     pub fn ring(&self) {
         // The counter has room for 2^64 - 2 rings.
         let _ = write(&self.event, &1u64.to_ne_bytes());
@@ -62,7 +62,7 @@ impl Waker {
         let _ = read(&self.event, &mut [0; 8]);
     }
 
-    /// Whether this process made it, and not one that forked this process.
+    /// Whether this process made the waker, not one that forked this process.
     pub fn is_of_this_process(&self) -> bool {
         self.process == getpid()
     }

@@ -1,7 +1,7 @@
-//! Trace points of the data path and the control plane (thesis 4.5.1): off by default, and then a load and a branch each.
+//! Trace points of the data path and the control plane (thesis 4.5.1): off by default, which costs a load and a branch each.
 //!
-//! [`Trace`] is a ring in memory. Whoever passes a point writes a record, from any thread, and never waits; a reader that is too slow
-//! loses the oldest records, and learns how many.
+//! [`Trace`] is a ring in memory. Any thread that passes a point writes a record, and never waits; a reader that is too slow loses the
+//! oldest records, and learns how many.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -12,31 +12,31 @@ use crate::datapath::FlowId;
 
 macro_rules! points {
     ($($(#[doc = $about:literal])* $point:ident = $name:literal, $stage:literal, [$one:literal, $two:literal];)*) => {
-        /// Where something happened.
+        /// A place in a stage or in the control plane.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Point { $($(#[doc = $about])* $point,)* }
 
         impl Point {
-            /// All of them, in the order of their numbers.
+            /// All points, in the order of their numbers.
             pub const ALL: &[Point] = &[$(Point::$point,)*];
 
-            /// Its name.
+            /// The point's name.
             pub const fn name(self) -> &'static str {
                 match self { $(Point::$point => $name,)* }
             }
 
-            /// The stage that passes it.
+            /// The stage that passes the point.
             pub const fn stage(self) -> &'static str {
                 match self { $(Point::$point => $stage,)* }
             }
 
-            /// Names of a record's values; an empty one has none.
+            /// Names of a record's values; an empty name has no value.
             pub const fn values(self) -> [&'static str; 2] {
                 match self { $(Point::$point => [$one, $two],)* }
             }
 
-            /// What happened.
+            /// What a record of the point means.
             pub const fn about(self) -> &'static str {
                 match self { $(Point::$point => concat!($($about),*),)* }
             }
@@ -47,7 +47,7 @@ macro_rules! points {
 points! {
     /// A frame enters.
     Packet = "packet", "sequencer", ["bytes", "segment_bytes"];
-    /// A host's streams moved.
+    /// A host moved positions of its streams.
     Request = "request", "sequencer", ["written", "read"];
     /// A copy to a host's ring is done.
     Copied = "copied", "sequencer", ["landed", ""];
@@ -57,120 +57,120 @@ points! {
     SpeakTurn = "speak_turn", "sequencer", ["asked", ""];
     /// A delayed acknowledgement may be due.
     Timer = "timer", "sequencer", ["", ""];
-    /// The control plane says that what was sent is lost.
+    /// The control plane reports that sent data is lost.
     Retransmit = "retransmit", "sequencer", ["", ""];
-    /// The control plane asks whether something was lost, as time has passed.
+    /// The control plane asks whether time has shown a loss.
     LookForLoss = "look_for_loss", "sequencer", ["", ""];
-    /// The control plane asks for a probe of the tail.
+    /// The control plane asks for a tail-loss probe.
     ProbeTail = "probe_tail", "sequencer", ["", ""];
     /// Congestion control has heard of a loss or a mark.
     Heard = "heard", "sequencer", ["", ""];
-    /// Segments become longer or shorter.
+    /// The MSS changes.
     SetMss = "set_mss", "sequencer", ["mss", ""];
-    /// Congestion control sets what it allows.
+    /// Congestion control sets the window and the rate.
     Pace = "pace", "sequencer", ["window_bytes", "bytes_per_second"];
-    /// A flow begins nothing more.
+    /// A flow is frozen: it begins nothing new.
     Freeze = "freeze", "sequencer", ["", ""];
-    /// What waits when an entry enters.
+    /// Entries and packets that wait when an entry enters.
     Occupancy = "occupancy", "sequencer", ["entries", "packets"];
-    /// A frame is malformed, by the number of its cause.
+    /// A frame is malformed. `cause` is a number.
     Malformed = "malformed", "pre", ["cause", ""];
-    /// A packet is the control plane's.
+    /// A packet goes to the control plane.
     Control = "control", "pre", ["bytes", ""];
     /// A segment goes on to the protocol stage.
     Segment = "segment", "pre", ["seq", "bytes"];
-    /// Something is acknowledged.
+    /// Data is acknowledged.
     Acknowledged = "acknowledged", "protocol", ["bytes", "round_trip_ns"];
-    /// An acknowledgement echoes a mark of the network's.
+    /// The peer's acknowledgement echoes a congestion mark (ECE).
     MarkEchoed = "mark_echoed", "protocol", ["bytes", ""];
-    /// The peer takes more than it did.
+    /// The peer's window opens.
     WindowOpens = "window_opens", "protocol", ["", ""];
     /// A loss was noticed without a timeout.
     FastRetransmit = "fast_retransmit", "protocol", ["", ""];
-    /// A timeout sends again.
+    /// A timeout sends data again.
     Timeout = "timeout", "protocol", ["", ""];
-    /// Bytes came in order.
+    /// Bytes arrived in order.
     InOrder = "in_order", "protocol", ["position", "bytes"];
-    /// Bytes came out of order.
+    /// Bytes arrived out of order.
     OutOfOrder = "out_of_order", "protocol", ["position", "bytes"];
-    /// A segment was dropped, by the number of its cause.
+    /// A segment was dropped. `cause` is a number.
     Dropped = "dropped", "protocol", ["cause", ""];
-    /// A segment of a flow that is about to leave was dropped.
+    /// A segment of a frozen flow was dropped.
     InFrozen = "in_frozen", "protocol", ["", ""];
     /// New data is sent.
     DataSent = "data_sent", "protocol", ["seq", "bytes"];
     /// Data is sent again.
     DataSentAgain = "data_sent_again", "protocol", ["seq", "bytes"];
-    /// A turn to send is over in which nothing could be sent.
+    /// A turn to send ended without data that could be sent.
     HeldBack = "held_back", "protocol", ["", ""];
     /// A closed window is probed.
     Probe = "probe", "protocol", ["seq", ""];
-    /// An acknowledgement is said without data.
+    /// An acknowledgement is sent without data.
     AcknowledgementSaid = "acknowledgement_said", "protocol", ["ack", "window"];
-    /// A mark of the network's is echoed.
+    /// A congestion mark is echoed to the peer (ECE).
     MarkSaid = "mark_said", "protocol", ["ack", ""];
-    /// A reset is said.
+    /// A reset is sent.
     ResetSaid = "reset_said", "protocol", ["seq", ""];
-    /// An acknowledgement waits for data to go with it.
+    /// An acknowledgement is delayed, to go with data.
     Delayed = "delayed", "protocol", ["until_ns", ""];
-    /// One that has waited goes out.
+    /// A delayed acknowledgement is sent.
     DelayedDue = "delayed_due", "protocol", ["", ""];
-    /// A request names a connection that is no more.
+    /// A request names a connection that has ended.
     OldRequest = "old_request", "protocol", ["", ""];
     /// A request names another process's connection.
     ForeignRequest = "foreign_request", "protocol", ["", ""];
-    /// A request says what cannot be.
+    /// A request has impossible values.
     WrongRequest = "wrong_request", "protocol", ["", ""];
-    /// Headers of a segment are built.
+    /// The headers of a segment are built.
     Sent = "sent", "post", ["payload_bytes", "segment_bytes"];
     /// A copy to a host's ring begins.
     CopyBegins = "copy_begins", "dma", ["position", "bytes"];
     /// A context is notified.
     Notified = "notified", "context", ["received", "acknowledged"];
-    /// A SYN came for a listener.
+    /// A SYN for a listener arrived.
     SynReceived = "syn_received", "control", ["remote_port", ""];
-    /// A SYN, or an answer to one, is sent.
+    /// A SYN or SYN-ACK is sent.
     SynSent = "syn_sent", "control", ["remote_port", "tries"];
-    /// A connection is there.
+    /// A connection is established.
     Established = "established", "control", ["mss", "has_ecn"];
-    /// A timer of a connection is set, by the number of its kind.
+    /// A timer of a connection is set. `kind` is a number.
     TimerSet = "timer_set", "control", ["kind", "at_ns"];
-    /// A timer of a connection has run out.
+    /// A timer of a connection has expired.
     TimerFired = "timer_fired", "control", ["kind", "back_off"];
     /// The congestion window changes.
     Window = "window", "control", ["window_bytes", "threshold_bytes"];
-    /// The congestion window is reduced: by a loss or a timeout if nothing is marked.
+    /// The congestion window is reduced: for a loss or a timeout if no bytes are marked.
     Reduced = "reduced", "control", ["window_bytes", "marked_bytes"];
     /// A connection is over.
     Leaves = "leaves", "control", ["has_failed", ""];
-    /// It is remembered for a while.
+    /// A connection enters TIME_WAIT.
     TimeWait = "time_wait", "control", ["", ""];
 }
 
-// A reader chooses points by the bits of a word.
+// A reader selects points by the bits of a word.
 const _: () = assert!(Point::ALL.len() <= 64);
 
-/// What happened at a point.
+/// One pass of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Counts records, from 0 on.
+    /// Number of the record, from 0 on.
     pub number: u64,
-    /// When.
+    /// Time of the pass.
     pub at: Nanos,
-    /// Where.
+    /// The point.
     pub point: Point,
-    /// To which connection, if to one.
+    /// The connection, if the record belongs to one.
     pub flow: Option<FlowId>,
     /// See [`Point::values`].
     pub values: [u64; 2],
 }
 
-/// Words of a record in the ring. The stamp is 1 more than its number once the rest is written.
+/// Words of a record in the ring. The stamp is the record's number plus 1 once the rest is written.
 #[derive(Debug, Default)]
 struct Slot {
     stamp: AtomicU64,
     at: AtomicU64,
-    /// Number of the point, and a bit if there is a flow.
+    /// Number of the point, and [`HAS_FLOW`] if there is a flow.
     point: AtomicU64,
     flow: AtomicU64,
     values: [AtomicU64; 2],
@@ -178,7 +178,7 @@ struct Slot {
 
 /// The stamp of a record that is being written.
 const BUSY: u64 = u64::MAX;
-/// Tells a record with a flow.
+/// Set in a record with a flow.
 const HAS_FLOW: u64 = 1 << 8;
 
 /// A ring of records.
@@ -190,7 +190,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Room for so many records, and off. With room for none it stays off.
+    /// A ring of `records` records, with all points off. With room for none it stays off.
     pub fn new(records: usize) -> Trace {
         let slots = (0..records).map(|_| Slot::default()).collect();
         Trace { is_on: AtomicBool::new(false), next: AtomicU64::new(0), slots }
@@ -219,7 +219,7 @@ impl Trace {
     fn write(&self, now: Nanos, point: Point, flow: Option<FlowId>, values: [u64; 2]) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let slot = &self.slots[(number % self.slots.len() as u64) as usize];
-        // Another thread that is a whole ring behind writes here: this record is lost, as its own is.
+        // Another thread that is a whole ring behind is writing here: this record is lost, as its own is.
         if slot.stamp.swap(BUSY, Ordering::Acquire) == BUSY {
             return;
         }
@@ -233,13 +233,13 @@ impl Trace {
         slot.stamp.store(number + 1, Ordering::Release);
     }
 
-    /// The number of the next record: where a reader begins.
+    /// Number of the next record: where a reader begins.
     pub fn next(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Reads records from `from` on, which is moved behind them, and returns how many were lost: overwritten before they were read. A
-    /// record that is being written ends the reading.
+    /// Reads records from `from` on, which is moved behind them. Returns how many were overwritten before they were read. A record that is
+    /// being written ends the reading.
     pub fn read(&self, from: &mut u64, mut take: impl FnMut(&Record)) -> u64 {
         let end = self.next();
         let oldest = end.saturating_sub(self.slots.len() as u64);
@@ -253,7 +253,7 @@ impl Trace {
             let is_whole = stamp == *from + 1 && slot.stamp.load(Ordering::Relaxed) == stamp;
             match record.filter(|_| is_whole) {
                 Some(record) => take(&record),
-                // It is not there yet; or a newer one has taken its place.
+                // The record is not written yet, or a newer one has taken its place.
                 None if self.next() <= *from + self.slots.len() as u64 => return lost,
                 None => lost += 1,
             }

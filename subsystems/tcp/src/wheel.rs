@@ -13,7 +13,7 @@ const SLOTS: usize = 4096;
 /// Longest time for which a flow waits: 268 ms. One that would wait longer waits for this long.
 pub const HORIZON: Nanos = Nanos(SLOT.0 * (SLOTS as u64 - 1));
 
-/// Flows that wait for their times.
+/// A time wheel of flows.
 #[derive(Debug)]
 pub struct Wheel {
     slots: Queues,
@@ -24,7 +24,7 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// For flows with indices below this.
+    /// An empty wheel for flows with indices below `flows`.
     pub fn new(flows: u32) -> Wheel {
         Wheel { slots: Queues::new(SLOTS, flows), occupied: alloc::vec![0; SLOTS / 64], turned: 0 }
     }
@@ -39,9 +39,9 @@ impl Wheel {
         self.slots.contains(flow)
     }
 
-    /// A flow that does not wait is to be released at `at`, but no later than [`HORIZON`] from now.
+    /// Inserts a flow that does not wait yet, to be released at `at`, but no later than [`HORIZON`] from now.
     pub fn insert(&mut self, now: Nanos, at: Nanos, flow: u32) {
-        // Its slots begin with the time, as far as none has to be released first.
+        // Moves on to the current slot, but not past flows that are still to be released.
         let current = now.0 / SLOT.0;
         let waiting = self.first().filter(|_| !self.is_empty());
         self.turned = self.turned.max(waiting.map_or(current, |first| current.min(first - 1)));
@@ -52,9 +52,9 @@ impl Wheel {
         self.occupied[slot / 64] |= 1 << (slot % 64);
     }
 
-    /// Takes a flow out, if it waits.
+    /// Removes a flow, if it waits.
     pub fn remove(&mut self, flow: u32) {
-        // Its slot may stay marked, and is found empty when its time comes.
+        // The slot may stay marked, and is found empty when its time comes.
         self.slots.remove(flow);
     }
 
@@ -72,7 +72,7 @@ impl Wheel {
         self.turned = self.turned.max(current);
     }
 
-    /// When the next flow is released; earlier where one was taken out.
+    /// When the next flow is released; an earlier time is possible after a removal.
     pub fn next_at(&self) -> Option<Nanos> {
         if self.is_empty() {
             return None;
@@ -84,7 +84,7 @@ impl Wheel {
     fn first(&self) -> Option<u64> {
         let from = (self.turned + 1) % SLOTS as u64;
         let words = self.occupied.len();
-        // The first word is looked at twice: from the first slot on, and at the end up to it.
+        // The first word is examined twice: from the first slot on, and at the end up to it.
         (0..=words).find_map(|step| {
             let word = (from as usize / 64 + step) % words;
             let skipped = !0 << (from % 64);

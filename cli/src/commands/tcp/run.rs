@@ -20,10 +20,10 @@ use super::ss::ask;
 
 /// The library that is preloaded, beside this program or in `../lib`.
 const LIBRARY: &str = "libwave_toe.so";
-/// Where the library reads which agent it is to use, and its addresses.
+/// Environment variables that tell the library the agent's socket and addresses.
 const SOCKET: &str = "WAVE_TOE_SOCKET";
 const ADDRESSES: &str = "WAVE_TOE_ADDRESSES";
-/// Interpreters of interpreters that are followed.
+/// Most nested interpreters that are followed.
 const SCRIPTS_MAX: u32 = 4;
 /// io_uring_setup(2), the same on every architecture.
 const IO_URING_SETUP: i64 = 425;
@@ -32,10 +32,10 @@ const IO_URING_SETUP: i64 = 425;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Sockets that the program binds to the agent's address, or connects to other hosts of the agent's network, are the
-agent's; those that listen at an unspecified address (0.0.0.0, ::) are reached over both. All others stay the kernel's.
+agent's; those that listen at an unspecified address (0.0.0.0, ::) serve both. All others stay the kernel's.
 The program needs no change and no privileges beyond those for the agent's socket.
 
-io_uring is off for the program: its sockets would pass the library by. Static programs, Go programs and setuid programs
+io_uring is off for the program, since it bypasses the library. Static programs, Go programs and setuid programs
 are refused.
 
 Examples:
@@ -156,7 +156,7 @@ fn check(file: &Path, scripts: u32) -> Result<(), Failure> {
     }
 }
 
-/// What an ELF file says of itself.
+/// Relevant facts of an ELF file.
 struct About {
     machine: elf::Machine,
     interpreter: Option<Vec<u8>>,
@@ -180,7 +180,7 @@ fn inspect(header: &elf::FileHeader64<Endianness>, bytes: &[u8]) -> object::Resu
     Ok(About { machine: header.e_machine(endian), interpreter, is_go })
 }
 
-/// The processor that this program is for.
+/// The processor that `wave` was built for.
 fn own_machine() -> elf::Machine {
     match std::env::consts::ARCH {
         "aarch64" => elf::EM_AARCH64,
@@ -201,7 +201,7 @@ fn library() -> Result<PathBuf, Failure> {
             beside.display()
         )));
     };
-    // The loader's list has no way to quote them.
+    // The loader's list has no quoting for them.
     if found.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         let path = found.display();
         return Err(Failure::cannot(format!(
@@ -211,7 +211,7 @@ fn library() -> Result<PathBuf, Failure> {
     Ok(found)
 }
 
-/// io_uring_setup(2) answers ENOSYS from now on, in this process and its children, so that programs fall back to socket calls.
+/// io_uring_setup(2) fails with ENOSYS from now on, in this process and its children, so that programs fall back to socket calls.
 fn deny_io_uring() -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::cannot(format!("cannot turn io_uring off for the program: {error}"))

@@ -20,7 +20,7 @@ use wave_tcp::trace::Point;
 
 use super::default_socket;
 
-/// How long an agent may take for its first line and for its last.
+/// Most time that an agent may take for its first line and for its last.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks for Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -104,7 +104,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
         };
         match written {
             Ok(()) => {}
-            // Who reads has had enough.
+            // The reader of our output has closed it.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(Failure::cannot(error)),
         }
@@ -128,7 +128,7 @@ fn list() {
     print(format_args!("{table}\n"));
 }
 
-/// A record for people.
+/// A record as text.
 fn text(object: &Value) -> String {
     let seconds = object["ns"].as_u64().unwrap_or_default() as f64 / 1e9;
     let word = |key: &str| object[key].as_str().unwrap_or("-").to_owned();
@@ -198,7 +198,7 @@ impl Lines {
                 Ok(_) if self.line.ends_with('\n') => return Ok(Some(self.line.trim_end())),
                 Ok(_) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What came of the line stays in it.
+                // The part of the line that has arrived stays in it.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if output.flush().is_err()
                         || self.told.is_some_and(|at| at.elapsed() > PATIENCE)

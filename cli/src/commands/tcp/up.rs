@@ -86,7 +86,7 @@ fn congestion(name: &str) -> Result<Algorithm, String> {
     })
 }
 
-/// Whether a Linux interface has the address, so that Linux would answer for it: a socket connected to it then has
+/// Whether a Linux interface has the address, so that Linux would answer for it: then a socket connected to the address also has
 /// it as its source.
 fn is_linuxs(ip: IpAddr) -> bool {
     let any = match ip {
@@ -276,7 +276,7 @@ fn run(
         v6: homes.v6(),
         bounds: Bounds::default(),
         congestion: args.congestion,
-        // It sleeps as soon as there is nothing to do: the other end of the wire may need this very CPU.
+        // The agent sleeps as soon as there is nothing to do: the other end of the wire may need this CPU.
         seat: Seat::Shared,
     };
     let mut front: TcpFront<_> = TcpFront::new(wire, door, inquiries, captures, traces, &options)

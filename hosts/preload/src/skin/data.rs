@@ -472,7 +472,7 @@ unsafe extern "C" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     if is_ours(from) || is_ours(to) {
-        // As for files without splice: programs copy then.
+        // As for files without splice: programs then copy.
         return fail(Errno::INVAL) as ssize_t;
     }
     next!(splice(

@@ -1,4 +1,4 @@
-//! Calls about descriptors: closing and duplicating them, their flags.
+//! Calls that close and duplicate descriptors, and those for their flags.
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -24,11 +24,11 @@ extern "C" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // With a flag it may close nothing, or in a table of its own: ours are such as the program's, then.
+    // With a flag the call may close nothing, or unshare the table first: then our descriptors are treated like the program's.
     if flags != 0 || is_borrowing() {
         return next!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
     }
-    // Around what the program must not meet; ours one by one.
+    // Skips hidden descriptors, and closes ours one by one.
     let most = last.min(super::process::highest() as c_uint);
     let mut start = first;
     for fd in first..=most {
@@ -59,7 +59,7 @@ extern "C" fn dup(old: c_int) -> c_int {
     duplicated(old, new)
 }
 
-/// Notes a duplicate of what may be ours.
+/// Notes a duplicate of a descriptor that may be ours.
 fn duplicated(old: c_int, new: c_int) -> c_int {
     if new >= 0
         && let Some(sockets) = sockets_or_new()
@@ -70,7 +70,7 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
     new
 }
 
-/// What dup2(2) is about to overwrite is closed. Returns false if it may not be.
+/// Closes the descriptor that dup2(2) is about to overwrite. Returns false if it must stay open.
 fn make_way(old: c_int, new: c_int) -> bool {
     if is_borrowing() || old == new {
         return true;

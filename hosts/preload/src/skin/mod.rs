@@ -1,7 +1,7 @@
-//! Symbols of the C library, thin: pointers become slices, answers become errno, and what is not ours goes to the next library's
-//! symbol of the same name.
+//! Thin symbols of the C library: pointers become slices, errors become errno, and calls on descriptors that are not ours go to the next
+//! library's symbol of the same name.
 //!
-//! A program's pointers are believed as far as the C library believes them: where the kernel answers EFAULT, we fault.
+//! A program's pointers are trusted as far as the C library trusts them: where the kernel returns EFAULT, we fault.
 
 mod data;
 mod files;
@@ -18,7 +18,7 @@ use crate::address::Encoded;
 use crate::sockets::Verdict;
 use next::next;
 
-/// Sets errno, and returns what says so.
+/// Sets errno, and returns the value that signals an error.
 fn fail(error: Errno) -> c_int {
     // SAFETY: the calling thread's own errno.
     unsafe { *libc::__errno_location() = error.raw_os_error() };

@@ -1,4 +1,4 @@
-//! The process's one [`Sockets`], and what becomes of it in children.
+//! The process's one [`Sockets`], and its handling in children.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -10,12 +10,12 @@ use crate::marks::Marks;
 use crate::sockets::Sockets;
 use crate::sys;
 
-/// Descriptors that are the agent's sockets; and those of the lines to agents, which the program must not meet.
+/// Descriptors that are the agent's sockets; and those of the lines to agents, which are hidden from the program.
 static OURS: Marks = Marks::new();
 static PRIVATE: Marks = Marks::new();
 /// Made at the first call that may need it. A child after fork(2) makes its own.
 static SOCKETS: AtomicPtr<Sockets> = AtomicPtr::new(std::ptr::null_mut());
-/// The process that made it.
+/// The process that made [`SOCKETS`].
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// Whether a descriptor is ours. Takes no lock and allocates nothing: malloc may be asking.
@@ -24,7 +24,7 @@ pub fn is_ours(fd: c_int) -> bool {
     OURS.has(fd)
 }
 
-/// Whether a descriptor is one that the program does not know of. Our own code, inside of a call, does.
+/// Whether a descriptor is hidden from the program. Our own code, inside a call, may use it.
 pub fn is_private(fd: c_int) -> bool {
     PRIVATE.has(fd) && !lock::is_inside()
 }
@@ -69,12 +69,12 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
     sockets()
 }
 
-/// In a child of fork(2): the parent's sockets stay the parent's. The child has their placeholders, which are not connected, and
-/// nothing of the line, so that the agent sees the parent go.
+/// Runs in a child of fork(2). The parent's sockets stay the parent's. The child has their placeholders, which are not connected, and
+/// closes the line's descriptors, so that the agent sees the parent go.
 extern "C" fn leave() {
     OURS.drain(|_| {});
     PRIVATE.drain(sys::close);
-    // The parent's is in an unknown state, another thread may have had its lock: it is left as it is.
+    // The parent's `Sockets` is in an unknown state, since another thread may have held its lock: it is left as it is.
     SOCKETS.store(std::ptr::null_mut(), Ordering::Release);
     lock::forget();
 }

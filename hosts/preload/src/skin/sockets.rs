@@ -1,4 +1,4 @@
-//! Calls about sockets: their addresses, their options, their ends.
+//! Calls for addresses, options and shutdown of sockets.
 
 use std::ffi::{c_int, c_void};
 
@@ -162,7 +162,7 @@ unsafe extern "C" fn setsockopt(
 ) -> c_int {
     let is_ours = is_ours(fd);
     if is_ours && (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
-        // Its notifications would never come.
+        // The notifications that it asks for would never arrive.
         return fail(rustix::io::Errno::OPNOTSUPP);
     }
     let set = next!(setsockopt(

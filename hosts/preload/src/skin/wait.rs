@@ -36,7 +36,7 @@ fn answer(found: Result<usize, Errno>) -> c_int {
     }
 }
 
-/// A timeout of milliseconds; negative is for ever.
+/// A timeout in milliseconds; negative is for ever.
 fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }

@@ -1,8 +1,8 @@
-//! DCTCP's estimate of how much of the data meets congestion (RFC 8257, 3.3).
+//! DCTCP's estimate of the share of data that meets congestion (RFC 8257, 3.3).
 
 use super::Heard;
 
-/// The whole, in units of [`MarkedFraction::alpha`].
+/// All of the data, in units of [`MarkedFraction::alpha`].
 pub const ONE: u32 = 1 << 20;
 /// Weight of the newest window of data: 2^-4, the recommended gain (RFC 8257, 4.2).
 const GAIN_SHIFT: u32 = 4;
@@ -16,12 +16,12 @@ pub struct MarkedFraction {
     alpha: u32,
     bytes: u64,
     marked_bytes: u64,
-    /// The window of data ends here (DCTCP.WindowEnd).
+    /// End of the current window of data (DCTCP.WindowEnd).
     ends_at: u64,
 }
 
 impl Default for MarkedFraction {
-    /// Nothing is known: all of it, so that the first mark halves the window (RFC 8257, 3.3).
+    /// The initial estimate is all of the data, so that the first mark halves the window (RFC 8257, 3.3).
     fn default() -> MarkedFraction {
         MarkedFraction { alpha: ONE, bytes: 0, marked_bytes: 0, ends_at: 0 }
     }
@@ -33,7 +33,7 @@ impl MarkedFraction {
         self.alpha
     }
 
-    /// Takes what acknowledgements said.
+    /// Counts acknowledged and marked bytes.
     pub fn count(&mut self, heard: &Heard) {
         self.bytes += u64::from(heard.bytes);
         self.marked_bytes += u64::from(heard.marked_bytes.min(heard.bytes));
@@ -46,7 +46,7 @@ impl MarkedFraction {
             MarkedFraction { alpha: self.alpha, ends_at: heard.sent, ..MarkedFraction::default() };
     }
 
-    /// What is left of a window of which so much met congestion (RFC 8257, 3.3, equation 9).
+    /// The window, reduced by the estimate (RFC 8257, 3.3, equation 9).
     pub fn reduce(&self, window: u32) -> u32 {
         let less = u64::from(window) * u64::from(self.alpha) / u64::from(2 * ONE);
         window - less as u32

@@ -1,7 +1,7 @@
-//! Congestion control: pure policies. What happened comes in, a window and a rate go out.
+//! Congestion control: pure policies. They take events, and give a window and a rate.
 //!
-//! Windows grow and shrink by losses as in [`Reno`] under either [`Algorithm`]. They differ in what a mark of the network's does
-//! (RFC 3168): as much as a loss, or as much as its share says (DCTCP, RFC 8257).
+//! Under either [`Algorithm`] windows grow, and shrink by losses, as in [`Reno`]. The algorithms differ in the reaction to a congestion
+//! mark (RFC 3168): the same as to a loss, or in proportion to the share of marked bytes (DCTCP, RFC 8257).
 
 mod dctcp;
 mod reno;
@@ -13,7 +13,7 @@ pub use reno::Reno;
 
 use crate::datapath::Echo;
 
-/// What congestion control of an agent follows.
+/// The congestion control of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// RFC 5681. ECN is used where the peer asks for it, and a mark halves the window (RFC 3168).
@@ -24,10 +24,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 2] = [Algorithm::Reno, Algorithm::Dctcp];
 
-    /// Its name in Linux (TCP_CONGESTION) and on a command line.
+    /// The name in Linux (TCP_CONGESTION) and on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Reno => "reno",
@@ -35,7 +35,7 @@ impl Algorithm {
         }
     }
 
-    /// The one of this name.
+    /// The algorithm of this name.
     pub fn by_name(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
@@ -45,7 +45,7 @@ impl Algorithm {
         matches!(self, Algorithm::Dctcp)
     }
 
-    /// How the receiver echoes marks.
+    /// The receiver's rule for echoing marks.
     pub const fn echo(self) -> Echo {
         match self {
             Algorithm::Reno => Echo::UntilReduced,
@@ -54,20 +54,20 @@ impl Algorithm {
     }
 }
 
-/// What acknowledgements said, since the last time.
+/// Contents of the acknowledgements since the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Bytes acknowledged.
     pub bytes: u32,
-    /// Those whose acknowledgements echo a mark.
+    /// Bytes whose acknowledgements echo a mark.
     pub marked_bytes: u32,
-    /// All before it is acknowledged.
+    /// All bytes before it are acknowledged.
     pub acknowledged: u64,
-    /// All before it was sent.
+    /// All bytes before it were sent.
     pub sent: u64,
-    /// The window held sending back.
+    /// Whether the window held sending back.
     pub was_full: bool,
-    /// A loss is being recovered from: the window has shrunk for it, and does not change until that is over.
+    /// Whether recovery from a loss is in progress: the window has shrunk for it, and does not change until recovery ends.
     pub is_recovering: bool,
 }
 
@@ -79,12 +79,12 @@ pub struct Congestion {
     fraction: MarkedFraction,
     /// Marks of data before this position say nothing new: the window has shrunk since it was sent (RFC 3168, 6.1.2).
     reduced_until: u64,
-    /// The network was full at least once.
+    /// The flow has met congestion at least once.
     has_met_congestion: bool,
 }
 
 impl Congestion {
-    /// A connection whose segments carry at most so many bytes.
+    /// A connection whose segments carry at most `mss` bytes.
     pub fn new(algorithm: Algorithm, mss: u16) -> Congestion {
         Congestion {
             algorithm,
@@ -95,22 +95,22 @@ impl Congestion {
         }
     }
 
-    /// Segments carry at most so many bytes from now on.
+    /// Segments carry at most `mss` bytes from now on.
     pub fn set_mss(&mut self, mss: u16) {
         self.reno.set_mss(mss);
     }
 
-    /// Most bytes that are sent and not acknowledged.
+    /// Most bytes that may be sent and not acknowledged.
     pub fn window(&self) -> u32 {
         self.reno.window()
     }
 
-    /// Where slow start ends.
+    /// The window in bytes at which slow start ends.
     pub fn threshold(&self) -> u32 {
         self.reno.threshold()
     }
 
-    /// Window and threshold, as a trace point has them.
+    /// Window and threshold, as values of a trace record.
     pub(crate) fn values(&self) -> [u64; 2] {
         [self.window().into(), self.threshold().into()]
     }
@@ -121,8 +121,8 @@ impl Congestion {
     }
 
     /// Bytes per second that spread a window over a round trip: twice as many in slow start and a quarter more above the threshold,
-    /// so that the window, and not the rate, is what bounds a flow on average. `None` if the flow sends as fast as its window allows:
-    /// it has met no congestion (thesis 4.3.4), or nobody asked for rates.
+    /// so that on average the window, and not the rate, bounds a flow. `None` if the flow sends as fast as its window allows: it has met
+    /// no congestion (thesis 4.3.4), or the algorithm has no rates.
     pub fn rate(&self, round_trip: Option<Nanos>) -> Option<u64> {
         let round_trip = round_trip.filter(|it| it.0 > 0 && self.has_met_congestion)?;
         if self.algorithm != Algorithm::Dctcp {
@@ -138,12 +138,12 @@ impl Congestion {
         self.reno.has_grown()
     }
 
-    /// Nothing was sent for a retransmission timeout: what was learnt of the network is old (RFC 5681, 4.1).
+    /// Nothing was sent for a retransmission timeout: the estimate of the network is out of date (RFC 5681, 4.1).
     pub fn restart(&mut self) {
         self.reno.restart();
     }
 
-    /// Something was acknowledged. Returns whether the window was reduced, which the peer is to be told (RFC 3168, 6.1.2).
+    /// Bytes were acknowledged. Returns whether the window was reduced, which the peer must be told (RFC 3168, 6.1.2).
     pub fn on_acknowledged(&mut self, heard: &Heard) -> bool {
         self.fraction.count(heard);
         if heard.is_recovering || heard.bytes == 0 {
@@ -167,14 +167,14 @@ impl Congestion {
         is_news
     }
 
-    /// Duplicate acknowledgements told of a loss, with so many bytes outstanding, and all before `sent` sent.
+    /// A loss was noticed without a timeout, with `outstanding` bytes outstanding, and all bytes before `sent` sent.
     pub fn on_loss(&mut self, outstanding: u32, sent: u64) {
         self.reno.on_loss(outstanding);
         self.reduced_until = sent;
         self.has_met_congestion = true;
     }
 
-    /// The retransmission timer ran out, with so many bytes outstanding. `again` if it had for the same bytes.
+    /// The retransmission timer expired, with `outstanding` bytes outstanding; `again` if it had already expired for the same bytes.
     pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
         self.reno.on_timeout(outstanding, again);
         self.has_met_congestion = true;

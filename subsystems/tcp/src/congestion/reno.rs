@@ -10,7 +10,7 @@ pub struct Reno {
     counted: u32,
 }
 
-/// No window is larger: RFC 7323's largest, halved so that it can be doubled.
+/// The largest window: RFC 7323's largest, halved so that it can be doubled.
 const WINDOW_MAX: u32 = 1 << 29;
 
 /// The window of a connection that has just begun.
@@ -19,13 +19,13 @@ fn initial(mss: u32) -> u32 {
 }
 
 impl Reno {
-    /// A connection whose segments carry at most so many bytes.
+    /// A connection whose segments carry at most `mss` bytes.
     pub fn new(mss: u16) -> Reno {
         let mss = u32::from(mss.max(1));
         Reno { window: initial(mss), threshold: WINDOW_MAX, mss, counted: 0 }
     }
 
-    /// Segments carry at most so many bytes from now on.
+    /// Segments carry at most `mss` bytes from now on.
     pub fn set_mss(&mut self, mss: u16) {
         self.mss = u32::from(mss.max(1));
         self.window = self.window.max(self.mss);
@@ -36,14 +36,14 @@ impl Reno {
         self.window > initial(self.mss)
     }
 
-    /// Nothing was sent for a retransmission timeout: what was learnt of the network is old (RFC 5681, 4.1).
+    /// Nothing was sent for a retransmission timeout: the estimate of the network is out of date (RFC 5681, 4.1).
     pub fn restart(&mut self) {
         self.threshold = self.threshold.max(self.window / 4 * 3);
         self.window = self.window.min(initial(self.mss));
         self.counted = 0;
     }
 
-    /// Most bytes that are sent and not acknowledged.
+    /// Most bytes that may be sent and not acknowledged.
     pub fn window(&self) -> u32 {
         self.window
     }
@@ -53,15 +53,14 @@ impl Reno {
         self.threshold
     }
 
-    /// So many bytes were acknowledged. `was_full` says whether the window held sending back: otherwise it does not grow
-    /// (RFC 7661).
+    /// `bytes` were acknowledged. `was_full` says whether the window held sending back: otherwise it does not grow (RFC 7661).
     pub fn on_acknowledged(&mut self, bytes: u32, was_full: bool) {
         if !was_full {
             return;
         }
         if self.window < self.threshold {
-            // At most two segments for each acknowledgement would hold a sender of super-packets back for long: what counts is how
-            // much has left the network, and bursts are bounded by the window itself.
+            // A limit of two segments per acknowledgement would hold a sender of super-packets back for long: what counts is how
+            // much has left the network, and the window itself bounds bursts.
             let grown = bytes.min(self.threshold - self.window).min(self.window);
             self.window = (self.window + grown).min(WINDOW_MAX);
             return;
@@ -73,22 +72,22 @@ impl Reno {
         }
     }
 
-    /// A loss was noticed without a timeout, with so many bytes outstanding. More than the window counts for nothing: what limited
-    /// transmit let go (RFC 5681, 3.2), and what the peer has selectively acknowledged in the recovery before.
+    /// A loss was noticed without a timeout, with `outstanding` bytes outstanding. Bytes beyond the window do not count: limited transmit
+    /// sent them (RFC 5681, 3.2), or the peer selectively acknowledged them in the previous recovery.
     pub fn on_loss(&mut self, outstanding: u32) {
         self.threshold = (outstanding.min(self.window) / 2).max(2 * self.mss);
         self.window = self.threshold;
         self.counted = 0;
     }
 
-    /// The network has marked packets: at most so much from now on, and two segments at least.
+    /// The network has marked packets: the window is at most `window` from now on, and at least two segments.
     pub fn reduce(&mut self, window: u32) {
         self.threshold = window.max(2 * self.mss);
         self.window = self.window.min(self.threshold);
         self.counted = 0;
     }
 
-    /// The retransmission timer ran out, with so many bytes outstanding. `again` if it had for the same bytes.
+    /// The retransmission timer expired, with `outstanding` bytes outstanding; `again` if it had already expired for the same bytes.
     pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
         if !again {
             self.threshold = (outstanding / 2).max(2 * self.mss);

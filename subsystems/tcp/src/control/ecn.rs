@@ -3,35 +3,34 @@
 use crate::datapath::{Echo, EcnState};
 use crate::packet::Flags;
 
-/// What both sides of a handshake have said.
+/// The ECN bits of both sides of a handshake.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Agreement {
-    /// The peer's SYN, and each of its others, asks for ECN or agrees to it.
+    /// The peer's SYN, and each repetition of it, asks for ECN or agrees to it.
     peer_has_ecn: bool,
-    /// A SYN of ours has asked.
+    /// One of our SYNs has asked.
     has_asked: bool,
-    /// One has not, so that our data may not be marked.
+    /// One of our SYNs has not asked, so that our data may not be ECT.
     has_not_asked: bool,
 }
 
 impl Agreement {
-    /// The peer's SYN came first.
+    /// An agreement that begins with the peer's SYN.
     pub(super) fn with(flags: Flags) -> Agreement {
         Agreement { peer_has_ecn: has_ecn(flags), ..Agreement::default() }
     }
 
-    /// The peer's SYN came.
+    /// The peer's SYN arrived.
     pub(super) fn on_syn(&mut self, flags: Flags) {
         self.peer_has_ecn = has_ecn(flags);
     }
 
-    /// It came again.
+    /// The peer's SYN arrived again.
     pub(super) fn on_another_syn(&mut self, flags: Flags) {
         self.peer_has_ecn &= has_ecn(flags);
     }
 
-    /// Bits of our SYN, which asks or does not: one that asked and was lost may have been dropped for it, and the next does not ask
-    /// (RFC 3168, 6.1.1.1).
+    /// Bits of our SYN. A lost SYN may have been dropped because it asked, so the next one does not ask (RFC 3168, 6.1.1.1).
     pub(super) fn ask(&mut self, asks: bool) -> Flags {
         self.has_asked |= asks;
         self.has_not_asked |= !asks;
@@ -43,7 +42,7 @@ impl Agreement {
         if self.peer_has_ecn && !self.has_not_asked { Flags::ECE } else { Flags::NONE }
     }
 
-    /// What is agreed on once the handshake is over.
+    /// The outcome, once the handshake is over.
     pub(super) fn state(&self, echo: Echo) -> Option<EcnState> {
         let is_agreed = self.peer_has_ecn && (self.has_asked || !self.has_not_asked);
         let is_capable = !self.has_not_asked;
@@ -51,8 +50,7 @@ impl Agreement {
     }
 }
 
-/// Whether a SYN asks for ECN, or, where it acknowledges ours, agrees to it. A peer that sends back the bits of our SYN does not know
-/// them.
+/// Whether a SYN asks for ECN or, if it acknowledges ours, agrees to it. A peer that reflects the bits of our SYN does not know them.
 fn has_ecn(flags: Flags) -> bool {
     let is_reduced = flags.contains(Flags::CWR);
     flags.contains(Flags::ECE) && is_reduced != flags.contains(Flags::ACK)

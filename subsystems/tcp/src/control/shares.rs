@@ -1,7 +1,7 @@
-//! Shares of a stack's tables: no program, and no user, has so much that others find no room.
+//! Shares of a stack's tables: no program and no user takes so much that others find no room.
 //!
 //! A program may have three times as much as it leaves free, a user seven times: alone, three quarters of a table and seven eighths. So
-//! there is always room for a program that has little, and one that has its share gets more as soon as others give something back.
+//! there is always room for a program that has little, and one at its limit gets more as soon as others give something back.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use crate::datapath::Datapath;
 /// Ports that belong to the system (RFC 6335): below this one.
 const SYSTEM_PORTS_END: u16 = 1024;
 
-/// Whose a process is: windows of one program, and programs of one user, count together.
+/// The owner of a process: windows of one program count together, as do programs of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The program, by its process id.
@@ -31,27 +31,27 @@ pub(super) enum Kind {
     Listener,
 }
 
-/// What processes have of `N` tables. A process is a window, by its number.
+/// Use of `N` tables by processes. A process is a window, by its number.
 #[derive(Debug)]
 pub struct Shares<const N: usize> {
     bounds: [u32; N],
     totals: [u32; N],
-    /// By process. One without an owner has no limits but the tables'.
+    /// Owner and use by process. A process without an owner is limited only by the tables.
     processes: Vec<(Option<Owner>, [u32; N])>,
 }
 
 impl<const N: usize> Shares<N> {
-    /// Nobody has anything of tables with so much room.
+    /// Unused tables with this much room each.
     pub const fn new(bounds: [u32; N]) -> Shares<N> {
         Shares { bounds, totals: [0; N], processes: Vec::new() }
     }
 
-    /// A process is there.
+    /// Adds a process.
     pub fn enter(&mut self, process: u16, owner: Owner) {
         self.process(process).0 = Some(owner);
     }
 
-    /// A process is gone, with all that it had.
+    /// Removes a process, and gives back all that it had.
     pub fn leave(&mut self, process: u16) {
         let (_, used) = core::mem::replace(self.process(process), (None, [0; N]));
         self.totals.iter_mut().zip(used).for_each(|(total, used)| *total -= used);
@@ -69,7 +69,7 @@ impl<const N: usize> Shares<N> {
         self.processes.get(usize::from(process)).and_then(|(owner, _)| *owner)
     }
 
-    /// Whether a process may have so much more of a table.
+    /// Whether a process may have `more` of a table.
     pub fn has_room(&self, process: u16, table: usize, more: u32) -> bool {
         let Some(free) = self.bounds[table].checked_sub(self.totals[table] + more) else {
             return false;
@@ -86,13 +86,13 @@ impl<const N: usize> Shares<N> {
         of_program <= 3 * (u64::from(free) + 1) && of_user <= 7 * (u64::from(free) + 1)
     }
 
-    /// A process takes so much of a table.
+    /// A process takes `count` of a table.
     pub fn take(&mut self, process: u16, table: usize, count: u32) {
         self.totals[table] += count;
         self.process(process).1[table] += count;
     }
 
-    /// A process gives so much back.
+    /// A process gives `count` of a table back.
     pub fn give(&mut self, process: u16, table: usize, count: u32) {
         self.totals[table] -= count;
         self.process(process).1[table] -= count;
@@ -100,7 +100,7 @@ impl<const N: usize> Shares<N> {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// A process is there, whose this number is until it is [`Released`](super::Output::Released).
+    /// Adds a process, which has this number until it is [`Released`](super::Output::Released).
     pub fn enter(&mut self, process: u16, owner: Owner) {
         self.shares.enter(process, owner);
     }
@@ -117,7 +117,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.shares.give(process, kind as usize, 1);
     }
 
-    /// Whether a process may have a port; 0 is any.
+    /// Whether a process may have a port; 0 is any port.
     pub(super) fn may_have_port(&self, process: u16, port: u16) -> Result<(), Reason> {
         let is_system = (1..SYSTEM_PORTS_END).contains(&port);
         match self.shares.owner(process) {

@@ -1,31 +1,30 @@
-//! Proportional rate reduction (RFC 6937): after a loss, a sender goes on sending in proportion to what arrives, so that about as much
-//! as the smaller window holds is in flight when the loss is recovered from. Without it, it is silent until half of a window has
-//! arrived, and then sends a burst.
+//! Proportional rate reduction (RFC 6937): after a loss, a sender goes on sending in proportion to what arrives, so that about one reduced
+//! window is in flight at the end of recovery. Without it, the sender is silent until half of a window has arrived, and then sends a burst.
 
 /// The state of one recovery, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reduction {
-    /// What the peer is known to have.
+    /// Bytes that the peer is known to have.
     delivered: u64,
-    /// In flight when the loss was noticed (RecoverFS).
+    /// Bytes in flight when the loss was noticed (RecoverFS).
     flight: u32,
-    /// Delivered since then.
+    /// Bytes delivered since then.
     arrived: u32,
-    /// Sent since then (prr_out).
+    /// Bytes sent since then (prr_out).
     out: u32,
-    /// Most that may be in flight until the next acknowledgement.
+    /// Most bytes that may be in flight until the next acknowledgement.
     limit: u32,
 }
 
 impl Reduction {
-    /// A loss is noticed when the peer has so many bytes of those that were sent, and so many are in flight.
+    /// A loss is noticed: the peer has `delivered` of the `highest` bytes sent, and `in_flight` are in flight.
     pub fn new(delivered: u64, highest: u64, in_flight: u64, mss: u16) -> Reduction {
         let flight = narrow(highest.saturating_sub(delivered)).max(1);
         let limit = narrow(in_flight + u64::from(mss));
         Reduction { delivered, flight, arrived: 0, out: 0, limit }
     }
 
-    /// An acknowledgement: the peer is known to have so many bytes, and so many are in flight.
+    /// An acknowledgement: the peer is known to have `delivered` bytes, and `in_flight` are in flight.
     pub fn on_acknowledgement(&mut self, delivered: u64, in_flight: u64, window: u32, mss: u16) {
         let newly = narrow(delivered.saturating_sub(self.delivered));
         self.delivered = self.delivered.max(delivered);
@@ -42,7 +41,7 @@ impl Reduction {
         self.limit = in_flight.saturating_add(more);
     }
 
-    /// So many bytes were sent.
+    /// `bytes` were sent.
     pub fn on_sent(&mut self, bytes: u32) {
         self.out = self.out.saturating_add(bytes);
     }
@@ -53,7 +52,7 @@ impl Reduction {
     }
 }
 
-/// No window has more bytes than 32 bits count.
+/// Saturates: no window has more bytes than 32 bits count.
 fn narrow(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -2,7 +2,7 @@
 //!
 //! Positions of a stream are 64 bits wide. A FIN counts as one byte behind the last: `written` is its position.
 //!
-//! | stage | bytes in Table 4.1 | here, at most | what is more here |
+//! | stage | bytes in Table 4.1 | here, at most | additions here |
 //! | --- | --- | --- | --- |
 //! | pre | 15 | [`PRE_BYTES`] | addresses of either family; Differentiated Services |
 //! | protocol | 43 | [`PROTOCOL_BYTES`] | positions of 64 bits; a scoreboard; window scales; deadlines; the host's context |
@@ -47,7 +47,7 @@ const _: () = {
     assert!(size_of::<Post>() <= POST_BYTES);
 };
 
-/// The pre-processing stage's: who the peer is.
+/// State of the pre-processing stage: identifies the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Pre {
     /// Both ends of the connection.
@@ -60,24 +60,24 @@ pub struct Pre {
     pub hop_limit: u8,
 }
 
-/// The protocol stage's: what must change atomically.
+/// State of the protocol stage, which must change atomically.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
     /// Sequence number of the first byte we send.
     pub send_base: Seq,
-    /// All before it is acknowledged; one more than `written` once the FIN is.
+    /// All bytes before it are acknowledged; one more than `written` once the FIN is.
     pub acknowledged: u64,
-    /// What is sent next: behind `highest` never, before it where all that follows is sent again.
+    /// Position to send next: never behind `highest`, and before it if everything from here on is sent again.
     pub next: u64,
-    /// All before it was sent at least once.
+    /// All bytes before it were sent at least once.
     pub highest: u64,
-    /// All before it is in the host's ring.
+    /// All bytes before it are in the host's ring.
     pub written: u64,
     /// The host writes nothing more.
     pub is_finished: bool,
     /// Right edge of the peer's window.
     pub edge: u64,
-    /// The largest window that the peer had.
+    /// The largest window of the peer so far.
     pub window_max: u32,
     /// Sequence and acknowledgement of the segment that set `edge` last.
     pub window_seq: Seq,
@@ -89,43 +89,43 @@ pub struct Protocol {
     pub mss: u16,
     /// Acknowledgements in a row that said nothing new.
     pub duplicates: u8,
-    /// A loss was noticed when so much was sent; until all of that is acknowledged, duplicates mean nothing.
+    /// Highest position sent when a loss was noticed; until it is acknowledged, duplicates mean nothing.
     pub recover: u64,
     /// Both sides agreed on selective acknowledgements (RFC 2018).
     pub is_selective: bool,
-    /// What they told of, and what follows from it.
+    /// The sender's state for selective acknowledgements.
     pub selective: Selective,
-    /// A loss or a mark was noticed of which the control plane has not heard: until then so many more segments may go out, whatever
-    /// the window says, since it is about to shrink.
+    /// Set if the control plane has not heard of a loss or a mark yet: until then this many more segments may be sent, whatever the
+    /// window says, since it is about to shrink.
     pub until_heard: Option<u8>,
-    /// Small segments do not wait.
+    /// Small segments do not wait (TCP_NODELAY).
     pub is_eager: bool,
-    /// What congestion control allows.
+    /// The congestion window.
     pub window_bytes: u32,
-    /// Bytes per second that it allows; `None` is as fast as the window allows.
+    /// The rate; `None` is as fast as the window allows.
     pub bytes_per_second: Option<u64>,
-    /// If both sides agreed on explicit congestion notification.
+    /// Present if both sides agreed on explicit congestion notification.
     pub ecn: Option<EcnState>,
-    /// The next new data says that the window was reduced.
+    /// The next new data says that the window was reduced (CWR).
     pub has_reduced: bool,
 
     /// Sequence number of the first byte we receive.
     pub receive_base: Seq,
-    /// Position up to which every byte has come.
+    /// Position up to which every byte has arrived.
     pub received: u64,
-    /// All before it is in the host's ring: this is acknowledged, and the host is told of it.
+    /// All bytes before it are in the host's ring: they are acknowledged, and the host is notified of them.
     pub landed: u64,
-    /// All before it was read by the host.
+    /// The host has read all bytes before it.
     pub read: u64,
     /// Length of the ring in bytes.
     pub ring_bytes: u32,
-    /// Bytes of it that have memory, from its beginning.
+    /// Bytes of the ring that have memory, from its beginning.
     pub filled: u32,
-    /// Right edge of the window that the peer was told of.
+    /// Right edge of the window that was announced to the peer.
     pub promised: u64,
-    /// What came out of order.
+    /// Bytes that arrived out of order.
     pub intervals: Intervals,
-    /// What came twice, for the next acknowledgement to tell (RFC 2883).
+    /// Bytes that arrived twice, to be reported by the next acknowledgement (RFC 2883).
     pub duplicate: Interval,
     /// Position of the peer's FIN.
     pub fin: Option<u64>,
@@ -135,11 +135,11 @@ pub struct Protocol {
     pub has_timestamps: bool,
     /// The peer's timestamp to be echoed.
     pub recent: u32,
-    /// What is added to our milliseconds.
+    /// Added to our milliseconds in timestamps.
     pub timestamp_offset: u32,
     /// When `recent` was set.
     pub recent_at: Nanos,
-    /// What we acknowledged last.
+    /// Our last acknowledgement.
     pub told: Seq,
     /// Bytes received since then.
     pub untold_bytes: u32,
@@ -147,102 +147,102 @@ pub struct Protocol {
     pub acknowledge_at: Option<Nanos>,
     /// Whether an ACK must go out now.
     pub acknowledge_now: bool,
-    /// So many more full segments are acknowledged at once.
+    /// Number of further full segments that are acknowledged at once.
     pub quick: u8,
-    /// When something wrong was answered last (RFC 5961, 7).
+    /// When a wrong segment was answered last (RFC 5961, 7).
     pub answered_at: Option<Nanos>,
-    /// Whether nothing new is begun.
+    /// Whether the flow begins nothing new.
     pub is_frozen: bool,
     /// When the peer was heard of last.
     pub heard: Nanos,
 
-    /// Who hears of the connection: the context that used it last.
+    /// The context that is notified of the connection: the one that used it last.
     pub context: ContextId,
-    /// The connection's name there.
+    /// The connection's name in that context.
     pub socket: u32,
-    /// Length of the ring for what goes out.
+    /// Length of the ring of bytes to be sent.
     pub send_ring_bytes: u32,
-    /// Bytes of it that have memory, from its beginning.
+    /// Bytes of the ring that have memory, from its beginning.
     pub send_filled: u32,
-    /// What the host was told last.
+    /// The last notification of the host.
     pub host_told: (u64, u64, bool),
-    /// The host said what cannot be, and the peer hears a reset.
+    /// The host made an impossible claim, and the connection is reset.
     pub is_at_fault: bool,
 }
 
-/// What a sender knows from selective acknowledgements. Positions are in order: acknowledged, `resend`, `swept`, `lost`, highest.
+/// A sender's state for selective acknowledgements. Positions are in order: acknowledged, `resend`, `swept`, `lost`, highest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selective {
-    /// What the peer has beyond its acknowledgement.
+    /// Bytes that the peer has beyond its acknowledgement.
     pub board: Scoreboard,
     /// A loss is being recovered from: until [`Protocol::recover`] is acknowledged.
     pub is_recovering: bool,
-    /// All before it that the peer does not have is lost.
+    /// All bytes before it that the peer does not have are lost.
     pub lost: u64,
-    /// All before it that was lost is sent again (RFC 6675: HighRxt), as often as it was lost.
+    /// All lost bytes before it are sent again (RFC 6675: HighRxt), as often as they were lost.
     pub resend: u64,
-    /// All before it that was lost is sent again at least once.
+    /// All lost bytes before it are sent again at least once.
     pub swept: u64,
-    /// From `resend` up to here, what was sent again was lost again.
+    /// From `resend` up to here, retransmissions were lost.
     pub again: u64,
-    /// What later data must not overtake.
+    /// Retransmissions that later data must not overtake.
     pub mark: Option<Mark>,
-    /// How the window shrinks after the loss.
+    /// Limits sending after the loss.
     pub reduction: Reduction,
-    /// All before it that the peer does not have is overdue since `suspected_at`.
+    /// All bytes before it that the peer does not have are overtaken since `suspected_at`.
     pub suspect: u64,
     /// See `suspect`.
     pub suspected_at: Nanos,
-    /// Quarters of a round trip for which what is overtaken may only be late. 0: it never was.
+    /// Quarters of a round trip for which overtaken bytes may only be late. 0: bytes were never late.
     pub reordering: u8,
-    /// Bytes that were sent once, up to here, and when.
+    /// End of bytes that were sent only once, and when.
     pub timed: Option<(u64, Nanos)>,
     /// The shortest time from sending to acknowledgement.
     pub round_trip_min: Option<Nanos>,
-    /// A probe of the tail.
+    /// The tail-loss probe, if there is one.
     pub probe: Option<TailProbe>,
 }
 
-/// What was sent again, and what was sent by then: if the peer has more than that, it should have the former.
+/// Retransmissions, and the data sent by then: a peer that has later data should have the retransmissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// All before it that was lost had been sent again.
+    /// All lost bytes before it had been sent again.
     pub end: u64,
-    /// All before it had been sent.
+    /// All bytes before it had been sent.
     pub highest: u64,
-    /// When the peer first told of something behind `highest`.
+    /// When the peer first reported bytes behind `highest`.
     pub passed_at: Option<Nanos>,
 }
 
-/// A segment that makes a peer say what it has (RFC 8985, section 7).
+/// A segment that makes a peer acknowledge what it has (RFC 8985, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailProbe {
-    /// It is to be sent.
+    /// The probe is to be sent.
     Wanted,
-    /// It was sent.
+    /// The probe was sent.
     Sent {
-        /// All that was sent then lies before it.
+        /// All bytes sent by then lie before it.
         end: u64,
-        /// It carried what had been sent before.
+        /// The probe carried bytes that had been sent before.
         is_again: bool,
     },
 }
 
 impl Selective {
-    /// Nothing is known, and all before this is acknowledged.
+    /// The state with nothing known and all bytes before `acknowledged` acknowledged.
     pub fn new(acknowledged: u64) -> Selective {
         let mut selective = Selective::default();
         selective.end(acknowledged);
         selective
     }
 
-    /// A loss is noticed.
+    /// Begins recovery: a loss is noticed.
     pub fn begin(&mut self, acknowledged: u64) {
         self.is_recovering = true;
         (self.resend, self.swept, self.again, self.mark) = (acknowledged, acknowledged, 0, None);
     }
 
-    /// All is recovered.
+    /// Ends recovery.
     pub fn end(&mut self, acknowledged: u64) {
         self.begin(acknowledged);
         self.is_recovering = false;
@@ -250,7 +250,7 @@ impl Selective {
     }
 }
 
-/// The post-processing stage's: where the host is, and what is counted. Replicas of the stage change it in any order.
+/// State of the post-processing stage: the host's rings, and counts. Replicas of the stage change it in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
     /// Ring of received bytes.
@@ -259,20 +259,20 @@ pub struct Post {
     pub send: Ring,
     /// Bytes acknowledged since the last reading.
     pub acknowledged_bytes: u32,
-    /// Those whose packets had met congestion.
+    /// Acknowledged bytes whose packets had met congestion.
     pub marked_bytes: u32,
     /// Fast retransmits since the last reading.
     pub fast_retransmits: u32,
-    /// A sample of the round trip's time since the last reading.
+    /// A sample of the round-trip time since the last reading.
     pub round_trip: Option<Nanos>,
 }
 
-/// Full segments at the start of a connection that are acknowledged at once, as long as the host answers none: the peer's window is
-/// small, and grows by acknowledgements. Linux acknowledges short ones so, too; here a request and its reply stay two packets.
+/// Number of full segments at the start of a connection that are acknowledged at once, as long as the host answers none: the peer's window
+/// is small, and grows by acknowledgements. Linux does the same for short segments; here a request and its reply stay two packets.
 const QUICK: u8 = 16;
 
 impl Pre {
-    /// What the control plane has found out about the way to the peer.
+    /// Takes what the control plane has found out about the path to the peer.
     pub fn set_path(&mut self, path: Path) {
         let Path { mac, diffserv, hop_limit, .. } = path;
         (self.peer_mac, self.diffserv, self.hop_limit) = (mac, diffserv, hop_limit);
@@ -280,12 +280,12 @@ impl Pre {
 }
 
 impl Protocol {
-    /// How far the stream goes, the FIN included.
+    /// End of the stream, the FIN included.
     pub fn end(&self) -> u64 {
         self.written + u64::from(self.is_finished)
     }
 
-    /// The position behind the last byte that the ring for what comes in has room for.
+    /// The position behind the last byte that the ring of received bytes has room for.
     pub fn receive_limit(&self) -> u64 {
         Ring::limit(self.ring_bytes, self.read, self.filled)
     }
@@ -295,7 +295,7 @@ impl Protocol {
         self.highest - self.acknowledged
     }
 
-    /// Whether something is to be sent, if the windows admit it.
+    /// Whether there is data to send, if the windows admit it.
     pub fn has_more(&self) -> bool {
         let Selective { is_recovering, resend, swept, again, lost, probe, .. } = self.selective;
         self.next < self.end()
@@ -321,7 +321,7 @@ impl Protocol {
         }
     }
 
-    /// The peer's stream has ended, and all of it came.
+    /// The peer's stream has ended, and all of it has arrived.
     pub fn has_fin(&self) -> bool {
         self.fin == Some(self.received)
     }
@@ -331,7 +331,7 @@ impl Protocol {
         self.fin == Some(self.landed)
     }
 
-    /// What we expect, of what is in the host's ring.
+    /// The sequence number that we expect, after the bytes in the host's ring.
     pub fn expected(&self) -> Seq {
         if is_planted(Planted::EarlyAcknowledgement) {
             return seq_of(self.receive_base, self.received + u64::from(self.has_fin()));
@@ -365,7 +365,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
     let protocol = Protocol {
         send_base: sending.base,
         acknowledged,
-        // What was sent and not acknowledged may have been lost with the engine before: it is sent again when its time is over.
+        // Unacknowledged bytes may have been lost with the previous engine: they are sent again after the timeout.
         next: sending.sent + u64::from(is_sent),
         highest: sending.sent + u64::from(is_sent),
         written: sending.written,
@@ -405,7 +405,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         untold_bytes: 0,
         acknowledge_at: None,
         acknowledge_now: false,
-        // A connection from another engine is in the middle.
+        // A connection from another engine is past its start.
         quick: if receiving.received == 0 { QUICK } else { 0 },
         answered_at: None,
         is_frozen: false,

@@ -1,4 +1,4 @@
-//! The protocol stage for what the network says of congestion, and for how fast a flow may send (RFC 3168; RFC 8257, 3.2).
+//! The protocol stage's part in congestion marks and rates (RFC 3168; RFC 8257, 3.2).
 
 use wave_core::clock::Nanos;
 
@@ -8,19 +8,19 @@ use crate::flow::state::Protocol;
 use crate::packet::Flags;
 use crate::seq::seq_of;
 
-/// What a packet of data said beside its bytes.
+/// Congestion signals of a data packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// It met congestion (CE).
+    /// The packet met congestion (CE).
     pub is_marked: bool,
     /// Its sender has reduced its window (CWR).
     pub has_reduced: bool,
 }
 
-/// Takes what was said with data that lies in the host's ring now, and is not acknowledged yet. Returns an acknowledgement of what came
-/// before, where that was marked otherwise and is not acknowledged (RFC 8257, 3.2).
+/// Takes the marks of data that is in the host's ring now and not acknowledged yet. Returns an acknowledgement of the earlier bytes if
+/// they were marked otherwise and are not acknowledged (RFC 8257, 3.2).
 ///
-/// Only data that was taken counts: marks of what lies outside the window are a stranger's, perhaps (RFC 3168, 6.1.5).
+/// Only accepted data counts: marks of data outside the window may be a stranger's (RFC 3168, 6.1.5).
 pub fn take_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Said> {
     let EcnState { echo, is_echoing, .. } = flow.ecn?;
     let echoes = match echo {
@@ -42,8 +42,8 @@ pub fn take_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Said>
     earlier
 }
 
-/// Most bytes of data that a flow sends at once: what the wire cuts, but of a flow with a rate no more than it may send in a
-/// millisecond, or two segments.
+/// Most bytes of data that a flow sends at once: a super-packet, but for a flow with a rate no more than a millisecond of its rate, or
+/// two segments.
 pub fn burst_bytes(flow: &Protocol, super_bytes: u32) -> u32 {
     let mss = u32::from(flow.mss);
     let most = flow.bytes_per_second.map_or(super_bytes, |rate| {

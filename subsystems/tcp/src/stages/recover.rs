@@ -1,17 +1,17 @@
-//! How the protocol stage recovers from losses: go-back-N, which is the thesis', or by selective acknowledgements.
+//! Loss recovery in the protocol stage: go-back-N, as in the thesis, or selective acknowledgements.
 //!
 //! | | [`GoBackN`] (thesis 4.3.1.1) | [`Sack`] (RFC 6675) |
 //! | --- | --- | --- |
-//! | intervals out of order | 1 | 4, told to the peer (RFC 2018, 2883) |
-//! | a loss | 3 duplicates | 3 duplicates, 3 ranges or more than 2 segments above, or a quarter of a round trip (RFC 8985) |
-//! | a tail that is lost | a timeout | a probe after two round trips tells (RFC 8985, section 7) |
-//! | sent again | everything | what the peer does not have, and once more if later data overtakes that |
-//! | after a loss | the new window at once | in proportion to what arrives (RFC 6937) |
-//! | on its way | sent and not acknowledged | of that, what the peer does not have and is not lost |
-//! | a timeout | everything is sent again | the same, but for what the peer tells of from then on |
+//! | out-of-order intervals | 1 | 4, reported to the peer (RFC 2018, 2883) |
+//! | sign of a loss | 3 duplicates | 3 duplicates, 3 ranges or more than 2 segments above, or a quarter of a round trip (RFC 8985) |
+//! | sign of a tail loss | a timeout | a probe after two round trips (RFC 8985, section 7) |
+//! | retransmitted | everything | bytes that the peer does not have, and once more if later data overtakes them |
+//! | sent after a loss | the new window at once | in proportion to what arrives (RFC 6937) |
+//! | in flight | bytes sent and not acknowledged | of those, the bytes that the peer does not have and that are not lost |
+//! | after a timeout | everything is sent again | everything except what the peer reports from then on |
 //!
-//! Where a peer does not agree to selective acknowledgements, [`Sack`] counts duplicates: NewReno (RFC 6582). State is the same for
-//! both, so that a connection moves between engines.
+//! If a peer does not agree to selective acknowledgements, [`Sack`] counts duplicates: NewReno (RFC 6582). Both have the same state, so
+//! that a connection can move between engines.
 
 use core::fmt::Debug;
 
@@ -25,20 +25,20 @@ use crate::flow::reduction::Reduction;
 use crate::flow::state::{Mark, Protocol, Selective, TailProbe};
 use crate::summary::Summary;
 
-/// Duplicates that mean a loss.
+/// Number of duplicates that mean a loss.
 const DUPLICATES: u8 = 3;
 
-/// Most quarters of a round trip for which what is overtaken may only be late.
+/// Most quarters of a round trip for which overtaken bytes may only be late.
 const REORDERING_MAX: u8 = 4;
 
-/// What an acknowledgement said.
+/// An acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard<'a> {
     /// Summary of the segment.
     pub summary: &'a Summary,
-    /// Positions that it acknowledges and that were not acknowledged.
+    /// Number of positions that it acknowledges newly.
     pub newly: u64,
-    /// It says nothing new, as one does that answers a segment out of order.
+    /// It says nothing new, like the answer to an out-of-order segment.
     pub is_repeated: bool,
 }
 
@@ -58,36 +58,36 @@ pub struct Span {
 /// Why part of the stream is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It is the next of the stream, or of what is sent again from a point on.
+    /// It is the next part of the stream, or of a retransmission of everything from a point on.
     Next,
-    /// It was lost, and others behind it were not.
+    /// It was lost, and later bytes were not.
     Hole,
-    /// It makes the peer acknowledge what it has (RFC 8985, section 7). Windows of ours do not count.
+    /// It makes the peer acknowledge what it has (RFC 8985, section 7). Our own windows do not bound it.
     TailProbe,
 }
 
 impl Span {
-    /// The next of the stream.
+    /// The next part of the stream.
     pub fn next(from: u64, to: u64, room: u64) -> Span {
         Span { from, to, room, cause: Cause::Next }
     }
 }
 
-/// A way to recover from losses. Each function works on one connection, and has a bound.
+/// A method of loss recovery. Each function works on one connection, in bounded time.
 pub trait Recovery: Copy + Debug + Send + 'static {
-    /// Most intervals that a receiver keeps out of order, at most [`INTERVALS_MAX`].
+    /// Most out-of-order intervals that a receiver keeps, at most [`INTERVALS_MAX`].
     const INTERVALS: usize;
     /// Whether handshakes offer selective acknowledgements.
     const IS_SELECTIVE: bool;
 
-    /// Takes what a valid acknowledgement says, after its position was taken. Returns whether a loss was noticed: once for all that
-    /// was sent by then.
+    /// Processes a valid acknowledgement, after its position was taken. Returns whether a loss was noticed: once for all data sent by
+    /// then.
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool;
 
-    /// Time has passed. Returns as [`Recovery::on_acknowledgement`].
+    /// Looks for losses after time has passed. Returns as [`Recovery::on_acknowledgement`] does.
     fn look(flow: &mut Protocol, now: Nanos) -> bool;
 
-    /// What is sent next, if windows admit it.
+    /// The part to send next, if the windows admit it.
     fn next(flow: &Protocol) -> Option<Span>;
 
     /// A segment was sent, up to a position behind its last byte and its FIN.
@@ -96,11 +96,11 @@ pub trait Recovery: Copy + Debug + Send + 'static {
     /// When to [`Recovery::look`].
     fn overdue_at(flow: &Protocol) -> Option<Nanos>;
 
-    /// Whether the loss of all that was sent last would go unnoticed until a timeout, and a probe would tell.
+    /// Whether a probe is useful: without it, the loss of the last bytes sent would go unnoticed until a timeout.
     fn wants_tail_probe(flow: &Protocol) -> bool;
 }
 
-/// One interval; after a loss all that is not acknowledged is sent again.
+/// One interval; after a loss all unacknowledged bytes are sent again.
 #[derive(Clone, Copy, Debug)]
 pub struct GoBackN;
 
@@ -160,7 +160,7 @@ impl Recovery for Sack {
             advance(flow, now);
         }
         let Blocks { is_news, repeated } = take_blocks(flow, heard.summary);
-        // RFC 6675, 2: a duplicate tells of something that came.
+        // RFC 6675, 2: a duplicate reports newly arrived bytes.
         if is_news && heard.newly == 0 {
             flow.duplicates = flow.duplicates.saturating_add(1);
         }
@@ -239,7 +239,7 @@ impl Recovery for Sack {
                     Some(TailProbe::Sent { end: flow.highest, is_again: sent.is_again });
             }
         }
-        // Karn's rule: of what was sent twice nothing is learnt.
+        // Karn's rule: bytes sent twice measure nothing.
         if sent.is_again {
             flow.selective.timed = None;
         } else if flow.selective.timed.is_none() {
@@ -271,24 +271,24 @@ impl Recovery for Sack {
     }
 }
 
-/// Begins anew, after a timeout: the peer may have thrown away what it told of (RFC 2018, section 8).
+/// Clears the state after a timeout: the peer may have discarded bytes that it had SACKed (RFC 2018, section 8).
 pub fn forget(flow: &mut Protocol) {
     let Selective { reordering, round_trip_min, .. } = flow.selective;
     let at = flow.acknowledged;
     flow.selective = Selective { reordering, round_trip_min, ..Selective::new(at) };
 }
 
-/// NewReno (RFC 6582), for a peer without selective acknowledgements: a duplicate tells that a segment has arrived, but not which.
+/// NewReno (RFC 6582), for a peer without selective acknowledgements: a duplicate says that a segment has arrived, but not which one.
 fn count_duplicates(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
     let mss = u64::from(flow.mss);
     if heard.newly > 0 {
-        // All but the segment that was sent again had been told of by duplicates.
+        // Duplicates had reported all but the segment that was sent again.
         let told = heard.newly.saturating_sub(mss) / mss;
         let left = u64::from(flow.duplicates).saturating_sub(told);
         flow.duplicates = if flow.selective.is_recovering { left as u8 } else { 0 };
         advance(flow, now);
         if flow.selective.is_recovering {
-            // It acknowledges a part: what it expects is lost, too.
+            // A partial acknowledgement: the segment that it expects is lost, too.
             flow.selective.lost = (flow.acknowledged + mss).min(flow.highest);
         } else {
             flow.duplicates = 0;
@@ -316,7 +316,7 @@ fn begin(flow: &mut Protocol) {
     flow.selective.reduction = Reduction::new(has, flow.highest, in_flight, flow.mss);
 }
 
-/// Counts what has arrived, and what that lets go.
+/// Updates the reduction with the bytes that have arrived.
 fn reduce(flow: &mut Protocol) {
     if flow.selective.is_recovering {
         let (has, in_flight) = (delivered(flow), in_flight(flow));
@@ -331,7 +331,7 @@ fn advance(flow: &mut Protocol, now: Nanos) {
     let is_after_timeout = selective.lost < flow.recover && !selective.is_recovering;
     let overtaken = selective.board.ranges().last().map_or(0, |range| range.start);
     let (from, to) = (selective.resend.max(selective.lost), flow.acknowledged.min(overtaken));
-    // What others had overtaken came by itself.
+    // Overtaken bytes arrived without a retransmission.
     if !is_after_timeout && selective.board.missing(from, to) > 0 {
         selective.reordering = selective.reordering.max(1);
     }
@@ -352,15 +352,15 @@ fn advance(flow: &mut Protocol, now: Nanos) {
     }
 }
 
-/// What blocks told.
+/// Result of the SACK blocks of an acknowledgement.
 struct Blocks {
-    /// The peer has something that it was not known to have.
+    /// The peer has bytes that it was not known to have.
     is_news: bool,
-    /// Bytes that came twice were these (RFC 2883), the last ones if there are more.
+    /// Bytes that arrived twice (RFC 2883); the last ones if there are more.
     repeated: Option<Interval>,
 }
 
-/// Takes the blocks that a peer can honestly have sent: of what was sent, and behind the byte that it expects.
+/// Takes the blocks that an honest peer can have sent: within the bytes sent, and behind the byte that it expects.
 fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
     let near = (flow.acknowledged, summary.ack);
     let mut blocks = Blocks { is_news: false, repeated: None };
@@ -372,7 +372,7 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
         };
         if end <= flow.acknowledged {
             blocks.repeated = Some(Interval { start, end });
-            // It came twice, so that it had only been late (RFC 8985, 6.2), unless we probed with it.
+            // The bytes arrived twice, so they had only been late (RFC 8985, 6.2), unless they were our probe.
             let is_probe = |probe| matches!(probe, TailProbe::Sent { end: at, .. } if at == end);
             if !flow.selective.probe.is_some_and(is_probe) {
                 flow.selective.reordering = (flow.selective.reordering + 1).min(REORDERING_MAX);
@@ -384,7 +384,7 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
     blocks
 }
 
-/// Whether a probe that sent old bytes repaired a loss, which nothing else would tell of (RFC 8985, 7.4).
+/// Whether a probe with old bytes repaired a loss, of which there is no other sign (RFC 8985, 7.4).
 fn judge_probe(flow: &mut Protocol, heard: &Heard<'_>, repeated: Option<Interval>) -> bool {
     let Some(TailProbe::Sent { end, is_again }) = flow.selective.probe else { return false };
     if flow.acknowledged < end {
@@ -404,7 +404,7 @@ fn judge_probe(flow: &mut Protocol, heard: &Heard<'_>, repeated: Option<Interval
     is_repair
 }
 
-/// What a probe sends: the next segment if the peer admits one, else the last one again. Windows of ours do not hold it back.
+/// The bytes of a probe: the next segment if the peer admits one, else the last one again. Our own windows do not hold it back.
 fn probe(flow: &Protocol) -> Option<Span> {
     let mss = u64::from(flow.mss);
     let next = flow.end().min(flow.next + mss);
@@ -417,12 +417,12 @@ fn probe(flow: &Protocol) -> Option<Span> {
     (from < to).then_some(Span { from, to, room: mss + 1, cause: Cause::TailProbe })
 }
 
-/// Remembers when data overtakes what was sent again.
+/// Remembers when later data overtakes retransmissions.
 fn watch_holes(flow: &mut Protocol, now: Nanos) {
     let Protocol { selective, acknowledged, highest, .. } = flow;
     let Some(mark) = &mut selective.mark else { return };
     if selective.board.missing(*acknowledged, mark.end) == 0 {
-        // What was sent again since then waits for what is sent from here on.
+        // Retransmissions since then are compared with data sent from here on.
         let end = selective.swept;
         let has_more = selective.board.missing(*acknowledged, end) > 0;
         selective.mark = has_more.then_some(Mark { end, highest: *highest, passed_at: None });
@@ -431,7 +431,7 @@ fn watch_holes(flow: &mut Protocol, now: Nanos) {
     }
 }
 
-/// What was sent again is lost once more: data that was sent later has come.
+/// Finds lost retransmissions: data that was sent later has arrived. Returns whether there is one.
 fn find_lost_again(flow: &mut Protocol, now: Nanos) -> bool {
     let Some(Mark { end, highest, passed_at }) = flow.selective.mark else { return false };
     let Selective { board, reordering, .. } = &flow.selective;
@@ -467,7 +467,7 @@ fn reordering_window(flow: &Protocol) -> Option<Nanos> {
     round_trip_min.map(|least| Nanos(least.0 / 4 * u64::from(reordering.max(1))))
 }
 
-/// All before this that the peer does not have is lost.
+/// A position: all bytes before it that the peer does not have are lost.
 fn find_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
     let Selective { board, suspect, suspected_at, reordering, .. } = &flow.selective;
     let first = board.ranges().first()?.start;
@@ -482,14 +482,14 @@ fn find_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
     [by_time, by_count, board.lost(flow.mss)].into_iter().flatten().max()
 }
 
-/// How much the peer is known to have.
+/// Bytes that the peer is known to have.
 fn delivered(flow: &Protocol) -> u64 {
     flow.acknowledged + flow.selective.board.bytes() + told_by_duplicates(flow)
 }
 
-/// Bytes of which a peer without selective acknowledgements has told (RFC 6582: the window is inflated by as many).
+/// Bytes that a peer without selective acknowledgements has reported by duplicates (RFC 6582: the window is inflated by as many).
 fn told_by_duplicates(flow: &Protocol) -> u64 {
-    // After a timeout they answer what came twice.
+    // After a timeout, duplicates answer bytes that arrived twice.
     let is_after_timeout = flow.acknowledged < flow.recover && !flow.selective.is_recovering;
     if flow.is_selective || is_after_timeout {
         0
@@ -498,7 +498,7 @@ fn told_by_duplicates(flow: &Protocol) -> u64 {
     }
 }
 
-/// RFC 6675's pipe: what is sent, and neither had by the peer nor lost, and what is sent again.
+/// RFC 6675's pipe: bytes that are sent, and that the peer does not have and are not lost, and retransmitted bytes.
 fn in_flight(flow: &Protocol) -> u64 {
     let Selective { board, lost, resend, again, swept, .. } = &flow.selective;
     let sent = board.missing(flow.acknowledged, *resend)
