@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use wave_readiness::{Bits, Epoll, Event, EventData, EventFlags, Polled, Source, Target};
 
@@ -203,9 +204,12 @@ impl World {
     /// Prepares one of the program's sets for sockets of ours.
     fn watch(&mut self, set: c_int) -> Result<Arc<Epoll>, Errno> {
         let kernel = fcntl_dupfd_cloexec(sys::fd(set), 0)?;
-        // EINVAL is the answer of an epoll, which cannot wait for itself: this tells it from other files.
-        epoll::delete(&kernel, &kernel)
-            .map_or_else(|error| if error == Errno::INVAL { Ok(()) } else { Err(error) }, Ok)?;
+        // A file that it does not watch: an epoll answers ENOENT, and anything else EINVAL.
+        let other = eventfd(0, EventfdFlags::CLOEXEC)?;
+        match epoll::delete(&kernel, &other) {
+            Err(Errno::NOENT) => {}
+            answer => return Err(answer.err().unwrap_or(Errno::INVAL)),
+        }
         self.hide(kernel.as_raw_fd());
         let epoll = Arc::new(Epoll::with_interests(kernel));
         self.add_set(set, Arc::clone(&epoll));

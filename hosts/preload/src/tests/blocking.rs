@@ -318,6 +318,23 @@ fn a_set_hears_of_room_level_and_edge_triggered() {
 }
 
 #[test]
+fn what_is_no_set_watches_nothing() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let fd = connect(&client, 0);
+    let there = accept(&server, listener);
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let event = Event { flags: EventFlags::IN, data: EventData::new_u64(1) };
+    let add = libc::EPOLL_CTL_ADD;
+    let added = client.epoll_control(reader.as_raw_fd(), add, fd, Some(event));
+    // The kernel answers with EINVAL.
+    assert!(!matches!(added, Verdict::Ours(Ok(_))), "{added:?}");
+    close(&client, &[fd]);
+    close(&server, &[there, listener]);
+}
+
+#[test]
 fn a_set_has_sockets_of_both_and_those_that_were_there_before() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
