@@ -36,9 +36,10 @@ fn in_a_network(test: impl FnOnce() + Send + 'static) {
     if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
         return wave_skip::skip(format!("/dev/net/tun: {error}"));
     }
-    // What it starts is in that network, too.
-    let thread = thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET).map(|()| test()));
-    match thread.join() {
+    // What it starts is in that network, too. It has the test's name, under which it says what is left out.
+    let named = thread::Builder::new().name(thread::current().name().unwrap_or("-").to_owned());
+    let thread = named.spawn(|| unshare(CloneFlags::CLONE_NEWNET).map(|()| test()));
+    match thread.unwrap().join() {
         Ok(Ok(())) => {}
         Ok(Err(error)) => wave_skip::skip(format!("a network of the test's own: {error}")),
         Err(panic) => std::panic::resume_unwind(panic),
@@ -705,9 +706,9 @@ fn have_ecn(up: &Up, count: usize) -> Vec<bool> {
     }
 }
 
-/// RFC 3168 and RFC 8257 with Linux: either side asks, data may be marked, and marks are echoed.
+/// RFC 3168 and RFC 8257 with Linux: either side asks, and data may be marked.
 #[test]
-fn dctcp_agrees_on_ecn_with_linux_in_both_directions_and_marks_are_echoed() {
+fn dctcp_agrees_on_ecn_with_linux_in_both_directions() {
     in_a_network(|| {
         std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap();
         let up = Up::with("--congestion dctcp");
@@ -728,7 +729,16 @@ fn dctcp_agrees_on_ecn_with_linux_in_both_directions_and_marks_are_echoed() {
         toe.flush();
         answering.read_exact(&mut [0; 4]).unwrap();
         assert_eq!(have_ecn(&up, 2), [true, true], "we ask");
+    });
+}
 
+#[test]
+fn marks_on_what_linux_sends_are_echoed() {
+    in_a_network(|| {
+        std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap();
+        let up = Up::with("--congestion dctcp");
+        let _echo = up.serve("echo");
+        let mut stream = connect(7);
         // Linux's end marks a tenth of what it sends.
         let netem = "qdisc add dev wavetoe0 root netem loss 10% ecn".split(' ');
         match Command::new("tc").args(netem).output() {

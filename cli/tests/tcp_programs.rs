@@ -33,15 +33,16 @@ fn in_a_network(test: impl FnOnce() + Send + 'static) {
         return skip("ip(8) is not installed: apt-get install iproute2");
     }
     library();
-    // What it starts is in that network, too.
-    let thread = thread::spawn(|| {
+    // What it starts is in that network, too. It has the test's name, under which it says what is left out.
+    let named = thread::Builder::new().name(thread::current().name().unwrap_or("-").to_owned());
+    let thread = named.spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).map(|()| {
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
             assert!(up.success());
             test();
         })
     });
-    match thread.join() {
+    match thread.unwrap().join() {
         Ok(Ok(())) => {}
         Ok(Err(error)) => skip(format!("a network of the test's own: {error}")),
         Err(panic) => std::panic::resume_unwind(panic),
