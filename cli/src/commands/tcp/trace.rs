@@ -54,7 +54,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "POINT", value_parser = point)]
     point: Vec<Point>,
     /// Number of records after which the trace ends [default: until Ctrl-C].
-    #[arg(long, value_name = "RECORDS")]
+    #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Print each record as a JSON object on a line.
     #[arg(long)]
