@@ -62,7 +62,7 @@ pub struct Counters {
     pub fast_retransmits: u64,
     /// Those of them that selective acknowledgements told of (TCPSackRecovery).
     pub sack_recoveries: u64,
-    /// Those of them that noticed the loss of what had been sent again (TCPLostRetransmit).
+    /// Losses of retransmissions, each of them counted as a fast retransmit, too (TCPLostRetransmit).
     pub lost_retransmits: u64,
     /// Probes of a tail that may be lost (TCPLossProbes).
     pub tail_probes: u64,

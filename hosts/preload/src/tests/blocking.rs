@@ -318,7 +318,7 @@ fn a_set_hears_of_room_level_and_edge_triggered() {
 }
 
 #[test]
-fn what_is_no_set_watches_nothing() {
+fn a_pipe_is_not_taken_for_an_epoll() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);

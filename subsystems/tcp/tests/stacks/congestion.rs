@@ -1,16 +1,13 @@
 //! DCTCP and ECN between two stacks over a network that marks: what they agree on, how long the queue at the bottleneck is, and how
 //! a connection with a rate shares it.
 
-use std::net::SocketAddr;
-
-use crate::machine::{Machine, run};
+use crate::machine::{Machine, join, run};
 use wave_core::clock::Nanos;
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::datapath::{Datapath, Echo};
 use wave_tcp::stages::recover::Sack;
 use wave_wires::{Adversity, Memory};
 
-const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 const MINUTE: Nanos = Nanos::from_millis(60_000);
 const RING: u32 = 1 << 18;
 /// Bytes of a packet.
@@ -30,14 +27,7 @@ fn connected(
     for (machine, algorithm) in both.iter_mut().zip(algorithms) {
         machine.stack.set_congestion(algorithm);
     }
-    let mut now = Nanos(0);
-    both[1].listen(now, 80, 1);
-    let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| {
-        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
-    });
-    let peer = both[1].accepted.pop_front().unwrap();
-    (both, now, socket, peer)
+    join(both)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::machine::{CONTEXT, Machine, RING, run};
+use crate::machine::{CONTEXT, Machine, RING, join, run};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
@@ -31,15 +31,8 @@ pub fn states(machine: &Machine) -> Vec<State> {
 
 /// A connection of two machines, and both names of it.
 fn connected() -> ([Machine; 2], Nanos, u32, u32) {
-    let mut both = machines(&calm());
-    let mut now = Nanos(0);
-    both[1].listen(now, 80, 1);
-    let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| {
-        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
-    });
-    let peer = both[1].accepted.pop_front().unwrap();
-    (both, now, socket, peer)
+    let both = machines(&calm());
+    join(both)
 }
 
 #[test]

@@ -311,3 +311,15 @@ pub fn run<R: Recovery>(
     }
     panic!("nothing came of it in {most:?}");
 }
+
+/// The first machine connects to port 80 of the second. Returns them, the time, and both names of the connection.
+pub fn join<R: Recovery>(mut both: [Machine<R>; 2]) -> ([Machine<R>; 2], Nanos, u32, u32) {
+    let mut now = Nanos(0);
+    both[1].listen(now, 80, 1);
+    let socket = both[0].connect(now, SocketAddr::from(([10, 0, 0, 2], 80)));
+    run(&mut both, &mut now, Nanos::from_millis(60_000), |both, _| {
+        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
+    });
+    let peer = both[1].accepted.pop_front().unwrap();
+    (both, now, socket, peer)
+}

@@ -1,31 +1,21 @@
 //! Both recoveries of two stacks over a wire that loses: what they agree on, what congestion control makes of a loss, and how many
 //! bytes arrive in a virtual second.
 
-use std::net::SocketAddr;
-
-use crate::machine::{Machine, run};
+use crate::machine::{Machine, join, run};
 use wave_core::clock::Nanos;
 use wave_tcp::control::Shown;
 use wave_tcp::datapath::Datapath;
 use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 use wave_wires::{Adversity, Memory};
 
-const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 const MINUTE: Nanos = Nanos::from_millis(60_000);
 const RING: u32 = 1 << 18;
 
 /// Two machines with a connection, and both names of it.
 fn connected<R: Recovery>(adversity: &Adversity) -> ([Machine<R>; 2], Nanos, u32, u32) {
     let (one, other) = Memory::pair(adversity);
-    let mut both = [Machine::with_rings(1, one, RING), Machine::with_rings(2, other, RING)];
-    let mut now = Nanos(0);
-    both[1].listen(now, 80, 1);
-    let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| {
-        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
-    });
-    let peer = both[1].accepted.pop_front().unwrap();
-    (both, now, socket, peer)
+    let both = [Machine::with_rings(1, one, RING), Machine::with_rings(2, other, RING)];
+    join(both)
 }
 
 /// Writes and reads for so long. Returns the bytes that arrived.
