@@ -101,7 +101,8 @@ impl Areas {
         self.pages.as_ref().err().map(String::as_str)
     }
 
-    /// What a process has mapped now.
+    /// What a process has mapped now. `Unreadable` at the instant at which a thread that is not the first of its process
+    /// executes a program: the first has ended then, and the kernel shows the memory through it.
     pub fn map(&self, process: &Process) -> Result<Map, TargetError> {
         let pid = process.pid();
         let map = match &self.pages {
@@ -158,7 +159,7 @@ fn by_iterator(pages: &mut Pages, process: &Process) -> Result<Map, String> {
             .filter_map(|bytes| Mapped::read_from_bytes(bytes).ok());
         let mut map = Map::default();
         let mut spaces = records.clone().map(|mapped| mapped.space);
-        map.space = spaces.next().ok_or("it has nothing mapped any more")?;
+        map.space = spaces.next().ok_or("it has nothing mapped at this instant")?;
         if spaces.all(|space| space == map.space) {
             for Mapped { start, end, flags, has_file, has_operations, .. } in records {
                 let kind = kind(flags, has_file != 0, has_operations != 0);

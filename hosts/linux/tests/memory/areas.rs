@@ -57,8 +57,7 @@ fn another_program_has_another_address_space() {
         let Some(process) = target.open() else { return };
         let before = areas.map(&process).unwrap();
         assert_eq!(areas.map(&process).unwrap().space, before.space);
-        target.tell("exec");
-        wait_for("another program", || areas.map(&process).unwrap().space != before.space);
+        target.execute_another(&areas, &process, before.space);
         target.child.kill().unwrap();
         target.child.wait().unwrap();
         let error = areas.map(&process).unwrap_err();

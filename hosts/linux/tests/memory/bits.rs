@@ -216,10 +216,9 @@ fn another_program_and_the_end_are_noticed() {
         let space = areas.map(&process).unwrap().space;
         assert!(!is_changed(&mut bits, &process, space, start));
         assert!(is_changed(&mut bits, &process, space + 1, start));
-        target.tell("exec");
-        wait_for("another program", || areas.map(&process).unwrap().space != space);
-        assert!(is_changed(&mut bits, &process, space, start));
-        let space = areas.map(&process).unwrap().space;
+        let before = space;
+        let space = target.execute_another(&areas, &process, before);
+        assert!(is_changed(&mut bits, &process, before, start));
         assert!(!is_changed(&mut bits, &process, space, start));
         target.child.kill().unwrap();
         wait_for("its end", || !process.is_alive());

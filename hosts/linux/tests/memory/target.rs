@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use wave_linux::memory::{Process, TargetError};
+use wave_linux::memory::{Areas, Process, TargetError};
 use wave_linux::sched::cpus;
 
 const ROLE: &str = "WAVE_TEST_MEMORY_TARGET";
@@ -115,6 +115,21 @@ impl Target {
 
     pub fn unmap(&mut self, at: u64, bytes: u64) {
         assert_eq!(self.ask(&format!("unmap {at} {bytes}")), "done");
+    }
+
+    /// Executes another program; returns its address space, which is not `before`.
+    pub fn execute_another(&mut self, areas: &Areas, process: &Process, before: u64) -> u64 {
+        self.tell("exec");
+        let mut space = before;
+        wait_for("another program", || {
+            match areas.map(process) {
+                // A thread of the test harness executes, and the first thread of the process ends before it.
+                Err(TargetError::Unreadable { .. }) => (),
+                map => space = map.unwrap().space,
+            }
+            space != before
+        });
+        space
     }
 }
 
