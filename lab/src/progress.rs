@@ -41,7 +41,7 @@ impl Progress {
         Self::showing(steps, Shown::Bar(bar))
     }
 
-    /// Progress of a run whose number of steps is not known.
+    /// Progress of a run with an unknown number of steps.
     pub fn open_ended(quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Self::new(0, quiet);
@@ -88,7 +88,7 @@ impl Progress {
         }
     }
 
-    /// Counts a step as done.
+    /// Counts one step as done, and redraws the line when it is time to.
     pub fn end(&self) {
         self.ended.fetch_add(1, Ordering::Relaxed);
         if let Shown::Bar(bar) = &self.shown {
