@@ -291,7 +291,7 @@ impl Database {
         &self.version
     }
 
-    /// Where the database lies.
+    /// Directory of the database.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }

@@ -126,7 +126,7 @@ pub enum HostEvent {
     },
     /// A core has adopted the current agent's window, or none.
     Adopted {
-        /// The core that was rung.
+        /// The core that adopted it.
         core: u16,
     },
     /// An agent has taken over.
