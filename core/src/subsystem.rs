@@ -113,7 +113,7 @@ pub struct ShownMessage {
     pub shown: Shown,
     /// Whether its subject waits for a decision from now on; `None` where nothing waits.
     pub waits: Option<bool>,
-    /// The core whose run is to end, and whether a kick forces it.
+    /// The core whose run it ends, and whether the run was preempted.
     pub ends_run: Option<EndedRun>,
 }
 

@@ -90,7 +90,7 @@ impl Queues {
         self.len -= 1;
     }
 
-    /// Removes every id, in time linear in their number.
+    /// Removes every id, in time linear in the numbers of ids and queues.
     pub fn clear(&mut self) {
         self.nodes.fill(ALONE);
         self.ends.fill(EMPTY);
@@ -173,7 +173,7 @@ impl Heap {
         }
     }
 
-    /// Removes every id, in time linear in their number.
+    /// Removes every id, in time linear in the number of ids that may wait.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.at.fill(NONE);

@@ -38,7 +38,7 @@ const SPACE: u32 = 1;
 /// How often the host tells its guard how much is resident.
 const FIGURES: Nanos = Nanos::from_millis(500);
 
-/// Setup of a run: machine, link, policy and pattern.
+/// Setup of a run: link, costs, policy and pattern.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Host and agent agree on it: strips, queues and extents.

@@ -7,7 +7,7 @@ use crate::wire::{WINDOW_BYTES, WINDOW_MESSAGES};
 pub struct Load {
     /// Bytes of all of them together.
     pub bytes: u32,
-    /// Number of messages that may be sent.
+    /// Number of messages, empty ones included.
     pub messages: u32,
 }
 

@@ -328,7 +328,7 @@ impl History {
         }
     }
 
-    /// Ends the current run. A run without any observed CPU time is dropped.
+    /// Ends the current run. A run with neither CPU time nor an observed wait for a CPU is dropped.
     fn close(&mut self, life: usize, now: u64, end: End) {
         let life = &mut self.lives[life];
         if let Some(run) = life.open.take()

@@ -11,10 +11,10 @@ use wave_core::clock::Nanos;
 const ALL: u32 = 1 << 16;
 /// The newest period's weight in the average is one over this.
 const PARTS: u32 = 8;
-/// One in this many idle periods is measured, for any share.
+/// The worker looks for work in one of this many idle periods, for any share.
 const PROBE: u32 = 16;
 
-/// Idle periods of one worker, of which a sample is measured.
+/// The idle periods of one worker: whether it looks for work in them before it sleeps.
 #[derive(Debug)]
 pub(super) struct Idle {
     /// Longest time to look for work before sleeping.

@@ -13,7 +13,7 @@ pub enum Event {
     Service(Service),
     /// The metadata that precedes the replies.
     Headers {
-        /// The call that the message belongs to.
+        /// The call that the metadata belongs to.
         call: Subject,
         /// Metadata, encoded and checked.
         metadata: Bytes,
@@ -47,11 +47,11 @@ pub enum Event {
     },
     /// The host took messages.
     Taken {
-        /// The call that may send more.
+        /// The call whose messages were taken.
         call: Subject,
         /// Number of bytes in the messages.
         bytes: u32,
-        /// Number of messages granted.
+        /// Number of messages taken.
         messages: u32,
     },
 }

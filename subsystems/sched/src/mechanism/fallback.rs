@@ -13,7 +13,7 @@ use crate::wire::Event;
 /// The side that decides which thread a core runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// An agent decides; the host's queue is not used.
+    /// An agent decides which thread runs.
     Agent,
     /// The host itself: first in, first out.
     Fallback,
