@@ -140,6 +140,11 @@ struct Kind {
 const KINDS: &[Kind] =
     &[requests::KIND, memory::KIND, rpc::KIND, udp::KIND, udp_preemption::KIND, bakeoff::KIND];
 
+/// Every value of `kind`.
+pub(crate) fn kinds() -> Vec<&'static str> {
+    KINDS.iter().flat_map(|kind| kind.names).copied().collect()
+}
+
 /// Reads the experiment in `path`. With `agent`, that program is started for every agent.
 ///
 /// # Errors
@@ -149,8 +154,7 @@ pub fn load(path: &Path, agent: Option<&Path>) -> Result<Box<dyn Experiment>, Fa
     let text = std::fs::read_to_string(path);
     let text =
         text.map_err(|source| wrong(ScenarioError::Read { file: path.to_path_buf(), source }))?;
-    let names: Vec<&str> = KINDS.iter().flat_map(|kind| kind.names).copied().collect();
-    let name = kind_of(path, &text, &names).map_err(wrong)?;
+    let name = kind_of(path, &text, &kinds()).map_err(wrong)?;
     let is_it = |kind: &&Kind| name.as_deref().is_some_and(|name| kind.names.contains(&name));
     let kind = KINDS.iter().find(is_it).unwrap_or(&KINDS[0]);
     (kind.read)(&Source { path, text: &text, agent })
@@ -206,6 +210,20 @@ mod tests {
                 "{refused}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_without_a_kind_is_refused_with_all_kinds() {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        let refusal = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            load(file.path(), None).err().expect("no kind").to_string()
+        };
+        let at = format!("{}:1: ", file.path().display());
+        let refused = refusal("name = \"x\"\n[run]\n");
+        assert!(refused.starts_with(&format!("{at}`kind` is missing, expected one of `load`, ")));
+        assert!(kinds().iter().all(|kind| refused.contains(&format!("`{kind}`"))), "{refused}");
+        assert!(refusal("[[enclave]]\nname = \"a\"\n").ends_with("wave run --host linux FILE"));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use toml::de::{DeTable, DeValue};
+
 /// Why a scenario was refused; the author of the file is to blame for each.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
@@ -33,6 +35,27 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
+/// The line, from 1, of the value at a path such as `program[1].memory`; of the last part of it that is there.
+pub(crate) fn line_at(text: &str, path: &str) -> usize {
+    let Ok(table) = DeTable::parse(text) else { return 1 };
+    let root = DeValue::Table(table.into_inner());
+    let (mut at, mut value) = (0, &root);
+    for step in path.split(['.', '[']) {
+        let next = match (value, step.strip_suffix(']')) {
+            (DeValue::Table(table), None) => {
+                table.iter().find(|(key, _)| key.get_ref() == step).map(|(_, next)| next)
+            }
+            (DeValue::Array(list), Some(index)) => {
+                index.parse().ok().and_then(|index: usize| list.get(index))
+            }
+            _ => None,
+        };
+        let Some(next) = next else { break };
+        (at, value) = (next.span().start, next.get_ref());
+    }
+    line_of(text, at)
+}
+
 impl ScenarioError {
     /// What is wrong, without where.
     pub(super) fn message(&self) -> String {
@@ -46,7 +69,21 @@ impl ScenarioError {
         Self::Form { file: path.to_path_buf(), line, message }
     }
 
-    pub(super) fn meaning(path: &Path, line: usize, message: String) -> Self {
+    pub(crate) fn meaning(path: &Path, line: usize, message: String) -> Self {
         Self::Meaning { file: path.to_path_buf(), line, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line_at;
+
+    #[test]
+    fn a_path_is_found_in_its_file() {
+        let text = "a = 1\n[[b]]\nc = [1,\n 2]\n[[b]]\nc = 2\nd = { e = 3 }\n";
+        let of = |path| line_at(text, path);
+        assert_eq!(["a", "b[0].c[1]", "b[1].c", "b[1].d.e"].map(of), [1, 4, 6, 7]);
+        // What is not there is at its table.
+        assert_eq!(["z", "b[1].z", "b[7]"].map(of), [1, 5, 2]);
     }
 }
