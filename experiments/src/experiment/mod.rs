@@ -18,6 +18,7 @@ use wave_lab::Failure;
 
 use crate::run::Journal;
 use crate::run::machine::hash;
+use crate::scenario::error::check_files;
 use crate::scenario::{ScenarioError, kind_of};
 
 /// What enforces decisions in an experiment.
@@ -157,7 +158,9 @@ pub fn load(path: &Path, agent: Option<&Path>) -> Result<Box<dyn Experiment>, Fa
     let name = kind_of(path, &text, &kinds()).map_err(wrong)?;
     let is_it = |kind: &&Kind| name.as_deref().is_some_and(|name| kind.names.contains(&name));
     let kind = KINDS.iter().find(is_it).unwrap_or(&KINDS[0]);
-    (kind.read)(&Source { path, text: &text, agent })
+    let experiment = (kind.read)(&Source { path, text: &text, agent })?;
+    check_files(path, &text).map_err(wrong)?;
+    Ok(experiment)
 }
 
 /// Hash of what an experiment says and of the content of these files.
@@ -210,6 +213,19 @@ mod tests {
                 "{refused}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_of_costs_that_is_not_there_is_named_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("x.toml");
+        let text = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1]\n[host]\nlink = \"model:mine.toml\"\n";
+        std::fs::write(&file, text).unwrap();
+        let refused = load(&file, None).err().expect("no such file").to_string();
+        let mine = folder.path().join("mine.toml");
+        let expected =
+            format!("{}:6: `link`: {}: cannot be read: ", file.display(), mine.display());
+        assert!(refused.starts_with(&expected), "{refused}");
     }
 
     #[test]

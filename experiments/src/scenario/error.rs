@@ -56,6 +56,40 @@ pub(crate) fn line_at(text: &str, path: &str) -> usize {
     line_of(text, at)
 }
 
+/// Refuses a scenario that names a file of costs which cannot be read, with the line that names it.
+pub(crate) fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> {
+    let folder = path.parent().unwrap_or(path);
+    let Ok(table) = DeTable::parse(text) else { return Ok(()) };
+    let mut left = vec![DeValue::Table(table.into_inner())];
+    while let Some(value) = left.pop() {
+        match value {
+            DeValue::Array(items) => left.extend(items.into_iter().map(|item| item.into_inner())),
+            DeValue::Table(fields) => {
+                for (key, value) in fields {
+                    let span = value.span();
+                    let field = key.get_ref().to_string();
+                    let value = value.into_inner();
+                    let named = value.as_str().filter(|name| name.ends_with(".toml"));
+                    if let Some(name) = named
+                        && ["link", "machine"].contains(&field.as_str())
+                    {
+                        let file = folder.join(name.strip_prefix("model:").unwrap_or(name));
+                        if let Err(error) = std::fs::File::open(&file) {
+                            let file = file.display();
+                            let message = format!("`{field}`: {file}: cannot be read: {error}");
+                            let line = line_of(text, span.start);
+                            return Err(ScenarioError::meaning(path, line, message));
+                        }
+                    }
+                    left.push(value);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 impl ScenarioError {
     /// What is wrong, without where.
     pub(super) fn message(&self) -> String {

@@ -6,6 +6,12 @@ pub(super) const REQUEST_EXAMPLES: &[&str] = &[
     r#"name = "my-load"
 kind = "load"
 
+[workload]
+classes = [
+    { name = "GET", weight = 99.5 },
+    { name = "RANGE", weight = 0.5, service_us = 1_000, operation = "range" },
+]
+
 [run]
 seconds = 1.5
 loads_per_second = [5_000, 10_000, 20_000]
