@@ -1,20 +1,7 @@
-mod hello {
-    include!(concat!(env!("OUT_DIR"), "/hello.rs"));
-}
-use hello::{Greeter, HelloReply, HelloRequest, greeter_methods};
-use wave_user::rpc::{Call, Options, Server, Status};
+//! The greeter of the guide (docs/guide/rpc.md): its program is `greeter.rs`, as the guide has it.
+#![forbid(unsafe_code)]
 
-struct Service;
+include!("greeter.rs");
 
-impl Greeter for Service {
-    fn say_hello(&self, _: &mut Call<'_>, request: HelloRequest) -> Result<HelloReply, Status> {
-        Ok(HelloReply { message: format!("Hello, {}", request.name) })
-    }
-}
-
-fn main() -> Result<(), wave_user::rpc::ServeError> {
-    let options = Options::new("/tmp/hello.sock").workers(2);
-    let server = Server::start(options, greeter_methods(Service))?;
-    server.wait();
-    Ok(())
-}
+#[cfg(test)]
+mod tests;

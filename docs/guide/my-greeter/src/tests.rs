@@ -5,22 +5,14 @@ use std::path::Path;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-/// The program as it stands.
-#[allow(dead_code, reason = "its `main` serves without end")]
-mod program {
-    include!("../src/main.rs");
-
-    pub fn methods() -> wave_user::rpc::Methods {
-        greeter_methods(Service)
-    }
-}
+use super::*;
 
 #[test]
 fn the_guide_has_each_file_as_it_stands() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let guide = std::fs::read_to_string(folder.join("../rpc.md")).unwrap();
     for (file, language) in
-        [("build.rs", "rust"), ("proto/greeter.proto", "proto"), ("src/main.rs", "rust")]
+        [("build.rs", "rust"), ("proto/greeter.proto", "proto"), ("src/greeter.rs", "rust")]
     {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
         let block = format!("```{language}\n{text}```");
@@ -31,11 +23,11 @@ fn the_guide_has_each_file_as_it_stands() {
 /// Found by a new user: the agent listed the service, and grpcurl could not call it.
 #[test]
 fn generated_methods_have_their_descriptors() {
-    let methods = program::methods();
+    let methods = greeter_methods(Service);
     let set = FileDescriptorSet::decode(&methods.service().descriptors[..]).unwrap();
     let file = set.file.iter().find(|file| file.package() == "hello").expect("the service's file");
     assert_eq!((file.service[0].name(), file.message_type.len()), ("Greeter", 2));
     // Services that were compiled together have their descriptors once.
-    let both = program::methods().and(program::methods());
+    let both = greeter_methods(Service).and(greeter_methods(Service));
     assert_eq!(both.service().descriptors, methods.service().descriptors);
 }
