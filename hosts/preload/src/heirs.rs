@@ -107,7 +107,7 @@ impl World {
                 if !std::mem::replace(&mut description.is_lost, true) {
                     description.error = Some(Errno::CONNRESET);
                     say(
-                        "this process was forked, and a connection of its parent's is not to be had: it is over, or was used much",
+                        "this process was forked and cannot take a connection over: it is over, in use in its parent, or has carried much",
                     );
                 }
             }

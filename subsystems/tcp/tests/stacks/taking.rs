@@ -1,5 +1,7 @@
 //! Connections that a process takes from another one of its family.
 
+use std::net::SocketAddrV4;
+
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Filled, Moved, Progress, Reason, Request};
 use wave_tcp::datapath::Ring;
@@ -7,7 +9,7 @@ use wave_tcp::packet::Flags;
 use wave_wires::{Adversity, Memory, Wire};
 
 use crate::machine::{CONTEXT, Machine};
-use crate::peer::{ISN, OURS, Peer, SECOND, Sends};
+use crate::peer::{ISN, OURS, PEER, Peer, SECOND, Sends};
 
 const CHILD: ContextId = ContextId { process: CONTEXT.process + 1, context: 0 };
 const SECRET: u128 = 7 << 70 | 1;
@@ -187,4 +189,39 @@ fn a_take_that_waits_ends_with_the_connection_or_with_its_process() {
     let sent = peer.after(50);
     assert_eq!(sent.last().unwrap().payload(), b"answer");
     assert!(heard(&mut peer).is_empty());
+}
+
+#[test]
+fn a_connection_is_taken_while_the_data_path_is_busy_with_another() {
+    let mut peer = accepted();
+    join(&mut peer);
+    let first = peer.socket;
+    // Another connection, with more segments on their way than the data path takes in one go.
+    let source = SocketAddrV4::new(*PEER.ip(), PEER.port() + 1);
+    let plain = peer.plain();
+    peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..plain.clone() });
+    let answer = peer.after(5).pop().unwrap();
+    let ack = Some(answer.segment.seq.plus(1));
+    peer.send(Sends { source, ack, ..plain.clone() });
+    peer.after(5);
+    let second = peer.machine.accepted.pop_front().unwrap();
+    for at in 0..200 {
+        let seq = ISN.plus(1 + 10 * at);
+        peer.send(Sends { source, seq, ack, data: &[7; 10], ..plain.clone() });
+    }
+    for (socket, name, at) in [(first, SOCKET, 100), (second, SOCKET + 1, 102)] {
+        let flow = peer.machine.sockets[&socket].flow.unwrap();
+        let (receive, send) = (ring(at), ring(at + 1));
+        let (read, written) = (0, 0);
+        ask(&mut peer, CHILD, Request::Take { flow, socket: name, receive, send, read, written });
+    }
+    peer.after(50);
+    let connected = |event: &Event| matches!(event, Event::Connected { .. });
+    let events = heard(&mut peer);
+    assert_eq!(events.iter().filter(|event| connected(event)).count(), 2, "{events:?}");
+    peer.sends(b"goes on");
+    peer.after(50);
+    let (received, acknowledged, is_finished) = (7, 0, false);
+    let progress = Progress { socket: SOCKET, received, acknowledged, is_finished };
+    assert_eq!(heard(&mut peer).last(), Some(&Event::Progress(progress)));
 }
