@@ -2,18 +2,23 @@
 
 pub mod agent;
 pub mod bench;
+mod completions;
 mod device;
 pub mod doctor;
 mod fit;
 mod fuzz;
+#[cfg(test)]
+mod guides;
 pub mod link;
 pub mod linux;
 pub mod load;
 pub mod memory;
 pub mod merge;
 pub mod record;
+mod reference;
 pub mod reproduce;
 pub mod run;
+mod scenarios;
 pub mod serve;
 pub mod sweep;
 mod tcp;
@@ -75,6 +80,8 @@ enum Command {
     Agent(Box<agent::AgentCommand>),
     /// List every policy, with its settings.
     Policies(policies::PoliciesArgs),
+    /// List every kind of scenario, with its fields.
+    Scenarios(scenarios::ScenariosArgs),
     /// Feed an agent's log to a policy again, and compare the decisions.
     Replay(replay::ReplayArgs),
     /// Convert an agent's log into a trace for Perfetto.
@@ -87,6 +94,13 @@ enum Command {
     Link(link::LinkArgs),
     /// Run the benches: queues, agent, switches and others against named peers.
     Bench(bench::BenchArgs),
+    /// Print a shell's completions.
+    Completions(completions::CompletionsArgs),
+    /// Write man pages of every command.
+    Man(completions::ManArgs),
+    /// Write docs/reference.
+    #[command(hide = true)]
+    Reference(reference::ReferenceArgs),
     /// RocksDB's process of a memory scenario.
     #[command(hide = true)]
     RocksdbProcess,
@@ -119,6 +133,10 @@ impl Wave {
             Command::Load(args) => load::execute(&args),
             Command::Agent(args) => agent::execute(*args),
             Command::Policies(args) => policies::execute(&Registry::shipped(), &args),
+            Command::Scenarios(args) => scenarios::execute(&args),
+            Command::Completions(args) => completions::execute(&args),
+            Command::Man(args) => completions::execute_man(&args),
+            Command::Reference(args) => reference::execute(&args),
             Command::Replay(args) => replay::execute(&Registry::shipped(), &args),
             Command::Trace(args) => trace::execute(&Registry::shipped(), &args),
             Command::Fuzz(args) => fuzz::execute(&args),
@@ -200,6 +218,9 @@ mod tests {
             "wave fit --write --root /tmp/wave --quiet",
             "wave validate --json --out /tmp/v --quick",
             "wave doctor --json",
+            "wave scenarios udp-preemption --json",
+            "wave completions zsh",
+            "wave man /tmp/man1",
             "wave link measure --out here.toml",
             "wave link measure --pci /sys/x/resource2 --offset 4096",
             "wave run x.toml --host sim",

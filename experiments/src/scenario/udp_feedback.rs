@@ -52,7 +52,7 @@ pub struct UdpFeedback {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
-struct Raw {
+pub(super) struct Raw {
     name: Spanned<String>,
     description: Option<String>,
     #[serde(rename = "kind")]
@@ -92,8 +92,11 @@ struct RawHost {
 }
 
 pub fn parse(path: &Path, text: &str) -> Result<UdpFeedback, ScenarioError> {
-    let raw: Raw = file::parse(path, text)?;
-    let source = Source { path, text, policies: policies::NAMES };
+    check(Source::new(path, text, policies::NAMES))
+}
+
+pub(super) fn check(source: Source<'_>) -> Result<UdpFeedback, ScenarioError> {
+    let raw: Raw = file::parse(source.path, source.text)?;
     let (workload, run, host) = (&raw.workload, &raw.run, &raw.host);
     let (work_us, sockets) = (workload.work_us.as_ref(), workload.sockets.as_ref());
     let seconds = source.within("run.seconds", run.seconds.as_ref(), 1.0, 0.05..=3600.0)?;

@@ -15,8 +15,8 @@ use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_links::say;
 use wave_tcp::congestion::Algorithm;
-use wave_tcp::context::{ContextId, Event, Reason};
-use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
+use wave_tcp::context::{ContextId, Event, FILL_MAX, Reason};
+use wave_tcp::control::{Address, Bounds, Carry, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, EFFECTS_PER_STEP, Packet, Payload, Segment, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -347,6 +347,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 // Segments of one connection keep their order.
                 Output::Send(segment) => self.held.push_back(segment),
                 Output::Write(write) => self.copy(now, &write),
+                Output::Carry(carry) => self.carry(now, &carry),
                 Output::Event(context, event) => {
                     let at = usize::from(context.process);
                     let Some(Some(seated)) = self.processes.get_mut(at) else { continue };
@@ -373,6 +374,24 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             left = rest;
         }
         self.stack.complete(now, write.ticket);
+    }
+
+    /// Copies a connection's rings from one process to another. Both have the memory that is named: the stack has looked.
+    fn carry(&mut self, now: Nanos, carry: &Carry) {
+        let payload = |process: u16| {
+            let seated = self.processes.get(usize::from(process)).and_then(Option::as_ref);
+            seated.map(|seated| seated.process.payload())
+        };
+        if let [Some(from), Some(to)] = carry.processes.map(payload) {
+            let mut bytes = vec![0; FILL_MAX as usize];
+            for ((from_ring, to_ring), count) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
+                let part = &mut bytes[..count as usize];
+                let read = from.read(from_ring.offset, part);
+                let written = to.write(to_ring.offset, part);
+                debug_assert!(read.is_ok() && written.is_ok(), "{read:?}, {written:?}");
+            }
+        }
+        self.stack.carried(now, carry.flow);
     }
 
     /// Sends a segment; gives it back if the wire has no room.
