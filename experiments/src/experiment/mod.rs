@@ -8,6 +8,7 @@ mod memory;
 mod requests;
 mod rpc;
 mod udp;
+mod udp_feedback;
 mod udp_preemption;
 
 use std::path::{Path, PathBuf};
@@ -138,8 +139,15 @@ struct Kind {
 }
 
 /// All kinds. A file that names none is read by the first, which refuses it.
-const KINDS: &[Kind] =
-    &[requests::KIND, memory::KIND, rpc::KIND, udp::KIND, udp_preemption::KIND, bakeoff::KIND];
+const KINDS: &[Kind] = &[
+    requests::KIND,
+    memory::KIND,
+    rpc::KIND,
+    udp::KIND,
+    udp_preemption::KIND,
+    udp_feedback::KIND,
+    bakeoff::KIND,
+];
 
 /// Every value of `kind`.
 pub(crate) fn kinds() -> Vec<&'static str> {
@@ -209,7 +217,9 @@ mod tests {
             let refused = load(file.path(), None).err().expect("no such kind").to_string();
             assert!(refused.starts_with(&at), "{refused}");
             assert!(
-                refused.contains("`memory`, `rpc`, `udp`, `udp-preemption`, `memory-bakeoff`"),
+                refused.contains(
+                    "`memory`, `rpc`, `udp`, `udp-preemption`, `udp-feedback`, `memory-bakeoff`"
+                ),
                 "{refused}"
             );
         }
@@ -250,6 +260,7 @@ mod tests {
             "rpc-rocksdb.toml",
             "udp-outstanding.toml",
             "mtg-fig2.toml",
+            "udp-feedback.toml",
             "memory-bakeoff.toml",
         ] {
             let refusal = load(&folder.join(file), Some(Path::new("x"))).err().expect(file);

@@ -14,6 +14,7 @@ pub mod reference;
 mod rpc;
 mod sweep;
 mod udp;
+mod udp_feedback;
 mod udp_preemption;
 
 pub use error::ScenarioError;
@@ -25,6 +26,7 @@ pub use model::{
 pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack, parse as parse_rpc};
 pub use sweep::{Sweep, SweepAxis, parse_sweep};
 pub use udp::{Udp, parse as parse_udp};
+pub use udp_feedback::{UdpFeedback, parse as parse_udp_feedback};
 pub use udp_preemption::{UdpPreemption, parse as parse_udp_preemption};
 
 use std::path::Path;

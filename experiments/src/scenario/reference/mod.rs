@@ -15,7 +15,7 @@ use trace::{Shape, Traced};
 use wave_sched::policies;
 
 use super::check::{self, Source};
-use super::{ScenarioError, file, memory, rpc, udp, udp_preemption};
+use super::{ScenarioError, file, memory, rpc, udp, udp_feedback, udp_preemption};
 use crate::bakeoff::{self, Plan};
 use crate::run::linux::file as enclaves;
 
@@ -133,6 +133,15 @@ const FORMS: &[Written] = &[
         rows: rows::UDP_PREEMPTION,
         fields: trace::fields::<udp_preemption::Raw>,
         check: |source| udp_preemption::check(source).map(drop),
+    },
+    Written {
+        kinds: &["udp-feedback"],
+        about: "Overload by senders of datagrams that follow the queue at the host, beside senders that do not.",
+        run: "`wave run FILE`",
+        examples: &[rows::UDP_FEEDBACK_EXAMPLE],
+        rows: rows::UDP_FEEDBACK,
+        fields: trace::fields::<udp_feedback::Raw>,
+        check: |source| udp_feedback::check(source).map(drop),
     },
     Written {
         kinds: &[bakeoff::KIND],

@@ -121,6 +121,13 @@ kind = "udp-preemption"
 loads_per_second = [10_000, 20_000, 40_000]
 "#;
 
+pub(super) const UDP_FEEDBACK_EXAMPLE: &str = r#"name = "my-overload"
+kind = "udp-feedback"
+
+[run]
+loads = [0.5, 1, 2]
+"#;
+
 pub(super) const BAKEOFF_EXAMPLE: &str = r#"name = "my-bakeoff"
 kind = "memory-bakeoff"
 seed = 1
@@ -430,6 +437,30 @@ pub(super) const UDP_PREEMPTION: &[Row] = &[
     row("host.threads", "Threads that serve requests."),
     row("host.outstanding", "Requests that a core has at hand at most, the running one included."),
     row("host.slice_us", "Length of a slice with preemption."),
+    row("host.link", LINK).default("\"shm\""),
+];
+
+pub(super) const UDP_FEEDBACK: &[Row] = &[
+    NAME,
+    DESCRIPTION,
+    KIND,
+    row("workload", "Requests and their clients."),
+    row("workload.work_us", "Work of each request."),
+    row("workload.sockets", "Sockets of each kind of sender."),
+    row("run", "Lengths and loads of measurements."),
+    row("run.seconds", "Length of one measurement, warm-up included."),
+    WARMUP,
+    row("run.seed", "Seed of arrivals."),
+    row(
+        "run.loads",
+        "Loads to offer as multiples of the capacity, in ascending order, 32 at most.",
+    ),
+    row("run.rounds", "Measurements of each load and kind of sender, in turns."),
+    row("run.limit_us", "Time from due to reply within which a reply counts as goodput."),
+    row("run.queue_target", "Open requests at the host that windows aim at."),
+    row("host", "The host's side."),
+    row("host.workers", "Worker cores."),
+    row("host.outstanding", "Requests that each worker has at hand, at most."),
     row("host.link", LINK).default("\"shm\""),
 ];
 
