@@ -35,7 +35,7 @@ pub enum AttachError {
     /// The window's header is not one to work with.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// The link's description.
+    /// The host's description of the link cannot be used.
     #[error("peer's fault: {0}")]
     Link(#[from] LinkError),
     /// The host is the kernel, and this process may have to wait for pages.
@@ -46,7 +46,7 @@ pub enum AttachError {
     Resident(#[source] std::io::Error),
     #[error("peer's fault: doorbell {vector}: {error}")]
     Doorbell { vector: usize, error: std::io::Error },
-    /// Somebody else's socket.
+    /// The socket belongs to another kind of Wave process.
     #[error("{who} listens at this socket: it is one for {option}")]
     Other { who: &'static str, option: &'static str },
     /// Offer and window contradict each other.
@@ -69,7 +69,7 @@ pub struct Attached {
     pub port: AnyPort,
     /// The host's vectors: a bell per core, then the control context's.
     pub host_bells: Vec<HostBell>,
-    /// The agent's own vector.
+    /// The vector on which the host rings the agent.
     pub own_bell: OwnBell,
     /// Name of the link, for messages.
     pub link: String,
@@ -185,7 +185,7 @@ pub(crate) fn attach_as(
     })
 }
 
-/// A window whose header was checked, and what came with it.
+/// A window whose header was checked, and the descriptors that came with it.
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
     pub(crate) link: LinkSpec,

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Attaches once. It may be told to say nothing.
 type Attach<T> = fn(&Path, bool) -> Result<T, AttachError>;
 
-/// A thread that looks for a host, or for whatever else listens at a socket, while there is none.
+/// A thread that retries to attach to a socket until a host, or another expected peer, listens there.
 pub struct Attacher<T> {
     socket: PathBuf,
     attach: Attach<T>,
@@ -31,10 +31,10 @@ pub struct Attacher<T> {
 }
 
 impl<T: Send + 'static> Attacher<T> {
-    /// Begins to look for the host that listens at `socket`. `ring` wakes the thread that takes it.
+    /// Begins to look for the host that listens at `socket`. `ring` wakes the thread that calls [`Attacher::take`].
     ///
     /// # Errors
-    /// What is there can never be a host's socket.
+    /// The path can never be a host's socket: retrying would not help.
     pub fn new(
         socket: PathBuf,
         attach: Attach<T>,
@@ -61,7 +61,7 @@ impl<T: Send + 'static> Attacher<T> {
             while !is_over.load(Ordering::Relaxed) {
                 match attach(&socket, quiet) {
                     Ok(attached) => {
-                        // Where nobody takes it, the one who looked for it has ended.
+                        // The send fails only if the receiver has ended; there is nothing left to do.
                         let _ = sender.send(attached);
                         ring();
                         return;
@@ -81,12 +81,12 @@ impl<T: Send + 'static> Attacher<T> {
         });
     }
 
-    /// The host that was found.
+    /// The attached host, once, as soon as it was found.
     pub fn take(&self) -> Option<T> {
         self.receiver.try_recv().ok()
     }
 
-    /// Where it is looked for.
+    /// Path of the socket at which the host is expected.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

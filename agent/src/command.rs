@@ -20,7 +20,7 @@ use crate::record::record_to;
 use crate::registry::Registry;
 use crate::run::{Exit, Seat, run_with, serve};
 
-/// What an agent is told.
+/// The arguments that every agent takes, whatever it decides.
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("scheduler").args(["attach", "device"]))]
 pub struct AgentArgs {
@@ -34,7 +34,7 @@ pub struct AgentArgs {
     /// Policy to run, with its settings.
     #[arg(long, value_name = "NAME", default_value = "fifo", requires = "scheduler")]
     pub policy: String,
-    /// Run on this CPU only.
+    /// Run the agent on this CPU only.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
     /// Yield the CPU between polls: for an agent that shares its CPU.
@@ -47,7 +47,7 @@ pub struct AgentArgs {
     /// What the log's header says about where it comes from.
     #[arg(long, hide = true, requires = "record", value_name = "TEXT")]
     pub record_about: Option<String>,
-    /// Print only errors.
+    /// Print errors only.
     #[arg(long, short)]
     pub quiet: bool,
     /// Take notes from the front of another agent, at this socket: they tell the policy of each request that is handed to

@@ -1,4 +1,4 @@
-//! Attaching from the other side of a device: QEMU's ivshmem, whose other side is a folder here.
+//! Attaching from the far side of a device: QEMU's ivshmem, represented on this side by a folder.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -30,7 +30,7 @@ const OWN_VECTOR: usize = 0;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DeviceError {
-    /// Nobody serves a device there.
+    /// No device server listens in this folder.
     #[error("no device has its other side in {}; first: cargo xtask vm run --nic {}", .0.display(), .0.display())]
     NotThere(PathBuf),
     /// The device's server, or the guest's memory.
@@ -77,7 +77,7 @@ impl Drop for DeviceLine {
     }
 }
 
-/// Attaches to the host behind the device whose other side is in `folder`: `ivshmem`, the socket of the
+/// Attaches to the host behind the device that `folder` represents: `ivshmem`, the socket of the
 /// device's server, and `memory`, the guest's memory. Where there is no host yet it waits for one,
 /// for ever, and says so on standard error once.
 pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
@@ -160,7 +160,7 @@ pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
     })
 }
 
-/// Until a host has greeted, and the device's server has told of it.
+/// Waits until a host has greeted, and the device's server has announced it.
 fn wait_for_host(
     peer: &mut Peer,
     end: &AgentEnd<ShmWindow>,

@@ -27,7 +27,7 @@ pub trait ThreadFront: Front {
         true
     }
 
-    /// Why it has ended by itself, if it has.
+    /// Why the front ended on its own, if it did.
     fn failure(&self) -> Option<String> {
         None
     }

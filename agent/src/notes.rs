@@ -1,4 +1,4 @@
-//! Notes from a front in another agent: the link to it, which is found, lost and found again while the policy goes on.
+//! Notes from a front in another agent: the link to it, which may be lost and found again while the policy runs.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};

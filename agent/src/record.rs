@@ -13,8 +13,8 @@ pub type FileLog = LogWriter<Box<dyn FnMut(&[u8]) + Send>>;
 /// Begins the log of one agent in a new file at `path`; an older file there is replaced.
 ///
 /// The log is written by the agent's own thread, [`wave_core::log::BUFFER_BYTES`] at a time and
-/// whenever the agent rests. If the disk fails meanwhile, that is said once on stderr, the log ends
-/// there, and the agent goes on.
+/// whenever the agent rests. If a write fails, one line on stderr says so, the log ends
+/// there, and the agent keeps deciding.
 pub fn record_to(path: &Path, header: &Header) -> std::io::Result<FileLog> {
     let mut file = Some(File::create(path)?);
     let path = path.to_owned();

@@ -86,7 +86,7 @@ impl Registry {
         text
     }
 
-    /// Subsystems whose policies are [`Policy`]s.
+    /// Subsystems whose policies implement [`Policy`].
     fn deciding(&self) -> impl Iterator<Item = &'static Subsystem> {
         self.subsystems.iter().copied().filter(|known| known.make.is_some())
     }
@@ -97,7 +97,7 @@ impl Registry {
         policies.map(|policy| policy.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The policies of a user's own. Of those that share a name, only the one that [`Registry::make`] makes.
+    /// User-registered policies. Of policies with the same name, only the first, which [`Registry::make`] makes.
     pub fn own_policies(&self) -> impl Iterator<Item = Known> {
         let all = || self.own.iter().flat_map(|own| own.0).map(|(known, _)| *known);
         let is_first = move |at: usize, name| all().take(at).all(|earlier| earlier.name != name);

@@ -48,7 +48,7 @@ pub enum Exit {
     FrontEnded,
 }
 
-/// The host wrote nonsense.
+/// The host wrote an invalid entry or header: the host is at fault.
 #[derive(Debug, thiserror::Error)]
 #[error("leaving, because the host's window makes no sense: {0}")]
 pub struct RunError(#[from] AgentError);
@@ -115,7 +115,7 @@ enum Turn {
     Progress,
     /// Nothing more to do until something happens or `until` comes; `worked`: this turn did something.
     Idle { until: Option<Nanos>, worked: bool },
-    /// The agent is to leave.
+    /// The agent must leave, for this reason.
     Over(Exit),
 }
 
@@ -128,7 +128,7 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
             Turn::Over(exit) => return Ok(exit),
             Turn::Progress => {
                 idle_since = None;
-                // Who shares the CPU may be where the next message comes from.
+                // The next message may come from a process that shares this CPU.
                 if seat == Seat::Shared {
                     std::thread::yield_now();
                 }
@@ -235,7 +235,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Duty
     }
 }
 
-/// A front alone. Nobody wants its notes.
+/// A front without a policy: its notes are discarded.
 struct Alone<F> {
     front: F,
     start: Instant,

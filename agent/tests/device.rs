@@ -20,7 +20,7 @@ use wave_links::shm::{ShmPort, ShmWindow};
 const BAR_BYTES: u64 = 1 << 20;
 const CORES: u16 = 2;
 
-/// A machine and its host.
+/// A virtual machine, and the host side behind its device.
 struct Host {
     folder: TempDir,
     peer: Peer,

@@ -58,7 +58,7 @@ pub enum AgentError {
     /// The host's word on this incarnation.
     #[error(transparent)]
     Incarnation(#[from] BadIncarnation),
-    /// A queue's entry is none.
+    /// A queue entry is malformed: the peer is at fault.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// An entry's parts do not fit.
@@ -66,7 +66,7 @@ pub enum AgentError {
     BadEntry(#[from] BadEntry),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// Bulk data means nothing.
+    /// Bulk data is malformed: the host is at fault.
     #[error(transparent)]
     Bulk(#[from] BadBulk),
     /// A queue's credit is a lie.
@@ -79,7 +79,7 @@ pub trait Front {
     /// Does a bounded amount of work; puts notes for the policy into `notes`.
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress;
 
-    /// A note from the policy.
+    /// Hears a note that the policy sent. The default ignores it.
     fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 
     /// When it wants to be polled again, if nothing happens before.
@@ -123,7 +123,7 @@ impl<F: Front + ?Sized> Front for &mut F {
     }
 }
 
-/// One that may be absent.
+/// An absent front has no work and hears no notes.
 impl<F: Front> Front for Option<F> {
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
         self.as_mut().map_or(Progress::Done, |front| front.poll(now, notes))
@@ -160,7 +160,7 @@ pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front = ()> {
     notes: Vec<Note>,
     look_after: Vec<u16>,
     bulk: Vec<u64>,
-    /// Extents of bulk data that were read, and for whose return there was no room yet.
+    /// Extents of bulk data that were read, but could not be returned yet for lack of room.
     returns: Vec<Subject>,
     resync_asked: Option<Nanos>,
     wants_resync: bool,
@@ -360,7 +360,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
                     self.brain.on_entry(now, core, &entry);
                 }
             }
-            // A core may have gone to sleep on top of a decision whose fate the snapshot hides.
+            // A core may sleep on top of a decision whose outcome the snapshot does not show.
             let cores = self.brain.cores();
             self.look_after.clear();
             self.look_after.extend((0..cores.len()).filter(|&core| cores.waits(core)));

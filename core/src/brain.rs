@@ -36,13 +36,13 @@ pub enum Input {
     },
 }
 
-/// Sees every input before the policy does, and what came of it.
+/// Sees every input before the policy does, and every output of the policy.
 ///
 /// One call of `decide` is followed by its decisions, its preemptions and its notes, in this order.
 /// A `decide` is left out where it cannot matter: nothing was heard since the last one, the policy's
-/// deadline has not come, and nothing came of it. An agent that spins would record little else.
+/// deadline has not come, and the policy decided nothing. An agent that spins would record little else.
 pub trait Recorder {
-    /// Whether anything here wants to be called: spares the copies where nobody records.
+    /// Whether the recorder wants its calls: `false` spares the copies when nothing is recorded.
     const ON: bool = true;
 
     /// One input, and the agent's time at which it came.
@@ -54,7 +54,7 @@ pub trait Recorder {
     /// The policy asked for the end of a run.
     fn preempted(&mut self, _now: Nanos, _preemption: &Preemption) {}
 
-    /// The policy sent a note.
+    /// The policy sent a note during this `decide`.
     fn noted(&mut self, _now: Nanos, _note: &Note) {}
 
     /// The loop rang the doorbell of `core`, in the step of the last input.
@@ -79,7 +79,7 @@ impl Recorder for Vec<(Nanos, Input)> {
 /// What the loop has to do because of an input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaction {
-    /// This core asks although decisions are on their way: see whether it sleeps on top of them.
+    /// This core asks while decisions are on their way to it: check whether it sleeps on top of them.
     pub look_after: Option<u16>,
     /// Something was lost: ask for a snapshot.
     pub resync: bool,
@@ -109,7 +109,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         }
     }
 
-    /// The policy that decides.
+    /// The policy behind this recorder, for its counters.
     pub fn policy(&self) -> &P {
         &self.policy
     }
@@ -264,7 +264,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
             Input::Bulk(words) => drop(self.on_bulk(now, words)),
             Input::Note(note) => self.on_note(now, note),
             Input::Decide { budget, held } => {
-                // Nobody looks at what waits for room, only at how much of it there is.
+                // The policy reads only the number of decisions that wait for room, not the decisions.
                 let filler = (0, Decision::default());
                 out.staged.splice(0..0, core::iter::repeat_n(filler, *held));
                 self.decide(now, *budget, out);

@@ -12,12 +12,12 @@ impl Nanos {
     /// The end of time: a deadline that never comes.
     pub const MAX: Nanos = Nanos(u64::MAX);
 
-    /// `count` microseconds.
+    /// Converts `count` microseconds to nanoseconds.
     pub const fn from_micros(count: u64) -> Nanos {
         Nanos(count * 1_000)
     }
 
-    /// `count` milliseconds.
+    /// Converts `count` milliseconds to nanoseconds.
     pub const fn from_millis(count: u64) -> Nanos {
         Nanos(count * 1_000_000)
     }
@@ -42,7 +42,7 @@ impl Sub for Nanos {
     }
 }
 
-/// A monotonic clock.
+/// A monotonic clock: it never goes back, and its origin means nothing.
 pub trait Clock {
     /// The time now. Never goes backwards on one clock.
     fn now(&self) -> Nanos;

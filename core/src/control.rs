@@ -44,9 +44,9 @@ pub enum Revoked {
     TurnedOut = INCARNATION_REVOKED,
     /// Another agent has taken over.
     Replaced = INCARNATION_REPLACED,
-    /// The host ends.
+    /// The host shuts down.
     Ended = INCARNATION_ENDED,
-    /// The host read what no agent of ours writes.
+    /// The host read an entry that no Wave agent writes.
     Fault = INCARNATION_FAULT,
 }
 
@@ -114,13 +114,13 @@ impl HostControl {
         }
     }
 
-    /// Tells the agent to leave, and why. What it does from now on reaches nobody, whether it obeys or not.
+    /// Tells the agent to leave, and why. The host reads nothing more from its window, whether it obeys or not.
     pub fn revoke(&self, port: &impl Port, why: Revoked) {
         port.window(Home::Nic).store(self.incarnation, 0, why as u64);
         port.window(Home::Nic).publish();
     }
 
-    /// Takes what the agent has asked for: at most one ring of it.
+    /// Takes the agent's pending requests: at most one ring's worth.
     pub fn poll(&mut self, port: &impl Port) -> Requests {
         let mut requests = Requests::default();
         for _ in 0..self.budget {

@@ -1,4 +1,4 @@
-//! The agent's view of the host's cores: who asks, and what has been decided but not answered.
+//! The agent's view of the host's cores: which ask for work, and which decisions are unanswered.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -45,7 +45,7 @@ impl CoreSet {
 
 #[derive(Clone, Debug)]
 struct Core {
-    /// Whether a snapshot has told of it: until then its run number means nothing.
+    /// Whether a snapshot has reported the core. Before that its run number is unknown.
     known: bool,
     asks: bool,
     /// It said that it is offline; nothing is left for it until it asks.
@@ -257,7 +257,7 @@ impl Cores {
         last
     }
 
-    /// What was completed on a core since a snapshot's record of it. The snapshot may show the
+    /// Decisions that completed on a core since a snapshot's record of it. The snapshot may show the
     /// subject as it was before, and no message ever says that something runs.
     pub(crate) fn completed_since(
         &self,

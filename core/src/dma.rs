@@ -18,7 +18,7 @@ fn near_and_far(producer_home: Home) -> (Home, Home) {
     }
 }
 
-/// The writing end: a staging ring, and what of it has been sent.
+/// The writing end: a staging ring, and the part of it that has been sent.
 #[derive(Debug)]
 pub struct DmaProducer {
     ring: Producer,
@@ -56,7 +56,7 @@ impl DmaProducer {
         self.ring.room(port.window(self.near))
     }
 
-    /// Whether so many entries can be pushed now.
+    /// Whether `count` more entries can be pushed now.
     ///
     /// # Errors
     /// As [`Producer::has_room`].

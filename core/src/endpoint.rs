@@ -1,4 +1,4 @@
-//! A queue's two ends, whatever transport its configuration names (Wave 3.2, `CREATE_QUEUE` and
+//! A queue's two ends, over the transport that its configuration names (Wave 3.2, `CREATE_QUEUE` and
 //! `SET_QUEUE_TYPE`).
 
 use crate::dma::{DmaConsumer, DmaProducer};
@@ -83,7 +83,7 @@ impl Sender {
         }
     }
 
-    /// Whether so many entries can be pushed now.
+    /// Whether `count` more entries can be pushed now.
     ///
     /// # Errors
     /// As [`Producer::has_room`].

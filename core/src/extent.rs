@@ -31,7 +31,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of which nothing is lent.
+    /// Creates the account of a pool with no extent lent.
     pub fn new(place: PoolPlace) -> Pool {
         let count = place.extents as usize;
         Pool { place, lent: alloc::vec![false; count], generations: alloc::vec![0; count] }
@@ -91,14 +91,14 @@ impl Pool {
 #[derive(Debug)]
 pub struct Borrowed {
     place: PoolPlace,
-    /// How often each was lent.
+    /// How many times each extent was lent.
     generations: Vec<u32>,
-    /// What was read, and is still to be returned.
+    /// Extents that were read and not yet returned.
     owed: VecDeque<Subject>,
 }
 
 impl Borrowed {
-    /// Of a pool of which nothing was lent yet.
+    /// Creates the account of a pool from which no extent was lent yet.
     pub fn new(place: PoolPlace) -> Borrowed {
         let count = place.extents as usize;
         Borrowed { place, generations: alloc::vec![0; count], owed: VecDeque::with_capacity(count) }
@@ -130,7 +130,7 @@ impl Borrowed {
         self.owed.iter().copied()
     }
 
-    /// So many of [`Borrowed::owed`] were returned.
+    /// Removes the first `count` extents of [`Borrowed::owed`]: they were returned.
     pub fn give_back(&mut self, count: usize) {
         self.owed.drain(..count);
     }

@@ -158,10 +158,10 @@ impl Context {
     }
 }
 
-/// The next step of a core.
+/// The next step of a core's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<Work> {
-    /// Carry this decision out.
+    /// Run the work of this committed decision.
     Run(Work),
     /// Nothing yet: look again soon.
     Spin,
@@ -314,7 +314,7 @@ impl HostCore {
             self.ask_anew(port);
         }
         let since = *self.idle_since.get_or_insert(now);
-        // Copies of messages and of credit progress here; nobody parks on top of one under way.
+        // Polling advances copies of messages and of credit. A core must not park while a copy is under way.
         let settled = self.context.up.poll(port) & self.down.poll(port);
         if !settled || now.since(since) < self.spin {
             return Next::Spin;
@@ -346,7 +346,7 @@ impl HostCore {
 
     /// For a core that goes offline: answers what was left for it. `mechanism` refuses all of it, with
     /// [`Code::CpuOffline`] or [`Code::CpuUnavailable`], also where the core comes back meanwhile:
-    /// nobody would carry out what it commits. The agent then leaves nothing more here until the core
+    /// the core would not run what it commits. The agent then leaves nothing more here until the core
     /// asks ([`HostCore::ask_anew`]).
     pub fn refuse_all<M: Mechanism>(&mut self, port: &impl Port, mechanism: &mut M) {
         if let Some(held) = self.held.take() {

@@ -30,10 +30,10 @@ pub use config::{
     PoolConfig, PoolScope, QueueConfig,
 };
 
-/// One queue's place, of whatever transport.
+/// The place of one queue, for any transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePlace {
-    /// What moves the entries.
+    /// The mechanism that moves entries between the two sides.
     pub transport: Transport,
     /// Where [`QueuePlace::ring`] lies.
     pub home: Home,
@@ -115,7 +115,7 @@ pub struct Layout {
     pub decisions: Vec<QueuePlace>,
     /// Agent to the host's control context.
     pub control: QueuePlace,
-    /// The pool of snapshots.
+    /// Extents that carry snapshots of cores and subjects to the agent.
     pub snapshots: PoolPlace,
     /// The pools that [`Config::pools`] asks for, by their index there: one of the window's, or one per core.
     pub pools: [Vec<PoolPlace>; POOLS_MAX],
@@ -208,7 +208,7 @@ impl Layout {
         })
     }
 
-    /// The pool whose extents carry bulk data; one of no extents where there is none.
+    /// The pool whose extents carry bulk data. It has no extents if the configuration names none.
     pub fn bulk(&self) -> PoolPlace {
         let pools = self.config.pools.iter().zip(&self.pools);
         let bulk =
@@ -241,7 +241,7 @@ impl Layout {
         usize::from(self.config.cores) + 1
     }
 
-    /// How `side` must map what, where it is not what a link does by itself (near memory
+    /// Mappings of `side` that differ from the link's default (near memory
     /// write-back, far memory uncached).
     pub fn mappings(&self, side: Side) -> Vec<(Span, Mapping)> {
         let places = self.messages.iter().chain(&self.decisions).chain([&self.control]);
@@ -307,7 +307,7 @@ pub enum HeaderError {
         "the host speaks protocol version {host}, the agent {agent}: use builds of one version"
     )]
     Version { host: u32, agent: u32 },
-    /// A field whose number means nothing.
+    /// A field's value is undefined: the host is at fault.
     #[error("peer's fault: word {word} of the header is {value:#x}, which means nothing")]
     Field { word: usize, value: u64 },
     /// Fields that mean something but cannot be laid out.

@@ -41,14 +41,14 @@ pub enum Home {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Side {
-    /// The side that enforces.
+    /// The side that enforces decisions.
     Host = 0,
-    /// The side that decides.
+    /// The side that makes decisions.
     Agent = 1,
 }
 
 impl Side {
-    /// The one across the link.
+    /// The side across the link.
     pub const fn other(self) -> Side {
         match self {
             Side::Host => Side::Agent,
@@ -85,7 +85,7 @@ pub enum Transport {
 
 /// One context's view of one region of a link.
 ///
-/// A context is a CPU, an interrupt level or an outside thread: whatever has its own
+/// A context is a CPU, an interrupt level or an outside thread: anything that has its own
 /// write-combining buffers and its own cache. A view may move between threads, but is used by one
 /// at a time. Lines outside the region are a bug of the caller, never of the peer: layouts are
 /// computed and checked before a view is used, so an implementation may panic.
@@ -129,9 +129,9 @@ pub trait Window {
 pub struct Span {
     /// Region of memory in which the span lies.
     pub home: Home,
-    /// Index of the first line.
+    /// Index of the span's first line in its region.
     pub line: u32,
-    /// Number of lines.
+    /// Number of lines in the span.
     pub lines: u32,
 }
 

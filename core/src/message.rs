@@ -28,7 +28,7 @@ pub const FLAG_OUTCOME: u8 = 2;
 /// Flag of a decision: it belongs to an atomic transaction of more than one decision.
 pub const FLAG_ATOMIC: u8 = 1;
 
-/// Who a message or a decision is about: an index into the host's table, and which life of it.
+/// The subject of a message or a decision: an index into the host's table, and the generation of that slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Subject {
     /// Index into the host's table; reused.
@@ -116,11 +116,11 @@ pub struct Upstream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: an entry of kind {kind:#x} with flags {flags:#x} cannot have {words} words")]
 pub struct BadEntry {
-    /// Kind of the entry.
+    /// Kind of the entry, as the subsystem defines it.
     pub kind: u16,
-    /// Flags of the entry.
+    /// Flags of the entry, as they were on the wire.
     pub flags: u8,
-    /// Number of payload words.
+    /// Number of payload words that the entry claims.
     pub words: u8,
 }
 
@@ -167,7 +167,7 @@ impl TxnId {
         TxnId(number & Self::MASK)
     }
 
-    /// The number, below 2^24.
+    /// The transaction number, below 2^24.
     pub const fn number(self) -> u32 {
         self.0
     }
@@ -193,9 +193,9 @@ pub struct Decision {
     pub subject: Subject,
     /// The version of the subject's state that the agent had seen. The host refuses a stale one.
     pub sequence: Sequence,
-    /// Its number in its queue.
+    /// Number of the decision in its queue, below 2^24.
     pub txn: TxnId,
-    /// [`FLAG_ATOMIC`], or 0.
+    /// [`FLAG_ATOMIC`] if the decision belongs to a group, otherwise 0.
     pub flags: u8,
     /// One argument, for the mechanism.
     pub argument: u64,

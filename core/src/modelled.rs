@@ -21,7 +21,7 @@ pub struct ModelSetup {
     pub seed: u64,
 }
 
-/// A subsystem's host: its mechanism, and the events that nobody decides, such as the arrival of a request.
+/// A subsystem's host: its mechanism, and the events that no agent decides, such as the arrival of a request.
 ///
 /// All else is production code: queues, host protocol, supervisor, agent and policy. The driver calls from one thread, with times
 /// that never decrease.

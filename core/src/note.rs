@@ -18,7 +18,7 @@ pub const NOTE_REQUEST: u16 = 0x8000;
 pub struct Request {
     /// The thread that is to serve it.
     pub thread: Subject,
-    /// Class of the request.
+    /// Class of the request, counted from 0.
     pub class: u8,
     /// How long it may wait, where the request itself says so.
     pub slo: Option<Nanos>,

@@ -40,11 +40,11 @@ codes! {
     TargetStale = 4, "TARGET_STALE";
     /// No such target: its id was never given, or now belongs to another generation.
     TargetNotFound = 5, "TARGET_NOT_FOUND";
-    /// The target is blocked.
+    /// The target is blocked, and cannot run before it is woken.
     TargetNotRunnable = 6, "TARGET_NOT_RUNNABLE";
     /// The agent that made it has been replaced.
     AgentStale = 7, "AGENT_STALE";
-    /// The core is offline.
+    /// The target core is offline.
     CpuOffline = 8, "CPU_OFFLINE";
     /// A higher class owns the core.
     CpuUnavailable = 9, "CPU_UNAVAIL";
@@ -54,9 +54,9 @@ codes! {
     InvalidTarget = 11, "INVALID_TARGET";
     /// The target or the core is another enclave's.
     NotPermitted = 12, "NOT_PERMITTED";
-    /// No such core.
+    /// The decision names a core that does not exist.
     InvalidCpu = 13, "INVALID_CPU";
-    /// No agent is attached.
+    /// No agent is attached to the enclave.
     NoAgent = 14, "NO_AGENT";
     /// An entry that this version of the host does not know.
     UnsupportedVersion = 15, "UNSUPPORTED_VERSION";
@@ -75,7 +75,7 @@ codes! {
 pub struct Outcome {
     /// Which decision of the core's queue.
     pub txn: TxnId,
-    /// Code of the outcome.
+    /// Result of the decision, for the agent that sent it.
     pub code: Code,
     /// The core's count of switches. Of a [`Code::Complete`] it names the run that a preemption
     /// would end.
@@ -106,7 +106,7 @@ impl Outcome {
 pub struct Counts([u64; Code::ALL.len() + 1]);
 
 impl Counts {
-    /// Counts one outcome.
+    /// Adds one to the count of `code`.
     #[inline]
     pub fn add(&mut self, code: Code) {
         self.0[code as usize] += 1;

@@ -18,7 +18,7 @@ use crate::layout::Layout;
 use crate::link::{Home, Port, Window};
 use crate::planted::{Planted, is_planted};
 
-/// Value of a park word whose side sleeps.
+/// Value of a park word while its side sleeps.
 pub const PARKED: u64 = 1;
 
 /// The word in which a sleeper announces that it sleeps.

@@ -19,7 +19,7 @@ pub enum Planted {
     SequenceUnchecked,
     /// The agent delivers messages as they come.
     OrderNotKept,
-    /// A core goes on listening to an agent that was replaced.
+    /// A core keeps listening to an agent that was replaced.
     RevokedHeard,
     /// An outcome is reported twice.
     OutcomeTwice,
@@ -39,7 +39,7 @@ pub enum Planted {
     SliceCutShort,
     /// A thread that leaves its core is told with another class than its own.
     ClassForgotten,
-    /// The host runs nobody while no agent decides.
+    /// The host runs no threads while no agent decides.
     FallbackForgotten,
 }
 

@@ -40,7 +40,7 @@ pub struct BadBulk {
     pub words: usize,
     /// Index of the word that is wrong.
     pub at: usize,
-    /// The fault, in words.
+    /// The fault, in words; the last part of the message.
     pub what: &'static str,
 }
 
@@ -127,7 +127,7 @@ pub struct Choice {
 /// The end of one run that a policy asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
-    /// Core whose run is to end.
+    /// Core on which the run is to end.
     pub core: u16,
     /// Which of its runs: a late preemption names an old one, and is ignored.
     pub run: u32,

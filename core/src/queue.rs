@@ -14,7 +14,7 @@
 //! and read by the producer only when it believes that the ring is full. No index is shared on the
 //! fast path, which is why an unbatched push costs one line transfer and not three.
 //!
-//! Invariants, whatever the peer writes: an endpoint touches only its ring and its credit line; the
+//! Invariants, for any writes by the peer: an endpoint touches only its ring and its credit line; the
 //! producer never has more than `entries` unconsumed entries; each entry is popped at most once and
 //! in order; a lap word that is not the expected one is an empty queue.
 
@@ -36,7 +36,7 @@ pub struct Ring {
     pub first: u32,
     /// How many entries: a power of two, at least [`Ring::ENTRIES_MIN`].
     pub entries: u32,
-    /// The line whose word 0 is the credit.
+    /// Line of the ring; its word 0 is the credit.
     pub credit: u32,
 }
 
@@ -180,7 +180,7 @@ impl Producer {
         self.ring.entries - (self.produced - self.credit) as u32
     }
 
-    /// Whether so many entries can be pushed now. Looks across the link only if it believes not.
+    /// Whether `count` more entries can be pushed now. Reads across the link only if the cached credit says no.
     ///
     /// # Errors
     /// As [`Producer::push`], except that a full queue is no error.
@@ -249,7 +249,7 @@ impl Consumer {
         self.credited
     }
 
-    /// Whether entry number `index`, counted from 0, lies there: for who watches a consumer that has taken all before it.
+    /// Whether entry number `index`, counted from 0, has been written. For an observer of a consumer that has taken all before it.
     pub fn has(&self, window: &impl Window, index: u64) -> bool {
         let line = self.ring.line(index);
         if self.cached {
@@ -282,7 +282,7 @@ impl Consumer {
     }
 
     /// Gives up the line of the last popped entry. For a consumer that streams: the producer's next
-    /// write to it then disturbs nobody. Not for one that goes on with a locked instruction, which
+    /// write to it then invalidates no cached copy. Not for one that goes on with a locked instruction, which
     /// on x86 would wait for the eviction.
     #[inline]
     pub fn release(&self, window: &impl Window) {

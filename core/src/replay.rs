@@ -9,14 +9,14 @@ use crate::log::{Record, What};
 use crate::message::Decision;
 use crate::policy::{Decisions, Note, Policy, Preemption};
 
-/// An output of a policy.
+/// An output of a policy, in the order in which it was produced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// It chose this for a core.
     Decided(u16, Decision),
     /// It asked for the end of a run.
     Preempted(Preemption),
-    /// A note was sent.
+    /// The policy sent this note.
     Noted(Note),
 }
 
@@ -71,7 +71,7 @@ pub struct Tally {
     pub records: u64,
     /// Number of decisions in the log.
     pub decisions: u64,
-    /// Preemptions in the log.
+    /// Number of preemptions in the log.
     pub preemptions: u64,
     /// Number of notes in the log.
     pub notes: u64,
@@ -98,9 +98,9 @@ impl Tally {
 
 /// A replay under way. Give it every record of a log in turn, then [`Replay::finish`].
 ///
-/// After a difference the log goes on telling what became of the *recorded* decisions. That is fed
-/// all the same: of another policy the tally says what it would have done in the recorded
-/// circumstances, not what would have come of it.
+/// After a difference the log still holds the outcomes of the *recorded* decisions. They are replayed
+/// all the same: for another policy the tally says what it would have decided in the recorded
+/// circumstances, not the outcomes of its own decisions.
 #[derive(Debug)]
 pub struct Replay<P> {
     brain: Brain<P>,
@@ -164,7 +164,7 @@ impl<P: Policy> Replay<P> {
         tally.first.get_or_insert(difference);
     }
 
-    /// The log goes on: what it has not told did not happen in it.
+    /// The log goes on: decisions that it does not contain did not happen.
     fn settle(&mut self) {
         if let Some(&got) = self.waiting.front() {
             let (record, now) = self.decide;

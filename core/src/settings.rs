@@ -10,7 +10,7 @@ use core::ops::RangeInclusive;
 use crate::clock::Nanos;
 use crate::layout::Config;
 
-/// Number of classes that a policy tells apart. A higher class counts as the last of them.
+/// Number of classes that a policy tells apart. Higher class numbers share the last one.
 pub const CLASSES_MAX: usize = 16;
 
 /// A value for each class of subjects.
@@ -51,11 +51,11 @@ pub struct Setting {
     pub numbers: usize,
     /// Whether its value is a span, `LEAST..MOST`, or one number for both.
     pub is_span: bool,
-    /// What each number may be.
+    /// Smallest and largest value of each number, both allowed.
     pub range: (u64, u64),
     /// Whether its value is a share instead, above 0 and below 1.
     pub is_share: bool,
-    /// The words of which its value is one; none where it is made of numbers.
+    /// The words that are valid values; empty for a setting made of numbers.
     pub words: &'static [&'static str],
 }
 
@@ -81,7 +81,7 @@ impl Setting {
         Setting { key, help, default, range: (*range.start(), *range.end()), ..Setting::ANY }
     }
 
-    /// A number for each class.
+    /// Declares a setting with one number per class.
     pub const fn per_class(
         key: &'static str,
         default: &'static str,
@@ -106,7 +106,7 @@ impl Setting {
         Setting { key, help, default, is_share: true, ..Setting::ANY }
     }
 
-    /// One of these words, the first of which is the default.
+    /// Declares a setting whose value is one of `words`; the first is the default.
     pub const fn one_of(
         key: &'static str,
         words: &'static [&'static str],
@@ -185,7 +185,7 @@ pub enum SettingError {
     /// The text has no `KEY=VALUE`.
     #[error("`{text}` is no setting: write KEY=VALUE, several with commas between them")]
     NoValue { text: String },
-    /// The same setting again.
+    /// The text sets the same key twice.
     #[error("`{}` is set twice", setting.key)]
     Twice { setting: &'static Setting },
     /// Not a value that is allowed.
@@ -275,12 +275,12 @@ impl<'a> Settings<'a> {
         self.span(key).0
     }
 
-    /// One number, where it was given: of a setting whose default is a sentence.
+    /// A number that the user gave, for a setting whose default is described in words.
     pub fn given(&self, key: &str) -> Option<u64> {
         self.setting(key).1.map(checked)
     }
 
-    /// Two numbers, the first of which may not be more than the second.
+    /// Two numbers, the first at most the second.
     ///
     /// # Errors
     /// It is more.
@@ -298,7 +298,7 @@ impl<'a> Settings<'a> {
         share(self.value(key).1).expect(CHECKED)
     }
 
-    /// A number for each class.
+    /// The numbers of a setting declared by [`Setting::per_class`].
     pub fn per_class(&self, key: &str) -> PerClass<u64> {
         let (setting, value) = self.value(key);
         let mut numbers = [0; CLASSES_MAX];

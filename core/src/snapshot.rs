@@ -12,13 +12,13 @@ use crate::link::{Home, LINE_WORDS, Port, Window};
 use crate::message::{Sequence, Subject, TxnId};
 use crate::planted::{Planted, is_planted};
 
-/// What a subject is doing.
+/// State of a subject when the snapshot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
     /// The id is not in use. Its sequence still counts.
     Free = 0,
-    /// It waits for a decision.
+    /// The subject waits for a decision.
     Runnable = 1,
     /// The subject is on a core.
     Running = 2,
@@ -42,11 +42,11 @@ impl State {
 /// One id of the host's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Subject of the record.
+    /// The subject: its id and generation.
     pub subject: Subject,
     /// The version of its state.
     pub sequence: Sequence,
-    /// State of the subject.
+    /// State of the subject when the record was written.
     pub state: State,
     /// The core that it runs on, if it runs; otherwise nothing.
     pub core: u16,
@@ -54,14 +54,14 @@ pub struct Record {
     pub class: u16,
 }
 
-/// Record of one core.
+/// What a snapshot says of one core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreRecord {
-    /// The core's run number.
+    /// The core's run number: its count of switches so far.
     pub run: u32,
-    /// The last decision whose outcome it has told.
+    /// The last decision whose outcome the core has reported.
     pub txn: TxnId,
-    /// Whether it has nothing to do.
+    /// Whether the core is idle and asks for work.
     pub asks: bool,
 }
 

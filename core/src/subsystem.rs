@@ -16,8 +16,8 @@ use crate::settings::{Known, PolicyError};
 
 /// Identifies a subsystem in the window's header, in the offer and in the log's header.
 ///
-/// Numbers below [`SubsystemId::OUTSIDE`] are given out by this project, the others by whoever
-/// builds a subsystem outside it.
+/// Numbers below [`SubsystemId::OUTSIDE`] are assigned by this project, the others by the authors
+/// of subsystems outside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubsystemId(u16);
 
@@ -44,7 +44,7 @@ impl fmt::Display for SubsystemId {
     }
 }
 
-/// Everything that the rest of Wave knows of a subsystem. Its crate exports one.
+/// The interface between Wave and one subsystem. Its crate exports one value of this type.
 #[derive(Clone, Copy, Debug)]
 pub struct Subsystem {
     /// Identity, as windows, offers and logs carry it.
@@ -64,7 +64,7 @@ pub struct Subsystem {
     pub model: Option<MakeModel>,
 }
 
-/// See [`Subsystem::make`].
+/// A function that makes a policy from the text of its settings; see [`Subsystem::make`].
 pub type MakePolicy = fn(&str, &Config) -> Result<Box<dyn Policy + Send>, PolicyError>;
 
 /// See [`Subsystem::model`].
@@ -113,7 +113,7 @@ pub struct ShownMessage {
     pub shown: Shown,
     /// Whether its subject waits for a decision from now on; `None` where nothing waits.
     pub waits: Option<bool>,
-    /// The core whose run it ends, and whether by force.
+    /// The core whose run is to end, and whether a kick forces it.
     pub ends_run: Option<EndedRun>,
 }
 

@@ -1,4 +1,4 @@
-//! Where ids wait: queues and a heap, from any place of which an id can be taken out. An id stands
+//! Where ids wait: queues and a heap, which let an id be removed from any place. An id stands
 //! in at most one queue, so memory is bounded by the number of ids, and lengths are exact.
 
 use alloc::vec::Vec;
@@ -41,7 +41,7 @@ impl Queues {
         self.len
     }
 
-    /// Whether no id waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -90,7 +90,7 @@ impl Queues {
         self.len -= 1;
     }
 
-    /// Removes every id.
+    /// Removes every id, in time linear in their number.
     pub fn clear(&mut self) {
         self.nodes.fill(ALONE);
         self.ends.fill(EMPTY);
@@ -112,7 +112,7 @@ impl Entry {
     }
 }
 
-/// Ids by a key, the smallest first; of equal keys the one that came earlier. Changes take
+/// Ids by a key, smallest first, equal keys in order of arrival. Changes take
 /// logarithmic time.
 #[derive(Clone, Debug)]
 pub struct Heap {
@@ -142,7 +142,7 @@ impl Heap {
         self.entries.is_empty()
     }
 
-    /// The smallest key, and whose it is.
+    /// The smallest key and its id.
     pub fn first(&self) -> Option<(u64, u32)> {
         self.entries.first().map(|entry| (entry.key, entry.id))
     }
@@ -173,7 +173,7 @@ impl Heap {
         }
     }
 
-    /// Removes every id.
+    /// Removes every id, in time linear in their number.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.at.fill(NONE);

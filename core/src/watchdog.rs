@@ -12,12 +12,12 @@ use crate::message::{Sequence, Subject};
 /// Subjects watched at a time.
 pub const WATCHED_MAX: usize = 64;
 
-/// Looks for runnable threads of an enclave that nobody decides about.
+/// Finds runnable threads of an enclave that have waited too long for a decision.
 #[derive(Debug)]
 pub struct Watchdog {
     patience: Nanos,
     watched: [Option<(Subject, Sequence, Nanos)>; WATCHED_MAX],
-    /// The id at which the search for others goes on.
+    /// The id at which the search for more threads continues.
     next: u32,
 }
 

@@ -1,5 +1,5 @@
-//! A peer that writes anything at any time: nobody panics, nothing is committed that the table does
-//! not allow, and the error or the signal says whose fault it is.
+//! A peer that writes anything at any time: no side panics, nothing is committed that the table does
+//! not allow, and the error or the signal names the side at fault.
 
 mod common;
 

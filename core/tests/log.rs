@@ -257,7 +257,7 @@ fn the_buffer_is_bounded() {
     assert_eq!(LogReader::new(&bytes).unwrap().count() as u64, count - 1);
 }
 
-/// Gives whoever became runnable the next core; preempts core 0 and sends a note now and then. Has
+/// Gives the next core to a thread that became runnable; preempts core 0 and sends a note now and then. Has
 /// a deadline at which it changes its mind without a word.
 #[derive(Default)]
 struct Turns {
@@ -307,7 +307,7 @@ impl Policy for Turns {
     }
 }
 
-/// A log of a policy that hears of `count` subjects, and whose cores answer everything; the agent
+/// A log of a policy with `count` subjects whose cores answer every decision; the agent
 /// looks far more often than something happens.
 fn recorded(count: u32) -> Vec<u8> {
     let bytes = Bytes::default();

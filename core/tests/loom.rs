@@ -55,7 +55,7 @@ fn a_tiny_ring_hands_over_whole_entries() {
     });
 }
 
-/// Runs whatever it is told to, once.
+/// Runs every decision once.
 struct Anything;
 
 impl Mechanism for Anything {
@@ -177,7 +177,7 @@ fn core_loop(core: &mut HostCore, port: &LoomPort, bell: &Bell, agent_bell: &Bel
     }
 }
 
-/// The handshake by itself, of either sleeper: each of two sent words is seen before the sleeper sleeps, or rings it.
+/// The park handshake alone, for either sleeper: each of two sent words is seen before the sleeper sleeps, or rings it.
 #[test]
 fn a_sleeper_sees_what_was_sent_or_is_rung() {
     let words: [fn(&Layout) -> ParkWord; 2] =

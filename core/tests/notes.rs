@@ -1,4 +1,5 @@
-//! Notes in a queue, over every layout and the worst link: whoever waits hears of it, whatever is dropped and whoever is new.
+//! Notes in a queue, over every layout and the worst link: the receiver hears of every open
+//! request, even when notes are dropped or the receiver is new.
 
 mod common;
 
@@ -22,7 +23,7 @@ const ENTRIES: u32 = 8;
 enum Operation {
     /// A request for a thread comes, and its note is sent.
     Request(u32),
-    /// A turn of the front.
+    /// The front takes a turn.
     Front,
     /// The scheduler's turn: it takes notes, and the threads that they name serve all that waits for them.
     Scheduler,
@@ -30,7 +31,7 @@ enum Operation {
     Sleep,
     /// Another scheduler, a fresh window.
     Attach,
-    /// Let a little arrive.
+    /// Deliver a part of the stores in flight.
     Tick,
     /// Let everything arrive that has left.
     Settle,
@@ -153,14 +154,14 @@ impl Model {
         }
     }
 
-    /// Nothing else happens: whoever waits is heard of within a few turns.
+    /// With no further input, every waiting request is heard of within a few turns.
     fn finish(&mut self) {
         for _ in 0..8 * ENTRIES {
             self.apply(Operation::Front);
             self.apply(Operation::Settle);
             self.apply(Operation::Scheduler);
         }
-        assert!(self.open.is_empty(), "nobody hears of threads {:?}", self.open);
+        assert!(self.open.is_empty(), "no note arrived for threads {:?}", self.open);
     }
 }
 
@@ -219,14 +220,14 @@ fn a_receiver_does_not_sleep_on_credit_that_is_not_returned() {
 #[test]
 fn a_sender_drops_what_finds_no_room_and_says_all_of_it_again() {
     let mut line = Line::new("coherent", 1);
-    assert!(line.sender.is_behind(), "nobody has heard of anything");
+    assert!(line.sender.is_behind(), "no receiver has heard of any request");
     line.sender.catch_up(&[]).unwrap();
     let notes: Vec<Note> = (0..ENTRIES).map(note).collect();
     line.sender.send(&notes).unwrap();
     assert!(!line.sender.is_behind());
     line.sender.send(&[note(0)]).unwrap();
     assert!(line.sender.is_behind());
-    // Not a part of it: that would be the same threads again and again.
+    // Kept apart: it would report the same threads again and again.
     line.sender.catch_up(&notes[..2]).unwrap();
     assert!(line.sender.is_behind());
     let mut came = Vec::new();

@@ -1,4 +1,4 @@
-//! Each subject's messages are delivered once and in order, whatever overtakes what; what is lost is
+//! Each subject's messages are delivered once and in order, in any order of arrival across queues; what is lost is
 //! missed in time; a snapshot of any moment never takes anybody back.
 
 use std::collections::VecDeque;

@@ -26,7 +26,7 @@ pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failu
     let mut signals = Signals::new(signals).map_err(Failure::cannot)?;
     let body = move || {
         if let Some(signal) = signals.forever().next() {
-            // A bar, or what the terminal shows of Ctrl-C, stands on the line. Nobody may be there to read it.
+            // A bar, or what the terminal shows of Ctrl-C, stands on the line. Standard error may have no reader.
             for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 let _ = std::fs::remove_dir_all(folder);
             }
@@ -70,7 +70,7 @@ pub fn same_command() -> String {
     words().map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")
 }
 
-/// This command's words; of what is no text, what can be shown.
+/// The words of this command, as text; bytes that are not UTF-8 are replaced.
 fn words() -> impl Iterator<Item = String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned())
 }

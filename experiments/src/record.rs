@@ -66,7 +66,7 @@ impl Whom {
 pub struct Recording {
     pub workload: Workload,
     pub ended: &'static str,
-    /// The command's, if it ended by itself.
+    /// The command's exit status, if it ended on its own.
     pub exit_code: Option<u8>,
 }
 
@@ -84,7 +84,7 @@ pub fn record(
         RecordError::NoProcess(_) => Failure::Scenario(error.to_string()),
         error => Failure::cannot(error),
     })?;
-    // From the thread that started the recorder: this is whose children are recorded.
+    // From the thread that started the recorder, as its children are recorded.
     let child = match whom {
         Whom::Command(words) => Some(start(words, stdout_is_ours)?),
         _ => None,
@@ -191,7 +191,7 @@ impl Session {
         Ok((runs >= RUNS_MAX).then_some("there is no room for more runs"))
     }
 
-    /// Ends the recording, then the command if it goes on.
+    /// Ends the recording, then the command if it still runs.
     fn finish(self, whom: &Whom, mut history: History) -> Result<Workload, Failure> {
         let Session { recorder, child, .. } = self;
         let begins_ns = recorder.begins_ns();
@@ -236,7 +236,7 @@ fn end(mut child: Child) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that appears whole or not at all, and of which it is known before that it can be written.
+/// A file that appears whole or not at all, and that is known to be writable before the work begins.
 struct Output {
     new: NamedTempFile,
     path: PathBuf,
@@ -248,7 +248,7 @@ impl Output {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // A name that nobody can have taken before.
+        // A fresh name, which no process can have taken before.
         let new = tempfile::Builder::new()
             .prefix(".new-")
             .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file

@@ -53,13 +53,13 @@ or a kind of fault never happened in 500 seeds or more; 2 bad arguments, or the 
 configuration that a seed drew."
 )]
 pub struct FuzzArgs {
-    /// Number of seeds.
+    /// Number of seeds to run.
     #[arg(long, default_value_t = 200, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: u64,
-    /// The first seed.
+    /// First seed; later ones follow by one.
     #[arg(long, default_value_t = 0, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(..SEED_END))]
     from: u64,
-    /// Run only this seed.
+    /// Run this seed only.
     #[arg(long, value_parser = clap::value_parser!(u64).range(..SEED_END))]
     seed: Option<u64>,
     /// Make each failing history smaller.
@@ -92,7 +92,7 @@ pub struct FuzzArgs {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Show no progress.
+    /// Do not show progress.
     #[arg(long)]
     quiet: bool,
 }
@@ -249,18 +249,18 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
             for seed in seeds {
                 let plan = Plan::new(seed, &args.faults).with(overrides);
                 if let Err(error) = plan.check() {
-                    let mut sum = sum.lock().expect("nobody panics with it");
+                    let mut sum = sum.lock().expect("no thread panics while holding it");
                     let is_first = sum.refused.as_ref().is_none_or(|(other, _)| seed < *other);
                     if is_first {
                         sum.refused = Some((seed, error.to_string()));
                     }
                 }
-                if sum.lock().expect("nobody panics with it").refused.is_some() {
+                if sum.lock().expect("no thread panics while holding it").refused.is_some() {
                     return;
                 }
                 let report = fuzz::run(&plan);
                 let failure = failure(args, overrides, seed, &report);
-                let mut sum = sum.lock().expect("nobody panics with it");
+                let mut sum = sum.lock().expect("no thread panics while holding it");
                 sum.add(seed, &report);
                 if let Some(failure) = failure.filter(|_| sum.failures.len() < FAILURES_MAX) {
                     sum.failures.push(failure);
@@ -275,7 +275,7 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
             scope.spawn(worker);
         }
     });
-    let mut sum = sum.into_inner().expect("nobody panics with it");
+    let mut sum = sum.into_inner().expect("no thread panics while holding it");
     sum.failures.sort_by_key(|failure| failure["seed"].as_u64());
     sum
 }
@@ -347,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// First in, first out, but for every hundredth thread, which it forgets.
+    /// First in, first out, except that it forgets every hundredth thread.
     #[derive(Default)]
     struct Forgets(VecDeque<Thread>, u32);
 

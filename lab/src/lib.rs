@@ -160,7 +160,7 @@ fn simulated(registry: &Registry, name: &str) -> Result<&'static Subsystem, Stri
     }
 }
 
-/// Whether it is the one whose subjects are threads.
+/// Whether the subsystem's subjects are threads.
 fn is_sched(subsystem: &Subsystem) -> bool {
     subsystem.id == wave_sched::SUBSYSTEM.id
 }

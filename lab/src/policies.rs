@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// A policy whose default is not one of its values would be listed so, and refused.
+    /// A default outside of the allowed values would be listed, and then refused.
     #[test]
     fn every_default_that_is_listed_is_a_value_that_is_taken() {
         let registry = Registry::shipped();

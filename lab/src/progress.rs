@@ -39,7 +39,7 @@ impl Progress {
         Self::showing(steps, Shown::Bar(bar))
     }
 
-    /// Progress of a run whose number of steps is not known.
+    /// Progress of a run with an unknown number of steps.
     pub fn open_ended(quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Self::new(0, quiet);
@@ -85,7 +85,7 @@ impl Progress {
         }
     }
 
-    /// Counts a step as done.
+    /// Counts one step as done, and redraws the line when it is time to.
     pub fn end(&self) {
         let ended = 1 + self.ended.fetch_add(1, Ordering::Relaxed);
         match &self.shown {

@@ -397,7 +397,7 @@ mod tests {
         assert!(refused("shinjuku:slice_us=x").contains("slice_us=N"));
     }
 
-    /// First in, first out.
+    /// A first-in, first-out policy.
     #[derive(Default)]
     struct Line(VecDeque<Thread>);
 

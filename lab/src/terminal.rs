@@ -1,6 +1,6 @@
 //! Output of commands that survives a closed pipe.
 //!
-//! `println!` and `eprintln!` panic when a pipe is closed or a disk is full. A command whose output nobody reads any more ends as
+//! `println!` and `eprintln!` panic when a pipe is closed or a disk is full. A command whose output has no reader any more ends as
 //! other programs do (`wave doctor | head -1`): by SIGPIPE. Errors of standard error are ignored. [`print()`] and [`remark`] wait for a
 //! slow reader; serving processes use `wave_links::tell` and `wave_links::say` instead, which do not wait.
 

@@ -75,7 +75,7 @@ impl LinkSpec {
         }
     }
 
-    /// Lines of the extra region that this link needs beside regions of so many lines.
+    /// Lines of the extra region that this link needs for regions of this many lines.
     pub fn extra_lines(&self, lines_nic: u32, lines_host: u32) -> u32 {
         match self {
             LinkSpec::Shm => 0,
@@ -297,7 +297,7 @@ impl AnyBell {
 }
 
 impl AnyBell {
-    /// For who was interrupted by a ring of the bell, and did not wait for it: charges for that.
+    /// Charges the receiver of a ring that interrupted it without a wait.
     pub fn receive(&self) {
         if let AnyBell::Model(bell) = self {
             bell.receive();

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
-/// The links whose costs come with this crate.
+/// The links with built-in cost tables.
 const BUILTIN: [(&str, &str); 6] = [
     ("mount-evans", MOUNT_EVANS),
     ("coherent", include_str!("../costs/coherent.toml")),
@@ -70,7 +70,7 @@ pub struct Cost {
     /// Nanoseconds, at least 0 and at most a second.
     #[serde(serialize_with = "as_short_number")]
     pub ns: f64,
-    /// Source of the figure.
+    /// Source of the figure: measured, printed, fitted or assumed.
     pub source: Source,
 }
 
@@ -98,7 +98,7 @@ pub enum SourceKind {
     Paper,
     /// It makes a model reproduce what a paper prints.
     Fitted,
-    /// Nobody measured it; the note says why it is plausible.
+    /// Not measured; the note says why it is plausible.
     Assumed,
     /// The figure was measured.
     Measured,
@@ -175,7 +175,7 @@ impl Costs {
         Ok(costs)
     }
 
-    /// A link whose costs come with this crate: one of [`Costs::builtin_names`].
+    /// A link with a built-in cost table: one of [`Costs::builtin_names`].
     pub fn builtin(name: &str) -> Option<Costs> {
         let text = Costs::builtin_text(name)?;
         Some(Costs::parse(text).expect("built-in cost files are tested"))

@@ -1,15 +1,15 @@
 //! Doorbells between processes of one machine.
 //!
 //! The peer may lie: it can swallow a ring or ring without cause, and it shares the file description
-//! of what it was handed, flags included. So whoever waits never relies on `O_NONBLOCK`, and the
+//! of what it was handed, flags included. So a waiter never relies on `O_NONBLOCK`, and the
 //! host never *writes* to an eventfd that an agent holds: a peer that clears the flag and fills the
 //! counter would block it for good. Agents ring eventfds, as a device does through VFIO; the host
 //! rings a [`SocketBell`], where every call says for itself that it must not block, and wakes its own
-//! cores through eventfds that it hands to nobody.
+//! cores through eventfds that it keeps to itself.
 //!
-//! A vector that has to interrupt a thread is a pipe: the kernel sends a signal to whoever owns its
+//! A vector that has to interrupt a thread is a pipe: the kernel sends a signal to the owner of its
 //! reading end ([`EventFd::interrupt`]), as part of the peer's write. No thread of the host stands in
-//! between, and it needs no right to send signals, for the owner chose to get them. Who rings cannot
+//! between, and it needs no right to send signals, for the owner chose to get them. The ringing side cannot
 //! tell it from an eventfd.
 
 use std::io;
@@ -24,7 +24,7 @@ use crate::memory::check;
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
-    /// A pipe's reading end, whose flags are nobody else's to change.
+    /// A pipe's reading end, whose flags no other process can change.
     is_own: bool,
 }
 
@@ -71,7 +71,7 @@ impl EventFd {
         Ok(ends)
     }
 
-    /// From now on each ring interrupts the thread of this id, of this process, or nobody. For the
+    /// From now on each ring interrupts the thread of this id, of this process, or no thread. For the
     /// waiting end of [`EventFd::interrupting`]. Safe in a signal's handler.
     pub fn interrupt(&self, thread: Option<libc::pid_t>) {
         let owner = Owner { kind: F_OWNER_TID, id: thread.unwrap_or(0) };
@@ -218,7 +218,7 @@ impl SocketBell {
         Ok(SocketBell { fd })
     }
 
-    /// Forgets the rings so far, of which there may be more than it takes at once. Returns whether there was one.
+    /// Consumes the rings so far, in several reads if necessary. Returns whether there was one.
     pub fn drain(&self) -> bool {
         let mut rung = false;
         let mut byte = 0u8;

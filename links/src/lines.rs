@@ -1,6 +1,6 @@
 //! Lines on a process's output, which must go on whether anybody reads them or not.
 //!
-//! `eprintln!` panics where nobody reads any more, and waits where a pipe is full. These lines are dropped there: a line goes out
+//! `eprintln!` panics where the reader has gone, and waits where a pipe is full. These lines are dropped there: a line goes out
 //! only if it fits at once, and the next one that does says how many were lost. The descriptor is shared with other processes,
 //! so its own flags are left alone.
 
@@ -47,7 +47,7 @@ fn offer(to: BorrowedFd<'_>, lost: &AtomicU64, line: fmt::Arguments<'_>) {
     let before = lost.swap(0, Ordering::Relaxed);
     let mut text = match before {
         0 => String::new(),
-        lines => format!("({lines} lines before this one were lost: nobody read them)\n"),
+        lines => format!("({lines} lines before this one were lost: not read in time)\n"),
     };
     // A `Display` that fails has said what it could.
     let _ = fmt::write(&mut text, line);
@@ -77,7 +77,7 @@ fn write_at_once(to: BorrowedFd<'_>, bytes: &[u8]) -> bool {
     if fstat(to).is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::RegularFile) {
         return write(to, bytes).is_ok();
     }
-    // Somebody else who writes to it may have taken the room since: do not wait for more.
+    // Another writer may have taken the room since: do not wait for more.
     match pwritev2(to, &[IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT) {
         // A terminal, or an older kernel.
         Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => write(to, bytes).is_ok(),
@@ -132,7 +132,7 @@ mod tests {
         drop(writer);
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "(3 lines before this one were lost: nobody read them)\nheard\n");
+        assert_eq!(rest, "(3 lines before this one were lost: not read in time)\nheard\n");
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub enum MapError {
     /// Our caller's fault: there are no lines to map.
     #[error("a link's memory needs at least one line")]
     Empty,
-    /// A system call failed.
+    /// A system call on the memory failed.
     #[error("cannot {what} a link's memory: {source}")]
     System { what: &'static str, source: io::Error },
 }
@@ -95,7 +95,7 @@ impl From<MapError> for io::Error {
 }
 
 impl Memory {
-    /// Creates memory of so many lines in each region, all zero and resident, and the file
+    /// Creates memory with this many lines in each region, all zero and resident, and the file
     /// descriptor to hand to the peer. The file's size is sealed. `name` is for `/proc` only.
     pub fn create(
         name: &str,
@@ -264,7 +264,7 @@ impl Memory {
 /// One page of a file, to be mapped as a part of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
-    /// File of the page.
+    /// File that the page is a part of.
     pub file: BorrowedFd<'a>,
     /// Where it begins in the file, in bytes: a multiple of [`PAGE_BYTES`].
     pub offset: u64,
@@ -385,7 +385,7 @@ fn bytes_of(lines_nic: u32, lines_host: u32, lines_extra: u32) -> u64 {
     (u64::from(lines_nic) + u64::from(lines_host) + u64::from(lines_extra)) * LINE_BYTES as u64
 }
 
-/// A file in memory of just so many bytes, all zero, whose size never changes.
+/// A file in memory of exactly `bytes` bytes, all zero, whose size never changes.
 pub(crate) fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     memory_with(name, bytes, SIZE_SEALS | libc::F_SEAL_SEAL)
 }
@@ -410,7 +410,7 @@ fn memory_with(name: &str, bytes: u64, seals: i32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A sealed memfd of just so many bytes.
+/// A sealed memfd of exactly this many bytes.
 pub(crate) fn check_size(fd: BorrowedFd<'_>, expected: u64) -> Result<(), MapError> {
     check_sealed(fd)?;
     let found = file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
@@ -420,7 +420,7 @@ pub(crate) fn check_size(fd: BorrowedFd<'_>, expected: u64) -> Result<(), MapErr
     Ok(())
 }
 
-/// Seals a file that is mapped already: pages that it has are there until nobody has the file any more.
+/// Seals a file that is mapped already: its pages stay until the last descriptor and mapping of the file are gone.
 pub(crate) fn keep_pages(fd: BorrowedFd<'_>) -> Result<(), MapError> {
     // SAFETY: the descriptor is open; no memory is involved.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, PAGE_SEALS) })
@@ -434,7 +434,7 @@ pub(crate) fn has_page(fd: BorrowedFd<'_>, at: u64) -> bool {
     rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)) == Ok(at)
 }
 
-/// Whether this is a BPF array that may be mapped, of just so many bytes: its size never changes.
+/// Whether this is a BPF array that may be mapped, of exactly `bytes` bytes: its size never changes.
 fn is_bpf_array(fd: BorrowedFd<'_>, bytes: u64) -> bool {
     const BPF_MAP_TYPE_ARRAY: u64 = 2;
     const BPF_F_MMAPABLE: u64 = 1 << 10;
@@ -485,7 +485,7 @@ pub(crate) fn file_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(stat.st_size as u64)
 }
 
-/// Locks all memory of this process, now and later, so that it never waits for a page. Who decides for
+/// Locks all memory of this process, now and later, so that it never waits for a page. An agent that decides for
 /// the kernel's threads must not: the page may be on its way by a thread that waits for a decision.
 pub fn stay_resident() -> io::Result<()> {
     // SAFETY: changes no memory, only that it stays.

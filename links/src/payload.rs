@@ -9,8 +9,8 @@
 //!    race either: a [`Payload`] is [`Send`] but not [`Sync`], and a thread that needs the same file maps it again.
 //! 3. The file's size is sealed, as that of [`Memory`](crate::Memory). Pages appear when they are touched, so that a
 //!    large memory costs what is used of it.
-//! 4. Who borrows a payload memory touches only pages that its lender has touched before, so that the lender pays for them. A
-//!    [`LentPayload`] holds to that, whatever the lender does.
+//! 4. The borrower of a payload memory touches only pages that its lender has touched before, so that the lender pays for them. A
+//!    [`LentPayload`] holds to that, even against a hostile lender.
 
 use std::cell::Cell;
 use std::fmt;
@@ -31,7 +31,7 @@ use crate::memory::{
 pub struct OutOfBounds {
     /// Offset of the first byte.
     pub at: u64,
-    /// Number of bytes.
+    /// Number of bytes asked for.
     pub bytes: usize,
     /// Size of the memory, in bytes.
     pub memory_bytes: u64,
@@ -48,7 +48,7 @@ pub struct Payload {
 
 impl Payload {
     /// Creates a memory of `bytes` bytes, all zero and none resident, and the descriptor to hand to the peer. The size is sealed.
-    /// `name` appears in `/proc` only. Once a peer has borrowed it, nobody maps it for writing anew.
+    /// `name` appears in `/proc` only. Once a peer has borrowed it, no process can map it for writing again.
     ///
     /// # Errors
     /// The system has no descriptor or no address space left, or `bytes` is 0.
@@ -87,7 +87,7 @@ impl Payload {
         file_size(fd).map_err(|source| MapError::System { what: "stat", source })
     }
 
-    /// Size in bytes.
+    /// Size of the memory in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -169,17 +169,17 @@ impl Populator {
     }
 }
 
-/// Bytes of a lent memory outside of it, or of pages that were not found there.
+/// A range outside of the lent memory, or with pages that the lender has not touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes at {at} are not among the pages that were lent")]
 pub struct NotLent {
     /// Offset of the first byte.
     pub at: u64,
-    /// Number of bytes.
+    /// Number of bytes in the range.
     pub bytes: usize,
 }
 
-/// A payload memory of a peer's, of which this process touches only pages that the peer has touched before. No page can be taken
+/// A payload memory that a peer lent; this process touches only pages that the peer has touched before. No page can be taken
 /// out of it.
 #[derive(Debug)]
 pub struct LentPayload {
@@ -198,14 +198,14 @@ impl LentPayload {
     /// # Errors
     /// As [`Payload::map`]; also if pages could be taken away.
     pub fn take(file: OwnedFd, bytes: u64) -> Result<LentPayload, MapError> {
-        // In this order: once it is sealed, nobody maps it for writing.
+        // In this order: once it is sealed, no process maps it for writing.
         let payload = Payload::map(file.as_fd(), bytes)?;
         keep_pages(file.as_fd())?;
         let words = bytes.div_ceil(PAGE_BYTES).div_ceil(64) as usize;
         Ok(LentPayload { payload, file, found: vec![0; words] })
     }
 
-    /// Size in bytes.
+    /// Size of the memory in bytes.
     pub fn bytes(&self) -> u64 {
         self.payload.bytes
     }
@@ -281,11 +281,11 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// A part of no bytes.
+    /// A part without bytes.
     pub const EMPTY: Part<'static> =
         Part { start: NonNull::dangling(), bytes: 0, _memory: PhantomData };
 
-    /// Number of bytes.
+    /// Number of bytes in the part.
     pub fn len(self) -> usize {
         self.bytes
     }
@@ -450,7 +450,7 @@ mod tests {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert_eq!(fallocate(&file, punch, 0, 4096), Err(rustix::io::Errno::PERM));
         assert!(file.set_len(0).is_err());
-        assert!(Payload::map(file.as_fd(), 1 << 20).is_err(), "nobody maps it for writing anew");
+        assert!(Payload::map(file.as_fd(), 1 << 20).is_err(), "no process maps it for writing again");
         lender.populate(8192, 1).unwrap();
         assert!(lent.holds(8192, 4096));
         // What is reserved is not there: touching it would fill it.

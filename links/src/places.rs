@@ -1,4 +1,4 @@
-//! Folders and sockets whose place Wave chooses itself, where no other user can get in between.
+//! Folders and sockets in places that Wave chooses, out of reach of other users.
 //!
 //! A name below `/tmp` can be guessed and taken first, with a link or a folder that leads elsewhere. So everything that Wave
 //! names itself lies in a folder that belongs to this user and that nobody else can enter, and this is checked at each use.
@@ -30,7 +30,7 @@ pub enum PlaceError {
         path.display()
     )]
     NotOurs { path: PathBuf, why: &'static str },
-    /// A system call failed.
+    /// A system call failed on this path.
     #[error("cannot {what} {}: {source}", path.display())]
     System { what: &'static str, path: PathBuf, source: io::Error },
 }
@@ -39,7 +39,7 @@ pub enum PlaceError {
 /// a folder below the one for temporary files whose name has the user's number. It is made where it is missing.
 ///
 /// # Errors
-/// None of these is there and belongs to this user alone.
+/// None of these exists and belongs to this user alone.
 pub fn runtime_dir() -> Result<PathBuf, PlaceError> {
     let user = geteuid();
     let first = match user.is_root() {

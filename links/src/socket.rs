@@ -45,7 +45,7 @@ pub enum SocketError {
     /// This system's fault, or the caller's path.
     #[error("cannot {what} {}: {source}", path.display())]
     Path { what: &'static str, path: PathBuf, source: io::Error },
-    /// A system call failed.
+    /// A system call on the socket failed.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
     /// The caller's fault: the path does not fit into a socket address.
@@ -195,7 +195,7 @@ impl Listener {
         }
     }
 
-    /// Path of the socket.
+    /// Path that the socket is bound to.
     pub fn path(&self) -> &Path {
         &self.path
     }

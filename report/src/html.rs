@@ -258,7 +258,7 @@ fn facts(result: &RunResult) -> Markup {
     }
 }
 
-/// A plot, as it was drawn.
+/// A plot: its SVG, unchanged.
 pub fn figure(svg: &str) -> Markup {
     html! { figure { (PreEscaped(svg)) } }
 }

@@ -21,11 +21,11 @@ pub struct RunResult {
     pub kind: String,
     /// The scenario's description.
     pub description: String,
-    /// Of every random stream.
+    /// Seed of every random stream.
     pub seed: u64,
     /// The limit on p99 latency that saturation is meant by, in microseconds.
     pub limit_us: u32,
-    /// Version of the program.
+    /// Version of the program that wrote it.
     pub version: String,
     pub machine: Machine,
     /// Which core did what, in words.
@@ -45,9 +45,9 @@ pub struct RunResult {
 pub struct Machine {
     /// Logical CPUs that were available.
     pub cpus: u32,
-    /// As the CPU calls itself.
+    /// Model name, as the CPU gives it.
     pub model: String,
-    /// Release of the kernel.
+    /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
 }
 
@@ -114,7 +114,7 @@ pub struct Preemptions {
     pub longest_stall: Option<String>,
 }
 
-/// Percentiles of times.
+/// Percentiles of a set of times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     /// Half are at most so long.
@@ -129,7 +129,7 @@ pub struct Spread {
 pub struct WorstDeferral {
     /// Longest deferral of a preemption.
     pub deferred_ns: u64,
-    /// The class of the thread.
+    /// Class that the policy saw.
     pub class: u16,
     /// Where the thread left its core at last, innermost first.
     pub stack: Vec<String>,
@@ -160,7 +160,7 @@ pub struct Compared {
 /// What a key costs that a RANGE reads: the median run's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeCost {
-    /// Preemptions in all runs.
+    /// Number of preemptions in all runs.
     pub preempted: u64,
     /// Time in the RANGE, from one preempt point to the next.
     pub service_ns_per_key: f64,
@@ -168,7 +168,7 @@ pub struct RangeCost {
     pub core_ns_per_key: f64,
     /// How much more of the first it is than where nothing was preempted.
     pub service_growth: Option<f64>,
-    /// The same of the second.
+    /// The same growth, of `core_ns_per_key`.
     pub core_growth: Option<f64>,
 }
 
@@ -221,9 +221,9 @@ pub struct Latency {
     pub p50_ns: u64,
     /// 90th percentile.
     pub p90_ns: u64,
-    /// Exceeded by one in 100.
+    /// 99th percentile: exceeded by one in 100.
     pub p99_ns: u64,
-    /// Exceeded by one in 1000.
+    /// 99.9th percentile: exceeded by one in 1000.
     pub p999_ns: u64,
     pub max_ns: u64,
     pub mean_ns: f64,
@@ -234,7 +234,7 @@ pub struct Latency {
 pub struct Generator {
     /// Median of the generator's lag.
     pub lag_p50_ns: u64,
-    /// Exceeded by one in 100.
+    /// 99th percentile: exceeded by one in 100.
     pub lag_p99_ns: u64,
     pub lag_max_ns: u64,
     /// Whether the point may be believed.

@@ -27,7 +27,7 @@ const HEAD: [&str; 14] = [
 const LATENCY: [&str; 8] =
     ["count", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"];
 
-/// The columns after them.
+/// The columns after the percentiles of each class.
 const TAIL: [&str; 9] = [
     "duration_s",
     "lag_p50_ns",

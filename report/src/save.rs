@@ -49,7 +49,7 @@ pub fn make_folder(folder: &Path) -> Result<(), ReportError> {
         .map_err(|source| ReportError::Write { file: folder.to_path_buf(), source })
 }
 
-/// A directory of results.
+/// A directory that a result is saved to.
 #[derive(Debug)]
 pub struct Directory(PathBuf);
 

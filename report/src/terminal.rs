@@ -193,7 +193,7 @@ pub fn lower_bounds(result: &RunResult) -> Option<String> {
     })
 }
 
-/// A saturation in a table.
+/// The text of a saturation in a table.
 pub fn saturation_cell(rate: Option<f64>, not_measurable: Option<&str>) -> String {
     match (rate, not_measurable) {
         (_, Some(_)) => "unknown".to_owned(),

@@ -32,7 +32,7 @@ pub enum Error {
     /// A pool without threads or without room.
     #[error("a pool needs at least one thread and room for one request")]
     Empty,
-    /// The CPUs cannot be had.
+    /// The CPUs are not available to this process.
     #[error(transparent)]
     Cpu(#[from] cpu::Error),
     /// Linux gave no more threads.
@@ -63,7 +63,7 @@ impl Settings {
 pub struct Stopped {
     /// Requests that were accepted; all were served.
     pub accepted: u64,
-    /// Requests whose handler panicked, among these.
+    /// Among these, requests whose handler panicked.
     pub panicked: u64,
 }
 
@@ -102,7 +102,7 @@ impl Pool {
             let thread = Builder::new().name(format!("linux-pool-{index}")).spawn(move || {
                 let pinned = cpu::pin_current_thread_to(&cpus);
                 let serve = pinned.is_ok();
-                // Nobody waits for the answer once another thread has failed.
+                // No thread waits for the answer once another thread has failed.
                 let _ = ready.send(pinned);
                 drop(ready);
                 if serve {
@@ -206,7 +206,7 @@ impl Shared {
             if outcome.is_err() {
                 seat.panicked.fetch_add(1, Ordering::Relaxed);
             }
-            // Release: whoever sees the request done sees what its handler did.
+            // Release: a thread that sees the request done sees the writes of its handler.
             seat.done.fetch_add(1, Ordering::Release);
         }
     }
@@ -238,7 +238,7 @@ impl Shared {
         }
     }
 
-    /// Hands waiting requests to idle threads until there are none of the one or of the other.
+    /// Hands waiting requests to idle threads until either runs out.
     ///
     /// Called after each addition to either queue. Of two threads that add at once, the fence
     /// makes at least one see the other's addition. Each turn either hands a request over or sees

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::cpu::monotonic_ns;
 
-/// Maps so many bytes, touches the first, and unmaps them. How long that took, in nanoseconds.
+/// Maps this many bytes, touches the first, and unmaps them. Returns the duration in nanoseconds.
 pub fn map_touch_unmap(bytes: usize) -> io::Result<u64> {
     let start_ns = monotonic_ns();
     let access = libc::PROT_READ | libc::PROT_WRITE;

@@ -16,7 +16,7 @@ pub struct Point {
     pub sent: u64,
     /// Those of `sent` that were done.
     pub done: u64,
-    /// Those of `done` whose latencies do not count, because the machine had stalled
+    /// Requests in `done` whose latencies do not count, because the machine had stalled
     /// ([`crate::generator::STALL_NS`]).
     pub set_aside: u64,
     /// Those of `sent` that the system refused.
@@ -143,9 +143,9 @@ impl Point {
 pub struct Limits {
     /// The least share of the load that is served, as in [`Point::served`].
     pub served: f64,
-    /// The highest p99 latency.
+    /// The highest p99 latency that is allowed.
     pub p99_ns: u64,
-    /// The class whose latency counts.
+    /// The class whose latency is limited.
     pub class: String,
 }
 
@@ -159,7 +159,7 @@ impl Default for Limits {
 /// What a point says about the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The load was served.
+    /// The load was served within the limit.
     Sustained,
     Saturated,
     /// Nothing: the generator did not offer the load.

@@ -26,7 +26,7 @@ const DIGITS: u8 = 3;
 /// What a histogram says in a few numbers, in nanoseconds; all zero where nothing was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many were recorded.
+    /// Number of recorded times.
     pub count: u64,
     pub min_ns: u64,
     /// Half were at most this long.
@@ -94,15 +94,15 @@ pub fn decode(text: &str) -> Result<Histogram<u64>, DecodeError> {
 pub struct Window {
     /// The load starts. What was intended earlier belongs to a previous load.
     pub start_ns: u64,
-    /// End of the warm-up.
+    /// End of the warm-up, in nanoseconds.
     pub from_ns: u64,
-    /// End of the load.
+    /// End of the load, in nanoseconds.
     pub to_ns: u64,
 }
 
 /// Takes every request's fate, from the generator and from the threads that finish requests.
 ///
-/// Each core (or thread) records into its own slot, whose lock nobody else takes while a load
+/// Each core (or thread) records into its own slot, whose lock no other thread takes while a load
 /// runs. Should it be taken all the same (a thread preempted by force in the middle of a record
 /// and followed by another on the same core), the next slot is used: recording never waits.
 #[derive(Debug)]

@@ -308,7 +308,7 @@ impl Database {
         &self.version
     }
 
-    /// Where the database lies.
+    /// Directory of the database.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }

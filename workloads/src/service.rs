@@ -51,7 +51,7 @@ pub struct Served {
     pub machine_stalled: bool,
 }
 
-/// A GET whose value was compared with what was written.
+/// A GET with its value compared with the written one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// Whether it was there, and the same.
@@ -86,7 +86,7 @@ impl Clock {
     }
 }
 
-/// A service that takes the same time whatever the GET in it takes.
+/// A service with a fixed time, for any duration of its GET.
 #[derive(Debug)]
 pub struct Calibrated {
     database: Database,
@@ -414,7 +414,7 @@ mod tests {
             let served = work.served(true, 1);
             assert!(served.stalled_ns > STALL_NS && !served.machine_stalled, "{served:?}");
         });
-        // Other processes may take the CPU here too: a step in which nobody did has to come.
+        // Other processes may take the CPU here too: the test waits for a step without that.
         loop {
             let mut work = Work::begin(u64::MAX, Clock::Wall);
             spin_past(&work);

@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::cpu::{self, monotonic_ns};
 
-/// Nobody else in this project uses it.
+/// No other part of this project uses it.
 const SIGNAL: libc::c_int = libc::SIGUSR2;
 
 /// When the handler ran; 0 before.

@@ -14,7 +14,7 @@ pub const CONFIG_WORDS: usize = FIELDS + POOLS_MAX;
 /// How a direction's queues are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// What moves the entries.
+    /// The mechanism that moves entries between the two sides.
     pub transport: Transport,
     /// Where an MMIO queue lives. A DMA queue lives with its consumer.
     pub home: Home,
@@ -33,9 +33,9 @@ pub const POOLS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PoolScope {
-    /// One, whose extents the control context sends: see [`crate::control::HostControl::send_bulk`].
+    /// One pool per window. The control context sends its extents: see [`crate::control::HostControl::send_bulk`].
     Window = 0,
-    /// One pool for each core.
+    /// One pool for each core of the enclave.
     Core = 1,
 }
 
@@ -50,7 +50,7 @@ pub struct PoolConfig {
     pub extents: u8,
     /// Number of lines in each extent.
     pub lines: u16,
-    /// Whether the control context waits for each copy ([`Transport::DmaSync`]), or goes on and looks later. Extents of
+    /// Whether the control context waits for each copy ([`Transport::DmaSync`]), or checks for its completion later. Extents of
     /// cores are never waited for.
     pub transport: Transport,
     /// Bytes that still go through the queue, where a subsystem has such a limit: what is longer goes in extents.
@@ -164,7 +164,7 @@ impl Config {
         self.pools.into_iter().find(PoolConfig::is_bulk).unwrap_or(PoolConfig::NONE)
     }
 
-    /// As words, for a header.
+    /// Encodes the configuration as words of the window's header.
     pub fn to_words(&self) -> [u64; CONFIG_WORDS] {
         let queue = |queue: &QueueConfig| {
             u64::from(queue.entries) << 32
@@ -233,7 +233,7 @@ impl Config {
                 return Err(ConfigError::NotPowerOfTwo { field, value: queue.entries });
             }
         }
-        // A reader's credit is a store that nobody publishes.
+        // A consumer stores its credit without publishing it.
         if self.decisions.host == Mapping::WriteCombining {
             return Err(ConfigError::WriteCombiningReader { field: "decisions", side: "host" });
         }
@@ -246,7 +246,7 @@ impl Config {
         let mut bulk = 0;
         for pool in self.pools.iter().filter(|pool| pool.extents > 0) {
             let most = match pool.scope {
-                // Each extent comes back by the control queue, which must not be full of them.
+                // Extents are returned through the control queue, which they must not fill.
                 PoolScope::Window => u64::from(CONTROL_ENTRIES) / 4,
                 PoolScope::Core => CORE_EXTENTS_MAX.into(),
             };
@@ -285,15 +285,15 @@ pub enum ConfigError {
     OutOfRange {
         field: &'static str,
         value: u64,
-        /// Smallest allowed.
+        /// The smallest value that is allowed.
         min: u64,
-        /// Largest allowed.
+        /// The largest value that is allowed.
         max: u64,
     },
     /// A mapping that holds stores back, for the side that reads.
     #[error("{field} are read by the {side}, which cannot map them write-combining")]
     WriteCombiningReader { field: &'static str, side: &'static str },
-    /// A pool whose extents nobody copies.
+    /// A pool of a transport that does not copy.
     #[error("a pool's extents are copied: its transport must be dma-sync or dma-async")]
     PoolTransport,
     /// More pools of the window than the control context serves.

@@ -57,7 +57,7 @@ const TAG_SAME_TIME: u8 = 0x10;
 const TAG_MESSAGE: u8 = 0x20;
 const TAG_OUTCOME: u8 = 0x40;
 const TAG_ASKS: u8 = 0x80;
-/// A flag of a decide.
+/// Set in the tag of a decide that has decisions waiting for room.
 const TAG_HELD: u8 = 0x20;
 
 /// Kinds of records, as numbers in the file.
@@ -84,7 +84,7 @@ pub struct Header {
     pub about: String,
 }
 
-/// A record of a log.
+/// One record of a log: its time, and an input or output of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The agent's time at the record.
@@ -93,7 +93,7 @@ pub struct Record {
     pub what: What,
 }
 
-/// Contents of a record.
+/// The input or output that a record holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Something that the policy's state depends on.
@@ -102,16 +102,16 @@ pub enum What {
     Decided {
         /// Core that the decision is for.
         core: u16,
-        /// The decision.
+        /// The decision as it was sent.
         decision: Decision,
     },
     /// It asked for the end of a run.
     Preempted(Preemption),
-    /// The agent sent a note.
+    /// The policy sent a note.
     Noted(Note),
     /// The agent rang a core's doorbell.
     Kicked {
-        /// Core that was rung.
+        /// The core that was rung.
         core: u16,
     },
 }

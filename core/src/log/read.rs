@@ -1,4 +1,4 @@
-//! The checked decoder. A log may come from anywhere: no byte of it is believed, and whatever it
+//! The checked decoder. A log may come from anywhere: no byte of it is trusted, and whatever it
 //! gives is safe to feed to a [`crate::brain::Brain`] of the header's configuration.
 
 use alloc::string::String;
@@ -43,7 +43,7 @@ impl<'a> LogReader<'a> {
         Ok(LogReader { cursor, header, last: Nanos(0), records: 0, over: false, ended: None })
     }
 
-    /// The header of the log.
+    /// The header, checked when the log was opened.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -89,7 +89,7 @@ impl Iterator for LogReader<'_> {
     }
 }
 
-/// Reason to stop decoding.
+/// Why decoding stopped: the end of the log, or a malformed record.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     End,

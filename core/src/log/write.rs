@@ -21,7 +21,7 @@ const PIECE_NUMBERS: usize = 16;
 
 /// Records into a log: gathers up to [`BUFFER_BYTES`] and gives them to `sink`, a piece after the
 /// other. The sink cannot fail: one that loses its file must say so itself, for an agent does not
-/// leave because nobody writes down what it does. Flushes when it is dropped.
+/// leave because its log cannot be written. Flushes when it is dropped.
 #[derive(Debug)]
 pub struct LogWriter<S: FnMut(&[u8])> {
     buffer: Vec<u8>,
@@ -63,7 +63,7 @@ impl<S: FnMut(&[u8])> LogWriter<S> {
         }
     }
 
-    /// Makes room for a piece.
+    /// Flushes if the buffer has no room for one more record piece.
     #[inline]
     fn make_room(&mut self) {
         if self.buffer.len() + PIECE_BYTES_MAX > BUFFER_BYTES {

@@ -42,7 +42,7 @@ pub fn config(link: Config) -> Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum NoteError {
-    /// The entry is malformed.
+    /// The entry's words, kind or flags are malformed: the front is at fault.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     #[error(
@@ -50,7 +50,7 @@ pub enum NoteError {
          {NOTE_REQUEST:#x}, no flags, 3 words"
     )]
     NoNote { kind: u16, flags: u8, words: usize },
-    /// A credit that cannot be.
+    /// The receiver's credit is impossible: it is ahead of what was sent.
     #[error(transparent)]
     Credit(PushError),
 }
@@ -64,7 +64,7 @@ fn encode(note: &Note) -> (Tag, [u64; 3]) {
 fn decode(entry: &Entry) -> Result<Note, NoteError> {
     let Tag { kind, flags } = entry.tag;
     match *entry.words() {
-        // Kinds below are between those who share an agent.
+        // Smaller kinds are exchanged only inside one agent.
         [subject, first, second] if flags == 0 && kind >= NOTE_REQUEST => {
             Ok(Note { kind, subject: Subject::from_word(subject), words: [first, second] })
         }
@@ -88,7 +88,7 @@ pub struct NoteSender<L: Port, B: Doorbell> {
 }
 
 impl<L: Port, B: Doorbell> NoteSender<L, B> {
-    /// Of a window that nobody has written notes to. `bell` wakes the policy's agent.
+    /// Creates the sender of a fresh window. `bell` wakes the policy's agent.
     pub fn new(layout: &Layout, port: L, bell: B) -> NoteSender<L, B> {
         NoteSender {
             port,
@@ -174,7 +174,7 @@ pub struct NoteReceiver<L: Port> {
 }
 
 impl<L: Port> NoteReceiver<L> {
-    /// Of a window whose header was checked.
+    /// Creates the receiver of a window whose header was checked.
     pub fn new(layout: &Layout, port: L) -> NoteReceiver<L> {
         NoteReceiver {
             port,

@@ -127,7 +127,7 @@ impl Bell {
         Bell(Arc::new((Mutex::new(false), Condvar::new())))
     }
 
-    /// Without a timeout: whoever is not rung sleeps for ever, which loom reports.
+    /// Without a timeout: a sleeper that is not rung sleeps for ever, which loom reports.
     pub fn wait(&self) {
         let mut rung = self.0.0.lock().unwrap();
         while !*rung {

@@ -52,7 +52,7 @@ pub const SHAPES: [&str; 9] = [
     "dma-decisions",
 ];
 
-/// Queues of a shape, each direction with so many entries.
+/// Queues of a shape, with the given number of entries in each direction.
 pub fn shape(name: &str, messages: u32, decisions: u32) -> (QueueConfig, QueueConfig) {
     let config = if name == "coherent" { Config::coherent(1) } else { Config::pcie(1) };
     let (mut up, mut down) = (config.messages, config.decisions);

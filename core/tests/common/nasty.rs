@@ -11,7 +11,7 @@
 //! * Every other copy takes its source when it starts, the others as late as possible; their lines
 //!   arrive in any order.
 //!
-//! Nothing arrives by itself: [`Link::tick`] lets a little happen, [`Link::settle`] all of it.
+//! Nothing arrives without a call: [`Link::tick`] delivers a part, [`Link::settle`] all of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -295,7 +295,7 @@ impl Link {
         Link::of_size(layout.nic_lines, layout.host_lines, coherent, seed)
     }
 
-    /// Zeroed memory of so many lines.
+    /// Zeroed memory of `lines` lines.
     pub fn of_size(nic_lines: u32, host_lines: u32, coherent: bool, seed: u64) -> Link {
         let mut rng = super::rng(seed);
         let memory = |lines| vec![[0; LINE_WORDS]; lines as usize];
@@ -360,7 +360,7 @@ impl Link {
         self.0.borrow_mut().tick();
     }
 
-    /// Lets everything arrive that has left. What waits for a publish goes on waiting.
+    /// Delivers everything that has left. Stores that wait for a publish keep waiting.
     pub fn settle(&self) {
         let mut state = self.0.borrow_mut();
         for context in 0..state.contexts.len() {
@@ -377,7 +377,7 @@ impl Link {
         self.0.borrow().tickets
     }
 
-    /// A word as it is, whoever asks.
+    /// The word as it is in memory, for either side.
     pub fn peek(&self, home: Home, line: u32, word: usize) -> u64 {
         self.0.borrow().memory[home as usize][line as usize][word]
     }
@@ -497,7 +497,7 @@ impl Dma for Engine {
 
     fn is_done(&self, ticket: Ticket) -> bool {
         let mut state = self.state.borrow_mut();
-        // Whoever waits for a copy lets time pass.
+        // Waiting for a copy advances time.
         state.tick();
         state.copies.iter().all(|copying| copying.ticket != ticket.0)
     }

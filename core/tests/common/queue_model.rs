@@ -13,23 +13,23 @@ use super::{SHAPES, shape};
 /// What can be done to a queue.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
-    /// Push an entry of so many words.
+    /// Push an entry with this number of words.
     Push(u8),
     /// Ask how much room there is.
     Room,
     /// Make what was pushed travel.
     Publish,
-    /// Publish and order.
+    /// Publish stores, and order them before later ones.
     Fence,
     /// Let the producer's copies progress.
     Poll,
-    /// Ask for the next line.
+    /// Prefetch the next line of the ring.
     Prefetch,
-    /// Take an entry.
+    /// Pop one entry, if there is one.
     Pop,
     /// See whether an entry is there, from beside the consumer.
     Look,
-    /// Let a little arrive.
+    /// Deliver a part of the stores in flight.
     Tick,
     /// Let everything arrive that has left.
     Settle,
@@ -52,12 +52,10 @@ impl Operation {
     }
 }
 
-/// Which queue of a layout.
+/// A queue of the layout, by its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Host to agent.
     Messages,
-    /// Agent to host.
     Decisions,
 }
 

@@ -40,7 +40,7 @@ impl Drop for Controller {
     }
 }
 
-/// Groups of those who were killed. One that is in use cannot be removed.
+/// Groups left by runs that were killed. One that is in use cannot be removed.
 fn remove_leftovers() {
     for entry in std::fs::read_dir(ROOT).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -53,7 +53,7 @@ fn remove_leftovers() {
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes a control group below the root, of a name that nobody else has.
+    /// Makes a control group with a fresh name below the root.
     pub fn make() -> Result<Cgroup, Failure> {
         let folder = Path::new(ROOT).join(format!("{PREFIX}{}", std::process::id()));
         std::fs::create_dir(&folder)
@@ -70,7 +70,7 @@ impl Cgroup {
         format!("/{}", self.0.file_name().unwrap_or_default().to_string_lossy())
     }
 
-    /// A counter of its memory.
+    /// Reads the counter `name` of `memory.stat`.
     pub fn counter(&self, name: &str) -> Result<u64, Failure> {
         let file = self.0.join("memory.stat");
         let text = std::fs::read_to_string(&file)

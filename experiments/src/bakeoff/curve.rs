@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Spot {
     /// Refaults per second; above 0.
     pub refaults: f64,
-    /// Net bytes saved.
+    /// Net bytes saved: compressed swap is subtracted.
     pub saved: f64,
 }
 
@@ -21,14 +21,14 @@ pub struct Ratio {
     pub ratio: Option<f64>,
     /// Smallest of the ratios at the points where both curves have one.
     pub least: Option<f64>,
-    /// Largest of them.
+    /// The largest of these ratios.
     pub most: Option<f64>,
     /// Whether the first tool's curve and another's have a range of refaults in common. If not, nearest ends are compared.
     pub overlap: bool,
     /// From how many refaults per second to how many: of an overlap, the same for all; else where the first
     /// tool's end is, and where the other's.
     pub refaults_per_second: [f64; 2],
-    /// The other tools, and at how many of the compared places each saves most of them.
+    /// The other tools, and the number of compared places at which each saves most of them.
     pub best_at: BTreeMap<String, usize>,
 }
 
@@ -48,7 +48,7 @@ pub fn frontier(spots: &[Spot]) -> Vec<Spot> {
     best
 }
 
-/// The savings at so many refaults: between settings, linear in the logarithm of refaults.
+/// The savings at this many refaults: between settings, linear in the logarithm of refaults.
 fn at(curve: &[Spot], refaults: f64) -> f64 {
     let after = curve.partition_point(|spot| spot.refaults < refaults);
     match (after.checked_sub(1).map(|before| curve[before]), curve.get(after)) {
@@ -120,7 +120,7 @@ struct Curve {
 }
 
 impl Curve {
-    /// Whether so many refaults are in its range, but for rounding.
+    /// Whether this many refaults are in its range, up to rounding.
     fn has(&self, refaults: f64) -> bool {
         const ROUNDING: f64 = 1e-9;
         let [low, high] = self.ends;

@@ -1,4 +1,4 @@
-//! Medians over several runs of a bake-off, or of parts of it.
+//! Medians over several runs of a bake-off, or over parts of one.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct Medians {
     pub sol_vs_best_rival: BTreeMap<String, Median>,
     /// The same, of SOL as it ships alone.
     pub shipped_vs_best_rival: BTreeMap<String, Median>,
-    /// The programs that judge.
+    /// Names of the programs that decide the comparison.
     pub judges: Vec<String>,
 }
 

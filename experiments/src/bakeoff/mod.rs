@@ -41,7 +41,7 @@ use wave_lab::progress::Progress;
 
 /// How often it is looked how much is saved.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// The virtual machine that has all of it.
+/// The virtual machine that has everything that the bake-off needs.
 const IN_VM: &str = "cargo xtask vm run --module zram --timeout 3600 -- target/release/wave run";
 
 /// Writes to a file of the kernel's.
@@ -90,7 +90,7 @@ fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs all of it, but for the points that `journal` has.
+/// Runs every point, except those that `journal` has.
 pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<Results, Failure> {
     look_whether_it_can(plan, file)?;
     let end = Arc::new(AtomicBool::new(false));
@@ -137,7 +137,7 @@ struct Ground<'a> {
     swap: Option<Swap>,
 }
 
-/// Counters at one moment.
+/// Counters at one moment, to be subtracted later.
 struct Counters {
     at: Instant,
     pages_in: u64,
@@ -282,7 +282,7 @@ impl Ground<'_> {
         ];
         let Places { shared, aside } = self.places;
         facts.push((
-            format!("CPU {shared}: the program and who pages it out; CPU {aside}: our agent, redis's client"),
+            format!("CPU {shared}: the program and the tool that pages it out; CPU {aside}: our agent, redis's client"),
             "no CPU has to be interrupted for a page-out, which takes an emulated machine longer than all else".into(),
         ));
         if self.plan.swap_on.contains(&SwapOn::Zram) {

@@ -21,7 +21,7 @@ const PARTS: usize = 5;
 /// Pages of every batch that are always used, as an allocator's lists are, and the share of accesses to them.
 const BUSY: [usize; 3] = [0, 21, 42];
 const BUSY_ACCESSES: f64 = 0.25;
-/// Share of the accesses that scan what is not hot, page by page.
+/// Share of the accesses that scan the cold rest, page by page.
 const SCAN_ACCESSES: f64 = 0.05;
 /// The hot share of a working set that grows: at the begin of a phase, and at its end.
 const GROWING: [f64; 2] = [0.1, 0.5];
@@ -119,7 +119,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Allocates and fills it.
+    /// Allocates the memory and fills it.
     pub fn new(pattern: Pattern, phase: Duration, bytes: u64, seed: u64) -> Memory {
         let pages = (bytes as usize / PAGE).max(PARTS * 64);
         let mut rng = Pcg64Mcg::seed_from_u64(seed);

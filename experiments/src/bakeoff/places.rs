@@ -2,7 +2,7 @@
 //!
 //! Paging out has to tell every CPU that the program runs on, by an interrupt for each page that is written. In an emulated
 //! machine that takes milliseconds, more than all else together, and as long as its CPUs have to wait for real ones: the
-//! tool that waits least for others would win. On one CPU there is nobody to tell, whatever the tool.
+//! tool that waits least for others would win. On one CPU no tool can move its work elsewhere.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -15,7 +15,7 @@ use wave_lab::Failure;
 pub struct Places {
     /// CPU of the program and of the tool that pages it out.
     pub shared: usize,
-    /// For who decides or asks.
+    /// CPU of the agent and of the client.
     pub aside: usize,
 }
 

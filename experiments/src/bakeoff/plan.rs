@@ -16,7 +16,7 @@ use wave_report::slug;
 /// `kind` of a scenario of this sort.
 pub const KIND: &str = "memory-bakeoff";
 
-/// A checked scenario.
+/// A bake-off's scenario, checked.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -41,7 +41,7 @@ pub struct Plan {
     pub swap_on: Vec<SwapOn>,
     /// Programs whose memory is managed.
     pub program: Vec<Program>,
-    /// Policies of ours, with their settings.
+    /// Wave's policies, with their settings.
     pub wave: Vec<Ours>,
     pub damon: Vec<Damon>,
     pub mglru: Vec<Mglru>,
@@ -63,13 +63,13 @@ pub struct Slow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// Name in tables.
+    /// Name of the tool in tables.
     pub name: String,
     pub pattern: Pattern,
     /// Whether it judges: no setting of ours was chosen in sight of its results.
     #[serde(default)]
     pub judge: bool,
-    /// How much memory: a size.
+    /// Size of the memory, with its unit.
     pub memory: String,
     /// How often it touches a page; of redis, GETs; of Python's dict, lookups.
     pub accesses_per_second: f64,
@@ -192,7 +192,7 @@ impl Plan {
                 "expected a [[wave]], a [[damon]], a [[mglru]] and a [[reclaim]], or more of each",
             );
         }
-        // A part of a phase would be no fair sample of it.
+        // A partial phase would be no fair sample of the program.
         let with_phases =
             self.program.iter().enumerate().filter(|(_, program)| program.pattern.has_phases());
         for (at, program) in with_phases {

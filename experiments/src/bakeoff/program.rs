@@ -99,7 +99,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The process whose memory it is.
+    /// The process that owns the memory.
     pub fn pid(&self) -> i32 {
         self.target.pid().as_raw_pid()
     }
@@ -126,7 +126,7 @@ impl Program {
 fn start(order: &Order) -> Result<Process, Failure> {
     let order = serde_json::to_string(order).map_err(Failure::cannot)?;
     let mut command = launch::wave(["memory-program", &order]).map_err(Failure::cannot)?;
-    // An interrupt from the terminal is for who started it.
+    // An interrupt from the terminal is for the parent process.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
     Process::start(&mut command).map_err(Failure::cannot)
 }
@@ -183,7 +183,7 @@ fn enter(cgroup: &Path) -> std::io::Result<()> {
     Ok(rustix::thread::disable_transparent_huge_pages(true)?)
 }
 
-/// Does `step` at a fixed rate, whatever it takes, and tells how often it was done.
+/// Calls `step` at a fixed rate, however long a step takes, and reports the number of calls.
 pub(super) fn paced(
     rate: f64,
     mut step: impl FnMut(Duration, usize) -> std::io::Result<()>,

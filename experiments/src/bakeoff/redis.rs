@@ -1,4 +1,4 @@
-//! A redis server whose memory is used, and its client.
+//! A redis server whose memory is managed, and its client.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ const VALUE_BYTES: usize = 2_000;
 /// Commands that are on their way to redis at once.
 const COMMANDS: usize = 100;
 
-/// A port that nobody listens on.
+/// A port that is not in use.
 pub fn free_port() -> std::io::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

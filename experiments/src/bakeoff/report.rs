@@ -21,7 +21,7 @@ use wave_report::plot::style::{
 use wave_report::slug;
 use wave_report::{Directory, document, figure};
 
-/// Who does this share of the accesses has kept up.
+/// The share of the accesses that a program must reach to have kept up.
 pub const KEPT_UP: f64 = 0.95;
 
 /// One setting of one tool, on one program.
@@ -69,7 +69,7 @@ pub struct ProgramResult {
     pub swap_on: SwapOn,
     /// Whether the program is a judge: fixed before the first run.
     pub judge: bool,
-    /// How it uses its memory.
+    /// How the program uses its memory.
     pub pattern: String,
     /// Every setting of every tool.
     pub points: Vec<Point>,
@@ -83,13 +83,13 @@ pub struct ProgramResult {
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Results {
-    /// The file's name for it.
+    /// Name of the scenario in its file.
     pub scenario: String,
     pub description: String,
     pub started: String,
     /// Which version of this program.
     pub version: String,
-    /// Release of the kernel.
+    /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
     pub cpus: usize,
     pub plan: Plan,
@@ -97,7 +97,7 @@ pub struct Results {
     pub sol_vs_best_rival: BTreeMap<String, Option<Ratio>>,
     /// The same, of SOL as it ships alone.
     pub shipped_vs_best_rival: BTreeMap<String, Option<Ratio>>,
-    /// How the ratios are made.
+    /// The rule by which ratios are computed.
     pub comparison: String,
     pub programs: Vec<ProgramResult>,
     pub facts: Vec<(String, String)>,

@@ -71,7 +71,7 @@ pub trait Experiment {
     /// Runs the points that are not in `journal`.
     ///
     /// # Errors
-    /// Why it did not come to its end.
+    /// Why the experiment stopped early.
     fn run(&self, wanted: &Wanted<'_>, journal: &Arc<Journal>) -> Result<Box<dyn Report>, Failure>;
 }
 
@@ -120,7 +120,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// For kinds whose agents are Wave's own.
+    /// For kinds of experiments with Wave's own agents.
     fn without_agent(&self) -> Result<(), Failure> {
         match self.agent {
             None => Ok(()),

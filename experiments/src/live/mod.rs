@@ -1,4 +1,4 @@
-//! The live view of a run: who decides, what the cores do, and the latencies so far.
+//! The live view of a run: the deciding side, the cores' states, and the latencies so far.
 //!
 //! A thread of its own looks at the running system a few times a second and draws. It sits where
 //! the generator and the agent sit, so figures of a run that is watched are a little worse.

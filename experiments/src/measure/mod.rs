@@ -36,7 +36,7 @@ impl Chunks {
         self.at(0.5)
     }
 
-    /// `{p5, p50, p95}`.
+    /// The spread as JSON: `{p5, p50, p95}`.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({ "p5": self.at(0.05), "p50": self.median(), "p95": self.at(0.95) })
     }
@@ -54,7 +54,7 @@ pub fn two_cpus() -> Result<[usize; 2], String> {
     }
 }
 
-/// Pins the calling thread.
+/// Pins the calling thread to `cpu`.
 pub fn pin(cpu: usize) -> Result<(), String> {
     cpu::pin_current_thread(cpu).map_err(|error| error.to_string())
 }

@@ -105,7 +105,7 @@ impl Preempted {
         options.config.subjects = 16;
         options.config.spin = Nanos::from_micros(50);
         options.kernel_threads = 2;
-        // While the signals have the host core's CPU, nothing is decided; that is nobody's fault.
+        // While the signals have the host core's CPU, no decision is made; that is no fault of the host or agent.
         options.config.patience = Nanos::from_millis(60_000);
         let enclave = Arc::new(Enclave::start(options).map_err(|error| text(&error))?);
         let attached = attach(enclave.socket()).map_err(|error| text(&error))?;

@@ -23,7 +23,7 @@ use super::{Chunks, pin, two_cpus};
 /// 100 GiB in strips of 16 MiB.
 pub const STRIPS: u32 = 6_400;
 pub const BATCHES: usize = STRIPS as usize * STRIP_BATCHES as usize;
-/// Turns that are measured.
+/// Number of turns that are measured.
 pub const ROUNDS: usize = 31;
 const WARM_UP: usize = 2;
 /// Of the access words and of the policies' draws.
@@ -58,7 +58,7 @@ pub fn readings(words: &[[u64; 2]], strips: Range<u32>, interval: Nanos) -> Vec<
     extent
 }
 
-/// A policy that manages some strips, and what it reads of them.
+/// A policy that manages some strips, and the counters that are read of it.
 pub struct Agent {
     policy: Tiered<Sol>,
     readings: Vec<u64>,

@@ -30,11 +30,11 @@ const STEPS: f32 = 10.0;
 /// Which part of a log to explain.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Only of this process.
+    /// Only the batches of this process.
     pub pid: Option<u32>,
     /// Only of the batch with this address.
     pub address: Option<u64>,
-    /// As of when, in seconds.
+    /// The moment to explain, in seconds since the log began.
     pub at: Option<f64>,
 }
 

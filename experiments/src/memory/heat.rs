@@ -27,7 +27,7 @@ pub struct Look {
     pub seconds: f64,
     pub place: Place,
     pub lane: u32,
-    /// Pages that were touched.
+    /// Number of touched pages.
     pub touched: u32,
     /// Present pages of the batch.
     pub present: u32,
@@ -138,7 +138,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// One look at a batch that has had so many pages: those that are not there now are in the slow tier.
+    /// One reading of a batch with this many pages: absent ones are in the slow tier.
     fn of(look: &Look, most: u32) -> Cell {
         let share = (f64::from(look.touched) / f64::from(look.pages)).min(0.999);
         let rate = -(1.0 - share).ln() / f64::from(look.interval_us.max(1));
@@ -162,7 +162,7 @@ impl Cell {
     }
 }
 
-/// From paper to dark red.
+/// A colour from paper (0) to dark red (1).
 fn warm(share: f64) -> RGBColor {
     const STOPS: [(f64, f64, f64); 4] =
         [(255.0, 247.0, 236.0), (253.0, 212.0, 158.0), (239.0, 101.0, 72.0), (127.0, 0.0, 0.0)];

@@ -1,4 +1,4 @@
-//! What came of it: a table, one JSON object, and a folder with a page, a plot and the samples.
+//! Results of a run: a table, one JSON object, and a folder with a page, a plot and the samples.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -21,7 +21,7 @@ const PAGE_BYTES: u64 = 4096;
 /// How things were at one moment.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Sample {
-    /// Seconds since the start.
+    /// Seconds since the run began.
     pub seconds: f64,
     /// In the fast tier, all programs.
     pub resident_bytes: u64,
@@ -111,7 +111,7 @@ pub fn held_by_guard(held: Held) -> &'static str {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The policy, as text.
+    /// The policy with its settings, as text.
     pub policy: String,
     pub link: String,
     /// How access bits were read.
@@ -139,7 +139,7 @@ pub struct Report {
     pub strips_left_out: u64,
     /// Agents that were attached, and lost.
     pub agents: [u64; 2],
-    /// The command's exit code.
+    /// Exit code of the command; `None` if it was killed.
     pub exit: Option<i32>,
 }
 

@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// A line where there is no terminal.
 const LINE: Duration = Duration::from_secs(10);
-/// An agent is late after so many of its longest periods.
+/// An agent is late after this many of its longest periods.
 const PERIODS_LATE: u64 = 3;
 /// Processes that are told of one by one.
 const LINES_MAX: usize = 3;
@@ -38,7 +38,7 @@ const REST: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub groups: Vec<Group>,
-    /// A command to start, whose memory it is.
+    /// A command to start, whose memory is managed.
     pub command: Vec<String>,
     pub policy: String,
     /// How long it may scan nothing at all.
@@ -49,13 +49,13 @@ pub struct Wanted {
     /// Limits beyond which nothing is paged out.
     pub limits: Limits,
     pub dry_run: bool,
-    /// How to read access bits.
+    /// Way to read access bits; by default the best that the kernel has.
     pub backend: Option<Backend>,
     /// Compressed swap to add for the run, in bytes.
     pub zram: Option<u64>,
-    /// When to end by itself.
+    /// Time after which the run ends.
     pub time: Option<Duration>,
-    /// At most so many strips of 16 MiB.
+    /// Most strips of 16 MiB.
     pub strips: u32,
     /// Where the agent writes its log.
     pub record: Option<PathBuf>,

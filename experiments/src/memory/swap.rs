@@ -20,7 +20,7 @@ impl SwapOn {
         }
     }
 
-    /// Sets up so many bytes of it, until the result is dropped.
+    /// Sets up this many bytes of swap, until the result is dropped.
     ///
     /// # Errors
     /// It is not permitted, there is some already, or this machine has no such swap.

@@ -92,7 +92,7 @@ fn oracle(setup: &Setup) -> Setup {
     setup
 }
 
-/// The same over a link whose one way takes so long: reads and kicks grow with it.
+/// The same over a link with this one-way time: reads and kicks grow with it.
 fn with_flight(setup: &Setup, flight_ns: u32) -> Setup {
     let mut setup = setup.clone();
     let costs = &mut setup.costs;
@@ -161,7 +161,7 @@ pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
             "Cores for one agent, and enclaves",
             "cores",
             true,
-            "One agent serves so many cores and no more: its prestages come too late, each switch \
+            "One agent serves this number of cores and no more: its prestages come too late, each switch \
              costs a kick, and kicks cost the agent. Enclaves of 16 cores with an agent each do \
              not share anything, so that their sum is drawn.",
             vec![

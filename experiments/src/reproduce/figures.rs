@@ -16,7 +16,7 @@ use super::vms;
 pub struct Curve {
     /// What the legend calls it.
     pub name: String,
-    /// Pairs of x and y.
+    /// Points of the curve: x and y.
     pub points: Vec<[f64; 2]>,
     /// The lowest and the highest that y may be, for each point; empty where that is not said.
     pub band: Vec<[f64; 2]>,

@@ -21,14 +21,14 @@ use wave_lab::progress::Progress;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// Single figures, by name.
+    /// Single figures of the job, by name.
     pub values: Vec<(String, f64)>,
     /// Points: load per second, served per second, p99 of a GET in microseconds.
     pub points: Vec<[f64; 3]>,
 }
 
 impl Done {
-    /// The figure of that name.
+    /// The figure with that name.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.values.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
@@ -211,7 +211,7 @@ fn switches(setup: &Setup) -> Done {
     let Switches { switch_ns, open_ns } = paper::context_switch(setup);
     let values =
         [("switch_ns", Switches::median(&switch_ns)), ("open_ns", Switches::median(&open_ns))];
-    // Where everything was prestaged, nobody was kicked.
+    // With everything prestaged, no core was kicked.
     let values =
         values.into_iter().filter_map(|(name, median)| Some((name.to_owned(), median?.into())));
     Done { values: values.collect(), points: Vec::new() }
@@ -252,7 +252,7 @@ pub(super) fn search(mut run: impl FnMut(f64) -> Point, low: f64) -> Done {
     Done { values, points }
 }
 
-/// Runs what is not kept in `folder` yet: what measures first, one at a time, then the others on so many
+/// Runs the jobs that `folder` does not have yet: measurements first, one at a time, then the others on this many
 /// threads.
 pub fn run_all(
     jobs: &[Job],

@@ -226,7 +226,7 @@ fn communication(setup: &Setup) -> Done {
     Done::of([("added_us", (p99 - work) / 1e3)])
 }
 
-/// Our figure for a row.
+/// Our figure for the row `id`.
 pub fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     of_prototype_as(id, done, FITTED)
 }
@@ -277,7 +277,7 @@ fn curve(workers: u16, done: &BTreeMap<&str, &Done>, suffix: &str) -> Vec<[f64; 
     OUTSTANDING.filter_map(at).collect()
 }
 
-/// By how many percent throughput grows from one outstanding request to so many.
+/// Growth of throughput in percent, from one outstanding request to this many.
 fn gain(workers: u16, outstanding: u16, done: &BTreeMap<&str, &Done>, suffix: &str) -> Option<f64> {
     let curve = curve(workers, done, suffix);
     let at = |wanted: u16| curve.iter().find(|[x, _]| *x == f64::from(wanted)).map(|[_, y]| *y);

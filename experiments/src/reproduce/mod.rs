@@ -2,7 +2,7 @@
 //! prints, and the figures of Mind the Gap; and what neither prints.
 //!
 //! The work is a list of [`jobs::Job`]s, each a simulation or a search of its own, run in parallel
-//! and kept in the output folder, so that an interrupted run goes on where it was.
+//! and kept in the output folder, so that an interrupted run continues where it stopped.
 
 mod beyond;
 mod figures;

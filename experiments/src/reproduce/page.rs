@@ -136,7 +136,7 @@ fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
             groups.push(group);
         }
     }
-    // In the order in which they are listed; what is not listed comes last.
+    // In the order in which they are listed; others come last.
     groups.sort_by_key(|group| IDS.iter().position(|(id, _)| id == group).unwrap_or(IDS.len()));
     let body = html! {
         p.lead {

@@ -38,7 +38,7 @@ const GETS: [(&str, u16, u32, bool); 3] = [
     ("gets-prefetched", paper::RPC_WORKERS, 1, true),
     ("gets-prestaged", 64, 2, true),
 ];
-/// What all of these serve.
+/// The load that all placements serve.
 const LOW_GETS: f64 = 500e3;
 
 /// Figure 6b's gain depends on two numbers that the paper does not print: RocksDB's threads, and for how many times 200 ms requests
@@ -46,7 +46,7 @@ const LOW_GETS: f64 = 500e3;
 const THREADS: [u16; 3] = [60, 120, paper::RPC_WORKERS];
 const LENGTHS: [u64; 3] = [1, 2, 4];
 
-/// The job of Offload-All with 16 cores in a group, with so many threads, counted for so many times 200 ms.
+/// The job of Offload-All with 16 cores in a group, with this many threads, counted for this many times 200 ms.
 fn gain_job(group: &str, threads: u16, length: u64) -> String {
     match (threads, length) {
         (paper::RPC_WORKERS, 1) => format!("{group}-offload-all-16"),
@@ -124,7 +124,7 @@ pub(crate) fn probe_of(group: &str, id: &str, per_second: f64) -> (Point, f64) {
     (crate::run::sim::point(&load, &found.outcome), agents as f64 / load.end().0 as f64)
 }
 
-/// The saturation of a setup, counted for so many times 200 ms.
+/// The saturation of a setup, counted for this many times 200 ms.
 fn saturation(setup: &RpcSetup, length: u64) -> Done {
     let overhead = paper::overhead(&setup.scheduler);
     let busy = RefCell::new(BTreeMap::new());
@@ -161,7 +161,7 @@ fn saturation_of_gets(setup: &RpcSetup) -> Done {
     search(run, LOW_GETS)
 }
 
-/// Figure 6b's gain in percent with so many threads, counted for so many times 200 ms.
+/// Figure 6b's gain in percent with this many threads, counted for this many times 200 ms.
 fn gain(threads: u16, length: u64, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     let saturation =
         |group| done.get(gain_job(group, threads, length).as_str())?.value("saturation");

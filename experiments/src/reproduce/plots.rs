@@ -17,7 +17,7 @@ use wave_report::plot::style::{
 };
 
 const HEIGHT: u32 = 460;
-/// So many different x are labelled each, on a logarithmic axis.
+/// On a logarithmic axis, up to this many different x have a label each.
 const LABELLED_MAX: usize = 10;
 
 /// Draws a figure; nothing if it has no point.
@@ -92,7 +92,7 @@ const DASH: (i32, i32) = (6, 4);
 
 /// What a curve looks like, in the axes' units: x is its logarithm where the axis is one of these.
 enum Shape {
-    /// A curve of ours.
+    /// A curve of our results.
     Line {
         dots: Vec<(f64, f64)>,
         /// Where the line leaves the plot at the top.

@@ -35,7 +35,7 @@ pub enum Kind {
     Extrapolated,
     /// What was modelled contains the result: that it was found is all that is said.
     ByConstruction,
-    /// It goes in as it is: a condition of the experiment, or a cost that the paper prints.
+    /// An input of the model: a condition of the experiment, or a cost that the paper prints.
     Assumed,
 }
 
@@ -83,7 +83,7 @@ pub struct Row {
     pub rel_diff: Option<f64>,
     /// ours - paper, zero within the printed range, in the row's unit.
     pub diff: Option<f64>,
-    /// How ours came about.
+    /// How our figure came about.
     pub kind: Kind,
     /// The least and the most that ours may be, by what the fit and other inputs leave open; none where that was not
     /// determined.

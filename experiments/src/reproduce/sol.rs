@@ -215,7 +215,7 @@ fn extrapolated(cores: u32, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     Some(one - parallel + parallel / f64::from(cores))
 }
 
-/// Milliseconds that copying so many bytes takes by the modelled link's assumed costs.
+/// Milliseconds that a copy of this many bytes takes by the modelled link's assumed costs.
 fn copied_ms(bytes: f64) -> Option<f64> {
     let costs = Costs::builtin("mount-evans")?;
     let ns = costs.dma_submit.ns + costs.dma_flight.ns + bytes / 1024.0 * costs.dma_ns_per_kib.ns;

@@ -1,6 +1,6 @@
 //! Figure 5: two virtual machines of 128 vCPUs on a socket, scheduled with and without timer ticks.
 //!
-//! Of each machine, so many vCPUs compute, the i-th of both on core i, where they take turns. On the
+//! A number of vCPUs of each machine compute, the i-th of both on core i, where they take turns. On the
 //! host, ticks interrupt every core: the busy ones lose time, and the idle ones never sleep deeply,
 //! so that the socket's frequency is that of all first siblings. Under Wave there are no ticks.
 
@@ -45,7 +45,7 @@ pub fn jobs(model: &Model) -> Vec<Job> {
                 let share = |cost: Nanos| cost.0 as f64 / TICKS.period.0 as f64;
                 (1.0 - share(cost)) / (1.0 - share(TICKS.cost))
             };
-            // Where both frequencies are of one step, whatever is wrong with it cancels out.
+            // With both frequencies of one step, any error in it cancels out.
             let is_same = std::ptr::eq(quiet, ticking) || quiet.ghz == ticking.ghz;
             let [low, high] = if is_same {
                 [1.0; 2]

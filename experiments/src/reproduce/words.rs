@@ -55,7 +55,7 @@ pub fn ours(row: &Row) -> String {
     row.ours.map_or_else(|| "-".to_owned(), |ours| format!("{} {}", axis_number(ours), row.unit))
 }
 
-/// Ours less the paper's: percent of it, or percentage points where percent are printed.
+/// Our figure less the paper's: in percent of it, or in percentage points where percent are printed.
 pub fn difference(row: &Row) -> String {
     let [low, high] = row.paper_range;
     match (row.rel_diff, row.diff) {
@@ -106,7 +106,7 @@ pub fn insides(rows: &[Row]) -> String {
     )
 }
 
-/// How much of it an earlier run had found; empty where this run did all of it.
+/// The part that an earlier run had found; empty if this run did everything.
 pub fn resumed(reproduction: &Reproduction) -> String {
     let Reproduction { parts, resumed, .. } = reproduction;
     if resumed.is_empty() {
@@ -133,7 +133,7 @@ fn signed(number: f64) -> String {
     if number.abs() < 0.05 { "0.0".to_owned() } else { format!("{number:+.1}") }
 }
 
-/// Whether ours is as near as can be asked for; none where there is nothing of ours.
+/// Whether our figure is as near as can be asked for; `None` without a figure of ours.
 pub fn close(row: &Row) -> Option<bool> {
     match (row.rel_diff, row.diff) {
         (Some(relative), _) => Some(100.0 * relative.abs() <= CLOSE_PERCENT),

@@ -1,10 +1,10 @@
 //! An open-loop load while the agent is killed over and over.
 //!
 //! In turn the agent's process is killed (SIGKILL) and stopped (SIGSTOP), at random moments. The
-//! host must notice, decide by itself, and hand over to the next agent, which is started as soon
-//! as it has. A stopped agent is continued once its replacement decides, and must leave by itself.
+//! host must notice, decide without an agent, and hand over to the next agent, which is started as soon
+//! as it has. A stopped agent is continued once its replacement decides, and must leave on its own.
 //! Every request must run exactly once. Requests keep coming until the last kill is over, however long
-//! kills take and however late the generator is: nobody notices a stopped agent that nothing waits for.
+//! kills take and however late the generator is: a stopped agent that no thread waits for is not noticed.
 
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use super::{Failure, Found, Ground, keep_house, limits, mix, variant_result};
 use crate::scenario::{Agent, Crash, Load, Variant};
 use wave_report::model::VariantResult;
 
-/// How often the killing thread looks who decides.
+/// Time between two looks of the killing thread at the deciding side.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// How long the host may take to notice, and a turned out agent to leave.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -153,7 +153,7 @@ impl Server for Counting<'_> {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Kill {
-    /// From the signal until the host decided by itself.
+    /// Time from the signal until the host decided without an agent.
     pub fallback: Duration,
     /// From starting the next agent's process until it decided.
     pub takeover: Duration,
@@ -201,7 +201,7 @@ fn kill(hosted: &mut Hosted, stopped: bool) -> Result<Kill, Failure> {
     let takeover = start.elapsed();
     let mut stayed = false;
     if stopped {
-        // It goes on where it stood, in a window that reaches nobody any more.
+        // It goes on where it stood, in a window without a reader.
         old.signal(Signal::CONT).map_err(Failure::cannot)?;
         stayed = !old.wait_for_end(PATIENCE).is_some_and(left_by_itself);
     }

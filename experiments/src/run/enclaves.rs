@@ -73,7 +73,7 @@ fn one(
     Ok((result, group.states()))
 }
 
-/// Enclaves under one load.
+/// Enclaves that share one load.
 struct Group {
     hosted: Vec<Hosted>,
     server: Dispatch,
@@ -207,7 +207,7 @@ impl State {
             "variant": variant,
             "enclave": self.enclave,
             "sent": self.submitted,
-            // Every accepted request is a thread; what is not alive any more is done.
+            // Every accepted request is a thread; a thread that is no longer alive is done.
             "done": self.submitted - self.refused - self.alive,
             "refused": self.refused,
             "measured": self.measured_done,

@@ -3,7 +3,7 @@
 //! A run asks its [`Journal`] for each point by a key that says where the point stands in the run. One that an
 //! interrupted run of the same scenario and build has finished is given back from the file; any other is run, and
 //! written before it is used. What follows from points (searches, comparisons) is computed again.
-//! The file begins with a line that says of which scenario, build and machine the points are.
+//! The file begins with a line that names the scenario, build and machine of its points.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ use wave_lab::progress::Progress;
 use wave_lab::terminal::{counted, note};
 use wave_report::model::Machine;
 
-/// The file, while a run has not come to its end.
+/// The journal's file, while its run has not ended.
 pub const FILE: &str = "unfinished.jsonl";
 /// What a run before had finished, where this one did not resume it.
 const OLD: &str = "unfinished.jsonl.old";
@@ -99,7 +99,7 @@ pub struct Journal {
     /// Points of the run that this one resumes.
     before: HashMap<String, Value>,
     points: AtomicU64,
-    /// Steps of the run that have ended, of so many.
+    /// Ended steps of the run, and their total.
     steps: OnceLock<(Arc<AtomicU64>, u64)>,
 }
 
@@ -123,7 +123,7 @@ impl Journal {
         }
     }
 
-    /// The journal in `folder`, which is made if need be. With `resume` it continues the one that is there.
+    /// The journal in `folder`, which is made if need be. With `resume` it continues an existing one.
     ///
     /// # Errors
     /// Where the folder cannot be written or another run writes there, and where there is nothing to resume, or
@@ -229,7 +229,7 @@ impl Journal {
     /// Says which points of an unfinished run are kept, and how to resume it; none if no point is kept.
     pub fn kept(&self) -> Option<String> {
         let to = self.to.as_ref()?;
-        // A line that is being written comes to its end first, and counts.
+        // A line that is being written is finished first, and counts.
         let _whole = to.file.lock().unwrap_or_else(PoisonError::into_inner);
         let points = self.points.load(Ordering::Relaxed);
         if points == 0 {

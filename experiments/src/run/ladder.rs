@@ -13,7 +13,7 @@ use super::{Failure, Found, Ground};
 use crate::scenario::{Load, Scenario, Variant};
 use wave_report::model::VariantResult;
 
-/// Searches per variant.
+/// Number of searches per variant.
 pub(super) const REPETITIONS: usize = 3;
 /// Where a later search begins and ends, around the median so far.
 const AROUND: (f64, f64) = (0.88, 1.12);

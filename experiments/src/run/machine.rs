@@ -34,7 +34,7 @@ pub fn machine(cpus: usize) -> Machine {
     Machine { cpus: cpus as u32, model: cpu_model(), kernel: kernel() }
 }
 
-/// Release of the kernel.
+/// Release of the kernel, as `uname -r` prints it.
 pub fn kernel() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }

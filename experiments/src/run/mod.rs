@@ -81,7 +81,7 @@ struct Ground<'a> {
     recording: Option<Arc<Recording>>,
     /// The time of each session for repeating disturbed points.
     patience: Duration,
-    /// What is kept of points.
+    /// Keeps points that were measured.
     journal: &'a Journal,
     /// Systems that were started for points of their own.
     sessions: Cell<u32>,

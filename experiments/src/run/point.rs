@@ -26,7 +26,7 @@ const SETTLE: Duration = Duration::from_millis(3);
 pub struct Terms {
     pub mix: Mix,
     pub keys: u64,
-    /// Of every random stream.
+    /// Seed of every random stream.
     pub seed: u64,
     pub settings: Settings,
 }
@@ -50,7 +50,7 @@ impl Terms {
 /// A point, for the search and for the report.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Outcome {
-    /// As the workload sees it.
+    /// The point as the workload measured it.
     pub measured: measured::Point,
     pub report: Point,
     /// Nanoseconds per request, part by part; empty where Linux decides.

@@ -144,7 +144,7 @@ struct RangeCounters {
     stalled_ns: AtomicU64,
 }
 
-/// Work of RANGE queries.
+/// The work of RANGE queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     pub requests: u64,
@@ -281,7 +281,7 @@ impl Default for Runs {
     }
 }
 
-/// How often requests ran.
+/// How often requests ran until they were done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Ran {
     /// Requests that ran at least once.

@@ -313,7 +313,7 @@ impl System {
         }
     }
 
-    /// Reads the counters.
+    /// Reads the present counters.
     pub fn sample(&self) -> Sample {
         match self {
             System::Linux(_) => Sample::of(&[] as &[&Hosted]),

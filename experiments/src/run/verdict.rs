@@ -108,7 +108,7 @@ pub struct Rule {
     pub pause: Duration,
 }
 
-/// Worth of one try.
+/// How far a try can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     /// Nothing: other processes disturbed it.
@@ -179,7 +179,7 @@ impl Rule {
         }
     }
 
-    /// Why a try was set aside.
+    /// Explains why a try was set aside.
     fn why(&self, worth: Worth, one: &impl Try) -> String {
         let point = one.point();
         let p99 = point.latency(&self.limits.class).map_or(0, |latency| latency.p99_ns);

@@ -170,7 +170,7 @@ impl Source<'_> {
         Err(self.refuse(span, message))
     }
 
-    /// A number above 0.
+    /// Checks that the number is above 0.
     fn positive(&self, field: &str, value: &Spanned<f64>) -> Result<f64, ScenarioError> {
         let number = *value.get_ref();
         if number > 0.0 && number.is_finite() {

@@ -6,7 +6,7 @@ use super::model::{Class, Home, Link, Mapping, Operation, Queue, Transport};
 
 /// `workload.keys`: small enough to stay in memory, large enough to miss the L2 cache.
 pub const KEYS: u64 = 100_000;
-/// `workload.value_bytes`.
+/// Default of `workload.value_bytes`.
 pub const VALUE_BYTES: u32 = 64;
 /// `workload.service_us`: what a GET costs, calibrated (Wave 7.2.2).
 pub const SERVICE_US: f64 = 10.0;
@@ -14,19 +14,19 @@ pub const SERVICE_US: f64 = 10.0;
 pub const SECONDS: f64 = 1.5;
 /// `run.warmup_seconds`: of which this much is not counted.
 pub const WARMUP_SECONDS: f64 = 0.3;
-/// `run.seed`.
+/// Default of `run.seed`.
 pub const SEED: u64 = 1;
 /// `run.refine`: loads besides those listed.
 pub const REFINE: u32 = 0;
-/// `run.compare.at`.
+/// Default of `run.compare.at`.
 pub const COMPARE_AT: f64 = 0.8;
-/// `run.search.probes`.
+/// Default of `run.search.probes`.
 pub const PROBES: u32 = 9;
 /// `host.cores`: worker cores of an enclave.
 pub const CORES: u32 = 1;
 /// `host.machine`: the user-level runtime, which `wave run` without `--host` uses as well.
 pub const MACHINE: &str = "user";
-/// `host.max_threads`.
+/// Default of `host.max_threads`.
 pub const MAX_THREADS: u32 = 4096;
 /// `host.prestage`: decisions left in a core's queue before it asks.
 pub const PRESTAGE: u32 = 2;
@@ -34,14 +34,14 @@ pub const PRESTAGE: u32 = 2;
 pub const SPIN_US: u64 = 50;
 /// `variant.prefetch`: the host asks for the line of its next decision before it needs it (Wave 5.4).
 pub const PREFETCH: bool = true;
-/// `variant.link`.
+/// Default of `variant.link`.
 pub const LINK: Link = Link::Shm;
-/// `crash.kills`.
+/// Default of `crash.kills`.
 pub const KILLS: u32 = 20;
 /// `crash.every_ms`: between two kills; twenty times the scheduling watchdog's period.
 pub const EVERY_MS: u64 = 400;
 pub const CHAOS_THREADS: u32 = 8;
-/// `enclaves.count`.
+/// Default of `enclaves.count`.
 pub const ENCLAVES: u32 = 2;
 
 /// `workload.keys` of a database in a cache: a few GiB.
@@ -50,15 +50,15 @@ pub const CACHED_KEYS: u64 = 8_000_000;
 pub const CACHED_VALUE_BYTES: u32 = 256;
 /// `workload.block_bytes`: RocksDB's own default.
 pub const BLOCK_BYTES: u32 = 4096;
-/// `workload.cache`.
+/// Default of `workload.cache`.
 pub const CACHE_BYTES: u64 = 3 << 30;
 /// `workload.gets_per_second`.
 pub const GETS_PER_SECOND: f64 = 40_000.0;
-/// `workload.hot_keys`.
+/// Default of `workload.hot_keys`.
 pub const HOT_KEYS: f64 = 0.2;
-/// `workload.hot_gets`.
+/// Default of `workload.hot_gets`.
 pub const HOT_GETS: f64 = 0.999;
-/// `workload.map_every_us`.
+/// Default of `workload.map_every_us`.
 pub const MAP_EVERY_US: u64 = 200;
 /// Memory that is mapped, touched and unmapped.
 pub const MAP_BYTES: u32 = 64 << 10;
@@ -79,9 +79,9 @@ pub const RANGE_PERCENT: f64 = 0.5;
 pub const SLO_US: [u32; 2] = [50, 10_000];
 /// `workload.range_pairs`: a reply of some hundred bytes.
 pub const RANGE_PAIRS: u32 = 10;
-/// `run.get_p99_us`.
+/// Default of `run.get_p99_us`.
 pub const GET_P99_US: u32 = 300;
-/// `workload.connections`.
+/// Default of `workload.connections`.
 pub const CONNECTIONS: u32 = 4;
 /// `host.threads`: workers of a scenario of RPCs that are threads; calls that are served at once.
 pub const RPC_THREADS: u32 = 128;

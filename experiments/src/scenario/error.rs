@@ -14,7 +14,7 @@ pub enum ScenarioError {
     #[error("{}:{line}: {message}", file.display())]
     Form {
         file: PathBuf,
-        /// Line, from 1.
+        /// Line of the field in the file, from 1.
         line: usize,
         /// Which field, and what is allowed there.
         message: String,
@@ -23,7 +23,7 @@ pub enum ScenarioError {
     #[error("{}:{line}: {message}", file.display())]
     Meaning {
         file: PathBuf,
-        /// Line, from 1.
+        /// Line of the fault in the file, from 1.
         line: usize,
         /// Which field, and what is allowed there.
         message: String,

@@ -62,7 +62,7 @@ pub struct CachedWorkload {
 /// One managed run of the process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Managed {
-    /// Name in results.
+    /// Name of the variant in results.
     pub name: String,
     /// Who decides on its memory; none: nobody.
     pub policy: Option<String>,

@@ -73,7 +73,7 @@ pub struct Class {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// A GET of one key.
+    /// A GET of one key, drawn at random.
     #[default]
     Get,
     /// Keys in order, for as long as the service takes.
@@ -87,7 +87,7 @@ pub struct Run {
     pub seconds: f64,
     /// The first part of a point, which is not counted; below `seconds`.
     pub warmup_seconds: f64,
-    /// Of every random stream.
+    /// Seed of every random stream.
     pub seed: u64,
     pub load: Load,
     /// Besides [`Load::Each`], so many loads of each variant's own: each is halfway between the highest
@@ -112,7 +112,7 @@ pub struct Compare {
 pub enum Load {
     /// Each of these; ascending, at least one.
     Each(Vec<f64>),
-    /// Look for the saturation.
+    /// Search for the saturation.
     Search {
         /// Lowest load to try; above 0.
         low: f64,
@@ -126,7 +126,7 @@ pub enum Load {
 /// A row, or a curve, of the results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Variant {
-    /// Name in results.
+    /// Name of the variant in results.
     pub name: String,
     pub host: Host,
     /// Who decides which thread runs.
@@ -201,7 +201,7 @@ pub enum Placement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Link {
-    /// Coherent shared memory.
+    /// Coherent shared memory, without a modelled link.
     Shm,
     /// A model whose costs come with the program (`wave_links::costs`).
     Builtin(String),
@@ -216,9 +216,9 @@ pub struct Queue {
     pub transport: Transport,
     /// Whose memory holds the entries.
     pub home: Home,
-    /// How the host maps them.
+    /// How the host maps these lines.
     pub host: Mapping,
-    /// How the agent maps them.
+    /// How the agent maps these lines.
     pub agent: Mapping,
 }
 
@@ -226,7 +226,7 @@ pub struct Queue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
-    /// Loads and stores.
+    /// Loads and stores across the link.
     Mmio,
     /// Copied; the producer waits for completion.
     DmaSync,

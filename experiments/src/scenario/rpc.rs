@@ -42,7 +42,7 @@ pub struct Rpc {
     pub variants: Vec<Stack>,
 }
 
-/// GETs and RANGEs by gRPC.
+/// GETs and RANGEs, called by gRPC.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RpcWorkload {
     pub keys: u64,
@@ -80,7 +80,7 @@ pub enum RpcPlacement {
 }
 
 impl RpcPlacement {
-    /// Name in scenarios.
+    /// Name of the kind in scenarios.
     pub fn name(self) -> &'static str {
         match self {
             RpcPlacement::OffloadAll => "offload-all",
@@ -112,7 +112,7 @@ impl RpcPlacement {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stack {
-    /// Name in results.
+    /// Name of the variant in results.
     pub name: String,
     /// Places of front and scheduler.
     pub placement: RpcPlacement,

@@ -14,10 +14,10 @@ use wave_lab::Failure;
 /// Of the files in a store; another one is refused.
 const FORMAT: u32 = 1;
 
-/// A checked sweep.
+/// A sweep's scenario, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// What a store says of it.
+    /// The manifest that a store keeps of the sweep.
     pub manifest: Manifest,
     /// The points, in the order of [`Manifest::points`].
     pub jobs: Vec<Job>,
@@ -66,7 +66,7 @@ pub struct Row {
     /// As in the scenario; empty without an agent.
     pub policy: String,
     pub workers: u32,
-    /// Of every random stream.
+    /// Seed of every random stream.
     pub seed: u64,
     /// Requests per second; none where the point is a search for the saturation.
     pub load_per_second: Option<f64>,

@@ -48,7 +48,7 @@ pub enum Question {
 /// A point that nothing was fitted to.
 #[derive(Clone, Debug)]
 pub struct HeldOut {
-    /// Name in results.
+    /// Name of the load in results.
     pub name: String,
     /// Everything about it but the load.
     pub scenario: Scenario,

@@ -28,7 +28,7 @@ use held_out::HeldOut;
 use wave_lab::Failure;
 use wave_lab::progress::Progress;
 
-/// Of every random stream.
+/// Seed of every random stream.
 const SEED: u64 = 1;
 /// A machine is in another state than when it was calibrated if a line takes longer, or less long,
 /// by this factor.
@@ -42,10 +42,10 @@ const LOOK: Duration = Duration::from_millis(250);
 /// CPUs that others may use when something is measured: a tick or two.
 const NEIGHBOURS_MAX: f64 = 0.09;
 
-/// Effort of a validation.
+/// How long a validation measures.
 #[derive(Clone, Debug)]
 pub struct Effort {
-    /// Measure fewer points.
+    /// Whether to measure fewer points.
     pub quick: bool,
     /// Of these only the points whose names contain this.
     pub only: String,

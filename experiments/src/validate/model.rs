@@ -17,7 +17,7 @@ use wave_lab::Failure;
 /// Calibrated model of this machine.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What its own work costs.
+    /// The machine model with its own costs.
     pub machine: Machine,
     /// What its shared memory costs, as a link.
     pub shm: Costs,

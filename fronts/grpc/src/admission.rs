@@ -13,7 +13,7 @@ use wave_rpc::status::Status;
 use crate::limits::HANDSHAKE_GRACE;
 use crate::shared::Totals;
 
-/// Of the connections that may be open, one in so many may have a GOAWAY and still be there.
+/// Connections with a GOAWAY that may still be open: one in this many of all connections.
 const LEAVING_SHARE: usize = 2;
 /// Divides what is left of an address's share: a connection holds that much at most, and many have to take their part before
 /// little is left.
@@ -88,7 +88,7 @@ pub struct Connection {
     /// What the calls of its address hold.
     pub account: Arc<Account>,
     core: usize,
-    /// A [`Doing`]: nanoseconds times four, and which.
+    /// A [`Doing`] in one word: nanoseconds times four, plus its variant.
     doing: AtomicU64,
     was_told: AtomicBool,
 }
@@ -361,7 +361,7 @@ mod tests {
             self.admission.admit([10, 0, 0, address].into(), 0, now)
         }
 
-        /// One that needs nobody's place.
+        /// Admits a connection that displaces no other.
         fn open(&self, address: u8, now: Nanos) -> Admitted {
             let Admitting { leaves, admitted } = self.admit(address, now);
             assert_eq!(leaves, []);

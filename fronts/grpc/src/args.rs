@@ -12,7 +12,7 @@ use wave_links::{LinkSpec, cpus};
 use crate::front::RpcOptions;
 use crate::limits::Limits;
 
-/// Arguments for RPCs.
+/// Where a front finds its RPC server, and where it listens.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "RPCs")]
 pub struct RpcArgs {

@@ -32,7 +32,7 @@ use crate::reply;
 use crate::request::Request;
 use crate::shared::Shared;
 
-/// Who answers a call.
+/// The part of Wave that answers a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// The host, by this method.
@@ -56,7 +56,7 @@ pub enum Fate {
 
 /// Why a call ends before its time.
 enum Stop {
-    /// The client has gone.
+    /// The client has reset the stream or closed its connection.
     Gone,
     /// The call cannot be served.
     Refused(Status),
@@ -78,7 +78,7 @@ enum Written {
     All,
     /// The client has no room.
     Blocked,
-    /// The trailers as well.
+    /// The trailers were sent too: the call is over.
     End,
 }
 
@@ -179,7 +179,7 @@ impl Call {
         CALL_BYTES + self.request.metadata.len() + messages + self.out.bytes
     }
 
-    /// Whether it may hold so many bytes more.
+    /// Whether the call may hold `bytes` more bytes.
     fn check_room(&self, bytes: usize) -> Result<(), Status> {
         self.peer.check_room((self.holds() + bytes).saturating_sub(self.held))
     }
@@ -204,7 +204,7 @@ impl Call {
             if can_write && written == Written::All {
                 continue;
             }
-            // A stream that is reset wakes whoever waits for data, too.
+            // A stream that is reset also wakes the task that waits for data.
             if !waits_for_data && self.stream.poll_gone(cx).is_ready() {
                 return self.gone(shared);
             }
@@ -486,7 +486,7 @@ impl Call {
         self.finish(shared, &no_host(), &[]);
     }
 
-    /// Nobody waits for the replies any more. One that was sent in part cannot be taken back: the stream ends with it.
+    /// Drops the replies, as the call was cancelled. A reply that was sent in part cannot be taken back: the stream ends with it.
     fn drop_replies(&mut self) {
         if self.out.is_cut {
             self.stream.reset(Reason::CANCEL);

@@ -32,8 +32,8 @@ pub fn classify(method: &Method, asked: Asked, message: Option<&[u8]>) -> (u8, O
     (class.min(method.class_max), slo_us.map(|slo_us| Nanos::from_micros(slo_us.into())))
 }
 
-/// The last value of a varint field among the first [`FIELDS_MAX`] fields of a protobuf message. Of bytes that are no
-/// message, whatever comes before they make no sense.
+/// The last value of a varint field among the first [`FIELDS_MAX`] fields of a protobuf message. Of bytes that are not
+/// a message, the fields before the first malformed one count.
 pub fn varint_field(message: &[u8], field: u16) -> Option<u64> {
     let mut rest = message;
     let mut found = None;

@@ -15,10 +15,10 @@ use crate::notes::NotesTo;
 /// What an agent with a front is told.
 #[derive(Args, Clone, Debug)]
 pub struct FrontArgs {
-    /// Its decisions.
+    /// Arguments of the policy's side: scheduling decisions.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// RPCs.
+    /// Arguments of the front's side: RPCs.
     #[command(flatten)]
     pub rpc: RpcArgs,
 }
@@ -39,7 +39,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
 }
 
-/// Decides for a host, terminates gRPC for one, or both, until there is nobody to do it for or it is told to end.
+/// Decides for a host, terminates gRPC for one, or both, until its hosts are gone or it is told to end.
 pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
     let has_scheduler = args.agent.has_host();
     if args.rpc.notes.is_some() && has_scheduler {

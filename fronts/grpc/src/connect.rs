@@ -1,4 +1,4 @@
-//! Connections: accepted on one core, and served on the one that has the fewest.
+//! Connections: accepted on one core, and served on the core with the fewest.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -28,7 +28,7 @@ use crate::slots::Ready;
 /// How long a listener rests after an error of its socket's, as where there are too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
-/// A core that serves connections, as the one that accepts them sees it.
+/// A core that serves connections, as the accepting core sees it.
 #[derive(Debug)]
 pub struct Place {
     open: Arc<AtomicUsize>,
@@ -39,9 +39,9 @@ pub struct Place {
 /// What the core that accepts asks of another one.
 #[derive(Debug)]
 pub enum Errand {
-    /// Serve a connection.
+    /// Serve this connection.
     Serve(Newcomer),
-    /// End a connection.
+    /// End this connection.
     Leave(Leave),
 }
 
@@ -65,7 +65,7 @@ pub struct Newcomer {
 }
 
 impl Place {
-    /// The core that accepts.
+    /// Creates the entry of the accepting core, which needs no sender to itself.
     pub fn own() -> Place {
         Place { open: Arc::default(), sender: None }
     }
@@ -90,7 +90,7 @@ impl Place {
 /// What serves the connections of a core.
 #[derive(Clone)]
 pub struct Door {
-    /// Calls of this core.
+    /// Engine that runs the calls of this core.
     pub engine: Rc<RefCell<Engine>>,
     /// All connections of the front.
     pub admission: Arc<Admission>,
@@ -163,7 +163,7 @@ pub async fn take(mut errands: Receiver<Errand>, door: Door) {
 }
 
 impl Door {
-    /// Ends connections.
+    /// Ends these connections, each on its own core.
     fn end(&self, leaves: impl IntoIterator<Item = Leave>, places: &[Place]) {
         for leave in leaves {
             self.engine.borrow_mut().shared.counts.displaced += 1;

@@ -68,7 +68,7 @@ pub fn start(
     let (mut threads, mut ends) = (Vec::new(), Vec::new());
     let mut places = vec![Place::own()];
     let cpus = &common.options.connection_cpus;
-    // The others come first, for the one that accepts knows them all.
+    // The other cores start first: the accepting core needs all of their senders.
     for (at, &cpu) in cpus.iter().enumerate().rev() {
         let entrance = if at == 0 {
             Entrance::Accepts(std::mem::take(&mut listeners), std::mem::take(&mut places))
@@ -106,7 +106,7 @@ impl CoreThread {
                 Ok(front) => (Ok(()), Some(front)),
                 Err(error) => (Err(error), None),
             };
-            // Whoever starts this waits for it.
+            // The starting thread waits for this message.
             let _ = sender.send(told);
             let Some(mut front) = front else { return Left::default() };
             serve(&mut front);
@@ -129,7 +129,7 @@ impl CoreThread {
         self.ready.end();
     }
 
-    /// Whether it has ended. A panic goes on here: a front without one of its cores is none.
+    /// Whether the core has ended. Propagates its panic: a front cannot run without one of its cores.
     pub fn has_ended(&mut self) -> bool {
         if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
             self.join();

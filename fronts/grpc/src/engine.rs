@@ -30,7 +30,7 @@ use crate::request::{self, Refusal};
 use crate::shared::Shared;
 use crate::slots::{Ready, Slots};
 
-/// Calls whose time is up that one step ends, at most.
+/// Most expired calls that one step ends.
 const EXPIRED_PER_STEP: usize = 64;
 
 pub struct Engine {
@@ -46,7 +46,7 @@ pub struct Engine {
     cores: Vec<FarCore>,
     /// How many hosts were attached.
     hosts: u32,
-    /// Connection cores know the last of them.
+    /// Whether connection cores were told of the latest host.
     is_told: bool,
 }
 
@@ -73,7 +73,7 @@ impl Engine {
     }
 
     /// Whether a core that is to end may: no connection is open, no call is left of those that were, and what others left is
-    /// heard. Or there is nobody any more who would answer.
+    /// processed. Also when no part is left that could answer.
     pub fn is_empty(&self) -> bool {
         let is_alone = self.shared.host.as_ref().is_some_and(Host::is_abandoned);
         let is_heard = !self.is_behind() && self.cores.iter().all(FarCore::is_heard);
@@ -89,12 +89,12 @@ impl Engine {
         }
     }
 
-    /// Number of open calls.
+    /// Number of calls that have not ended.
     pub fn open(&self) -> usize {
         self.calls.len()
     }
 
-    /// Takes a request.
+    /// Begins the call of a request, or refuses it.
     pub fn accept(&mut self, parts: &Parts, mut stream: Stream, peer: &Rc<Peer>) {
         self.shared.counts.calls += 1;
         peer.begin();
@@ -188,13 +188,13 @@ impl Engine {
         for peer in &self.peers {
             peer.end();
         }
-        // Who watches the health would never end by itself.
+        // Watch streams never finish on their own.
         for slot in self.calls.used() {
             self.advance(slot);
         }
     }
 
-    /// One round: what the host answered, who was woken, whose time is up.
+    /// One round: events of the host, woken calls, and expired calls.
     ///
     /// # Errors
     /// The host is one no more; it was detached.
@@ -267,7 +267,7 @@ impl Engine {
         }
     }
 
-    /// What was left for other cores is to be heard. Returns whether there was no room for all of it.
+    /// Publishes entries for other cores. Returns whether there was no room for all of them.
     fn flush(&mut self) -> bool {
         if let Some(host) = &mut self.shared.host {
             host.flush();

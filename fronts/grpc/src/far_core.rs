@@ -11,7 +11,7 @@ use crate::host::{FarEnd, Own, Owner};
 use crate::lanes::{Asked, LANE_BYTES, PIECES_PER_STEP, Told};
 use crate::shared::Totals;
 
-/// A call of its, by its slot there.
+/// An open call of this connection core, by its remote slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Open {
     generation: u32,
@@ -177,7 +177,7 @@ mod tests {
     use crate::host::{Far, Host};
     use crate::slots::Ready;
 
-    /// A real host, and one connection core whose queues are looked at by hand.
+    /// A real host, and one connection core whose queues the test reads.
     struct Pair {
         own: Own,
         first: FarCore,
@@ -265,7 +265,7 @@ mod tests {
             std::thread::yield_now();
         }
 
-        /// What the connection core hears until none of its calls is open.
+        /// Everything that the connection core hears until none of its calls is open.
         fn replies(&mut self) -> Vec<Event> {
             let mut events = Vec::new();
             while self.own.dispatch.open() > 0 {
@@ -288,7 +288,7 @@ mod tests {
         pair.tell(READY);
         assert!(pair.asked());
         assert_eq!((pair.own.dispatch.open(), pair.own.dispatch.counts().begun), (0, 0));
-        // The connection core answers it by itself, and the next one is served.
+        // The connection core answers it without the first core, and the next one is served.
         assert_eq!(pair.hears().0, Step::Revoked);
         pair.far = pair.far.gone().unwrap();
         pair.hears();

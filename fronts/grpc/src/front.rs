@@ -100,13 +100,13 @@ fn what_to_do(error: &io::Error) -> &'static str {
 pub struct Ender(Arc<Ready>);
 
 impl Ender {
-    /// Asks the front to end.
+    /// Asks the front to end: it sends GOAWAY and finishes open calls.
     pub fn end(&self) {
         self.0.end();
     }
 }
 
-/// A host that is attached, but for its dispatcher.
+/// An attached host, without its dispatcher.
 struct Line {
     line: HostLine,
     bell: OwnBell,

@@ -6,18 +6,18 @@ use wave_rpc::status::{Code, Status};
 
 use crate::methods::Methods;
 
-/// The service's name.
+/// Full name of the health service.
 pub const NAME: &str = "grpc.health.v1.Health";
 
-/// `HealthCheckRequest`.
+/// The message `HealthCheckRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    /// Whose health; of all, if empty.
+    /// Name of the service to check; all services if empty.
     #[prost(string, tag = "1")]
     pub service: String,
 }
 
-/// `HealthCheckResponse`.
+/// The message `HealthCheckResponse`.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Response {
     /// A [`Health`] as its number.
@@ -29,11 +29,11 @@ pub struct Response {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Health {
-    /// A host is attached.
+    /// A host is attached and answers calls.
     Serving = 1,
     /// None is, or the front is about to end.
     NotServing = 2,
-    /// Nobody knows the service.
+    /// No service of this name is known.
     Unknown = 3,
 }
 

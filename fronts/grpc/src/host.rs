@@ -14,7 +14,7 @@ use wave_rpc::status::Code;
 use crate::lanes::{Asked, In, Out, PIECES_PER_STEP, ROOM_EVERY, Told, lane};
 use crate::slots::Ready;
 
-/// Whose a call of the dispatcher's is.
+/// The owner of a call of the dispatcher: a call here, or a call of a connection core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Slot(u32),
@@ -34,12 +34,12 @@ pub struct Own {
 }
 
 impl Own {
-    /// Over a fresh window of so many calls.
+    /// Over a fresh window with room for `calls` calls.
     pub fn new(dispatch: Dispatch<AnyPort, HostBell>, calls: u32) -> Own {
         Own { dispatch, owners: vec![Owner::Slot(u32::MAX); calls as usize] }
     }
 
-    /// Begins a call, and notes whose it is.
+    /// Begins a call, and records its owner.
     pub fn begin(
         &mut self,
         now: Nanos,
@@ -51,7 +51,7 @@ impl Own {
         Ok(call)
     }
 
-    /// Who had a call of this id last.
+    /// The last owner of a call with this id.
     pub fn owner(&self, call: Subject) -> Option<Owner> {
         self.owners.get(call.id as usize).copied()
     }
@@ -185,7 +185,7 @@ impl Host {
         }
     }
 
-    /// A reply of so many bytes found its way to the client.
+    /// Returns the room of a reply of `bytes` bytes that was passed on to the client.
     pub fn grant(&mut self, call: Subject, bytes: u32) {
         match self {
             Host::Own(own) => own.dispatch.grant(call, bytes),
@@ -193,7 +193,7 @@ impl Host {
         }
     }
 
-    /// Nobody wants to hear of the call any more.
+    /// Cancels the call: its events are dropped from now on.
     pub fn cancel(&mut self, call: Subject, why: Code) {
         match self {
             Host::Own(own) => own.dispatch.cancel(call, why),
@@ -201,7 +201,7 @@ impl Host {
         }
     }
 
-    /// Whose a call is that an event speaks of.
+    /// The owner of the call that an event names.
     pub fn owner(&self, call: Subject) -> Option<Owner> {
         match self {
             Host::Own(own) => own.owner(call),
@@ -231,7 +231,7 @@ impl Host {
         }
     }
 
-    /// Whether nobody hears any more what is asked.
+    /// Whether the other end of the queues has gone, so that requests are lost.
     pub fn is_abandoned(&self) -> bool {
         match self {
             Host::Own(_) => false,
@@ -254,7 +254,7 @@ impl Host {
         }
     }
 
-    /// Takes PARKED back.
+    /// Clears the flag that says that this core is parked.
     pub fn unpark(&mut self) {
         if let Host::Own(own) = self {
             own.dispatch.unpark();

@@ -43,7 +43,7 @@ impl Stream {
         self.body.is_end_stream()
     }
 
-    /// Lets the client send so many bytes more.
+    /// Lets the client send `bytes` more bytes.
     pub fn release(&mut self, bytes: usize) {
         // It fails where more is released than came, which the caller does not do.
         let _ = self.body.flow_control().release_capacity(bytes);

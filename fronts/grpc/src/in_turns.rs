@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use tokio::task::coop::has_budget_remaining;
 
-/// This task, so that it goes on after tokio has had it give way, as after 128 accepts or reads in a row. tokio wakes such a task when
+/// Runs `task` on after tokio has made it yield, as after 128 accepts or reads in a row. tokio wakes such a task when
 /// its runtime looks at the sockets again, and forgets it where `block_on` returns before that: a front's polls do.
 pub async fn in_turns<T>(task: impl Future<Output = T>) -> T {
     let mut task = pin!(task);

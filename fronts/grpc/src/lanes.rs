@@ -20,15 +20,15 @@ const PIECES: usize = 1024;
 pub const LANE_BYTES: usize = 4 << 20;
 /// Pieces that one step takes from a queue, at most.
 pub const PIECES_PER_STEP: usize = 256;
-/// How soon a sender that is behind looks for room: nobody rings when there is some.
+/// Time between two looks for room by a sender that is behind: no doorbell rings when there is room.
 pub const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 
 /// From a connection core to the first. A call is named by its slot there, and by a number that no other call of that core has.
 #[derive(Debug)]
 pub enum Asked {
-    /// A call begins, if this host is still the one that is attached.
+    /// A call begins, if this host is still attached.
     Begin {
-        /// Which of the hosts that were attached.
+        /// Number of the attached host, counted from the first.
         host: u32,
         call: Subject,
         /// All that the dispatcher wants to know.
@@ -45,9 +45,9 @@ pub enum Asked {
     },
     /// The client sends nothing more.
     HalfClose(Subject),
-    /// A reply of so many bytes was passed on.
+    /// A reply of this many bytes was passed on to the client.
     Grant(Subject, u32),
-    /// Nobody wants to hear of the call any more.
+    /// The call was cancelled: its events are not wanted.
     Cancel(Subject, Code),
 }
 
@@ -56,14 +56,14 @@ pub enum Asked {
 pub enum Told {
     /// Of a call, or what the host serves.
     Event(Event),
-    /// A host is there whose workers are, too.
+    /// A host is attached, and its workers are ready.
     Ready {
-        /// Which of the hosts that were attached.
+        /// Number of the attached host, counted from the first.
         host: u32,
         /// How long to look for work before sleeping.
         spin: Nanos,
     },
-    /// It has gone, and with it all that was asked of it.
+    /// The host has gone, and all its calls with it.
     Gone,
 }
 

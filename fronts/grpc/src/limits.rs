@@ -24,7 +24,7 @@ pub const CALL_BYTES: usize = 4 << 10;
 pub const PING_PATIENCE: Duration = Duration::from_secs(20);
 /// Calls that a connection may reset as soon as they have come, beyond twice the others.
 pub const RESETS_MAX: u64 = 1000;
-/// As soon as they have come. Who resets later has as many calls at once as any client, and no more.
+/// A reset within this time counts as early. A client that resets later has no more calls at once than any other.
 pub const RESET_SOON: Nanos = Nanos::from_millis(10);
 /// Streams that were reset before the front has seen them.
 pub const UNSEEN_RESETS_MAX: usize = 64;
@@ -55,7 +55,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Connections at once in a process that may have so many descriptors: a quarter of these is left for connections that were
+    /// Connections at once in a process with a limit of `descriptors`: a quarter of these is left for connections that were
     /// told to go, and one for the host and files.
     pub fn connections_for(&self, descriptors: u64) -> usize {
         let room = usize::try_from(descriptors / 2).unwrap_or(usize::MAX);

@@ -13,7 +13,7 @@ use wave_links::say;
 use wave_links::socket::{Connection, Listener, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, SocketBell};
 
-/// How often it is looked who connects, and who has gone.
+/// Time between two looks for connections that came or went.
 const LOOK_EVERY: Nanos = Nanos::from_millis(50);
 /// How often a front that would sleep looks whether there is room again.
 const ROOM_EVERY: Nanos = Nanos::from_millis(1);

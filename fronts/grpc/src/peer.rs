@@ -93,7 +93,7 @@ impl Peer {
         self.connection.account.hold(was, is);
     }
 
-    /// Whether its calls may hold so many bytes more.
+    /// Whether the connection's calls may hold `more` bytes more.
     pub fn check_room(&self, more: usize) -> Result<(), Status> {
         self.connection.account.check_room(self.held.get(), more)
     }
@@ -103,7 +103,7 @@ impl Peer {
         self.opened.get() == self.ended.get() + self.resets.get()
     }
 
-    /// Whether it ends more calls than somebody would who wants answers.
+    /// Whether it resets far more calls than it lets end, as only an attacker does.
     pub fn floods(&self) -> bool {
         self.resets.get() > RESETS_MAX + 2 * self.ended.get()
     }

@@ -22,7 +22,7 @@ const DEPTH_MAX: usize = 32;
 /// `ServerReflectionRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    /// Returned as it came.
+    /// Host name; returned as it came.
     #[prost(string, tag = "1")]
     pub host: String,
     #[prost(oneof = "Question", tags = "3, 4, 5, 6, 7")]
@@ -32,7 +32,7 @@ pub struct Request {
 /// What a [`Request`] asks.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Question {
-    /// The file of this name.
+    /// The file with this name.
     #[prost(string, tag = "3")]
     File(String),
     /// The file that defines this symbol.
@@ -49,7 +49,7 @@ pub enum Question {
     Services(String),
 }
 
-/// `ExtensionRequest`.
+/// The message `ExtensionRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Extension {
     /// The type that is extended.
@@ -105,14 +105,14 @@ pub struct NumbersAnswer {
     pub numbers: Vec<i32>,
 }
 
-/// `ListServiceResponse`.
+/// The message `ListServiceResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ServicesAnswer {
     #[prost(message, repeated, tag = "1")]
     pub services: Vec<ServiceName>,
 }
 
-/// `ServiceResponse`.
+/// The message `ServiceResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ServiceName {
     /// Name of the service with its package.
@@ -120,13 +120,13 @@ pub struct ServiceName {
     pub name: String,
 }
 
-/// `ErrorResponse`.
+/// The message `ErrorResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ErrorAnswer {
-    /// Code of a status.
+    /// A gRPC status code.
     #[prost(int32, tag = "1")]
     pub code: i32,
-    /// Message for people.
+    /// The error in words.
     #[prost(string, tag = "2")]
     pub text: String,
 }

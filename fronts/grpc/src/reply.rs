@@ -91,7 +91,7 @@ pub fn response(headers: HeaderMap) -> Response<()> {
     response
 }
 
-/// An answer to what is no gRPC.
+/// An answer to a request that is not gRPC.
 pub fn not_grpc(code: StatusCode) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = code;

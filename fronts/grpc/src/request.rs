@@ -10,7 +10,7 @@ use crate::class::Asked;
 use crate::metadata;
 use crate::timeout;
 
-/// A request, but for its path and its messages.
+/// A request without its path and its messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// How long its client waits.
@@ -95,7 +95,7 @@ fn names_gzip(encodings: &HeaderValue) -> bool {
     encodings.as_bytes().split(|&byte| byte == b',').any(|name| name.trim_ascii() == b"gzip")
 }
 
-/// A number, the largest for a larger one. What is none counts as not there.
+/// Parses a number; larger ones count as the largest. A value that is not a number counts as absent.
 fn number(value: &HeaderValue) -> Option<u32> {
     let digits = value.to_str().ok()?;
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -24,7 +24,7 @@ pub struct FrontCounts {
     pub turned_away: u64,
     /// Connections that got a GOAWAY to make room for others.
     pub displaced: u64,
-    /// Number of requests.
+    /// Requests received, refused ones included.
     pub calls: u64,
     /// Calls that were answered to their end.
     pub ended: u64,
@@ -54,7 +54,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// For so many bytes at most.
+    /// Allows at most `held_max` bytes for messages.
     pub fn new(held_max: usize) -> Totals {
         Totals { held: AtomicUsize::new(0), held_max }
     }
@@ -76,7 +76,7 @@ impl Totals {
         self.held_max.saturating_sub(self.held())
     }
 
-    /// Whether so many bytes more may be held.
+    /// Whether `bytes` more bytes may be held.
     pub fn check_room(&self, bytes: usize) -> Result<(), Status> {
         match bytes <= self.left() {
             true => Ok(()),
@@ -112,7 +112,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Of a front whose clock began at `start`. Its cores have `totals` in common.
+    /// State of one core of a front whose clock began at `start`. All its cores share `totals`.
     pub fn new(limits: Limits, start: Instant, totals: Arc<Totals>) -> Shared {
         Shared {
             host: None,

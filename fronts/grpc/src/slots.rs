@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
-/// Who was woken, and who sleeps meanwhile.
+/// Slots that were woken, and the core that sleeps until one is.
 #[derive(Debug, Default)]
 pub struct Ready {
     woken: Mutex<Woken>,
@@ -26,7 +26,7 @@ impl Ready {
         what(&mut self.woken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Wakes who sleeps, or keeps it from falling asleep.
+    /// Wakes the sleeping core, or keeps it from falling asleep.
     pub fn ring(&self) {
         self.ring_for(None);
     }
@@ -48,7 +48,7 @@ impl Ready {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes PARKED back.
+    /// Clears the flag that says that this core is parked.
     pub fn unpark(&self) {
         self.is_parked.store(false, Ordering::Relaxed);
     }
@@ -63,7 +63,7 @@ impl Ready {
         }
     }
 
-    /// Asks the owner to end.
+    /// Asks the owner of the slots to end.
     pub fn end(&self) {
         self.is_to_end.store(true, Ordering::Release);
         self.ring();
@@ -91,7 +91,7 @@ impl Ready {
         })
     }
 
-    /// Who slept is awake, and need not be woken.
+    /// Records that the sleeper is awake, and need not be woken.
     pub fn awake(&self) {
         self.with(|woken| woken.sleeper = None);
     }

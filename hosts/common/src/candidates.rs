@@ -5,7 +5,7 @@ use wave_core::control::AgentState;
 use wave_core::layout::PROTOCOL_VERSION;
 use wave_links::socket::{Connection, Listener};
 
-/// Candidates at once, of those who come by a socket or a device; more are refused.
+/// Most candidates that may wait at once, over sockets and devices together; more are refused.
 pub const CANDIDATES_MAX: usize = 4;
 
 /// An agent that was given a window.
@@ -23,7 +23,7 @@ pub trait Candidate {
     fn turn_away(&self, beside: &mut Self::Beside, why: Option<&str>);
 }
 
-/// Those who wait at the door.
+/// Candidates that have connected and not yet announced themselves.
 #[derive(Debug)]
 pub struct Candidates<C> {
     patience: Nanos,
@@ -36,7 +36,7 @@ impl<C: Candidate> Candidates<C> {
         Candidates { patience, waiting: Vec::new() }
     }
 
-    /// Whether there is nobody.
+    /// Whether no candidate waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What every host does about agents: it lets them attach, watches the one that decides, and turns it out.
+//! How every host treats its agents: it lets them attach, supervises the one that decides, and turns it out.
 //!
 //! ```text
 //!   connect            agent announces itself        hangs up, writes nonsense,
@@ -8,9 +8,9 @@
 //!                 +------------------------------+--+ it takes over, the old window is revoked
 //! ```
 //!
-//! Each candidate gets a window and doorbells of its own ([`offer()`]). Whatever an agent does after its window was revoked reaches
-//! nobody (docs/adr/0003). [`Candidates`] is the door; every host has one. [`Supervisor`] judges the agent of a host that schedules
-//! threads: hosts/user, hosts/linux and the simulator run the same one.
+//! Each candidate gets a window and doorbells of its own ([`offer()`]). An agent's stores after its window was revoked have no
+//! effect (docs/adr/0003). [`Candidates`] holds the waiting ones; every host has one. [`Supervisor`] judges
+//! the agent of a host that schedules threads: hosts/user, hosts/linux and the simulator run the same one.
 
 #![forbid(unsafe_code)]
 

@@ -19,7 +19,7 @@ pub enum OfferError {
     /// The link cannot be made over this memory.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The agent does not hear.
+    /// The offer could not be sent over the agent's socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
@@ -49,11 +49,11 @@ pub fn create_window(
     Ok((Arc::new(memory), fd))
 }
 
-/// Hands a window over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`). `core_bell` makes the two ends of a core's bell: the one
-/// that is waited at, and the one that is rung.
+/// Hands a window over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`). `core_bell` makes the two ends of a core's bell: the end
+/// for waiting, and the end for ringing.
 ///
 /// # Errors
-/// It could not be made, or the agent has gone.
+/// The window could not be made, or the agent has gone.
 pub fn offer(
     connection: &Connection,
     layout: &Layout,

@@ -24,7 +24,7 @@ pub struct Core {
 
 /// A host that schedules threads, as its supervisor sees it.
 pub trait SupervisedHost {
-    /// State of every core.
+    /// State of every core, by index.
     fn cores(&self) -> Vec<Core>;
 
     /// Every thread that an agent has to know.
@@ -40,7 +40,7 @@ pub trait SupervisedHost {
     fn take_lost(&self) -> bool;
 }
 
-/// Result of a look.
+/// Findings of one look at the agent, for the host to act on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Look {
@@ -48,7 +48,7 @@ pub struct Look {
     pub asked: bool,
     /// Whether a snapshot was sent.
     pub has_sent: bool,
-    /// The agent is to be rung.
+    /// Whether to ring the agent.
     pub ring: bool,
     /// What the agent did wrong, if it violated the protocol.
     pub fault: Option<&'static str>,
@@ -112,10 +112,10 @@ impl Supervisor {
         if requests.fault {
             look.fault = Some("it makes invalid requests, or returns what was not lent");
         }
-        // Before the records: what went missing later is for the next snapshot, as these may not tell of it.
+        // Before the records: these may not show a later loss, so a loss after this point is left to the next snapshot.
         let has_lost = host.take_lost();
         let cores = host.cores();
-        // Messages that a core sent by its old window after the snapshot reach nobody; so another one follows when more cores have
+        // Messages that a core sent by its old window after the snapshot are lost; so another one follows when more cores have
         // turned to the new one.
         let here = cores.iter().filter(|core| core.is_here).count();
         self.wants_snapshot |= requests.resync | has_lost;
@@ -249,7 +249,7 @@ mod tests {
         assert!(watched.look(10_000).has_sent);
     }
 
-    /// A core whose outcome is lost between the two would be told of as it was before, and the loss be forgotten.
+    /// A core whose outcome is lost between the two steps would be reported in its old state, and the loss forgotten.
     #[test]
     fn losses_are_asked_for_before_the_cores() {
         let mut watched = Watched::new();

@@ -27,7 +27,7 @@ pub(crate) fn load<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, 
     })
 }
 
-/// What libbpf said while programs were loaded: the end of it.
+/// The end of libbpf's log while programs were loaded.
 static WORDS: Mutex<String> = Mutex::new(String::new());
 /// Bytes of it that are kept.
 const WORDS_MAX: usize = 4_000;

@@ -62,7 +62,7 @@ pub(crate) struct Nic {
     windows: Vec<Arc<NicWindow>>,
     pins: PathBuf,
     answered: u64,
-    // After what maps its memory: the kernel's driver lets go of it when nobody does any more.
+    // Dropped after its mappings: the kernel's driver releases the device when no mapping is left.
     device: Arc<Device>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Lease {
     number: u32,
 }
 
-/// What an agent behind the device was given, and the host's ends of it.
+/// The window and bells of an agent behind the device, and the host's ends of them.
 pub(crate) struct Leased {
     /// The control context's access to the window.
     pub(crate) port: AnyPort,

@@ -27,7 +27,7 @@ pub enum TargetError {
     /// A thread, not a process.
     #[error("{thread} is a thread of process {process}: name the process, with all its threads")]
     Thread { thread: i32, process: i32 },
-    /// Who decides cannot wait for a decision.
+    /// The agent cannot wait for its own decision.
     #[error("{0} is this process, which cannot be under the agent that it looks after")]
     Ourselves(i32),
     /// The process ended meanwhile.

@@ -42,7 +42,7 @@ impl Window {
         self.map.as_fd()
     }
 
-    /// Keeps it in the kernel, whatever becomes of this process, for as long as the file is there.
+    /// Pins the window in the kernel: it outlives this process, for as long as the file exists.
     pub(crate) fn pin(&mut self, path: &Path) -> Result<(), WindowError> {
         self.map.pin(path).map_err(|error| WindowError::Bpf { doing: "pinning a window", error })
     }

@@ -78,7 +78,7 @@ fn a_shell_that_runs_seven_sleeps_is_seven_sleeps_and_a_shell() {
         assert!(by_time.count() >= 1, "its timer woke it, and no thread");
     }
     let known: BTreeSet<&str> = threads.iter().map(|thread| thread.name.as_str()).collect();
-    assert_eq!(known, BTreeSet::from(["sh", "sleep"]), "nobody else was recorded");
+    assert_eq!(known, BTreeSet::from(["sh", "sleep"]), "no other thread was recorded");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn the_whole_machine_does_something() {
     let mut child = Command::new("sleep").arg("0.05").spawn().unwrap();
     let (threads, _, _) = record(recorder, || child.try_wait().unwrap().is_some());
     assert!(threads.iter().any(|thread| thread.name == "sleep" && thread.pid == child.id()));
-    assert!(threads.iter().all(|thread| thread.process != own), "but for the recorder itself");
+    assert!(threads.iter().all(|thread| thread.process != own), "the recorder itself is left out");
 }
 
 #[test]

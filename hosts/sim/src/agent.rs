@@ -36,7 +36,7 @@ pub struct AgentSetup {
     pub parks: bool,
 }
 
-/// A policy by its name and settings, and who makes it: a subsystem, or a list of a user's own.
+/// A policy by its name and settings, and its maker: a subsystem, or a user's list.
 #[derive(Clone, Debug)]
 pub struct PolicyText {
     text: String,
@@ -73,7 +73,7 @@ impl PolicyText {
     /// Makes it for an enclave of this configuration.
     ///
     /// # Errors
-    /// There is none of that name, or its settings or the configuration are not what it takes.
+    /// No policy has that name, or it refuses its settings or the configuration.
     pub fn make(&self, config: &Config) -> Result<Box<dyn Policy + Send>, PolicyError> {
         match self.from {
             Maker::Subsystem(make) => make(&self.text, config),
@@ -113,7 +113,7 @@ const NOTES_PER_TURN: usize = 16;
 
 impl Front for Notes {
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
-        let mut queue = self.queue.lock().expect("nobody panics while holding it");
+        let mut queue = self.queue.lock().expect("no task panics while holding it");
         for _ in 0..NOTES_PER_TURN {
             match queue.front() {
                 Some((at, note)) if *at <= now => notes.push(*note),
@@ -148,7 +148,7 @@ impl Work {
     }
 }
 
-/// A policy whose work takes time.
+/// A policy whose decisions cost time.
 struct Working<P> {
     policy: P,
     world: World,
@@ -157,7 +157,7 @@ struct Working<P> {
     began: Rc<Cell<Nanos>>,
 }
 
-/// A bell of which it is known how long its ring took since the policy began to decide.
+/// A bell that records how much of the time since the policy began to decide was spent on ringing.
 struct TimedBell {
     bell: SimBell,
     /// Of this core, unless it is the control context's.
@@ -167,7 +167,7 @@ struct TimedBell {
 }
 
 impl TimedBell {
-    /// What the ring takes where nobody is to be woken or interrupted by it.
+    /// Cost of a ring that need not wake or interrupt the core.
     fn awake(&self) -> Option<Nanos> {
         let points = self.enclave.setup.machine.safe_points.as_ref()?;
         let sleeps = self.enclave.cores[usize::from(self.core?)].sleeps.get();
@@ -237,7 +237,7 @@ impl Recorder for Spy {
     }
 }
 
-/// What an agent's task tells those who outlive it.
+/// What an agent's task leaves to tasks that outlive it.
 #[derive(Debug, Default)]
 struct Told {
     decided: Cell<u64>,

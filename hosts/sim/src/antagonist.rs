@@ -15,7 +15,7 @@ pub struct Antagonist {
     pub period: Nanos,
     /// For so long, at the period's start.
     pub burst: Nanos,
-    /// Work takes so many times as long meanwhile: at least 1.
+    /// Slowdown of work during a burst: at least 1.
     pub slowdown: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Modelled applications: what threads do, and who wakes them.
+//! Modelled applications: the work of threads, and their wakers.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::enclave::{Enclave, HostEvent, Incarnation, SimPort};
 /// What a thread does when it has done what it had to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// It goes on, and has so much more to do.
+    /// The thread goes on, and has this much more to do.
     On(Nanos),
     /// It gives way, and has so much more to do.
     Again(Nanos),
@@ -21,7 +21,7 @@ pub enum After {
     /// It gives way, and has nothing to do before a front has told the agent of a request for it. Then, or
     /// before, it looks for so long.
     Await(Nanos),
-    /// The thread ends.
+    /// The thread ends, and its id is free.
     Exit,
 }
 
@@ -55,7 +55,7 @@ pub trait Application {
         (Pace::NOMINAL, None)
     }
 
-    /// Thread `id` is about to run on `core`: what is done here goes on while the core switches to it.
+    /// Thread `id` is about to run on `core`: work done here overlaps the core's switch to it.
     fn before(&self, _enclave: &Enclave, _core: u16, _id: u32) {}
 
     /// Thread `id` has run on `core` for so long, up to now.

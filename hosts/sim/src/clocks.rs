@@ -12,13 +12,13 @@ const TURBO: &str = include_str!("../data/turbo.toml");
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The step holds up to so many active logical cores, first siblings counted first.
+    /// The step holds up to this many active logical cores, first siblings counted first.
     pub active_cores_max: u32,
     /// How fast each active core is.
     pub ghz: f64,
     /// How far that may be off, as a fraction.
     pub uncertainty: f64,
-    /// Source of the table.
+    /// Source of the table's figures.
     pub source: Source,
 }
 
@@ -39,7 +39,7 @@ impl Turbo {
         turbo
     }
 
-    /// How fast cores are while so many are active.
+    /// The step for this many active cores.
     pub fn at(&self, active: u32) -> &Step {
         let step = self.steps.iter().find(|step| active <= step.active_cores_max);
         step.unwrap_or_else(|| self.steps.last().expect("never empty"))

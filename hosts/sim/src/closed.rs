@@ -8,7 +8,7 @@ use wave_core::clock::Nanos;
 use crate::app::{After, Application, Outside};
 use crate::enclave::Enclave;
 
-/// So many threads, each of which runs for `work` and yields, for ever.
+/// A number of threads, each of which runs for `work` and yields, for ever.
 #[derive(Debug)]
 pub struct Closed {
     threads: u32,

@@ -281,14 +281,14 @@ impl Core {
         }
     }
 
-    /// Lets a thread run until it stops by itself, or is stopped.
+    /// Runs a thread until it stops on its own, or is stopped.
     fn execute(&mut self, run: Run) -> Leave {
         let enclave = Rc::clone(&self.enclave);
         let (world, machine) = (&enclave.world, &enclave.setup.machine);
         let (id, own) = (run.id, enclave.table.own(run.id));
         let slice_end = run.end(world.now());
         let timer = (slice_end != Nanos::MAX).then(|| slice_end + machine.timer_late.nanos());
-        // Who looks at the preemption word himself is not interrupted.
+        // A core that polls the preemption word is not interrupted.
         let wakes = if machine.safe_points.is_some() { Cause::WORD } else { Cause::KICK };
         loop {
             let remaining = own.remaining.get();

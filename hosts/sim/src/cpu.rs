@@ -1,7 +1,7 @@
 //! A CPU that several tasks share: one runs at a time, until it gives the CPU away.
 //!
-//! Nobody is interrupted. That is how an agent and a generator behave that have to share a CPU: each
-//! calls `sched_yield` after a bounded piece of work, and the kernel then runs whoever has waited
+//! No task is interrupted. An agent and a generator that have to share a CPU behave like that: each
+//! calls `sched_yield` after a bounded piece of work, and the kernel then runs the task that has waited
 //! longest.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A CPU of `world` that nobody uses yet.
+    /// A CPU of `world`, not used yet.
     pub fn new(world: &World, costs: &SharedCpu) -> Cpu {
         Cpu {
             world: world.clone(),
@@ -52,7 +52,7 @@ impl Cpu {
             self.waiting.borrow_mut().push_back(task);
             self.world.wait(task, Cause::TURN, None);
         } else {
-            // Who comes meanwhile waits.
+            // Tasks that come meanwhile wait.
             self.runs.set(Some(task));
             self.world.spend(self.costs.yield_alone.nanos());
         }

@@ -43,11 +43,11 @@ pub type SimPort = ModelPort<VirtualTime>;
 pub struct Setup {
     /// Cores, queues, prestaging: what host and agent agree on.
     pub config: Config,
-    /// Costs of the link.
+    /// Costs of the link between host and agent.
     pub costs: Costs,
     /// What the machine's own work costs.
     pub machine: Machine,
-    /// Setup of the agent.
+    /// Setup of the agents that are started.
     pub agent: AgentSetup,
     /// Whether a core prefetches its next decision at the start of a switch.
     pub prefetch: bool,
@@ -83,14 +83,14 @@ impl Setup {
     }
 }
 
-/// What happens on the host, as those see it who only watch.
+/// Events on the host, as observers see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     /// A thread's state changed, and its message says how.
     Changed(Event),
     /// Something happened to a subject of a modelled host.
     Told {
-        /// The message.
+        /// The message that was sent.
         message: Message,
         /// The core whose run it ends, if it does.
         core: Option<u16>,
@@ -99,7 +99,7 @@ pub enum HostEvent {
     },
     /// A thread, or a subject, got onto a core: by this decision, or by the fallback.
     Started {
-        /// Core that runs it.
+        /// The core that runs it.
         core: u16,
         /// Thread or subject that runs.
         thread: Subject,
@@ -110,23 +110,23 @@ pub enum HostEvent {
     },
     /// A decision was refused.
     Refused {
-        /// Core that refused it.
+        /// The core that refused it.
         core: u16,
-        /// The refused decision.
+        /// The decision that was refused.
         decision: Decision,
-        /// Code of the refusal.
+        /// The outcome's code.
         code: Code,
         /// It changed something all the same, which breaks the contract of a modelled host.
         has_changed: bool,
     },
     /// A core has nothing to run.
     Idle {
-        /// The core.
+        /// The core without work.
         core: u16,
     },
     /// A core has adopted the current agent's window, or none.
     Adopted {
-        /// The core.
+        /// The core that adopted it.
         core: u16,
     },
     /// An agent has taken over.
@@ -194,7 +194,7 @@ pub struct Counters {
     pub switch_ns: Vec<u32>,
     /// Nanoseconds that an agent took from beginning to decide until a kick was sent.
     pub open_ns: Vec<u32>,
-    /// Outcomes by code.
+    /// Outcomes so far, by code.
     pub outcomes: Counts,
     /// Agents attached, agents lost, watchdog's barks, agents' faults, snapshots, overflows.
     pub attached: u64,
@@ -210,11 +210,11 @@ pub struct Counters {
     pub overflows: u64,
     /// What agents decided, and their kicks.
     pub decided: u64,
-    /// Number of kicks sent.
+    /// Number of kicks that agents sent.
     pub kicked: u64,
     /// Nanoseconds that agents were busy.
     pub agent_busy: Nanos,
-    /// Errors that agents left with: the host wrote nonsense, which is a bug of ours.
+    /// Errors with which agents left: the host wrote invalid entries, which is our bug.
     pub agent_errors: Vec<String>,
 }
 
@@ -373,7 +373,7 @@ impl Enclave {
         &self.setup
     }
 
-    /// The table of threads.
+    /// The table of threads, for checks.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -402,7 +402,7 @@ impl Enclave {
         *self.spy.borrow_mut() = Some(spy);
     }
 
-    /// The attached agent's own access to its window, for somebody who is not that agent.
+    /// The attached agent's access to its window, for a caller other than that agent.
     pub fn agents_port(&self) -> Option<(SimPort, Layout)> {
         let incarnation = self.incarnation.borrow().clone()?;
         let port = ModelPort::new(
@@ -516,7 +516,7 @@ impl Enclave {
         (0..self.setup.config.cores).for_each(|core| self.nudge_core(core));
     }
 
-    /// A thread left its core by itself or by force: its new state, told to those who watch.
+    /// Records that a thread left its core on its own or by force: its new state, told to observers.
     pub(crate) fn change(&self, id: u32, why: Leave, core: u16, ran: Nanos) -> Event {
         let event = self.leave(id, why, core, ran);
         self.tell(&HostEvent::Changed(event));

@@ -116,7 +116,7 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// The median of sorted times; none of none.
+    /// The median of sorted times; `None` if there are none.
     pub fn median(times: &[u32]) -> Option<u32> {
         times.get(times.len() / 2).copied()
     }

@@ -21,7 +21,7 @@ const BUILTIN: &[(&str, &str)] = &[
 pub struct Figure {
     /// The figure, in the unit of its field.
     pub value: f64,
-    /// Source of the figure.
+    /// Source of the figure: measured, printed, fitted or assumed.
     pub source: Source,
 }
 
@@ -36,7 +36,7 @@ impl Figure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// Name in results.
+    /// Name of the machine in results.
     pub name: String,
     /// One sentence on what is modelled.
     pub description: String,
@@ -114,7 +114,7 @@ pub struct SafePoints {
     /// From when the preemption word can be seen, beside reading its line, until the thread has left.
     pub leave: Figure,
     /// What the kick of a core that does not sleep occupies the agent, instead of the link's `kick_send`.
-    /// Nobody takes it.
+    /// The core is not interrupted.
     pub ring_core: Figure,
 }
 
@@ -131,7 +131,7 @@ impl SafePoints {
 pub struct SharedCpu {
     /// From giving the CPU away until another, which waited for it, runs.
     pub yield_switch: Figure,
-    /// Giving the CPU away where nobody wants it.
+    /// Giving the CPU away when no other task wants it.
     pub yield_alone: Figure,
     /// The generator's work between two looks at the clock, beside giving the CPU away.
     pub generator_look: Figure,

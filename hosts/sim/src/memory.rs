@@ -1,7 +1,7 @@
 //! Memory under an agent, in virtual time: a modelled address space whose pages the real host side
 //! (`wave_memory::serve`) reads and moves, over the modelled link, as the real agent loop and policy decide.
 //!
-//! One task is the host's, one the agent's. What is modelled is who touches which page, what the kernel takes to read
+//! One task is the host's, one the agent's. The model covers touches of pages, the time that the kernel takes to read
 //! and move pages ([`Work`]), and the link. The same setup gives the same history, always.
 
 use std::cell::{Cell, RefCell};
@@ -38,18 +38,18 @@ const SPACE: u32 = 1;
 /// How often the host tells its guard how much is resident.
 const FIGURES: Nanos = Nanos::from_millis(500);
 
-/// Setup of a run.
+/// Setup of a run: machine, link, policy and pattern.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Host and agent agree on it: strips, queues and extents.
     pub config: Config,
-    /// Costs of the link.
+    /// Costs of the link between host and agent.
     pub costs: Costs,
     /// What host and agent take for their own work.
     pub work: Work,
     /// The policy with its settings, as [`by_name`] knows it.
     pub policy: String,
-    /// Who touches which page.
+    /// The pages that are touched, and how often.
     pub pattern: Pattern,
     /// When nothing is paged out.
     pub limits: Limits,
@@ -58,7 +58,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// So many strips across the paper's PCIe link: messages are write-combined, decisions and readings
+    /// `strips` strips across the paper's PCIe link: messages are write-combined, decisions and readings
     /// copied by DMA while both sides go on (Wave 7.4.1).
     pub fn new(strips: u32, policy: &str, pattern: Pattern) -> Setup {
         let mut config = serve::config(strips);
@@ -142,7 +142,7 @@ pub struct Sample {
     pub agent_busy: Nanos,
 }
 
-/// Result of a run.
+/// Result of a run, interval by interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// How things stood, at the beginning and after each interval.
@@ -163,7 +163,7 @@ pub struct Report {
     pub trace_hash: u64,
 }
 
-/// Runs a setup for so many intervals.
+/// Runs a setup for a number of intervals.
 ///
 /// # Errors
 /// The setup makes no sense; nothing was run.
@@ -475,7 +475,7 @@ impl Tiers for Modelled<'_> {
     }
 }
 
-/// A policy whose work takes time.
+/// A policy whose decisions cost time.
 struct Working<P> {
     policy: P,
     world: World,
@@ -574,7 +574,7 @@ mod tests {
         reader.by_ref().for_each(|record| replay.feed(&record.unwrap()));
         let tally = replay.finish();
         assert!(tally.is_identical(), "{tally:?}");
-        assert_eq!(tally.decisions, logged.decided, "all of them");
+        assert_eq!(tally.decisions, logged.decided, "every decision is logged");
     }
 
     #[test]

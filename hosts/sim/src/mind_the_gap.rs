@@ -13,7 +13,7 @@ use crate::experiment;
 use crate::machine::Machine;
 use crate::requests::{Class, Load, Service, Threads};
 
-/// Who dispatches requests to workers.
+/// The dispatcher of requests to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// Shinjuku: a core of the host, which workers share cache lines with. A worker has one request at a time.
@@ -43,7 +43,7 @@ const CONTEXTS: u32 = 512;
 const SPIN: Nanos = Nanos::from_millis(100);
 /// An agent without shared memory reads the credit across the link, three quarters of a ring after the last time.
 const DECISIONS: u32 = 4096;
-/// What is offered beyond what workers could serve, to find the most that is served.
+/// Overload offered to find the highest rate that is served, relative to what workers could serve.
 const OVERLOAD: f64 = 1.1;
 
 impl Model {
@@ -58,7 +58,7 @@ impl Model {
         }
     }
 
-    /// A system with so many workers, each with at most so many requests at hand; the one that it runs counts. Without a
+    /// A system of `workers` workers, each with a bounded number of requests at hand; the running one counts. Without a
     /// slice requests run to their ends.
     pub fn setup(
         &self,
@@ -100,7 +100,7 @@ impl Model {
 }
 
 /// Coherent memory as section 5.1 wants it used: the NIC writes decisions where workers poll, and snoops on the lines that
-/// they write. A line is on its way for as long as a reader would wait for it; nobody waits.
+/// they write. A line is on its way for as long as a reader would wait for it; no side waits.
 fn snooped(link: Costs) -> Costs {
     let one_way = link.line_transfer.clone();
     let mut costs = link;

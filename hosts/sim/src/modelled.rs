@@ -226,7 +226,7 @@ impl Waits {
         match event {
             HostEvent::Told { record: Some(record), .. } => {
                 if record.state == State::Runnable {
-                    // Another message of one that waits already leaves its wait as it is.
+                    // Another message of a subject that already waits leaves its wait as it is.
                     if let Entry::Vacant(wait) = self.since.entry(record.subject) {
                         wait.insert(now);
                         self.arrived += u64::from(now >= self.from);

@@ -20,13 +20,13 @@ const PRINTED: &str = include_str!("../data/paper.toml");
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Printed {
-    /// Id of the row.
+    /// Id of the row, as documents cite it.
     pub id: String,
     /// The table or figure that it belongs to.
     pub group: String,
     /// Description of the row.
     pub text: String,
-    /// Unit of the figure.
+    /// Unit of the printed figure.
     pub unit: String,
     /// The figure, or the lower end of a range.
     pub low: f64,
@@ -49,7 +49,7 @@ pub fn printed() -> Vec<Printed> {
 /// The optimisations of Wave 5.3 and 5.4, each on top of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// All mappings uncached.
+    /// The bottom rung: all mappings uncached.
     Baseline,
     /// The agent maps its own memory write-back (5.3.1).
     NicWriteBack,
@@ -60,7 +60,7 @@ pub enum Rung {
 }
 
 impl Rung {
-    /// All of them, from the bottom.
+    /// All rungs, from the bottom.
     pub const ALL: [Rung; 4] =
         [Rung::Baseline, Rung::NicWriteBack, Rung::HostCombining, Rung::Prestaged];
 }
@@ -252,7 +252,7 @@ impl Placement {
     pub const ALL: [Placement; 3] =
         [Placement::OnHostAll, Placement::OnHostScheduler, Placement::OffloadAll];
 
-    /// Name in the paper.
+    /// Name of the policy in the paper.
     pub fn name(self) -> &'static str {
         match self {
             Placement::OnHostAll => "OnHost-All",

@@ -105,7 +105,7 @@ impl<E: Copy> EventQueue<E> {
     fn take(&mut self) -> Option<Entry<E>> {
         if std::mem::take(&mut self.taken) {
             let last = self.heap.pop()?;
-            // Else the last was the one that had been taken.
+            // Otherwise the last entry was the one that had been taken.
             if !self.heap.is_empty() {
                 self.sink(last);
             }

@@ -18,7 +18,7 @@ use crate::world::Cause;
 /// How long a request keeps its core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
-    /// A constant time.
+    /// The same time for every request.
     Fixed(Nanos),
     /// Exponentially distributed, with this mean.
     Exponential(Nanos),
@@ -57,10 +57,10 @@ impl Service {
     }
 }
 
-/// A class of requests.
+/// A class of requests with its share and service time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// Name in results.
+    /// Name of the class in results.
     pub name: String,
     /// Its share, relative to the other classes' weights.
     pub weight: f64,
@@ -73,11 +73,11 @@ pub struct Class {
 pub enum Threads {
     /// A new thread each, as the runtime does; refused where every id is taken.
     PerRequest,
-    /// So many workers, which block in between; requests queue in front of them.
+    /// A pool of this many workers, which block in between; requests queue in front of them.
     Pool(u32),
 }
 
-/// An open-loop load.
+/// An open-loop load: arrivals do not wait for completions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
     /// Requests a second, at the times of a Poisson process.
@@ -113,7 +113,7 @@ impl Load {
 pub struct Arrival {
     /// Time at which the request is due.
     pub at: Nanos,
-    /// Index of its class.
+    /// Index of the request's class.
     pub class: u16,
 }
 
@@ -142,7 +142,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Nothing yet, of so many classes.
+    /// No results yet, for `classes` classes.
     pub(crate) fn none(classes: usize) -> Served {
         let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
         Served {

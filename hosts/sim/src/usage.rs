@@ -19,7 +19,7 @@ pub struct Usage {
     pub switches: u64,
     /// What the link charged the cores.
     pub charges: Charges,
-    /// Outcomes by code.
+    /// Outcomes of decisions, by code.
     pub outcomes: Counts,
 }
 

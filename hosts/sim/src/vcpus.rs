@@ -11,7 +11,7 @@ use crate::enclave::Enclave;
 /// When an agent that starts with the world has attached for certain.
 const ATTACHED: Nanos = Nanos::from_millis(1);
 
-/// So many vCPUs, each always busy, at one pace.
+/// A number of vCPUs, each always busy, at one pace.
 #[derive(Debug)]
 pub struct Vcpus {
     count: u32,

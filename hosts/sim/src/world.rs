@@ -30,7 +30,7 @@ impl Cause {
     /// A store to its preemption word has become visible.
     pub const WORD: Cause = Cause(16);
 
-    /// Both causes together.
+    /// The union of both causes.
     pub const fn or(self, other: Cause) -> Cause {
         Cause(self.0 | other.0)
     }
@@ -71,7 +71,7 @@ struct State {
     last_wake: (u64, u8),
 }
 
-/// Lines of one window: who watches which words of each, and what a store to them is to him.
+/// Lines of one window: the tasks that watch words of each, and the cause that a store to them is.
 #[derive(Debug, Default)]
 struct Watched([Vec<(u32, u8, Cause)>; 2]);
 
@@ -128,7 +128,7 @@ impl World {
         World(inner)
     }
 
-    /// Virtual time.
+    /// The present virtual time.
     pub fn now(&self) -> Nanos {
         self.0.time.now()
     }
@@ -138,7 +138,7 @@ impl World {
         &self.0.time
     }
 
-    /// Room for a window of so many lines, and its clock.
+    /// Makes room for a window of this many lines, with a clock of its own.
     pub fn add_window(&self, nic_lines: u32, host_lines: u32) -> (u32, VirtualTime) {
         self.add_staged_window(nic_lines, host_lines, Vec::new())
     }
@@ -164,7 +164,7 @@ impl World {
         watched[lines.home as usize][range].fill((task.0, 1 << word, cause));
     }
 
-    /// Nobody watches this window any more.
+    /// Forgets all watches of this window.
     pub fn forget_window(&self, window: u32) {
         self.0.watched.borrow_mut()[window as usize] = Watched::default();
     }
@@ -250,7 +250,7 @@ impl World {
                 return true;
             }
             let Some((at, event)) = self.0.events.borrow_mut().pop() else { continue };
-            // Later than due only where whoever set the world up has spent time from outside it.
+            // Later than due only if the creator of the world has spent time from outside it.
             let at = at.max(self.now());
             self.0.time.set_now(at);
             match event {
@@ -297,7 +297,7 @@ impl World {
         self.0.resumed.set(self.0.resumed.get() + 1);
         let hash = self.0.hash.get() ^ at.0.rotate_left(20) ^ u64::from(id);
         self.0.hash.set(hash.wrapping_mul(0x0000_0100_0000_01b3));
-        // Nor beyond the end: whoever called would see what has not happened yet.
+        // Nor beyond the end: the caller would see events that have not happened yet.
         let next = self.0.events.borrow().next_at().unwrap_or(Nanos::MAX);
         self.0.time.set_horizon(next.min(Nanos(end.0.saturating_add(1))));
         let pause = task.resume();
@@ -325,7 +325,7 @@ impl World {
         self.0.resumed.get()
     }
 
-    /// A hash over who was resumed when: equal for equal histories.
+    /// A hash over all resumptions of tasks and their times: equal for equal histories.
     pub fn trace_hash(&self) -> u64 {
         self.0.hash.get()
     }
@@ -359,7 +359,7 @@ struct Bell {
     send: Nanos,
     flight: Nanos,
     rung: Cell<u64>,
-    /// When rings that nobody has taken arrive.
+    /// Arrival times of rings that were not yet taken.
     arrivals: RefCell<Vec<Nanos>>,
     fate: RefCell<Option<Box<dyn FnMut() -> Delivery>>>,
 }

@@ -44,7 +44,7 @@ impl Scheduler for ByClass {
     }
 }
 
-/// First in, first out, but for every hundredth thread, which it forgets.
+/// First in, first out, except that it forgets every hundredth thread.
 #[derive(Default)]
 struct Forgets(VecDeque<Thread>, u32);
 

@@ -16,8 +16,8 @@ fn a_core_that_comes_back_while_it_refuses_loses_no_thread() {
     is_clean(&plans::cores_that_come_back_while_they_refuse());
 }
 
-/// Found by `wave fuzz --seed 423`. The agent's credits for queues in host memory were stores that
-/// nobody published: once each ring had been filled, every message was lost, and the enclave lived
+/// Found by `wave fuzz --seed 423`. The agent's credits for queues in host memory were stores
+/// without a publish: once each ring had been filled, every message was lost, and the enclave lived
 /// from snapshot to snapshot.
 #[test]
 fn credits_of_queues_in_host_memory_travel() {

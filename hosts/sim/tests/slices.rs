@@ -1,4 +1,4 @@
-//! Who ends a slice: the agent, by a word and a kick across the link, or the core's own timer.
+//! The end of a slice: by the agent, by a word and a kick across the link, or the core's own timer.
 
 use std::cell::RefCell;
 use std::rc::Rc;

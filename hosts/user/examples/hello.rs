@@ -63,7 +63,7 @@ fn greet(enclave: &Arc<Enclave>, aloud: bool) -> Result<(), Box<dyn Error>> {
                 changed.notify_one();
                 wave_user::yield_now();
             }
-            // Blocks this thread only; its core goes on with others.
+            // Blocks this thread only; its core runs others.
             wave_user::sleep(Duration::from_millis(1));
         })?);
     }

@@ -56,7 +56,7 @@ impl Control {
         }
     }
 
-    /// Until the enclave stops.
+    /// Runs the control loop until the enclave stops.
     pub(crate) fn run(mut self) {
         while !self.shared.stop.load(Ordering::SeqCst) {
             self.wait();
@@ -106,8 +106,8 @@ impl Control {
         self.looks_at_rest = if rests { self.looks_at_rest.saturating_add(1) } else { 0 };
     }
 
-    /// A new incarnation begins. The workload goes on meanwhile: cores that are idle wait for the
-    /// snapshot to reach the agent, running threads notice nothing.
+    /// A new incarnation begins. The workload keeps running: idle cores wait for the
+    /// snapshot to reach the agent, and running threads notice nothing.
     fn attach(&mut self, guest: Guest) {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port, Revoked::Replaced);

@@ -377,7 +377,7 @@ impl Core {
         }
     }
 
-    /// Tells the agent that a thread was woken by the one that runs here, or by a timer.
+    /// Tells the agent that the running thread, or a timer, woke a thread.
     pub(crate) fn woken(&self, event: Event) {
         let event = Event { core: self.index, ..event };
         self.send(&event);

@@ -91,7 +91,7 @@ pub fn await_note() {
 /// A safe point: if the agent has asked for the end of this run, lets others run, sends PREEMPT, and
 /// returns true when the thread runs again, perhaps on another core. Otherwise returns false, after one
 /// load of a word that is mostly in the cache. To be called now and then by threads that run for long;
-/// not while a lock that is none of this crate's is held, nor inside of foreign code that keeps the
+/// not while a lock of another library is held, nor inside of foreign code that keeps the
 /// address of a thread-local.
 ///
 /// Calls of this crate that need not block are safe points as well: [`crate::spawn`],

@@ -27,7 +27,7 @@ pub(crate) struct Incarnation {
     pub(crate) layout: Layout,
     memory: Arc<Memory>,
     link: LinkSpec,
-    /// Doorbell of each core.
+    /// Doorbell of each core, by index.
     pub(crate) core_bells: Vec<AnyBell>,
     pub(crate) control_bell: AnyBell,
     pub(crate) agent_bell: SocketBell,
@@ -122,7 +122,7 @@ pub(crate) fn say_fault(socket: &Path, guest: &Guest, faults: u64) {
     );
 }
 
-/// Waits until there is something to read on one of these, or for so many milliseconds; for ever if that is negative.
+/// Waits until one of `fds` is readable, or for `timeout_ms` milliseconds; a negative timeout waits without end.
 pub(crate) fn wait_for_any<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout_ms: i32) {
     let events = libc::POLLIN | libc::POLLRDHUP;
     let entry = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
@@ -158,7 +158,7 @@ impl Door {
         self.listener.path()
     }
 
-    /// Whether nobody has connected without announcing itself yet.
+    /// Whether no connection waits to announce itself.
     pub(crate) fn is_empty(&self) -> bool {
         self.candidates.is_empty()
     }
@@ -168,14 +168,14 @@ impl Door {
         [self.listener.as_fd()].into_iter().chain(self.candidates.iter().flat_map(Guest::fds))
     }
 
-    /// Forgets rings of those who wait.
+    /// Drains the doorbells of waiting candidates.
     pub(crate) fn drain(&self) {
         for guest in self.candidates.iter() {
             guest.incarnation.control_bell.event_fd().drain();
         }
     }
 
-    /// Lets those in who have connected. Returns an agent that has announced itself; ask again until there is none.
+    /// Accepts new connections. Returns an agent that has announced itself; call again until it returns `None`.
     pub(crate) fn answer(&mut self, now: Nanos) -> Option<Guest> {
         let Door { name, listener, link, layout, bell, candidates } = self;
         let make = |connection: &Connection| make(name, connection, link, layout, &*bell);

@@ -33,7 +33,7 @@ pub struct Options {
     pub allowed_uids: Vec<u32>,
     /// Everything that host and agent agree on.
     pub config: Config,
-    /// What lies between them.
+    /// The link between host and agent.
     pub link: LinkSpec,
     /// The CPU of each host core; an empty list pins none.
     pub cpus: Vec<usize>,
@@ -83,7 +83,7 @@ impl Options {
         }
     }
 
-    /// With `cores` host cores.
+    /// Sets the number of host cores.
     pub fn cores(mut self, cores: u16) -> Options {
         self.config.cores = cores;
         self
@@ -139,12 +139,12 @@ pub enum ThreadKind {
     /// preempted at safe points.
     #[default]
     User,
-    /// A pthread of its own: switched to in microseconds, preempted anywhere, whatever code it runs. Where
+    /// A pthread of its own: switched to in microseconds, preempted anywhere, in any code. Where
     /// it blocks in the kernel, its core waits with it, until the policy preempts it. Thread-locals
     /// are those of its pthread, which other threads had before.
     ///
     /// User-level threads beside it block their core while they wait for a lock that it holds and that
-    /// is none of this crate's, malloc's included: for ever, if there is no other core.
+    /// belongs to another library, malloc's included: without end, if there is no other core.
     Kernel,
 }
 
@@ -153,7 +153,7 @@ pub enum ThreadKind {
 pub struct Attributes {
     /// Told to the policy with each of the thread's messages.
     pub class: u16,
-    /// What it is scheduled as.
+    /// Whether it is a user-level or a kernel-level thread.
     pub kind: ThreadKind,
 }
 
@@ -288,7 +288,7 @@ impl Enclave {
         Ok(handle)
     }
 
-    /// Starts a thread that nobody waits for. Does not allocate where `body` is at most 112 bytes.
+    /// Starts a detached thread. Does not allocate where `body` is at most 112 bytes.
     /// A panic in it ends the thread, after the panic hook has run.
     pub fn spawn_detached(
         &self,
@@ -317,7 +317,7 @@ impl Enclave {
         Box::new(move || Waker { shared: Arc::clone(&shared), thread }.unpark())
     }
 
-    /// Reads the counters.
+    /// Reads the counters of all cores and of the control thread; they may be of slightly different moments.
     pub fn stats(&self) -> EnclaveStats {
         self.shared.stats()
     }
@@ -345,7 +345,7 @@ impl Enclave {
         self.shared.config.subjects as usize - self.shared.free.len()
     }
 
-    /// Turns the agent out, if there is one; the host decides by itself until another attaches
+    /// Turns the agent out, if there is one; the host decides until another attaches
     /// (Wave Table 1, `KILL_WAVE_AGENT`). Its process is not ours to end.
     pub fn kill_agent(&self) {
         self.shared.kill.store(true, Ordering::SeqCst);

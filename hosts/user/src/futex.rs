@@ -1,4 +1,4 @@
-//! Waiting for a word to change, and waking who waits. Safe in a signal's handler.
+//! Waiting for a word to change, and waking the waiters. Safe in a signal's handler.
 
 use std::sync::atomic::AtomicU32;
 
@@ -10,7 +10,7 @@ pub(crate) fn wait(word: &AtomicU32, value: u32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, none) };
 }
 
-/// Wakes one who waits for `word`.
+/// Wakes one waiter of `word`.
 pub(crate) fn wake(word: &AtomicU32) {
     let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the kernel takes the address as a name only.

@@ -1,4 +1,4 @@
-//! Kernel-level threads: a pthread for each, of which one per host core is let through its gate.
+//! Kernel-level threads: a pthread for each, one of which per host core passes its gate.
 //!
 //! ```text
 //!   core's pthread                                thread's pthread
@@ -33,7 +33,7 @@ use crate::core_loop::Core;
 use crate::shared::{Shared, lock};
 use crate::{futex, region};
 
-/// States of a gate.
+/// States of a gate. A closed gate stops its thread.
 const CLOSED: u32 = 0;
 const OPEN: u32 = 1;
 const QUIT: u32 = 2;
@@ -52,7 +52,7 @@ thread_local! {
 pub(crate) struct Klt {
     gate: AtomicU32,
     tid: AtomicI32,
-    /// Whose turn it is, and which thread's, while the gate is open.
+    /// The core that passed the gate, and the thread's id, while the gate is open.
     core: AtomicPtr<Core>,
     id: AtomicU32,
     /// Why it gave the core back last: a [`Leave`].
@@ -229,8 +229,8 @@ impl Klt {
         }
     }
 
-    /// Sends the signal to its pthread after so long, or not any more. Without a timer nothing comes:
-    /// slices are refused then, and who sleeps is woken when the core switches next.
+    /// Arms the timer to signal its pthread after `after`, or disarms it. Without a timer no signal comes:
+    /// slices are refused then, and a sleeping thread is woken when the core switches next.
     pub(crate) fn set_timer(&self, after: Option<Nanos>, signal: libc::c_int) {
         if self.has_timer(signal)
             && let Some(timer) = &*lock(&self.timer)
@@ -421,7 +421,7 @@ pub(crate) fn handle(signal: libc::c_int) -> io::Result<()> {
     }
     action.sa_sigaction = ours;
     // A thread that is preempted in the handler may be interrupted again in its next run, and a
-    // user-level one goes on elsewhere: nobody's mask is to change.
+    // user-level one continues on another pthread: no signal mask may change.
     action.sa_flags = libc::SA_RESTART | libc::SA_NODEFER;
     // SAFETY: the handler does only what one may do.
     match unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } {

@@ -13,7 +13,7 @@ use crate::table::Slot;
 pub(crate) enum Where {
     /// At safe points, as everywhere else.
     SafePoints,
-    /// By the signal's handler.
+    /// Preempted anywhere, by the signal's handler.
     Anywhere,
     /// When the guarded call ends.
     Later,
@@ -70,7 +70,7 @@ fn open(slot: &Slot) {
 
 /// Runs `body` on a user-level thread that is preempted anywhere in it, by a signal, instead of at safe
 /// points only; it may go on on another pthread at any instruction. Elsewhere, and on a kernel-level
-/// thread, which is preempted anywhere anyhow, runs it as it is.
+/// thread, which is always preempted anywhere, it just calls `body`.
 ///
 /// # Safety
 ///

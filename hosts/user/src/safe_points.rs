@@ -12,7 +12,7 @@ use wave_core::clock::Nanos;
 /// Looks at the clock are meant to be no further apart than this, nor closer than half of it, unless
 /// a slice ends soon.
 const RESOLUTION: Nanos = Nanos::from_micros(16);
-/// Looks in a slice that the core ends itself: it may last longer by one of so many parts.
+/// Reads of the clock per slice that the core ends itself: the slice may last longer by one part in this many.
 const LOOKS_PER_SLICE: u64 = 8;
 /// Most safe points from one look at the clock to the next: what a thread may pass before the core
 /// notices that its safe points have become rare.

@@ -32,7 +32,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct CoreShared {
     /// run << 32 | asks << 24 | txn, as of the core's last switch.
     record: AtomicU64,
-    /// The epoch whose link the core uses.
+    /// The epoch of the link that the core uses.
     pub(crate) epoch: AtomicU64,
     /// Whether the core sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
@@ -40,7 +40,7 @@ pub(crate) struct CoreShared {
     pub(crate) away: AtomicU32,
     /// The pthread of that thread, or 0.
     pub(crate) runner: AtomicI32,
-    /// The core's own pthread.
+    /// Thread id of the core's own pthread; 0 before it runs.
     pub(crate) tid: AtomicI32,
     /// The id of the thread that runs, or ran last.
     pub(crate) runs: AtomicU32,
@@ -108,7 +108,7 @@ pub(crate) struct Shared {
     pub(crate) table: Arc<Table>,
     pub(crate) fibers: Fibers,
     pub(crate) klts: Klts,
-    /// What interrupts threads.
+    /// The signal that preempts threads.
     pub(crate) signal: libc::c_int,
     pub(crate) stalls: Stalls,
     pub(crate) free: ArrayQueue<u32>,
@@ -183,7 +183,7 @@ impl Shared {
         self.fallback.mode()
     }
 
-    /// From now on the host decides by itself.
+    /// From now on the host decides.
     pub(crate) fn enter_fallback(&self) {
         self.fallback.enter(&self.table, barrier::for_all_threads);
         self.cores.iter().for_each(CoreShared::ring);
@@ -243,7 +243,7 @@ impl Shared {
         }
     }
 
-    /// Tells the agent, from outside a core, that a thread was woken.
+    /// Tells the agent of a thread that was woken from outside a core.
     pub(crate) fn woken_from_outside(&self, event: &Event) {
         self.send_from_outside(0, event);
         self.became_runnable(event);

@@ -36,7 +36,7 @@ const HARDLY: u64 = 100;
 /// Why a thread keeps its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StallCause {
-    /// It passes no safe point.
+    /// The thread passed no safe point for the patience.
     NoSafePoint,
     /// It is inside of this crate, or blocks the signal, or the kernel does not let go of it, or the
     /// process has taken the signal for itself since.
@@ -53,11 +53,11 @@ pub enum StallCause {
 pub struct Stall {
     /// Core on which the thread runs.
     pub core: u16,
-    /// The thread that ran.
+    /// The thread that ran when the stall was found.
     pub thread: Thread,
-    /// Class of the thread.
+    /// Class of the thread, as the policy sees it.
     pub class: u16,
-    /// Cause of the stall.
+    /// Why the thread did not leave.
     pub cause: StallCause,
     /// How long it has been known to last.
     pub lasted: Nanos,
@@ -103,9 +103,9 @@ impl fmt::Display for Stall {
 /// The preemption of a core that was deferred for longest.
 #[derive(Clone, Debug)]
 pub struct WorstDeferral {
-    /// Longest deferral.
+    /// The longest deferral of a preemption.
     pub deferred: Nanos,
-    /// The class of the thread.
+    /// Class of the thread that deferred it.
     pub class: u16,
     /// Where the thread left its core at last, innermost first.
     pub stack: Vec<String>,
@@ -194,7 +194,7 @@ impl Frames {
 /// Crates of a look's frames, where the program has no debugging information that names files.
 const OWN: [&str; 5] = ["wave_user", "backtrace", "core", "std", "alloc"];
 
-/// Whose stack is wanted, by the pthread's id; 0 if nobody's.
+/// Id of the pthread whose stack is wanted; 0 if none.
 static WANTED: AtomicI32 = AtomicI32::new(0);
 /// Frames that it told, plus one; 0 until then.
 static TOLD: AtomicU32 = AtomicU32::new(0);
@@ -248,7 +248,7 @@ fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Frames {
     Frames { addresses, count: told as usize - 1 }
 }
 
-/// Stalls that were found.
+/// The finder of stalls, with those that it found.
 #[derive(Default)]
 pub(crate) struct Stalls {
     found: Mutex<Vec<Stall>>,
@@ -270,7 +270,7 @@ struct Seen {
     asked_since: Option<Nanos>,
     /// CPU time of the pthread by then.
     cpu_then: Nanos,
-    /// It was reported, there.
+    /// Index of the stall's report, if it was reported.
     reported: Option<usize>,
 }
 
@@ -290,7 +290,7 @@ impl Detector {
         Detector { shared, bell, patience, epoch: 0, link: None, seen }
     }
 
-    /// Until the bell is rung.
+    /// Looks for stalls until the bell is rung.
     pub(crate) fn run(mut self) {
         let between = Duration::from_nanos((self.patience.0 / 2).max(100_000));
         loop {

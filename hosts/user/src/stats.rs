@@ -40,11 +40,11 @@ pub struct CoreStats {
     pub preempted_runs: Times,
     /// When the last thread that acknowledged one was back in its core loop, on [`MonotonicClock`].
     pub preempted_at: Nanos,
-    /// Looks at an empty queue.
+    /// Number of looks that found the queue empty.
     pub spins: u64,
     /// Times the core went to sleep.
     pub parks: u64,
-    /// Time spent in threads.
+    /// Time that the core spent running threads.
     pub busy: Nanos,
     /// Time spent looking at an empty queue, but for the first look of each idle time (which
     /// sends the message that asks).
@@ -84,7 +84,7 @@ fn longest(bucket: usize) -> Nanos {
 #[derive(Clone)]
 pub struct Times {
     buckets: [u64; BUCKETS],
-    /// The longest.
+    /// The longest sample.
     pub max: Nanos,
 }
 
@@ -177,7 +177,7 @@ pub const PUBLISH_EVERY: u64 = 1024;
 /// An enclave's counters since its start.
 #[derive(Clone, Debug)]
 pub struct EnclaveStats {
-    /// Counters of each core.
+    /// Counters of each core, by index.
     pub cores: Vec<CoreStats>,
     /// Decider of the moment: the agent or the fallback.
     pub mode: Mode,

@@ -52,10 +52,10 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Waits until nobody else has the value. Panics where it would have to wait and the caller is
+    /// Waits until the lock is free. Panics where it would have to wait and the caller is
     /// no thread of an enclave.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        // Before, not after: who is preempted here keeps nobody waiting.
+        // Before the lock is taken: a thread preempted here blocks no other.
         current::preempt_point();
         if let Some(guard) = self.try_lock() {
             return guard;
@@ -73,7 +73,7 @@ impl<T> Mutex<T> {
         MutexGuard(self)
     }
 
-    /// The value, if nobody has it.
+    /// Locks the value if the lock is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.locked
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
@@ -123,7 +123,7 @@ impl<T> Drop for MutexGuard<'_, T> {
 pub struct Condvar(Waiters);
 
 impl Condvar {
-    /// One that nobody waits on.
+    /// Creates one without waiters.
     pub const fn new() -> Condvar {
         Condvar(Waiters(Spin::new(VecDeque::new())))
     }
@@ -158,7 +158,7 @@ impl Condvar {
         self.0.wake_one();
     }
 
-    /// Wakes all that wait now.
+    /// Wakes all threads that wait at the time of the call.
     pub fn notify_all(&self) {
         let _inside = Inside::enter();
         let waiting = lock(&self.0.0).len();

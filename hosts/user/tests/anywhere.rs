@@ -16,12 +16,12 @@ const POLICY: &str = "shinjuku:slice_us=30";
 const PREEMPTIONS: u64 = 1_500;
 /// Most crash within some hundred.
 const CRASHES_WITHIN: u64 = 100_000;
-/// A heap that was torn may also end in waiting for a lock that nobody holds.
+/// A torn heap may also show as a wait for a lock that no thread holds.
 const HUNG_SECONDS: u32 = 5;
 /// Set in the process that is to crash.
 const CHILD: &str = "WAVE_TEST_UNGUARDED";
 
-/// The C library's allocator, of which each pthread has a part of its own.
+/// The C library's allocator, which keeps a separate arena for each pthread.
 fn churn(rounds: usize) {
     let mut kept = [std::ptr::null_mut::<u8>(); 64];
     for round in 0..rounds {
@@ -41,7 +41,7 @@ fn churn(rounds: usize) {
     kept.iter().for_each(|&block| unsafe { libc::free(block.cast()) });
 }
 
-/// Threads that do nothing but `round` in a region, until there were so many preemptions. In the process
+/// Threads that only run `round` in a region, until `preemptions` have happened. In the process
 /// that is to crash, a signal ends it where none of them gets on, or this thread does not.
 fn run(name: &str, preemptions: u64, round: fn(&Anywhere<'_>)) -> u64 {
     let enclave = start(name, |options| options.config.cores = 2);

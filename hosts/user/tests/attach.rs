@@ -1,5 +1,5 @@
-//! Attaching over real sockets: whatever one side does wrong or not at all, at whatever step, the
-//! other side says whose fault it is and goes on.
+//! Attaching over real sockets: when one side misbehaves or stops at any step, the
+//! other side names the side at fault and goes on.
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Agents as processes that are killed, stopped and continued at any moment: every thread runs
-//! exactly once, the host serves on, and nobody outside the enclave notices.
+//! exactly once, the host keeps serving, and nothing outside the enclave changes.
 
 mod common;
 
@@ -18,12 +18,12 @@ use wave_core::layout::{AGENT_READY, INCARNATION_LIVE, PROTOCOL_VERSION};
 use wave_core::link::{Doorbell, Home, Port, Window};
 use wave_user::{Attributes, Enclave, Mode, SpawnError, ThreadKind};
 
-/// Of a host whose agent is there and does nothing: a busy machine may turn a good one out too.
+/// A host's patience with an idle agent. Long, because a busy machine may delay a good agent too.
 const WATCHFUL: Nanos = Nanos::from_millis(20);
 const SOCKET: &str = "WAVE_TEST_AGENT";
 const POLICY: &str = "WAVE_TEST_POLICY";
 
-/// What [`process`] runs; by itself it does nothing.
+/// Run by [`process`] in a child; does nothing in an ordinary test run.
 #[test]
 fn agent_process() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
@@ -70,7 +70,7 @@ impl Work {
         Work { ran, sent: 0, points: 0, kind: ThreadKind::User }
     }
 
-    /// Sends so many more threads, as fast as the enclave takes them.
+    /// Starts this many more threads, as fast as the enclave takes them.
     fn send(&mut self, enclave: &Enclave, count: usize) {
         for _ in 0..count {
             loop {
@@ -184,7 +184,7 @@ fn a_stopped_agent_that_continues_after_its_replacement_changes_nothing() {
         work.send(&enclave, rng.random_range(0..200));
         signal(&old, libc::SIGCONT);
         work.send(&enclave, rng.random_range(0..2000));
-        // It finds its window revoked and leaves by itself.
+        // The agent finds its window revoked and leaves.
         assert!(old.wait().unwrap().success());
         old = new;
     }

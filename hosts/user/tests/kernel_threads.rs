@@ -25,7 +25,7 @@ fn start_with(name: &str, kernel_threads: u32, cores: u16) -> Enclave {
     })
 }
 
-/// Flags set one after the other, as in the tests of safe points, but nobody passes any.
+/// Flags set one after the other, as in the tests of safe points, but without safe points.
 fn ring(enclave: &Enclave, kinds: &[Attributes]) {
     let count = kinds.len() as u64;
     let begun = Arc::new(AtomicU64::new(0));
@@ -320,7 +320,7 @@ impl Policy for Hasty {
 fn a_preemption_that_comes_while_the_gate_opens_is_not_lost() {
     let enclave = start_with("klt-hasty", 3, 1);
     let agent = agent(&enclave, |config| Box::new(Hasty(Fifo::new(config), None)));
-    // Nobody asks twice: the first that is lost leaves its thread on the core for ever.
+    // No kick is repeated: the first that is lost leaves its thread on the core for ever.
     let enough = Arc::new(AtomicBool::new(false));
     let spawn = |_| {
         let enough = Arc::clone(&enough);
@@ -438,7 +438,7 @@ fn a_thread_that_waits_for_a_lock_of_a_preempted_one_is_named() {
         options.kernel_threads = 2;
         options.stall_after = Nanos::from_millis(2);
     });
-    // Long enough that the one who waits is found before the policy lets the other go on.
+    // Long enough for the waiter to be seen before the policy lets the holder continue.
     let agent = shipped(&enclave, "shinjuku:slice_us=200000");
     let holds = Arc::new(AtomicBool::new(false));
     let (held, begun) = (Arc::clone(&holds), Arc::new(AtomicBool::new(false)));

@@ -1,4 +1,4 @@
-//! Threads that await requests, of which a front of the agent's tells.
+//! Threads that await requests, which a front of the agent announces.
 
 mod common;
 
@@ -21,7 +21,7 @@ const WORKERS: usize = 6;
 /// What lies between a front and its workers: here, numbers.
 #[derive(Default)]
 struct Requests {
-    /// The test wants so many more sent.
+    /// Requests that the test still wants sent.
     wanted: AtomicU64,
     /// Whether these are left where they will be found, and the note dies with the agent.
     without_notes: AtomicBool,
@@ -118,7 +118,7 @@ fn workers(enclave: &Enclave, requests: &Arc<Requests>) -> Vec<JoinHandle<()>> {
 
 fn end(enclave: Enclave, requests: &Requests, workers: Vec<JoinHandle<()>>) {
     requests.stop.store(true, Ordering::SeqCst);
-    // Nobody tells those that await; the host's own queue runs them.
+    // No note reaches threads that await; the host's own queue runs them.
     enclave.kill_agent();
     workers.into_iter().for_each(|worker| worker.join().unwrap());
 }
@@ -138,7 +138,7 @@ fn each_note_leads_to_a_run_and_nobody_runs_for_long_without_one() {
         }
         assert_eq!(Requests::all(&requests.served), COUNT);
         // Each request's run, and another where the note came before the thread had awaited; after each
-        // snapshot, of which there is one per core that comes over, every thread may run twice.
+        // snapshot, one per core that switches windows, every thread may run twice.
         let runs = sum(&enclave, |core| core.switches);
         let snapshots = enclave.stats().snapshots;
         assert!(runs <= 2 * COUNT + (1 + 2 * snapshots) * WORKERS as u64, "{policy}: {runs} runs");
@@ -158,7 +158,7 @@ fn no_request_is_lost_when_its_agent_is_replaced_or_killed() {
         if round % 2 == 0 {
             requests.wait();
         }
-        // Requests whose notes nobody heard.
+        // Requests whose notes were lost.
         requests.without_notes.store(true, Ordering::SeqCst);
         requests.send(3);
         wait_for("the last requests", || requests.wanted.load(Ordering::SeqCst) == 0);

@@ -1,5 +1,5 @@
-//! Preemption at safe points: threads that never block share cores all the same, whatever decides
-//! when, and whatever becomes of the agent meanwhile.
+//! Preemption at safe points: threads that never block share cores, under every policy
+//! and whatever happens to the agent.
 
 mod common;
 

@@ -28,7 +28,7 @@ fn record(socket: &Path, log: &Path, policy: &str) {
     run(attached, policy, recorder, Seat::Shared).unwrap();
 }
 
-/// What the killed agent runs; by itself it does nothing.
+/// Run by the agent process that is killed; does nothing in an ordinary test run.
 #[test]
 fn agent_process() {
     let Some((socket, log)) = std::env::var_os(SOCKET).zip(std::env::var_os(LOG)) else { return };

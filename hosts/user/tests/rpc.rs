@@ -34,7 +34,7 @@ struct Agent {
     // Hanging up ends it.
     _attached: wave_agent::HostLine,
     start: Instant,
-    /// What came for each call.
+    /// Reply messages of each call, in order.
     replies: HashMap<Subject, Vec<Vec<u8>>>,
     ended: HashMap<Subject, Status>,
     /// For a scheduler, if there is one.
@@ -132,7 +132,7 @@ fn method(path: &str) -> Method {
     Method { path: path.into(), client_streams: true, server_streams: true, ..Method::default() }
 }
 
-/// Each message comes back.
+/// Echoes each message of the stream.
 fn echo_each(call: &mut Call<'_>) -> Result<(), Status> {
     while let Some(message) = call.receive()? {
         call.send(&message)?;
@@ -353,7 +353,7 @@ fn a_thread_whose_reply_is_being_copied_awaits_no_note() {
         assert_eq!(agent.end(call), Status::ok());
         assert_eq!(agent.replies[&call], [message]);
     }
-    // Nobody tells those that await; the host's own queue runs them.
+    // No note reaches threads that await; the host's own queue runs them.
     enclave.kill_agent();
     scheduler.join().unwrap();
     drop(server);
@@ -393,7 +393,7 @@ fn a_worker_tells_how_many_calls_it_has_served_and_how_long_that_took() {
     assert!(server.work()[0].busy.0 >= 10 * CALL.as_nanos() as u64);
 }
 
-/// Replies until nobody waits any more.
+/// Replies until the call is cancelled.
 fn replies_for_ever(call: &mut Call<'_>) -> Result<(), Status> {
     let reply = [7; 1_000];
     loop {
@@ -412,7 +412,7 @@ fn streams_hold_nobody_up(server: &Server, agent: &mut Agent) {
         let call = agent.call(0, b"x");
         assert_eq!(agent.end(call), Status::ok());
     }
-    // Who reads or speaks after all is served.
+    // A slow reader or late sender is still served.
     let [.., read, spoken] = open[..] else { panic!("there are streams") };
     agent.dispatch.message(spoken, Bytes::from_static(b"late"), true, false);
     assert_eq!(agent.end(spoken), Status::ok());
@@ -452,7 +452,7 @@ fn unread_and_silent_streams_hold_up_no_thread() {
     let server = Server::start_threads(options, streams(), &enclave).unwrap();
     let mut agent = Agent::new(&server, "jbsq");
     streams_hold_nobody_up(&server, &mut agent);
-    // The same with a scheduler that runs only threads of which it hears.
+    // The same with a scheduler that runs only threads that notes or messages name.
     let scheduler = schedule(&enclave, &agent);
     agent.until(|_| enclave.stats().agents > 0);
     streams_hold_nobody_up(&server, &mut agent);

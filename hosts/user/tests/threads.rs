@@ -1,4 +1,4 @@
-//! Threads behave as threads, whatever decides: the host's fallback, or an agent over each link.
+//! Threads keep their semantics under the host's fallback and under an agent over each link.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -114,7 +114,7 @@ fn run(subsystem: &Subsystem, setups: &[Setup], args: &SimulateArgs) -> Result<V
 }
 
 impl Point {
-    /// So many times a second, of those while it was measured.
+    /// Events per second, counted over the measured time only.
     fn per_second(times: u64, measure: Nanos) -> f64 {
         times as f64 * 1e9 / measure.0 as f64
     }

@@ -32,7 +32,7 @@ const UNANSWERED_MAX: usize = 1 << 16;
 /// The part of a log that is shown, in the agent's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Beginning of the span.
+    /// Start of the span, on the agent's clock.
     pub from: Nanos,
     /// End of the span, inclusive.
     pub until: Nanos,
@@ -97,7 +97,7 @@ impl<W: Write> Trace<W> {
         })
     }
 
-    /// Takes the next record. Returns whether the span goes on after it.
+    /// Takes the next record. Returns whether the span continues after it.
     pub fn feed(&mut self, record: &Record) -> io::Result<bool> {
         if record.now > self.span.until {
             return Ok(false);

@@ -297,7 +297,7 @@ fn preempted(policy: &str) -> Vec<u8> {
     hear(1_000, 1, Some(event(Kind::New, 0, 1, NO_CORE)), None);
     hear(2_000, 0, None, Some(1));
     hear(20_000, 1, Some(event(Kind::New, 1, 1, NO_CORE)), None);
-    // Nobody is heard of; time has passed.
+    // No thread is heard of; time has passed.
     brain.decide(Nanos(32_100), 16, &mut out);
     let told = event(Kind::Preempt, 0, 2, 0).to_message();
     let outcome = Some(Outcome { txn: TxnId::new(2), code: Code::Complete, run: 2 });

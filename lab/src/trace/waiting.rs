@@ -18,7 +18,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Ids below `subjects`, none of which waits yet.
+    /// Ids below `subjects`, with no id waiting yet.
     pub fn new(subjects: u32) -> Waiting {
         Waiting { subjects: vec![Known::default(); subjects as usize], count: 0 }
     }

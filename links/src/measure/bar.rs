@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> io::Result<File> {
         let why = "this is no PCI BAR: those are /sys/bus/pci/devices/ADDRESS/resourceN";
         io::Error::new(io::ErrorKind::InvalidInput, why)
     };
-    // Nobody but the kernel makes links or files there, so the path stays what it is found to be.
+    // Only the kernel makes links or files there, so the path keeps its meaning.
     let path = path.canonicalize()?;
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let folder = path.parent().unwrap_or(Path::new("/"));

@@ -67,19 +67,19 @@ pub struct Measured {
     pub subject: String,
     /// Whether the memory is coherent (not a device's).
     pub coherent: bool,
-    /// Time to load a word.
+    /// Time to load a word across the link.
     pub word_read: Option<Spread>,
-    /// Time to store a word.
+    /// Time to store a word across the link.
     pub word_write: Option<Spread>,
     /// Loading a line that was flushed.
     pub line_read: Option<Spread>,
-    /// Time to flush a line.
+    /// Time to flush a cached line.
     pub flush: Option<Spread>,
     /// Loading a line that was flushed, and prefetched in good time.
     pub prefetched_read: Option<Spread>,
     /// Storing a line around the cache (it combines in a buffer) and a fence.
     pub line_write: Option<Spread>,
-    /// Ringing a doorbell that nobody waits for.
+    /// Time to ring a doorbell without a waiter.
     pub bell_send: Option<Spread>,
     /// Taking a ring that has arrived.
     pub bell_receive: Option<Spread>,
@@ -116,7 +116,7 @@ pub fn shared_memory(effort: Effort) -> io::Result<Measured> {
 ///
 /// Only the 64-byte line at byte `read_at` is ever read, and only the one at `write_at` written;
 /// both must be multiples of 64. Even reading a device's registers can have effects: it is the
-/// caller who knows that these lines are memory.
+/// caller that knows that these lines are memory.
 pub fn pci_bar(
     path: &Path,
     read_at: u64,

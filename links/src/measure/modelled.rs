@@ -128,7 +128,7 @@ fn wait(span: Nanos) {
 }
 
 /// The costs of `stated`, a link that is not coherent, as its model on the real clock has them here.
-/// Medians of so many chunks. Costs that are about time in flight stay as they are. `Ok(None)` where there is one CPU only.
+/// Medians of `chunks` chunks. Costs of time in flight are left unchanged. `Ok(None)` where there is one CPU only.
 ///
 /// # Panics
 ///

@@ -104,7 +104,7 @@ impl<T: Timebase> ModelDoorbell<T> {
     /// Charges for a ring that was just taken from [`ModelDoorbell::event_fd`].
     pub fn receive(&self) {
         let now = self.time.now().0;
-        // The peer may have written any time; nobody waits longer than a kick takes.
+        // The peer may have written any time; no wait is longer than a kick.
         let longest = now.saturating_add(self.send).saturating_add(self.flight);
         let sent = self.stamps.ring(self.vector).load(Acquire);
         let arrival = sent.saturating_add(self.flight).clamp(now, longest);

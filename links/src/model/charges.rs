@@ -44,9 +44,9 @@ pub struct Charges {
     pub prefetch_waits: Tally,
     /// Copies that were started.
     pub copies: Tally,
-    /// Stores to a word whose last store had not arrived yet.
+    /// Stores to a word whose previous store had not arrived yet.
     pub stalls: Tally,
-    /// Number of prefetches.
+    /// Number of lines prefetched.
     pub prefetches: u64,
     /// Loads of a prefetched line that had arrived: the latency was hidden.
     pub prefetch_hits: u64,

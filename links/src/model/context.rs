@@ -30,7 +30,7 @@ pub(super) struct Context<T> {
 }
 
 struct State {
-    /// The latest time seen.
+    /// The latest time that this context has seen, in nanoseconds.
     now: u64,
     /// When the last posted store becomes visible.
     last_visible: u64,
@@ -184,7 +184,7 @@ impl<T: Timebase> Context<T> {
         }
     }
 
-    /// Stores a line, of which `mask` was given and the rest is zero.
+    /// Stores a line: the words in `mask` as given, the rest zero.
     pub fn store_line(&self, home: Home, line: u32, words: [u64; LINE_WORDS], mask: u8) {
         let combining = self.access(home, line) == Access::Combining;
         self.store(home, line, words, if combining { WHOLE_LINE } else { mask });
@@ -370,8 +370,8 @@ impl<T: Timebase> Context<T> {
         self.time.carried(Carried::read(home, words.len() as u64 * WORD_BYTES));
     }
 
-    /// Reads several words at once. The last comes first: who finds a new last word in what was
-    /// read must find the words that were written before it.
+    /// Reads several words at once. The last comes first: a reader that finds a new last word in the
+    /// result must also find the words that were written before it.
     fn sample(&self, home: Home, line: u32, first: usize, words: &mut [u64], horizon: u64) {
         for (offset, word) in words.iter_mut().enumerate().rev() {
             *word = self.stamps.word(home, line, first + offset, horizon);
@@ -472,7 +472,7 @@ impl<T: Timebase> Context<T> {
         state.last_visible
     }
 
-    /// Until when a store can be under way of which the peer says so: it may lie, and nobody waits for ever.
+    /// The latest time until which a store that the peer announced can be under way. The peer may lie, so the wait is bounded.
     fn believable(&self, now: u64) -> u64 {
         now.saturating_add(self.prices.wait_max).saturating_add(self.time.held_up().0)
     }

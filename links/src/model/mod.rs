@@ -28,7 +28,7 @@
 //!   agent stores by its copy engine, which hardware does not promise so broadly) is visible to
 //!   this side when the load returns. Copies are not pushed by anything.
 //! * A prefetch takes the line as it is when it is issued.
-//! * Each word has one store in flight at most. Whoever stores a word again before the last store
+//! * Each word has one store in flight at most. A context that stores a word again before the last store
 //!   has arrived stalls until then, which hardware does not do; it is counted.
 //!
 //! # What is not modelled

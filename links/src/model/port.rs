@@ -76,7 +76,7 @@ impl<T: Timebase> ModelPort<T> {
 }
 
 impl<T> ModelPort<T> {
-    /// The parts. Whoever takes them keeps them in one place, as the port did.
+    /// The parts. The caller keeps them in one place, as the port did.
     pub(crate) fn into_parts(self) -> (ModelWindow<T>, ModelWindow<T>, ModelDma<T>) {
         (self.nic, self.host, self.dma)
     }

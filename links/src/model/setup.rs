@@ -28,7 +28,7 @@ pub enum ModelError {
 /// How a context reaches a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Near memory, cached.
+    /// Near memory, mapped write-back.
     Near,
     /// Near memory, mapped uncached.
     NearUncached,

@@ -13,7 +13,7 @@
 //! again if the stamp changed under its hands.
 //!
 //! The peer may write here too. A stamp that lies can make words invisible, which the peer could
-//! have done by not writing them; nobody waits for a stamp that is further off than any true one.
+//! have done by not writing them; no side waits for a stamp that is further off than any true one.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -33,7 +33,7 @@ const WORDS_LINE: usize = RINGS_LINE + VECTORS_MAX / LINE_WORDS;
 /// than this, unless the peer is hostile.
 const LOOKS_MAX: usize = 16;
 
-/// How many extra lines a modelled link of so many lines needs.
+/// Number of extra lines for a modelled link of this many lines.
 ///
 /// # Panics
 ///

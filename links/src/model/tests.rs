@@ -279,7 +279,7 @@ fn reading_across_pushes_what_the_peer_had_posted() {
 
 type Action = Box<dyn FnOnce()>;
 
-/// A clock on which something happens at a given time, whoever is busy then.
+/// A clock on which something happens at a given time, no matter which task runs then.
 struct Scripted {
     time: ManualTime,
     script: RefCell<Option<(u64, Action)>>,
@@ -451,7 +451,7 @@ fn a_coherent_link_charges_for_changed_lines_only() {
     link.pass(100);
     assert_eq!(link.cost(|| nic(&host).load(0, 7)), (2, 200));
     assert_eq!(link.cost(|| nic(&host).load(0, 0)), (1, 0));
-    // A prefetch hides the transfer, and nobody charges a writer for its own line.
+    // A prefetch hides the transfer, and a writer is not charged for its own line.
     nic(&agent).store(0, 0, 5);
     link.pass(100);
     nic(&host).prefetch(0);

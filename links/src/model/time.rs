@@ -38,7 +38,7 @@ pub trait Timebase: Clock {
         arrives
     }
 
-    /// So many bytes cross the link now.
+    /// Charges this many bytes as crossing the link now.
     #[inline]
     fn carried(&self, _bytes: Carried) {}
 

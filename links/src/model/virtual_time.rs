@@ -1,7 +1,7 @@
 //! Virtual time: contexts that take turns on one thread, each running until it would overtake the
 //! next event of another.
 //!
-//! A context is a [`Task`]: ordinary code on a stack of its own. Whatever the model charges it moves
+//! A context is a [`Task`]: ordinary code on a stack of its own. Each charge of the model moves
 //! the clock; where that would pass the *horizon*, the time of the next event of anybody else, the
 //! task pauses, and the driver of the tasks resumes it when its time has come. So every load and
 //! store of every context happens in one global order of time, production code runs unchanged
@@ -31,7 +31,7 @@ pub enum Pause {
     Busy(Nanos),
     /// It waits, until somebody wakes it or until then.
     Waiting(Option<Nanos>),
-    /// The task has ended.
+    /// The task has returned.
     Ended,
 }
 
@@ -40,11 +40,11 @@ type TaskYielder = Yielder<(), Pause>;
 /// One store to a line of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Number of the window.
+    /// Number of the window in its world.
     pub window: u32,
-    /// Region of the line.
+    /// Region that the line is in.
     pub home: Home,
-    /// Index of the line.
+    /// Index of the line in its region.
     pub line: u32,
     /// Stored words of the line, a bit each.
     pub mask: u8,
@@ -115,7 +115,7 @@ impl Default for VirtualTime {
 }
 
 impl VirtualTime {
-    /// A clock at time zero.
+    /// Creates a clock at time zero, without tasks.
     pub fn new() -> VirtualTime {
         let shared = Shared {
             now: Cell::new(0),
@@ -148,12 +148,12 @@ impl VirtualTime {
         self.shared.now.set(now.0);
     }
 
-    /// Sets the time that nobody may pass without giving way.
+    /// Sets the time that no task may pass without giving way.
     pub fn set_horizon(&self, horizon: Nanos) {
         self.shared.horizon.set(horizon.0);
     }
 
-    /// Something new happens at `at`: nobody may pass that either.
+    /// Something new happens at `at`: no task may pass that either.
     pub fn lower_horizon(&self, at: Nanos) {
         self.shared.horizon.set(self.shared.horizon.get().min(at.0));
     }
@@ -290,7 +290,7 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        // Its destructors run on its stack, and must not pause whoever drops it.
+        // Its destructors run on its stack, and must not pause the task that drops it.
         let _turn = Turn::of(&self.time.shared.yielder, std::ptr::null());
         self.coroutine = None;
     }

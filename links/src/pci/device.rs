@@ -2,7 +2,7 @@
 //!
 //! Through VFIO the kernel hands all of that to this process: interrupts become eventfds, and behind an
 //! IOMMU the device reaches just those pages that are mapped for it. Through sysfs there is only the
-//! device's memory: no interrupts (whoever waits must look), and the device reaches everything.
+//! device's memory: no interrupts (a waiter must poll), and the device reaches everything.
 
 use std::fs::{self, File};
 use std::io;
@@ -49,13 +49,13 @@ pub enum DeviceError {
     NoIommu(String),
     #[error("the kernel's VFIO driver is not there: modprobe vfio-pci")]
     NoVfio,
-    /// A call to VFIO failed.
+    /// A call to VFIO failed for this device.
     #[error("{doing} PCI device {address} through VFIO: {error}")]
     Vfio { doing: &'static str, address: String, error: VfioError },
     /// It has less than is needed.
     #[error("PCI device {address} has {have} {what}, {need} are needed")]
     TooSmall { address: String, what: &'static str, have: u64, need: u64 },
-    /// A system call failed.
+    /// A system call failed for this device.
     #[error("{doing} PCI device {address}: {error}")]
     System { doing: &'static str, address: String, error: io::Error },
 }
@@ -225,7 +225,7 @@ impl Device {
     pub fn forget(&self, pages: &[u64]) {
         if let Inner::Vfio { container, .. } = &self.inner {
             for page in pages {
-                // What is not mapped need not be unmapped.
+                // Memory that is not mapped need not be unmapped.
                 let _ = container.vfio_dma_unmap(*page, PAGE_BYTES as usize);
             }
         }
@@ -314,7 +314,7 @@ fn bind(address: &str, folder: &Path) -> Result<Option<Bound>, DeviceError> {
     Ok(Some(bound))
 }
 
-/// Lets the device write to memory by itself, as it does for each interrupt. VFIO leaves that to us.
+/// Lets the device write to memory (bus mastering), as it does for each interrupt. VFIO leaves that to us.
 fn be_master(device: &VfioDevice) {
     const CONFIGURATION: u32 = 7;
     const COMMAND: u64 = 4;

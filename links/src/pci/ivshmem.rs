@@ -67,14 +67,14 @@ impl Server {
             unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) };
             let ids: Vec<u16> = self.peers.keys().copied().collect();
             for (id, entry) in ids.into_iter().zip(&entries[1..]) {
-                // A peer has nothing to say: whatever comes is its end.
+                // Peers send nothing: readable means closed.
                 if entry.revents != 0 {
                     self.leave(id);
                 }
             }
             if entries[0].revents != 0 {
                 let (stream, _) = self.listener.accept()?;
-                // Whom this fails for is not served; the others are.
+                // A peer for which this fails is not served; the others are.
                 let _ = self.enter(stream);
             }
         }
@@ -115,7 +115,7 @@ impl Server {
     fn leave(&mut self, id: u16) {
         self.peers.remove(&id);
         for seat in self.peers.values() {
-            // Who cannot be told is about to leave as well.
+            // A peer that cannot be told is about to leave as well.
             let _ = say(&seat.stream, id.into(), None);
         }
     }
@@ -125,7 +125,7 @@ fn say(stream: &UnixStream, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Resu
     ancillary::send(stream.as_fd(), &number.to_le_bytes(), fd.as_slice())
 }
 
-/// The end of one peer.
+/// One peer's connection to the server.
 #[derive(Debug)]
 pub struct Peer {
     stream: UnixStream,

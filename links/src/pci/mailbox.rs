@@ -16,7 +16,7 @@
 
 use wave_core::link::{LINE_WORDS, Window};
 
-/// "WAVEpci1".
+/// The bytes "WAVEpci1".
 const MAGIC: u64 = u64::from_le_bytes(*b"WAVEpci1");
 /// The most vectors that a mailbox has words for.
 pub const VECTORS_MAX: usize = 4 * LINE_WORDS;
@@ -34,7 +34,7 @@ const IN_DEVICE: u64 = 1;
 pub enum Place {
     /// In the host's memory, at this address on the device's side.
     Host(u64),
-    /// In the device's memory, so many bytes from the start of BAR 2.
+    /// In the device's memory, this many bytes from the start of BAR 2.
     Device(u64),
 }
 
@@ -62,12 +62,12 @@ pub struct Greeting {
     pub vectors: usize,
 }
 
-/// How many pages a mailbox of so many lines can list.
+/// Most pages that a mailbox of `lines` lines can list.
 pub fn pages_max(lines: u32) -> usize {
     lines.saturating_sub(LIST) as usize * LINE_WORDS
 }
 
-/// The first byte of the device's memory that no list of so many pages needs, on a page's border.
+/// The first page-aligned byte of the device's memory after a list of `pages` pages.
 pub fn end_of_list(pages: usize) -> u64 {
     let lines = u64::from(LIST) + pages.div_ceil(LINE_WORDS) as u64;
     (lines * 64).next_multiple_of(4096)
@@ -85,7 +85,7 @@ pub struct HostEnd<W> {
 }
 
 impl<W: Window> HostEnd<W> {
-    /// Over a device's memory of so many lines. What another host has left is gone; nobody is greeted yet.
+    /// Over a device's memory of `lines` lines. Clears what another host has left; no agent is greeted yet.
     pub fn new(window: W, lines: u32) -> HostEnd<W> {
         window.store(HOST, 0, 0);
         window.store(ANSWER, 0, 0);
@@ -157,7 +157,7 @@ impl<W: Window> HostEnd<W> {
         pages_max(self.lines)
     }
 
-    /// The device's memory.
+    /// The device's memory, with the mailbox at its start.
     pub fn window(&self) -> &W {
         &self.window
     }
@@ -188,7 +188,7 @@ pub enum NoOffer {
 }
 
 impl<W: Window> AgentEnd<W> {
-    /// Over a device's memory of so many lines.
+    /// Over a device's memory of `lines` lines.
     pub fn new(window: W, lines: u32) -> AgentEnd<W> {
         AgentEnd { window, lines }
     }
@@ -244,7 +244,7 @@ impl<W: Window> AgentEnd<W> {
         })
     }
 
-    /// Takes a request back, if nobody else has asked since.
+    /// Takes a request back, if no other agent has asked since.
     pub fn leave(&self, request: u64) {
         if self.window.load(AGENT, 0) == request {
             self.window.store(AGENT, 0, 0);

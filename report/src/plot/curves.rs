@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::chart::{Axis, chart};
 use super::style::{DrawError, Key, axis_number, colour, legend, legend_height, plot, ticks};
 
-/// A name, and its points.
+/// A curve: its name, and its points as pairs (x, y).
 pub type Curve = (String, Vec<(f64, f64)>);
 
 /// Draws `curves`; `axes` names both axes, the horizontal one first.

@@ -16,9 +16,9 @@ pub type DrawError = DrawingAreaErrorKind<std::io::Error>;
 pub const WIDTH: u32 = 880;
 
 pub const PAPER: RGBColor = RGBColor(0xFF, 0xFF, 0xFE);
-/// Text and outlines.
+/// Colour of text and outlines.
 pub const INK: RGBColor = RGBColor(0x1F, 0x23, 0x28);
-/// Text that comes second.
+/// Colour of secondary text.
 pub const MUTED: RGBColor = RGBColor(0x5B, 0x63, 0x6E);
 pub const GRID: RGBColor = RGBColor(0xE4, 0xE7, 0xEB);
 

@@ -43,12 +43,12 @@ pub struct Row<'a> {
     pub variant: &'a str,
     /// `linux`, `onhost` or `offload`.
     pub placement: &'a str,
-    /// Empty without an agent.
+    /// Link of the point; empty without an agent.
     pub link: &'a str,
-    /// Empty without an agent.
+    /// Policy of the point; empty without an agent.
     pub policy: &'a str,
     pub workers: u32,
-    /// Of every random stream.
+    /// Seed of every random stream.
     pub seed: u64,
     /// None where the saturation was searched for.
     pub load_per_second: Option<f64>,

@@ -17,7 +17,7 @@ use rand_pcg::Pcg64Mcg;
 /// Nothing fast is further than this from the exact distribution, by [`ks_distance`].
 pub const KS_MAX: f64 = 0.015;
 
-/// Method of drawing.
+/// Method of drawing from a beta distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sampling {
     /// Two Gamma variates by rejection: the reference.

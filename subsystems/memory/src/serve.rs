@@ -51,19 +51,19 @@ pub fn config(strips: u32) -> Config {
 
 /// What holds the pages: a kernel, or a model.
 pub trait Tiers {
-    /// Time of the host.
+    /// Time on the host's monotonic clock.
     fn now(&self) -> Nanos;
 
     /// Reads the access bits of a strip. `None` where its program has gone, or is another.
     fn read(&mut self, place: Place) -> Option<Bits>;
 
-    /// Clears the access bits of batches. Returns those of which that is not sure.
+    /// Clears the access bits of batches. Returns those whose bits may not be cleared.
     fn clear(&mut self, place: Place, batches: u64) -> u64;
 
-    /// Moves batches to the slow tier, in pieces, but for pages that `seen` shows as young.
+    /// Moves batches to the slow tier, in pieces, except pages that `seen` shows as young.
     ///
     /// # Errors
-    /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: none of them will ever go. HELD: the slow tier is full.
+    /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: no later attempt can succeed. HELD: the slow tier is full.
     fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<(), Code>;
 
     /// Moves batches to the fast tier, in pieces.
@@ -101,7 +101,7 @@ pub struct Totals {
 /// Result of a step of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Step again at once.
+    /// Call `step` again at once.
     Progress,
     /// Nothing until a doorbell rings, or for a moment.
     Idle,
@@ -133,7 +133,7 @@ pub struct State {
 }
 
 impl State {
-    /// For at most so many strips.
+    /// For at most this many strips.
     pub fn new(strips: u32, guard: Guard, dry_run: bool) -> State {
         let table = Table::new(strips);
         let (totals, suspects) = (Totals::default(), Vec::new());
@@ -190,7 +190,7 @@ impl State {
         let after = tiers.read(place)?;
         let stuck = wire::bits(suspects).filter(|batch| {
             let (young, present) = (after.young[*batch as usize], after.present[*batch as usize]);
-            // A program touches a few pages meanwhile, but not nearly all of them.
+            // A program touches few pages meanwhile.
             let stays = young.count_ones() * 8 > present.count_ones() * 7;
             stays && bits.huge >> (batch / wire::UNIT_BATCHES) & 1 == 0
         });

@@ -17,7 +17,7 @@ use crate::policies::Tiering;
 use crate::table::Bits;
 use crate::wire::{self, Action, BATCH_PAGES, Reading, STRIP_BATCHES};
 
-/// Who touches which page, how often.
+/// Which pages are touched, and how often.
 #[derive(Clone, Debug)]
 pub enum Pattern {
     /// Every page with the same probability.
@@ -29,7 +29,7 @@ pub enum Pattern {
     HotSet {
         /// Index of the first page.
         first: u64,
-        /// Number of pages.
+        /// Number of pages of the space.
         pages: u64,
         /// Touches of a page in a second.
         per_second: f64,
@@ -55,7 +55,7 @@ pub enum Pattern {
         /// Pages touched per second.
         per_second: f64,
     },
-    /// One batch in so many, page after page, round and round.
+    /// Every `stride`-th batch, page after page, round and round.
     Strides {
         /// How many batches further each next one is; downwards from the end where that is negative. Not 0.
         stride: i64,
@@ -66,7 +66,7 @@ pub enum Pattern {
     },
     /// One pattern until a moment, then another.
     Change {
-        /// Time of the change.
+        /// Time at which the pattern changes.
         at: Nanos,
         /// The one before and the one after.
         patterns: [alloc::boxed::Box<Pattern>; 2],
@@ -182,7 +182,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// So many strips, all mapped and present.
+    /// `strips` strips, all mapped and present.
     pub fn new(strips: u32, pattern: Pattern, seed: u64) -> Space {
         let batch = Batch { young: 0, present: u64::MAX, seen: Nanos(0), cleared: None };
         Space {
@@ -282,7 +282,7 @@ impl Space {
         }
     }
 
-    /// Moves batches of a strip to the slow tier, but for the pages of each that `keep` names. Returns how many pages
+    /// Moves batches of a strip to the slow tier, except the pages of each that `keep` names. Returns how many pages
     /// moved.
     pub fn page_out(&mut self, now: Nanos, strip: u32, batches: u64, keep: &[u64; 64]) -> u64 {
         let mut moved = 0;

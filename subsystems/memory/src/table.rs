@@ -1,4 +1,4 @@
-//! The host's table of strips: what is mapped where, of which life, and since when access bits count.
+//! The host's table of strips: mappings, generations, and the times since which access bits count.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -37,7 +37,7 @@ struct Slot {
     /// Batches that are mapped, but cannot be managed.
     barred: u64,
     huge: u8,
-    /// Batches whose past is void, of which no message has told yet.
+    /// Batches whose history is void, and not yet reported.
     void: u64,
     /// Whether the agent knows this sequence.
     told: bool,
@@ -89,7 +89,7 @@ pub struct Table {
     most: usize,
     /// Strips that found no room.
     left_out: u64,
-    /// Where the search for what is untold goes on.
+    /// Where the search for unreported batches continues.
     cursor: usize,
 }
 
@@ -103,7 +103,7 @@ pub struct Seen {
 }
 
 impl Table {
-    /// For at most so many strips.
+    /// For at most this many strips.
     pub fn new(strips: u32) -> Table {
         Table {
             slots: Vec::new(),

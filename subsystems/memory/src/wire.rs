@@ -37,7 +37,7 @@ pub const MESSAGE_STRIP: u16 = 1;
 pub enum Action {
     /// Read their access bits, clear them, and send them.
     Scan = 1,
-    /// Move them to the slow tier, but for pages that were touched since they were scanned.
+    /// Move the batches to the slow tier, except pages that were touched since they were scanned.
     PageOut = 2,
     /// Move them to the fast tier before they are asked for.
     BringBack = 3,
@@ -66,7 +66,7 @@ pub const STRIP_BYTES: u64 = 1 << 24;
 /// Where a strip is: for people, and for policies that look at neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Whose address space: a process.
+    /// The address space: its process.
     pub space: u32,
     /// Where it begins: a multiple of [`STRIP_BYTES`], below 2^56.
     pub address: u64,
@@ -75,13 +75,13 @@ pub struct Place {
 /// What is mapped in a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strip {
-    /// Subject of the strip.
+    /// The strip: its id and generation.
     pub strip: Subject,
     /// The version of what is mapped.
     pub sequence: Sequence,
     /// Batches with anything in them that can be scanned and moved.
     pub mapped: u64,
-    /// Batches whose past is void.
+    /// Batches whose history is void.
     pub void: u64,
     /// Units of eight batches that are one huge page.
     pub huge: u8,

@@ -28,7 +28,7 @@ fn counts(policy: &str, pattern: &Pattern, seed: u64, until: Nanos) -> [Counts; 
     })
 }
 
-/// Nothing until all is paged out, then so many batches in a second, for one round.
+/// No touches until all is paged out, then a number of batches in a second, for one round.
 fn sweep(stride: i64, per_second: f64) -> (Pattern, Nanos) {
     let strides = Pattern::Strides { stride, batches: BATCHES, per_second: per_second * 64.0 };
     let seconds = BATCHES.div_ceil(stride.unsigned_abs()) as f64 / per_second;

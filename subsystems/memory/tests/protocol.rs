@@ -1,4 +1,4 @@
-//! What holds between a policy and a mechanism, whatever the pattern.
+//! Properties of a policy and a mechanism together, for every pattern.
 
 mod common;
 
@@ -174,7 +174,7 @@ fn huge_pages_are_kept_whole() {
     policy.on_message(now, &told(2, ALL, 0, 0x80));
     assert!(!policy.explain(0, 1).unwrap().slow && !policy.explain(0, 0).unwrap().slow);
     assert!(policy.explain(0, 56).unwrap().slow && policy.explain(0, 8).unwrap().slow);
-    // A huge page of which a part is not mapped is none.
+    // A huge page that is mapped only in part is not one.
     policy.on_message(now, &told(3, ALL & !(1 << 60), 0, 0x80));
     assert_eq!([57, 60].map(|batch| policy.explain(0, batch).is_some()), [true, false]);
 }
@@ -186,7 +186,7 @@ fn batches_brought_back_by_others_are_paged_out_again() {
     world.run(at(100));
     assert_eq!(world.space.resident_pages(world.now), 0);
     let strip = subject(0);
-    // Somebody else brings two batches back, and nobody touches them.
+    // Another process brings two batches back, and no process touches them.
     let back = Action::BringBack.choice(strip, Sequence(1), 3);
     world.space.apply(world.now, &back);
     world.run(at(200));

@@ -16,7 +16,7 @@ pub const FRAME_BYTES_MAX: u64 = 72 << 20;
 /// What an inbox keeps of its memory from frame to frame.
 const KEPT_BYTES: usize = 64 * 1024;
 
-/// A frame of which something is still to be written.
+/// A frame that is not yet written completely.
 #[derive(Debug)]
 struct Waiting {
     /// Where not even the head is.
@@ -32,7 +32,7 @@ struct Waiting {
 #[derive(Debug)]
 enum Way {
     Entries,
-    /// So many extents of it were begun, and the other side was not told.
+    /// Extents of the frame that were begun, and not yet announced.
     Extents {
         untold: u32,
     },
@@ -153,7 +153,7 @@ impl Outbox {
         self.waiting = waiting;
     }
 
-    /// Begins to send what there is from `at` on, as far as extents are free. Returns how far that is, and in how many of them.
+    /// Begins to send the frame from `at` on, as far as extents are free. Returns how far that is, and in how many of them.
     fn stage(&mut self, port: &impl Port, parts: &Parts<'_>, mut at: usize) -> (usize, u32) {
         let mut begun = 0;
         while at < parts.len() {
@@ -316,7 +316,7 @@ impl Parts<'_> {
 /// A frame that arrived whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Head of the frame.
+    /// Head of the frame: kind, call and lengths.
     pub head: Head,
     /// First part of the payload.
     pub first: &'a [u8],
@@ -327,7 +327,7 @@ pub struct Frame<'a> {
 /// What a peer wrote is no frame: it is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
-    /// An entry is malformed.
+    /// A queue entry is malformed: the peer is at fault.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// An entry has another size.
@@ -430,7 +430,7 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Whether entries were taken since the last time, be it only a part of a frame: more may be there, so nobody sleeps yet.
+    /// Whether entries were taken since the last call, even part of a frame: more may be there, so this side must not sleep yet.
     #[inline]
     pub fn took(&mut self) -> bool {
         core::mem::take(&mut self.took)

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Copies may complete in any order, and are told in the order in which they began: the queue stays one of frames, one after the
-//! other. Nobody waits in here.
+//! other. No function here waits.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -107,7 +107,7 @@ impl Extents {
         }
     }
 
-    /// Whether a frame of so many bytes goes this way.
+    /// Whether a frame of `bytes` bytes goes by extents.
     #[inline]
     pub(crate) fn carry(&self, bytes: u64) -> bool {
         bytes > self.inline_max && self.pool.place().extents > 0
@@ -211,7 +211,7 @@ impl Extents {
         Some((count, words))
     }
 
-    /// So many of these were returned.
+    /// Removes the first `count` owed extents: they were returned.
     pub(crate) fn give_back(&mut self, count: usize) {
         self.borrowed.give_back(count);
     }

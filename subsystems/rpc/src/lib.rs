@@ -27,7 +27,7 @@ pub mod wire;
 
 use wave_core::subsystem::{Subsystem, SubsystemId};
 
-/// What the rest of Wave knows of RPCs.
+/// The interface between RPCs and the rest of Wave.
 pub static SUBSYSTEM: Subsystem = Subsystem {
     id: SubsystemId::new(3),
     name: "rpc",

@@ -2,7 +2,7 @@
 //!
 //! Keys are gRPC's: lower-case letters, digits, `_`, `-` and `.`. A value whose key ends with `-bin` is any bytes, as they
 //! are meant: the front deals with base64. Any other is ASCII, 0x20 to 0x7e. Order and duplicates are kept.
-//! Keys that begin with `grpc-` are the protocol's own and stay in the front, but for [`DETAILS`].
+//! Keys that begin with `grpc-` are the protocol's own and stay in the front, except [`DETAILS`].
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ pub struct BadMetadata {
     pub bytes: usize,
     /// Index of the byte that is wrong.
     pub at: usize,
-    /// The fault, in words.
+    /// The fault, in words; the last part of the message.
     pub what: &'static str,
 }
 
@@ -65,7 +65,7 @@ const fn is_of_key(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.')
 }
 
-/// Metadata whose encoding was checked.
+/// Encoded metadata that was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata<'a>(&'a [u8]);
 

@@ -14,7 +14,7 @@ pub const METHODS_MAX: usize = 1024;
 /// Bytes of a whole service.
 pub const BYTES_MAX: usize = 4 << 20;
 
-/// A method of a service.
+/// A method of a service, with its class and SLO field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Method {
     /// `/package.Service/Method`.

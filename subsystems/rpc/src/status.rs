@@ -57,10 +57,10 @@ impl Code {
     }
 }
 
-/// How a call ended, but for its trailers.
+/// The end of a call, without its trailers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Code of the status.
+    /// gRPC's code of the status.
     pub code: Code,
     /// For humans. UTF-8; the front percent-encodes it.
     pub message: alloc::string::String,

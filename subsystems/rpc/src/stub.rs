@@ -52,9 +52,9 @@ const ENTRIES_PER_LOOK: usize = 4096;
 struct Open {
     generation: u32,
     is_open: bool,
-    /// Why nobody waits for it any more.
+    /// Why the call was cancelled, if it was.
     cancelled: Option<Code>,
-    /// Replies on their way, that the agent has not granted anew.
+    /// Replies on their way, for which the agent has not granted room again.
     on_way: Load,
     /// Messages that came and were not taken.
     untaken: Load,
@@ -198,7 +198,7 @@ impl Stub {
     }
 
     /// The next thing that came (Wave Table 1, `POLL_TXNS`), but for calls that are kept apart. What concerns calls that were
-    /// ended is passed over, and a call that nobody waits for any more, or whose time is up, ends here before it is begun. Returns
+    /// ended is passed over, and a call that was cancelled, or whose deadline has passed, ends here before it is begun. Returns
     /// none as well where a call that is kept apart was woken.
     ///
     /// # Errors
@@ -324,7 +324,7 @@ impl Stub {
         Ok(self.inbox.took())
     }
 
-    /// Takes note of a frame as it comes. Returns whether the worker is to hear of it, now or later.
+    /// Records a frame as it comes. Returns whether the worker will get an event of it, now or later.
     fn admit(&mut self, head: &Head) -> Result<bool, StubError> {
         let call = head.call;
         if head.kind == BEGIN {

@@ -7,7 +7,7 @@ use crate::wire::{WINDOW_BYTES, WINDOW_MESSAGES};
 pub struct Load {
     /// Bytes of all of them together.
     pub bytes: u32,
-    /// Number of messages.
+    /// Number of messages that may be sent.
     pub messages: u32,
 }
 
@@ -22,12 +22,12 @@ impl Load {
         self.bytes >= WINDOW_BYTES || self.messages >= WINDOW_MESSAGES
     }
 
-    /// Whether so much was taken that the other side is told of it.
+    /// Whether enough was taken to tell the other side.
     pub const fn is_much(self) -> bool {
         self.bytes >= WINDOW_BYTES / 2 || self.messages >= WINDOW_MESSAGES / 2
     }
 
-    /// Both loads together.
+    /// The sum of both loads.
     pub const fn plus(self, more: Load) -> Load {
         Load {
             bytes: self.bytes.saturating_add(more.bytes),

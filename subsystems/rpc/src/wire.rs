@@ -49,7 +49,7 @@ pub const MESSAGE: u16 = 2;
 pub const DATA: u16 = 3;
 /// Agent to host: the client sends nothing more.
 pub const HALF_CLOSE: u16 = 4;
-/// Agent to host: nobody waits for the call any more. It still has to be ended by a STATUS.
+/// Agent to host: the call was cancelled. The worker still has to end it by a STATUS.
 pub const CANCEL: u16 = 5;
 /// Agent to host: replies were passed on, and as many more may come.
 pub const GRANT: u16 = 6;
@@ -102,13 +102,13 @@ pub const WINDOW_MESSAGES: u32 = 1024;
 pub struct Head {
     /// One of this module's kinds.
     pub kind: u16,
-    /// Flags of this module.
+    /// Flags of the frame, as this module defines them.
     pub flags: u8,
     /// The call that the frame belongs to.
     pub call: Subject,
     /// Bytes of the first part, and of the second.
     pub lengths: [u32; 2],
-    /// Argument; the kind says which.
+    /// Argument; its meaning depends on the kind.
     pub argument: u64,
 }
 
@@ -175,7 +175,7 @@ pub struct Begin {
     pub method: u16,
     /// The request's class, as the agent found it.
     pub class: u8,
-    /// How much time the client gives it still, as it is sent. A duration: the two sides' clocks are never compared.
+    /// Time left until the client's deadline when the frame is sent. A duration: the two sides' clocks are never compared.
     pub left: Option<Nanos>,
 }
 

@@ -375,7 +375,7 @@ fn of_too_many_waiting_streams_the_oldest_of_the_fullest_address_is_stopped() {
     let [Event::Stopped { call, status }] = &met.events[..] else { panic!("{:?}", met.events) };
     assert_eq!((*call, status.code), (oldest, Code::ResourceExhausted));
     assert_eq!(met.dispatch.counts().stopped, 1);
-    // Its worker hears of it, and the others go on.
+    // Its worker hears of it, and other calls continue.
     assert_eq!(met.stub.take_woken(), Some(oldest));
     for call in [patient, small, last] {
         met.stub.message(&met.port, call, b"", END).unwrap();

@@ -1,4 +1,4 @@
-//! A peer that writes anything at any time: nobody panics, the error says whose fault it is, and what reaches a handler or a front
+//! A peer that writes anything: no side panics, the error names the side at fault, and what reaches a handler or a front
 //! still makes sense.
 
 #[path = "../../../core/tests/common/mod.rs"]
@@ -87,7 +87,7 @@ impl Liar {
         Liar { port: link.port(side, layout), outbox, place: *place, is_neat }
     }
 
-    /// Writes a frame, whatever it says. Returns whether its own end is still sound.
+    /// Writes any frame, valid or not. Returns whether its own end is still sound.
     fn send(&mut self, head: Head, first: &[u8], second: &[u8]) -> bool {
         let lengths = [first.len() as u32, second.len() as u32];
         let port = &self.port;
@@ -233,7 +233,7 @@ fn a_hostile_agent_harms_nobody() {
                             | stub::Event::HalfClose { call }
                             | stub::Event::Cancel { call, .. },
                         ) => {
-                            assert!(has.contains(&call), "of {call:?}, which nobody has");
+                            assert!(has.contains(&call), "of {call:?}, which is not open");
                             messages += 1;
                         }
                         None => {}
@@ -502,7 +502,7 @@ fn a_hostile_host_only_ends_the_agent() {
                     }
                 }
             }
-            // Whoever waits is waited for.
+            // Every waiting call is waited for.
             assert!((front.live.len() as u32..=CALLS).contains(&dispatch.open()));
             link.tick();
         }

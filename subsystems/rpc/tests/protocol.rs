@@ -196,12 +196,12 @@ impl World {
         self.lost("everybody is busy and gets nowhere");
     }
 
-    /// Nobody does anything any more: nothing may be left to do.
+    /// No side has anything left to do: then no work may be left.
     fn check(&self) {
         let book = book::open(&self.book);
         if book.calls.iter().any(|call| call.over.is_none()) {
             drop(book);
-            self.lost("nobody does anything any more");
+            self.lost("no side has anything left to do");
         }
         for life in &self.lives {
             let counts = life.dispatch.counts();
@@ -249,7 +249,7 @@ impl World {
     }
 }
 
-/// Extents for a seed, drawn apart from all else: without them its history is the one that it always was.
+/// Extents for a seed, drawn from a stream of their own: without them the seed's history stays the same.
 fn payloads(seed: u64) -> PayloadConfig {
     let mut rng = common::rng(!seed);
     let extents = [0, 1, 2, 4, 16][rng.random_range(0..5)];
@@ -285,7 +285,7 @@ const REGRESSIONS: [(u64, PayloadConfig, &str); 3] = [
     (
         4,
         PayloadConfig::NONE,
-        "an agent went to sleep on frames that waited for room, of which nobody rings",
+        "an agent went to sleep on frames that waited for room, for which no doorbell rings",
     ),
     (
         101,

@@ -2,7 +2,7 @@
 //!
 //! [`wire`] says what messages and decisions mean here, [`policies`] decide, and the crate's front
 //! page states the contract that a mechanism keeps. Knows nothing of hosts, links or other
-//! subsystems. `no_std` with `alloc`, but for the feature `mechanism`: the host's side, which an agent does
+//! subsystems. `no_std` with `alloc`, except for the feature `mechanism`: the host's side, which an agent does
 //! not need.
 //!
 //! # The contract of a mechanism (ghOSt's, over queues)
@@ -38,7 +38,7 @@ pub mod workload;
 
 use wave_core::subsystem::{Subsystem, SubsystemId};
 
-/// What the rest of Wave knows of scheduling.
+/// The interface between scheduling and the rest of Wave.
 pub static SUBSYSTEM: Subsystem = Subsystem {
     id: SubsystemId::new(1),
     name: "sched",

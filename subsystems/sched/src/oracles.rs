@@ -2,7 +2,7 @@
 //! switches. A policy under load is compared with these; no policy of its kind can do better.
 //!
 //! Each is a state machine of jobs: tell it of arrivals in order of time, and take completions as
-//! they come due. Ids are the caller's. An event costs logarithmic time in the number of jobs, but for
+//! they come due. Ids are the caller's. An event costs logarithmic time in the number of jobs, except for
 //! [`RoundRobin`].
 //!
 //! Unlike a policy these may allocate as they go: they run beside an experiment, not in an agent.
@@ -20,7 +20,7 @@ pub trait Oracle {
     fn arrive(&mut self, now: Nanos, id: u64, service: Nanos);
 
     /// The job that completes next if nothing arrives before, and when. Of two that complete at the
-    /// same time, the one that came first.
+    /// same time, the earlier arrival.
     fn next_completion(&self) -> Option<(Nanos, u64)>;
 
     /// Takes the job that completes next.
@@ -79,9 +79,9 @@ pub struct ProcessorSharing {
 }
 
 impl ProcessorSharing {
-    /// With so many servers, at least one.
+    /// Creates one with `servers` servers, at least one.
     pub fn new(servers: u32) -> ProcessorSharing {
-        assert!(servers > 0, "the caller's fault: nobody serves");
+        assert!(servers > 0, "caller's fault: no servers");
         ProcessorSharing {
             servers: servers.into(),
             now: 0,
@@ -155,9 +155,9 @@ pub struct Srpt {
 }
 
 impl Srpt {
-    /// With so many servers, at least one.
+    /// Creates one with `servers` servers, at least one.
     pub fn new(servers: u32) -> Srpt {
-        assert!(servers > 0, "the caller's fault: nobody serves");
+        assert!(servers > 0, "caller's fault: no servers");
         Srpt {
             servers: servers as usize,
             served: BTreeSet::new(),
@@ -201,7 +201,7 @@ impl Oracle for Srpt {
     }
 }
 
-/// First in, first out, each job to its end on one of `c` servers.
+/// First in, first out, each job to completion on one of `c` servers.
 #[derive(Clone, Debug)]
 pub struct FirstInFirstOut {
     servers: usize,
@@ -212,9 +212,9 @@ pub struct FirstInFirstOut {
 }
 
 impl FirstInFirstOut {
-    /// With so many servers, at least one.
+    /// Creates one with `servers` servers, at least one.
     pub fn new(servers: u32) -> FirstInFirstOut {
-        assert!(servers > 0, "the caller's fault: nobody serves");
+        assert!(servers > 0, "caller's fault: no servers");
         FirstInFirstOut {
             servers: servers as usize,
             served: BinaryHeap::new(),
@@ -282,9 +282,9 @@ struct Slice {
 }
 
 impl RoundRobin {
-    /// With so many servers and slices of so long, both more than zero.
+    /// Creates one with servers and slices; both the number and the length must be more than zero.
     pub fn new(servers: u32, quantum: Nanos) -> RoundRobin {
-        assert!(servers > 0, "the caller's fault: nobody serves");
+        assert!(servers > 0, "caller's fault: no servers");
         assert!(quantum > Nanos(0), "the caller's fault: slices without an end to them");
         RoundRobin {
             servers: servers as usize,
@@ -341,7 +341,7 @@ impl Oracle for RoundRobin {
             return self.serve(now, job);
         }
         self.waiting.push_back(job);
-        // Those whose slices were over while nobody waited.
+        // Jobs whose slices ended while no job waited.
         while let Some(index) = self.served.iter().position(|job| job.over < now) {
             self.rotate(now, index);
         }

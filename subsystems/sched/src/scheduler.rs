@@ -42,7 +42,7 @@ pub trait Scheduler {
 
     /// This thread waits for a core from now on, and is yours until you pick it.
     ///
-    /// It may stop waiting in the meantime, of which you do not hear: [`Scheduled`] passes over what you pick then, and asks again.
+    /// It may stop waiting in the meantime, without a call: [`Scheduled`] then skips your pick, and asks again.
     /// If it waits again, in the same class, before you have picked it, you are not told: it keeps the place that you gave it.
     fn ready(&mut self, thread: Thread);
 
@@ -95,13 +95,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Until it stops by itself.
+    /// A run until the thread stops on its own.
     pub fn to_completion(thread: Thread) -> Run {
         Run { thread, slice: Nanos(0) }
     }
 
-    /// Until it stops by itself, or the core's own timer ends the run after `slice`, which is not zero. The thread is then ready
-    /// again. Hosts without such a timer refuse it.
+    /// A run until the thread stops on its own, or the core's own timer ends the run after `slice`, which is not
+    /// zero. The thread is then ready again. Hosts without such a timer refuse it.
     pub fn for_slice(thread: Thread, slice: Nanos) -> Run {
         Run { thread, slice }
     }
@@ -118,13 +118,13 @@ impl<S: Scheduler> Scheduled<S> {
     }
 }
 
-/// What the adapter knows of a thread.
+/// The adapter's record of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     waits: bool,
     class: u16,
     /// A bit for each class in which the scheduler holds it, even if it no longer waits or has changed class. So there are never
-    /// more entries of one thread than classes, whatever a host says.
+    /// more entries of one thread than classes, for any messages of a host.
     handed: u16,
 }
 
@@ -194,7 +194,7 @@ impl<S: Scheduler> Discipline for Order<S> {
     }
 
     fn clear(&mut self) {
-        // What the scheduler has, it keeps: who still waits is found there.
+        // The scheduler keeps its threads: the flag `waits` says which of them still wait.
         self.known.iter_mut().for_each(|known| known.waits = false);
         self.waiting = 0;
     }

@@ -3,21 +3,21 @@
 //! ```text
 //! message   argument  class << 16 | core        (core: where it happened, NO_CORE if on none)
 //!           payload   ran_ns, 0, 0              (duration of the run that ended)
-//! decision  argument  slice_ns                  (0: until the thread stops by itself)
+//! decision  argument  slice_ns                  (0: until the thread stops on its own)
 //! ```
 //!
 //! # A decision's slice
 //!
 //! A decision with a slice has the host itself end the run when it has lasted so long, by the core's
-//! own timer (Mind the Gap 3.4.4), whether or not anybody waits. The message is PREEMPT, as of a run that
+//! own timer (Mind the Gap 3.4.4), whether or not another thread waits. The message is PREEMPT, as of a run that
 //! the agent ended. A host may be late, by what its timer and its next point of preemption take, but never early:
-//! `ran_ns` of such a PREEMPT is at least the slice. Whatever ends the run first ends the slice with it; the next run has
+//! `ran_ns` of such a PREEMPT is at least the slice. The first end of the run ends the slice with it; the next run has
 //! its own. The agent may still preempt before. A host that has no such timer answers UNSUPPORTED and
-//! commits nothing, so that nobody runs without the end that was asked for.
+//! commits nothing, so that no thread runs without the end that was asked for.
 //!
 //! # Threads that await requests
 //!
-//! AWAITS says that a thread found no request and left its core by itself. To the host it is as runnable as after
+//! AWAITS says that a thread found no request and left its core on its own. To the host it is as runnable as after
 //! YIELD. A policy need not run it before a front's note ([`wave_core::note::Request`]) names it. Notes and messages
 //! overtake each other, so a note about a thread that does not await counts for the AWAITS that follows: the thread
 //! may have looked before the request was there. Running it for nothing does no harm.
@@ -42,15 +42,15 @@ pub enum Kind {
     Wakeup = 2,
     /// It left its core until something wakes it.
     Blocked = 3,
-    /// It left its core by itself, and is runnable.
+    /// The thread left its core on its own, and is runnable.
     Yield = 4,
     /// It was made to leave its core, and is runnable.
     Preempt = 5,
-    /// The thread ended.
+    /// The thread ended, and its generation with it.
     Dead = 6,
     /// The thread left the enclave.
     Departed = 7,
-    /// It left its core by itself, and is runnable, but has nothing to do before a request's note.
+    /// The thread left its core on its own, and is runnable, but has nothing to do before a request's note.
     Awaits = 8,
 }
 
@@ -81,7 +81,7 @@ impl Kind {
 /// A decoded message of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Kind of the event.
+    /// The event that happened to the subject.
     pub kind: Kind,
     /// Thread that the event is about.
     pub thread: Subject,
@@ -96,7 +96,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The event as a message.
+    /// Encodes the event as a message.
     pub const fn to_message(&self) -> Message {
         Message {
             kind: self.kind as u16,

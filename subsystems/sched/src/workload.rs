@@ -1,8 +1,8 @@
-//! Recorded workloads: what threads needed and what woke them, without who scheduled them.
+//! Recorded workloads: CPU time that threads needed and events that woke them, without the scheduler's choices.
 //!
 //! A file is text, one JSON object a line: first the [`Header`], then a [`Thread`] per line, in the
-//! order in which wakers number them. docs/guide/record.md shows one. Whoever records writes it, whoever
-//! replays reads it; neither knows the other (docs/adr/0014).
+//! order in which wakers number them. docs/guide/record.md shows one. A recorder writes it, and
+//! a replayer reads it; neither depends on the other (docs/adr/0014).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -21,9 +21,9 @@ pub struct Header {
     pub wave_workload: u32,
     /// The machine, as its processor calls itself.
     pub machine: String,
-    /// Release of the kernel.
+    /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
-    /// CPUs that it had online.
+    /// Number of CPUs that the machine had online.
     pub cpus: u32,
     /// Which threads were recorded, in words.
     pub scope: String,
@@ -47,11 +47,11 @@ pub struct Header {
 pub struct Thread {
     /// Id of the thread in the kernel.
     pub pid: u32,
-    /// Id of its process.
+    /// Process id of its process in the kernel.
     pub process: u32,
-    /// What it was last called.
+    /// Its last name (`comm`).
     pub name: String,
-    /// How its last run ended.
+    /// How its last recorded run ended.
     pub end: End,
     /// Time of the thread's end, in nanoseconds.
     pub ended_ns: u64,
@@ -72,7 +72,7 @@ impl Thread {
 pub enum End {
     /// The thread blocked, and was not woken any more.
     Blocked,
-    /// The thread ended.
+    /// The thread ended after this run.
     Exited,
     /// The recording ended before the thread.
     Cut,
@@ -91,7 +91,7 @@ pub struct Run {
     pub cpu_ns: u64,
     /// How often it lost its CPU in between.
     pub preemptions: u64,
-    /// Who woke it, if that was a recorded thread. Otherwise time, a device, or a thread apart.
+    /// The recorded thread that woke it. `None`: a timer, a device, or a thread that was not recorded.
     pub waker: Option<Waker>,
 }
 
@@ -126,7 +126,7 @@ impl TryFrom<Vec<Option<u64>>> for Run {
         let waker = match *waker {
             [] => None,
             [Some(thread), Some(cpu_ns)] => {
-                let thread = u32::try_from(thread).map_err(|_| "there are not so many threads")?;
+                let thread = u32::try_from(thread).map_err(|_| "the number is too large for a thread")?;
                 Some(Waker { thread, cpu_ns })
             }
             _ => return Err("a run has four or six numbers"),
@@ -135,12 +135,12 @@ impl TryFrom<Vec<Option<u64>>> for Run {
     }
 }
 
-/// A recording of threads.
+/// A recording of threads: a header, and threads with their runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Header of the recording.
+    /// The machine and the length of the recording.
     pub header: Header,
-    /// Threads with their runs.
+    /// Threads with their runs, by the number that wakers use.
     pub threads: Vec<Thread>,
 }
 
@@ -161,7 +161,7 @@ pub enum WorkloadError {
         line: usize,
         error: String,
     },
-    /// The file ends too early, or goes on too long.
+    /// The file ends too early, or continues after its last thread.
     #[error("{found} threads instead of {expected}: the file is cut off, or two were joined")]
     Threads { expected: u32, found: usize },
 }
@@ -234,12 +234,12 @@ impl Workload {
         text
     }
 
-    /// The runs of all threads.
+    /// The runs of all threads, thread by thread.
     pub fn runs(&self) -> impl Iterator<Item = &Run> + '_ {
         self.threads.iter().flat_map(|thread| &thread.runs)
     }
 
-    /// CPU time of all threads.
+    /// CPU time of all runs, in nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         self.runs().map(|run| run.cpu_ns).sum()
     }
@@ -249,7 +249,7 @@ impl Workload {
         self.runs().map(|run| run.at_ns).min().unwrap_or(0)
     }
 
-    /// When the last run ended.
+    /// End of the last run, in nanoseconds from the beginning of the recording.
     pub fn ends_ns(&self) -> u64 {
         self.threads.iter().map(|thread| thread.ended_ns).max().unwrap_or(0)
     }

@@ -74,8 +74,8 @@ fn oracle_ends(oracle: &mut impl Oracle, jobs: &[Job]) -> Vec<Nanos> {
     }
 }
 
-/// Also with prestaging: who is bound to a core only while every core has work does not wait longer
-/// for it than in a common queue, but for the order of equals.
+/// Also with prestaging: a thread that is bound to a core only while every core has work does not wait longer
+/// for it than in a common queue, except for the order of equals.
 #[test]
 fn fifo_is_the_oracle() {
     for cores in [1, 4] {

@@ -1,4 +1,4 @@
-//! What holds for every policy, whatever happens, around the small host of `model/`.
+//! Properties of every policy, under random events, around the small host of `model/`.
 //!
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
@@ -65,7 +65,7 @@ fn no_thread_is_decided_twice_or_forgotten() {
     }
 }
 
-/// Threads that await requests: each that has one runs, whatever overtakes or gets lost.
+/// Threads that await requests: each thread with a request runs, although messages overtake each other or get lost.
 #[test]
 fn no_request_is_forgotten() {
     let seeds = seeds(300);

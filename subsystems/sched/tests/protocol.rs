@@ -26,7 +26,7 @@ use wave_core::policy::{Note, Policy, Progress};
 use wave_core::snapshot::State;
 use wave_sched::policies;
 
-/// Where an agent's loop is. It parks in three steps, between any two of which all may happen.
+/// State of an agent's loop. It parks in three steps; anything may happen between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loop {
     Stepping,
@@ -273,7 +273,7 @@ impl World {
             idle_rounds = if happened { 0 } else { idle_rounds + 1 };
             // Long enough for every copy, posted store and patience.
             if idle_rounds > 1000 {
-                self.lost_wakeup("nobody does anything any more");
+                self.lost_wakeup("no side has anything left to do");
             }
         }
         self.lost_wakeup("everybody is busy and gets nowhere");
@@ -357,7 +357,7 @@ fn every_thread_runs_whatever_happens() {
     run_all(seeds(5000), false);
 }
 
-/// Threads that await requests run when one has come, of which only a front's note tells.
+/// Threads that await requests run when a request has come, which only a front's note announces.
 #[test]
 fn every_request_is_found_whatever_happens() {
     run_all(seeds(2000), true);

@@ -18,7 +18,7 @@ const CORES: u16 = 4;
 /// What a scheduler was handed and has not picked.
 type Held = Rc<RefCell<VecDeque<Thread>>>;
 
-/// First in, first out.
+/// A first-in, first-out scheduler.
 struct Line(Held);
 
 impl Scheduler for Line {

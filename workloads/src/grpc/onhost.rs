@@ -28,7 +28,7 @@ const BACKLOG: i32 = 1024;
 /// How long a client may keep its connection when the server ends.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why there is no server.
+/// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be had.

@@ -37,7 +37,7 @@ pub enum Refusal {
     Work(u64),
     #[error(transparent)]
     Database(#[from] rocksdb::Error),
-    /// Ours: the log of writes.
+    /// The store's own log of writes failed.
     #[error("the log of writes: {0}")]
     Log(#[from] io::Error),
 }
@@ -65,9 +65,9 @@ pub struct ServiceTimes {
 /// What GETs and RANGEs have done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Worked {
-    /// Those that were served.
+    /// Number of calls that were served.
     pub calls: u64,
-    /// Time in their service, but for where they were preempted.
+    /// Time in their service, without the time that they were preempted.
     pub ns: u64,
 }
 

@@ -11,7 +11,7 @@ use super::super::put;
 use wave_lab::Failure;
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
-/// The part of DAMON that watches all of the machine's memory by itself, clearing accessed bits: nobody else may then.
+/// The part of DAMON that watches all of the machine's memory on its own, clearing accessed bits: no other tool may then.
 const STATISTICS: &str = "/sys/module/damon_stat/parameters/enabled";
 
 /// DAMON's objects that grow with what it watches, as /proc/slabinfo names them.
@@ -26,14 +26,14 @@ const PRESSURE: &str = "/proc/pressure/memory";
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntervalsGoal {
-    /// That share, in percent.
+    /// The same share, in percent.
     pub accesses_percent: f64,
     pub aggregations: u64,
     /// The shortest and the longest sampling interval.
     pub sample_us: [u64; 2],
 }
 
-/// One setting of DAMON.
+/// DAMON with one setting.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Damon {
@@ -51,7 +51,7 @@ pub struct Damon {
     pub regions: [u64; 2],
     /// Paged out is what was not accessed for so long.
     pub age_ms: u64,
-    /// What counts as not accessed: up to so many of the looks in an aggregation saw an access.
+    /// Threshold of "not accessed": at most this many looks in an aggregation saw an access.
     #[serde(default)]
     pub accesses_max: u64,
     /// Tunes the intervals, beginning with those above; an age counts in aggregations as they were at first.
@@ -236,7 +236,7 @@ impl Kdamond {
     pub fn check(&mut self) -> Result<(), Failure> {
         match self.read("state").as_str() {
             "on" => Ok(()),
-            state => Err(Failure::Cannot(format!("DAMON stopped by itself: its state is {state}"))),
+            state => Err(Failure::Cannot(format!("DAMON stopped on its own: its state is {state}"))),
         }
     }
 }
@@ -278,7 +278,7 @@ impl Drop for Statistics {
 }
 
 impl Damon {
-    /// What the kernel lacks for it, or who has it already. Nothing is changed to find out.
+    /// The reason why DAMON cannot run: a missing kernel feature, or another user of it. Nothing is changed to find out.
     pub fn missing(&self) -> Vec<String> {
         let Ok(number) = std::fs::read_to_string(Path::new(ADMIN).join("nr_kdamonds")) else {
             return vec!["DAMON (no /sys/kernel/mm/damon/admin: CONFIG_DAMON_SYSFS)".to_owned()];

@@ -25,7 +25,7 @@ const GENERATIONS: u64 = 4;
 pub struct Mglru {
     /// How often a new generation begins.
     pub age_ms: u64,
-    /// Evicted is what is at least so many generations old: 2 or 3.
+    /// Evicts pages that are at least this many generations old: 2 or 3.
     pub generations: u64,
     /// Whether it needs the plan's longer times.
     #[serde(default)]

@@ -21,7 +21,7 @@ use super::places::Places;
 use crate::memory::overhead::{Before, slab_bytes};
 use wave_lab::Failure;
 
-/// SOL, whose savings are compared with those of [`RIVALS`].
+/// SOL: its savings are compared with those of [`RIVALS`].
 pub const SOL: &str = "sol";
 /// Tools that SOL is compared with.
 pub const RIVALS: [&str; 3] = ["damon", "mglru", "reclaim"];
@@ -120,7 +120,7 @@ impl Running {
         self.before.grown(agent.as_slice()) + slab_bytes(damon::REGIONS)
     }
 
-    /// What it has come to by itself, where it tunes itself.
+    /// The value that a self-tuning tool has reached.
     pub fn tuned(&self) -> Option<String> {
         match &self.tool {
             Tool::Damon(kdamond) => kdamond.tuned(),

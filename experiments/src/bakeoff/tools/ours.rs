@@ -73,7 +73,7 @@ pub struct HostAndAgent {
 }
 
 impl HostAndAgent {
-    /// Process id of the agent.
+    /// Process id of the agent that decides.
     pub fn agent(&self) -> i32 {
         self.agent.pid().as_raw_pid()
     }

@@ -69,7 +69,7 @@ impl Reclaim {
         Periodic::start("wave-reclaim", Duration::from_millis(self.every_ms), step)
     }
 
-    /// How much to reclaim of so many bytes, when some task stalled for this share of the time.
+    /// Bytes to reclaim of `bytes`, when some task stalled for this share of the time.
     fn bytes(&self, current: u64, stalled: f64) -> u64 {
         let left = (1.0 - stalled / (self.stall_percent / 100.0)).max(0.0);
         (current as f64 * self.share_percent / 100.0 * left) as u64

@@ -400,7 +400,7 @@ impl Ran {
         self.parts.iter().filter_map(Done::exit_code).find(|code| *code != 0).unwrap_or(0)
     }
 
-    /// Rules that were broken.
+    /// Names of the rules that were broken.
     pub fn failed(&self) -> Vec<String> {
         let why = self.parts.iter().filter_map(|done| done.report.turned_out.as_ref());
         why.take(1).map(|why| format!("the kernel turned the scheduler out: {why}")).collect()

@@ -9,16 +9,16 @@ use wave_linux::sched::Stats;
 use wave_lab::table;
 use wave_lab::terminal::counted;
 
-/// Counts of one enclave.
+/// Counts of one enclave at the end of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// What it was called, where there are several.
     pub name: Option<String>,
-    /// Whose threads are in it.
+    /// The processes whose threads are in it.
     pub what: String,
     /// The policy of our agent; None while another's decides.
     pub policy: Option<String>,
-    /// Since its threads came.
+    /// Seconds since its threads joined.
     pub seconds: f64,
     /// CPU of the agent, if this command has started it.
     pub agent_cpu: Option<usize>,

@@ -8,7 +8,7 @@ use wave_lab::Failure;
 /// The CPUs of one enclave and its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// CPUs of the enclave.
+    /// CPUs that the enclave schedules.
     pub cores: Vec<usize>,
     pub agent: usize,
     /// The agent is not alone on its CPU.

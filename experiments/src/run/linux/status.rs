@@ -24,7 +24,7 @@ const SUFFIX: &str = ".sock";
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often it is looked whether somebody asks.
 const LOOK: Duration = Duration::from_millis(20);
-/// Some 100 bytes a thread.
+/// Room for some 100 bytes a thread.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const STACK_BYTES: usize = 256 << 10;
 
@@ -53,7 +53,7 @@ pub struct Thread {
     pub name: Option<String>,
     /// `new`, `waits`, `runs` or `blocked`.
     pub state: String,
-    /// The CPU that it runs on.
+    /// The CPU that the thread runs on.
     pub cpu: Option<usize>,
 }
 

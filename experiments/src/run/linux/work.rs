@@ -15,7 +15,7 @@ use wave_lab::Failure;
 /// How often it is looked whether processes came into a cgroup.
 const CGROUP_LOOK: Duration = Duration::from_millis(100);
 
-/// Threads to schedule.
+/// The threads that a run schedules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// This command, which is started for it, and its children.
@@ -37,7 +37,7 @@ pub enum Started {
 }
 
 pub enum Ended {
-    /// The command ended.
+    /// The command ended with this status.
     Command(ExitStatus),
     /// The command was told to end: why.
     Because(&'static str),

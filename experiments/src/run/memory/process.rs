@@ -48,7 +48,7 @@ pub struct Order {
 pub enum Told {
     /// The database is filled, all its blocks are in the cache.
     Ready(Ready),
-    /// GETs of one interval.
+    /// Results of the GETs in one interval.
     Interval(Interval),
     /// The process cannot go on: why.
     Failed(String),
@@ -57,7 +57,7 @@ pub enum Told {
 /// A database that waits for GETs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// Version of RocksDB.
+    /// Version of the RocksDB library.
     pub version: String,
     /// GETs alone, of keys all over the database.
     pub bare: Latency,

@@ -28,7 +28,7 @@ pub struct Second {
     pub counts: bool,
     /// GETs that were served in this second.
     pub gets: Option<u64>,
-    /// From when they were due.
+    /// Median latency, counted from the times at which GETs were due.
     pub get_p50_ns: Option<u64>,
     /// p99 of these GETs from the intended arrival, in nanoseconds.
     pub get_p99_ns: Option<u64>,
@@ -51,7 +51,7 @@ pub struct Compressed {
     pub memory_bytes: u64,
 }
 
-/// Result of one variant.
+/// Result of one variant of the scenario.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Ran {
     pub name: String,
@@ -171,7 +171,7 @@ pub(super) struct Compared {
     /// CPU time of host thread and agent after the warm-up, as a share of one core, per 4 GiB of what the process
     /// has in memory and in swap.
     daemon_core_share: Option<f64>,
-    /// The same, not per 4 GiB.
+    /// The same for the whole memory, not per 4 GiB.
     daemon_core_share_whole: Option<f64>,
     /// What host and agent take themselves at the end.
     tool_bytes: Option<u64>,

@@ -42,7 +42,7 @@ struct Extra {
     /// How much more an agent with stack and scheduler saturates at with a queue per SLO than with one queue, over
     /// the link that is first in the file.
     multi_queue_gain: Option<f64>,
-    /// The same over each link.
+    /// The same gain over each link.
     multi_queue_gain_by_link: Vec<(String, f64)>,
     /// The same within each limit, over the first link.
     multi_queue_gain_by_limit: Vec<(u64, f64)>,

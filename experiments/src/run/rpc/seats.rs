@@ -13,7 +13,7 @@ pub enum Equal {
 }
 
 impl Equal {
-    /// What `cpus` CPUs allow.
+    /// The equal shares that `cpus` CPUs allow.
     pub fn of(scenario: &Rpc, cpus: usize) -> Equal {
         let cores = scenario.cores as usize;
         let agents = scenario.variants.iter().map(|stack| stack.placement.agents()).max();

@@ -39,7 +39,7 @@ const STREAMS: usize = 100;
 /// After the last answer: until cores have parked and published their counters.
 const SETTLE: Duration = Duration::from_millis(3);
 
-/// A variant to start.
+/// The variant that a child process serves.
 pub struct Wanted<'a> {
     pub scenario: &'a Rpc,
     pub stack: &'a Stack,
@@ -119,7 +119,7 @@ enum Host {
         _server: Server,
         enclave: Enclave,
     },
-    /// A pthread for each core.
+    /// A server with a pthread for each core.
     Cores(Server),
     Tonic(OnHost),
 }

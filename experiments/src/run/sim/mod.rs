@@ -29,7 +29,7 @@ struct Ground<'a> {
     scenario: &'a Scenario,
     progress: Progress,
     recording: Option<Arc<Recording>>,
-    /// What is kept of points.
+    /// Keeps points that were simulated.
     journal: &'a Journal,
 }
 

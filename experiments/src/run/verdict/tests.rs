@@ -44,7 +44,7 @@ trait Row: Try + Sized {
     fn others(&self) -> Vec<String>;
 }
 
-/// Linux's pool.
+/// The outcome of Linux's thread pool.
 struct Pool(Outcome);
 /// Threads that an agent schedules.
 struct Scheduled(Outcome);

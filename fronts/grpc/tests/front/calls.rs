@@ -10,7 +10,7 @@ use wave_user::rpc::Options;
 use crate::client::{Client, run, until};
 use crate::fixture::Fixture;
 
-/// A client of a fixture whose host has come.
+/// A client of a fixture with an attached host.
 pub async fn client(fixture: &Fixture) -> Client {
     let mut client = Client::connect(fixture.address).await;
     while client.call("/test.Test/Echo", &[], &[b"there?"]).await.code() != 0 {
@@ -179,7 +179,7 @@ fn resident() -> u64 {
 /// What the process is told that has its memory for itself.
 const ALONE: &str = "WAVE_TEST_ALONE";
 
-/// `WAVE_CALLS=n` makes so many.
+/// `WAVE_CALLS=n` makes `n` calls.
 #[test]
 fn half_of_the_calls_end_early_and_nothing_is_left_of_them() {
     if std::env::var_os(ALONE).is_none() {

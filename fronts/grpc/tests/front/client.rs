@@ -225,7 +225,7 @@ impl Open {
         }
     }
 
-    /// What an answer that is none of gRPC's says.
+    /// Text of an answer that is not gRPC.
     pub async fn plain(mut self) -> (StatusCode, String) {
         let status = self.respond().await.unwrap();
         let (body, mut text) = (self.body.as_mut().unwrap(), Vec::new());

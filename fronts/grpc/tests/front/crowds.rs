@@ -44,7 +44,7 @@ fn a_thousand_idle_connections_that_answer_pings_keep_no_new_client_out() {
         let mut good = Good::new(dial, 1).await;
         let mut crowd = Vec::new();
         for _ in 0..1_100 {
-            // Whoever speaks HTTP/2 for it answers pings.
+            // Any HTTP/2 library answers pings for its client.
             crowd.push(dial.client(1).await);
             if crowd.len() % 100 == 0 {
                 good.calls(1, b"x").await;
@@ -185,7 +185,7 @@ fn a_front_without_descriptors_ends_idle_connections_for_new_ones() {
     });
 }
 
-/// A message of which a piece is kept back.
+/// A message with its last piece held back.
 async fn incomplete(client: &mut Client, bytes: usize) -> Open {
     let mut open = client.open("/test.Test/Echo", &[], false).await;
     let length = (bytes as u32 + 1).to_be_bytes();
@@ -275,7 +275,7 @@ fn memory_comes_back_after_a_slow_flood() {
     let alone = Alone::new();
     run(async {
         let mut good = alone.good().await;
-        // Whatever good clients need is there.
+        // Good clients find the room that they need.
         good.calls(CALLS, &[1; 100_000]).await;
         let before = alone.resident_kib();
         let mut crowd = Vec::new();

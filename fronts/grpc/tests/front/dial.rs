@@ -1,4 +1,4 @@
-//! Clients from several addresses, plain or over TLS, and one that is to be served whatever the others do.
+//! Clients from several addresses, plain or over TLS, and one that must be served despite the others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::client::Client;
 
-/// Of a server called `test`, which nobody but these tests trusts.
+/// Certificate of a server called `test`, trusted only by these tests.
 pub const CERTIFICATE: &str = include_str!("test-only.crt");
 pub const KEY: &str = include_str!("test-only.key");
 
@@ -74,7 +74,7 @@ pub fn connector() -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-/// A client each of whose calls has to go well. As gRPC's clients do, it connects again where it was told to go, and calls once
+/// A client whose calls must all succeed. As gRPC's clients do, it connects again where it was told to go, and calls once
 /// more where the server says that it has not seen the call.
 pub struct Good {
     dial: Dial,

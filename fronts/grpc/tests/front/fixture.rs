@@ -28,7 +28,7 @@ pub fn connection_cores() -> usize {
     std::env::var(CONNECTION_CORES).map_or(0, |count| count.parse().unwrap())
 }
 
-/// CPUs for so many, from the first again where there are fewer.
+/// CPUs for `count` cores, from the first again where there are fewer.
 pub fn cpus(cores: usize) -> Vec<usize> {
     wave_links::cpus::allowed().unwrap().into_iter().cycle().take(cores).collect()
 }
@@ -79,7 +79,7 @@ impl Fixture {
         Fixture::on_cores(connection_cores(), limits, tls)
     }
 
-    /// With so many connection cores.
+    /// With this many connection cores.
     pub fn on_cores(cores: usize, limits: Limits, tls: Option<(&str, &str)>) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
@@ -143,7 +143,7 @@ impl Fixture {
         self.joined()
     }
 
-    /// What is left of a front that ends by itself.
+    /// What remains of a front that ended on its own.
     pub fn joined(mut self) -> Left {
         self.front.take().unwrap().join().unwrap()
     }

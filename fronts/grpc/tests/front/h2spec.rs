@@ -117,7 +117,7 @@ impl Plain {
                         tokio::spawn(connection(listener.accept().await.unwrap().0));
                     }
                 });
-                // Whoever drops the sender ends it, too.
+                // Dropping the sender ends it, too.
                 let _ = ended.await;
             });
         });

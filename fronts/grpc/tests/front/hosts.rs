@@ -82,7 +82,7 @@ fn a_front_whose_host_turns_to_another_agent_leaves() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     });
-    // It has ended by itself.
+    // The front has ended on its own.
     let left = fixture.joined();
     assert_eq!((left.calls, left.held, left.at_host), (0, 0, None));
 }
@@ -99,11 +99,11 @@ fn a_front_that_is_told_to_end_lets_open_calls_finish() {
         watch.send(b"", true).await;
         assert_eq!(watch.next().await.unwrap(), Some((false, SERVING.into())));
         fixture.end();
-        // Whoever comes next may listen there, and no client comes here only to be sent away.
+        // Another process may listen there next, and no client comes here only to be sent away.
         until(|| std::net::TcpStream::connect(fixture.address).is_err()).await;
         assert_eq!(watch.next().await.unwrap(), Some((false, NOT_SERVING.into())));
         assert_eq!(watch.finish().await.code(), Code::Unavailable as i32);
-        // The connection refuses new calls once its GOAWAY has come; what is open goes on.
+        // The connection refuses new calls once its GOAWAY has come; open calls continue.
         let seen = &fixture.seen;
         let before = seen.begun.load(SeqCst);
         while client.is_open().await {

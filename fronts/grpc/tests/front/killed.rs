@@ -189,7 +189,7 @@ fn no_call_is_begun_twice_or_lost_whoever_is_killed() {
     assert!(rest.is_empty(), "a host was killed in the middle of a write");
     let ids: BTreeSet<u64> = begun.iter().map(|id| u64::from_le_bytes(*id)).collect();
     assert_eq!(ids.len(), begun.len(), "calls were begun twice");
-    assert!(ids.is_subset(&all.sent), "a call was begun that nobody sent");
+    assert!(ids.is_subset(&all.sent), "a call was begun that no client sent");
     assert!(all.answered.is_subset(&ids), "a call was answered that no handler began");
     let refused: u64 = all.refused.values().sum();
     let ended = all.answered.len() as u64 + refused + all.broken;

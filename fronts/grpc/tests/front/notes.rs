@@ -28,7 +28,7 @@ const PATH: &str = "/test.Notes/Echo";
 const CLIENTS: usize = 4;
 /// How often each of the two agents is killed.
 const KILLS: u32 = 15;
-/// Far more than any of it takes: whoever waits for longer waits for ever.
+/// Far longer than any step takes: a longer wait never ends.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// What the host's process runs: threads of an enclave serve. By itself it does nothing.
@@ -142,7 +142,7 @@ async fn client(address: SocketAddr, ended: Arc<AtomicU64>, is_over: Arc<AtomicB
         while !is_over.load(SeqCst) && client.is_open().await {
             let id = books.answered.to_le_bytes();
             let call = tokio::time::timeout(FOR_EVER, client.try_call(PATH, &id));
-            match call.await.expect("nobody looks after a call's thread") {
+            match call.await.expect("a client's call ended without an answer") {
                 Ok(answer) if answer.code() == 0 => {
                     assert_eq!(answer.ok(), [id]);
                     books.answered += 1;
@@ -165,7 +165,7 @@ async fn client(address: SocketAddr, ended: Arc<AtomicU64>, is_over: Arc<AtomicB
     books
 }
 
-/// Waits until each client has had so many more answers.
+/// Waits until each client has had `more` answers more.
 async fn answers(ended: &[Arc<AtomicU64>], more: u64) {
     let start = Instant::now();
     for ended in ended {
@@ -232,7 +232,7 @@ fn no_request_waits_for_ever_whichever_agent_is_killed() {
     assert!(books.unavailable + books.broken > 0, "the kills met no calls");
 }
 
-/// Calls one after the other, each after its thread awaits the next, until so many have been answered.
+/// Makes calls one after the other, each after its thread awaits the next, until enough are answered.
 fn call_at_leisure(fixture: &Fixture, calls: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -252,7 +252,7 @@ fn a_scheduler_that_hangs_while_all_threads_await_requests_is_turned_out() {
     let (_host, _front) = (fixture.host(), fixture.front());
     let scheduler = fixture.scheduler("fifo");
     call_at_leisure(&fixture, 20);
-    // No thread is ready now, so that nobody waits for this scheduler.
+    // No thread is ready now, so no thread waits for this scheduler.
     scheduler.freeze();
     call_at_leisure(&fixture, 20);
 }

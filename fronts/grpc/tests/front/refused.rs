@@ -50,7 +50,7 @@ fn each_wrong_request_has_its_answer_and_the_connection_goes_on() {
     });
 }
 
-/// Answered in the middle, clients would take what they did next for allowed, whatever it was.
+/// Answered in the middle, clients would take their next step for allowed.
 #[test]
 fn a_request_that_is_not_grpc_is_answered_once_it_has_ended() {
     let fixture = Fixture::new();
@@ -90,7 +90,7 @@ fn a_connection_without_http2_is_dropped() {
         let mut socket = TcpStream::connect(fixture.address).await.unwrap();
         socket.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut rest = Vec::new();
-        // Whatever it says, it ends.
+        // With any answer, the connection ends.
         let _ = socket.read_to_end(&mut rest).await;
         assert_eq!(client(&fixture).await.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
     });

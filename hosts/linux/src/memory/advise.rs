@@ -61,7 +61,7 @@ pub struct Advised {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum AdviseError {
-    /// The process has ended.
+    /// The process has ended; its id is the field.
     #[error("process {0} has ended")]
     Gone(i32),
     /// The kernel takes none from this process, or none at all.
@@ -69,7 +69,7 @@ pub enum AdviseError {
     Refused { pid: i32, error: io::Error },
 }
 
-/// Gives advice on ranges of whole pages, of which those that touch should be one: one `process_madvise`
+/// Gives advice on ranges of whole pages, adjacent ones merged: one `process_madvise`
 /// for as many as [`Advice`] allows at once.
 pub fn advise(
     process: &Process,
@@ -136,7 +136,7 @@ fn some(done: u64) -> io::Result<u64> {
     }
 }
 
-/// A piece of one range.
+/// A piece of one range: the part that fits into one call.
 struct Piece {
     range: usize,
     start: u64,
@@ -161,7 +161,7 @@ struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// The next piece that has room in so many bytes; none where a huge page would be cut.
+    /// The next piece of at most `room` bytes; `None` where a huge page would be cut.
     fn next(&mut self, room: u64) -> Option<Piece> {
         let range = loop {
             let range = self.ranges.get(self.at)?;

@@ -1,4 +1,4 @@
-//! What a process has mapped, and what of it may be moved.
+//! The mappings of a process, and the pages of them that may be moved.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
@@ -20,7 +20,7 @@ const TRIES: usize = 4;
 pub enum Kind {
     /// Private and anonymous: heaps and the like. The only kind that is scanned and moved.
     Movable,
-    /// A file's, or a private copy of it.
+    /// A file's pages, or a private copy of them.
     File,
     /// Shared with other processes, or meant to be: as PostgreSQL's buffers are.
     Shared,
@@ -37,7 +37,7 @@ pub struct Area {
     pub start: u64,
     /// The first byte after it.
     pub end: u64,
-    /// Kind of the area.
+    /// What backs the area, and whether it may be moved.
     pub kind: Kind,
 }
 
@@ -91,7 +91,7 @@ impl Areas {
         Areas { pages: tried }
     }
 
-    /// By /proc, whatever else there is.
+    /// Finds areas by /proc only, even if the kernel offers a faster way.
     pub fn by_proc() -> Areas {
         Areas { pages: Err("not asked for".to_owned()) }
     }
@@ -215,7 +215,7 @@ fn parse(text: &str) -> impl Iterator<Item = Area> {
             let has_file = path.is_some_and(|path| path.starts_with('/'));
             // [vdso] and the like.
             let has_operations = path.is_some_and(|path| path.starts_with("[v"));
-            // What the kernel shows as everybody's and nobody mapped.
+            // Pages that the kernel maps into every process by itself.
             if start > i64::MAX as u64 {
                 return None;
             }

@@ -106,7 +106,7 @@ impl AccessBits {
         AccessBits::tried(backend).map_err(|why| BitsError::NotHere { backend, why })
     }
 
-    /// The backend in use.
+    /// The backend that this kernel supports.
     pub fn backend(&self) -> Backend {
         self.backend
     }
@@ -191,7 +191,7 @@ impl AccessBits {
         Err(why)
     }
 
-    /// Finds where the kernel maps all memory, by a page of ours whose frame is known.
+    /// Finds where the kernel maps all memory, by one of our pages, whose frame is known.
     fn find_direct_map(&mut self) -> Result<(), String> {
         let page = Marked::new()?;
         let exchange = self.pages.exchange();

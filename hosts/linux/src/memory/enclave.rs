@@ -47,7 +47,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// For at most so many strips of 16 MiB, with the default limits.
+    /// Options for at most `strips` strips of 16 MiB, with the default limits.
     pub fn new(socket: impl Into<PathBuf>, groups: Vec<Group>, strips: u32) -> Options {
         Options {
             socket: socket.into(),
@@ -122,7 +122,7 @@ pub struct Stats {
     pub zram_held_bytes: u64,
     /// Size of all swap in bytes.
     pub swap_bytes: u64,
-    /// Unused bytes of swap.
+    /// Unused bytes of swap, on all devices.
     pub swap_free_bytes: u64,
     /// Refaults in the last minute, in pages.
     pub refaults_per_minute: u64,
@@ -165,7 +165,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Programs whose memory one agent at a time decides on. Dropping it changes nothing of theirs: what is paged
+/// Programs whose memory is managed by one agent at a time. Dropping it leaves their memory as it is: what is paged
 /// out comes back when it is touched.
 pub struct Enclave {
     shared: Arc<Shared>,
@@ -237,7 +237,7 @@ impl Enclave {
         self.backend
     }
 
-    /// Reads the counters.
+    /// Copies the counters and figures, as of the last reading.
     pub fn stats(&self) -> Stats {
         lock(&self.shared.stats).clone()
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::process::Process;
 use crate::target::TargetError;
 
-/// Memory of one process.
+/// Memory of one process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// In memory: its own and what it shares. The kernel counts in lots, so it may be some pages off per CPU.

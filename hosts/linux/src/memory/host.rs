@@ -1,4 +1,4 @@
-//! The thread of an enclave: surveys what is mapped, lets agents attach, and serves the one that decides.
+//! The thread of an enclave: surveys mappings, lets agents attach, and serves the one that decides.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::line::{Line, one_bell};
 
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
-/// Steps between two looks at who wants to attach.
+/// Steps between two looks for agents that want to attach.
 const STEPS_PER_LOOK: usize = 64;
 /// How often the figures are read.
 const FIGURES: Nanos = Nanos::from_millis(500);
 /// How often it is looked what is mapped.
 const SURVEY: Nanos = Nanos::from_millis(1_000);
-/// How long memory stays left out whose bits could not be cleared.
+/// Time for which memory is left out after its access bits could not be cleared.
 const PARDON: Nanos = Nanos::from_millis(600_000);
 /// A survey may take this share of a core at most.
 const SURVEY_SHARE: u64 = 200;
@@ -168,7 +168,7 @@ impl Host {
         }
     }
 
-    /// Lets in who has connected, or asks by the device.
+    /// Accepts agents that have connected, or that ask through the device.
     fn accept(&mut self, now: Nanos) {
         let Host { listener, link, layout, candidates, nic, run, .. } = self;
         let make = |connection: &Connection| -> Result<Offered, OfferError> {
@@ -250,7 +250,7 @@ impl Host {
             self.pardon_at = now + PARDON;
             self.state.table.pardon();
         }
-        // A group whose last process has ended just has none.
+        // A control group without processes has no memory to manage.
         let _ = self.kernel.survey(&self.groups, &mut self.state.table);
         let took = super::now().since(now).0;
         self.survey_ns += took;

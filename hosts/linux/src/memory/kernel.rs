@@ -23,10 +23,10 @@ const BATCH: u64 = STRIP_BYTES / 64;
 /// Swap with less room than this is full.
 const SWAP_ROOM: u64 = 2 * STRIP_BYTES;
 
-/// A program, and how much of its memory is of which kind.
+/// A program, and its memory by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Process id.
+    /// Process id, in our namespace.
     pub pid: i32,
     /// Bytes mapped that can be managed.
     pub movable: u64,
@@ -74,7 +74,7 @@ impl Kernel {
         }
     }
 
-    /// Looks who is there and what they have mapped.
+    /// Lists the processes of the groups, and their mappings.
     pub(super) fn survey(
         &mut self,
         groups: &[Group],
@@ -374,7 +374,7 @@ mod tests {
         (seen.present[3], seen.present[5]) = (1, u64::MAX);
         (seen.present[6], seen.young[6]) = (u64::MAX, u64::MAX);
         let page = |batch: u64, page: u64| batch * BATCH + page * PAGE;
-        // Pages 3 and 6 are not there, and page 5 is young. The batch after is all there, but for the last page.
+        // Pages 3 and 6 are absent, and page 5 is young. The next batch is present, except its last page.
         let ranges = resting(0b110_1011, &seen);
         let expected = [
             page(0, 1)..page(0, 5),

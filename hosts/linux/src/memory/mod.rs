@@ -35,7 +35,7 @@ pub use process::{Process, processes_of};
 pub use swap::{SwapDevice, SwapKind, SwapState, Zram, swap_state};
 pub use wave_memory::guard::{Held, Limits};
 
-/// The monotonic clock.
+/// Time on the host's monotonic clock.
 fn now() -> wave_core::clock::Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writes for the duration of the call.

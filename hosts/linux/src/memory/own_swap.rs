@@ -1,8 +1,8 @@
 //! Swap of our own, for as long as this process lives.
 //!
-//! There is at most one on a machine: who has locked [`LOCK`]. A small process, the *sentinel*, waits for the end
+//! There is at most one on a machine: its owner holds [`LOCK`]. A small process, the *sentinel*, waits for the end
 //! of a pipe that this process holds, and takes the swap down: when it is dropped, and when this
-//! process is killed. The sentinel keeps the lock until then. So whoever has the lock and finds such swap
+//! process is killed. The sentinel keeps the lock until then. So a process that gets the lock and finds such swap
 //! knows that both were killed, and takes it down.
 //!
 //! Files lie in folders that only root can enter, and are opened by their names there, without following links. What is swapped
@@ -79,7 +79,7 @@ pub enum SwapError {
     /// Neither zram nor a file works.
     #[error("no swap could be set up: zram: {zram}; a file: {file}")]
     Nowhere { zram: String, file: String },
-    /// A system call failed.
+    /// A system call failed on this path.
     #[error("{doing} {}: {error}", path.display())]
     Refused { doing: &'static str, path: PathBuf, error: io::Error },
     /// No folder has room for the file.
@@ -106,7 +106,7 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Sets up swap of so many bytes: in compressed memory where the kernel has zram, else in a file.
+    /// Sets up swap of `bytes` bytes: in compressed memory where the kernel has zram, else in a file.
     pub fn set_up(bytes: u64) -> Result<Swap, SwapError> {
         let lock = begin(bytes)?;
         let on_zram = match lock.try_clone() {
@@ -122,7 +122,7 @@ impl Swap {
             .map_err(|error| SwapError::Nowhere { zram, file: error.to_string() })
     }
 
-    /// Sets up swap of so many bytes in compressed memory, and nowhere else.
+    /// Sets up swap of `bytes` bytes in compressed memory only.
     ///
     /// # Errors
     /// It is not permitted, another one is there, or the kernel has no zram.
@@ -130,7 +130,7 @@ impl Swap {
         on_zram(begin(bytes)?, bytes)
     }
 
-    /// Sets up swap of so many bytes in a file, in a folder of our own.
+    /// Sets up swap of `bytes` bytes in a file, in a folder of our own.
     ///
     /// # Errors
     /// It is not permitted, another one is there, no folder has room, or its file system takes no swap.
@@ -170,7 +170,7 @@ impl Drop for Swap {
     }
 }
 
-/// Whether some may be set up; takes down what was left by those who were killed with their sentinel.
+/// Takes the lock, checks the size, and takes down swap that was left when an owner and its sentinel were killed.
 fn begin(bytes: u64) -> Result<File, SwapError> {
     if bytes < BYTES_MIN {
         return Err(SwapError::TooSmall(bytes));
@@ -213,7 +213,7 @@ fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
     Ok(swap)
 }
 
-/// The number of a zram device that nobody uses, and whether it was made for us.
+/// The number of an unused zram device, and whether it was made for us.
 fn free_zram() -> Result<(u32, bool), SwapError> {
     let refused =
         |error| SwapError::Refused { doing: "making a device by", path: CONTROL.into(), error };
@@ -292,7 +292,7 @@ fn in_file_of(lock: File, folder: &OwnedFd, bytes: u64) -> Result<Swap, SwapErro
     Ok(swap)
 }
 
-/// The path of an open file that leads to that file and to no other, whatever has its name by now.
+/// A path that leads to this open file and no other, even after its name was given to another.
 fn by_descriptor(file: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
@@ -341,7 +341,7 @@ fn take_down_leftovers() {
             continue;
         }
         swap_off(&device);
-        // Who has it open keeps it from being freed.
+        // An open descriptor keeps the device from being freed.
         drop(device);
         let (value, freeing) = freeing(number, label == ADDED);
         let _ = std::fs::write(freeing, value);
@@ -364,7 +364,7 @@ fn take_down_in(folder: &Path) -> io::Result<()> {
     let file = File::from(rustix::fs::openat(&folder, FILE, flags, Mode::empty())?);
     let found = file.metadata()?;
     let is_ours = found.is_file() && found.uid() == 0 && found.nlink() == 1;
-    // One that was cut short has no label yet; nobody else has this name in this folder.
+    // A file that was cut short has no label yet; only we use this name in this folder.
     let is_known = || header::label(&file).map(|label| label == FOUND || label == UNLABELLED);
     if is_ours && (found.len() == 0 || is_known()?) {
         swap_off(&file);
@@ -373,7 +373,7 @@ fn take_down_in(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a zram device: the kernel's of this number, whatever else has its name.
+/// Opens the kernel's zram device of this number, even if another file has its name.
 fn zram_device(number: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);

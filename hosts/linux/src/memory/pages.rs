@@ -15,7 +15,7 @@ const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.bpf.o"))
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 impl Strip {
-    /// A strip without pages.
+    /// A strip with no page present.
     pub const EMPTY: Strip = Strip { young: [0; BATCHES], present: [0; BATCHES], huge: 0 };
 }
 
@@ -62,7 +62,7 @@ impl Pages {
         })
     }
 
-    /// What is shared with the programs. None of them runs but by [`Pages::run`] and [`Pages::iterate`].
+    /// Memory shared with the BPF programs, which run only inside [`Pages::run`] and [`Pages::iterate`].
     pub(super) fn exchange(&mut self) -> &mut Exchange {
         // SAFETY: mapped for as long as this value lives, as large as `Exchange`, which is valid for all
         // bytes; the programs write to it only while a call that takes `self` waits for them.

@@ -1,4 +1,4 @@
-//! A process whose memory is looked after.
+//! A process whose memory is managed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -38,7 +38,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Process id.
+    /// Process id, in our namespace.
     pub fn pid(&self) -> i32 {
         self.pid
     }

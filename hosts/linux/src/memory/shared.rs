@@ -6,14 +6,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub const STRIPS_MAX: usize = 256;
 /// A strip is 16 MiB: 8 units, which one page table or one huge page each maps, of 8 batches of 64 pages.
 pub const UNITS: usize = 8;
-/// Batches in a strip.
+/// Number of batches in a strip.
 pub const BATCHES: usize = 64;
 /// Entries of a page table.
 pub const TABLE_ENTRIES: usize = 512;
 /// Words that make a page unlike any other.
 pub const MARK_WORDS: usize = 4;
 
-/// Results of a call.
+/// Results of a program's call.
 pub const NOT_RUN: u32 = 0;
 pub const DONE: u32 = 1;
 pub const CHANGED: u32 = 2;
@@ -31,7 +31,7 @@ pub struct Strip {
     pub huge: u64,
 }
 
-/// What the programs are asked, and what they answer. Valid whatever its bytes are.
+/// Requests to the BPF programs, and their answers. Valid for any bytes.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Exchange {
@@ -42,7 +42,7 @@ pub struct Exchange {
     /// Levels of the page table.
     pub levels: u32,
     pub state: u32,
-    /// Whose pages: the process, and which of its address spaces.
+    /// The address space to read: the process, and which of its address spaces.
     pub space: u64,
     pub pid: i32,
     /// Number of strips to read.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// What the machine has for pages that leave its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapState {
-    /// Bytes of all devices.
+    /// Size of all swap devices together.
     pub total_bytes: u64,
     /// Bytes that nothing uses.
     pub free_bytes: u64,
@@ -20,20 +20,20 @@ pub struct SwapState {
 pub struct SwapDevice {
     /// Path of the device or file.
     pub path: PathBuf,
-    /// Kind of the device.
+    /// What backs the device.
     pub kind: SwapKind,
-    /// Size in bytes.
+    /// Size of the device in bytes.
     pub size_bytes: u64,
-    /// Bytes in use.
+    /// Bytes of the device in use.
     pub used_bytes: u64,
     /// The highest is filled first.
     pub priority: i32,
 }
 
-/// Kind of a swap device.
+/// Backing of a swap device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapKind {
-    /// Compressed memory.
+    /// Compressed memory (zram).
     Zram,
     /// A file of a file system.
     File,
@@ -116,7 +116,7 @@ pub(super) fn zram_name(device: &Path) -> Option<&str> {
     number.parse::<u32>().is_ok().then_some(name)
 }
 
-/// The first page of swap: what the kernel wants to find there, and whose it is.
+/// The first page of swap: the kernel's header, and a label that says whose swap it is.
 pub(super) mod header {
     use super::*;
     use std::os::unix::fs::FileExt;

@@ -5,16 +5,16 @@ use zerocopy::FromBytes;
 pub use super::shared::Who;
 use super::shared::{self, Plain};
 
-/// State of a thread.
+/// State of a thread that leaves a CPU or is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It waits to be woken.
+    /// The thread waits to be woken.
     Blocked,
-    /// It waits for a CPU.
+    /// The thread waits for a CPU.
     Runnable,
-    /// It has a CPU.
+    /// The thread has a CPU.
     Running,
-    /// It never runs again.
+    /// The thread has ended.
     Dead,
 }
 
@@ -23,7 +23,7 @@ pub enum Doing {
 pub struct Named {
     /// Id of the thread's process.
     pub process: u32,
-    /// Name of the thread.
+    /// Name of the thread (`comm`).
     pub name: String,
 }
 
@@ -38,7 +38,7 @@ pub enum Kind {
     Waking(Who, Who),
     /// A thread can run, and may have been able to before.
     Wakeup(Who),
-    /// A CPU goes from one thread, and what becomes of it, to another. Each may be one that is not recorded.
+    /// A CPU switches from one thread, which enters the given state, to another. Either may be one that is not recorded.
     Switch(Option<(Who, Doing)>, Option<Who>),
     /// A thread is about to end, under this name.
     Exit(Who, Named),

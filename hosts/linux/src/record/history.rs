@@ -1,4 +1,4 @@
-//! From events to what each thread did: a pure function of the events, whatever of them is missing.
+//! From events to each thread's runs: a pure function of the events, even if some of them are missing.
 //!
 //! ```text
 //!             Wakeup                 Switch to it
@@ -23,9 +23,9 @@ pub struct History {
     begins_ns: u64,
     lives: Vec<Life>,
     alive: HashMap<Who, usize>,
-    /// Who is believed to run where.
+    /// The thread that is believed to run on each CPU.
     cpus: HashMap<u16, usize>,
-    /// CPUs of which a switch was seen.
+    /// CPUs with at least one switch in the events.
     switched: HashSet<u16>,
     repaired: u64,
     runs: usize,
@@ -37,12 +37,12 @@ struct Life {
     who: Who,
     named: Named,
     state: State,
-    /// The run that goes on, unless it is blocked.
+    /// The current run, unless the thread is blocked.
     open: Option<Run>,
     runs: Vec<Run>,
     /// CPU time of all runs, the open one included.
     used_ns: u64,
-    /// Who said last that he is about to wake it.
+    /// The last thread that announced a wake-up of this one.
     waking: Option<Waker>,
     end: End,
     ended_ns: u64,
@@ -195,7 +195,7 @@ impl History {
             (life, doing)
         });
         self.switched.insert(cpu);
-        // Whoever else was believed to run here has left, and was not seen to.
+        // The thread that was believed to run here has left without an event.
         if let Some(stale) = self.cpus.remove(&cpu)
             && leaves.is_none_or(|(life, _)| life != stale)
             && matches!(self.lives[stale].state, State::Running { cpu: on, .. } if on == Some(cpu))
@@ -312,7 +312,7 @@ impl History {
         life.state = State::Running { since_ns: now, seen_ns: now, cpu };
     }
 
-    /// A running thread has left its CPU at some time before now, and nobody knows when.
+    /// Records that a running thread has left its CPU at an unknown time before now.
     fn stop(&mut self, life: usize) {
         if let State::Running { since_ns, seen_ns, .. } = self.lives[life].state {
             self.charge(life, seen_ns - since_ns);
@@ -328,7 +328,7 @@ impl History {
         }
     }
 
-    /// Ends the run that goes on. One that nobody saw run is none.
+    /// Ends the current run. A run without any observed CPU time is dropped.
     fn close(&mut self, life: usize, now: u64, end: End) {
         let life = &mut self.lives[life];
         if let Some(run) = life.open.take()

@@ -29,7 +29,7 @@ pub use history::History;
 
 const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"));
 const BTF: &str = "/sys/kernel/btf/vmlinux";
-/// The program that looks at who is there; all others wait for something to happen.
+/// The program that lists existing threads; all others run on events.
 const ITERATOR: &str = "seen";
 /// Events taken at a time: what they take here is bounded.
 const BATCH: usize = 1 << 16;
@@ -77,7 +77,7 @@ pub struct Lost {
     pub threads: u64,
 }
 
-/// Takes events from the kernel, from [`Recorder::start`] on. Nobody is told when there are some: ask
+/// Takes events from the kernel, from [`Recorder::start`] on. No notification says that there are some: ask
 /// for them every few milliseconds ([`Recorder::take`]).
 pub struct Recorder {
     ring: RingBuffer<'static>,
@@ -158,11 +158,11 @@ impl Recorder {
             programs.map(|program| program.attach()).collect::<libbpf_rs::Result<Vec<Link>>>()
         };
         let iterator = attach(true)?.pop().ok_or_else(|| missing(ITERATOR))?;
-        // The programs learn who records before they run.
+        // The programs get the recorder's id before they run.
         look(&iterator)?;
         let begins_ns = monotonic_ns();
         let links = attach(false)?;
-        // Whoever was made meanwhile is found at the second look; so is a child that comes before its
+        // A thread that was created meanwhile is found at the second look; so is a child that comes before its
         // parent, as ids have started again from the beginning.
         look(&iterator)?;
         look(&iterator)?;
@@ -191,7 +191,7 @@ impl Recorder {
         }
     }
 
-    /// Ends it: hands over the rest, with everybody's name as it is now. Returns when it ended, on the
+    /// Ends the recording: hands over the rest, with every thread's present name. Returns when it ended, on the
     /// clock of the events, and what was lost.
     pub fn stop(mut self, sink: &mut dyn FnMut(&Event)) -> Result<(u64, Lost), RecordError> {
         self.take(sink)?;

@@ -51,7 +51,7 @@ pub const DEAD: u8 = 3;
 )]
 #[repr(C)]
 pub struct Who {
-    /// Id of the thread.
+    /// Id of the thread in the kernel.
     pub pid: u32,
     /// A part of the time at which it was made.
     pub born: u32,
@@ -62,7 +62,7 @@ pub struct Who {
 #[repr(C)]
 pub struct Plain {
     pub time_ns: u64,
-    /// Thread that the event is about; for SWITCH the one that left, or none.
+    /// Subject of the event; for SWITCH the thread that left, or none.
     pub who: Who,
     /// WAKING, MADE: the thread that did it. SWITCH: the thread that came, or none.
     pub other: Who,

@@ -3,7 +3,7 @@
 use wave_core::outcome::Code;
 
 /// Each code that the program answers. `build.rs` names these to it and no others, so that it can answer no other; a
-/// test in the virtual machine provokes each of them.
+/// test in the virtual machine provokes each answer.
 pub const ANSWERS: [Code; 12] = [
     Code::Complete,
     Code::TargetOnCpu,

@@ -28,7 +28,7 @@ use crate::window::Window;
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 
-/// How often it is looked who waits for long.
+/// Time between two looks for threads that wait for long.
 const STARVED_LOOK: Nanos = Nanos::from_millis(1_000);
 /// A thread that has waited this long for a decision gets one run from the host: after 30 s the kernel would turn
 /// the whole scheduler out.
@@ -148,7 +148,7 @@ impl Control {
                 fds.extend(agent.bells.iter().map(|bell| poll_in(bell.as_fd())));
             }
         }
-        // The device's are whoever's is attached; a candidate rings for control only.
+        // The device's bells belong to the attached agent; a candidate rings for control only.
         if let Some(Agent { line: Line::Device(_), bells, .. }) = &self.attached {
             fds.extend(bells.iter().map(|bell| poll_in(bell.as_fd())));
         }
@@ -182,7 +182,7 @@ impl Control {
         }
     }
 
-    /// Lets in who has connected, or asks by the device.
+    /// Accepts agents that have connected, or that ask through the device.
     fn accept(&mut self, now: Nanos) {
         let Control { mechanism, listener, layout, candidates, nic, .. } = self;
         let make = |connection: &Connection| -> Result<_, Box<dyn std::error::Error>> {
@@ -205,7 +205,7 @@ impl Control {
         }
     }
 
-    /// A new incarnation begins; the workload goes on meanwhile.
+    /// Begins a new incarnation, while the workload keeps running.
     fn attach(&mut self, agent: Agent) -> Result<(), LoadError> {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port, Revoked::Replaced);
@@ -238,7 +238,7 @@ impl Control {
             agent.line.ring();
         }
         let faults = look.fault.is_some() | self.mechanism.take_fault();
-        // The program has turned it out by itself, because this thread was late.
+        // The BPF program has turned the agent out, because this thread was late.
         let unwatched = !self.mechanism.agent_decides();
         let gone =
             agent.line.hung_up(self.nic.as_ref()) || self.shared.kill.swap(false, Ordering::SeqCst);

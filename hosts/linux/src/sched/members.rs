@@ -45,7 +45,7 @@ pub(super) struct Members {
     enclaves: usize,
     /// Class and nice value of each thread before it joined.
     before: HashMap<Lifetime, libc::sched_attr>,
-    /// Processes of cgroups of which a call found no thread that had not joined before it.
+    /// Processes of cgroups in which a call found only threads that had joined before.
     processes: HashSet<Lifetime>,
     /// Of this class without us.
     others: HashSet<Lifetime>,
@@ -71,7 +71,7 @@ impl Members {
     ) -> Result<usize, JoinError> {
         let mut came = 0;
         let mut real_time = false;
-        // Those of whom a thread came now may be starting another.
+        // Processes with a thread that has come now may be starting another.
         let mut moved = HashSet::new();
         match group {
             Group::Process(_) => target::check(group)?,
@@ -177,7 +177,7 @@ enum Came {
     Not,
 }
 
-/// Every thread of the machine whose class is SCHED_EXT.
+/// Every thread of the machine in class SCHED_EXT.
 fn of_our_class() -> impl Iterator<Item = Lifetime> {
     let ours =
         |tid: &i32| read_attributes(*tid).is_ok_and(|now| now.sched_policy as i32 == SCHED_EXT);
@@ -187,7 +187,7 @@ fn of_our_class() -> impl Iterator<Item = Lifetime> {
 
 fn attributes(tid: i32) -> io::Result<libc::sched_attr> {
     let mut attributes = read_attributes(tid)?;
-    // A slice that is everybody's is nobody's wish: to set it would make it one.
+    // A default slice was not set by the user: to set it would make it an explicit one.
     if attributes.sched_runtime == read_attributes(0)?.sched_runtime {
         attributes.sched_runtime = 0;
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The program in the kernel is the mechanism: it tells what happens, checks each decision and
-//! commits it in `dispatch`. Without an agent it schedules by itself, first in first out. Without
+//! commits it in `dispatch`. Without an agent it schedules first in, first out. Without
 //! this process the kernel takes the threads back to its own default.
 
 mod answers;
@@ -69,7 +69,7 @@ pub struct Options {
     pub config: Config,
     /// A device that agents may be behind, too.
     pub device: Option<DeviceOptions>,
-    /// Every thread of the machine is the enclave's, and not only those that join, but for kernel threads, those
+    /// Whether every thread of the machine is the enclave's, and not only those that join, except kernel threads, those
     /// of this process and what they start, and those of agents. There is no other enclave then.
     pub everything: bool,
 }
@@ -123,7 +123,7 @@ fn system(doing: &'static str) -> impl Fn(io::Error) -> StartError {
 pub struct CoreStats {
     /// Times that a decision was carried out.
     pub switches: u64,
-    /// Times that the host chose by itself.
+    /// Switches for which the host chose the thread, without an agent.
     pub fallback_switches: u64,
     /// Number of outcomes, by code.
     pub outcomes: Vec<(Code, u64)>,
@@ -134,7 +134,7 @@ pub struct CoreStats {
 /// Counters since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Counts of each core.
+    /// Counts of each core, by index.
     pub cores: Vec<CoreStats>,
     /// Whether an agent decides now.
     pub agent_decides: bool,
@@ -150,7 +150,7 @@ pub struct Stats {
     pub barks: u64,
     /// Of these, those that wrote nonsense.
     pub faults: u64,
-    /// Times that the program turned an agent out, because nobody watched it.
+    /// Times that the BPF program turned an agent out, because the control thread did not watch it.
     pub unwatched: u64,
     /// Number of snapshots sent.
     pub snapshots: u64,
@@ -196,7 +196,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// CPUs under sched_ext, whose threads one agent at a time decides on. Dropping it gives all
+/// CPUs under sched_ext, whose threads are scheduled by one agent at a time. Dropping it gives all
 /// threads back to the kernel's own scheduler.
 pub struct Enclave {
     shared: Arc<Shared>,
@@ -219,8 +219,8 @@ impl Enclave {
         Ok(enclaves.remove(0))
     }
 
-    /// Several at once, whose CPUs are disjoint: the kernel loads one scheduler at a time, so that none can come
-    /// later. A thread that enters its class by itself joins the first.
+    /// Several enclaves at once, with disjoint CPUs: the kernel loads one scheduler at a time, so none can be added
+    /// later. A thread that enters the class on its own joins the first.
     pub fn start_all(all: Vec<Options>) -> Result<Vec<Enclave>, StartError> {
         object::check_kernel()?;
         if !(1..=ENCLAVES_MAX).contains(&all.len()) {
@@ -302,7 +302,7 @@ impl Enclave {
         &self.socket
     }
 
-    /// Reads the counters.
+    /// Reads the counters of the BPF program and of the control thread.
     pub fn stats(&self) -> Stats {
         let AgentCounters { pid, attached, lost, barks, faults, snapshots, starved } =
             *lock(&self.shared.agents);
@@ -324,7 +324,7 @@ impl Enclave {
         }
     }
 
-    /// Starts a command whose threads are under the enclave's agent from its first instruction on.
+    /// Starts a command whose threads the enclave's agent schedules from its first instruction on.
     pub fn spawn(&self, command: Command) -> io::Result<Child> {
         // Children inherit this thread's enclave.
         // SAFETY: takes nothing and touches no memory.
@@ -342,7 +342,7 @@ impl Enclave {
 
     /// Puts threads that run already under the agent, and with them all that they will start; of a cgroup, those
     /// that came since the last time. Returns how many came. They become what they were when the enclave ends.
-    /// Left out are this process, the agent's, and those of `agents`: who decides cannot wait for a decision.
+    /// Left out are this process, the agent's, and those of `agents`: an agent cannot wait for its own decision.
     pub fn adopt(&self, group: &Group, agents: &[i32]) -> Result<usize, JoinError> {
         let mut spared = agents.to_vec();
         spared.extend([std::process::id() as i32, lock(&self.shared.agents).pid]);
@@ -386,7 +386,7 @@ fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Starts a command whose threads are under an agent from its first instruction on: that of the first enclave.
+/// Starts a command whose threads the first enclave's agent schedules from its first instruction on.
 pub fn spawn(mut command: Command) -> io::Result<Child> {
     // SAFETY: between fork and exec it makes one system call, and neither allocates nor locks.
     unsafe { command.pre_exec(|| join(0)) };

@@ -34,7 +34,7 @@ enum Operation {
     Send { context: usize, message: Message },
     /// The agent leaves a decision, which comes to `code`.
     Decide { core: usize, kind: u16, flags: u8, code: Code },
-    /// The agent leaves what is none.
+    /// The agent leaves an invalid decision.
     Nonsense { core: usize },
     /// The agent writes the last word of an entry of laps to come, where the next one goes.
     TooEarly { core: usize, laps: u64 },
@@ -107,7 +107,7 @@ impl Ends {
     }
 }
 
-/// The loaded program.
+/// The BPF program, loaded for the test.
 struct Program {
     layout: Layout,
     object: Object,
@@ -127,7 +127,7 @@ impl Program {
         config.prestage = 0;
         config.messages.entries = 8;
         config.decisions.entries = 8;
-        // Nobody parks, which the program leaves to the kernel's callbacks.
+        // No side parks: the program leaves that to the kernel's callbacks.
         config.spin = Nanos(u64::MAX);
         let layout = Layout::new(config).unwrap();
         let object = include_bytes!(concat!(env!("OUT_DIR"), "/model.bpf.o"));
@@ -320,7 +320,7 @@ impl<'a> Both<'a> {
                 let next = self.cores[core].poll(&port, Nanos(0), &mut AsDecided(None));
                 assert_eq!(next == Next::Run(()), found, "what the test expects of the model");
                 if !found && !self.asks[core] {
-                    // Who was away asks by itself.
+                    // A core that was away asks on its own.
                     if !self.away[core] {
                         self.cores[core].ask_anew(&port);
                     }
@@ -358,7 +358,7 @@ impl<'a> Both<'a> {
     /// Follows a look at what was left for a core; returns whether it ends with a commit.
     fn take(&mut self, core: usize, instead: Option<Code>) -> bool {
         while let Some(Left(code)) = self.left[core].pop_front() {
-            // What is no decision for every host has no other answer.
+            // An entry that no host accepts as a decision has no other answer.
             let code = code.map(|code| match code {
                 Code::UnsupportedVersion | Code::Unsupported | Code::InvalidFlags => code,
                 code => instead.unwrap_or(code),

@@ -333,7 +333,7 @@ impl Mechanism {
         self.control().fault.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Times that the program itself turned an agent out, because nobody watched it.
+    /// Times that the program itself turned an agent out, because the control thread did not watch it.
     pub(crate) fn unwatched(&self) -> u64 {
         self.control().fallbacks.load(Ordering::Relaxed)
     }
@@ -417,7 +417,7 @@ impl Mechanism {
             let record = Record {
                 subject: Subject { id: slot, generation },
                 sequence: Sequence(word as u32),
-                // To this enclave's agent nobody else's thread is there.
+                // This enclave's agent sees no thread of another enclave.
                 state: if ours { state } else { State::Free },
                 core: (word >> 48) as u16,
                 class: 0,
@@ -458,7 +458,7 @@ impl Mechanism {
         self.records().filter(|record| record.state != State::Free).count()
     }
 
-    /// Each of them, also those that no agent was told of yet.
+    /// All threads, also those that no agent was told of yet.
     pub(crate) fn all_threads(&self) -> impl Iterator<Item = super::Thread> + '_ {
         (0..self.program.subjects).filter_map(|slot| {
             let thread = &self.program.threads[slot as usize];

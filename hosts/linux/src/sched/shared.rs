@@ -42,7 +42,7 @@ pub struct Places {
     pub decisions_shift: u32,
     /// The rings of decisions lie in a device's memory (see `far_rings`).
     pub decisions_far: u16,
-    /// See `fence()`.
+    /// Whether reading the clock orders memory; see `fence()`.
     pub clock_is_fence: u16,
     /// The queue of messages of each CPU: the core's own, or one of a CPU outside the enclave.
     pub context_of_cpu: [u16; CPUS_MAX],
@@ -67,7 +67,7 @@ pub struct AllPlaces {
     pub enclave_of_core: [u16; CPUS_MAX],
 }
 
-/// What the program knows of an enclave. Nobody but the loader and the program sees it.
+/// The BPF program's record of an enclave. Only the loader and the program see it.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Control {
@@ -92,7 +92,7 @@ pub struct Control {
     unused: [AtomicU64; 6],
 }
 
-/// What the program knows of the thread that has a slot.
+/// The BPF program's record of the thread in a slot.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Thread {
@@ -111,14 +111,14 @@ pub struct Thread {
     task: AtomicU64,
     /// How long its next run may be, as its decision says; 0 is without end.
     slice: AtomicU64,
-    /// Left because of its affinity, and nobody has the slot since.
+    /// The thread left because of its affinity, and its slot is unused since.
     narrow: AtomicU8,
     /// It was in its DSQ when it could not be moved.
     stuck: AtomicU8,
     unused: [AtomicU8; 6],
 }
 
-/// What the program knows of a core.
+/// The BPF program's record of a core.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Core {

@@ -64,7 +64,7 @@ fn pages_go_to_swap_and_come_back_as_they_were() {
     let back = Figures::of(&process).unwrap();
     assert!(back.major_faults > out.major_faults, "{out:?} {back:?}");
 
-    // What is read back ahead of its use is waited for by nobody.
+    // No process waits for pages that are read back ahead of their use.
     target.write(start, bytes, 0);
     page_out(&mut bits, &process, &range);
     let out = Figures::of(&process).unwrap();
@@ -72,7 +72,7 @@ fn pages_go_to_swap_and_come_back_as_they_were() {
     assert_eq!((ahead.bytes, ahead.holes), (bytes, 0), "{ahead:?}");
     target.is_intact(start, bytes);
     let back = Figures::of(&process).unwrap();
-    // But for what of its own was paged out with it.
+    // Except for its own pages that were paged out with it.
     assert!(back.major_faults <= out.major_faults + bytes / PAGE / 20, "{out:?} {back:?}");
 }
 

@@ -103,7 +103,7 @@ fn every_touched_page_is_found_and_no_other() {
         exactly(&first, || {
             for (from, to) in &parts {
                 target.write(start + from, to - from, 1);
-                // Of a page that was never written, the kernel shows one of zeros that is nobody's.
+                // For a page that was never written, the kernel shows its shared zero page.
                 target.read(start + from, to - from, 0);
             }
             let (young, present) = read(&mut bits);

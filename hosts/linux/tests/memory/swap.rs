@@ -213,7 +213,7 @@ fn own_swap_is_removed_when_its_owner_is_killed() {
     assert!(is_swap(&path));
     child.kill().unwrap();
     child.wait().unwrap();
-    // Others may have the same device as soon as the sentinel is done: only who has the lock can tell.
+    // Others may have the same device as soon as the sentinel is done: only the holder of the lock can tell.
     let Some(swap) = own_swap(MIB) else { return };
     let others = swap_state().unwrap().devices;
     let ours = others.iter().filter(|device| device.path == path && path != swap.path());
@@ -237,7 +237,7 @@ fn leftover_swap_is_removed_by_the_next_run() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // Nobody took it down, and whoever has the lock next does.
+    // The owner did not take it down; the next holder of the lock does.
     let Some(swap) = own_swap(2 * MIB) else { return };
     let devices = swap_state().unwrap().devices;
     let left = devices.iter().filter(|device| device.path == path && device.size_bytes > 30 * MIB);

@@ -1,4 +1,4 @@
-//! A process whose memory is looked at: this binary again. It does what it is told line by line, and
+//! A process with managed memory: this binary again. It follows commands line by line, and
 //! answers each line with one.
 
 use std::io::{BufRead, BufReader, Write};

@@ -73,7 +73,7 @@ fn deciding(enclave: &Enclave, agent: Option<Agent>) -> Agent {
     agent
 }
 
-/// Signals the agent, and measures until the host has chosen a thread by itself.
+/// Signals the agent, and measures until the host has chosen a thread without an agent.
 fn lose(enclave: &Enclave, agent: &Agent, signal: i32) -> Duration {
     let began = Instant::now();
     agent.signal(signal);
@@ -101,7 +101,7 @@ fn many_lost_agents_cost_no_thread() {
     let mut agent = None;
     for round in 0..LOST {
         let mut current = deciding(&enclave, agent.take());
-        // One that was stopped goes on when another has its place, and must leave.
+        // An agent that was stopped continues when another has its place, and must leave.
         if let Some(old) = hangs.take() {
             old.signal(libc::SIGCONT);
             old.leaves();

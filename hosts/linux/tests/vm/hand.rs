@@ -1,4 +1,4 @@
-//! An agent by hand: a test sees each message, and makes each decision by itself, right or wrong.
+//! An agent by hand: a test sees each message, and makes each decision, right or wrong.
 
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
@@ -147,7 +147,7 @@ impl Hand {
     }
 }
 
-/// A thread of the enclave that does as it is told: sleeps, or spins.
+/// A thread of the enclave that sleeps or spins, as the test asks.
 pub struct Puppet {
     pub tid: i32,
     wire: Option<Wire<()>>,
@@ -156,7 +156,7 @@ pub struct Puppet {
 }
 
 impl Puppet {
-    /// It sleeps, and no agent has heard of it.
+    /// The thread sleeps, and no agent has heard of it.
     pub fn new() -> Puppet {
         let (wire, told): (Wire<()>, Channel<()>) = channel();
         let (here, joined) = channel();

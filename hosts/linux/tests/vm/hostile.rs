@@ -125,7 +125,7 @@ impl Outsider {
         Outsider { stop, rounds, thread: Some(std::thread::spawn(body)) }
     }
 
-    /// It goes on, and so does the scheduler.
+    /// The agent continues, and so does the scheduler.
     fn is_well(&self) {
         let before = self.rounds.load(Ordering::SeqCst);
         wait_for("a program outside", || self.rounds.load(Ordering::SeqCst) > before + 2);
@@ -149,7 +149,7 @@ fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
     let outsider = Outsider::on(0);
     let enclave = start(|options| options.config.patience = Nanos::from_millis(500));
     let child = work(6, usize::MAX);
-    // Threads that end, so that there are ids of which somebody was told and that are free again.
+    // Threads that end, so that some ids were announced and are free again.
     let storm =
         shell("i=0; while [ $i -lt 100 ]; do /bin/true & wait; i=$((i + 1)); done; echo $i");
     let expected = [
@@ -203,7 +203,7 @@ fn garbage_in_any_word_of_the_window_harms_nobody() {
         assert_eq!(enclave.stats().turned_out, None, "{part}");
     }
     let faults = enclave.stats().faults;
-    assert!(faults > 0, "nobody noticed");
+    assert!(faults > 0, "no fault was counted");
     println!("parts written over: {}; agents turned out for it: {faults}", PARTS.len());
     let _agent = Agent::start(&enclave, "fifo");
     finish(child);

@@ -51,7 +51,7 @@ fn a_process_comes_with_its_children_and_goes_back() {
     assert_eq!(class_of(child), (SCHED_EXT, 5));
     wait_for("decisions", || count(&enclave.stats(), Code::Complete) > 20);
     assert!(enclave.threads().iter().any(|thread| thread.tid == child as i32));
-    // A second time nobody comes: it says that there is nobody, and leaves them where they are.
+    // A second time no thread is found: the call says so, and leaves them where they are.
     assert!(enclave.adopt(&Group::Process(family.id() as i32), &[]).is_err());
     drop(enclave);
     drop(agent);
@@ -88,12 +88,12 @@ fn processes_that_enter_a_cgroup_join_later() {
     drop(enclave);
     assert_eq!(class_of(family.id()), (libc::SCHED_OTHER, 0));
     end(family);
-    // The kernel refuses while the family's child, which nobody here waits for, is still on its way out.
+    // The kernel refuses while the family's child, which is not our child to wait for, is still exiting.
     wait_for("an empty cgroup", || std::fs::remove_dir(folder.join("below")).is_ok());
     std::fs::remove_dir(folder).unwrap();
 }
 
-/// Until nobody is left: one who is of another class would come under the next scheduler.
+/// Waits until no thread is left: one of another class would come under the next scheduler.
 #[test]
 fn threads_left_by_a_command_return_to_their_class() {
     let Some(_alone) = alone() else { return };

@@ -61,7 +61,7 @@ fn every_outcome_is_provoked_told_and_counted() {
     puppet.pin(0);
     hand.hears(Kind::Departed, subject);
     assert_eq!(hand.decide(1, decided), Code::Affinity);
-    // The host lets it run by itself.
+    // The host runs the thread without an agent.
     drop(puppet);
 
     // Left for a core that runs a thread, and goes offline: the kernel takes its threads away first.

@@ -52,7 +52,7 @@ pub fn online(cpu: usize, on: bool) {
     std::fs::write(path, if on { "1" } else { "0" }).unwrap();
 }
 
-/// Keeps this thread, which decides by itself, off the enclave's cores.
+/// Keeps this thread, which schedules itself, off the enclave's cores.
 pub fn agents_cpu() {
     sched::cpus::pin(&[*cpus().last().unwrap()]).unwrap();
 }
@@ -113,7 +113,7 @@ impl Agent {
         unsafe { libc::kill(self.0.id() as i32, signal) };
     }
 
-    /// Waits until it has left by itself.
+    /// Waits until the agent has left on its own.
     pub fn leaves(mut self) {
         wait_for("the agent's end", || self.0.try_wait().unwrap().is_some());
         let status = self.0.wait().unwrap();
@@ -135,7 +135,7 @@ pub fn assignment() -> Option<(PathBuf, String)> {
     Some((PathBuf::from(socket), std::env::var(POLICY).unwrap()))
 }
 
-/// What an agent's process runs; by itself it does nothing.
+/// Run by an agent's process; does nothing in an ordinary test run.
 #[test]
 fn agent_process() {
     let Some((socket, policy)) = assignment() else { return };
@@ -150,7 +150,7 @@ fn agent_process() {
 }
 
 /// What a workload's process runs: threads that take turns by a mutex and a condition, yield, and
-/// sleep, for so many rounds each or until its input ends.
+/// sleep, for the given rounds each or until its input ends.
 #[test]
 fn work_process() {
     let Ok(work) = std::env::var(WORK) else { return };

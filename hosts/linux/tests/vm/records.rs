@@ -10,7 +10,7 @@ use wave_core::replay::{Replay, Tally};
 
 use crate::processes::{Agent, alone, assignment, count, finish, is_well, start, work};
 
-/// What an agent's process runs that records; by itself it does nothing.
+/// Run by the process of an agent that records; does nothing in an ordinary test run.
 #[test]
 fn recording_agent_process() {
     let Some((socket, what)) = assignment() else { return };

@@ -1,4 +1,4 @@
-//! The files that state fitted values: reading and writing single figures, whatever stands around them.
+//! The files that state fitted values: reading and writing single figures without changing the text around them.
 
 use wave_links::costs::Costs;
 

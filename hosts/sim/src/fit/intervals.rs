@@ -28,7 +28,7 @@ const HEAD: &str = "\
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// Id of the row.
+    /// Id of the row, as in `paper.toml`.
     pub id: String,
     /// The least under any of the sets.
     pub low: f64,
@@ -156,7 +156,7 @@ fn curves(model: &Model) -> Vec<Curve> {
     ]
 }
 
-/// The rows that follow from the fit under these values, on so many threads.
+/// The rows that follow from the fit under these values, computed on `threads` threads.
 pub fn predict(model: &Model, threads: usize) -> BTreeMap<String, f64> {
     let curves = curves(model);
     let next = AtomicUsize::new(0);
@@ -165,14 +165,14 @@ pub fn predict(model: &Model, threads: usize) -> BTreeMap<String, f64> {
         let worker = || {
             while let Some(curve) = curves.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let saturation = curve.saturation();
-                found.lock().expect("nobody panics with it").insert(curve.name, saturation);
+                found.lock().expect("no thread panics while holding it").insert(curve.name, saturation);
             }
         };
         for _ in 0..threads.max(1) {
             scope.spawn(worker);
         }
     });
-    let found = found.into_inner().expect("nobody panics with it");
+    let found = found.into_inner().expect("no thread panics while holding it");
     let tail = |of: &str, to: &str| {
         let curve = |name| curves.iter().find(|curve| curve.name == name).expect("such a curve");
         let load = found[to] / 2.0;

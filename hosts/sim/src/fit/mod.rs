@@ -22,7 +22,7 @@ pub use sets::Sets;
 
 const FIT: &str = include_str!("../../data/fit.toml");
 
-/// A value to be fitted.
+/// A value to be fitted, with its range and source.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Value {
@@ -39,7 +39,7 @@ pub struct Value {
     /// It is a count, searched exhaustively.
     #[serde(default)]
     pub whole: bool,
-    /// Why the range is as it is.
+    /// Reason for the range.
     pub range: String,
     /// What determines it: the source that the file states.
     pub source: String,
@@ -71,9 +71,9 @@ impl Value {
 pub struct Rule {
     /// Name of a fitted value.
     pub of: String,
-    /// Factor of the value.
+    /// Factor that multiplies the value.
     pub times: f64,
-    /// Summand.
+    /// Summand, added after the factor.
     pub plus: f64,
 }
 
@@ -87,10 +87,10 @@ pub struct Follower {
     pub key: String,
     /// Name of the fitted value.
     pub of: String,
-    /// Factor of the value.
+    /// Factor that multiplies the value.
     #[serde(default = "one")]
     pub times: f64,
-    /// Summand.
+    /// Summand, added after the factor.
     #[serde(default)]
     pub plus: f64,
     /// The source that the file states, unless it keeps its own.
@@ -155,7 +155,7 @@ impl Row {
 /// The description of the fit.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// The fitted values.
+    /// The fitted values, in the order of the file.
     pub values: Vec<Value>,
     /// Values that follow from them.
     pub follows: Vec<Follower>,
@@ -217,7 +217,7 @@ impl Fit {
         self.values.iter().map(stated).collect()
     }
 
-    /// The model with these values, and what follows from them. Whatever the files state for them is not read.
+    /// The model with these values, and what follows from them. The figures that the files state for them are not read.
     pub fn model(&self, values: &[f64]) -> Model {
         let texts = self.written(values, &|file| file.builtin().to_owned());
         files::parse(&texts)

@@ -60,7 +60,7 @@ struct Stated {
 /// The description of the fit.
 #[derive(Clone, Debug)]
 pub struct Offload {
-    /// The fitted value.
+    /// The value that is fitted.
     pub value: Value,
     /// Values that follow from it.
     pub follows: Vec<Follower>,
@@ -68,7 +68,7 @@ pub struct Offload {
     pub row: Row,
 }
 
-/// Result of the fit.
+/// Result of the fit of this one value.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The value, as the file states it.
@@ -93,7 +93,7 @@ impl Offload {
         Model { offload, ..Model::builtin() }
     }
 
-    /// Searches for the value, on so many threads.
+    /// Searches for the value, on `threads` threads.
     pub fn search(&self, threads: usize) -> Found {
         let Value { low, high, step, .. } = self.value;
         let last = ((high - low) / step).round() as u64;
@@ -146,14 +146,14 @@ impl Offload {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(value) = values.get(at) else { return };
                     let row = mind_the_gap::gain_of_five(&self.model(*value));
-                    rows.lock().expect("nobody panics with it")[at] = row;
+                    rows.lock().expect("no thread panics while holding it")[at] = row;
                 }
             };
             for _ in 0..threads.max(1) {
                 scope.spawn(worker);
             }
         });
-        rows.into_inner().expect("nobody panics with it")
+        rows.into_inner().expect("no thread panics while holding it")
     }
 
     /// Each figure that the fit gives: its key, value and source.

@@ -76,7 +76,7 @@ impl Tables {
 
 fn benchmark(setup: &Setup) -> [f64; 2] {
     let Switches { switch_ns, open_ns } = paper::context_switch(setup);
-    // Where everything was prestaged, nobody was kicked.
+    // With everything prestaged, no core was kicked.
     [switch_ns, open_ns].map(|times| Switches::median(&times).map_or(0.0, f64::from))
 }
 

@@ -24,7 +24,7 @@ const REACH: f64 = 0.1;
 /// The search ends where values may move by less than this share of their ranges.
 const REACH_MIN: f64 = 0.01;
 
-/// Result of a search.
+/// Result of a search over the values' ranges.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The values, in the order of [`Fit::values`], as files state them.
@@ -38,9 +38,9 @@ pub struct Found {
 /// A piece of the search, to show progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A round begins.
+    /// A round of this number begins.
     Round(usize),
-    /// A round has ended.
+    /// The round has ended.
     Ended,
 }
 

@@ -37,21 +37,21 @@ pub const RULES: [(&str, &str); 19] = [
     ("idle", "no core is idle while a thread waits, beyond a bound"),
     (
         "recovery",
-        "whatever is wrong, a thread that waits beside an idle core is served within a bound",
+        "under any fault, a thread that waits beside an idle core is served within a bound",
     ),
     ("calm", "without a fault that excuses it, no agent is turned out, and none asks for a resync"),
-    ("apart", "an enclave's history is the same whatever goes wrong in another"),
+    ("apart", "an enclave's history is independent of faults in another"),
     ("panic", "neither Wave nor the policy panics"),
     ("agent", "an honest agent never finds the host's window wrong"),
     ("end", "when the faults are over, every thread ends within a bound"),
 ];
 
-/// A broken rule.
+/// A rule that a history broke, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// Its name, one of [`RULES`].
     pub rule: &'static str,
-    /// What the checker saw.
+    /// The checker's observation, in words.
     pub what: String,
 }
 

@@ -25,7 +25,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Of an enclave with this setup, whose link may stall for `stall`, and in which a run takes up to `run_max`.
+    /// Bounds of an enclave with this setup, whose link may stall for `stall`, and in which a run takes up to `run_max`.
     pub fn of(setup: &Setup, stall: Nanos, run_max: Nanos) -> Bounds {
         let (config, costs, machine) = (&setup.config, &setup.costs, &setup.machine);
         let round_trip =
@@ -83,7 +83,7 @@ impl Bounds {
             Fault::LostKick | Fault::AgentStop | Fault::Hostile => {
                 Excuses { slow: found, loss: found, resync: found }
             }
-            // Nobody waits as long for a kick, or for the agent, that the watchdog would bark.
+            // No wait for a kick, or for the agent, is long enough for the watchdog to bark.
             Fault::LateKick => Excuses { slow: end + self.patience, loss: none, resync: none },
             Fault::AgentContinue | Fault::LinkStall => {
                 Excuses { slow: settled, loss: none, resync: settled }

@@ -18,7 +18,7 @@ use crate::enclave::Enclave;
 use crate::random::{self, Stream};
 use crate::world::Delivery;
 
-/// A kind of fault.
+/// A kind of fault that the fuzzer injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
     /// Interrupts of cores get lost for a while.
@@ -31,7 +31,7 @@ pub enum Fault {
     AgentRestart,
     /// The agent stops where it stands, is turned out and replaced, and then goes on.
     AgentStop,
-    /// The agent stops where it stands, and goes on before anybody has lost patience.
+    /// The agent stops where it stands, and goes on before any patience runs out.
     AgentContinue,
     /// Another agent takes over from one that lives.
     Replacement,
@@ -49,7 +49,7 @@ pub enum Fault {
     CoreOffline,
 }
 
-/// All kinds of faults.
+/// All kinds of faults, each of them once.
 pub const FAULTS: [Fault; 13] = [
     Fault::LostKick,
     Fault::LateKick,
@@ -67,7 +67,7 @@ pub const FAULTS: [Fault; 13] = [
 ];
 
 impl Fault {
-    /// Name in results.
+    /// Name of the fault in results.
     pub fn name(self) -> &'static str {
         match self {
             Fault::LostKick => "lost-kick",
@@ -98,7 +98,7 @@ impl Fault {
     }
 }
 
-/// What becomes of kicks, as the history goes on.
+/// Fate of kicks as the history goes on.
 #[derive(Debug)]
 pub(super) struct Kicks {
     fate: Cell<(u64, Delivery)>,

@@ -1,4 +1,4 @@
-//! What agents hear, and what their policies are told of it.
+//! Messages that agents receive, and the inputs of their policies.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

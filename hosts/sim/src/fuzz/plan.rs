@@ -21,12 +21,12 @@ pub const MESSAGES_MIN: u64 = 10_000;
 /// The longest run of a thread.
 pub const RUN_MAX: Nanos = Nanos::from_micros(20);
 
-/// A fault and its time.
+/// A fault and the time of its injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injection {
     /// Virtual time of the fault.
     pub at: Nanos,
-    /// Kind of the fault.
+    /// Kind of the injected fault.
     pub fault: Fault,
     /// For how long, where it lasts.
     pub lasts: Nanos,
@@ -37,7 +37,7 @@ pub struct Injection {
 /// One enclave of a history.
 #[derive(Clone, Debug)]
 pub struct EnclavePlan {
-    /// Setup of the enclave.
+    /// Setup of the enclave, without faults.
     pub setup: Setup,
     /// The first agent's clock.
     pub skew: Skew,
@@ -49,14 +49,14 @@ pub struct EnclavePlan {
     pub injections: Vec<Injection>,
 }
 
-/// A history to be run.
+/// A history to be run: enclaves, faults and a length.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Seed from which the plan is drawn.
     pub seed: u64,
     /// Enclaves that share nothing but the world.
     pub enclaves: Vec<EnclavePlan>,
-    /// The workload goes on until so many messages were sent.
+    /// Length of the workload: the number of messages after which it stops.
     pub messages: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Overrides {
     pub faults: Option<Vec<usize>>,
     /// Least number of messages, instead of the usual one.
     pub messages: Option<u64>,
-    /// So many threads at once.
+    /// Number of threads at once.
     pub threads: Option<u32>,
     /// Keep only the first enclave.
     pub alone: bool,
@@ -259,7 +259,7 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
     config.prestage = random.random_range(0..=4).min((config.decisions.entries / 2) as u16);
     let policy = *policies::NAMES.choose(random).expect("not empty");
     let mut machine = Machine::builtin("user").expect("built in");
-    // Streams of their own, so that whoever draws nothing from them stays as he was.
+    // Streams of their own, so that seeds that draw nothing from them keep their history.
     let policy = with_slices(&mut random::stream(seed, "slices", 0), policy);
     if random::stream(seed, "interrupts", 0).random_bool(0.5) {
         machine.safe_points = None;

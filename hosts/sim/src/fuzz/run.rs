@@ -1,4 +1,4 @@
-//! Runs a plan: the world, its enclaves, their faults, and those who watch.
+//! Runs a plan: the world, its enclaves, their faults, and their observers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -39,11 +39,11 @@ const CALM_MAX: Nanos = Nanos::from_millis(30);
 pub struct Violation {
     /// Virtual time of the failure.
     pub at: Nanos,
-    /// Index of the enclave.
+    /// Index of the enclave that broke the rule.
     pub enclave: usize,
     /// Which rule, by its name in [`super::books::RULES`].
     pub rule: &'static str,
-    /// What the checker saw.
+    /// The checker's observation, in words.
     pub what: String,
 }
 
@@ -65,7 +65,7 @@ pub struct Report {
     pub idle_share: f64,
 }
 
-/// What all who watch share.
+/// State that all observers of an enclave share.
 struct Watch {
     books: RefCell<Books>,
     broken: RefCell<Option<(Nanos, Broken)>>,
@@ -100,7 +100,7 @@ struct Running {
     plan: EnclavePlan,
     hearing: Rc<RefCell<BTreeMap<u64, Hearing>>>,
     agents: Agents,
-    /// Who watches any enclave: a link that stalls does so for all.
+    /// Observers of every enclave: a link that stalls does so for all.
     everyone: Rc<RefCell<Vec<Rc<Watch>>>>,
     /// Faults that are still to come or to end.
     open: Cell<usize>,
@@ -110,7 +110,7 @@ struct Running {
     errors: Cell<usize>,
     losses: Cell<u64>,
     keeper: Cell<Option<TaskId>>,
-    /// Until when nobody replaces an agent that died.
+    /// Time before which an agent that died is not replaced.
     absent_until: Cell<Nanos>,
 }
 
@@ -275,7 +275,7 @@ impl Running {
                 self.start_agent(Skew::default(), None);
             }
             Fault::AgentStop | Fault::AgentContinue => {
-                // Whoever watches replaces one that is turned out.
+                // The observer replaces an agent that is turned out.
                 if let Some(agent) = enclave.agent_task() {
                     self.watch.count(fault, 1);
                     world.stop(agent, until);
@@ -305,7 +305,7 @@ impl Running {
                     }
                 }
                 pause(until);
-                // Whatever is left of it, its successor must find the host as it should be.
+                // In any state of the agent, its successor must find the host in order.
                 self.start_agent(Skew::default(), None);
             }
             Fault::CoreOffline => {
@@ -335,7 +335,7 @@ impl Running {
     fn look(&self, now: Nanos) {
         let counters = self.enclave.counters();
         if counters.overflows > self.overflows.replace(counters.overflows) {
-            // Queues hold more than all threads have to say, unless nobody reads: what excuses that
+            // Queues hold more than all threads have to say, unless no agent reads: what excuses that
             // excuses this, and nothing more.
             if self.plan.injections.iter().any(|each| each.fault == Fault::FullQueue) {
                 self.excuse(self.bounds.overflow(now));

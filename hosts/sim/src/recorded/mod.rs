@@ -35,7 +35,7 @@ const CORES_PER_WAKER: u16 = 8;
 /// How far the world goes between two looks whether all is done. Tests look everywhere.
 const LOOK: Nanos = if cfg!(test) { Nanos(499) } else { Nanos::from_millis(10) };
 
-/// Result of a replay.
+/// Result of a replay under one policy.
 #[derive(Clone, Debug)]
 pub struct Replayed {
     /// Times at which threads ran.

@@ -9,7 +9,7 @@ use crate::enclave::Counters;
 /// Scheduling latencies, each from when a thread was woken until it ran, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Number of times.
+    /// Number of times measured.
     pub count: u64,
     /// Median, in nanoseconds.
     pub p50_ns: u64,
@@ -55,7 +55,7 @@ pub struct Schedule {
     pub makespan_ns: u64,
     /// CPU time that was used.
     pub cpu_ns: u64,
-    /// Number of cores.
+    /// Number of cores replayed on.
     pub cores: u32,
     /// Times that a thread got a core.
     pub switches: u64,

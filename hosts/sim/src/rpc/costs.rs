@@ -45,7 +45,7 @@ pub struct AcrossCosts {
     pub slo_words: Figure,
 }
 
-/// Costs of RPC stacks.
+/// Costs of RPC stacks, by the place where they run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RpcCosts {

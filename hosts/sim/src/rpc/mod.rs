@@ -54,7 +54,7 @@ pub struct RpcSetup {
     pub scheduler: Setup,
     /// What lies between the stack and the host's cores.
     pub link: Costs,
-    /// Costs of the stack.
+    /// Costs of the RPC stack.
     pub stack: StackCosts,
     /// What a note costs the scheduler: reading it and what its policy does with it, and each look whether there is one.
     pub note: (Nanos, Nanos),
@@ -71,7 +71,7 @@ pub struct RpcSetup {
     pub slo: Vec<Nanos>,
 }
 
-/// Result of a run.
+/// Result of a run at one load.
 #[derive(Clone, Debug)]
 pub struct RpcOutcome {
     /// Measures, as of other requests.

@@ -93,7 +93,7 @@ impl Stack {
         let (nic, host) = (window.layout.nic_lines, window.layout.host_lines);
         let layout = read_header(port.window(Home::Nic), nic, host).expect("it was just written");
         let bell = || SimBell::new(world, Cause::KICK, Nanos(0), Nanos(0));
-        // Nobody sleeps: workers are threads, which their scheduler wakes.
+        // Workers do not sleep here: they are threads, which their scheduler wakes.
         let bells = (0..layout.doorbells()).map(|_| bell()).collect();
         let steering = steer::by_name(&setup.steering, &layout.config);
         let steering = steering.unwrap_or_else(|error| panic!("the setup's steering: {error}"));
@@ -234,12 +234,12 @@ impl Running {
         self.events = events;
     }
 
-    /// Tells the scheduler whose threads have requests now.
+    /// Notifies the scheduler of threads that have requests now.
     fn tell(&mut self) {
         let now = self.world.now();
         let mut any = false;
         {
-            let mut notes = self.notes.lock().expect("nobody panics while holding it");
+            let mut notes = self.notes.lock().expect("no task panics while holding it");
             for request in self.dispatch.take_notes() {
                 notes.push_back((now, request.to_note()));
                 any = true;

@@ -17,7 +17,7 @@ use crate::enclave::{Enclave, SimPort};
 const REPLY: [u8; 24] = [0; 24];
 
 struct Worker {
-    /// Nobody else has it while a core uses it, which takes time.
+    /// A core uses it exclusively, which takes time.
     stub: Option<Stub>,
     serves: Option<Subject>,
     core: u16,

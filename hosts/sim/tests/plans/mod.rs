@@ -68,7 +68,7 @@ pub fn messages_in_host_memory() -> Plan {
     plan
 }
 
-/// Agents of which some give every core something to refuse, and nothing to do.
+/// Agents some of which give every core a decision to refuse, and no valid one.
 pub fn agents_that_decide_what_cannot_be() -> Vec<Plan> {
     let hostile = |seed| {
         let mut plan = plan("coherent", 4, 12, |config| config.prestage = 1);

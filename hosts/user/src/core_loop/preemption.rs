@@ -36,7 +36,7 @@ impl Core {
 
     #[cold]
     fn acknowledge(&self) -> bool {
-        // Who unwinds must do so on one pthread, which counts its panics.
+        // A thread that unwinds must stay on one pthread, which counts its panics.
         if std::thread::panicking() {
             bump(&self.mine().counters.refused_unwinding, 1);
             return false;
@@ -54,7 +54,7 @@ impl Core {
         }
     }
 
-    /// What is not worth a look at each safe point. A thread also leaves a core that is to stop, or to
+    /// Checks that are too dear for each safe point. A thread also leaves a core that is to stop, or to
     /// adopt another window: the agent there cannot reach it before.
     #[cold]
     fn look_closer(&self) -> bool {
@@ -108,7 +108,7 @@ impl Core {
         }
         let now = MonotonicClock.now();
         if run.slice != Nanos(0) {
-            // From here on: what its wake-up took is none of the thread's.
+            // The slice begins here: the time of the wake-up does not count against the thread.
             self.slice_end.set(Run { slice: run.slice.max(KLT_SLICE_MIN), ..run }.end(now));
         }
         self.set_alarm(now)
@@ -138,7 +138,7 @@ impl Core {
         self.set_alarm(now)
     }
 
-    /// From now on kicks interrupt this thread, or nobody.
+    /// From now on kicks interrupt this thread, or no thread if `None`.
     #[inline]
     pub(super) fn interrupt(&self, thread: Option<libc::pid_t>) {
         if self.interrupts.get() != thread

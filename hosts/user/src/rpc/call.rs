@@ -25,7 +25,7 @@ impl From<EndedError> for Status {
     }
 }
 
-/// After every so many messages a streaming handler lets other handlers of its worker run.
+/// Messages after which a streaming handler lets other handlers of its worker run.
 const MESSAGES_PER_TURN: u32 = 16;
 
 /// A call that is being served. A handler that waits in it, for a message or for the client to read, lets its worker serve others
@@ -109,7 +109,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// After a reply: yields if it found no room, as the replies of other calls would queue behind what the handler goes on to send.
+    /// After a reply: yields if the reply found no room, as other calls' replies would queue behind this handler's next ones.
     fn leave_room(&mut self) {
         if self.worker.borrow().is_stuck() {
             self.yield_to_others();
@@ -148,15 +148,15 @@ impl<'a> Call<'a> {
         Some(Duration::from_nanos(left.since(passed).0))
     }
 
-    /// Whether nobody waits for it any more. Cheap enough for every few microseconds of a long handler.
+    /// Whether the call was cancelled or its agent is gone. Cheap enough for every few microseconds of a long handler.
     pub fn is_cancelled(&mut self) -> bool {
         self.check_cancelled().is_err()
     }
 
-    /// The status with which a handler should return because nobody waits for the call any more.
+    /// Checks for cancellation. A handler should return the status it gets.
     ///
     /// # Errors
-    /// Nobody does.
+    /// The call was cancelled, its deadline has passed, or its agent is gone.
     pub fn check_cancelled(&mut self) -> Result<(), Status> {
         if self.cancelled.is_none() {
             let call = self.call;
@@ -174,7 +174,7 @@ impl<'a> Call<'a> {
     /// The next message of the client, as soon as it has come; `None` after the last.
     ///
     /// # Errors
-    /// Nobody waits for the call any more.
+    /// The call was cancelled, its deadline has passed, or its agent is gone.
     pub fn receive(&mut self) -> Result<Option<Vec<u8>>, Status> {
         loop {
             if let Some(message) = self.next.take() {
@@ -241,7 +241,7 @@ impl<'a> Call<'a> {
         Ok(message)
     }
 
-    /// A buffer for a reply.
+    /// A buffer for a reply, reused where the worker has one.
     pub(super) fn memory(&mut self) -> Vec<u8> {
         self.worker.borrow_mut().memory()
     }
@@ -277,7 +277,7 @@ impl<'a> Call<'a> {
     /// Sends a reply, as soon as the client has read enough of the earlier ones.
     ///
     /// # Errors
-    /// Nobody waits for the call any more.
+    /// The call was cancelled, its deadline has passed, or its agent is gone.
     pub fn send(&mut self, reply: &[u8]) -> Result<(), Status> {
         self.send_as(reply, false)
     }
@@ -285,7 +285,7 @@ impl<'a> Call<'a> {
     /// Sends the last reply: the call ends with OK. With trailers, or after this, the status is what the handler returns.
     ///
     /// # Errors
-    /// Nobody waits for the call any more.
+    /// The call was cancelled, its deadline has passed, or its agent is gone.
     pub fn reply(&mut self, reply: &[u8]) -> Result<(), Status> {
         let is_last = self.trailers.is_empty();
         self.send_as(reply, is_last)?;
@@ -328,7 +328,7 @@ impl<'a> Call<'a> {
         if !self.ended {
             let status = result.err().unwrap_or_default();
             let trailers = std::mem::take(&mut self.trailers);
-            // Of a call whose agent is gone nobody wants to hear.
+            // If the agent is gone, the status has no receiver.
             let _ = self.with(|worker| {
                 let sent = worker.finish(self.call, &status, &trailers);
                 if let Err(SendError::TooLong(_)) = sent {

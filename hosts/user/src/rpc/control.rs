@@ -53,7 +53,7 @@ impl Control {
         Control { shared, door, attached: None }
     }
 
-    /// Until the server stops.
+    /// Runs the control loop until the server stops.
     pub(super) fn run(mut self) {
         while !self.shared.stop.load(Ordering::SeqCst) {
             self.wait();
@@ -83,7 +83,7 @@ impl Control {
         }
     }
 
-    /// A new incarnation begins. Calls of the one before are gone: whoever waited for them waited there.
+    /// A new incarnation begins. Calls of the one before are gone with the agent that held them.
     fn attach(&mut self, guest: Guest) {
         if let Some(old) = self.attached.take() {
             old.guest.control.revoke(&old.guest.port, Revoked::Replaced);
@@ -95,7 +95,7 @@ impl Control {
         let service = self.shared.methods.service().encode();
         let head =
             Head { lengths: [service.len() as u32, 0], ..Head::new(SERVICE, Subject::default()) };
-        // A window that nobody has written to has room, or waits for it.
+        // A fresh window has room, or its workers wait for room.
         let sent = outbox.send(&guest.port, &head, &service, &[]);
         if let Err(error) = sent {
             guest.incarnation.fault.note(error);

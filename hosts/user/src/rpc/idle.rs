@@ -11,10 +11,10 @@ use wave_core::clock::Nanos;
 const ALL: u32 = 1 << 16;
 /// The newest period's weight in the average is one over this.
 const PARTS: u32 = 8;
-/// It looks in one of so many periods, whatever the share.
+/// One in this many idle periods is measured, for any share.
 const PROBE: u32 = 16;
 
-/// A worker's idle periods.
+/// Idle periods of one worker, of which a sample is measured.
 #[derive(Debug)]
 pub(super) struct Idle {
     /// Longest time to look for work before sleeping.

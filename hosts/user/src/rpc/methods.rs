@@ -22,7 +22,7 @@ impl std::fmt::Debug for Methods {
 }
 
 impl Methods {
-    /// No methods.
+    /// Creates a table without methods.
     pub fn new() -> Methods {
         Methods::default()
     }

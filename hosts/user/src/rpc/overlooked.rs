@@ -1,7 +1,7 @@
-//! Requests that lie before a thread which awaits them, and that no scheduler gives a core for.
+//! Requests for a thread that awaits them, but that no scheduler gives a core.
 //!
-//! Who awaits a note waits for no decision, so the enclave's watchdog says nothing of a scheduler that hangs meanwhile, or to which
-//! no front speaks. The server's control thread looks now and then whether such a thread has a request before it, as its front
+//! A thread that awaits a note waits for no decision, so the enclave's watchdog misses a scheduler that hangs meanwhile, or
+//! that gets no notes. The server's control thread looks now and then whether such a thread has a request before it, as its front
 //! left it there. If it has at two looks, the thread is unparked: it then waits for a decision as any other, its scheduler hears of
 //! it without a note, and the watchdog sees whether it gets a core.
 
@@ -20,7 +20,7 @@ pub(super) const LOOK_EVERY: Nanos = Nanos::from_millis(25);
 pub(super) struct Awaits(AtomicU64);
 
 impl Awaits {
-    /// The worker has taken so many entries, and awaits the next.
+    /// The worker has taken `taken` entries, and awaits the next.
     pub(super) fn begin(&self, taken: u64) {
         self.0.store(taken + 1, Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl Awaits {
     }
 }
 
-/// The looks at one window.
+/// What the control thread saw in the request queues of one window.
 #[derive(Debug)]
 pub(super) struct Overlooked {
     /// Of each worker its request queue, from which nothing is taken here, and the entry that was there at the look before.
@@ -50,7 +50,7 @@ impl Overlooked {
         Overlooked { workers: layout.decisions.iter().map(receiver).collect(), looked: Nanos(0) }
     }
 
-    /// Looks, if it is time to. The workers whose request lay there at the look before as well.
+    /// Checks the queues, if it is time to. Returns workers whose request was already there at the previous check.
     pub(super) fn look<'a>(
         &mut self,
         now: Nanos,

@@ -36,7 +36,7 @@ pub struct Options {
     /// What host and agent agree on. Its cores are workers, its subjects calls; its messages are replies and its decisions
     /// requests, of as many entries of 56 bytes each.
     pub config: Config,
-    /// What lies between them.
+    /// The link between host and agent.
     pub link: LinkSpec,
     /// The CPU of each worker; an empty list pins none.
     pub cpus: Vec<usize>,
@@ -51,7 +51,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The extents of each worker, each way, that suit a link: room for two messages of 64 KiB, and for what is longer than where
+    /// The extents of each worker, each way, for a link: room for two messages of 64 KiB, and used for messages longer than where
     /// `wave bench payload` finds them cheaper for host and agent.
     pub const fn payloads(link: &LinkSpec) -> PayloadConfig {
         let inline_max = if link.is_coherent() { 512 } else { 256 };
@@ -143,7 +143,7 @@ pub struct Stats {
 pub struct Work {
     /// Calls that it has served.
     pub calls: u64,
-    /// Time that this took, by the clock on the wall: from the look that found a first call until the one that found no other.
+    /// Time spent serving them, in wall-clock time: from the look that found a first call until the one that found no other.
     /// Looks that found nothing do not count.
     pub busy: Nanos,
 }

@@ -79,12 +79,12 @@ impl Streams {
         self.run(call, Coroutine::with_stack(stack, body));
     }
 
-    /// Something came for a call whose handler may wait for that.
+    /// Resumes the handler of a call for which an event came, if it waits.
     pub(super) fn wake(&mut self, call: Subject) {
         self.ready.extend(self.waiting.remove(&call).map(|routine| (call, routine)));
     }
 
-    /// The worker has turned to another window: each finds out by itself.
+    /// Resumes every waiting handler after the worker changed its window; each then finds its call gone.
     pub(super) fn wake_all(&mut self) {
         self.ready.extend(self.waiting.drain());
     }

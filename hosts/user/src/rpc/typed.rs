@@ -24,7 +24,7 @@ impl<'c, 'w, In: Message + Default, Out: Message> Stream<'c, 'w, In, Out> {
     /// The next message, as soon as it has come; `None` after the last.
     ///
     /// # Errors
-    /// Nobody waits for the call any more, or it is no such message.
+    /// The call is cancelled, or the message cannot be decoded.
     pub fn receive(&mut self) -> Result<Option<In>, Status> {
         let Some(message) = self.call.receive()? else { return Ok(None) };
         let decoded = decode(&message);
@@ -35,7 +35,7 @@ impl<'c, 'w, In: Message + Default, Out: Message> Stream<'c, 'w, In, Out> {
     /// Sends a message, as soon as the client has read enough of the earlier ones.
     ///
     /// # Errors
-    /// Nobody waits for the call any more.
+    /// The call is cancelled.
     pub fn send(&mut self, message: &Out) -> Result<(), Status> {
         let mut bytes = self.call.memory();
         encode(message, &mut bytes)?;
@@ -50,7 +50,7 @@ impl<'c, 'w, In: Message + Default, Out: Message> Stream<'c, 'w, In, Out> {
     }
 }
 
-/// The status of a method that nobody has written.
+/// The status of a method without a handler.
 pub fn unimplemented(path: &str) -> Status {
     Status::new(Code::Unimplemented, format!("{path} is not implemented"))
 }

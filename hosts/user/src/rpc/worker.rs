@@ -21,7 +21,7 @@ use crate::shared::lock;
 
 /// The longest sleep of a worker: after it, it looks whether another agent has come.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Memory of messages that a worker keeps for the next ones: so many pieces, and so large.
+/// Message buffers that a worker keeps for reuse: their number, and the size of the largest.
 const KEPT: usize = 4;
 const KEPT_BYTES_MAX: usize = 256 * 1024;
 
@@ -170,7 +170,7 @@ impl Worker {
     /// Ends a call.
     ///
     /// # Errors
-    /// It is not open: its agent is gone. Or status and trailers are too long, and it goes on.
+    /// The call is not open: its agent is gone. Or status and trailers are too long, and the call stays open.
     pub fn finish(
         &mut self,
         call: Subject,
@@ -207,10 +207,10 @@ impl Worker {
                         crate::await_note();
                         awaits.end();
                     }
-                    // Nobody wakes it for what its own replies wait for.
+                    // Nothing wakes the worker when its own replies find room.
                     false => crate::yield_now(),
                 },
-                // Whoever attaches an agent ends this.
+                // Attaching an agent unparks the worker.
                 None => crate::park(),
             };
         }
@@ -230,7 +230,7 @@ impl Worker {
         }
     }
 
-    /// Lets others of the CPU run, as the agent may need it to make room for what was sent: nobody rings when there is some.
+    /// Yields the CPU, as the agent may need it to make room for replies: no doorbell rings when there is room.
     pub(super) fn wait_for_room(&mut self) {
         self.publish();
         match self.patience {
@@ -293,7 +293,7 @@ impl Worker {
         &self.shared
     }
 
-    /// Whether nobody waits for a call any more, and why. Without a look across the link: for a call that takes long.
+    /// Whether a call was cancelled, and why. Does not read across the link: for a call that takes long.
     ///
     /// # Errors
     /// Its agent is gone.
@@ -327,7 +327,7 @@ impl Worker {
         Lost
     }
 
-    /// The window of the agent that is attached still, if it is the one that this worker knows.
+    /// The window of the attached agent, if it is the window that this worker uses.
     fn live(&mut self) -> Result<&mut Link, SendError> {
         let is_current = self.epoch == self.shared.epoch.load(Ordering::Acquire);
         self.link.as_mut().filter(|_| is_current).ok_or(SendError::NotOpen)

@@ -4,7 +4,7 @@
 //! **What is looked at** are batches of the slow tier that are touched, as [`Strides`] finds them. A batch that is
 //! scanned every 9.6 s says too late and too roughly when that was. So where one is touched, its strip and the two
 //! beside it in the address space are *watched* for a horizon: those of their batches that are away are
-//! scanned at the shortest period. Reading what is not present costs little, and there is nothing to clear. Only
+//! scanned at the shortest period. Reading absent pages costs little, and there is nothing to clear. Only
 //! what was touched within [`FRESH_PERIODS`] counts. A program that is faster than a strip in a period is not followed.
 //!
 //! A batch is *away* when it was paged out and then read without a page that is present: what comes back page by page
@@ -49,7 +49,7 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// For at most so many strips.
+    /// Creates the policy for at most `strips` strips.
     pub fn new(strips: usize) -> Prefetch {
         Prefetch {
             strides: Strides::new(),

@@ -86,7 +86,7 @@ pub struct Settings {
     pub epoch_horizons: u32,
     /// Cold below this share of pages that are touched in a horizon.
     pub hot_share: f32,
-    /// Method of drawing.
+    /// Method of drawing from beliefs.
     pub sampling: Sampling,
 }
 
@@ -208,7 +208,7 @@ impl Posteriors {
 
 /// On which side of the limit batches are.
 struct Sides {
-    /// Those whose draw is cold.
+    /// Batches whose draw is cold.
     drawn_cold: u64,
     mean_cold: u64,
 }

@@ -46,14 +46,14 @@ struct Trail {
     /// Number of moves by the stride.
     moves: u32,
     tick: u64,
-    /// Strides per tick.
+    /// Strides per tick, as observed.
     speed: f32,
     /// What was said to come next ends before this many strides from the head.
     said: u64,
 }
 
 impl Trail {
-    /// So many strides from where it was last, in this direction.
+    /// The place this many strides from its last one, in this direction.
     fn after(&self, up: bool, strides: u64) -> Option<u64> {
         let distance = strides * self.gap;
         if up { self.high.checked_add(distance) } else { self.low.checked_sub(distance) }
@@ -101,7 +101,7 @@ impl Touched {
     }
 }
 
-/// What was touched in this tick, and what it goes on from.
+/// Batches touched in this tick, and the trails that they continue.
 #[derive(Clone, Debug, Default)]
 pub struct Strides {
     trails: Vec<Trail>,
@@ -163,7 +163,7 @@ impl Strides {
     }
 }
 
-/// Takes from `touched` what goes on from a trail in one direction. Returns whether anything does.
+/// Takes from `touched` the continuation of a trail in one direction. Returns whether there is one.
 fn go_on(trail: &mut Trail, up: bool, tick: u64, touched: &mut Touched) -> bool {
     let Trail { space, low, high, .. } = *trail;
     let (least, most) = (low.saturating_sub(STRIDE_MAX), high.saturating_add(STRIDE_MAX));
@@ -190,7 +190,7 @@ fn go_on(trail: &mut Trail, up: bool, tick: u64, touched: &mut Touched) -> bool 
     let Some(first) = first else { return false };
     let last = head.low;
     (head.low, head.high) = (first.min(last), first.max(last));
-    // Whoever goes through memory does little else there: among many touches some are always in line.
+    // A program that goes through memory touches little else there: among many touches some are always in line.
     let (least, most) = (least.min(head.low), most.max(head.high));
     if 2 * own <= touched.between(space, least, most).len() {
         (head.moves, head.up) = (0, None);

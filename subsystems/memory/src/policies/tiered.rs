@@ -33,7 +33,7 @@ pub const LEVELS_MAX: usize = 6;
 /// When batches are scanned and moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Shortest scan period.
+    /// Shortest scan period of the schedule.
     pub shortest: Nanos,
     /// How many periods there are, each twice the one before.
     pub levels: u32,
@@ -109,7 +109,7 @@ pub struct Verdicts {
 /// What a policy thinks of a batch, as in [`Explanation`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Opinion {
-    /// Warmth of a batch.
+    /// Warmth of the batch, as the classifier estimates it.
     pub warmth: f32,
     /// Warmth below which a batch is cold.
     pub limit: f32,
@@ -122,7 +122,7 @@ pub trait Classifier {
     /// What is kept of a batch.
     type Batch: Copy + Default;
 
-    /// Name of the policy.
+    /// Name of the policy, as users type it.
     fn name(&self) -> &'static str;
 
     /// When to scan and to move.
@@ -239,7 +239,7 @@ pub struct Tiered<C: Classifier> {
 }
 
 impl<C: Classifier> Tiered<C> {
-    /// For at most so many strips. Panics if the classifier's schedule has no level or too many, or an epoch that
+    /// Creates the policy for at most `strips` strips. Panics if the classifier's schedule has no level or too many, or an epoch that
     /// is no power of two.
     pub fn new(classifier: C, strips: u32, seed: u64) -> Tiered<C> {
         let schedule = classifier.schedule();

@@ -16,7 +16,7 @@ use crate::wire::message_flags;
 pub struct Arrival {
     /// Index into the methods of the service.
     pub method: u16,
-    /// Class of the call.
+    /// Class of the call, which steering uses.
     pub class: u8,
     /// The latency that it is to keep, if that is known.
     pub slo: Option<Nanos>,
@@ -26,7 +26,7 @@ pub struct Arrival {
     pub address: u64,
     /// When its client stops waiting, by the agent's clock.
     pub deadline: Option<Nanos>,
-    /// Encoded metadata.
+    /// Metadata in its encoded form.
     pub metadata: Bytes,
     /// The first message, if it is there.
     pub message: Option<Bytes>,
@@ -42,7 +42,7 @@ impl Arrival {
     }
 }
 
-/// Place of a call.
+/// State of a call between its client and its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// With the steering policy.
@@ -66,7 +66,7 @@ pub(super) enum Standing {
 pub(super) struct Slot {
     generation: u32,
     in_use: bool,
-    /// Its front still wants to hear of it.
+    /// Whether the front still wants its events.
     pub(super) front: bool,
     pub(super) place: Place,
     pub(super) method: u16,
@@ -174,7 +174,7 @@ impl Calls {
         self.free.push(id);
     }
 
-    /// A call of which the front may speak: it is open, and not given up.
+    /// A call that the front may name: it is open, and was not cancelled.
     pub(super) fn of_front(&mut self, call: Subject) -> Option<&mut Slot> {
         self.of(call).filter(|slot| slot.front)
     }

@@ -28,7 +28,7 @@ pub enum DispatchError {
     Incarnation(#[from] BadIncarnation),
     #[error("worker {worker}: {error}")]
     Frame {
-        /// Whose queue; the number of workers stands for the control context.
+        /// Index of the worker's queue; the number of workers stands for the control context.
         worker: u16,
         error: BadFrame,
     },
@@ -54,7 +54,7 @@ pub enum DispatchError {
 /// Why a front has lost its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostGone {
-    /// The host ended.
+    /// The host shut down.
     #[error("the host has ended")]
     Ended,
     /// The host turned this agent out.
@@ -69,7 +69,7 @@ pub enum HostGone {
     /// Coming back would only turn the other one out.
     #[error("the host has turned to another agent")]
     Replaced,
-    /// The host hung up.
+    /// The host closed its socket.
     #[error("the host has gone")]
     HungUp,
     /// The host writes nonsense.

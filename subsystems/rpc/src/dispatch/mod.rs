@@ -72,7 +72,7 @@ pub struct Counts {
     pub wound_up: u64,
 }
 
-/// What the agent knows of a worker.
+/// The agent's record of a worker.
 #[derive(Debug)]
 struct Worker {
     outbox: Outbox,
@@ -84,7 +84,7 @@ struct Worker {
     noted: Option<note::Request>,
     /// CANCEL frames so far, which its cancel word tells.
     cancels: u64,
-    /// There is something in its queue of which no note told its thread, or a call that will be.
+    /// Its queue has an entry of which no note has told its thread, or a call is about to.
     unheard: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct Dispatch<L: Port, B: Doorbell> {
     /// When calls end by themselves.
     deadlines: Heap,
     notes: Vec<note::Request>,
-    /// Calls of threads whose frames still wait, by worker: a thread that looked now would find nothing whole.
+    /// Calls of threads whose frames still wait, by worker: a thread that looked now would find no complete frame.
     unsent: Vec<(u16, note::Request)>,
     counts: Counts,
     /// What the host did wrong, be it found while a front spoke.
@@ -239,7 +239,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// A reply of so many bytes found its way to the client. Once for each that was not the last.
+    /// Returns the room of a reply of `bytes` bytes that reached the client. Call it once for each reply but the last.
     pub fn grant(&mut self, call: Subject, bytes: u32) {
         let Some(slot) = self.calls.of_front(call) else { return };
         slot.to_grant = slot.to_grant.plus(Load::of(bytes));
@@ -252,10 +252,10 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// One round: what the workers answered, whose time is up, and calls handed over.
+    /// One round: replies of the workers, expired calls, and calls handed over.
     ///
     /// # Errors
-    /// The host is none of ours, and stays so: drop this, and tell every client that the host is gone.
+    /// The host is at fault, and stays so: drop this, and tell every client that the host is gone.
     pub fn step(&mut self, now: Nanos, events: &mut Vec<Event>) -> Result<Step, DispatchError> {
         if self.fault.is_none() {
             match self.round(now, events) {
@@ -434,7 +434,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         Ok(self.workers[usize::from(worker)].inbox.took())
     }
 
-    /// Ends calls whose time is up.
+    /// Ends calls whose deadlines have passed.
     fn expire(&mut self, now: Nanos, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         for _ in 0..CALLS_PER_STEP {
@@ -568,7 +568,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         Ok(())
     }
 
-    /// Lets copies progress. Returns whether some are under way, or frames wait for room: nobody rings when these are done.
+    /// Lets copies progress. Returns whether some are under way, or frames wait for room: no doorbell rings when these are done.
     fn is_moving(&mut self) -> bool {
         let mut moving = !self.serves && !self.control.poll(&self.port);
         for Worker { inbox, outbox, .. } in &mut self.workers {

@@ -2,7 +2,7 @@
 //!
 //! A worker tells of a call that can do nothing before its client reads replies or sends a message ([`WAITS`]), and of one that has
 //! sent or received many messages, between which the worker runs other calls from then on ([`YIELDS`]). Steering counts neither, so
-//! clients who leave streams unread or open, or read long ones, take no worker's place from others. At most half of all calls may
+//! clients that leave streams unread or open, or read long ones, take no worker's place from others. At most half of all calls may
 //! wait. Beyond that the calls that have waited longest are stopped, of the connection and the address with most of them.
 
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::status::{Code, Status};
 use crate::steer::Workers;
 use crate::wire::{Head, WAITS, YIELDS};
 
-/// Calls that are stopped at once: of those that may wait, one in so many.
+/// Most calls that are stopped at once: one in this many of those that may wait.
 const STOPPED_SHARE: u32 = 16;
 
 /// How many calls of workers have which standing.

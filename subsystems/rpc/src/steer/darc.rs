@@ -1,5 +1,5 @@
 //! DARC: some workers are kept for short calls, as many as these need; a short call may also go to a worker of the longer ones, never
-//! the reverse. Nobody is preempted. Source: Persephone (SOSP 2021), without its grouping of classes that take about as long.
+//! the reverse. No call is preempted. Source: Persephone (SOSP 2021), without its grouping of classes that take about as long.
 //!
 //! What a class takes and how often it comes is measured: both are averages that forget. Until a class has been seen it may go
 //! anywhere.
@@ -16,7 +16,7 @@ pub static SETTINGS: [Setting; 1] = [Setting::number(
     "reserve",
     "1",
     0..=240,
-    "workers that are kept for each class but the one that takes longest, at least",
+    "least number of workers reserved for each class but the one with the longest calls",
 )];
 
 /// What an average keeps of what it was, at each new value.
@@ -29,7 +29,7 @@ const SHARE_EVERY: u32 = 64;
 struct Profile {
     /// How long a call takes, in nanoseconds; 0 where none has ended.
     took: f64,
-    /// Share of the calls.
+    /// Share of the calls that are of this class.
     share: f64,
 }
 
@@ -50,7 +50,7 @@ impl Darc {
     /// With settings of [`SETTINGS`].
     ///
     /// # Errors
-    /// There are not so many workers as each class is to have.
+    /// There are fewer workers than the classes reserve.
     pub fn new(config: &Config, settings: &Settings<'_>) -> Result<Darc, SettingError> {
         let (key, most) = (SETTINGS[0].key, config.cores.into());
         let number = settings.number(key);

@@ -1,7 +1,7 @@
 //! Steering: which worker gets which call, and when. Each policy is pure: arrivals, ends and time in, (call, worker) out.
 //!
 //! ```text
-//! rss:ahead=4                      a connection's calls to one worker, whatever it has to do (the baseline)
+//! rss:ahead=4                      a connection's calls to one worker, for any load (the baseline)
 //! round-robin:ahead=4              each call to the next worker
 //! jbsq:k=4                         one line; the worker with the fewest calls, below k (R2P2; k=1: a single queue)
 //! multi-queue:k=4,slo_us=50/10000  a line per class, the head that waited longest by its objective
@@ -25,7 +25,7 @@ use wave_core::settings::{Known, Policies, PolicyError, Setting, Settings, known
 /// What a policy may know of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Class of the call.
+    /// Class of the call, from 0.
     pub class: u8,
     /// The latency that it is to keep.
     pub slo: Option<Nanos>,
@@ -141,7 +141,7 @@ pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Steering>, PolicyE
     SHIPPED.make(text, config)
 }
 
-/// [`K`] where nobody says, for workers that are CPUs. One of them in a closed loop of 64 calls, on a machine with two:
+/// The default of [`K`], for workers that are CPUs. One of them in a closed loop of 64 calls, on a machine with two:
 /// k=1 16,000/s, 4 33,000/s, 16 54,000/s, no limit 62,000/s. Below, each call has a wake-up and a write of its own.
 const K_OF_CPUS: u16 = 16;
 

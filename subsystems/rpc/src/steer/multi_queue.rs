@@ -44,7 +44,7 @@ impl MultiQueue {
         }
     }
 
-    /// The class whose head comes next; of equal ones the lower.
+    /// The class whose head comes next; the lower one of two equal.
     fn first(&self, now: Nanos) -> Option<usize> {
         let mut first: Option<(usize, u128, u128)> = None;
         for class in 0..CLASSES_MAX {

@@ -21,7 +21,7 @@ pub static SETTINGS: [Setting; 1] = [Setting::number(
 pub enum By {
     /// By the hash of the connection.
     Hash,
-    /// In turns.
+    /// Each worker in turn.
     Turn,
 }
 

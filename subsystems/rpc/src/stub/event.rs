@@ -15,11 +15,11 @@ use crate::wire::{BEGIN, Begin, CANCEL, COMPRESSED, END, HALF_CLOSE, HAS_MESSAGE
 pub enum Event<'a> {
     /// A call begins. It has to be ended, by [`Stub::finish`] or by a last [`Stub::message`].
     Begin {
-        /// The call.
+        /// The call that begins.
         call: Subject,
         /// Its method, its class, the time that it has left.
         begin: Begin,
-        /// What its client says of it.
+        /// The client's metadata.
         metadata: Metadata<'a>,
         /// The first message, if it is here already.
         message: Option<&'a [u8]>,
@@ -30,9 +30,9 @@ pub enum Event<'a> {
     },
     /// A message of the client's.
     Message {
-        /// The call.
+        /// The call that the message belongs to.
         call: Subject,
-        /// The whole message.
+        /// The whole message, reassembled.
         message: &'a [u8],
         /// Whether the message arrived compressed.
         compressed: bool,
@@ -41,12 +41,12 @@ pub enum Event<'a> {
     },
     /// The client sends nothing more.
     HalfClose {
-        /// The call.
+        /// The call that the client half-closed.
         call: Subject,
     },
-    /// Nobody waits for the call any more. It still has to be ended.
+    /// The call was cancelled. The worker still has to end it.
     Cancel {
-        /// The call.
+        /// The call that was cancelled.
         call: Subject,
         /// Why: CANCELLED or DEADLINE_EXCEEDED, or what the agent found.
         why: Code,
@@ -56,10 +56,10 @@ pub enum Event<'a> {
 /// The agent wrote what no agent of ours writes: it should lose its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StubError {
-    /// A frame is malformed.
+    /// A frame is malformed: the agent is at fault.
     #[error(transparent)]
     Frame(#[from] BadFrame),
-    /// Metadata is malformed.
+    /// Metadata is malformed: the agent is at fault.
     #[error(transparent)]
     Metadata(#[from] BadMetadata),
     /// A credit makes no sense.

@@ -8,7 +8,7 @@ use super::{Stub, StubError};
 /// What a worker without work does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Look again soon.
+    /// Look again soon, without sleeping.
     Spin,
     /// Yield the CPU, then look again: sent frames wait for room. No doorbell rings when there is room, and the agent may need this
     /// very CPU to make it.
@@ -45,7 +45,7 @@ impl Stub {
         }
         self.park.park(port);
         self.parked = true;
-        // Also what is not kept counts: a grant, or a part of a frame of which more may be there.
+        // Discarded entries count as well: a grant, or a part of a frame of which more may be there.
         Ok(if self.attend(port, now)? { Wait::Spin } else { Wait::Park })
     }
 }

@@ -19,7 +19,7 @@ pub enum Script {
     Echo,
     /// Reads all, then answers once.
     Aggregate(u32),
-    /// Replies of these lengths, whatever the client sends.
+    /// Replies of these lengths, for any client messages.
     Stream(Vec<u32>),
     /// The handler ends without reading.
     Abrupt,
@@ -36,7 +36,7 @@ pub struct Plan {
     pub busy: u32,
     /// Steps between a cancellation and the end.
     pub late: u32,
-    /// Goes on as if nobody had cancelled, until it is blocked.
+    /// Ignores a cancellation until it is blocked.
     pub stubborn: bool,
     pub code: Code,
 }
@@ -153,7 +153,7 @@ pub fn named(metadata: Metadata<'_>) -> usize {
 #[derive(Debug, Default)]
 pub struct Book {
     pub calls: Vec<Entry>,
-    /// The call that begins now: the steering policy is about to hear of it.
+    /// The call that begins now, before the steering policy hears of it.
     arriving: Option<usize>,
     slots: BTreeMap<(usize, u32), usize>,
     outstanding: BTreeMap<(usize, u16), u16>,
@@ -274,7 +274,7 @@ impl Book {
         let call = &mut self.calls[serial];
         let index = call.received;
         assert!(!call.heard_end, "call {serial}: message {index} came after the last");
-        let length = *call.sent.get(index).expect("no message that nobody sent");
+        let length = *call.sent.get(index).expect("no message without a sender");
         assert!(
             message == fill(serial, false, index, length),
             "call {serial}: message {index} of {length} bytes came as {}: {:?}",
@@ -368,7 +368,7 @@ impl Book {
                 assert_eq!(*compress, is_odd(message.len() as u32), "call {serial}");
                 assert_eq!(call.got_headers, call.said_headers, "call {serial}");
                 let index = call.got;
-                let length = *call.replied.get(index).expect("no reply that nobody sent");
+                let length = *call.replied.get(index).expect("no reply without a sender");
                 assert!(
                     *message == fill(serial, true, index, length),
                     "call {serial}: reply {index} of {length} bytes came as {}",
@@ -430,7 +430,7 @@ impl Book {
         self.count("answered");
     }
 
-    /// The agent lost its window: nobody waits there any more. Returns how many did.
+    /// The agent lost its window: its calls are over. Returns their number.
     pub fn window_dies(&mut self, window: usize) -> u64 {
         let serials: Vec<_> = self.live(window).collect();
         for &serial in &serials {

@@ -1,4 +1,4 @@
-//! An agent's life, and a front whose clients do what clients do.
+//! An agent's life, and a front with ordinary clients.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::book::{self, Over, Plan, Script, Shared, Watched, fill, is_odd, name}
 use crate::common::nasty::{Bell, NastyPort};
 use crate::host::{Incarnation, service};
 
-/// Where an agent's loop is. It parks in three steps, between any two of which all may happen.
+/// State of an agent's loop. It parks in three steps; anything may happen between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loop {
     Stepping,
@@ -80,7 +80,7 @@ impl Life {
         }
     }
 
-    /// The front has something to do: whoever sleeps on its sockets wakes up.
+    /// The front has something to do: its sleeper wakes up.
     fn wake(&mut self) {
         if matches!(self.at, Loop::Asleep(_) | Loop::SaidItSleeps) {
             self.dispatch.unpark();
@@ -344,7 +344,7 @@ impl Life {
         true
     }
 
-    /// A front that is late speaks of a call that has ended: nothing comes of it.
+    /// A late front names a call that has ended: it has no effect.
     fn speak_of_the_dead(&mut self, rng: &mut Pcg32) -> bool {
         let book = book::open(&self.book);
         let serial = rng.random_range(0..book.calls.len());

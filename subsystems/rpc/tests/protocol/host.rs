@@ -76,7 +76,7 @@ struct Job {
     said_headers: bool,
     heard_end: bool,
     cancelled: Option<Code>,
-    /// It saw the cancellation by itself, before it was told.
+    /// The handler saw the cancellation before it was told.
     saw_it: bool,
     /// Its handler is suspended until something comes for it.
     is_suspended: bool,
@@ -151,7 +151,7 @@ impl Job {
         if self.reads_no_more() {
             return self.finish(link, book);
         }
-        // Who reads on after a cancellation would read for ever.
+        // A handler that reads on after a cancellation would read for ever.
         if self.cancelled.is_some() { self.finish(link, book) } else { Did::Nothing }
     }
 
@@ -215,7 +215,7 @@ impl Worker {
 
     fn adopt(&mut self, host: &HostSide) {
         self.epoch = host.epoch;
-        // Whoever waited for these is gone.
+        // The callers of these are gone.
         self.jobs.clear();
         self.link = host.current.as_ref().map(|incarnation| {
             let layout = &incarnation.layout;
@@ -431,7 +431,7 @@ impl Attached {
     }
 }
 
-/// What workers know of it.
+/// Records of the workers.
 #[derive(Default)]
 pub struct HostSide {
     current: Option<Rc<Incarnation>>,

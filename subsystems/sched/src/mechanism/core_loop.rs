@@ -13,7 +13,7 @@ use crate::wire::DECISION_RUN;
 /// One run of a thread on a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Id of the thread.
+    /// Id of the thread in the table.
     pub id: u32,
     /// The longest that it lasts, from when the thread is on the core. Zero: the core does not end it.
     pub slice: Nanos,

@@ -13,7 +13,7 @@ use crate::wire::Event;
 /// The side that decides which thread a core runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// An agent decides.
+    /// An agent decides; the host's queue is not used.
     Agent,
     /// The host itself: first in, first out.
     Fallback,
@@ -38,7 +38,7 @@ impl Fallback {
         }
     }
 
-    /// The side that decides now. Others may switch it at the same time. Who sees [`Mode::Fallback`] sees what came before
+    /// The side that decides now. Other threads may switch it. A reader that sees [`Mode::Fallback`] sees what came before
     /// [`Fallback::enter`].
     #[inline]
     pub fn mode(&self) -> Mode {
@@ -50,7 +50,7 @@ impl Fallback {
         self.agent_decides.store(true, Ordering::Relaxed);
     }
 
-    /// From now on the host decides by itself. The caller wakes its cores after this.
+    /// From now on the host decides. The caller wakes its cores after this.
     ///
     /// A thread that becomes runnable changes its word and then looks at the mode; this sets the mode and then looks at the
     /// words. Each runnable thread is seen by one of the two, or by both (which the commit sorts out), if both sides have a

@@ -7,10 +7,10 @@
 //! bits 63..32 sequence | 31..8 generation | 3..0 state
 //! ```
 //!
-//! Who may write the word: while the thread runs, only its core, which therefore lets it go with a
+//! Writers of the word: while the thread runs, only its core, which therefore lets it go with a
 //! plain store (a locked instruction would wait until the last message's line has come from the
-//! agent's cache); while it is runnable, whoever commits it, by compare-and-swap; while it is
-//! parked or waits, whoever wakes it, by compare-and-swap. What wakes a thread that still runs is
+//! agent's cache); while it is runnable, the core that commits it, by compare-and-swap; while it is
+//! parked or waits, its waker, by compare-and-swap. What wakes a thread that still runs is
 //! left in its *token* word.
 //!
 //! # Orderings
@@ -39,7 +39,7 @@ use crate::wire::{Event, Kind, NO_CORE};
 const FREE: u64 = 0;
 const RUNNABLE: u64 = 1;
 const RUNNING: u64 = 2;
-/// Until [`Table::unpark`].
+/// The thread waits for [`Table::unpark`].
 const PARKED: u64 = 3;
 /// The thread waits for [`Table::wake`].
 const WAITING: u64 = 4;
@@ -84,15 +84,15 @@ fn state(word: u64) -> State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Leave {
-    /// The thread is runnable.
+    /// The thread stays runnable and left its core on its own.
     Yield,
     /// The thread is runnable, and was made to leave.
     Preempt,
-    /// Until [`Table::unpark`].
+    /// The thread waits for [`Table::unpark`].
     Park,
     /// The thread waits for [`Table::wake`].
     Wait,
-    /// The thread has ended.
+    /// The thread has ended; its id may be reused.
     Exit,
     /// The thread is runnable, and has nothing to do before a request comes, unless it was unparked before.
     Await,
@@ -224,7 +224,7 @@ impl<T> Table<T> {
     /// Starts the next generation of a free id as a runnable thread, after `begin` has written what the host keeps beside it.
     /// `core`: where the spawner runs, or [`NO_CORE`]. Panics for an id outside the table.
     ///
-    /// The caller took the id from its list of free ids, so that nobody else creates a thread of it at the same time.
+    /// The caller took the id from its list of free ids, so no other caller creates a thread with it at the same time.
     pub fn create(&self, id: u32, class: u16, core: u16, begin: impl FnOnce(&T)) -> Event {
         let word = self.next_generation(id, class);
         let slot = &self.slots[id as usize];
@@ -234,7 +234,7 @@ impl<T> Table<T> {
         Event { core, ..event(Kind::New, id, runnable, class) }
     }
 
-    /// As [`Table::create`], but the thread is parked, and its first unpark announces it. Whoever unparks it writes what the
+    /// As [`Table::create`], but the thread is parked, and its first unpark announces it. The unparking thread writes what the
     /// host keeps beside it.
     pub fn create_parked(&self, id: u32, class: u16) {
         let word = self.next_generation(id, class);
@@ -244,7 +244,7 @@ impl<T> Table<T> {
     /// The word of an id's next generation, still free.
     fn next_generation(&self, id: u32, class: u16) -> u64 {
         let slot = &self.slots[id as usize];
-        // Whatever the previous generation's last owner wrote to `own` is there for `begin`.
+        // The writes of the previous generation's last owner to `own` are visible to `begin`.
         let old = slot.word.load(Ordering::Acquire);
         debug_assert_eq!(old & STATE, FREE);
         slot.class.store(class, Ordering::Relaxed);
@@ -338,10 +338,10 @@ impl<T> Table<T> {
     }
 
     /// Makes a thread runnable that is blocked until `token` comes, or leaves `token` for it. `None` for `expected`: the caller
-    /// took `token` from this id, and gives it to whatever generation has the id now.
+    /// took `token` from this id, and gives it to the generation that has the id now.
     ///
     /// [`Table::leave`] blocks first and looks for a token then; this leaves its token first and looks whether the thread has
-    /// blocked then. Both in sequentially consistent order, so at least one sees the other, and takes the token. Whoever takes
+    /// blocked then. Both in sequentially consistent order, so at least one sees the other, and takes the token. The side that takes
     /// a token may be late: the thread may have been woken by another waker, run, and ended, and the token may be of its next
     /// run or of the id's next generation. So the taker wakes the thread that is blocked now, or leaves the token again.
     ///
@@ -399,7 +399,7 @@ impl<T> Table<T> {
         self.find(from, |word| word & STATE == RUNNABLE)
     }
 
-    /// The threads whose words satisfy `is_so`, from the id `from` on, then from 0.
+    /// The threads whose words satisfy `is_so`, from the id `from` to the last, then from 0.
     fn find(&self, from: u32, is_so: fn(u64) -> bool) -> impl Iterator<Item = (Subject, Sequence)> {
         let (before, after) = self.slots.split_at(self.slots.len().min(from as usize));
         let ids = (from as usize..self.slots.len()).chain(0..before.len());

@@ -10,7 +10,7 @@ use super::*;
 /// When a job comes, and what it needs.
 type Job = (Nanos, Nanos);
 
-/// When each job completes.
+/// Completion time of each job, in the order of `jobs`.
 fn completions(oracle: &mut impl Oracle, jobs: &[Job]) -> Vec<Nanos> {
     let mut ends = std::vec![Nanos(0); jobs.len()];
     let mut take = |oracle: &mut dyn Oracle| {
@@ -113,7 +113,7 @@ fn processor_sharing_has_the_mean_of_its_closed_form_whatever_the_jobs() {
     }
 }
 
-/// With memoryless jobs it makes no difference to the mean who is served.
+/// With memoryless jobs, the order of service does not change the mean.
 #[test]
 fn several_servers_have_the_mean_of_erlangs_formula() {
     for (servers, load) in [(4, 0.6), (16, 0.9)] {
@@ -124,7 +124,7 @@ fn several_servers_have_the_mean_of_erlangs_formula() {
     }
 }
 
-/// Pollaczek and Khinchine.
+/// The closed form is the Pollaczek-Khinchine formula.
 #[test]
 fn first_in_first_out_has_the_mean_of_its_closed_form() {
     let load = 0.6;

@@ -18,7 +18,7 @@ use super::common::{
     Cause, Discipline, Heap, PerClass, Preemptive, Runs, Setting, Settings, Thread,
 };
 
-/// Settings of the policy.
+/// Settings of earliest deadline first: a deadline per class.
 pub static SETTINGS: [Setting; 1] = [Setting::per_class(
     "deadline_us",
     "100/20000",
@@ -26,7 +26,7 @@ pub static SETTINGS: [Setting; 1] = [Setting::per_class(
     "by when a thread of each class is due, in microseconds after it became runnable",
 )];
 
-/// Earliest deadline first.
+/// Earliest deadline first, preemptive, with a relative deadline per class.
 pub type Edf = Preemptive<ByDeadline>;
 
 impl Edf {

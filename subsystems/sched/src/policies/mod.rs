@@ -6,12 +6,12 @@
 //! fifo
 //! shinjuku:slice_us=30
 //! multi-queue:slice_us=30,slo_us=50/10000      per class, the last also for every higher one
-//! round-robin:quantum_us=1000,timer=core      one of two words: who ends a slice
+//! round-robin:quantum_us=1000,timer=core      one of two words: what ends a slice
 //! edf:deadline_us=100/20000
 //! vm:quantum_ms=5..10,latency_ms=15,weight=1/2
 //! ```
 //!
-//! What is not set has its default; `wave policies` lists them. [`fifo`] is the one to read first; the
+//! What is not set has its default; `wave policies` lists them. Read [`fifo`] first; the
 //! others share [`common`], which is also the way to a preemptive policy of your own.
 
 pub mod common;

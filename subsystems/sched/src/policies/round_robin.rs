@@ -9,7 +9,7 @@ use wave_core::layout::Config;
 use super::common::{Preemptive, Setting, Settings, Slice, Timer};
 use super::shinjuku::OneQueue;
 
-/// Settings of the policy.
+/// Settings of round-robin: the quantum, and the timer that ends it.
 pub static SETTINGS: [Setting; 2] = [
     Setting::number(
         "quantum_us",

@@ -7,8 +7,8 @@
 //!
 //! - **Fair**: the next vCPU is the one with the least virtual runtime: time on a core, divided by
 //!   the weight of its class. One that slept does not bring more than a quantum of arrears.
-//! - **Bounded**: one that has waited for the bound is next whatever its share, and quanta shrink to
-//!   the grain until nobody has. One that is ahead of its share by a quantum and has a core only
+//! - **Bounded**: a vCPU that has waited for the bound is next, for any share, and quanta shrink to
+//! the grain until no vCPU has. A vCPU that is ahead of its share by a quantum and has a core only
 //!   for this reason keeps it for a grain. So the bound holds for up to `latency / grain` waiting vCPUs a core.
 //! - **Quanta**: the longest while at most one vCPU waits per core, the shortest when more do, in
 //!   proportion between.
@@ -27,7 +27,7 @@ use super::common::{
     Cause, Discipline, Heap, PerClass, Preemptive, Queues, Run, Runs, Setting, Settings, Thread,
 };
 
-/// Settings of the policy.
+/// Settings of the fair-share policy for vCPUs.
 pub static SETTINGS: [Setting; 4] = [
     Setting::span(
         "quantum_ms",
@@ -39,14 +39,14 @@ pub static SETTINGS: [Setting; 4] = [
         "grain_ms",
         "1",
         1..=100,
-        "how often it is looked at whose run is to be ended, in milliseconds",
+        "how often the policy looks for runs to end, in milliseconds",
     ),
     // Below the watchdog's 20 ms, which would take a vCPU that waits that long for a forgotten one.
     Setting::number(
         "latency_ms",
         "15",
         1..=10_000,
-        "after how long a vCPU is next whatever its share, in milliseconds",
+        "the longest wait: after it a vCPU is next for any share, in milliseconds",
     ),
     Setting::per_class("weight", "1", 1..=1000, "the share of a vCPU of each class"),
 ];
@@ -58,9 +58,9 @@ pub struct Shares {
     pub quantum_min: Nanos,
     /// How long a run lasts at most while others wait that deserve the core more.
     pub quantum_max: Nanos,
-    /// How often it is looked at whose run is to be ended. Not zero.
+    /// Time between two looks for runs to end. Not zero.
     pub grain: Nanos,
-    /// After how long a vCPU is next whatever its share.
+    /// The longest wait: after it a vCPU is next for any share.
     pub latency: Nanos,
     /// The share of each class, not zero.
     pub weights: PerClass<u64>,
@@ -100,7 +100,7 @@ impl Vm {
 #[derive(Debug)]
 pub struct FairShares {
     shares: Shares,
-    /// Those that wait, twice: who deserves a core most, and who has waited longest.
+    /// Waiting vCPUs in two orders: by virtual runtime, and by waiting time.
     by_runtime: Heap,
     by_time: Queues,
     /// The highest virtual runtime with which one was ever next: where newcomers start.
@@ -114,7 +114,7 @@ impl FairShares {
         ran.0 / self.shares.weights.of(thread.class)
     }
 
-    /// Who is next, and whether it has waited for the bound.
+    /// The next vCPU, and whether it has waited for the bound.
     fn first(&self, now: Nanos, threads: &[Thread]) -> Option<(u32, bool)> {
         let oldest = self.by_time.first(0)?;
         if now.since(threads[oldest as usize].since) >= self.shares.latency {
@@ -123,7 +123,7 @@ impl FairShares {
         self.by_runtime.first().map(|(_, id)| (id, false))
     }
 
-    /// How long runs last when so many wait for so many cores.
+    /// Length of a run for the current number of waiting vCPUs and `cores` cores.
     fn quantum(&self, cores: usize) -> Nanos {
         let waiting = self.by_runtime.len().max(cores) as u64;
         let shared = u128::from(self.shares.quantum_max.0) * cores as u128 / u128::from(waiting);

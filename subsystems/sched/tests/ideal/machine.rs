@@ -111,7 +111,7 @@ impl Machine<'_> {
         Some(since + left)
     }
 
-    /// The run of a core is over; whose it was, and how long it lasted.
+    /// Ends the run of a core; returns its thread and its length.
     fn stop(&mut self, core: usize) -> Option<(u32, Nanos)> {
         let (id, since) = self.cores[core].running.take()?;
         let ran = self.now - since;

@@ -33,11 +33,11 @@ pub struct Shape {
     pub prestage: u16,
     /// Time between two steps, at most.
     pub step_us: u64,
-    /// Of a thousand messages.
+    /// Lost messages in a thousand.
     pub lost: u32,
-    /// Of a hundred decisions.
+    /// Refused decisions in a hundred.
     pub refused: u32,
-    /// Whether threads await requests, of which a front tells.
+    /// Whether threads await requests, which a front announces.
     pub requests: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct World {
     pub awaited: u64,
 }
 
-/// Rounds that a thread may wait for a decision. Longest waits who has an objective 200 times that of
+/// Rounds that a thread may wait for a decision. The longest wait is that of a class with an objective 200 times that of
 /// the others, behind others of its own.
 const PATIENCE_ROUNDS: u64 = 20_000;
 /// Calls of `decide` until it has said that it is done.
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// Nobody ends. Each thread that waits must be chosen before long.
+    /// No thread ends. Each thread that waits must be chosen before long.
     pub fn fair(&mut self, rounds: u64) {
         // Deadlines of milliseconds pass, however small the steps were so far.
         self.shape.step_us = 500;
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Nobody comes, until all have ended.
+    /// No new thread starts, until all have ended.
     pub fn finish(&mut self) {
         for _ in 0..PATIENCE_ROUNDS {
             self.round(false);
@@ -205,7 +205,7 @@ impl World {
         if !self.shape.requests || self.rng.random_range(0..seldom) > 0 {
             return;
         }
-        // Another request, whose note would make up for one that was missed, comes later.
+        // A later request's note makes up for a missed one.
         let free = |thread: &Thread| thread.state != State::Free && !thread.requested;
         let some = self.host.threads.iter_mut().filter(|thread| free(thread));
         let mut some: Vec<_> = some.collect();
@@ -221,7 +221,7 @@ impl World {
         self.notes.push_back(Request { thread: thread.subject, class, slo });
     }
 
-    /// `percent`: how often a snapshot is taken that nobody needs.
+    /// `percent`: how often an unneeded snapshot is taken.
     fn control(&mut self, percent: u32) {
         let wants = std::mem::take(&mut self.wants_snapshot);
         if wants || self.rng.random_range(0..100) < percent {

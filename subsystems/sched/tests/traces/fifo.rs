@@ -39,7 +39,7 @@ fn prestaging() -> Trace {
 fn prestaging_on_one_core() -> Trace {
     let mut trace = Trace::new(
         "fifo",
-        "with one core there is nobody else to serve: up to two wait there",
+        "with one core there is no other to serve: up to two threads wait there",
         1,
         2,
     );

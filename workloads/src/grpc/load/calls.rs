@@ -20,13 +20,13 @@ pub(super) const PREFIX_BYTES: usize = 5;
 /// A method of the services in `proto/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `Get` of the store.
+    /// A call of the store's `Get`.
     Get,
     /// The store's Put, of the value that the key has anyway.
     Put,
-    /// `Range` of the store.
+    /// A call of the store's `Range`.
     Range,
-    /// `Unary` of the echo.
+    /// A call of the echo's `Unary`.
     Echo,
 }
 
@@ -115,7 +115,7 @@ impl FromStr for ByKind {
     }
 }
 
-/// What the calls are like.
+/// Kinds and sizes of the calls that a load makes.
 #[derive(Clone, Debug)]
 pub struct CallSettings {
     /// The kinds, and each one's weight.
@@ -127,7 +127,7 @@ pub struct CallSettings {
     pub timeout_ms: Option<u32>,
     /// Keys are drawn from `0..keys`, which the server has.
     pub keys: u64,
-    /// Most pairs of a RANGE.
+    /// Most pairs that a RANGE returns.
     pub range_limit: u32,
     /// Bytes of a value that is put, and of an echo.
     pub value_bytes: usize,

@@ -146,7 +146,7 @@ impl Client {
         let until = Instant::now() + time;
         *self.shared.closed.borrow_mut() = Some(load);
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            // Each goes on by itself; what failed begins again here.
+            // Each task continues alone; failed connections begin again here.
             self.local.block_on(&self.runtime, async {
                 for _ in self.shared.in_flight.get()..streams {
                     self.shared.call_next();

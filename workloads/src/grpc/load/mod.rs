@@ -1,7 +1,7 @@
 //! A load for servers of the services in `proto/`, by raw HTTP/2.
 //!
 //! *Open loop* ([`Generator::open`]): calls are due at the times of a Poisson process, and sent then,
-//! whatever became of those before. Latency counts from when a call was due, so that a server that
+//! independent of earlier calls. Latency counts from when a call was due, so that a server that
 //! stops shows in every call that was due meanwhile. *Closed loop* ([`Generator::closed`]): every stream
 //! calls again as soon as it has its reply; for costs per call, not for latency.
 //!
@@ -68,7 +68,7 @@ pub enum Error {
     Runtime(io::Error),
 }
 
-/// Server and connections.
+/// The server, and the connections to it.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Host and port of the server.
@@ -88,7 +88,7 @@ pub struct Answers {
     pub failures: Vec<(String, u64)>,
     /// Calls without an answer when the load was given up, warm-up included.
     pub unanswered: u64,
-    /// Those of status OK whose reply was not the right one.
+    /// Calls with status OK, but a wrong reply.
     pub wrong: u64,
 }
 
@@ -129,7 +129,7 @@ pub struct Closed {
     pub done: u64,
     /// From the first call to the last reply.
     pub duration_s: f64,
-    /// `done` by `duration_s`.
+    /// `done` divided by `duration_s`.
     pub achieved_per_second: f64,
     /// Latencies, each from when its call was sent: while a server stops nothing is sent.
     pub classes: Vec<ClassLatency>,
@@ -193,7 +193,7 @@ impl Generator {
 
     /// Has all streams busy for a while, and waits for the last replies.
     pub fn closed(&mut self, duration: Duration, drain: Duration) -> Result<Closed, Error> {
-        // The rate counts for nothing, as nobody looks at the times.
+        // The rate is unused here, as no arrival time is read.
         let load = Load::new(1.0, self.mix.clone(), self.calls.keys, self.seed)?;
         let start_ns = monotonic_ns();
         let window = Window { start_ns, from_ns: start_ns, to_ns: u64::MAX };

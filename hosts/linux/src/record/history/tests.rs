@@ -54,7 +54,7 @@ fn a_waker_is_known_by_the_cpu_time_that_it_had_used() {
     feed(&mut history, 151, 0, Kind::Wakeup(B));
     to(&mut history, 160, 1, B);
     from(&mut history, 170, 1, B, Doing::Blocked);
-    // Woken while it was about to block, by one who has used 90.
+    // Woken while it was about to block, by a thread that has used 90.
     feed(&mut history, 200, 0, Kind::Waking(B, A));
     feed(&mut history, 205, 1, Kind::Wakeup(B));
     to(&mut history, 210, 1, B);
@@ -196,7 +196,7 @@ mod random {
             self.events.push(Event { time_ns: self.now, cpu: cpu as u16, kind });
         }
 
-        /// One step of whatever kind these numbers ask for, if it is possible.
+        /// One step of the kind that these numbers ask for, if it is possible.
         fn step(&mut self, (span, cpu, thread, blocks): (u64, usize, usize, bool)) {
             self.now += span;
             if self.states[thread] == Doing::Blocked {
@@ -243,7 +243,7 @@ mod random {
         prop::collection::vec((0..1_000_u64, 0..2_usize, 0..THREADS, any::<bool>()), 0..200)
     }
 
-    /// What holds of every history, whatever is missing from it.
+    /// Properties of every history, with any events missing.
     fn check(threads: &[Thread], duration: u64) {
         for thread in threads {
             assert!(!thread.runs.is_empty());

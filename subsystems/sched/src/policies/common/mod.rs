@@ -13,7 +13,7 @@
 //! The slice starts at the COMPLETE outcome, or, for a run that a snapshot tells of, at the snapshot.
 //!
 //! With `timer=core` each decision carries the slice, the core's own timer ends the run, and the policy
-//! hears PREEMPT without having asked. It asks only for the end of runs that a snapshot tells of: whoever
+//! hears PREEMPT without having asked. It asks only for the end of runs that a snapshot tells of: a thread that
 //! decided those, the fallback or another agent, may have given them no slice.
 
 mod preemptive;

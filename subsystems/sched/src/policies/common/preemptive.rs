@@ -86,9 +86,9 @@ impl Thread {
 pub enum Cause {
     /// It was created, woke up, or a request came for it.
     Woken,
-    /// It let others go first.
+    /// The thread yielded its core.
     Yielded,
-    /// The run was preempted.
+    /// The thread's run was preempted.
     Preempted,
     /// A core could not take it. If it were first again, it could be refused for ever, and hold up
     /// the others.
@@ -107,7 +107,7 @@ pub trait Discipline: Debug {
     /// Whether a thread goes to the core that it ran on last, if that one asks too.
     const STICKY: bool = false;
 
-    /// The name of the policy.
+    /// Name of the policy, as users type it.
     fn name(&self) -> &'static str;
 
     /// Number of threads that wait.
@@ -127,7 +127,7 @@ pub trait Discipline: Debug {
     /// Takes the thread whose turn it is on this core. `threads` are all, by id. A [`Discipline::STICKY`] one may get another core.
     fn take(&mut self, now: Nanos, core: u16, threads: &[Thread]) -> Option<u32>;
 
-    /// Removes all threads.
+    /// Removes all threads, as a snapshot is about to replace them.
     fn clear(&mut self);
 
     /// A thread has run for so long.
@@ -136,8 +136,8 @@ pub trait Discipline: Debug {
     /// The rank of a run of this thread that begins now: its order in [`Runs::first`].
     fn rank(&self, now: Nanos, thread: &Thread) -> u64;
 
-    /// The core whose run is to be ended for a thread that waits and on which no other core has a
-    /// claim. Called again after each, until it names none.
+    /// The core whose run should end for a thread that waits, and to which no other core has a
+    /// claim. Called again after each, until it returns `None`.
     fn victim(&mut self, now: Nanos, runs: &Runs, threads: &[Thread]) -> Option<u16>;
 
     /// When there can be a [`Discipline::victim`] although nothing happens. Called after it named
@@ -165,7 +165,7 @@ pub struct Preemptive<D> {
     threads: Vec<Thread>,
     runs: Runs,
     discipline: D,
-    /// As of the last `decide`.
+    /// The next deadline, as the last `decide` computed it.
     deadline: Option<Nanos>,
 }
 
@@ -280,8 +280,8 @@ impl<D: Discipline> Preemptive<D> {
         self.end_runs_for_bound(now, desk)
     }
 
-    /// Nobody waits whom every core could serve, but there may be threads that were prestaged when
-    /// more did.
+    /// No thread that every core could serve waits, but there may be threads that were prestaged when
+    /// more threads waited.
     fn end_runs_for_bound(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
         let mut at = 0;
         while let Some(core) = self.runs.next_bound(at, |core| desk.unanswered(core) > 0) {
@@ -362,7 +362,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
         }
         let is_staged = self.threads[id as usize].place == Place::Staged;
         match outcome.code {
-            // Whatever a snapshot said: a thread that runs keeps its sequence until it stops.
+            // For any snapshot: a thread that runs keeps its sequence until it stops.
             Code::Complete => self.begin(now, core, id, decision.argument != 0),
             Code::TargetOnCpu if is_staged => self.threads[id as usize].place = Place::Running,
             // The host knows something of the thread that its next message will tell.

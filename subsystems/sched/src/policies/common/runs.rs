@@ -9,11 +9,11 @@ use super::Heap;
 /// A run of a thread on a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Id of the thread.
+    /// Id of the running thread.
     pub thread: u32,
     /// When the agent heard that it began.
     pub start: Nanos,
-    /// The core's own timer ends it: nobody has to ask for that.
+    /// The core's own timer ends the run: no preemption is needed.
     pub has_slice: bool,
 }
 
@@ -29,7 +29,7 @@ struct Slot {
     listed: bool,
 }
 
-/// Runs of all cores.
+/// Runs of all cores, with those that have been asked to end.
 #[derive(Debug)]
 pub struct Runs {
     slots: Vec<Slot>,
@@ -53,7 +53,7 @@ impl Runs {
         }
     }
 
-    /// Number of cores.
+    /// Number of cores of the enclave.
     pub fn cores(&self) -> usize {
         self.slots.len()
     }
@@ -90,7 +90,7 @@ impl Runs {
         }
     }
 
-    /// Whatever runs on this core has ended.
+    /// Records that the run on this core has ended, if there was one.
     pub(super) fn end(&mut self, core: u16) -> Option<Run> {
         let slot = self.slots.get_mut(usize::from(core))?;
         self.claims -= usize::from(core::mem::take(&mut slot.claims));
@@ -117,8 +117,8 @@ impl Runs {
         }
     }
 
-    /// A run whose core turns out to be at another number than it was asked by (a snapshot's parts
-    /// need not be of one moment) has not been asked at all.
+    /// Forgets a request to end a run if its core's run number is not the requested one (a snapshot's parts
+    /// need not be of one moment).
     pub(super) fn check_asked(&mut self, number: impl Fn(u16) -> u32) {
         let mut at = 0;
         while let Some(&core) = self.asked.get(at) {

@@ -1,13 +1,13 @@
-//! The same time slice for every run, and who ends it.
+//! The same time slice for every run, and the timer that ends it.
 
 use wave_core::clock::Nanos;
 
 use super::{Runs, Setting, Settings};
 
-/// Who ends a run whose slice is over.
+/// The side that ends a run whose slice is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
-    /// The agent preempts it, if somebody waits.
+    /// The agent preempts it, if a thread waits.
     Agent,
     /// The core's own timer, whether or not anybody waits: each decision carries the slice
     /// ([`crate::wire`]).
@@ -19,7 +19,7 @@ impl Timer {
     pub const SETTING: Setting = Setting::one_of(
         "timer",
         &["agent", "core"],
-        "who ends a slice: the agent, if somebody waits, or the core's own timer in any case",
+        "what ends a slice: the agent, if a thread waits, or the core's own timer in any case",
     );
 
     /// The timer that [`Timer::SETTING`] names.
@@ -41,7 +41,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Of so many microseconds, as `key` says, ended as [`Timer::SETTING`] says.
+    /// A slice of `key` microseconds, ended as [`Timer::SETTING`] says.
     pub fn from_settings(settings: &Settings<'_>, key: &str) -> Slice {
         let length = Nanos::from_micros(settings.number(key));
         Slice { length, timer: Timer::from_settings(settings) }
