@@ -193,7 +193,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     pub(super) fn drop_handshake(&mut self, id: FlowId) {
         self.handshake_timer(id, None);
-        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
+        let Some(tuple) = self.handshakes.tuple(id) else { return };
         let Some(handshake) = self.handshakes.remove(id) else { return };
         self.give_share(handshake.process(), Kind::Handshake);
         let listener = self.listener_at(tuple.local).filter(|_| handshake.is_passive());
@@ -244,7 +244,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     fn send_handshake(&mut self, now: Nanos, id: FlowId) {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
-        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
+        let Some(tuple) = self.handshakes.tuple(id) else { return };
         if handshake.stage == Stage::Resolving {
             return self.ask_for_hop(&tuple);
         }
@@ -580,9 +580,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let event = match connection.listener {
             Some(listener) => {
                 self.counters.passive_opens += 1;
-                Event::Accepted { listener, socket, flow, remote: connection.tuple.remote }
+                Event::Accepted { listener, socket, flow, remote: connection.tuple().remote }
             }
-            None => Event::Connected { socket, flow, local: connection.tuple.local },
+            None => Event::Connected { socket, flow, local: connection.tuple().local },
         };
         self.tell(context, event);
     }
