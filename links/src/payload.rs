@@ -450,7 +450,10 @@ mod tests {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert_eq!(fallocate(&file, punch, 0, 4096), Err(rustix::io::Errno::PERM));
         assert!(file.set_len(0).is_err());
-        assert!(Payload::map(file.as_fd(), 1 << 20).is_err(), "no process maps it for writing again");
+        assert!(
+            Payload::map(file.as_fd(), 1 << 20).is_err(),
+            "no process maps it for writing again"
+        );
         lender.populate(8192, 1).unwrap();
         assert!(lent.holds(8192, 4096));
         // What is reserved is not there: touching it would fill it.

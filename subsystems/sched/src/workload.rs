@@ -126,7 +126,8 @@ impl TryFrom<Vec<Option<u64>>> for Run {
         let waker = match *waker {
             [] => None,
             [Some(thread), Some(cpu_ns)] => {
-                let thread = u32::try_from(thread).map_err(|_| "the number is too large for a thread")?;
+                let thread =
+                    u32::try_from(thread).map_err(|_| "the number is too large for a thread")?;
                 Some(Waker { thread, cpu_ns })
             }
             _ => return Err("a run has four or six numbers"),

@@ -236,7 +236,9 @@ impl Kdamond {
     pub fn check(&mut self) -> Result<(), Failure> {
         match self.read("state").as_str() {
             "on" => Ok(()),
-            state => Err(Failure::Cannot(format!("DAMON stopped on its own: its state is {state}"))),
+            state => {
+                Err(Failure::Cannot(format!("DAMON stopped on its own: its state is {state}")))
+            }
         }
     }
 }

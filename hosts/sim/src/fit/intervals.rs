@@ -165,7 +165,10 @@ pub fn predict(model: &Model, threads: usize) -> BTreeMap<String, f64> {
         let worker = || {
             while let Some(curve) = curves.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let saturation = curve.saturation();
-                found.lock().expect("no thread panics while holding it").insert(curve.name, saturation);
+                found
+                    .lock()
+                    .expect("no thread panics while holding it")
+                    .insert(curve.name, saturation);
             }
         };
         for _ in 0..threads.max(1) {

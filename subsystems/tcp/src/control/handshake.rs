@@ -249,7 +249,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     fn send_handshake(&mut self, now: Nanos, id: FlowId) {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
-        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
+        let Some(tuple) = self.handshakes.tuple(id) else { return };
         if handshake.stage == Stage::Resolving {
             return self.ask_for_hop(&tuple);
         }
@@ -584,9 +584,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let event = match connection.listener {
             Some(listener) => {
                 self.counters.passive_opens += 1;
-                Event::Accepted { listener, socket, flow, remote: connection.tuple.remote }
+                Event::Accepted { listener, socket, flow, remote: connection.tuple().remote }
             }
-            None => Event::Connected { socket, flow, local: connection.tuple.local },
+            None => Event::Connected { socket, flow, local: connection.tuple().local },
         };
         self.tell(context, event);
     }

@@ -52,8 +52,17 @@ use neighbours::Neighbours;
 use taking::Take;
 use time_wait::TimeWait;
 
+/// Tables have a place for each connection, for each handshake, and for each connection in TIME_WAIT: they stay small.
+const _: () = {
+    assert!(size_of::<Option<Connection>>() <= 328);
+    assert!(size_of::<Handshake>() <= 160);
+    assert!(size_of::<time_wait::Over>() <= 48);
+};
+
 /// Packets that wait for the data path, and requests.
 const WAITING_MAX: usize = 1024;
+/// Outputs of one poll, most often.
+const OUTPUTS: usize = 512;
 /// Statistics that are read in one poll.
 const STATISTICS_PER_POLL: usize = 64;
 /// Answers to strangers in a millisecond, on average.
@@ -252,8 +261,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             released: Vec::new(),
             packets: VecDeque::with_capacity(WAITING_MAX),
             requests: VecDeque::with_capacity(WAITING_MAX),
-            effects: VecDeque::with_capacity(WAITING_MAX),
-            out: VecDeque::with_capacity(WAITING_MAX),
+            effects: VecDeque::with_capacity(OUTPUTS),
+            out: VecDeque::with_capacity(OUTPUTS),
             ports_tried: 0,
             answers: (0, 0),
             arp_answers: (0, 0),

@@ -13,6 +13,7 @@ use super::shares::Kind;
 use super::{Output, Slot, Stack};
 use crate::context::{ContextId, Event, FILL_MAX, Filled, Interest, Progress, Reason, Sharing};
 use crate::datapath::{Datapath, FlowId, Ring};
+use crate::flow::moment::Moment;
 
 /// Most connections that wait to change hands.
 const TAKES_MAX: usize = 256;
@@ -125,7 +126,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = self.connection(flow).filter(|one| one.is_heard_of());
         let own = connection.filter(|one| one.context.process == from.process);
         let Some(connection) = own else { return };
-        let (local, name) = (connection.tuple.local, connection.listener);
+        let (local, name) = (connection.tuple().local, connection.listener);
         let listener = name.and_then(|name| self.listener_of(from, name));
         let is_known = self.takes.iter().any(|other| other.flow == flow);
         match listener {
@@ -290,7 +291,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         connection.filled = filled;
         connection.read_said = state.receiving.read;
-        connection.timed = None;
+        connection.timed.1 = Moment::NEVER;
         let timeout = now + connection.round_trip.timeout();
         self.connections[flow.index as usize] = Some(connection);
         let is_outstanding = state.sending.acknowledged < state.sending.written;
