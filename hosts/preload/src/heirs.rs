@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 
 use rustix::io::Errno;
-use wave_posix::Interest;
+use wave_posix::{Heirloom, Interest};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
@@ -80,21 +80,8 @@ impl World {
             return;
         }
         let heirloom = description.heirloom.take();
-        let taken = heirloom.and_then(|heirloom| {
-            let life = self.attach_within(ATTACH_PATIENCE).ok()?;
-            self.join_family(life);
-            let name = self.context(life).take_over(&heirloom)?;
-            let answer = self.await_answer(life, |context| context.connected(name));
-            match answer {
-                Some(Ok(())) => Some((life, name)),
-                _ => {
-                    self.context(life).close(name);
-                    None
-                }
-            }
-        });
-        match taken {
-            Some((life, name)) => {
+        match heirloom.map(|heirloom| self.take(&heirloom)) {
+            Some(Ok((life, name))) => {
                 self.agent(life).owners.insert(name, at);
                 let forks = self.forks;
                 let description = self.description(at);
@@ -102,17 +89,35 @@ impl World {
                 description.forks = forks;
                 description.state = State::Open(name);
             }
-            None => {
+            refused => {
+                let why = match refused {
+                    Some(Err(why)) => why,
+                    _ => "it was over, or had carried much".to_owned(),
+                };
                 let description = self.description(at);
                 if !std::mem::replace(&mut description.is_lost, true) {
                     description.error = Some(Errno::CONNRESET);
-                    say(
-                        "this process was forked and cannot take a connection over: it is over, in use in its parent, or has carried much",
-                    );
+                    say(&format!(
+                        "this process was forked and cannot take a connection over: {why}"
+                    ));
                 }
             }
         }
         self.tell(at, EventFlags::empty());
+    }
+
+    /// Asks the agent for a connection. Returns the agent's life and the connection's name, or why there is none.
+    fn take(&mut self, heirloom: &Heirloom) -> Result<(u64, u32), String> {
+        let life = self.attach_within(ATTACH_PATIENCE).map_err(|error| error.to_string())?;
+        self.join_family(life);
+        let name = self.context(life).take_over(heirloom).ok_or("there is no memory for it")?;
+        let why = match self.await_answer(life, |context| context.connected(name)) {
+            Some(Ok(())) => return Ok((life, name)),
+            Some(Err(error)) => format!("the agent refused: {error}"),
+            None => "the agent does not answer".to_owned(),
+        };
+        self.context(life).close(name);
+        Err(why)
     }
 
     fn heir(&self, parents: &Description) -> Description {
