@@ -113,6 +113,7 @@ impl Disorder {
 /// What the connections of one protocol stage can borrow.
 #[derive(Clone, Debug)]
 pub struct Pool {
+    #[expect(clippy::vec_box, reason = "a box moves between pool and flow, its contents do not")]
     free: Vec<Box<Disorder>>,
     /// How many each group of peers has.
     lent: Box<[u32; PEERS]>,
