@@ -55,7 +55,7 @@ fn a_file_that_is_no_socket_is_refused_at_once() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_is_told_of() {
+fn a_host_that_does_not_answer_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let socket = place(&folder, "host");
     // The kernel accepts for it.

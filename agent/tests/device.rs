@@ -155,7 +155,7 @@ fn a_window_of_scattered_pages_is_one_for_both() {
 }
 
 #[test]
-fn a_refusal_is_told() {
+fn a_refusal_is_reported() {
     let host = Host::new();
     host.greet(PROTOCOL_VERSION);
     let error = device_error(host.attached(|request| host.end.refuse(request, "no room")));

@@ -115,7 +115,7 @@ fn message_and_outcome_of_a_switch_travel_together_at_once() {
 }
 
 #[test]
-fn a_refusal_is_told_and_passed_over_and_changes_no_run() {
+fn a_refusal_is_reported_and_changes_no_run() {
     for name in common::SHAPES {
         let mut desk = Desk::new(name);
         desk.decide(1, 0);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_told_with_both_sides() {
+    fn a_difference_is_reported_with_both_sides() {
         let log = altered(&logs::log(20));
         let mut reader = LogReader::new(&log).unwrap();
         let header = reader.header().clone();

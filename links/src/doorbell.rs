@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_interrupts_whom_the_waiting_end_names() {
+    fn a_ring_interrupts_the_thread_that_the_waiting_end_names() {
         use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
         static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
         extern "C" fn handler(_: libc::c_int) {

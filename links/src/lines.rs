@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_that_nobody_reads_holds_nobody_up() {
+    fn a_full_pipe_without_a_reader_does_not_block_the_writer() {
         let (mut reader, writer) = pipe().unwrap();
         let lost = AtomicU64::new(0);
         fill(writer.as_fd());

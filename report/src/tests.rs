@@ -413,7 +413,7 @@ fn numbers_are_not_broken_over_lines() {
 }
 
 #[test]
-fn a_limit_that_no_load_was_within_is_shown_as_none() {
+fn a_limit_that_every_load_exceeds_is_shown_as_none() {
     let mut result = sample::load();
     result.variants[0].saturation_by_limit.remove(0);
     let table = terminal::saturation(&result).unwrap();

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_tells_its_range_and_the_runs_without_a_ratio() {
+    fn a_median_states_its_range_and_the_runs_without_a_ratio() {
         let ratios = [ratio(Some(1.2), true), ratio(Some(0.8), true), ratio(Some(0.9), true)];
         let median = Median::of(&ratios.each_ref().map(Some));
         assert_eq!((median.ratio, median.least, median.most), (Some(0.9), Some(0.8), Some(1.2)));

@@ -337,7 +337,7 @@ fn finished_points_are_kept_and_damaged_ones_run_again() {
 }
 
 #[test]
-fn a_point_that_cannot_be_run_is_told_and_keeps_no_other_from_it() {
+fn a_point_that_cannot_run_is_reported_and_the_others_run() {
     let (plan, out) = (plan(), directory());
     let ran = run(&plan, out.path(), Shard::WHOLE, &Picky);
     assert_eq!((ran.ran, ran.failed.len()), (POINTS / 3, POINTS / 3 * 2));

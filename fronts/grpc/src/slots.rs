@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_slot_takes_little_whatever_was_in_it() {
+    fn a_free_slot_keeps_little_memory() {
         assert!(size_of::<Slot<[u8; 4096]>>() <= 32);
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_was_killed_keeps_nobody_waiting() {
+    fn a_killed_task_keeps_no_other_waiting() {
         let world = World::new();
         let cpu = Rc::new(Cpu::new(&world, &costs()));
         let (ids, done) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));

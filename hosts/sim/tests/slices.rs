@@ -118,7 +118,7 @@ fn runs(threads: u32, after: Nanos) -> (Vec<Nanos>, u64) {
 const INTERRUPT: Nanos = Nanos(363);
 
 #[test]
-fn a_run_is_ended_when_its_slice_is_over_whether_or_not_anybody_waits() {
+fn a_run_ends_with_its_slice_even_if_no_thread_waits() {
     for threads in [1, 3] {
         let (runs, _) = runs(threads, Nanos::MAX);
         assert!(runs.len() > 100, "{}", runs.len());

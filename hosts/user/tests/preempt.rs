@@ -97,7 +97,7 @@ fn every_call_of_the_runtime_is_a_safe_point() {
 }
 
 #[test]
-fn a_preempted_thread_goes_on_on_whichever_core() {
+fn a_preempted_thread_continues_on_any_core() {
     let enclave = start("anywhere", |options| options.config.cores = 2);
     let agent = shipped(&enclave, SHINJUKU);
     // Three threads that never stop, on two cores, until each has seen both.
@@ -309,6 +309,6 @@ fn nobody_leaves_while_unwinding() {
 }
 
 #[test]
-fn a_safe_point_outside_of_an_enclave_is_none() {
+fn a_safe_point_outside_of_an_enclave_does_nothing() {
     assert!(!preempt_point());
 }

@@ -180,7 +180,7 @@ fn empty_messages_fill_a_window_too() {
 }
 
 #[test]
-fn a_handler_gets_its_message_whatever_other_clients_send() {
+fn a_handler_gets_its_message_despite_other_clients() {
     let mut met = Met::new();
     let waits = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), waits));

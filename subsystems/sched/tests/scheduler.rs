@@ -103,7 +103,7 @@ fn record(id: u32, state: State) -> Record {
 }
 
 #[test]
-fn a_core_for_which_there_is_no_thread_holds_no_other_up() {
+fn a_core_without_a_thread_does_not_delay_other_cores() {
     let mut world = World::new(PerCore(Vec::new()));
     for id in [2, 3, 6] {
         world.hears(Kind::New, id, 0);
@@ -123,7 +123,7 @@ fn a_thread_that_is_picked_twice_is_decided_once() {
 }
 
 #[test]
-fn a_thread_is_handed_over_once_for_each_class_whatever_a_host_says() {
+fn a_thread_is_handed_over_at_most_once_per_class() {
     let held = Held::default();
     let mut world = World::new(Line(Rc::clone(&held)));
     for class in 0..1000 {

@@ -56,7 +56,7 @@ mod tests {
     use crate::arrivals::Mix;
 
     #[test]
-    fn a_stall_is_told_once_and_none_from_before() {
+    fn a_stall_is_reported_once_and_earlier_ones_are_not() {
         let (stalls, recorder) = (Stalls::default(), Recorder::new(&Mix::get_only(), 1));
         stalls.count();
         let mut unseen = Unseen::new(stalls.clone());

@@ -560,7 +560,7 @@ mod tests {
 
     /// CI, busy machine: the watchdog had turned out an agent without a CPU, and the run failed its check.
     #[test]
-    fn a_variant_whose_points_were_all_disturbed_is_not_said_to_answer_nobody() {
+    fn a_variant_with_only_disturbed_points_is_not_reported_as_unanswered() {
         let disturbed = || point(0, Some("disturbed: other processes used 1.00 of its CPUs"));
         assert!(!answers_nobody(&[disturbed(), disturbed()]));
         assert!(answers_nobody(&[disturbed(), point(0, None)]));

@@ -126,7 +126,7 @@ fn a_status_has_its_text_and_its_details() {
 }
 
 #[test]
-fn a_deadline_ends_a_call_and_tells_its_handler() {
+fn a_deadline_ends_a_call_and_its_handler_learns_of_it() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;

@@ -82,7 +82,7 @@ fn processes_that_cannot_be_managed_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_group_is_its_processes_without_this_one() {
+fn a_group_leaves_out_the_calling_process() {
     let mut shell = Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
     let pid = shell.id() as i32;
     let of = |pid| processes_of(&Group::Process(pid)).unwrap();

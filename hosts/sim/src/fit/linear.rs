@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_stays_at_its_bound_and_others_make_up_for_it() {
+    fn a_variable_stays_at_its_bound_and_others_compensate() {
         let terms = [term([1.0, 1.0], 5.0), term([1.0, -1.0], 1.0)];
         let found = least_squares(&terms, &[(0.0, 2.0), (0.0, 10.0)]);
         // At x = 2: the least of (y - 3)^2 + (1 - y)^2.

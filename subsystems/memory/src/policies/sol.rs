@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_gives_the_same_share_whatever_the_interval() {
+    fn a_rate_gives_the_same_share_for_every_interval() {
         let sol = Sol::default();
         // A page is touched once in 9.6 s on average.
         for level in 0..6 {

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_over_what_is_missing_and_beside_others() {
+    fn a_stream_continues_over_gaps_and_beside_other_streams() {
         let missing = said(&[&[10, 11], &[12, 13], &[16, 17], &[18, 20]]);
         assert_eq!(missing[3].first(), Some(&21));
         let two = said(&[&[10, 500], &[11, 498], &[12, 496], &[13, 494]]);

@@ -1,7 +1,6 @@
 //! The protocol stage for what a segment and an event say: a copy of the state that they tell, taken in order (thesis 4.3.1.3).
 //! The post-processing stage makes headers of it, in any order.
 
-
 use wave_core::clock::Nanos;
 
 use super::acknowledge::milliseconds;
