@@ -113,6 +113,7 @@ impl Disorder {
 /// What the connections of one protocol stage can borrow.
 #[derive(Clone, Debug)]
 pub struct Pool {
+    #[allow(clippy::vec_box, reason = "they move to their borrowers")]
     free: Vec<Box<Disorder>>,
     /// How many each group of peers has.
     lent: Box<[u32; PEERS]>,

@@ -1,8 +1,6 @@
 //! The protocol stage for what a segment and an event say: a copy of the state that they tell, taken in order (thesis 4.3.1.3).
 //! The post-processing stage makes headers of it, in any order.
 
-use alloc::boxed::Box;
-
 use wave_core::clock::Nanos;
 
 use super::acknowledge::milliseconds;
@@ -40,10 +38,9 @@ pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) 
     let flags = if echoes { flags | Flags::ECE } else { flags };
     let mut options = Options::default();
     let tells = flow.is_selective && !flags.contains(Flags::RST);
-    let has_blocks = |disorder: &Box<Disorder>| {
-        !(disorder.intervals.is_empty() && disorder.duplicate.is_empty())
-    };
-    let must_tell = flow.disorder.as_ref().is_some_and(has_blocks);
+    let has_blocks =
+        |disorder: &Disorder| !(disorder.intervals.is_empty() && disorder.duplicate.is_empty());
+    let must_tell = flow.disorder.as_deref().is_some_and(has_blocks);
     // Blocks take room that a full segment does not have: they go with the next bare one.
     if tells && bytes == 0 {
         tell_blocks(flow, &mut options);
