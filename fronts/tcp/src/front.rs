@@ -474,13 +474,15 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
             self.asked = now;
             self.is_called |= self.hears_a_call();
         }
-        if std::mem::take(&mut self.is_called) || now.since(self.knocked) >= DOORS_AT_LEAST {
+        let is_called = std::mem::take(&mut self.is_called);
+        if is_called || now.since(self.knocked) >= DOORS_AT_LEAST {
             worked = self.look_at_doors(now);
             // Another may wait behind it.
             self.is_called = worked;
         }
         let may_have_lost = std::mem::take(&mut self.may_have_lost);
-        if may_have_lost || now.since(self.looked) >= LIFE_CHECK {
+        // Whoever comes may have been here before: what it had then is free again first.
+        if is_called || may_have_lost || now.since(self.looked) >= LIFE_CHECK {
             self.look_for_the_gone(now);
         }
         worked |= self.take_requests(now);
