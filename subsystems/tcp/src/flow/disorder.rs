@@ -1,6 +1,6 @@
 //! State that a connection has only while something is lost or out of order, and the pool that lends it.
 //!
-//! Most connections are in order most of the time, so that [`Disorder`] is not part of [`Protocol`](super::state::Protocol). The pool has
+//! Most connections are in order most of the time, so that [`Disorder`] is not part of [`Protocol`]. The pool has
 //! one for every 16th connection, and is allocated at the start. A connection that gets none goes on as FlexTOE's first version does:
 //! its sender goes back to the first unacknowledged byte after three duplicates, and its receiver drops what is out of order.
 //!
