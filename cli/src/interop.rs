@@ -16,10 +16,9 @@ mod proto {
     include!(concat!(env!("OUT_DIR"), "/grpc.testing.rs"));
 }
 
-/// The service and its descriptors.
+/// The service with its descriptors.
 pub fn methods() -> Methods {
-    let descriptors = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
-    test_service_methods(Interop).descriptors(descriptors)
+    test_service_methods(Interop)
 }
 
 /// Metadata that a call sends back: the first with the headers, the second with the trailers.

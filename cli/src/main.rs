@@ -4,8 +4,6 @@
 mod commands;
 mod interop;
 
-use clap::Parser;
-
 fn main() -> std::process::ExitCode {
-    commands::Wave::parse().execute()
+    commands::Wave::read().execute()
 }

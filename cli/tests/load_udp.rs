@@ -54,11 +54,16 @@ struct Served {
 
 impl Served {
     fn start() -> Served {
+        let mut served = Served::without_agent();
+        served.start_agent();
+        served
+    }
+
+    fn without_agent() -> Served {
         let folder = tempfile::tempdir().unwrap();
         let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let mut served = Served { folder, address, host: None, agent: None };
         served.start_host();
-        served.start_agent();
         served
     }
 
@@ -241,11 +246,121 @@ fn unreachable_front_and_bad_arguments_are_reported() {
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.stdout.is_empty() && text.contains("does `wave agent"), "{text}");
-    for (line, named) in [("--rate 0", "--rate"), ("--rate 1 --mix get", "KIND=NUMBER")] {
+    for (line, named) in [
+        ("--rate 0", "--rate"),
+        ("--rate -5", "expected a number per second"),
+        ("--rate 1 --mix get", "KIND=NUMBER"),
+        ("--rate 1 --queue-target 16 --retry-ms 0", "needs --retry-ms above 0"),
+    ] {
         let output = load(&nobody, line).stderr(Stdio::piped()).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains(named), "{text}");
+    }
+}
+
+/// Ctrl-C ends a load of an hour with what it has.
+#[test]
+fn interrupted_load_prints_its_result() {
+    let served = Served::start();
+    let (asked, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (address, run) = relay(&served.address, &asked, &is_over);
+    let output = thread::scope(|scope| {
+        scope.spawn(run);
+        let _ends = SetAtEnd(&is_over);
+        let load =
+            load(&address, "--rate 500 --seconds 3600 --warm-up 0 --sockets 1").spawn().unwrap();
+        let start = Instant::now();
+        while asked.load(SeqCst) < 200 {
+            assert!(start.elapsed() < PATIENCE, "the load does not begin");
+            thread::sleep(Duration::from_millis(1));
+        }
+        kill_process(Pid::from_child(&load), Signal::INT).unwrap();
+        load.wait_with_output().unwrap()
+    });
+    let result = &object(&output)["result"];
+    let sent = result["point"]["sent"].as_u64().unwrap();
+    assert_eq!(result["ends"]["executed"], serde_json::json!({ "OK": sent }), "{result}");
+    assert!(sent > 100 && result["point"]["duration_s"].as_f64().unwrap() < 3_600.0, "{result}");
+    // Every other request was timed.
+    let at_front = result["at_front"][0]["latency"]["count"].as_u64().unwrap();
+    assert!((sent / 3..sent).contains(&at_front), "{at_front} of {sent}");
+    assert!(result["open_at_host"].as_f64().unwrap() >= 0.0, "{result}");
+}
+
+/// The server has 1,000 keys.
+#[test]
+fn keys_that_the_server_lacks_fail_the_load() {
+    let served = Served::start();
+    let line = format!("load udp --target {} --keys 100000 --rate 200 --seconds 1", served.address);
+    let output = wave(&line).stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("GETs found no key") && text.contains("100000 (--keys)"), "{text}");
+}
+
+/// `wave serve kv` and `wave agent --udp-memcached` as a user runs them.
+#[test]
+fn store_is_served_to_memcacheds_clients() {
+    let mut served = Served::without_agent();
+    let (socket, address) = (served.file("kv"), served.address.clone());
+    let line = format!(
+        "agent --rpc {} --udp {address} --udp-memcached 127.0.0.0/8,::1 --share-cpu --quiet",
+        socket.display()
+    );
+    served.agent = Some(Running::start(&line));
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(&address).unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let start = Instant::now();
+    let mut request = 0u16;
+    let mut ask = |text: &[u8]| {
+        request += 1;
+        let id = request.to_be_bytes();
+        let datagram = [&id[..], &[0, 0, 0, 1, 0, 0], text].concat();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "no answer to {}", text.escape_ascii());
+            // Nobody may listen yet, and then the front has no host for a while.
+            let _ = client.send(&datagram);
+            let mut buffer = [0; 1500];
+            let Ok(bytes) = client.recv(&mut buffer) else { continue };
+            // Others answer earlier tries.
+            if buffer[..8] == datagram[..8] && !buffer[8..].starts_with(b"SERVER_ERROR no host") {
+                return buffer[8..bytes].to_vec();
+            }
+        }
+    };
+    assert_eq!(ask(b"get 123456789\r\n"), b"END\r\n");
+    assert_eq!(ask(b"set 123456789 0 0 5\r\nhello\r\n"), b"STORED\r\n");
+    assert_eq!(ask(b"get 123456789\r\n"), b"VALUE 123456789 0 5\r\nhello\r\nEND\r\n");
+    // A value that the store was filled with.
+    let filled = ask(b"get 7\r\n");
+    assert!(filled.starts_with(b"VALUE 7 0 64\r\n\x07\0\0\0"), "{}", filled.escape_ascii());
+    assert_eq!(ask(b"delete 123456789\r\n"), b"DELETED\r\n");
+    assert_eq!(ask(b"delete 123456789\r\n"), b"NOT_FOUND\r\n");
+    let decimal = b"CLIENT_ERROR a key of this store is a decimal number\r\n";
+    for key in ["key", "07", "+7", "99999999999999999999"] {
+        assert_eq!(ask(format!("get {key}\r\n").as_bytes()), decimal, "{key}");
+    }
+    let flags = b"CLIENT_ERROR this store keeps no flags and no expiry times\r\n";
+    assert_eq!(ask(b"set 7 1 0 1\r\nx\r\n"), flags);
+    assert_eq!(ask(b"set 7 0 60 1\r\nx\r\n"), flags);
+}
+
+#[test]
+fn lists_for_memcached_are_checked() {
+    for (list, code, named) in [
+        ("10.0.0.0/40", 2, "10.1.0.0/16"),
+        ("0.0.0.0/0", 2, "--udp-public"),
+        ("", 2, "--udp-memcached"),
+    ] {
+        let line =
+            ["agent", "--rpc", "/nonexistent", "--udp", "127.0.0.1:0", "--udp-memcached", list];
+        let mut command = wave("");
+        let output = command.args(line).stderr(Stdio::piped()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{list}: {text}");
+        assert!(text.contains(named), "{list}: {text}");
     }
 }
 

@@ -171,7 +171,7 @@ fn points_that_a_native_run_finished_are_not_measured_again() {
         assert_eq!(*point, kept);
     }
     let facts = results["facts"].to_string();
-    assert!(facts.contains(&format!("{} points were measured before", points.len())), "{facts}");
+    assert!(facts.contains(&format!("measured before: {} point", points.len())), "{facts}");
 }
 
 #[test]

@@ -38,6 +38,7 @@ const RUN_BY: &[(&str, &str, &str)] = &[
     ("rpc-rocksdb.toml", "cli/tests/scenarios.rs", "rpc_rocksdb_simulated"),
     ("sim-256-cores.toml", "cli/tests/scenarios.rs", "sim_256_cores_simulated"),
     ("sim-64-cores.toml", "cli/tests/scenarios.rs", "sim_64_cores_simulated"),
+    ("udp-feedback.toml", "cli/tests/scenarios.rs", "udp_feedback_natively"),
     ("udp-outstanding.toml", "cli/tests/scenarios.rs", "udp_outstanding_natively"),
 ];
 
@@ -188,6 +189,36 @@ fn udp_outstanding_natively() {
     }
     for name in ["report.html", "curve.csv", "throughput.svg", "results.json"] {
         assert!(directory.path().join("out/udp-outstanding").join(name).is_file(), "{name}");
+    }
+}
+
+#[test]
+fn udp_feedback_natively() {
+    let changes: [Change<'_>; 4] = [
+        (&["run", "seconds"], 0.3.into()),
+        (&["run", "warmup_seconds"], 0.1.into()),
+        (&["run", "loads"], vec![0.2, 4.0].into()),
+        (&["run", "rounds"], 2.into()),
+    ];
+    let (directory, file) = shortened("udp-feedback", &changes);
+    let result = passes(RUN, &file);
+    let rows = result["rows"].as_array().unwrap();
+    let senders: Vec<_> = rows.iter().map(|row| row["senders"].as_str().unwrap()).collect();
+    let both = ["without feedback", "with feedback"];
+    let is_known = !result["capacity_per_second"].is_null();
+    assert_eq!(senders, [both, both].concat());
+    for row in rows {
+        let aside = row["set_aside"].as_array().unwrap().len() as u64;
+        let all = row["measurements"].as_u64().unwrap() + aside;
+        assert_eq!(all, if is_known { 2 } else { 0 }, "{row}");
+    }
+    // Only a sender with windows holds requests back, and under a fourfold load it must.
+    let held_back = |row: usize| rows[row]["held_back"]["p50"].as_f64();
+    if let (Some(without), Some(with)) = (held_back(2), held_back(3)) {
+        assert!(with > without, "{rows:?}");
+    }
+    for name in ["report.html", "rows.csv", "goodput.svg", "results.json"] {
+        assert!(directory.path().join("out/udp-feedback").join(name).is_file(), "{name}");
     }
 }
 

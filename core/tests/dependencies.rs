@@ -32,6 +32,8 @@ fn may_use(from: &str, to: &str) -> bool {
         ("hosts/preload", "hosts/posix" | "hosts/readiness") => return true,
         // Readiness is the kernel's matter, and nothing of Wave's.
         ("hosts/readiness", _) => return false,
+        // A server of a user's.
+        ("docs/guide/my-greeter", "hosts/user" | "hosts/codegen") => return true,
         // No real host.
         ("lab", "hosts/sim") => return true,
         // What all hosts share.

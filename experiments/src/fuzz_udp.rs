@@ -155,7 +155,9 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
         retry: Some(RETRY),
         seed: plan.seed & 0xffff,
         run: 0,
-        timed: false,
+        timed: 0,
+        queue_target: None,
+        stop: None,
         stalls: None,
     };
     let mut good = Generator::connect(&settings).map_err(Failure::cannot)?;

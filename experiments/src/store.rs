@@ -1,5 +1,7 @@
 //! The store and the echo, for clients that an agent's front serves: the same functions as on the host.
 
+mod memcached;
+
 use wave_user::rpc::{Code, Methods, Status, typed};
 use wave_workloads::grpc::proto::DESCRIPTORS;
 use wave_workloads::grpc::proto::echo::{Payload, Work};
@@ -15,9 +17,9 @@ const PATHS: [&str; 3] =
 /// The class of a RANGE; all others are of class 0.
 const RANGE_CLASS: u8 = 1;
 
-/// All methods of `proto/kv.proto` and `proto/echo.proto`.
+/// All methods of `proto/kv.proto` and `proto/echo.proto`, and memcached's commands.
 pub fn methods(store: Store) -> Methods {
-    let [get, put, range] = [store.clone(), store.clone(), store];
+    let [get, put, range] = [(); 3].map(|()| store.clone());
     let methods = echo_methods();
     let methods = typed::unary(methods, PATHS[0], move |_, request: GetRequest| {
         get.get(&request, wave_user::preempt_point).map_err(status)
@@ -41,7 +43,7 @@ pub fn methods(store: Store) -> Methods {
     let methods = methods.tuned(PATHS[2], |method| {
         (method.class, method.class_max) = (RANGE_CLASS, RANGE_CLASS);
     });
-    methods.descriptors(DESCRIPTORS)
+    memcached::methods(methods, store).descriptors(DESCRIPTORS)
 }
 
 /// The echo, and work of a known length: methods 0 and 1.

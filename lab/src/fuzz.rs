@@ -13,7 +13,7 @@ use wave_sim::fuzz::{self, FAULTS, Fault, Overrides, Plan, RULES, Report};
 
 use crate::progress::Progress;
 use crate::table;
-use crate::terminal::{note, out, program, started_as};
+use crate::terminal::{counted, note, out, program, started_as};
 
 /// Seeds between two steps of the progress bar.
 const BATCH: u64 = 20;
@@ -310,11 +310,11 @@ fn print(sum: &Sum) {
     }
     out!("{faults}\n");
     out!(
-        "{} seeds, {} messages (at least {} each), {} violations, trace hash {:016x}",
-        sum.seeds,
+        "{}, {} messages (at least {} each), {}, trace hash {:016x}",
+        counted(sum.seeds, "seed"),
         sum.messages,
         sum.messages_min.unwrap_or(0),
-        sum.violations,
+        counted(sum.violations, "violation"),
         sum.trace_hash
     );
     for failure in &sum.failures {

@@ -20,10 +20,8 @@ enum Shown {
     Nothing,
 }
 
-struct Lines {
-    begun: u64,
-    to: Box<dyn FnMut(&str) + Send>,
-}
+/// Where lines go.
+type Lines = Box<dyn FnMut(&str) + Send>;
 
 impl Progress {
     /// Progress over `steps` steps, on standard error; nothing with `quiet`, as for `--json` and `--quiet`.
@@ -52,9 +50,9 @@ impl Progress {
         Self::showing(0, Shown::Bar(bar))
     }
 
-    /// Progress as a plain line per step, passed to `to`.
-    pub fn lines(steps: u64, to: Box<dyn FnMut(&str) + Send>) -> Self {
-        Self::showing(steps, Shown::Lines(Mutex::new(Lines { begun: 0, to })))
+    /// Progress as a plain line per step, passed to `to`. A line counts the steps that have ended when its step begins.
+    pub fn lines(steps: u64, to: Lines) -> Self {
+        Self::showing(steps, Shown::Lines(Mutex::new(to)))
     }
 
     fn showing(steps: u64, shown: Shown) -> Self {
@@ -77,11 +75,10 @@ impl Progress {
             Shown::Bar(bar) => bar.set_message(what.to_owned()),
             Shown::Lines(lines) => {
                 let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                lines.begun += 1;
-                let begun = lines.begun;
+                let ended = self.ended.load(Ordering::Relaxed);
                 match self.steps {
-                    0 => (lines.to)(what),
-                    steps => (lines.to)(&format!("[{begun}/{steps}] {what}")),
+                    0 => lines(what),
+                    steps => lines(&format!("[{ended}/{steps}] {what}")),
                 }
             }
             Shown::Nothing => {}
@@ -90,9 +87,11 @@ impl Progress {
 
     /// Counts one step as done, and redraws the line when it is time to.
     pub fn end(&self) {
-        self.ended.fetch_add(1, Ordering::Relaxed);
-        if let Shown::Bar(bar) = &self.shown {
-            bar.inc(1);
+        let ended = 1 + self.ended.fetch_add(1, Ordering::Relaxed);
+        match &self.shown {
+            Shown::Bar(bar) => bar.inc(1),
+            Shown::Lines(_) if ended == self.steps => self.say(&format!("[{ended}/{ended}] done")),
+            _ => {}
         }
     }
 
@@ -102,7 +101,7 @@ impl Progress {
             Shown::Bar(bar) => bar.println(line),
             Shown::Lines(lines) => {
                 let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                (lines.to)(line);
+                lines(line);
             }
             Shown::Nothing => {}
         }
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_without_a_terminal_is_a_line_per_step() {
+    fn progress_without_a_terminal_counts_steps_that_have_ended() {
         let (say, said) = std::sync::mpsc::channel();
         let progress = Progress::lines(2, Box::new(move |line| say.send(line.to_owned()).unwrap()));
         for step in ["a at 10 k/s", "b at 10 k/s"] {
@@ -130,6 +129,7 @@ mod tests {
             progress.end();
         }
         drop(progress);
-        assert_eq!(said.iter().collect::<Vec<_>>(), ["[1/2] a at 10 k/s", "[2/2] b at 10 k/s"]);
+        let expected = ["[0/2] a at 10 k/s", "[1/2] b at 10 k/s", "[2/2] done"];
+        assert_eq!(said.iter().collect::<Vec<_>>(), expected);
     }
 }

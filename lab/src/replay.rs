@@ -11,7 +11,7 @@ use wave_core::replay::{Difference, Output, Replay, Tally};
 use wave_core::subsystem::{Show, Shown};
 
 use crate::Failure;
-use crate::terminal::{note, out, program};
+use crate::terminal::{counted, note, out, program};
 
 /// The arguments of `replay`.
 #[derive(Args, Debug)]
@@ -81,7 +81,8 @@ fn perform(registry: &Registry, args: &ReplayArgs) -> Result<ExitCode, Failure> 
 fn to_text(header: &Header, show: &Show, policy: &str, tally: &Tally, truncated: bool) -> String {
     let Tally { decisions, preemptions, notes, identical, .. } = tally;
     let about = if header.about.is_empty() { "a log" } else { &header.about };
-    let mut text = format!("{about}: policy {}, {} cores\n", header.policy, header.config.cores);
+    let cores = counted(header.config.cores, "core");
+    let mut text = format!("{about}: policy {}, {cores}\n", header.policy);
     if truncated {
         text.push_str("The log's last record is cut off: its agent was killed.\n");
     }

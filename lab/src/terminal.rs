@@ -44,6 +44,12 @@ pub fn started_as() -> String {
     std::env::args_os().next().map_or_else(|| "wave".into(), |name| name.to_string_lossy().into())
 }
 
+/// A count and what is counted: `1 point`, `2 points`.
+pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
+    let s = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {noun}{s}")
+}
+
 /// Writes text to standard output.
 pub fn print(text: fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
@@ -61,4 +67,17 @@ pub fn print(text: fmt::Arguments<'_>) {
 /// Writes text to standard error.
 pub fn remark(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn one_of_a_kind_is_no_plural() {
+        assert_eq!(
+            [0, 1, 2].map(|count| counted(count, "point")),
+            ["0 points", "1 point", "2 points"]
+        );
+    }
 }

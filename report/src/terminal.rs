@@ -49,6 +49,7 @@ pub fn compared(result: &RunResult) -> Option<String> {
     table.rows.iter().for_each(|row| {
         drawn.add_row(row);
     });
+    keep_words(&mut drawn, 1..head.len());
     Some(format!("{drawn}\n{}", table.notes.join("\n")))
 }
 
@@ -134,9 +135,6 @@ pub fn saturation(result: &RunResult) -> Option<String> {
     header.extend(limits.iter().map(|limit| format!("at {limit} us")));
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut table = table(result, &header, 2..header.len());
-    if let Some(column) = table.column_mut(2) {
-        column.set_constraint(ColumnConstraint::ContentWidth);
-    }
     let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
     for (index, variant) in result.variants.iter().enumerate() {
         let rate = variant.saturation_per_second;
@@ -153,6 +151,7 @@ pub fn saturation(result: &RunResult) -> Option<String> {
         row.extend(limits.iter().map(|limit| at_limit(variant, *limit)));
         table.add_row(row);
     }
+    keep_words(&mut table, 1..header.len());
     let mut text = format!("{table}\nSaturation: {}", definition(result));
     if result.variants.iter().any(|variant| !variant.limits_not_measurable.is_empty()) {
         text.push_str("\n?: not measurable within that limit.");
@@ -280,6 +279,23 @@ fn table(result: &RunResult, header: &[&str], numbers: std::ops::Range<usize>) -
     }
     table
 }
+
+/// Keeps each word, and so each number, of these columns on one line.
+fn keep_words(table: &mut Table, columns: std::ops::Range<usize>) {
+    let longest = |text: String| text.split_whitespace().map(|word| word.chars().count()).max();
+    for index in columns {
+        let rows = table.row_iter().filter_map(|row| row.cell_iter().nth(index));
+        let head = table.header().and_then(|head| head.cell_iter().nth(index));
+        let words = rows.chain(head).filter_map(|cell| longest(cell.content()));
+        let width = words.max().unwrap_or(0) as u16 + PADDING;
+        if let Some(column) = table.column_mut(index) {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+        }
+    }
+}
+
+/// Spaces beside the content of a cell.
+const PADDING: u16 = 2;
 
 /// What only this kind of scenario has, a line per number or text; empty if there is none.
 pub fn extra(result: &RunResult) -> String {

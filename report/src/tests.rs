@@ -394,6 +394,24 @@ fn a_backlog_worked_off_late_was_not_served() {
     assert_eq!(point.note(), "90.0% served");
 }
 
+/// Found by a new user: `160.` in one line, and `0` in the next.
+#[test]
+fn numbers_are_not_broken_over_lines() {
+    let mut result = sample::load();
+    for variant in &mut result.variants {
+        variant.name = format!("{}, which has quite a long name of many words", variant.name);
+        variant.saturation_by_limit =
+            (1..=9).map(|limit| (limit * 100, 160_000.0 + f64::from(limit) * 1e3)).collect();
+    }
+    let table = terminal::saturation(&result).unwrap();
+    let words: Vec<&str> = table.split_whitespace().collect();
+    for limit in 161..=169 {
+        let number = format!("{limit}.0");
+        let count = words.iter().filter(|word| **word == number).count();
+        assert_eq!(count, result.variants.len(), "{number} in {table}");
+    }
+}
+
 #[test]
 fn a_limit_that_every_load_exceeds_is_shown_as_none() {
     let mut result = sample::load();

@@ -39,6 +39,11 @@ pub trait Server {
     fn wants_more(&self) -> bool {
         false
     }
+
+    /// Whether the load ends now. What was measured so far counts.
+    fn ends_early(&self) -> bool {
+        false
+    }
 }
 
 /// How many requests that are due are submitted without a break.
@@ -161,26 +166,29 @@ pub fn run(
     let mut steady_lags = recorder::histogram();
     let start_ns = monotonic_ns();
     let from_ns = start_ns + nanoseconds(settings.warm_up);
-    let window = Window { start_ns, from_ns, to_ns: from_ns + nanoseconds(settings.duration) };
+    let mut window = Window { start_ns, from_ns, to_ns: from_ns + nanoseconds(settings.duration) };
     recorder.open(window);
 
     let mut submitted = 0;
     let mut in_burst = 0;
     let mut last_lag_ns = 0;
     let mut gave_up = None;
-    for arrival in load {
+    'load: for arrival in load {
         let request = Request {
             id: submitted,
             class: arrival.class,
             intended_ns: start_ns.saturating_add(arrival.at_ns),
             key: arrival.key,
         };
-        if request.intended_ns >= window.to_ns && !server.wants_more() {
+        if server.ends_early() || request.intended_ns >= window.to_ns && !server.wants_more() {
             break;
         }
         // Ends when the clock gets there.
         let mut now_ns = monotonic_ns();
         while now_ns < request.intended_ns {
+            if server.ends_early() {
+                break 'load;
+            }
             step_aside(settings.seat, server);
             in_burst = 0;
             now_ns = monotonic_ns();
@@ -211,6 +219,10 @@ pub fn run(
         in_burst += 1;
     }
 
+    if server.ends_early() {
+        window.to_ns = window.to_ns.min(monotonic_ns()).max(window.from_ns);
+        recorder.end_early(window.to_ns);
+    }
     let mostly_steady = 2 * steady_lags.len() > lags.len();
     let judged = if mostly_steady { &steady_lags } else { &lags };
     let lag_p99_ns = judged.value_at_quantile(0.99);
@@ -393,6 +405,35 @@ mod tests {
         fn wants_more(&self) -> bool {
             self.0 < 500
         }
+    }
+
+    /// Ends the load after this many requests.
+    struct Ended(u64);
+
+    impl Server for Ended {
+        fn submit(&mut self, _: Request) -> Result<(), Refused> {
+            self.0 -= 1;
+            Ok(())
+        }
+
+        fn ends_early(&self) -> bool {
+            self.0 == 0
+        }
+    }
+
+    #[test]
+    fn load_that_ends_early_counts_for_the_time_that_it_had() {
+        for seat in [Seat::Own, Seat::Shared] {
+            // Two hours, were it not ended.
+            let report = run_with(&settings(7_200_000, 0, seat), &mut Ended(100));
+            assert_eq!(report.submitted, 100);
+            let window = report.window;
+            assert!(window.from_ns < window.to_ns && window.to_ns <= monotonic_ns());
+        }
+        // It is over before anything counts.
+        let report = run_with(&settings(1, 7_200_000, Seat::Shared), &mut Ended(100));
+        assert_eq!(report.invalid, Some(Invalid::NoRequest));
+        assert_eq!(report.window.from_ns, report.window.to_ns);
     }
 
     #[test]

@@ -230,6 +230,11 @@ impl Recorder {
         self.stalls.store(0, Relaxed);
     }
 
+    /// The load ends at this time, before its window does.
+    pub fn end_early(&self, to_ns: u64) {
+        self.to_ns.store(to_ns, Relaxed);
+    }
+
     /// Says that a CPU was taken away for a while: by a hypervisor, an interrupt, another process.
     /// Requests are counted as ever, but their latencies are set aside until what queued up is done,
     /// that is until nothing is outstanding.

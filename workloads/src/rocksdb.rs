@@ -214,6 +214,23 @@ impl Database {
         })
     }
 
+    /// Removes `key`, if it is there.
+    pub fn delete(&self, key: u64) -> Result<(), Error> {
+        let key = key.to_be_bytes();
+        checked("delete a key", |error| {
+            // SAFETY: handle and options are alive, and the key is as long as said.
+            unsafe {
+                ffi::rocksdb_delete(
+                    self.handle.get(),
+                    self.write_options.0,
+                    key.as_ptr().cast(),
+                    key.len(),
+                    error,
+                )
+            }
+        })
+    }
+
     /// Calls `f` with one key and value after the other, in order from key `first` on, and again from
     /// the smallest one when there are no more, until `f` returns false. Ends at once where there is
     /// no key at all.

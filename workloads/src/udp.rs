@@ -2,7 +2,8 @@
 //!
 //! An open loop, like [`crate::grpc::load`]: each request is sent when it is due, independent of earlier ones, and latency counts
 //! from the due time, including all tries. An unanswered request is sent again under the same id. A request that is
-//! refused for lack of a host is sent again under a new id. A request without an answer at the end is lost.
+//! refused for lack of a host is sent again under a new id. A request without an answer at the end is lost. With a target for the
+//! queue at the host, a request that finds every socket's [`Window`] full is not sent at all.
 //! PUTs are not idempotent: each sets its own key, so the store's log of writes shows double execution.
 
 mod closed;
@@ -12,10 +13,13 @@ mod stalls;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use wave_udp_client::Window;
 use wave_udp_client::wire::{DATAGRAM_MAX, Header, IDEMPOTENT, REFUSED, REPLY, Status, TIMED};
 
 pub use self::closed::{Asked, ClosedLoad, Shape};
@@ -69,8 +73,13 @@ pub struct Settings {
     pub seed: u64,
     /// Number of the run, below 2^22: PUTs of another one have other keys.
     pub run: u64,
-    /// Whether requests ask for their time at the front ([`TIMED`]).
-    pub timed: bool,
+    /// One in this many requests asks for its time at the front ([`TIMED`]); 0 is none.
+    pub timed: u64,
+    /// Open requests at the host that each socket's window aims at; `None` sends whatever is due. Needs `retry`, as a lost reply
+    /// would close a part of the window for ever.
+    pub queue_target: Option<u32>,
+    /// Ends the load when it becomes true; what was measured so far is the outcome.
+    pub stop: Option<Arc<AtomicBool>>,
     /// Stalls that the server notices. Latencies are set aside from such a stall on, or one of the generator's own, until no request
     /// is under way. `None` keeps all latencies.
     pub stalls: Option<Stalls>,
@@ -98,10 +107,10 @@ pub struct Outcome {
     pub point: Point,
     /// How the requests ended.
     pub ends: Ends,
-    /// Mean number of open requests at the host, from replies; 0 if requests were timed.
+    /// Mean number of open requests at the host, from replies without a time; 0 if there were none.
     pub open_at_host: f64,
-    /// Times at the front by kind, of the requests whose latencies are in `point`; empty unless requests were timed. A reply that
-    /// answers a later try has none.
+    /// Times at the front by kind, of the timed requests whose latencies are in `point`; empty unless requests were timed. A reply
+    /// that answers a later try has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at_front: Vec<ClassLatency>,
 }
@@ -121,6 +130,8 @@ struct Sender {
     incarnation: u64,
     cookie: u64,
     next: u64,
+    /// `None` bounds the requests under way by the front's window of ids only.
+    window: Option<Window>,
     pending: BTreeMap<u64, Pending>,
     /// Due time and id of each retry, the earliest first.
     retries: VecDeque<(u64, u64)>,
@@ -163,7 +174,9 @@ impl Generator {
         let recorder = Recorder::new(&settings.mix.mix()?, 1);
         let failed = |error| Error::Socket { target: target.clone(), error };
         let first = settings.seed << 32 | 1;
-        let senders = (0..settings.sockets).map(|_| Sender::new(address, first).map_err(failed));
+        let window = settings.queue_target.map(Window::new);
+        let senders = (0..settings.sockets)
+            .map(|_| Sender::new(address, first, window.clone()).map_err(failed));
         let mut senders = senders.collect::<Result<Vec<_>, _>>()?;
         let until = Instant::now() + CONNECT_PATIENCE;
         for sender in &mut senders {
@@ -184,7 +197,7 @@ impl Generator {
                 .mix
                 .0
                 .iter()
-                .filter(|_| settings.timed)
+                .filter(|_| settings.timed > 0)
                 .map(|_| histogram())
                 .collect(),
             unseen: None,
@@ -252,10 +265,14 @@ impl Server for Run<'_> {
     fn between(&mut self) {
         self.client.look(self.recorder);
     }
+
+    fn ends_early(&self) -> bool {
+        self.client.settings.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
 }
 
 impl Sender {
-    fn new(to: SocketAddr, first: u64) -> io::Result<Sender> {
+    fn new(to: SocketAddr, first: u64, window: Option<Window>) -> io::Result<Sender> {
         let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(any)?;
         socket.connect(to)?;
@@ -264,9 +281,25 @@ impl Sender {
             incarnation: 0,
             cookie: 0,
             next: first,
+            window,
             pending: BTreeMap::new(),
             retries: VecDeque::new(),
         })
+    }
+
+    /// Whether one more request may be under way.
+    fn has_room(&mut self) -> bool {
+        let Sender { pending, next, window, .. } = self;
+        let first = pending.first_key_value();
+        first.is_none_or(|(first, _)| *next - first < UNDER_WAY_MAX as u64)
+            && window.as_mut().is_none_or(|window| window.has_room(pending.len()))
+    }
+
+    /// Counts a request that was refused, or had no answer in time.
+    fn not_served(&mut self) {
+        if let Some(window) = &mut self.window {
+            window.not_served(self.pending.len());
+        }
     }
 
     /// Schedules a pending request for `due_ns` under a new id.
@@ -333,10 +366,9 @@ impl Client {
 
     fn submit(&mut self, request: Request) -> Result<(), Refused> {
         let count = self.senders.len();
-        let free = (0..count).map(|step| (self.turn + step) % count).find(|&at| {
-            let Sender { pending, next, .. } = &self.senders[at];
-            pending.first_key_value().is_none_or(|(first, _)| next - first < UNDER_WAY_MAX as u64)
-        });
+        let free = (0..count)
+            .map(|step| (self.turn + step) % count)
+            .find(|&at| self.senders[at].has_room());
         let at = free.ok_or(Refused)?;
         self.turn = (at + 1) % count;
         let sender = &mut self.senders[at];
@@ -356,7 +388,8 @@ impl Client {
         pending.was_refused = false;
         let Pending { request, incarnation, cookie, .. } = *pending;
         let kind = self.mix.0[usize::from(request.class.0)].0;
-        let timed = if self.settings.timed { TIMED } else { 0 };
+        let is_timed = self.settings.timed > 0 && id.is_multiple_of(self.settings.timed);
+        let timed = if is_timed { TIMED } else { 0 };
         let header = Header {
             flags: if kind.is_idempotent() { IDEMPOTENT | timed } else { timed },
             class: self.mix.class(request.class),
@@ -392,8 +425,11 @@ impl Client {
                 && due_ns <= now_ns
             {
                 self.senders[at].retries.pop_front();
-                if self.senders[at].pending.contains_key(&id) {
+                if let Some(&Pending { was_refused, .. }) = self.senders[at].pending.get(&id) {
                     self.ends.retries += 1;
+                    if !was_refused {
+                        self.senders[at].not_served();
+                    }
                     self.send(at, id, now_ns);
                 }
             }
@@ -424,6 +460,9 @@ impl Client {
         if let Some(unseen) = &mut self.unseen {
             unseen.tell(recorder);
         }
+        if header.has(REFUSED) || status == Status::UNAVAILABLE {
+            sender.not_served();
+        }
         let may_go_on = kind.is_idempotent() || header.has(REFUSED);
         if let Some(retry) = self.settings.retry
             && status == Status::UNAVAILABLE
@@ -434,6 +473,10 @@ impl Client {
             return;
         }
         sender.pending.remove(&header.id);
+        let is_reply = !header.has(REFUSED) && status != Status::OUTCOME_UNKNOWN;
+        if let Some(window) = sender.window.as_mut().filter(|_| is_reply && !header.has(TIMED)) {
+            window.replied(header.work, sender.pending.len());
+        }
         let name = || status.name().to_owned();
         if recorder.counts(request.intended_ns) {
             if !header.has(TIMED) {

@@ -95,6 +95,7 @@ fn released() -> Result<PathBuf, String> {
             parts.push(Part { place: file.into(), about, licence: (*licence).into() });
         }
     }
+    parts.extend(generated(&folder)?);
     let crates = linked(&metadata)?;
     for linked in &crates {
         for file in &linked.licence_files {
@@ -150,6 +151,38 @@ fn released() -> Result<PathBuf, String> {
             .map_err(|error| error.to_string())?;
     }
     Ok(archive)
+}
+
+/// Completions of each shell, as distributions place them.
+const COMPLETIONS: &[(&str, &str)] = &[
+    ("bash", "share/bash-completion/completions/wave"),
+    ("zsh", "share/zsh/site-functions/_wave"),
+    ("fish", "share/fish/vendor_completions.d/wave.fish"),
+];
+const MANUALS: &str = "share/man/man1";
+
+/// Completions and man pages, which the program of the archive writes.
+fn generated(folder: &Path) -> Result<Vec<Part>, String> {
+    let wave = folder.join("bin/wave");
+    let part = |place: PathBuf, about| Part { place, about, licence: OURS.into() };
+    let mut parts = Vec::new();
+    for (shell, place) in COMPLETIONS {
+        let text = said(Command::new(&wave).args(["completions", shell]))?;
+        let file = folder.join(place);
+        let made = file.parent().map_or(Ok(()), fs::create_dir_all);
+        made.and_then(|()| fs::write(&file, text + "\n"))
+            .map_err(|error| format!("{}: {error}", file.display()))?;
+        parts.push(part(place.into(), "completions for a shell"));
+    }
+    let manuals = folder.join(MANUALS);
+    said(Command::new(&wave).arg("man").arg(&manuals))?;
+    let pages = fs::read_dir(&manuals).map_err(|error| format!("{MANUALS}: {error}"))?;
+    let mut names: Vec<_> = pages.filter_map(|page| Some(page.ok()?.file_name())).collect();
+    names.sort();
+    let pages =
+        names.iter().map(|name| part(Path::new(MANUALS).join(name), "man page of a command"));
+    parts.extend(pages);
+    Ok(parts)
 }
 
 fn git() -> Command {

@@ -128,7 +128,7 @@ struct IdleArgs {
     #[command(flatten)]
     output: Output,
     /// Number of idle connections.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=12_000))]
     idle: u32,
 }
 

@@ -20,6 +20,7 @@ use wave_udp::UdpArgs;
   wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host that serves there
   wave agent --rpc /tmp/kv.sock --listen 0.0.0.0:50051 --cpu 1 --connection-cpus 2-4      with cores for connections
   wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052          requests in datagrams for that host
+  wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:11211 --udp-memcached 127.0.0.1       memcached's clients of that host
 
 The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
 Exit codes: 0 the host ended, another agent took over, or SIGTERM ended an agent for RPCs; 2 bad arguments; 3 it could
@@ -53,6 +54,7 @@ const OF_GRPC: [&str; 12] = [
 #[derive(Args, Clone, Debug)]
 #[command(mut_arg("udp", |udp| udp.conflicts_with_all(OF_GRPC)))]
 #[command(mut_arg("udp_public", |public| public.conflicts_with("listen")))]
+#[command(mut_arg("udp_memcached", |list| list.conflicts_with("listen")))]
 struct Fronts {
     #[command(flatten)]
     grpc: FrontArgs,

@@ -1,5 +1,7 @@
 //! `wave doctor`: what this machine can run, and why not.
 
+mod remedies;
+
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,9 +17,10 @@ use wave_wires::{Tap, TapOptions};
 use wave_workloads::cpu;
 use wave_workloads::rocksdb::Database;
 
+use remedies::Remedies;
 use wave_experiments::memory::size;
 use wave_experiments::run::{machine, seating};
-use wave_lab::terminal::out;
+use wave_lab::terminal::{counted, out};
 
 /// How to say it.
 #[derive(Args, Debug)]
@@ -80,12 +83,13 @@ struct Check {
     need: Need,
     /// What was found, or why it is missing.
     found: Result<String, String>,
-    /// What to type if it is missing.
-    remedy: &'static str,
+    /// What to type if it is missing, where something helps.
+    remedy: Option<String>,
 }
 
 pub fn execute(args: &DoctorArgs) -> ExitCode {
-    let checks = checks();
+    let remedies = Remedies::here();
+    let checks = checks(&remedies);
     let missing = |need| checks.iter().any(|check| check.need == need && check.found.is_err());
     let nothing_runs = missing(Need::Everything);
     let scenarios_run = !nothing_runs && !missing(Need::Scenarios);
@@ -99,7 +103,7 @@ pub fn execute(args: &DoctorArgs) -> ExitCode {
                     "ok": check.found.is_ok(),
                     "found": check.found.as_ref().ok(),
                     "missing": check.found.as_ref().err(),
-                    "remedy": check.found.is_err().then_some(check.remedy),
+                    "remedy": check.remedy.as_ref().filter(|_| check.found.is_err()),
                 })
             })
             .collect();
@@ -112,43 +116,53 @@ pub fn execute(args: &DoctorArgs) -> ExitCode {
                 Ok(found) => out!("ok       {:22} {found}", check.name),
                 Err(why) => {
                     out!("missing  {:22} {why} (for {})", check.name, check.need.name());
-                    out!("         {:22} type: {}", "", check.remedy);
+                    if let Some(remedy) = &check.remedy {
+                        out!("         {:22} type: {remedy}", "");
+                    }
                 }
             }
         }
         let verdict = match (nothing_runs, scenarios_run) {
-            (true, _) => "Nothing can run here: see what is missing above.",
-            (_, false) => "Agents and hosts run; scenarios do not: see what is missing above.",
-            _ => "Scenarios run: try `wave run scenarios/rocksdb-fifo.toml`.",
+            (true, _) => "Nothing can run here: see what is missing above.".to_owned(),
+            (_, false) => {
+                "Agents and hosts run; scenarios do not: see what is missing above.".to_owned()
+            }
+            _ => format!("Scenarios run: try `{}`.", remedies.scenario()),
         };
         out!("\n{verdict}");
     }
     if nothing_runs { ExitCode::from(3) } else { ExitCode::SUCCESS }
 }
 
-fn checks() -> Vec<Check> {
+fn checks(remedies: &Remedies) -> Vec<Check> {
     let check = |name, need, found, remedy| Check { name, need, found, remedy };
+    let type_this = |command: &str| Some(command.to_owned());
+    let again = || remedies.as_root("wave doctor");
+    let cpus_allowed = cpu::allowed_cpus().map_or(0, |cpus| cpus.len());
+    let groups = iommu_groups();
     vec![
-        check("kernel", Need::Everything, kernel(), "upgrade to Debian 12 or later (Linux 6.1)"),
-        check("sealed shared memory", Need::Everything, sealed_memory(), "see `dmesg | tail`"),
-        check("eventfd doorbells", Need::Everything, doorbells(), "ulimit -n 4096"),
-        check("Unix sockets", Need::Everything, sockets(), "export TMPDIR=/a/directory/of/yours"),
-        check("pinning threads", Need::Scenarios, pinning(), "taskset -pc $$"),
         check(
-            "RocksDB",
-            Need::Scenarios,
-            rocksdb(),
-            "sudo apt-get install librocksdb-dev; df -h /dev/shm",
+            "kernel",
+            Need::Everything,
+            kernel(),
+            type_this("upgrade to Debian 12 or later (Linux 6.1)"),
         ),
-        check("a CPU for each", Need::Better, cpus(), "taskset -c 0-3 wave run SCENARIO.toml"),
+        check("sealed shared memory", Need::Everything, sealed_memory(), type_this("dmesg | tail")),
+        check("eventfd doorbells", Need::Everything, doorbells(), type_this("ulimit -n 4096")),
+        check(
+            "Unix sockets",
+            Need::Everything,
+            sockets(),
+            type_this("export TMPDIR=/a/directory/of/yours"),
+        ),
+        check("pinning threads", Need::Scenarios, pinning(), type_this("taskset -pc $$")),
+        check("RocksDB", Need::Scenarios, rocksdb(), remedies.rocksdb()),
+        check("a CPU for each", Need::Better, cpus(), remedies.cpus(cpus_allowed)),
         check(
             "sched_ext",
             Need::Kernel,
-            present(
-                "/sys/kernel/sched_ext",
-                "not in this kernel; Linux 6.13 or later may have it, and `cargo xtask vm run` boots one",
-            ),
-            "zgrep SCHED_CLASS_EXT /proc/config.gz /boot/config-$(uname -r)",
+            present("/sys/kernel/sched_ext", "not in this kernel; Linux 6.13 or later may have it"),
+            remedies.other_kernel(),
         ),
         check(
             "the kernel's types",
@@ -157,42 +171,22 @@ fn checks() -> Vec<Check> {
                 "/sys/kernel/btf/vmlinux",
                 "the kernel was built without CONFIG_DEBUG_INFO_BTF",
             ),
-            "zgrep DEBUG_INFO_BTF /proc/config.gz /boot/config-$(uname -r)",
+            remedies.other_kernel(),
         ),
+        check("KVM", Need::Guests, present("/dev/kvm", "no virtual machines here"), remedies.kvm()),
+        check("VFIO behind an IOMMU", Need::Devices, vfio(groups), remedies.vfio(groups > 0)),
+        check("root", Need::Kernel, root(), type_this("sudo wave run --host linux -- COMMAND")),
+        check("recording by BPF", Need::Recordings, recording(), again()),
+        check("TAP devices", Need::Tcp, tap(), remedies.tap()),
+        check("packet sockets", Need::Tcp, packet_socket(), again()),
+        check("accessed bits", Need::Memory, accessed_bits(), again()),
         check(
-            "KVM",
-            Need::Guests,
-            present("/dev/kvm", "no virtual machines here"),
-            "sudo modprobe kvm_amd || sudo modprobe kvm_intel",
+            "swap",
+            Need::Memory,
+            swap(),
+            type_this("sudo wave memory run --zram 1GiB --pid PID"),
         ),
-        check(
-            "VFIO behind an IOMMU",
-            Need::Devices,
-            vfio(),
-            "sudo modprobe vfio-pci; IOMMU on in firmware and kernel (intel_iommu=on)",
-        ),
-        check("root", Need::Kernel, root(), "sudo wave run --host linux -- COMMAND"),
-        check("recording by BPF", Need::Recordings, recording(), "sudo wave doctor"),
-        check(
-            "TAP devices",
-            Need::Tcp,
-            tap(),
-            "sudo modprobe tun; sudo wave tcp up --address 10.77.0.2/24",
-        ),
-        check(
-            "packet sockets",
-            Need::Tcp,
-            packet_socket(),
-            "sudo wave tcp up --interface NAME --address ADDRESS/BITS",
-        ),
-        check("accessed bits", Need::Memory, accessed_bits(), "sudo wave doctor"),
-        check("swap", Need::Memory, swap(), "sudo wave memory run --zram 1GiB --pid PID"),
-        check(
-            "memory pressure (PSI)",
-            Need::SaferMemory,
-            pressure(),
-            "boot with psi=1 (CONFIG_PSI); refaults hold back without it",
-        ),
+        check("memory pressure (PSI)", Need::SaferMemory, pressure(), remedies.pressure()),
     ]
 }
 
@@ -256,13 +250,17 @@ fn pressure() -> Result<String, String> {
     Ok(format!("some task waited {:.1}% of the last 10 s", pressure.some.avg10_percent))
 }
 
-fn vfio() -> Result<String, String> {
-    let groups = std::fs::read_dir("/sys/kernel/iommu_groups").map_or(0, Iterator::count);
+/// Groups of devices behind an IOMMU.
+fn iommu_groups() -> usize {
+    std::fs::read_dir("/sys/kernel/iommu_groups").map_or(0, Iterator::count)
+}
+
+fn vfio(groups: usize) -> Result<String, String> {
     if groups == 0 {
         return Err("no device is behind an IOMMU".to_owned());
     }
     present("/sys/bus/pci/drivers/vfio-pci", "the driver vfio-pci is not loaded")
-        .map(|_| format!("{groups} groups of devices"))
+        .map(|_| counted(groups, "group") + " of devices")
 }
 
 fn recording() -> Result<String, String> {
@@ -318,7 +316,7 @@ fn pinning() -> Result<String, String> {
     });
     let cpus = pinned.join().map_err(|_| "the test's thread panicked".to_owned())?;
     let cpus = cpus.map_err(|error| error.to_string())?;
-    Ok(format!("to each of {} CPUs", cpus.len()))
+    Ok(format!("to each of {}", counted(cpus.len(), "CPU")))
 }
 
 fn rocksdb() -> Result<String, String> {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use wave_experiments::sweep::{Merged, Missing, RESULT_FILES, merge};
 use wave_lab::table;
-use wave_lab::terminal::{note, out};
+use wave_lab::terminal::{counted, note, out};
 
 /// Shards of which no more is printed: the command of the rest follows the same pattern.
 const SHARDS_SHOWN: usize = 20;
@@ -55,7 +55,7 @@ pub fn execute(args: &MergeArgs) -> ExitCode {
 fn written(args: &MergeArgs, merged: &Merged) {
     let files = RESULT_FILES.map(|file| args.directory.join(file));
     if args.json {
-        let Merged { scenario, version, points, rows } = merged;
+        let Merged { scenario, version, points, rows, .. } = merged;
         let summary = json!({
             "scenario": scenario,
             "version": version,
@@ -65,7 +65,8 @@ fn written(args: &MergeArgs, merged: &Merged) {
         });
         out!("{summary}");
     } else {
-        out!("{}: {} points, {} rows", merged.scenario, merged.points, merged.rows);
+        let Merged { scenario, points, rows, table, .. } = merged;
+        out!("{table}\n\n{scenario}: {}, {}", counted(*points, "point"), counted(*rows, "row"));
         for file in files {
             out!("{}", file.display());
         }
@@ -92,10 +93,10 @@ fn refuse(args: &MergeArgs, missing: &Missing) {
         return;
     }
     note!(
-        "wave merge: {}: {} of {} points are missing ({} of them damaged). These commands make them:",
+        "wave merge: {}: {} of {} missing ({} damaged). These commands make them:",
         missing.scenario,
         missing.missing.len(),
-        missing.points,
+        counted(missing.points, "point"),
         missing.damaged.len()
     );
     let mut table = table(&["shard", "missing", "command"]);
@@ -104,6 +105,6 @@ fn refuse(args: &MergeArgs, missing: &Missing) {
     }
     note!("{table}");
     if let Some(more) = missing.commands.len().checked_sub(SHARDS_SHOWN).filter(|more| *more > 0) {
-        note!("and {more} more shards; `wave merge --json` lists them all");
+        note!("and {} more; `wave merge --json` lists them all", counted(more, "shard"));
     }
 }

@@ -2,18 +2,23 @@
 
 pub mod agent;
 pub mod bench;
+mod completions;
 mod device;
 pub mod doctor;
 mod fit;
 mod fuzz;
+#[cfg(test)]
+mod guides;
 pub mod link;
 pub mod linux;
 pub mod load;
 pub mod memory;
 pub mod merge;
 pub mod record;
+mod reference;
 pub mod reproduce;
 pub mod run;
+mod scenarios;
 pub mod serve;
 pub mod sweep;
 mod tcp;
@@ -21,7 +26,7 @@ pub mod validate;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use wave_agent::Registry;
 use wave_lab::{policies, replay, trace};
 
@@ -75,6 +80,8 @@ enum Command {
     Agent(Box<agent::AgentCommand>),
     /// List every policy, with its settings.
     Policies(policies::PoliciesArgs),
+    /// List every kind of scenario, with its fields.
+    Scenarios(scenarios::ScenariosArgs),
     /// Feed an agent's log to a policy again, and compare the decisions.
     Replay(replay::ReplayArgs),
     /// Convert an agent's log into a trace for Perfetto.
@@ -87,6 +94,13 @@ enum Command {
     Link(link::LinkArgs),
     /// Run the benches: queues, agent, switches and others against named peers.
     Bench(bench::BenchArgs),
+    /// Print a shell's completions.
+    Completions(completions::CompletionsArgs),
+    /// Write man pages of every command.
+    Man(completions::ManArgs),
+    /// Write docs/reference.
+    #[command(hide = true)]
+    Reference(reference::ReferenceArgs),
     /// RocksDB's process of a memory scenario.
     #[command(hide = true)]
     RocksdbProcess,
@@ -99,6 +113,12 @@ enum Command {
 }
 
 impl Wave {
+    /// Reads the command line, and ends the process if it makes no sense.
+    pub fn read() -> Wave {
+        let matches = with_negative_numbers(Wave::command()).get_matches();
+        Wave::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
     pub fn execute(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::execute(&args),
@@ -113,6 +133,10 @@ impl Wave {
             Command::Load(args) => load::execute(&args),
             Command::Agent(args) => agent::execute(*args),
             Command::Policies(args) => policies::execute(&Registry::shipped(), &args),
+            Command::Scenarios(args) => scenarios::execute(&args),
+            Command::Completions(args) => completions::execute(&args),
+            Command::Man(args) => completions::execute_man(&args),
+            Command::Reference(args) => reference::execute(&args),
             Command::Replay(args) => replay::execute(&Registry::shipped(), &args),
             Command::Trace(args) => trace::execute(&Registry::shipped(), &args),
             Command::Fuzz(args) => fuzz::execute(&args),
@@ -127,14 +151,25 @@ impl Wave {
     }
 }
 
+/// Takes a negative number as the value of the option before it, whose parser says what it expects. Otherwise clap would look for an
+/// option of this name.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let options =
+        command.mut_args(|arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        });
+    options.mut_subcommands(with_negative_numbers)
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn refusal(line: &str) -> String {
-        let refused = Wave::try_parse_from(line.split_whitespace());
+        let command = with_negative_numbers(Wave::command());
+        let matches = command.try_get_matches_from(line.split_whitespace());
+        let refused = matches.and_then(|matches| Wave::from_arg_matches(&matches));
         refused.expect_err("this is to be refused").to_string()
     }
 
@@ -151,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_commands_fit_together() {
-        Wave::command().debug_assert();
+        with_negative_numbers(Wave::command()).debug_assert();
     }
 
     #[test]
@@ -166,7 +201,9 @@ mod tests {
             "wave agent replace --rpc /tmp/kv.sock --listen 127.0.0.1:50052",
             "wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052 --udp-public",
             "wave agent --attach /tmp/my.sock --policy shinjuku --rpc /tmp/kv.sock --udp 127.0.0.1:0",
+            "wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:11211 --udp-memcached 127.0.0.1,10.1.0.0/16",
             "wave load udp --target 127.0.0.1:50052 --rate 5000 --mix 5us=99.5,100us=0.5",
+            "wave load udp --target 127.0.0.1:50052 --rate 5000 --queue-target 16",
             "wave fuzz udp --datagrams 1000000 --seed 7 --json",
             "wave fuzz --seeds 10 --json",
             "wave agent --leave-with-parent --quiet --attach /tmp/my.sock",
@@ -181,6 +218,9 @@ mod tests {
             "wave fit --write --root /tmp/wave --quiet",
             "wave validate --json --out /tmp/v --quick",
             "wave doctor --json",
+            "wave scenarios udp-preemption --json",
+            "wave completions zsh",
+            "wave man /tmp/man1",
             "wave link measure --out here.toml",
             "wave link measure --pci /sys/x/resource2 --offset 4096",
             "wave run x.toml --host sim",
@@ -210,7 +250,9 @@ mod tests {
             "wave memory-program {}",
             "wave memory draw results.json --out /tmp/results",
         ] {
-            Wave::try_parse_from(line.split_whitespace())
+            with_negative_numbers(Wave::command())
+                .try_get_matches_from(line.split_whitespace())
+                .and_then(|matches| Wave::from_arg_matches(&matches))
                 .unwrap_or_else(|error| panic!("{line}: {error}"));
         }
     }
@@ -258,6 +300,12 @@ mod tests {
         assert!(refusal("wave load grpc --target x").contains("--closed"));
         assert!(refusal("wave load grpc --target x --rate 0").contains("above 0"));
         assert!(refusal("wave load grpc --target x --rate 9 --mix scan=1").contains("`scan`"));
+        assert!(refusal("wave load udp --target x --rate -5").contains("expected a number"));
+        assert!(
+            refusal("wave load udp --target x --rate 5 --retry-ms -1").contains("-1 is not in")
+        );
+        assert!(refusal("wave agent --rpc x --udp 127.0.0.1").contains("127.0.0.1:50052"));
+        assert!(refusal("wave agent --rpc x --udp-memcached ::1").contains("--udp"));
         assert!(refusal("wave agent --rpc x").contains("--listen"));
         assert!(
             refusal("wave serve kv --on-host --listen localhost:1").contains("127.0.0.1:50051")

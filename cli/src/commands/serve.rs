@@ -200,12 +200,20 @@ fn offloaded(socket: &Path, cpus: Vec<usize>, store: Store) -> Result<Server, Fa
     Server::start(options, store::methods(store)).map_err(Failure::cannot)
 }
 
-/// The command that starts an agent beside so many workers and a client.
+/// The command that starts an agent with a front for gRPC beside so many workers and a client.
 fn next(socket: &dyn Display, listen: impl Display, workers: usize) -> String {
+    format!("wave agent --rpc {socket} --listen {listen}{}", shares(workers))
+}
+
+/// The same with a front for datagrams.
+fn next_udp(socket: &dyn Display, workers: usize) -> String {
+    format!("wave agent --rpc {socket} --udp 127.0.0.1:50052{}", shares(workers))
+}
+
+fn shares(workers: usize) -> &'static str {
     let cpus = available_parallelism().map_or(1, usize::from);
     // Otherwise its agent would keep a CPU to itself that one of the others needs.
-    let shares = if cpus < workers + 2 { " --share-cpu" } else { "" };
-    format!("wave agent --rpc {socket} --listen {listen}{shares}")
+    if cpus < workers + 2 { " --share-cpu" } else { "" }
 }
 
 /// Says that it serves, and where.
@@ -229,6 +237,7 @@ fn tell(args: &KvArgs, place: &str, name: &str, threads: usize) {
         );
         if !args.on_host {
             wave_links::tell!("Next: {}", next(&name, args.listen, threads));
+            wave_links::tell!("Or, for requests in datagrams: {}", next_udp(&name, threads));
         }
     }
 }

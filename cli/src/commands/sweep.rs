@@ -9,8 +9,8 @@ use wave_sched::policies;
 
 use wave_experiments::interrupt;
 use wave_experiments::run::{Failure, machine};
-use wave_experiments::sweep::{Plan, Ran, Shard, Simulator, Store, run_shard};
-use wave_lab::terminal::{note, out};
+use wave_experiments::sweep::{self, Plan, Ran, Shard, Simulator, Store, run_shard};
+use wave_lab::terminal::{counted, note, out};
 
 /// What to sweep, and which part of it.
 #[derive(Args, Debug)]
@@ -72,8 +72,8 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
     interrupt::say(move || {
         let done = points.iter().filter(|id| kept.point_file(id).exists()).count();
         format!(
-            "wave sweep: interrupted: {done} of {} points are done and kept in {root}. To resume:\n  {}\n",
-            points.len(),
+            "wave sweep: interrupted: {done} of {} done and kept in {root}. To resume:\n  {}\n",
+            counted(points.len(), "point"),
             interrupt::same_command()
         )
     })?;
@@ -96,15 +96,21 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
         });
         out!("{summary}");
     } else {
+        if let Some(table) = sweep::table(&args.out)? {
+            out!("{table}\n");
+        }
         out!(
-            "{}: shard {} of {} points: {ran} run, {kept} were there, {} failed",
+            "{}: shard {} of {}: {ran} run, {kept} there before, {} failed",
             manifest.scenario,
             args.shard,
-            jobs.len(),
+            counted(jobs.len(), "point"),
             failed.len()
         );
         if failed.is_empty() {
-            out!("Once every shard is done: wave merge {}", args.out.display());
+            let once =
+                if args.shard == Shard::WHOLE { "For" } else { "Once every shard is done, for" };
+            let out = args.out.display();
+            out!("{once} results.csv, results.json and report.html: wave merge {out}");
         }
     }
     for (point, why) in &failed {

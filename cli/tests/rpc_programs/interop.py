@@ -231,6 +231,17 @@ def server_compressed_streaming():
     check(got == [31415, 92653], got)
 
 
+def reflection():
+    """What grpcurl asks first: the file of a symbol, and the file's descriptor."""
+    path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    symbol = b"grpc.testing.TestService"
+    # Field 4 of ServerReflectionRequest is the symbol.
+    request = bytes([4 << 3 | 2, len(symbol)]) + symbol
+    (answer,) = list(channel.stream_stream(path)(iter([request])))
+    for part in [b"interop.proto", b"TestService", b"FullDuplexCall"]:
+        check(part in answer, f"the descriptor has {part}")
+
+
 ALL = [
     empty_unary,
     large_unary,
@@ -250,6 +261,7 @@ ALL = [
     server_compressed_unary,
     client_compressed_streaming,
     server_compressed_streaming,
+    reflection,
 ]
 
 grpc.channel_ready_future(channel).result(timeout=30)

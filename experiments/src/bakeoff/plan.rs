@@ -8,7 +8,9 @@ use super::pattern::Pattern;
 use super::tools::{Damon, Mglru, Ours, Reclaim, Setting};
 use crate::memory::size;
 use crate::memory::swap::SwapOn;
-use wave_lab::Failure;
+use crate::scenario::ScenarioError;
+use crate::scenario::error::line_at;
+use crate::scenario::file;
 use wave_report::slug;
 
 /// `kind` of a scenario of this sort.
@@ -85,11 +87,23 @@ impl Program {
 }
 
 /// Checks the plan in `text`; `path` is where it came from.
-pub fn parse(path: &Path, text: &str) -> Result<Plan, Failure> {
-    let bad = |why: String| Failure::Scenario(format!("{}: {why}", path.display()));
-    let plan: Plan = toml::from_str(text).map_err(|error| bad(error.to_string()))?;
-    plan.check().map_err(bad)?;
+pub fn parse(path: &Path, text: &str) -> Result<Plan, ScenarioError> {
+    let plan: Plan = file::parse(path, text)?;
+    plan.check()
+        .map_err(|Wrong { at, why }| ScenarioError::meaning(path, line_at(text, &at), why))?;
     Ok(plan)
+}
+
+/// What cannot be run.
+#[derive(Debug)]
+struct Wrong {
+    /// The field or table that is to blame, as `program[0].memory`.
+    at: String,
+    why: String,
+}
+
+fn wrong<T>(at: impl Into<String>, why: impl Into<String>) -> Result<T, Wrong> {
+    Err(Wrong { at: at.into(), why: why.into() })
 }
 
 impl Plan {
@@ -106,16 +120,19 @@ impl Plan {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Wrong> {
         if self.name.is_empty() || slug(&self.name) != self.name {
-            return Err(format!(
-                "`name` is \"{}\", expected small letters, digits and single hyphens",
-                self.name
-            ));
+            let name = &self.name;
+            return wrong(
+                "name",
+                format!("`name` is \"{name}\", expected small letters, digits and single hyphens"),
+            );
         }
-        let of_programs = self.program.iter().flat_map(|program| {
-            let seconds = program.seconds.map(|seconds| ("program.seconds", seconds));
-            [("program.phase_seconds", program.phase_seconds)].into_iter().chain(seconds)
+        let of_programs = self.program.iter().enumerate().flat_map(|(at, program)| {
+            let seconds =
+                program.seconds.map(|seconds| (format!("program[{at}].seconds"), seconds));
+            let phase = (format!("program[{at}].phase_seconds"), program.phase_seconds);
+            [phase].into_iter().chain(seconds)
         });
         let of_all = [
             ("warmup_seconds", self.warmup_seconds),
@@ -123,66 +140,73 @@ impl Plan {
             ("slow.warmup_seconds", self.slow.warmup_seconds),
             ("slow.seconds", self.slow.seconds),
         ];
-        for (field, value) in of_all.into_iter().chain(of_programs) {
+        let of_all = of_all.into_iter().map(|(field, value)| (field.to_owned(), value));
+        for (field, value) in of_all.chain(of_programs) {
             if !(0.1..=3600.0).contains(&value) {
-                return Err(format!("`{field}` is {value}, expected 0.1 to 3600"));
+                let why = format!("`{field}` is {value}, expected 0.1 to 3600");
+                return wrong(field, why);
             }
         }
-        size::parse(&self.swap).map_err(|why| format!("`swap`: {why}"))?;
+        size::parse(&self.swap).or_else(|why| wrong("swap", format!("`swap`: {why}")))?;
         if self.swap_on.is_empty()
             || (1..self.swap_on.len()).any(|at| self.swap_on[..at].contains(&self.swap_on[at]))
         {
-            return Err("`swap_on` is \"zram\", \"file\" or both, each once".to_owned());
+            return wrong("swap_on", "`swap_on` is \"zram\", \"file\" or both, each once");
         }
         if self.program.is_empty() {
-            return Err("expected a [[program]] or more".to_owned());
+            return wrong("program", "expected a [[program]] or more");
         }
         for (at, program) in self.program.iter().enumerate() {
             let Program { name, memory, accesses_per_second, .. } = program;
             if slug(name).is_empty()
                 || self.program[..at].iter().any(|other| slug(&other.name) == slug(name))
             {
-                return Err(format!(
-                    "`program.name` is \"{name}\", expected letters or digits, and other ones than every other's"
-                ));
+                return wrong(
+                    format!("program[{at}].name"),
+                    format!(
+                        "`program.name` is \"{name}\", expected letters or digits, and other ones than every other's"
+                    ),
+                );
             }
-            size::parse(memory).map_err(|why| format!("`program.memory` of {name}: {why}"))?;
+            size::parse(memory).or_else(|why| {
+                let why = format!("`program.memory` of {name}: {why}");
+                wrong(format!("program[{at}].memory"), why)
+            })?;
             if !(1.0..=1e8).contains(accesses_per_second) {
-                return Err(format!(
-                    "`program.accesses_per_second` of {name} is {accesses_per_second}, expected 1 to 100000000"
-                ));
+                let field = "accesses_per_second";
+                return wrong(
+                    format!("program[{at}].{field}"),
+                    format!(
+                        "`program.{field}` of {name} is {accesses_per_second}, expected 1 to 100000000"
+                    ),
+                );
             }
         }
-        for ours in &self.wave {
-            ours.check().map_err(|why| format!("[[wave]]: {why}"))?;
-        }
-        for damon in &self.damon {
-            damon.check().map_err(|why| format!("[[damon]]: {why}"))?;
-        }
-        for mglru in &self.mglru {
-            mglru.check().map_err(|why| format!("[[mglru]]: {why}"))?;
-        }
-        for reclaim in &self.reclaim {
-            reclaim.check().map_err(|why| format!("[[reclaim]]: {why}"))?;
-        }
+        each("wave", &self.wave, Ours::check)?;
+        each("damon", &self.damon, Damon::check)?;
+        each("mglru", &self.mglru, Mglru::check)?;
+        each("reclaim", &self.reclaim, Reclaim::check)?;
         if [self.wave.len(), self.damon.len(), self.mglru.len(), self.reclaim.len()].contains(&0) {
-            return Err(
-                "expected a [[wave]], a [[damon]], a [[mglru]] and a [[reclaim]], or more of each"
-                    .to_owned(),
+            return wrong(
+                "kind",
+                "expected a [[wave]], a [[damon]], a [[mglru]] and a [[reclaim]], or more of each",
             );
         }
         // A partial phase would be no fair sample of the program.
-        for program in self.program.iter().filter(|program| program.pattern.has_phases()) {
+        let with_phases =
+            self.program.iter().enumerate().filter(|(_, program)| program.pattern.has_phases());
+        for (at, program) in with_phases {
             for setting in self.settings() {
                 let [_, seconds] = self.times(program, &setting);
                 let phases = seconds / program.phase_seconds;
                 if (phases - phases.round()).abs() > 1e-6 {
-                    return Err(format!(
+                    let why = format!(
                         "{} is measured for {seconds} s with {}, expected whole phases of {} s",
                         program.name,
                         setting.describe(),
                         program.phase_seconds
-                    ));
+                    );
+                    return wrong(format!("program[{at}]"), why);
                 }
             }
         }
@@ -199,6 +223,17 @@ impl Plan {
     }
 }
 
+/// Checks all settings of one tool.
+fn each<T>(
+    tool: &str,
+    settings: &[T],
+    check: impl Fn(&T) -> Result<(), String>,
+) -> Result<(), Wrong> {
+    settings.iter().enumerate().try_for_each(|(at, setting)| {
+        check(setting).or_else(|why| wrong(format!("{tool}[{at}]"), format!("[[{tool}]]: {why}")))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +248,6 @@ mod tests {
         assert!(text.contains(from), "{from} is not in the scenario");
         let text = text.replacen(from, to, 1);
         let error = parse(Path::new("x.toml"), &text).expect_err("this is to be refused");
-        assert_eq!(error.exit_code(), 2);
         error.to_string()
     }
 
@@ -222,7 +256,10 @@ mod tests {
         let plan: Plan = toml::from_str(&shipped()).unwrap();
         plan.check().unwrap();
         assert!(plan.settings().len() >= 9, "a curve has three points or more");
-        assert!(refusal("seed = 1", "speed = 1").contains("speed"));
+        assert!(refusal("seed = 1", "speed = 1").starts_with("x.toml:8: unknown field `speed`"));
+        let memory = refusal("memory = \"64MiB\"", "memory = \"much\"");
+        let line = 1 + shipped().lines().position(|line| line == "memory = \"64MiB\"").unwrap();
+        assert!(memory.starts_with(&format!("x.toml:{line}: `program.memory` of ")), "{memory}");
         assert!(refusal("policy = \"sol:", "policy = \"sol:color=red,").contains("color"));
         assert!(refusal("\nseconds = ", "\nseconds = -").contains("`seconds` is -"));
         assert!(refusal("swap = \"", "swap = \"x").contains("512MiB"));

@@ -19,7 +19,8 @@ struct BakeOff {
 }
 
 fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, Failure> {
-    let plan = bakeoff::parse(source.path, source.text)?;
+    let plan = bakeoff::parse(source.path, source.text);
+    let plan = plan.map_err(|error| Failure::Scenario(error.to_string()))?;
     source.without_agent()?;
     Ok(Box::new(BakeOff { plan, file: source.path.to_path_buf() }))
 }

@@ -8,6 +8,7 @@ mod memory;
 mod requests;
 mod rpc;
 mod udp;
+mod udp_feedback;
 mod udp_preemption;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use wave_lab::Failure;
 
 use crate::run::Journal;
 use crate::run::machine::hash;
+use crate::scenario::error::check_files;
 use crate::scenario::{ScenarioError, kind_of};
 
 /// What enforces decisions in an experiment.
@@ -137,8 +139,20 @@ struct Kind {
 }
 
 /// All kinds. A file that names none is read by the first, which refuses it.
-const KINDS: &[Kind] =
-    &[requests::KIND, memory::KIND, rpc::KIND, udp::KIND, udp_preemption::KIND, bakeoff::KIND];
+const KINDS: &[Kind] = &[
+    requests::KIND,
+    memory::KIND,
+    rpc::KIND,
+    udp::KIND,
+    udp_preemption::KIND,
+    udp_feedback::KIND,
+    bakeoff::KIND,
+];
+
+/// Every value of `kind`.
+pub(crate) fn kinds() -> Vec<&'static str> {
+    KINDS.iter().flat_map(|kind| kind.names).copied().collect()
+}
 
 /// Reads the experiment in `path`. With `agent`, that program is started for every agent.
 ///
@@ -149,11 +163,12 @@ pub fn load(path: &Path, agent: Option<&Path>) -> Result<Box<dyn Experiment>, Fa
     let text = std::fs::read_to_string(path);
     let text =
         text.map_err(|source| wrong(ScenarioError::Read { file: path.to_path_buf(), source }))?;
-    let names: Vec<&str> = KINDS.iter().flat_map(|kind| kind.names).copied().collect();
-    let name = kind_of(path, &text, &names).map_err(wrong)?;
+    let name = kind_of(path, &text, &kinds()).map_err(wrong)?;
     let is_it = |kind: &&Kind| name.as_deref().is_some_and(|name| kind.names.contains(&name));
     let kind = KINDS.iter().find(is_it).unwrap_or(&KINDS[0]);
-    (kind.read)(&Source { path, text: &text, agent })
+    let experiment = (kind.read)(&Source { path, text: &text, agent })?;
+    check_files(path, &text).map_err(wrong)?;
+    Ok(experiment)
 }
 
 /// Hash of what an experiment says and of the content of these files.
@@ -202,10 +217,39 @@ mod tests {
             let refused = load(file.path(), None).err().expect("no such kind").to_string();
             assert!(refused.starts_with(&at), "{refused}");
             assert!(
-                refused.contains("`memory`, `rpc`, `udp`, `udp-preemption`, `memory-bakeoff`"),
+                refused.contains(
+                    "`memory`, `rpc`, `udp`, `udp-preemption`, `udp-feedback`, `memory-bakeoff`"
+                ),
                 "{refused}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_of_costs_that_is_not_there_is_named_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("x.toml");
+        let text = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1]\n[host]\nlink = \"model:mine.toml\"\n";
+        std::fs::write(&file, text).unwrap();
+        let refused = load(&file, None).err().expect("no such file").to_string();
+        let mine = folder.path().join("mine.toml");
+        let expected =
+            format!("{}:6: `link`: {}: cannot be read: ", file.display(), mine.display());
+        assert!(refused.starts_with(&expected), "{refused}");
+    }
+
+    #[test]
+    fn a_file_without_a_kind_is_refused_with_all_kinds() {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        let refusal = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            load(file.path(), None).err().expect("no kind").to_string()
+        };
+        let at = format!("{}:1: ", file.path().display());
+        let refused = refusal("name = \"x\"\n[run]\n");
+        assert!(refused.starts_with(&format!("{at}`kind` is missing, expected one of `load`, ")));
+        assert!(kinds().iter().all(|kind| refused.contains(&format!("`{kind}`"))), "{refused}");
+        assert!(refusal("[[enclave]]\nname = \"a\"\n").ends_with("wave run --host linux FILE"));
     }
 
     #[test]
@@ -216,6 +260,7 @@ mod tests {
             "rpc-rocksdb.toml",
             "udp-outstanding.toml",
             "mtg-fig2.toml",
+            "udp-feedback.toml",
             "memory-bakeoff.toml",
         ] {
             let refusal = load(&folder.join(file), Some(Path::new("x"))).err().expect(file);

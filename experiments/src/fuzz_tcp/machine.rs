@@ -216,7 +216,8 @@ impl Machine {
                     self.copies.push((now + Nanos(takes), write));
                 }
                 Output::Event(_, event) => told += self.on_event(now, event, rng),
-                Output::Released(_) => {}
+                // Nobody forks here.
+                Output::Carry(_) | Output::Released(_) => {}
             }
         }
         self.check_losses(told);

@@ -11,6 +11,7 @@ use wave_linux::memory::{Enclave, Held, Stats};
 use super::run::Wanted;
 use super::size::{show, show_signed};
 use wave_lab::Failure;
+use wave_lab::terminal::counted;
 use wave_report::plot::curves;
 use wave_report::plot::style::DrawError;
 use wave_report::{Directory, document, figure};
@@ -278,7 +279,7 @@ impl Report {
         let _ = write!(
             text,
             "\n\n{:.0} s under {} (access bits by {}, link {}): {} pages out, {} came back because they were \
-             touched; {} agents, {} lost.\nHost and agent took {:.2}% of one core in the second half: host {:.2} s, \
+             touched; {}, {} lost.\nHost and agent took {:.2}% of one core in the second half: host {:.2} s, \
              agent {:.2} s in all.",
             last.seconds,
             self.policy,
@@ -286,7 +287,7 @@ impl Report {
             self.link,
             last.pages_out,
             last.refaults,
-            self.agents[0],
+            counted(self.agents[0], "agent"),
             self.agents[1],
             100.0 * self.daemon_core_share,
             last.host_cpu_seconds,

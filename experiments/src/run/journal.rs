@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::{Failure, machine};
 use crate::interrupt;
 use wave_lab::progress::Progress;
-use wave_lab::terminal::note;
+use wave_lab::terminal::{counted, note};
 use wave_report::model::Machine;
 
 /// The journal's file, while its run has not ended.
@@ -184,7 +184,7 @@ impl Journal {
         let points = self.resumed();
         let from = &self.started;
         let how = format!("by the run of {from}, which was interrupted; the rest by this one");
-        (points > 0).then(|| (format!("{points} points were measured before"), how))
+        (points > 0).then(|| (format!("measured before: {}", counted(points, "point")), how))
     }
 
     /// Takes the number of finished steps, of all `steps`, from `progress`.
@@ -192,7 +192,8 @@ impl Journal {
         let _ = self.steps.set((progress.ended(), progress.steps()));
         if self.resumed() > 0 {
             let from = &self.started;
-            progress.say(&format!("resuming with {} points of the run of {from}", self.resumed()));
+            let points = counted(self.resumed(), "point");
+            progress.say(&format!("resuming with {points} of the run of {from}"));
         }
     }
 

@@ -27,6 +27,7 @@ mod session;
 pub mod sim;
 mod system;
 pub mod udp;
+pub mod udp_feedback;
 pub mod udp_preemption;
 mod verdict;
 

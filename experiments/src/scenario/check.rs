@@ -1,5 +1,6 @@
 //! The file's meaning: defaults filled in, values in range, sections that belong together.
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::ops::Range;
 use std::path::Path;
@@ -28,6 +29,22 @@ pub(super) struct Source<'a> {
     pub path: &'a Path,
     pub text: &'a str,
     pub policies: &'a [&'a str],
+    /// Where [`Source::within`] notes defaults and ranges, for the reference.
+    pub bounds: Option<&'a RefCell<Vec<Bound>>>,
+}
+
+/// Default and range of a field, as [`Source::within`] enforces them.
+pub(super) struct Bound {
+    pub field: String,
+    pub default: String,
+    pub least: String,
+    pub most: String,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(path: &'a Path, text: &'a str, policies: &'a [&'a str]) -> Self {
+        Source { path, text, policies, bounds: None }
+    }
 }
 
 impl Source<'_> {
@@ -44,13 +61,17 @@ impl Source<'_> {
         default: T,
         allowed: std::ops::RangeInclusive<T>,
     ) -> Result<T, ScenarioError> {
+        let (least, most) = (allowed.start(), allowed.end());
+        if let Some(bounds) = self.bounds {
+            let [default, least, most] = [&default, least, most].map(T::to_string);
+            bounds.borrow_mut().push(Bound { field: field.to_owned(), default, least, most });
+        }
         let Some(value) = value else {
             return Ok(default);
         };
         if allowed.contains(value.get_ref()) {
             return Ok(*value.get_ref());
         }
-        let (least, most) = (allowed.start(), allowed.end());
         let mut value_text = value.get_ref().to_string();
         if value_text.len() > DIGITS_MAX {
             value_text.truncate(DIGITS_MAX);

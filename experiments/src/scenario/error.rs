@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use toml::de::{DeTable, DeValue};
+
 /// Why a scenario was refused; the author of the file is to blame for each.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
@@ -33,6 +35,61 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
+/// The line, from 1, of the value at a path such as `program[1].memory`; of the last part of it that is there.
+pub(crate) fn line_at(text: &str, path: &str) -> usize {
+    let Ok(table) = DeTable::parse(text) else { return 1 };
+    let root = DeValue::Table(table.into_inner());
+    let (mut at, mut value) = (0, &root);
+    for step in path.split(['.', '[']) {
+        let next = match (value, step.strip_suffix(']')) {
+            (DeValue::Table(table), None) => {
+                table.iter().find(|(key, _)| key.get_ref() == step).map(|(_, next)| next)
+            }
+            (DeValue::Array(list), Some(index)) => {
+                index.parse().ok().and_then(|index: usize| list.get(index))
+            }
+            _ => None,
+        };
+        let Some(next) = next else { break };
+        (at, value) = (next.span().start, next.get_ref());
+    }
+    line_of(text, at)
+}
+
+/// Refuses a scenario that names a file of costs which cannot be read, with the line that names it.
+pub(crate) fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> {
+    let folder = path.parent().unwrap_or(path);
+    let Ok(table) = DeTable::parse(text) else { return Ok(()) };
+    let mut left = vec![DeValue::Table(table.into_inner())];
+    while let Some(value) = left.pop() {
+        match value {
+            DeValue::Array(items) => left.extend(items.into_iter().map(|item| item.into_inner())),
+            DeValue::Table(fields) => {
+                for (key, value) in fields {
+                    let span = value.span();
+                    let field = key.get_ref().to_string();
+                    let value = value.into_inner();
+                    let named = value.as_str().filter(|name| name.ends_with(".toml"));
+                    if let Some(name) = named
+                        && ["link", "machine"].contains(&field.as_str())
+                    {
+                        let file = folder.join(name.strip_prefix("model:").unwrap_or(name));
+                        if let Err(error) = std::fs::File::open(&file) {
+                            let file = file.display();
+                            let message = format!("`{field}`: {file}: cannot be read: {error}");
+                            let line = line_of(text, span.start);
+                            return Err(ScenarioError::meaning(path, line, message));
+                        }
+                    }
+                    left.push(value);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 impl ScenarioError {
     /// What is wrong, without where.
     pub(super) fn message(&self) -> String {
@@ -46,7 +103,21 @@ impl ScenarioError {
         Self::Form { file: path.to_path_buf(), line, message }
     }
 
-    pub(super) fn meaning(path: &Path, line: usize, message: String) -> Self {
+    pub(crate) fn meaning(path: &Path, line: usize, message: String) -> Self {
         Self::Meaning { file: path.to_path_buf(), line, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line_at;
+
+    #[test]
+    fn a_path_is_found_in_its_file() {
+        let text = "a = 1\n[[b]]\nc = [1,\n 2]\n[[b]]\nc = 2\nd = { e = 3 }\n";
+        let of = |path| line_at(text, path);
+        assert_eq!(["a", "b[0].c[1]", "b[1].c", "b[1].d.e"].map(of), [1, 4, 6, 7]);
+        // What is not there is at its table.
+        assert_eq!(["z", "b[1].z", "b[7]"].map(of), [1, 5, 2]);
     }
 }

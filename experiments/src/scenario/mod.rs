@@ -6,13 +6,15 @@
 
 mod check;
 pub mod defaults;
-mod error;
-mod file;
+pub(crate) mod error;
+pub(crate) mod file;
 mod memory;
 mod model;
+pub mod reference;
 mod rpc;
 mod sweep;
 mod udp;
+mod udp_feedback;
 mod udp_preemption;
 
 pub use error::ScenarioError;
@@ -24,6 +26,7 @@ pub use model::{
 pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack, parse as parse_rpc};
 pub use sweep::{Sweep, SweepAxis, parse_sweep};
 pub use udp::{Udp, parse as parse_udp};
+pub use udp_feedback::{UdpFeedback, parse as parse_udp_feedback};
 pub use udp_preemption::{UdpPreemption, parse as parse_udp_preemption};
 
 use std::path::Path;
@@ -41,7 +44,7 @@ fn named_kind(text: &str) -> Option<toml::Spanned<toml::Value>> {
     toml::from_str::<Kinds>(text).ok().and_then(|found| found.kind)
 }
 
-/// What kind of scenario the text says it is: one of those `known`. None where it is no TOML or says nothing.
+/// What kind of scenario the text says it is: one of those `known`. None where it is no TOML.
 ///
 /// It is checked before all else, as which other fields there are depends on it.
 pub(crate) fn kind_of(
@@ -49,13 +52,19 @@ pub(crate) fn kind_of(
     text: &str,
     known: &[&str],
 ) -> Result<Option<String>, ScenarioError> {
-    let Some(kind) = named_kind(text) else { return Ok(None) };
+    let all = || known.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ");
+    let Some(kind) = named_kind(text) else {
+        let Ok(table) = toml::from_str::<toml::Table>(text) else { return Ok(None) };
+        let message = match table.contains_key("enclave") {
+            true => "[[enclave]] is for the real kernel: wave run --host linux FILE".to_owned(),
+            false => format!("`kind` is missing, expected one of {}", all()),
+        };
+        return Err(ScenarioError::meaning(path, 1, message));
+    };
     match kind.get_ref().as_str() {
         Some(name) if known.contains(&name) => Ok(Some(name.to_owned())),
         _ => {
-            let all: Vec<String> = known.iter().map(|kind| format!("`{kind}`")).collect();
-            let message =
-                format!("`kind` is {}, expected one of {}", kind.get_ref(), all.join(", "));
+            let message = format!("`kind` is {}, expected one of {}", kind.get_ref(), all());
             let line = error::line_of(text, kind.span().start);
             Err(ScenarioError::meaning(path, line, message))
         }
@@ -70,7 +79,7 @@ pub(crate) fn kind_of(
 /// Says which file, which line and why. All of them are the author's of the file, to be answered with exit code 2.
 pub fn parse(path: &Path, text: &str, policies: &[&str]) -> Result<Scenario, ScenarioError> {
     let raw = file::parse(path, text)?;
-    check::check(raw, check::Source { path, text, policies })
+    check::check(raw, check::Source::new(path, text, policies))
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ pub struct Stack {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
-struct Raw {
+pub(super) struct Raw {
     name: Spanned<String>,
     description: Option<String>,
     #[serde(rename = "kind")]
@@ -183,8 +183,11 @@ struct RawVariant {
 }
 
 pub fn parse(path: &Path, text: &str) -> Result<Rpc, ScenarioError> {
-    let raw: Raw = file::parse(path, text)?;
-    let source = Source { path, text, policies: policies::NAMES };
+    check(Source::new(path, text, policies::NAMES))
+}
+
+pub(super) fn check(source: Source<'_>) -> Result<Rpc, ScenarioError> {
+    let raw: Raw = file::parse(source.path, source.text)?;
     let name = source.name(&raw.name)?;
     let run = &raw.run;
     let default = defaults::SECONDS;

@@ -58,7 +58,7 @@ pub struct Expansion {
 /// # Errors
 /// As for [`super::parse`]. Where a value of an axis is to blame, the message names both.
 pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, ScenarioError> {
-    let source = check::Source { path, text, policies };
+    let source = check::Source::new(path, text, policies);
     let is_of_others =
         |kind: &toml::Value| kind.as_str().is_none_or(|name| !REQUEST_KINDS.contains(&name));
     if let Some(kind) = named_kind(text).filter(|kind| is_of_others(kind.get_ref())) {
@@ -259,6 +259,12 @@ fn steps(path: &str) -> Result<Vec<Step<'_>>, String> {
         }
         rest = after.strip_prefix('.').ok_or_else(wrong)?;
     }
+}
+
+/// Puts `value` at a path, as an axis of this path does.
+#[cfg(test)]
+pub(super) fn put_at(into: &mut Value, path: &str, value: &Value) -> Result<(), String> {
+    put(into, &steps(path)?, "", value)
 }
 
 /// Puts `value` where `steps` lead from `into`, which is at `path`; tables on the way that are not there are made.

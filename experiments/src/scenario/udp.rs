@@ -40,7 +40,7 @@ pub struct Udp {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
-struct Raw {
+pub(super) struct Raw {
     name: Spanned<String>,
     description: Option<String>,
     #[serde(rename = "kind")]
@@ -76,8 +76,11 @@ struct RawHost {
 }
 
 pub fn parse(path: &Path, text: &str) -> Result<Udp, ScenarioError> {
-    let raw: Raw = file::parse(path, text)?;
-    let source = Source { path, text, policies: policies::NAMES };
+    check(Source::new(path, text, policies::NAMES))
+}
+
+pub(super) fn check(source: Source<'_>) -> Result<Udp, ScenarioError> {
+    let raw: Raw = file::parse(source.path, source.text)?;
     let (workload, run, host) = (&raw.workload, &raw.run, &raw.host);
     let work_us = workload.work_us.as_ref();
     let sockets = workload.sockets.as_ref();

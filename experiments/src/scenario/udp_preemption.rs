@@ -60,7 +60,7 @@ pub struct UdpPreemption {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
-struct Raw {
+pub(super) struct Raw {
     name: Spanned<String>,
     description: Option<String>,
     #[serde(rename = "kind")]
@@ -105,8 +105,11 @@ struct RawHost {
 }
 
 pub fn parse(path: &Path, text: &str) -> Result<UdpPreemption, ScenarioError> {
-    let raw: Raw = file::parse(path, text)?;
-    let source = Source { path, text, policies: policies::NAMES };
+    check(Source::new(path, text, policies::NAMES))
+}
+
+pub(super) fn check(source: Source<'_>) -> Result<UdpPreemption, ScenarioError> {
+    let raw: Raw = file::parse(source.path, source.text)?;
     let (workload, run, host) = (&raw.workload, &raw.run, &raw.host);
     let micros = |field, value: &Option<_>, default| {
         source.within(field, value.as_ref(), default, 0.1..=100_000.0)

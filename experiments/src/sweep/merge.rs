@@ -25,6 +25,9 @@ pub struct Merged {
     pub points: usize,
     /// How many rows the results have: a point that several combinations share is in each.
     pub rows: usize,
+    /// A row per combination, for a terminal.
+    #[serde(skip)]
+    pub table: String,
 }
 
 /// The store is not complete.
@@ -46,6 +49,47 @@ pub struct Missing {
 /// Where `root` is no store, cannot be read or cannot be written.
 pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
     let (store, manifest) = Store::existing(root)?;
+    let found = match read(&store, &manifest, root)? {
+        Ok(found) => found,
+        Err(missing) => return Ok(Err(missing)),
+    };
+    let sheet = sheet(&manifest, &found);
+    let cannot = |error: wave_report::ReportError| Failure::cannot(error);
+    let contents = [
+        results(&manifest, &found),
+        report::csv(&sheet).map_err(cannot)?,
+        report::page(&sheet).map_err(cannot)?.into_bytes(),
+    ];
+    for (file, content) in FILES.iter().zip(&contents) {
+        store.replace(file, content)?;
+    }
+    // Every point is there, so nobody has anything to write.
+    store.sweep_up();
+    Ok(Ok(Merged {
+        table: report::text(&sheet),
+        points: manifest.points.len(),
+        rows: manifest.rows.len(),
+        scenario: manifest.scenario.clone(),
+        version: manifest.version.clone(),
+    }))
+}
+
+/// A row per combination of the store in `root`, for a terminal; none while points are missing.
+///
+/// # Errors
+/// Where `root` is no store or cannot be read.
+pub fn table(root: &Path) -> Result<Option<String>, Failure> {
+    let (store, manifest) = Store::existing(root)?;
+    let found = read(&store, &manifest, root)?;
+    Ok(found.ok().map(|found| report::text(&sheet(&manifest, &found))))
+}
+
+/// All points of a store, by their ids, or those that it lacks.
+fn read<'a>(
+    store: &Store,
+    manifest: &'a Manifest,
+    root: &Path,
+) -> Result<Result<HashMap<&'a str, Measured>, Missing>, Failure> {
     let mut found = HashMap::with_capacity(manifest.points.len());
     let (mut missing, mut damaged) = (Vec::new(), Vec::new());
     for (number, id) in manifest.points.iter().enumerate() {
@@ -63,31 +107,14 @@ pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
     }
     if !missing.is_empty() {
         return Ok(Err(Missing {
-            commands: commands(root, &store, &missing),
-            scenario: manifest.scenario,
+            commands: commands(root, store, &missing),
+            scenario: manifest.scenario.clone(),
             points: manifest.points.len(),
             missing: missing.iter().map(|number| manifest.points[*number].clone()).collect(),
             damaged,
         }));
     }
-    let sheet = sheet(&manifest, &found);
-    let cannot = |error: wave_report::ReportError| Failure::cannot(error);
-    let contents = [
-        results(&manifest, &found),
-        report::csv(&sheet).map_err(cannot)?,
-        report::page(&sheet).map_err(cannot)?.into_bytes(),
-    ];
-    for (file, content) in FILES.iter().zip(&contents) {
-        store.replace(file, content)?;
-    }
-    // Every point is there, so nobody has anything to write.
-    store.sweep_up();
-    Ok(Ok(Merged {
-        points: manifest.points.len(),
-        rows: manifest.rows.len(),
-        scenario: manifest.scenario,
-        version: manifest.version,
-    }))
+    Ok(Ok(found))
 }
 
 /// The command of each shard that lacks some of the points with the numbers in `missing`.

@@ -12,7 +12,7 @@ mod shard;
 mod simulated;
 mod store;
 
-pub use merge::{FILES as RESULT_FILES, Merged, Missing, merge};
+pub use merge::{FILES as RESULT_FILES, Merged, Missing, merge, table};
 pub use plan::Plan;
 pub use shard::{Ran, Shard, run_shard};
 pub use simulated::Simulator;

@@ -14,6 +14,7 @@ use super::{PointRunner, RunError};
 use crate::run::{Failure, failed_point, limits};
 use crate::scenario::{Load, Scenario};
 use wave_lab::progress::Progress;
+use wave_lab::terminal::counted;
 
 /// One of `count` parts of a sweep: the points whose number leaves `index` when divided by `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +102,7 @@ pub fn run_shard(
     let (left, kept) = left(jobs, shard, store)?;
     let progress = Progress::new(left.len() as u64, quiet);
     if kept > 0 {
-        progress.say(&format!("{kept} points are there already, {} are left", left.len()));
+        progress.say(&format!("{} there already, {} left", counted(kept, "point"), left.len()));
     }
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());

@@ -408,6 +408,28 @@ fn the_results_have_each_row_and_a_plot_of_each_metric_against_each_axis() {
     assert_eq!(html.matches("<svg").count(), 4 * 5);
     assert!(html.contains("More &amp; more cores"));
     assert!(html.contains("GET p99 latency against host.cores"));
+    // Curves that differ in more than their variant have names of their own.
+    for name in
+        ["Linux, prestage = 0, seed = 1, 10 k/s", "offload, prestage = 2, seed = 2, 33.33 k/s"]
+    {
+        assert!(html.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn a_finished_sweep_has_a_table_and_an_unfinished_one_has_none() {
+    let (plan, out) = (plan(), directory());
+    run(&plan, out.path(), Shard { index: 0, count: 2 }, &Formula::default());
+    assert_eq!(table(out.path()).unwrap(), None);
+    run(&plan, out.path(), Shard { index: 1, count: 2 }, &Formula::default());
+    let table = table(out.path()).unwrap().expect("every point is there");
+    assert_eq!(merge(out.path()).unwrap().unwrap().table, table);
+    let head = table.lines().next().unwrap();
+    for name in ["host.cores", "variant[offload].prestage", "run.seed", "variant", "GET p99"] {
+        assert!(head.contains(name), "{head}");
+    }
+    // Each row is for one of two variants.
+    assert_eq!(table.lines().filter(|line| line.contains("Linux")).count(), ROWS / 2);
 }
 
 #[test]

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use wave_tcp_planted::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
+use wave_core::clock::Nanos;
+use wave_tcp_planted::datapath::{Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple};
 use wave_tcp_planted::executors::Executor;
 use wave_tcp_planted::flextoe::Settings;
-use wave_tcp_planted::flow::table::Flow;
 use wave_tcp_planted::pipeline::{Outcome, Stamped};
 use wave_wires::Frame;
 
@@ -19,7 +19,7 @@ pub type Bytes = Arc<[u8]>;
 /// What a data path does with its executor.
 #[derive(Clone, Debug)]
 pub enum Event {
-    Install(Box<Flow>),
+    Install(Nanos, Box<Established>),
     /// What its headers say changes.
     SetPath(FlowId, Path),
     Remove(FlowId),
@@ -73,15 +73,16 @@ impl Executor<Frame> for Recorder {
         self.inner.pop(waits, effects)
     }
 
-    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
-        let installed = self.inner.install(flow);
+    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
+        let installed = self.inner.install(now, established);
         if installed.is_ok() {
-            self.log.borrow_mut().events.push(Event::Install(Box::new(flow)));
+            let event = Event::Install(now, Box::new(*established));
+            self.log.borrow_mut().events.push(event);
         }
         installed
     }
 
-    fn remove(&mut self, id: FlowId) -> Option<Flow> {
+    fn remove(&mut self, id: FlowId) -> Option<Established> {
         self.log.borrow_mut().events.push(Event::Remove(id));
         self.inner.remove(id)
     }
@@ -91,8 +92,8 @@ impl Executor<Frame> for Recorder {
         self.inner.set_path(id, path);
     }
 
-    fn get(&self, id: FlowId) -> Option<Flow> {
-        self.inner.get(id)
+    fn inspect(&self, id: FlowId) -> Option<Established> {
+        self.inner.inspect(id)
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {

@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 use wave_tcp_planted::counters::Counters;
-use wave_tcp_planted::datapath::{Effect, FlowId, Payload};
+use wave_tcp_planted::datapath::{Effect, Established, FlowId, Payload};
 use wave_tcp_planted::executors::Executor;
-use wave_tcp_planted::flow::state::join;
-use wave_tcp_planted::flow::table::Flow;
 use wave_tcp_planted::pipeline::Outcome;
 
 use super::log::{Bytes, Event, Log};
@@ -103,8 +101,9 @@ pub fn replay<E: Executor<Bytes>>(log: &Log, executor: &mut E) -> Replayed {
                 counts.in_flight_max = counts.in_flight_max.max(executor.in_flight() as u64);
                 while pop(executor, false, &mut replayed) {}
             }
-            Event::Install(flow) => {
-                living.push(executor.install(**flow).expect("there was room, and is"));
+            Event::Install(now, established) => {
+                let installed = executor.install(*now, established);
+                living.push(installed.expect("there was room, and is"));
             }
             Event::SetPath(id, path) => executor.set_path(*id, *path),
             Event::Remove(id) => {
@@ -116,7 +115,7 @@ pub fn replay<E: Executor<Bytes>>(log: &Log, executor: &mut E) -> Replayed {
     }
     while pop(executor, true, &mut replayed) {}
     for id in living {
-        let flow = executor.get(id).expect("it is there");
+        let flow = executor.inspect(id).expect("it is there");
         replayed.leaves(id, &flow);
     }
     replayed
@@ -164,8 +163,8 @@ impl Replayed {
         }
     }
 
-    fn leaves(&mut self, id: FlowId, flow: &Flow) {
-        let state = format!("{:?}", join(&flow.pre, &flow.protocol, &flow.post));
+    fn leaves(&mut self, id: FlowId, state: &Established) {
+        let state = format!("{state:?}");
         self.flows.entry(id).or_default().extend_from_slice(state.as_bytes());
     }
 }

@@ -1,5 +1,7 @@
 //! The front: a stack, a wire, and the processes whose connections the stack has.
 
+mod doors;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -15,8 +17,8 @@ use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_links::say;
 use wave_tcp::congestion::Algorithm;
-use wave_tcp::context::{ContextId, Event, Reason};
-use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
+use wave_tcp::context::{ContextId, Event, FILL_MAX, Reason};
+use wave_tcp::control::{Address, Bounds, Carry, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, EFFECTS_PER_STEP, Packet, Payload, Segment, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -46,11 +48,14 @@ const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Polls in which the stack resets its connections at its end: some for each of 64.
 const ENDING_POLLS_MAX: usize = 1024;
-/// Descriptors to wait on: two of each process, the door's, the wire's, and those for inquiries, captures and traces.
-const DESCRIPTORS_MAX: usize =
-    2 * PROCESSES_MAX + 1 + WAITING_MAX + 2 + 1 + CAPTURES_MAX + 1 + TRACES_MAX;
-/// Time between two looks at the door and for inquiries.
+/// Descriptors of the door, and those for inquiries, captures and traces.
+const DOOR_DESCRIPTORS_MAX: usize = 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX;
+/// Descriptors to wait on: these, two of each process, and the wire's.
+const DESCRIPTORS_MAX: usize = DOOR_DESCRIPTORS_MAX + 2 * PROCESSES_MAX + 1;
+/// Time between two questions whether somebody is at a door.
 const DOORS_EVERY: Nanos = Nanos::from_millis(1);
+/// Longest time between two looks at the doors: whoever is too slow is left.
+const DOORS_AT_LEAST: Nanos = Nanos::from_millis(10);
 /// Time between two looks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
@@ -106,15 +111,18 @@ pub struct TcpFront<W, R = Sack> {
     /// Segments that the wire had no room for.
     held: VecDeque<Segment<Frame>>,
     next: Option<Nanos>,
-    /// When it was last looked for who knocks, and for who has gone.
+    /// When it was last asked whether somebody knocks, and looked for who knocks, and for who has gone.
+    asked: Nanos,
     knocked: Nanos,
     looked: Nanos,
     /// The process whose requests are taken first.
     first: usize,
     /// When a line about a process was written last.
     said: Option<Nanos>,
-    /// It has slept, and what woke it is not known.
-    has_slept: bool,
+    /// Somebody is at the door, or asks for a report, a capture or a trace.
+    is_called: bool,
+    /// A process may have gone.
+    may_have_lost: bool,
     ends: Arc<AtomicBool>,
     seat: Seat,
     failure: Option<String>,
@@ -180,31 +188,17 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             // Nothing is polled for while as many wait.
             held: VecDeque::with_capacity(HELD_MAX + OUTPUTS),
             next: None,
+            asked: Nanos(0),
             knocked: Nanos(0),
             looked: Nanos(0),
             first: 0,
             said: None,
-            has_slept: true,
+            is_called: true,
+            may_have_lost: false,
             ends,
             seat: options.seat,
             failure: None,
         })
-    }
-
-    /// Lets processes in.
-    fn let_in(&mut self, now: Nanos) -> bool {
-        match self.door.poll(now) {
-            Ok(None) => false,
-            Ok(Some(process)) => {
-                self.seat(now, process);
-                true
-            }
-            Err(error) => {
-                self.turned_away.at_the_door += 1;
-                self.complain(now, format_args!("{error}"));
-                false
-            }
-        }
     }
 
     fn seat(&mut self, now: Nanos, process: Process) {
@@ -347,6 +341,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 // Segments of one connection keep their order.
                 Output::Send(segment) => self.held.push_back(segment),
                 Output::Write(write) => self.copy(now, &write),
+                Output::Carry(carry) => self.carry(now, &carry),
                 Output::Event(context, event) => {
                     let at = usize::from(context.process);
                     let Some(Some(seated)) = self.processes.get_mut(at) else { continue };
@@ -373,6 +368,24 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             left = rest;
         }
         self.stack.complete(now, write.ticket);
+    }
+
+    /// Copies a connection's rings from one process to another. Both have the memory that is named: the stack has looked.
+    fn carry(&mut self, now: Nanos, carry: &Carry) {
+        let payload = |process: u16| {
+            let seated = self.processes.get(usize::from(process)).and_then(Option::as_ref);
+            seated.map(|seated| seated.process.payload())
+        };
+        if let [Some(from), Some(to)] = carry.processes.map(payload) {
+            let mut bytes = vec![0; FILL_MAX as usize];
+            for ((from_ring, to_ring), count) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
+                let part = &mut bytes[..count as usize];
+                let read = from.read(from_ring.offset, part);
+                let written = to.write(to_ring.offset, part);
+                debug_assert!(read.is_ok() && written.is_ok(), "{read:?}, {written:?}");
+            }
+        }
+        self.stack.carried(now, carry.flow);
     }
 
     /// Sends a segment; gives it back if the wire has no room.
@@ -422,24 +435,6 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         }
     }
 
-    /// Lets processes in, answers inquiries, begins and ends captures and traces.
-    fn look_at_doors(&mut self, now: Nanos) -> bool {
-        self.knocked = now;
-        let has_let_in = self.let_in(now);
-        self.captures.look(now);
-        self.traces.look(now);
-        let (stack, processes) = (&self.stack, &self.processes);
-        let (captured, turned_away) = (self.captures.captured(), self.turned_away);
-        self.inquiries.answer(now, || {
-            let pid_of = |process: u16| {
-                let seated = processes.get(usize::from(process))?.as_ref()?;
-                Some(seated.process.pid())
-            };
-            crate::report::report(stack, captured, turned_away, pid_of)
-        });
-        has_let_in
-    }
-
     fn look_for_the_gone(&mut self, now: Nanos) {
         self.looked = now;
         for seated in self.processes.iter_mut().flatten() {
@@ -475,13 +470,19 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
     fn poll(&mut self, now: Nanos, _notes: &mut Vec<Note>) -> Progress {
         let mut worked = false;
         // System calls, which a turn under load does without.
-        let has_slept = std::mem::take(&mut self.has_slept);
-        if has_slept || now.since(self.knocked) >= DOORS_EVERY {
+        if now.since(self.asked) >= DOORS_EVERY {
+            self.asked = now;
+            self.is_called |= self.hears_a_call();
+        }
+        let is_called = std::mem::take(&mut self.is_called);
+        if is_called || now.since(self.knocked) >= DOORS_AT_LEAST {
             worked = self.look_at_doors(now);
             // Another may wait behind it.
-            self.has_slept = worked;
+            self.is_called = worked;
         }
-        if has_slept || now.since(self.looked) >= LIFE_CHECK {
+        let may_have_lost = std::mem::take(&mut self.may_have_lost);
+        // Whoever comes may have been here before: what it had then is free again first.
+        if is_called || may_have_lost || now.since(self.looked) >= LIFE_CHECK {
             self.look_for_the_gone(now);
         }
         worked |= self.take_requests(now);
@@ -553,10 +554,9 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
         let mut polled = ArrayVec::<PollFd<'_>, DESCRIPTORS_MAX>::new();
         let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         polled.extend(self.wire.as_fd().map(input));
-        polled.extend(self.door.fds().map(input));
-        polled.extend(self.inquiries.fds().map(input));
-        polled.extend(self.captures.fds().map(input));
-        polled.extend(self.traces.fds().map(input));
+        let first = polled.len();
+        polled.extend(self.door_fds().map(input));
+        let doors = first..polled.len();
         for process in self.present() {
             let [bell, line] = process.fds();
             // Nothing is ever read from its line, so that only its end may wake.
@@ -566,7 +566,12 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         // A signal ends the wait, too.
         let _ = poll(&mut polled, Some(&timeout));
+        let is_set = |polled: &PollFd<'_>| !polled.revents().is_empty();
+        let is_called = polled[doors.clone()].iter().any(is_set);
+        // Of each process the bell, then the line.
+        let may_have_lost = polled[doors.end..].iter().skip(1).step_by(2).any(is_set);
         drop(polled);
-        self.has_slept = true;
+        self.is_called |= is_called;
+        self.may_have_lost |= may_have_lost;
     }
 }

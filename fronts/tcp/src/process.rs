@@ -230,6 +230,7 @@ fn check_rings(request: Request, memory_bytes: u64) -> Taken {
     let (socket, rings): (u32, [Ring; 2]) = match request {
         Request::Slot { socket, receive, send, .. } => (socket, [receive, send]),
         Request::Connect { socket, receive, send, .. } => (socket, [receive, send]),
+        Request::Take { socket, receive, send, .. } => (socket, [receive, send]),
         _ => return Taken::Request(request),
     };
     match rings.iter().all(|ring| ring.is_within(memory_bytes)) {

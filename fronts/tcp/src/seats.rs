@@ -116,6 +116,7 @@ impl Seated {
         let (socket, rings) = match *request {
             Request::Slot { socket, receive, send, .. } => (socket, [receive, send]),
             Request::Connect { socket, receive, send, .. } => (socket, [receive, send]),
+            Request::Take { socket, receive, send, .. } => (socket, [receive, send]),
             _ => return Ok(()),
         };
         for Ring { offset, bytes } in rings {

@@ -18,7 +18,7 @@ use wave_front_tcp::{
 };
 use wave_links::socket::Connection;
 use wave_links::{Memory, Payload};
-use wave_tcp::context::{Event, Filled, Moved, Progress, QUEUE_ENTRIES, Request, window};
+use wave_tcp::context::{Event, Filled, Moved, Progress, QUEUE_ENTRIES, Request, Sharing, window};
 use wave_tcp::datapath::{FlowId, Ring};
 
 const PAYLOAD_BYTES: u64 = 1 << 20;
@@ -97,7 +97,7 @@ fn requests_events_and_payload_cross() {
     assert!(program.bells[0].drain());
 
     let local: SocketAddr = "[2001:db8::1]:80".parse().unwrap();
-    let listen = Request::Listen { listener: 3, local, backlog: 9 };
+    let listen = Request::Listen { listener: 3, local, backlog: 9, sharing: Sharing::default() };
     push(&program, &mut program.requests(0), listen);
     push(&program, &mut program.requests(1), moved(7));
     let mut taken = Vec::new();

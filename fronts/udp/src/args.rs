@@ -10,17 +10,21 @@ use wave_agent::{AgentArgs, Registry, Seat, fail, serve_beside};
 use wave_links::say;
 
 use crate::front::{FrontError, UdpFront, UdpOptions};
+use crate::memcached::Prefix;
 
 /// Arguments for requests in datagrams.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Requests in datagrams")]
 pub struct UdpArgs {
     /// Take requests in datagrams, instead of gRPC, at this address for the host of --rpc (docs/guide/udp.md).
-    #[arg(long, value_name = "ADDRESS:PORT", group = "clients", requires = "rpc")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, group = "clients", requires = "rpc")]
     pub udp: Option<SocketAddr>,
     /// Also take datagrams from public addresses. Requests are neither encrypted nor authenticated.
     #[arg(long, requires = "udp")]
     pub udp_public: bool,
+    /// Speak memcached's UDP protocol instead, with these addresses and prefixes only, such as 127.0.0.1,10.1.0.0/16.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "udp")]
+    pub udp_memcached: Option<Vec<Prefix>>,
 }
 
 impl UdpArgs {
@@ -35,6 +39,7 @@ impl UdpArgs {
             host: host?.clone(),
             address: self.udp?,
             takes_public: self.udp_public,
+            memcached: self.udp_memcached.clone(),
             steer: steer.to_owned(),
             seat: Seat::of(agent),
             quiet: agent.quiet,
@@ -47,12 +52,20 @@ pub fn execute(registry: &Registry, agent: &AgentArgs, options: UdpOptions) -> E
     serve_beside(registry, agent, || {
         let quiet = options.quiet;
         let front = UdpFront::new(options, Instant::now()).map_err(|error| {
-            (if matches!(error, FrontError::Steer(_)) { 2 } else { 3 }, error.to_string())
+            let is_argument = matches!(error, FrontError::Steer(_) | FrontError::Public(_));
+            (if is_argument { 2 } else { 3 }, error.to_string())
         })?;
         if !quiet {
-            say!("wave agent: datagrams at {}", front.address());
+            say!("wave agent: {} at {}", front.language(), front.address());
         }
         Ok(front)
     })
     .unwrap_or_else(|(code, why)| fail(code, why))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "write an address, not a name, and a port, such as 127.0.0.1:50052 or [::1]:50052"
+            .to_owned()
+    })
 }

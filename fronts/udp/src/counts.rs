@@ -40,6 +40,12 @@ pub enum Fate {
     Host,
     /// No room for another request, in all or of its sender.
     Busy,
+    /// One of several datagrams of a command of memcached.
+    Several,
+    /// A command of memcached that is unknown or malformed.
+    Command,
+    /// From an address that is not listed, in memcached's protocol.
+    Unlisted,
     /// A reply that could not be sent.
     Unsent,
     /// Dropped by the kernel: the socket's buffer was full.
@@ -47,7 +53,7 @@ pub enum Fate {
 }
 
 /// Printed names of fates, in the order of [`Fate`].
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 22] = [
     "received",
     "begun",
     "replied",
@@ -65,6 +71,9 @@ const NAMES: [&str; 19] = [
     "for unknown or streaming methods",
     "without a host",
     "beyond the request limit",
+    "of requests in several datagrams",
+    "with unknown or malformed commands",
+    "from addresses that are not listed",
     "replies that could not be sent",
     "dropped by the kernel",
 ];

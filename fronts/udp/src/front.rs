@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use wave_agent::{Attached, Attacher, HostBell, HostLine, OwnBell, Seat, ThreadFront, attach_rpc};
+use wave_agent::{Attached, Attacher, OwnBell, Seat, ThreadFront, attach_rpc};
 use wave_core::agent::{Front, Step};
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
 use wave_core::link::{Doorbell, Waiter};
-use wave_core::message::Subject;
 use wave_core::policy::{Note, Progress};
 use wave_core::settings::PolicyError;
 use wave_links::socket::SocketError;
-use wave_links::{AnyPort, EventFd, say};
-use wave_rpc::dispatch::{Arrival, Dispatch, Event, HostGone, Refused};
-use wave_rpc::service::Method;
+use wave_links::{EventFd, say};
+use wave_rpc::dispatch::{Event, HostGone};
 use wave_rpc::steer;
-use wave_udp_client::wire::{Header, IDEMPOTENT, MESSAGE_MAX, Status, TIMED};
+use wave_udp_client::wire::Status;
 
+use crate::clients::Clients;
 use crate::counts::{Counts, Fate};
-use crate::door::{Door, Refusal, Verdict, reply};
-use crate::senders::{Ended, SenderId};
-use crate::socket::{Datagram, Socket, Took};
+use crate::door::Door;
+use crate::host::Host;
+use crate::memcached::{Memcached, Prefix};
+use crate::socket::{Socket, Took};
 
 /// Interval between checks that the host is alive.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
@@ -51,6 +51,8 @@ pub struct UdpOptions {
     pub address: SocketAddr,
     /// Take datagrams from public addresses too.
     pub takes_public: bool,
+    /// Speak memcached's protocol instead of the front's own, with these addresses only.
+    pub memcached: Option<Vec<Prefix>>,
     /// The steering policy, as text ([`steer`]).
     pub steer: String,
     /// How the front's core waits for work.
@@ -66,6 +68,11 @@ pub enum FrontError {
     /// The steering policy is invalid.
     #[error(transparent)]
     Steer(#[from] PolicyError),
+    /// Commands of memcached from public addresses were not asked for.
+    #[error(
+        "--udp-memcached {0} has public addresses, whose replies anyone can direct at others: --udp-public allows it"
+    )]
+    Public(Prefix),
     /// The host's socket cannot be used.
     #[error(transparent)]
     Host(#[from] SocketError),
@@ -92,33 +99,10 @@ impl Ender {
     }
 }
 
-/// A request that was handed to the dispatcher.
-#[derive(Clone, Debug)]
-struct Open {
-    sender: SenderId,
-    to: SocketAddr,
-    header: Header,
-    /// Reply message that arrived before its status.
-    message: Option<Bytes>,
-    /// Time of receipt, if the reply should tell the time at the front.
-    received: Option<Instant>,
-}
-
-struct Host {
-    dispatch: Dispatch<AnyPort, HostBell>,
-    line: HostLine,
-    bell: OwnBell,
-    methods: Vec<Method>,
-    /// Open requests by call id.
-    open: Vec<Option<Open>>,
-    looked: Nanos,
-}
-
 /// Front for requests in datagrams, on this agent's core.
 pub struct UdpFront {
-    socket: Socket,
+    clients: Clients,
     address: SocketAddr,
-    door: Door,
     host: Option<Host>,
     attacher: Attacher<Attached>,
     /// Rung when a host is found or the front should end.
@@ -150,6 +134,11 @@ impl UdpFront {
         // Reject a policy that fits no host before anything else is set up.
         let largest = Config { subjects: 1, ..Config::coherent(CORES_MAX as u16) };
         steer::by_name(&options.steer, &largest)?;
+        let listed = options.memcached.iter().flatten();
+        let public = listed.copied().find(|prefix| !options.takes_public && !prefix.is_private());
+        if let Some(prefix) = public {
+            return Err(FrontError::Public(prefix));
+        }
         let bad = |error| FrontError::Bind { address: options.address, error };
         let socket = Socket::bind(options.address).map_err(bad)?;
         let address = socket.address().map_err(bad)?;
@@ -162,9 +151,12 @@ impl UdpFront {
         let host = options.host.clone();
         let attacher = Attacher::new(host, attach_rpc, move || bell.ring(), options.quiet)?;
         Ok(UdpFront {
-            socket,
+            clients: Clients {
+                socket,
+                door: Door::new(options.takes_public),
+                memcached: options.memcached.clone().map(Memcached::new),
+            },
             address,
-            door: Door::new(options.takes_public),
             host: None,
             attacher,
             ready,
@@ -189,6 +181,14 @@ impl UdpFront {
         self.address
     }
 
+    /// What the front takes, for messages.
+    pub fn language(&self) -> &'static str {
+        match &self.clients.memcached {
+            None => "datagrams",
+            Some(_) => "memcached's commands in datagrams",
+        }
+    }
+
     /// A handle with which another thread ends this front.
     pub fn ender(&self) -> Ender {
         Ender { ends: Arc::clone(&self.ends), bell: Arc::clone(&self.ready) }
@@ -196,8 +196,8 @@ impl UdpFront {
 
     /// Counts of datagrams by fate.
     pub fn counts(&self) -> Counts {
-        let mut counts = self.door.counts;
-        let [overflow, unsent] = self.socket.lost();
+        let mut counts = self.clients.door.counts;
+        let [overflow, unsent] = self.clients.socket.lost();
         counts.set(Fate::Overflow, overflow);
         counts.set(Fate::Unsent, unsent);
         counts
@@ -222,8 +222,7 @@ impl UdpFront {
     }
 
     fn attach(&mut self, now: Nanos, attached: Attached) {
-        let Attached { layout, port, host_bells, own_bell, link, connection } = attached;
-        let config = layout.config;
+        let config = attached.layout.config;
         let steering = match steer::by_name(&self.options.steer, &config) {
             Ok(steering) => steering,
             Err(error) => {
@@ -231,47 +230,24 @@ impl UdpFront {
                 return self.ends.store(true, Ordering::Relaxed);
             }
         };
-        let mut dispatch = Dispatch::new(layout, port, host_bells, steering);
-        dispatch.announce();
-        self.host = Some(Host {
-            dispatch,
-            line: connection,
-            bell: own_bell,
-            methods: Vec::new(),
-            open: vec![None; config.subjects as usize],
-            looked: now,
-        });
         if !self.options.quiet {
             say!(
-                "wave agent: `{}` steers to {} workers of {}, up to {} requests, link {link}",
+                "wave agent: `{}` steers to {} workers of {}, up to {} requests, link {}",
                 self.options.steer,
                 config.cores,
                 self.options.host.display(),
                 config.subjects,
+                attached.link,
             );
         }
+        self.host = Some(Host::new(now, attached, steering));
     }
 
-    /// Ends the host's open requests: OUTCOME_UNKNOWN, or UNAVAILABLE for idempotent ones.
+    /// Ends the host's open requests.
     fn lose_host(&mut self, now: Nanos, gone: HostGone) {
         let Some(host) = self.host.take() else { return };
         for open in host.open.into_iter().flatten() {
-            let Open { sender, to, header, .. } = open;
-            let senders = &mut self.door.senders;
-            let status = if header.has(IDEMPOTENT) {
-                senders.take_back(sender, header.id);
-                Status::UNAVAILABLE
-            } else {
-                let status = Status::OUTCOME_UNKNOWN;
-                let ended = Ended { is_refused: false, status, message: Bytes::new() };
-                senders.end(sender, header.id, ended);
-                status
-            };
-            if senders.is_known(sender) {
-                let (incarnation, cookie) = (header.incarnation, header.cookie);
-                let header = Header { incarnation, cookie, ..reply(&header, status) };
-                self.socket.push(to, header.encode(), &[]);
-            }
+            self.clients.lose(open);
         }
         if matches!(gone, HostGone::Replaced) {
             if !self.options.quiet {
@@ -289,35 +265,8 @@ impl UdpFront {
 
     /// Receives and judges a batch of datagrams.
     fn receive(&mut self, now: Nanos) -> Took {
-        let UdpFront { socket, door, host, ends, .. } = self;
-        let ends = ends.load(Ordering::Relaxed);
-        let mut answers = Vec::new();
-        let received = socket.receive(|datagram| {
-            let Datagram::Whole(from, bytes) = datagram else {
-                door.counts.add(Fate::Received);
-                door.counts.add(Fate::Long);
-                return;
-            };
-            let verdict = match door.judge(now, from, bytes) {
-                Verdict::Request(sender, header, message) => begin(
-                    door,
-                    host.as_mut().filter(|_| !ends),
-                    now,
-                    sender,
-                    from,
-                    &header,
-                    message,
-                ),
-                verdict => verdict,
-            };
-            if let Verdict::Answer(header, message) = verdict {
-                answers.push((from, header, message));
-            }
-        });
-        let open = self.host.as_ref().map_or(0, |host| host.dispatch.open());
-        for (to, header, message) in answers {
-            self.socket.push(to, Header { work: open, ..header }.encode(), &message);
-        }
+        let ends = self.ends.load(Ordering::Relaxed);
+        let received = self.clients.receive(self.host.as_mut(), now, ends);
         received.unwrap_or_else(|error| {
             // It may be the same in every turn.
             if self.failed.is_none_or(|at| now.since(at) >= SAY_EVERY) {
@@ -335,17 +284,10 @@ impl UdpFront {
         notes.extend(host.dispatch.take_notes().map(|request| request.to_note()));
         for event in self.events.drain(..) {
             match event {
-                Event::Service(service) => host.methods = service.methods,
+                Event::Service(service) => host.learn(service),
                 Event::Message { call, message, end, .. } => {
                     if end {
-                        finish(
-                            &mut self.socket,
-                            &mut self.door,
-                            host,
-                            call,
-                            Status::OK,
-                            Some(message),
-                        );
+                        self.clients.finish(host, call, Status::OK, Some(message));
                     } else if let Some(Some(open)) = host.open.get_mut(call.id as usize) {
                         host.dispatch.grant(call, message.len() as u32);
                         open.message = Some(message);
@@ -354,7 +296,7 @@ impl UdpFront {
                 Event::Status { call, status, .. } | Event::Stopped { call, status } => {
                     let code = Status(status.code as u8);
                     let text = (code != Status::OK).then(|| Bytes::from(status.message));
-                    finish(&mut self.socket, &mut self.door, host, call, code, text);
+                    self.clients.finish(host, call, code, text);
                 }
                 Event::Headers { .. } | Event::Taken { .. } => {}
             }
@@ -387,86 +329,6 @@ impl UdpFront {
     }
 }
 
-/// Hands a new request to the dispatcher, or refuses it.
-fn begin(
-    door: &mut Door,
-    host: Option<&mut Host>,
-    now: Nanos,
-    sender: SenderId,
-    from: SocketAddr,
-    header: &Header,
-    message: &[u8],
-) -> Verdict<'static> {
-    let Some(host) = host.filter(|host| host.dispatch.is_ready()) else {
-        return door.refuse(sender, header, Fate::Host, Refusal::HOST);
-    };
-    let method = host.methods.get(usize::from(header.method));
-    let Some(method) = method.filter(|method| !method.client_streams && !method.server_streams)
-    else {
-        return door.refuse(sender, header, Fate::Method, Refusal::METHOD);
-    };
-    // A sender holds no more requests than remain free; all senders of one IP address hold no more than three times as many.
-    let left = (host.open.len() as u32).saturating_sub(host.dispatch.open());
-    let [of_sender, of_address] = door.senders.open(sender);
-    if of_sender >= left || of_address >= 3 * left {
-        return door.refuse(sender, header, Fate::Busy, Refusal::BUSY);
-    }
-    let class = if header.class == 0 { method.class } else { header.class };
-    let arrival = Arrival {
-        method: header.method,
-        class: class.min(method.class_max),
-        slo: (method.slo_us > 0).then(|| Nanos::from_micros(method.slo_us.into())),
-        hash: u64::from(from.port()),
-        address: 0,
-        message: Some(Bytes::copy_from_slice(message)),
-        end: true,
-        ..Arrival::default()
-    };
-    match host.dispatch.begin(now, arrival) {
-        Ok(call) => {
-            door.senders.begin(sender, header.id);
-            door.counts.add(Fate::Begun);
-            let received = header.has(TIMED).then(Instant::now);
-            let open = Open { sender, to: from, header: *header, message: None, received };
-            host.open[call.id as usize] = Some(open);
-            Verdict::Drop
-        }
-        Err(Refused::Full) => door.refuse(sender, header, Fate::Busy, Refusal::BUSY),
-        Err(Refused::NoHost) => door.refuse(sender, header, Fate::Host, Refusal::HOST),
-    }
-}
-
-/// Sends the reply of a finished call, and keeps it for retries.
-fn finish(
-    socket: &mut Socket,
-    door: &mut Door,
-    host: &mut Host,
-    call: Subject,
-    status: Status,
-    message: Option<Bytes>,
-) {
-    let open = host.open.get_mut(call.id as usize).and_then(Option::take);
-    let Some(Open { sender, to, header, message: earlier, received }) = open else { return };
-    let message = message.or(earlier).unwrap_or_default();
-    let (status, message) = match message.len() {
-        0..=MESSAGE_MAX => (status, message),
-        bytes => {
-            let why = format!("executed; its reply of {bytes} bytes does not fit a datagram");
-            (Status::RESOURCE_EXHAUSTED, Bytes::from(why))
-        }
-    };
-    if door.senders.is_known(sender) {
-        door.counts.add(Fate::Replied);
-        let mut header = Header { work: host.dispatch.open(), ..reply(&header, status) };
-        if let Some(received) = received {
-            header.flags |= TIMED;
-            header.work = u32::try_from(received.elapsed().as_nanos()).unwrap_or(u32::MAX);
-        }
-        socket.push(to, header.encode(), &message);
-    }
-    door.senders.end(sender, header.id, Ended { is_refused: false, status, message });
-}
-
 impl Front for UdpFront {
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
         self.look_after_host(now);
@@ -478,11 +340,11 @@ impl Front for UdpFront {
             }
         }
         let step = self.step_host(now, notes);
-        let sent = self.socket.flush();
+        let sent = self.clients.socket.flush();
         self.say_dropped(now);
         self.has_more = took == Took::Some || step == Step::Progress;
         let worked = self.has_more || took == Took::All || sent > 0;
-        let retry = self.socket.waits().then(|| now + ROOM_EVERY);
+        let retry = self.clients.socket.waits().then(|| now + ROOM_EVERY);
         self.due = match step {
             Step::Idle(until) => until.into_iter().chain(retry).min(),
             _ => retry,
@@ -521,7 +383,7 @@ impl ThreadFront for UdpFront {
         let now = Nanos(self.start.elapsed().as_nanos() as u64);
         let until = *self.drains_until.get_or_insert(now + DRAIN);
         let is_empty = self.host.as_ref().is_none_or(|host| host.dispatch.open() == 0);
-        let has_ended = is_empty && !self.socket.waits() || now >= until;
+        let has_ended = is_empty && !self.clients.socket.waits() || now >= until;
         if has_ended && !self.options.quiet && self.counts() != Counts::default() {
             say!("wave agent: datagrams: {}", self.counts());
         }
@@ -550,7 +412,7 @@ impl ThreadFront for UdpFront {
 
     fn wait(&mut self, agents: Option<&OwnBell>, timeout: Duration) {
         let bell = self.host.as_ref().map(|host| &host.bell);
-        let fds = [Some(self.socket.as_fd()), Some(self.ready.as_fd())];
+        let fds = [Some(self.clients.socket.as_fd()), Some(self.ready.as_fd())];
         let more = [self.other.as_ref().map(AsFd::as_fd), bell.map(AsFd::as_fd)];
         let all = fds.into_iter().chain(more).flatten();
         let mut fds: Vec<PollFd<'_>> =

@@ -12,7 +12,6 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg,
     sendmmsg, setsockopt,
 };
-use wave_udp_client::wire::HEADER_BYTES;
 
 /// Most buffers per system call.
 const BATCH: usize = 32;
@@ -179,15 +178,15 @@ impl Socket {
     }
 
     /// Queues a reply for the next [`Socket::flush`]. A full queue drops its oldest replies.
-    pub fn push(&mut self, to: SocketAddr, header: [u8; HEADER_BYTES], message: &[u8]) {
-        let bytes = HEADER_BYTES + message.len();
+    pub fn push(&mut self, to: SocketAddr, header: &[u8], message: &[u8]) {
+        let bytes = header.len() + message.len();
         while self.waiting.len() >= WAITING_MAX
             || !self.waiting.is_empty() && self.out.len() - self.sent + bytes > WAITING_BYTES_MAX
         {
             self.pop(1);
             self.unsent += 1;
         }
-        self.out.extend_from_slice(&header);
+        self.out.extend_from_slice(header);
         self.out.extend_from_slice(message);
         self.waiting.push_back(Waiting { to, bytes });
     }

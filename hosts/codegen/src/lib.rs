@@ -42,7 +42,8 @@ pub enum CodegenError {
 }
 
 /// Compiles `.proto` files, which may import what lies below `includes`, into `OUT_DIR`: a file for each package, and
-/// `descriptors.bin`, which is what reflection tells (`Methods::descriptors`).
+/// `descriptors.bin`, which the generated methods have for reflection. A second call in one `build.rs` replaces the descriptors of the
+/// first: name all files in one.
 ///
 /// # Errors
 /// They are not found, or not protobuf; or files cannot be written.
@@ -59,7 +60,7 @@ pub fn compile(
         let path = path.to_owned();
         move |error| CodegenError::File { path, error }
     };
-    let path = out.join("descriptors.bin");
+    let path = out.join(DESCRIPTORS);
     std::fs::write(&path, set.encode_to_vec()).map_err(failed(&path))?;
     let mut config = prost_build::Config::new();
     config.out_dir(&out).service_generator(Box::new(Generator));
@@ -122,8 +123,13 @@ fn write_service(service: &Service, out: &mut String) -> std::fmt::Result {
         };
         writeln!(out, "        {call},\n    );")?;
     }
-    writeln!(out, "    methods\n}}\n")
+    // The generated file lies beside the descriptors.
+    writeln!(out, "    methods.descriptors(::core::include_bytes!(::core::concat!(")?;
+    writeln!(out, "        ::core::env!(\"OUT_DIR\"),\n        \"/{DESCRIPTORS}\"\n    )))\n}}\n")
 }
+
+/// What reflection tells of all files that were compiled.
+const DESCRIPTORS: &str = "descriptors.bin";
 
 /// Path of the runtime's module in generated code.
 const RPC: &str = "::wave_user::rpc";

@@ -1,6 +1,8 @@
 //! All sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
 
+mod listening;
 mod rings;
+mod taking;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -36,8 +38,8 @@ pub struct Context<Q> {
     ring_bytes: [u32; 2],
     /// Bytes of memory that new rings for what comes in have, at most.
     first_fill: u32,
-    /// A ring has got memory of which the agent is to be told.
-    has_filled: bool,
+    /// The agent is to be told of something at once: a ring has got memory, or a stream was read to its end.
+    has_urgent: bool,
     places: Vec<Place>,
     free: Vec<u32>,
     /// By name.
@@ -77,6 +79,8 @@ pub(crate) struct Listening {
     pub accepted: VecDeque<u32>,
     /// Most of them.
     backlog: usize,
+    /// Whether others may listen there.
+    is_sharing: bool,
     /// Slots that no connection has taken.
     offered: usize,
     /// Most of them.
@@ -91,7 +95,7 @@ impl<Q: Queues> Context<Q> {
             buddy: Buddy::new(payload_bytes),
             ring_bytes,
             first_fill: FIRST_FILL,
-            has_filled: false,
+            has_urgent: false,
             places: Vec::new(),
             free: Vec::new(),
             listeners: BTreeMap::new(),
@@ -169,6 +173,11 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
+    fn peek(&self, name: u32) -> Option<&Socket> {
+        let place = self.places.get((name & ((1 << PLACE_BITS) - 1)) as usize)?;
+        place.socket.as_ref().filter(|_| place.life == name >> PLACE_BITS)
+    }
+
     fn find(&mut self, name: u32) -> Option<&mut Socket> {
         let place = self.places.get_mut((name & ((1 << PLACE_BITS) - 1)) as usize)?;
         place.socket.as_mut().filter(|_| place.life == name >> PLACE_BITS)
@@ -189,7 +198,7 @@ impl<Q: Queues> Context<Q> {
             }
         }
         self.has_news |= taken > 0;
-        if std::mem::take(&mut self.has_filled) {
+        if std::mem::take(&mut self.has_urgent) {
             self.flush();
         }
         taken > 0
@@ -205,6 +214,11 @@ impl<Q: Queues> Context<Q> {
             Event::Progress(progress) => match self.find(progress.socket) {
                 Some(socket) if socket.flow().is_some() => {
                     socket.progress(&progress)?;
+                    let owes_end = socket.receiving.owes_end();
+                    self.has_urgent |= owes_end;
+                    if owes_end {
+                        self.mark(progress.socket);
+                    }
                     self.change(progress.socket);
                     self.fill_ahead(progress.socket);
                     Ok(())
@@ -315,66 +329,6 @@ impl<Q: Queues> Context<Q> {
         Some(socket)
     }
 
-    /// Asks for a listener.
-    pub fn listen(&mut self, local: SocketAddr, backlog: u16) -> u32 {
-        loop {
-            self.last_listener = self.last_listener.wrapping_add(1);
-            if !self.listeners.contains_key(&self.last_listener) {
-                break;
-            }
-        }
-        let listener = self.last_listener;
-        let backlog_max = usize::from(backlog.max(1));
-        let listening = Listening {
-            local: None,
-            error: None,
-            accepted: VecDeque::new(),
-            backlog: backlog_max,
-            offered: 0,
-            slots_max: SLOTS,
-        };
-        self.listeners.insert(listener, listening);
-        self.outbox.push_back(Request::Listen { listener, local, backlog: backlog.max(1) });
-        listener
-    }
-
-    /// Gives a listener up, with all connections that nobody has accepted.
-    pub fn unlisten(&mut self, name: u32) {
-        let Some(listener) = self.listeners.remove(&name) else { return };
-        self.outbox.push_back(Request::Unlisten { listener: name });
-        for socket in listener.accepted {
-            self.abort(socket);
-        }
-        let slots = self.places.iter_mut().filter_map(|place| place.socket.as_mut());
-        for socket in slots.filter(|socket| socket.phase == Phase::Slot(name)) {
-            socket.is_closed = true;
-        }
-    }
-
-    /// Where a listener listens, once the agent has answered.
-    pub fn listening(&mut self, listener: u32) -> Option<io::Result<SocketAddr>> {
-        let listening = self.listener(listener);
-        match listening.error {
-            Some(errno) => Some(Err(io::Error::from_raw_os_error(errno))),
-            None => listening.local.map(Ok),
-        }
-    }
-
-    /// Accepts a connection, with its peer's address, once that does not wait.
-    pub fn accept(&mut self, listener: u32) -> Option<io::Result<(u32, SocketAddr)>> {
-        if let Some(name) = self.pop_accepted(listener) {
-            return Some(Ok((name, self.socket(name).remote)));
-        }
-        let errno = self.listener(listener).error?;
-        Some(Err(io::Error::from_raw_os_error(errno)))
-    }
-
-    /// Calls of [`Context::accept`] that would not wait: an error counts as one.
-    pub fn acceptable(&mut self, listener: u32) -> usize {
-        let listening = self.listener(listener);
-        listening.accepted.len() + usize::from(listening.error.is_some())
-    }
-
     /// Whether a connection that was asked for is there, once that is known.
     pub fn connected(&mut self, name: u32) -> Option<io::Result<()>> {
         let socket = self.socket(name);
@@ -433,19 +387,6 @@ impl<Q: Queues> Context<Q> {
         self.mark(name);
     }
 
-    /// Accepts a connection, if there is one.
-    fn pop_accepted(&mut self, listener: u32) -> Option<u32> {
-        let name = self.listener(listener).accepted.pop_front()?;
-        let local = self.listener(listener).local;
-        self.wants_slots = true;
-        let socket = self.socket(name);
-        socket.local = local.unwrap_or(socket.local);
-        socket.is_accepted = true;
-        // Its first bytes may have come before.
-        self.change(name);
-        Some(name)
-    }
-
     /// Tells the agent of a socket's options, once the connection is there.
     pub fn configure(&mut self, name: u32) {
         let socket = self.socket(name);
@@ -473,9 +414,26 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
+    /// As [`Context::wrote`], for bytes that wait for others: until [`Context::push`], or until a quarter of the ring is full.
+    pub fn wrote_before_more(&mut self, name: u32, bytes: u64) {
+        if self.socket(name).sending.advance(bytes) {
+            self.mark(name);
+            self.flush();
+        }
+    }
+
+    /// Publishes what was written, if the socket is still there.
+    pub fn push(&mut self, name: u32) {
+        if self.find(name).is_some() {
+            self.mark(name);
+            self.flush();
+        }
+    }
+
     /// Bytes of a socket's ring were read. The agent hears of it now and then.
     pub fn read(&mut self, name: u32, bytes: u64) {
-        if self.socket(name).receiving.advance(bytes) {
+        let receiving = &mut self.socket(name).receiving;
+        if receiving.advance(bytes) | receiving.owes_end() {
             self.mark(name);
             self.flush();
         }
@@ -553,26 +511,5 @@ impl<Q: Queues> Context<Q> {
             self.outbox.pop_front();
         }
         Ok(())
-    }
-
-    /// Offers room for connections, so that the agent answers them without waiting for the program.
-    fn offer_slots(&mut self) {
-        let names: Vec<u32> = self.listeners.keys().copied().collect();
-        for name in names {
-            loop {
-                let listener = self.listener(name);
-                let Some(local) = listener.local else { break };
-                let room = listener.backlog.saturating_sub(listener.accepted.len());
-                if listener.error.is_some() || listener.offered >= room.min(listener.slots_max) {
-                    break;
-                }
-                let Some(socket) = self.insert(Phase::Slot(name), local, local) else { break };
-                self.listener(name).offered += 1;
-                let Socket { receiving, sending, .. } = self.socket(socket);
-                let (receive, send, filled) = (receiving.ring, sending.ring, receiving.filled);
-                let slot = Request::Slot { listener: name, socket, receive, send, filled };
-                self.outbox.push_back(slot);
-            }
-        }
     }
 }

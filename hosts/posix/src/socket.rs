@@ -52,6 +52,19 @@ pub struct Socket {
     pub sending: Sending,
 }
 
+/// What a process needs to take a connection of another one, as of some moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Heirloom {
+    pub(crate) flow: FlowId,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    received: u64,
+    read: u64,
+    written: u64,
+    acknowledged: u64,
+    is_eager: bool,
+}
+
 /// One direction. Positions count bytes of the stream from 0.
 #[derive(Debug)]
 pub struct Receiving {
@@ -130,6 +143,35 @@ impl Socket {
                 is_eager: false,
             },
         }
+    }
+
+    /// See [`Context::heirloom`](crate::Context::heirloom).
+    pub(crate) fn heirloom(&self) -> Option<Heirloom> {
+        let (receiving, sending) = (&self.receiving, &self.sending);
+        let is_young = receiving.filled <= FILL_MAX && sending.filled <= FILL_MAX;
+        let flow = self.flow().filter(|_| is_young && !sending.is_finished)?;
+        Some(Heirloom {
+            flow,
+            local: self.local,
+            remote: self.remote,
+            received: receiving.received,
+            read: receiving.read,
+            written: sending.written,
+            acknowledged: sending.acknowledged,
+            is_eager: sending.is_eager,
+        })
+    }
+
+    /// Goes on where another process was. Both rings have `filled` bytes of memory, of which the agent knows.
+    pub(crate) fn resume(&mut self, from: &Heirloom, filled: u32) {
+        let (receiving, sending) = (&mut self.receiving, &mut self.sending);
+        (receiving.filled, receiving.told_filled) = (filled, filled);
+        (receiving.received, receiving.read, receiving.told) =
+            (from.received, from.read, from.read);
+        (sending.filled, sending.told_filled) = (filled, filled);
+        (sending.written, sending.told) = (from.written, from.written);
+        sending.acknowledged = from.acknowledged;
+        sending.is_eager = from.is_eager;
     }
 
     /// The flow, while there is one.
@@ -217,6 +259,12 @@ impl Receiving {
     /// Whether all was read that will ever come.
     pub fn is_at_end(&self) -> bool {
         self.is_finished && self.available() == 0
+    }
+
+    /// Whether all was read that will ever come, and the agent does not know. A process that ends without close(2) must not look as if it
+    /// had left bytes unread: that resets the connection.
+    pub fn owes_end(&self) -> bool {
+        self.is_at_end() && self.told < self.read
     }
 
     /// Bytes were read. Returns whether the agent should hear of it now: a quarter of the ring has become free that it does not know

@@ -44,12 +44,12 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 16 GiB of payload memory, rings of 1 MiB, 5 s.
+    /// 32 GiB of payload memory, rings of 1 MiB for what comes in and 4 MiB for what goes out, 5 s.
     fn default() -> Options {
         Options {
-            payload_bytes: 1 << 34,
+            payload_bytes: 1 << 35,
             receive_bytes: 1 << 20,
-            send_bytes: 1 << 20,
+            send_bytes: 4 << 20,
             agent_users: Vec::new(),
             patience: Duration::from_secs(5),
         }

@@ -5,10 +5,13 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wave_links::Payload;
 use wave_posix::{Context, Line, Options, ToeError, Woken};
+
+/// Time between two checks of an agent that says nothing.
+const LIFE_CHECK: Duration = Duration::from_millis(250);
 
 /// An agent to which this process is attached. Sockets keep the agent that they were made with.
 #[derive(Debug)]
@@ -21,23 +24,33 @@ pub struct Agent {
     pub bell: Arc<OwnedFd>,
     /// Descriptions by the names of their sockets.
     pub owners: HashMap<u32, usize>,
+    /// It knows the secret of this process's family.
+    pub has_joined: bool,
 }
 
 impl Agent {
     /// Connects to the agent at `path`.
-    pub fn attach(path: &Path, life: u64) -> Result<Agent, ToeError> {
-        let Options { payload_bytes, receive_bytes, send_bytes, patience, .. } = Options::default();
+    pub fn attach(path: &Path, life: u64, patience: Duration) -> Result<Agent, ToeError> {
+        let Options { payload_bytes, receive_bytes, send_bytes, .. } = Options::default();
         let (payload, file) = Payload::create("wave-toe-payload", payload_bytes)?;
         let line = Line::connect(path, &[], (&payload, file.as_fd()), patience)?;
         let bell = Arc::new(line.bell().try_clone_to_owned()?);
         let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
-        Ok(Agent { context, payload, life, bell, owners: HashMap::new() })
+        Ok(Agent { context, payload, life, bell, owners: HashMap::new(), has_joined: false })
     }
 
     /// Numbers of the line's descriptors, which are hidden from the program.
     pub fn descriptors(&self) -> impl Iterator<Item = c_int> {
         let line = self.context.line.descriptors().map(|fd| fd.as_raw_fd());
         line.into_iter().chain([self.bell.as_raw_fd()])
+    }
+
+    /// Notices the agent's death if no thread sleeps, now and then.
+    pub fn check_life(&mut self) {
+        let context = &mut self.context;
+        if !context.is_dead() && context.line.has_gone_by(Instant::now(), LIFE_CHECK) {
+            context.mourn();
+        }
     }
 
     /// After a sleep: forgets rings, and checks whether the agent has gone.

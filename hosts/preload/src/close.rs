@@ -26,28 +26,41 @@ fn inode(fd: c_int) -> Option<u64> {
 }
 
 impl Sockets {
-    /// A descriptor is about to be closed. With SO_LINGER, the last one waits, or resets the connection.
+    /// A descriptor is about to be closed. With SO_LINGER, the last one waits, or resets the connection. Returns whether
+    /// [`Sockets::closed`] is to be called afterwards.
     ///
     /// # Errors
     /// EAGAIN in a signal handler whose thread is inside a call: the descriptor must not be closed.
-    pub fn close(&self, fd: c_int) -> Result<(), Errno> {
+    pub fn close(&self, fd: c_int) -> Result<bool, Errno> {
         let mut world = self.open()?;
         let Some(at) = world.find(fd) else {
             world.remove_set(fd);
-            return Ok(());
+            return Ok(false);
         };
         world.look();
         let linger = socket_linger(sys::fd(fd)).unwrap_or(None);
-        let view = world.view(at);
+        let (view, forks) = (world.view(at), world.forks);
         let description = world.description(at);
         let is_last = description.handles == 1;
+        if let (true, State::Open(name)) = (is_last, description.state)
+            && description.forks < forks
+        {
+            let life = description.life;
+            if world.bury(fd, life, name) {
+                world.description(at).state = State::Idle;
+                world.remove(fd);
+                world.release(at);
+                return Ok(true);
+            }
+        }
+        let description = world.description(at);
         if let (true, State::Open(name), Some(patience)) = (is_last, description.state, linger) {
             let life = description.life;
             if patience.is_zero() {
                 world.remove(fd);
                 world.abort(at, name);
                 world.release(at);
-                return Ok(());
+                return Ok(false);
             }
             if view.tcp == Tcp::Open {
                 let deadline = Instant::now().checked_add(patience);
@@ -72,7 +85,15 @@ impl Sockets {
         if let Some(at) = world.remove(fd) {
             world.release(at);
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// A descriptor was closed that a child may have as well.
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn closed(&self) {
+        if let Ok(mut world) = self.open() {
+            world.look_at_graves(true);
+        }
     }
 
     /// A descriptor was duplicated.
@@ -104,9 +125,16 @@ impl Sockets {
         })
     }
 
-    /// O_NONBLOCK, as the program sees it.
+    /// O_NONBLOCK, as the program sees it. To ask is not to use the socket: a child takes no connection by it.
     pub fn is_nonblocking(&self, fd: c_int) -> Verdict<bool> {
-        self.answer(fd, |world, at| Verdict::Ours(Ok(world.description(at).is_nonblocking)))
+        let mut world = match self.open() {
+            Ok(world) => world,
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        match world.find(fd) {
+            Some(at) => Verdict::Ours(Ok(world.description(at).is_nonblocking)),
+            None => Verdict::Kernels,
+        }
     }
 
     /// Whether the descriptor is ours.

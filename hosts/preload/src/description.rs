@@ -4,18 +4,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use wave_posix::Heirloom;
 use wave_readiness::{EventFlags, Source};
 
 use crate::address::Family;
-use crate::options::Kept;
+use crate::listeners::Listens;
 
 /// State of a socket, with the name of its connection or listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Neither connected nor listening; perhaps bound.
     Idle,
-    /// A listener of the agent's; `is_shared` if the placeholder listens as well.
-    Listening { listener: u32, is_shared: bool },
+    /// A listener of the agent's, which has no name while there is no agent; `is_shared` if the placeholder listens as well.
+    Listening { listener: Option<u32>, is_shared: bool },
     /// A connection that was requested.
     Connecting(u32),
     /// An established connection.
@@ -24,12 +25,14 @@ pub enum State {
     Over(u32),
     /// We have reset the connection. Unread bytes are in [`Description::left`].
     Reset,
+    /// A connection of the process that forked this one, which has not been used here.
+    Parents,
 }
 
 /// An open file description (open(2)) that is the agent's.
 #[derive(Debug)]
 pub struct Description {
-    /// The agent's life.
+    /// The agent's life; 0 is none.
     pub life: u64,
     pub family: Family,
     pub is_nonblocking: bool,
@@ -38,8 +41,9 @@ pub struct Description {
     pub state: State,
     /// Address from bind(2).
     pub bound: Option<SocketAddr>,
-    /// SO_REUSEADDR, when it was bound.
+    /// SO_REUSEADDR and SO_REUSEPORT, when it was bound.
     pub reuses_address: bool,
+    pub reuses_port: bool,
     /// SO_ERROR.
     pub error: Option<Errno>,
     /// shutdown(2) has ended this direction.
@@ -49,8 +53,15 @@ pub struct Description {
     pub owes_connect: bool,
     /// connect(2) never will: the socket was shut down after it had failed (SS_DISCONNECTING).
     pub is_disconnecting: bool,
-    /// Of a listener: options that its connections begin with.
-    pub kept: Option<Box<Kept>>,
+    /// TCP_CORK: bytes wait until it is off.
+    pub is_corked: bool,
+    /// Of a listener.
+    pub listens: Option<Box<Listens>>,
+    /// Of a connection of the parent's: what it takes to have it. `is_lost` if it could not be had.
+    pub heirloom: Option<Box<Heirloom>>,
+    pub is_lost: bool,
+    /// Forks of this process before it had the socket: children of later ones may have it.
+    pub forks: u64,
     /// A shared listener asks the kernel first, every other time.
     pub asks_kernel_first: bool,
     /// The source that sets and polls see. `told` is the state at the last notification.
@@ -78,12 +89,17 @@ impl Description {
             state,
             bound: None,
             reuses_address: false,
+            reuses_port: false,
             error: None,
             is_read_shut: false,
             is_write_shut: false,
             owes_connect: false,
             is_disconnecting: false,
-            kept: None,
+            is_corked: false,
+            listens: None,
+            heirloom: None,
+            is_lost: false,
+            forks: 0,
             asks_kernel_first: false,
             source: Arc::new(Source::new(EventFlags::empty())),
             told: Told::default(),
@@ -95,7 +111,7 @@ impl Description {
     pub fn name(&self) -> Option<u32> {
         match self.state {
             State::Connecting(name) | State::Open(name) | State::Over(name) => Some(name),
-            State::Idle | State::Listening { .. } | State::Reset => None,
+            State::Idle | State::Listening { .. } | State::Reset | State::Parents => None,
         }
     }
 

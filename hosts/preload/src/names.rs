@@ -1,16 +1,12 @@
-//! Addresses decide between the agent and the kernel: bind(2), connect(2), listen(2), accept(2).
+//! Addresses decide between the agent and the kernel: bind(2), connect(2), and the names of sockets.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::net::{Shutdown, SocketAddr};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{
-    AddressFamily, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, getpeername,
-    getsockname, ipproto, socket_with,
-};
+use rustix::net::{AddressFamily, SocketType, getpeername, getsockname, ipproto};
 use wave_readiness::{EventFlags, Source};
 
 use crate::address::{self, Encoded, Family};
@@ -23,16 +19,6 @@ use crate::world::World;
 
 /// Ports for bind(2) to port 0, as in Linux's `ip_local_port_range`.
 const PORTS: std::ops::Range<u16> = 32_768..60_999;
-/// Most connections that wait to be accepted, as Linux's `somaxconn`.
-const BACKLOG_MAX: c_int = 4_096;
-
-/// A connection that was accepted: its descriptor, and the peer's address as the program sees it.
-#[derive(Debug)]
-pub struct Accepted {
-    pub fd: c_int,
-    pub peer: Option<Encoded>,
-}
-
 /// The family of a TCP socket of the kernel's; `None` for other files.
 pub fn family_of(fd: c_int) -> Option<Family> {
     let fd = sys::fd(fd);
@@ -46,7 +32,7 @@ pub fn family_of(fd: c_int) -> Option<Family> {
 }
 
 /// Where the kernel has bound a socket; port 0 if it has not.
-fn kernels_name(fd: c_int) -> Option<SocketAddr> {
+pub fn kernels_name(fd: c_int) -> Option<SocketAddr> {
     let name = SocketAddr::try_from(getsockname(sys::fd(fd)).ok()?).ok()?;
     Some(SocketAddr::new(name.ip().to_canonical(), name.port()))
 }
@@ -165,87 +151,6 @@ impl Sockets {
         Verdict::Ours(begun)
     }
 
-    /// listen(2): at an unspecified address, both the kernel and the agent listen.
-    pub fn listen(&self, fd: c_int, backlog: c_int) -> Verdict<()> {
-        // A negative backlog is the largest one, as for the kernel.
-        let backlog = backlog as u32;
-        let backlog = backlog.min(BACKLOG_MAX as u32) as c_int;
-        let mut world = match self.open() {
-            Ok(world) => world,
-            Err(error) => return Verdict::Ours(Err(error)),
-        };
-        if let Some(at) = world.find(fd) {
-            world.look();
-            let description = world.description(at);
-            return match (description.state, description.bound) {
-                (State::Listening { is_shared: true, .. }, _) => Verdict::Kernels,
-                (State::Listening { is_shared: false, .. }, _) => Verdict::Ours(Ok(())),
-                (State::Idle, Some(own)) => {
-                    Verdict::Ours(world.listen(at, fd, own, backlog, false))
-                }
-                _ => Verdict::Ours(Err(Errno::INVAL)),
-            };
-        }
-        let Some(family) = family_of(fd) else { return Verdict::Kernels };
-        let Some(mut name) = kernels_name(fd) else { return Verdict::Kernels };
-        let is_used = sockopt::socket_acceptconn(sys::fd(fd)).unwrap_or(true)
-            || getpeername(sys::fd(fd)).is_ok();
-        if !name.ip().is_unspecified() || is_used {
-            return Verdict::Kernels;
-        }
-        let only_v6 = family == Family::V6 && sockopt::ipv6_v6only(sys::fd(fd)).unwrap_or(false);
-        let own = match (family, only_v6) {
-            (Family::V4, _) => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
-            (Family::V6, false) => Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
-            (Family::V6, true) => world.config.own_v6(),
-        };
-        let Some(own) = own else { return Verdict::Kernels };
-        if name.port() == 0 {
-            // The kernel does so in listen(2); the agent's port must be the same.
-            if let Err(error) = rustix::net::bind(sys::fd(fd), &name) {
-                return Verdict::Ours(Err(error));
-            }
-            match kernels_name(fd) {
-                Some(bound) => name = bound,
-                None => return Verdict::Kernels,
-            }
-        }
-        let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
-        let own = SocketAddr::new(own, name.port());
-        let listening = world.listen(at, fd, own, backlog, true);
-        if listening.is_err() {
-            world.disown(fd);
-        }
-        Verdict::Ours(listening)
-    }
-
-    /// accept4(2): of a shared listener, from the agent and the kernel in turn.
-    pub fn accept(&self, fd: c_int, flags: c_int) -> Verdict<Accepted> {
-        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
-            return self.answer(fd, |_, _| Verdict::Ours(Err(Errno::INVAL)));
-        }
-        let shared = |world: &mut World, at| {
-            let is_shared =
-                matches!(world.description(at).state, State::Listening { is_shared: true, .. });
-            is_shared.then_some(fd)
-        };
-        self.call(fd, false, Timeout::Recv, shared, |world, at, stop| {
-            let State::Listening { is_shared, .. } = world.description(at).state else {
-                return Some(Err(Errno::INVAL));
-            };
-            let description = world.description(at);
-            description.asks_kernel_first = !description.asks_kernel_first && is_shared;
-            let accepted = if description.asks_kernel_first {
-                kernels_accept(fd, flags).or_else(|| world.accept(at, flags))
-            } else if is_shared {
-                world.accept(at, flags).or_else(|| kernels_accept(fd, flags))
-            } else {
-                world.accept(at, flags)
-            };
-            accepted.or_else(|| stop.map(|stop| Err(stop.errno())))
-        })
-    }
-
     /// getsockname(2).
     pub fn local_name(&self, fd: c_int) -> Verdict<Encoded> {
         self.answer(fd, |world, at| {
@@ -256,7 +161,7 @@ impl Sockets {
                     let local = world.context(life).socket(name).local;
                     if local.port() == 0 { bound } else { Some(local) }
                 }
-                State::Idle | State::Reset | State::Listening { .. } => bound,
+                State::Idle | State::Reset | State::Parents | State::Listening { .. } => bound,
             };
             match local {
                 Some(local) => Verdict::Ours(Ok(address::encode(local, family))),
@@ -297,9 +202,12 @@ impl Sockets {
                 State::Listening { listener, is_shared } => {
                     if reads {
                         description.state = State::Idle;
-                        let context = world.context(life);
-                        context.unlisten(listener);
-                        context.flush();
+                        description.listens = None;
+                        if let Some(listener) = listener {
+                            let context = world.context(life);
+                            context.unlisten(listener);
+                            context.flush();
+                        }
                         world.listeners.retain(|listener| *listener != at);
                         world.tell(at, Source::ANY);
                         if is_shared {
@@ -319,7 +227,7 @@ impl Sockets {
                     description.is_write_shut |= writes;
                     Verdict::Ours(Err(Errno::NOTCONN))
                 }
-                State::Reset => Verdict::Ours(Err(Errno::NOTCONN)),
+                State::Reset | State::Parents => Verdict::Ours(Err(Errno::NOTCONN)),
                 State::Open(name) | State::Over(name) => {
                     description.is_read_shut |= reads;
                     description.is_write_shut |= writes;
@@ -341,32 +249,9 @@ impl Sockets {
     }
 }
 
-fn kernels_accept(fd: c_int, flags: c_int) -> Option<Result<Accepted, Errno>> {
-    let mut with = SocketFlags::empty();
-    with.set(SocketFlags::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
-    with.set(SocketFlags::CLOEXEC, flags & libc::SOCK_CLOEXEC != 0);
-    match acceptfrom_with(sys::fd(fd), with) {
-        Err(Errno::AGAIN) => None,
-        Err(error) => Some(Err(error)),
-        Ok((accepted, peer)) => {
-            let family = match &peer {
-                Some(SocketAddrAny { .. }) if is_v4(&peer) => Family::V4,
-                _ => Family::V6,
-            };
-            let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-            let peer = peer.map(|peer| address::encode(peer, family));
-            Some(Ok(Accepted { fd: accepted.into_raw_fd(), peer }))
-        }
-    }
-}
-
-fn is_v4(peer: &Option<SocketAddrAny>) -> bool {
-    peer.as_ref().is_some_and(|peer| peer.address_family() == AddressFamily::INET)
-}
-
 impl World {
     /// Makes a kernel socket ours, neither bound nor connected.
-    fn adopt(&mut self, fd: c_int, family: Family) -> Result<usize, Errno> {
+    pub fn adopt(&mut self, fd: c_int, family: Family) -> Result<usize, Errno> {
         if !crate::marks::Marks::can(fd) {
             return Err(Errno::MFILE);
         }
@@ -382,7 +267,7 @@ impl World {
     }
 
     /// Gives a socket back to the kernel.
-    fn disown(&mut self, fd: c_int) {
+    pub fn disown(&mut self, fd: c_int) {
         if let Some(at) = self.remove(fd) {
             self.release(at);
         }
@@ -391,10 +276,12 @@ impl World {
     /// Assigns an address. Port 0 is any port that no other socket of the process has.
     fn bind(&mut self, at: usize, fd: c_int, mut own: SocketAddr) -> Result<(), Errno> {
         let reuses = sockopt::socket_reuseaddr(sys::fd(fd))?;
+        let reuses_port = sockopt::socket_reuseport(sys::fd(fd))?;
         let is_taken = |world: &World, own: SocketAddr| {
             world.all().any(|other| {
                 let listens = matches!(other.state, State::Listening { .. });
-                let both = reuses && other.reuses_address && !listens;
+                let both = (reuses && other.reuses_address && !listens)
+                    || (reuses_port && other.reuses_port);
                 other.bound.is_some_and(|bound| {
                     let is_same = bound.ip() == own.ip() || bound.ip().is_unspecified();
                     is_same && bound.port() == own.port() && !both
@@ -416,19 +303,18 @@ impl World {
         let description = self.description(at);
         description.bound = Some(own);
         description.reuses_address = reuses;
+        description.reuses_port = reuses_port;
         Ok(())
     }
 
     /// Requests a connection from the agent.
     fn begin(&mut self, at: usize, fd: c_int, remote: SocketAddr) -> Result<(), Errno> {
+        let life = self.attach()?;
         let description = self.description(at);
-        let (life, family) = (description.life, description.family);
+        description.life = life;
         let port = description.bound.map_or(0, |bound| bound.port());
-        let kept = Kept::of(sys::fd(fd), family)?;
+        let kept = Kept::of(sys::fd(fd), description.family)?;
         let agent = self.agent(life);
-        if agent.context.is_dead() {
-            return Err(Errno::NETDOWN);
-        }
         let name = agent.context.connect_from(port, remote).ok_or(Errno::NOBUFS)?;
         agent.owners.insert(name, at);
         agent.context.flush();
@@ -452,113 +338,4 @@ impl World {
         self.description(at).reset();
         Ok(())
     }
-
-    fn listen(
-        &mut self,
-        at: usize,
-        fd: c_int,
-        own: SocketAddr,
-        backlog: c_int,
-        is_shared: bool,
-    ) -> Result<(), Errno> {
-        let description = self.description(at);
-        let (life, family) = (description.life, description.family);
-        let kept = Kept::of(sys::fd(fd), family)?;
-        let listener = self.context(life).listen(own, backlog.max(1) as u16);
-        let answer = self.await_answer(life, |context| context.listening(listener));
-        let failed = match answer {
-            Some(Ok(_)) => None,
-            Some(Err(error)) => Some(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            None => Some(Errno::TIMEDOUT),
-        };
-        let shared = |failed: Option<Errno>| match failed {
-            Some(error) => Err(error),
-            None if is_shared => {
-                rustix::net::listen(sys::fd(fd), backlog)?;
-                // A thread that waits for the placeholder waits for the agent as well.
-                let flags = fcntl_getfl(sys::fd(fd))?;
-                fcntl_setfl(sys::fd(fd), flags | OFlags::NONBLOCK)
-            }
-            None => Ok(()),
-        };
-        if let Err(error) = shared(failed) {
-            self.context(life).unlisten(listener);
-            self.context(life).flush();
-            return Err(error);
-        }
-        // Room for connections, before the first accept.
-        self.context(life).flush();
-        let description = self.description(at);
-        description.state = State::Listening { listener, is_shared };
-        description.bound = Some(own);
-        description.kept = Some(Box::new(kept));
-        self.listeners.push(at);
-        self.tell(at, Source::ANY);
-        Ok(())
-    }
-
-    /// Restores the program's O_NONBLOCK on the placeholder of a listener that has ended.
-    fn unshare(&mut self, at: usize, fd: c_int) {
-        let is_nonblocking = self.description(at).is_nonblocking;
-        if let Ok(mut flags) = fcntl_getfl(sys::fd(fd)) {
-            flags.set(OFlags::NONBLOCK, is_nonblocking);
-            let _ = fcntl_setfl(sys::fd(fd), flags);
-        }
-    }
-
-    /// Accepts a connection of the agent's, if there is one.
-    fn accept(&mut self, at: usize, flags: c_int) -> Option<Result<Accepted, Errno>> {
-        let description = self.description(at);
-        let (life, family) = (description.life, description.family);
-        let State::Listening { listener, is_shared } = description.state else { return None };
-        let kept = description.kept.clone();
-        let agent = self.agent(life);
-        if agent.context.acceptable(listener) == 0 {
-            return None;
-        }
-        // The kernel's connections go on if the agent has gone.
-        if agent.context.is_dead() && is_shared {
-            return None;
-        }
-        let made = placeholder(family, flags, kept.as_deref());
-        let fd = match made {
-            Ok(fd) => fd,
-            Err(error) => return Some(Err(error)),
-        };
-        let agent = self.agent(life);
-        match agent.context.accept(listener)? {
-            Ok((name, remote)) => {
-                agent.context.flush();
-                let mut description = Description::new(life, family, State::Open(name));
-                description.is_nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-                let fd = fd.into_raw_fd();
-                let place = self.insert(fd, description);
-                self.agent(life).owners.insert(name, place);
-                if let Some(kept) = kept {
-                    self.configure(place, &kept);
-                }
-                self.tell(place, EventFlags::empty());
-                Some(Ok(Accepted { fd, peer: Some(address::encode(remote, family)) }))
-            }
-            Err(error) => Some(Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
-        }
-    }
-}
-
-/// The kernel's socket that stands for a connection.
-fn placeholder(family: Family, flags: c_int, kept: Option<&Kept>) -> Result<OwnedFd, Errno> {
-    let domain = match family {
-        Family::V4 => AddressFamily::INET,
-        Family::V6 => AddressFamily::INET6,
-    };
-    let mut with = SocketFlags::empty();
-    with.set(SocketFlags::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
-    with.set(SocketFlags::CLOEXEC, flags & libc::SOCK_CLOEXEC != 0);
-    let fd = socket_with(domain, SocketType::STREAM, with, None)?;
-    if let Some(kept) = kept {
-        let fd = std::os::fd::AsFd::as_fd(&fd);
-        // A connection without one of its listener's options is better than none.
-        let _ = kept.give(fd, family);
-    }
-    Ok(fd)
 }

@@ -161,11 +161,24 @@ impl Sockets {
         self.answer(fd, |world, at| {
             let description = world.description(at);
             let family = description.family;
+            let is_corked = sockopt::tcp_cork(sys::fd(fd)).unwrap_or(false);
+            let was_corked = std::mem::replace(&mut description.is_corked, is_corked);
+            let held = (description.life, description.name());
             if let Ok(kept) = Kept::of(sys::fd(fd), family) {
                 match description.state {
-                    State::Listening { .. } => description.kept = Some(Box::new(kept)),
+                    State::Listening { .. } => {
+                        if let Some(listens) = &mut description.listens {
+                            listens.kept = kept;
+                        }
+                    }
                     _ => world.configure(at, &kept),
                 }
+            }
+            if let (life, Some(name)) = held
+                && was_corked
+                && !is_corked
+            {
+                world.push(life, name);
             }
             Verdict::<()>::Kernels
         });

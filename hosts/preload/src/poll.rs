@@ -45,6 +45,15 @@ impl Held {
         }
     }
 
+    /// As [`Held::of`], for a program that waits for its events.
+    fn awaited(world: &mut World, fd: c_int) -> Held {
+        if let Some(at) = world.find(fd) {
+            world.await_connections(at);
+            world.take_over(at);
+        }
+        Held::of(world, fd)
+    }
+
     /// A set of its targets, which is readable if one of them is.
     fn join(&self, fd: c_int) -> Result<Epoll, Errno> {
         let set = Epoll::new(epoll::create(CreateFlags::CLOEXEC)?);
@@ -82,7 +91,7 @@ impl Sockets {
             let mut world = self.open()?;
             // Negative numbers are skipped.
             let mut hold =
-                |entry: &libc::pollfd| (entry.fd >= 0).then(|| Held::of(&mut world, entry.fd));
+                |entry: &libc::pollfd| (entry.fd >= 0).then(|| Held::awaited(&mut world, entry.fd));
             fds.iter().map(&mut hold).collect()
         };
         let mut entries = Vec::with_capacity(fds.len());
@@ -119,7 +128,7 @@ impl Sockets {
         };
         let mut held: Vec<Option<Held>> = {
             let mut world = self.open()?;
-            let hold = |fd: usize| is_named(fd).then(|| Held::of(&mut world, fd as c_int));
+            let hold = |fd: usize| is_named(fd).then(|| Held::awaited(&mut world, fd as c_int));
             (0..count).map(hold).collect()
         };
         // A descriptor has one bit: a listener of both is a set of two for the time of the call.
@@ -147,7 +156,10 @@ impl Sockets {
                 Ok(world) => world,
                 Err(error) => return Verdict::Ours(Err(error)),
             };
-            let held = Held::of(&mut world, fd);
+            let held = match operation {
+                libc::EPOLL_CTL_DEL => Held::of(&mut world, fd),
+                _ => Held::awaited(&mut world, fd),
+            };
             let epoll = match (world.sets.get(&set), &held) {
                 (Some(epoll), _) => Arc::clone(epoll),
                 (None, Held::Kernel) => {
@@ -162,6 +174,9 @@ impl Sockets {
             };
             if matches!(held, Held::Kernel) {
                 world.note_early(set, operation, fd, event);
+            }
+            if operation != libc::EPOLL_CTL_DEL {
+                world.note_set(set, fd);
             }
             (epoll, held)
         };
@@ -188,7 +203,10 @@ impl Sockets {
         mask: Option<SignalMask>,
     ) -> Verdict<usize> {
         let epoll = match self.open() {
-            Ok(world) => world.sets.get(&set).map(Arc::clone),
+            Ok(mut world) => {
+                world.await_set(set);
+                world.sets.get(&set).map(Arc::clone)
+            }
             Err(error) => return Verdict::Ours(Err(error)),
         };
         let Some(epoll) = epoll else { return Verdict::Kernels };

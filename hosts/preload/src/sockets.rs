@@ -6,9 +6,10 @@ use std::ops::{Deref, DerefMut};
 use rustix::io::Errno;
 
 use crate::config::Config;
+use crate::heirs::Heir;
 use crate::lock::{self, Lock};
 use crate::marks::Marks;
-use crate::world::World;
+use crate::world::{ATTACH_PATIENCE, World};
 
 /// Who answers a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +41,31 @@ impl Sockets {
         Sockets { world: Lock::new(World::new(config, ours, private)) }
     }
 
+    /// The sockets of a child of fork(2).
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn of_child(
+        config: Config,
+        marks: [&'static Marks; 2],
+        heirs: Vec<Heir>,
+        family: Option<u128>,
+    ) -> Sockets {
+        let mut world = World::new(config, marks[0], marks[1]);
+        world.inherit(heirs, family);
+        Sockets { world: Lock::new(world) }
+    }
+
     /// Locks the world. EAGAIN in a signal handler whose thread is inside a call.
     pub fn open(&self) -> Result<Open<'_>, Errno> {
         self.world.lock().map(|world| Open { world }).ok_or(Errno::AGAIN)
+    }
+
+    /// Attaches to the agent early, if it is there.
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn attach(&self) {
+        if let Ok(mut world) = self.open() {
+            // Without one, the calls that need it say so.
+            let _ = world.attach_within(ATTACH_PATIENCE);
+        }
     }
 
     /// As [`Sockets::open`], for a thread that waits.
@@ -63,6 +86,7 @@ impl Sockets {
         match world.find(fd) {
             Some(at) => {
                 world.look();
+                world.take_over(at);
                 let answer = call(&mut world, at);
                 world.settle(at);
                 answer

@@ -22,6 +22,17 @@ pub fn close(number: c_int) {
     unsafe { rustix::io::close(number) };
 }
 
+/// A number that nobody guesses.
+pub fn random() -> Result<u128, Errno> {
+    let mut bytes = [0_u8; 16];
+    // SAFETY: `bytes` is valid for writes of its length.
+    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match count {
+        16 => Ok(u128::from_ne_bytes(bytes)),
+        _ => Err(last_error()),
+    }
+}
+
 /// SIGPIPE for the calling thread.
 pub fn raise_sigpipe() {
     // SAFETY: no memory is involved.

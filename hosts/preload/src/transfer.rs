@@ -32,6 +32,8 @@ struct Send<'a, 'b> {
     from: &'a [IoSlice<'b>],
     bytes: usize,
     copied: usize,
+    /// MSG_MORE.
+    has_more: bool,
 }
 
 impl Sockets {
@@ -61,7 +63,8 @@ impl Sockets {
             return self.answer(fd, |_, _| Verdict::Ours(Err(Errno::OPNOTSUPP)));
         }
         let bytes: usize = from.iter().map(|part| part.len()).sum();
-        let mut send = Send { from, bytes, copied: 0 };
+        let has_more = flags & libc::MSG_MORE != 0;
+        let mut send = Send { from, bytes, copied: 0, has_more };
         let never_waits = flags & libc::MSG_DONTWAIT != 0;
         let sent = self.call(
             fd,
@@ -277,7 +280,7 @@ impl Send<'_, '_> {
                 });
             }
             let description = world.description(at);
-            let life = description.life;
+            let (life, is_corked) = (description.life, description.is_corked);
             let name = description.name().expect("a connection is there");
             let agent = world.agent(life);
             let bytes = match agent.context.fill_for(name, bytes) {
@@ -286,9 +289,14 @@ impl Send<'_, '_> {
                 Err(_) => return Some(Err(Errno::NOBUFS)),
             };
             agent.copy_in(name, bytes, self.from, self.copied);
-            agent.context.wrote(name, bytes);
-            agent.context.flush();
             self.copied += bytes as usize;
+            if self.has_more || is_corked {
+                agent.context.wrote_before_more(name, bytes);
+                world.hold(life, name);
+            } else {
+                agent.context.wrote(name, bytes);
+                world.push(life, name);
+            }
             world.look();
         }
     }

@@ -1,7 +1,7 @@
 //! Waiting for agents, other threads and the kernel together, and calls that may have to wait.
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,7 @@ use wave_readiness::Waiter;
 use crate::lock::Waiting;
 use crate::sockets::{Open, Sockets, Verdict};
 use crate::sys::{self, SignalMask};
-use crate::world::World;
-
-/// Longest sleep before a check whether the agents still live. A hang-up wakes at once.
-const LIFE_CHECK: Duration = Duration::from_secs(1);
-/// Sleep between two tries to send entries for which an agent's queue had no room.
-const RETRY: Duration = Duration::from_millis(1);
+use crate::world::{RETRY, World};
 
 /// What ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +29,6 @@ pub enum Woken {
 /// The [`wave_readiness::Waiter`] of a call that waits for several descriptors.
 pub struct Thread<'a> {
     sockets: &'a Sockets,
-    bell: Option<Arc<OwnedFd>>,
     mask: Option<SignalMask>,
     /// Marks the thread as inside the call.
     _waiting: Waiting,
@@ -43,9 +37,8 @@ pub struct Thread<'a> {
 impl<'a> Thread<'a> {
     /// EAGAIN in a signal handler whose thread is inside a call.
     pub fn new(sockets: &'a Sockets, mask: Option<SignalMask>) -> Result<Thread<'a>, Errno> {
-        let bell = sockets.open()?.bell();
         let waiting = Waiting::begin().ok_or(Errno::AGAIN)?;
-        Ok(Thread { sockets, bell, mask, _waiting: waiting })
+        Ok(Thread { sockets, mask, _waiting: waiting })
     }
 
     fn open(&self) -> Open<'_> {
@@ -70,15 +63,12 @@ impl Waiter for Thread<'_> {
         world.unpark();
     }
 
-    /// `None` once the agent has gone, which leaves the bell readable for ever.
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        let current = self.open().bell();
-        let is_current = |bell: &&Arc<OwnedFd>| current.is_some_and(|now| Arc::ptr_eq(&now, bell));
-        self.bell.as_ref().filter(is_current).map(|bell| bell.as_fd())
+    fn bell(&self) -> Option<Arc<OwnedFd>> {
+        self.open().bell()
     }
 
     fn patience(&self) -> Option<Duration> {
-        Some(if self.open().has_unsent() { RETRY } else { LIFE_CHECK })
+        Some(self.open().patience())
     }
 
     fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
@@ -140,7 +130,7 @@ impl Sockets {
             .filter(|agent| !agent.context.is_dead())
             .map(|agent| (agent.life, Arc::clone(&agent.bell)))
             .collect();
-        let most = if world.has_unsent() { RETRY } else { LIFE_CHECK };
+        let most = world.patience();
         drop(world);
 
         let count = kernel.len();
@@ -198,6 +188,7 @@ impl Sockets {
         };
         let Some(at) = world.find(fd) else { return Verdict::Kernels };
         world.look();
+        world.take_over(at);
         if let Some(answer) = step(&mut world, at, None) {
             world.settle(at);
             return Verdict::Ours(answer);

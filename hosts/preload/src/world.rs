@@ -5,18 +5,26 @@ use std::ffi::c_int;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use wave_posix::{Context, Line, Phase};
+use wave_posix::{Context, Line, Phase, ToeError};
 use wave_readiness::{Epoll, EventFlags, Source};
 
 use crate::agent::Agent;
 use crate::config::Config;
 use crate::description::{Description, State, Tcp, Told, View};
+use crate::graves::Graves;
+use crate::held::Held;
 use crate::marks::Marks;
 
+/// Longest sleep before a check whether the agents still live. A hang-up wakes at once.
+const LIFE_CHECK: Duration = Duration::from_secs(1);
+/// Sleep between two tries to send entries for which an agent's queue had no room.
+pub const RETRY: Duration = Duration::from_millis(1);
+/// Most time that an agent may take to let this process in.
+pub const ATTACH_PATIENCE: Duration = Duration::from_secs(5);
 /// Most time that an agent may take to answer a request that involves no peer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -30,11 +38,16 @@ pub struct World {
     pub agents: Vec<Agent>,
     lives: u64,
     /// Descriptions by descriptor, as place plus one; 0 is none.
-    fds: Vec<u32>,
-    descriptions: Vec<Option<Description>>,
+    pub fds: Vec<u32>,
+    pub descriptions: Vec<Option<Description>>,
     free: Vec<usize>,
-    /// Descriptions that listen.
+    /// Descriptions that listen. Those without an agent look for one at this time.
     pub listeners: Vec<usize>,
+    pub next_try: Option<Instant>,
+    /// Some were left to children.
+    pub has_left_listeners: bool,
+    /// Bytes that wait for more.
+    pub held: Held,
     /// The program's sets that have sockets of ours, by descriptor.
     pub sets: HashMap<c_int, Arc<Epoll>>,
     /// Interests in kernel sockets that may become ours, by descriptor of the set.
@@ -50,6 +63,11 @@ pub struct World {
     has_news: bool,
     /// The user was told that there is no agent.
     has_complained: bool,
+    /// The secret by which children take connections, and the number of forks with connections.
+    pub family: Option<u128>,
+    pub forks: u64,
+    /// Closed connections that a child may have.
+    pub graves: Graves,
 }
 
 impl World {
@@ -64,6 +82,9 @@ impl World {
             descriptions: Vec::new(),
             free: Vec::new(),
             listeners: Vec::new(),
+            next_try: None,
+            has_left_listeners: false,
+            held: Held::default(),
             sets: HashMap::new(),
             early: HashMap::new(),
             twins: Vec::new(),
@@ -72,6 +93,9 @@ impl World {
             spare: Vec::new(),
             has_news: false,
             has_complained: false,
+            family: None,
+            forks: 0,
+            graves: Graves::default(),
         }
     }
 
@@ -83,6 +107,17 @@ impl World {
 
     /// The life of the agent with which new sockets are made; attaches to it if necessary.
     pub fn attach(&mut self) -> Result<u64, Errno> {
+        self.attach_within(ATTACH_PATIENCE).map_err(|error| {
+            if !std::mem::replace(&mut self.has_complained, true) {
+                let socket = self.config.socket.display();
+                say(&format!("no agent at {socket}, so the kernel's TCP is used: {error}"));
+            }
+            Errno::NETDOWN
+        })
+    }
+
+    /// As [`World::attach`], if the agent lets this process in soon.
+    pub fn attach_within(&mut self, patience: Duration) -> Result<u64, ToeError> {
         if let Some(agent) = self.agents.last_mut() {
             // Its death may not have been noticed yet.
             agent.wake(false);
@@ -91,29 +126,30 @@ impl World {
             }
         }
         self.lives += 1;
-        match Agent::attach(&self.config.socket, self.lives) {
-            Ok(agent) => {
-                self.agents.retain(|old| {
-                    let is_used = old.life_is_used(&self.descriptions);
-                    if !is_used {
-                        old.descriptors().for_each(|fd| self.private.clear(fd));
-                    }
-                    is_used
-                });
-                agent.descriptors().for_each(|fd| self.private.set(fd));
-                let life = agent.life;
-                self.agents.push(agent);
-                self.has_complained = false;
-                Ok(life)
+        let mut agent = Agent::attach(&self.config.socket, self.lives, patience)?;
+        let buried: Vec<u64> = self
+            .agents
+            .iter()
+            .map(|old| old.life)
+            .filter(|life| self.has_graves_of(*life))
+            .collect();
+        self.agents.retain(|old| {
+            let is_used = old.life_is_used(&self.descriptions) || buried.contains(&old.life);
+            if !is_used {
+                old.descriptors().for_each(|fd| self.private.clear(fd));
             }
-            Err(error) => {
-                if !std::mem::replace(&mut self.has_complained, true) {
-                    let socket = self.config.socket.display();
-                    say(&format!("no agent at {socket}, so the kernel's TCP is used: {error}"));
-                }
-                Err(Errno::NETDOWN)
-            }
+            is_used
+        });
+        agent.descriptors().for_each(|fd| self.private.set(fd));
+        if self.parked > 0 {
+            agent.context.line.park();
         }
+        let life = agent.life;
+        self.agents.push(agent);
+        self.has_complained = false;
+        // Those that sleep wait for another bell.
+        self.has_news = true;
+        Ok(life)
     }
 
     /// The agent of this life, which has sockets.
@@ -146,7 +182,7 @@ impl World {
             self.descriptions.push(None);
             self.descriptions.len() - 1
         });
-        self.descriptions[at] = Some(description);
+        self.descriptions[at] = Some(Description { forks: self.forks, ..description });
         self.set(fd, at);
         at
     }
@@ -208,22 +244,22 @@ impl World {
         self.free.push(at);
         self.has_news = true;
         match state {
-            State::Listening { listener, .. } => {
+            State::Listening { listener: Some(listener), .. } => {
                 let context = self.context(life);
                 context.unlisten(listener);
                 context.flush();
             }
             State::Connecting(name) | State::Open(name) | State::Over(name) => {
-                let agent = self.agent(life);
-                agent.owners.remove(&name);
-                // RFC 2525, 2.17: no FIN goes before the reset.
-                let is_unread = agent.context.socket(name).receiving.available() > 0;
+                self.agent(life).owners.remove(&name);
                 match state {
-                    State::Open(_) if is_unread => agent.context.abort(name),
-                    _ => agent.context.close(name),
+                    State::Open(_) => self.end_connection(life, name),
+                    _ => self.context(life).close(name),
                 }
             }
-            State::Idle | State::Reset => {}
+            State::Idle
+            | State::Reset
+            | State::Parents
+            | State::Listening { listener: None, .. } => {}
         }
     }
 
@@ -232,7 +268,14 @@ impl World {
         let mut found = false;
         let mut changed = Vec::new();
         for agent in &mut self.agents {
-            found |= agent.context.look();
+            let has_some = agent.context.look();
+            if has_some {
+                // New listeners have room to offer.
+                agent.context.flush();
+            } else {
+                agent.check_life();
+            }
+            found |= has_some;
             while let Some(name) = agent.context.pop_changed() {
                 changed.extend(agent.owners.get(&name));
             }
@@ -242,6 +285,11 @@ impl World {
             changed.into_iter().for_each(|at| self.tell(at, EventFlags::empty()));
             self.has_news = true;
         }
+        if !self.listeners.is_empty() {
+            self.listen_again();
+        }
+        self.push_late();
+        self.look_at_graves(false);
         found
     }
 
@@ -281,9 +329,15 @@ impl World {
         }
     }
 
-    /// Whether entries wait for room in an agent's queue. No ring announces room.
-    pub fn has_unsent(&self) -> bool {
-        self.agents.iter().any(|agent| !agent.context.is_dead() && agent.context.has_unsent())
+    /// Longest sleep before the next look: agents are to be watched, bytes wait for more, or entries for room in an agent's queue,
+    /// which no ring announces.
+    pub fn patience(&self) -> Duration {
+        let mut living = self.agents.iter().filter(|agent| !agent.context.is_dead());
+        if living.any(|agent| agent.context.has_unsent()) {
+            return RETRY;
+        }
+        let others = [self.held.left(), self.graves.patience()];
+        others.into_iter().flatten().fold(LIFE_CHECK, Duration::min)
     }
 
     /// Registers a thread that is about to sleep, and returns the eventfd that wakes it.
@@ -398,7 +452,6 @@ impl World {
     /// Updates a description with its agent's news, and returns the state that calls see.
     pub fn view(&mut self, at: usize) -> View {
         let Description { life, state, .. } = *self.description(at);
-        let context = self.context(life);
         let mut view = View {
             tcp: Tcp::Closed,
             available: 0,
@@ -411,7 +464,7 @@ impl World {
             arrived: 0,
         };
         match state {
-            State::Idle => {}
+            State::Idle | State::Parents => {}
             State::Reset => {
                 view.available = self.description(at).left.len() as u64;
                 view.is_read_shut = true;
@@ -419,9 +472,14 @@ impl World {
             }
             State::Listening { listener, .. } => {
                 view.tcp = Tcp::Listen;
-                view.arrived = context.acceptable(listener) as u64;
+                if let Some(listener) = listener {
+                    let context = self.context(life);
+                    let is_there = !context.is_dead();
+                    view.arrived = if is_there { context.acceptable(listener) as u64 } else { 0 };
+                }
             }
             State::Connecting(name) | State::Open(name) | State::Over(name) => {
+                let context = self.context(life);
                 let is_dead = context.is_dead();
                 let socket = context.socket(name);
                 let (phase, error) = (socket.phase, socket.error);

@@ -1,9 +1,10 @@
 //! The interface through which a thread waits.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::list::List;
@@ -27,8 +28,9 @@ pub trait Waiter {
     fn unpark(&self) {}
 
     /// Readable as soon as there is news from agents, while parked. `None` without contexts, and once the agents are dead: a
-    /// descriptor that is always readable would keep the thread from sleeping.
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
+    /// descriptor that is always readable would keep the thread from sleeping. Asked for each sleep, since another agent has another
+    /// one.
+    fn bell(&self) -> Option<Arc<OwnedFd>> {
         None
     }
 
@@ -124,6 +126,7 @@ fn wait(
     longest: Option<Duration>,
 ) -> Slept {
     let bell = waiter.bell();
+    let bell = bell.as_ref().map(|bell| bell.as_fd());
     let ours = bell.into_iter().chain(waker.map(Waker::as_fd));
     let ours = ours.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let mut all: Vec<PollFd<'_>> = fds.iter().cloned().chain(ours).collect();

@@ -61,7 +61,7 @@ fn polled<'a>(target: Target<'a>, events: EventFlags) -> Polled<'a> {
 /// A context with an agent that says one thing, at a point of the wait.
 struct Context<'a> {
     source: &'a Source,
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
     has_news: Cell<bool>,
     is_parked: Cell<bool>,
     /// While the context parks, too early for the agent to see that and to ring. Else in the sleep.
@@ -71,7 +71,7 @@ struct Context<'a> {
 impl<'a> Context<'a> {
     fn new(source: &'a Source, is_early: bool) -> Context<'a> {
         let (has_news, is_parked) = (Cell::new(false), Cell::new(false));
-        Context { source, bell: ring(), has_news, is_parked, is_early }
+        Context { source, bell: Arc::new(ring()), has_news, is_parked, is_early }
     }
 }
 
@@ -92,8 +92,8 @@ impl Waiter for Context<'_> {
         self.is_parked.set(false);
     }
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+    fn bell(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.bell))
     }
 
     fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {

@@ -162,7 +162,8 @@ impl Core {
                 let (enclave, core) = (&self.enclave, self.index);
                 let mut commits = Commits { enclave, core, is_away: false, more_words };
                 let next = protocol.poll(port, now, &mut commits);
-                let record = self.runs.by_agent(protocol);
+                let record = protocol.record();
+                self.runs.by_agent(record);
                 self.enclave.cores[usize::from(self.index)].record.set(record);
                 let signals = protocol.take_signals();
                 if !signals.is_empty() {

@@ -241,7 +241,9 @@ impl Core {
         let Some(CoreLink { port, protocol, incarnation }) = &mut *link else { return Next::Spin };
         let mut commits = Commits { shared: &self.shared, core: self.index };
         let next = protocol.poll(port, now, &mut commits);
-        self.mine().set_record(self.in_runs(|runs| runs.by_agent(protocol)));
+        let record = protocol.record();
+        self.in_runs(|runs| runs.by_agent(record));
+        self.mine().set_record(record);
         let signals = protocol.take_signals();
         if !signals.is_empty() {
             self.shared.obey(signals, incarnation);

@@ -76,7 +76,8 @@ pub fn marker(
     hollow: bool,
 ) -> Result<(), DrawError> {
     let (x, y) = at;
-    let outline = match index % 4 {
+    // The ninth series has the first one's colour, and another marker.
+    let outline = match (index + index / SERIES.len()) % 4 {
         0 => None,
         1 => Some(vec![(x - 5, y - 5), (x + 5, y - 5), (x + 5, y + 5), (x - 5, y + 5)]),
         2 => Some(vec![(x, y - 6), (x + 6, y + 5), (x - 6, y + 5)]),

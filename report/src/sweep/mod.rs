@@ -5,9 +5,11 @@
 mod page;
 mod plot;
 mod table;
+mod terminal;
 
 pub use page::page;
 pub use table::csv;
+pub use terminal::text;
 
 use wave_workloads::point::{ClassLatency, Point, SearchResult};
 

@@ -16,7 +16,8 @@ pub fn page(sheet: &Sheet<'_>) -> Result<String, ReportError> {
         @for (axis, plots) in &plots { section {
             h2 { "Against " (axis) }
             p {
-                "A line joins points that differ in " (axis) " only; its colour and marker are the variant's. "
+                "A line joins points that differ in " (axis) " only. Colour and marker tell lines apart, up to "
+                (plot::CURVES_MAX) " of them; beyond, variants. "
                 "Values stand at equal distances, in the scenario's order."
             }
             @for svg in plots { (figure(svg)) }

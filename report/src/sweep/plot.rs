@@ -68,7 +68,15 @@ struct Below {
     at: Vec<Option<usize>>,
     /// For each row, all else that was varied: rows with the same are joined.
     others: Vec<Vec<usize>>,
+    /// Names of all else that was varied, and the values that `others` are indexes of.
+    varied: Vec<(String, Vec<String>)>,
 }
+
+/// Curves that are told apart by colour and marker; more are told apart by their variants only.
+pub(super) const CURVES_MAX: usize = 16;
+
+/// Name of what points of one combination differ in.
+const LOAD: &str = "offered load";
 
 /// The plots of each axis with more than one value, by its name.
 pub fn all(sheet: &Sheet<'_>) -> Result<Vec<(String, Vec<String>)>, ReportError> {
@@ -98,6 +106,12 @@ fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
         let load = row.load_per_second?;
         loads.iter().position(|other| *other == load)
     };
+    let load_names: Vec<String> =
+        loads.iter().map(|load| format!("{} k/s", axis_number(load / 1e3))).collect();
+    // The first is of rows that search.
+    let of_load = (LOAD.to_owned(), [vec![String::new()], load_names.clone()].concat());
+    let axes = sheet.axes.iter().map(|axis| (axis.name.clone(), axis.values.clone()));
+    let varied: Vec<(String, Vec<String>)> = axes.chain([of_load]).collect();
     let swept_load = sheet.axes.iter().any(|axis| axis.name.starts_with("run.loads_per_second"));
     let mut belows = Vec::new();
     for (index, axis) in sheet.axes.iter().enumerate().filter(|(_, axis)| axis.values.len() > 1) {
@@ -112,15 +126,17 @@ fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
             values: axis.values.clone(),
             at: sheet.rows.iter().map(|row| Some(row.at[index])).collect(),
             others: sheet.rows.iter().map(others).collect(),
+            varied: varied.clone(),
         });
     }
     // Where the lists of loads are an axis themselves, that says it already.
     if loads.len() > 1 && !swept_load {
         belows.push(Below {
-            name: "offered load".to_owned(),
-            values: loads.iter().map(|load| format!("{} k/s", axis_number(load / 1e3))).collect(),
+            name: LOAD.to_owned(),
+            values: load_names,
             at: sheet.rows.iter().map(load_of).collect(),
             others: sheet.rows.iter().map(|row| row.at.to_vec()).collect(),
+            varied,
         });
     }
     belows
@@ -156,7 +172,17 @@ fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<Stri
     let (low, high) = dots().fold((f64::MAX, f64::MIN), |(low, high), (_, value, _)| {
         (low.min(*value), high.max(*value))
     });
-    let names: Vec<String> = variants.iter().map(|name| (*name).to_owned()).collect();
+    let keys: Vec<(usize, &[usize])> = curves.keys().copied().collect();
+    let is_each = keys.len() <= CURVES_MAX;
+    // The colour and marker of a curve.
+    let series = |key: &(usize, &[usize])| match is_each {
+        true => keys.iter().position(|other| other == key).unwrap_or(0),
+        false => key.0,
+    };
+    let names: Vec<String> = match is_each {
+        true => keys.iter().map(|key| curve_name(&variants, key, &keys, below)).collect(),
+        false => variants.iter().map(|name| (*name).to_owned()).collect(),
+    };
     let y_title = format!("{} ({})", metric.title, metric.unit);
     let y = if metric.log {
         // Wide enough for a tick: 2 and 5 are furthest apart.
@@ -172,13 +198,13 @@ fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<Stri
     plot(&title, HEIGHT + legend_height(names.len()) + 24, |root| {
         let (upper, _) = root.split_vertically(HEIGHT);
         let mut chart = chart(&upper, x, y)?;
-        for ((variant, _), curve) in &curves {
+        for (key, curve) in &curves {
             let line = curve.iter().map(|(x, y, _)| (*x, *y));
-            chart.draw_series(LineSeries::new(line, colour(*variant).stroke_width(1)))?;
+            chart.draw_series(LineSeries::new(line, colour(series(key)).stroke_width(1)))?;
         }
-        for ((variant, _), curve) in &curves {
+        for (key, curve) in &curves {
             for (x, y, valid) in curve {
-                marker(root, chart.backend_coord(&(*x, *y)), *variant, !valid)?;
+                marker(root, chart.backend_coord(&(*x, *y)), series(key), !valid)?;
             }
         }
         legend(root, (76, HEIGHT as i32 + 10), Key::Curve, &names)?;
@@ -191,4 +217,40 @@ fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<Stri
         Ok(())
     })
     .map(Some)
+}
+
+/// `prestage` of `host.prestage`, unless another axis ends in the same.
+fn last_part<'a>(name: &'a str, varied: &[(String, Vec<String>)]) -> &'a str {
+    let last = |name: &'a str| name.rsplit('.').next().unwrap_or(name);
+    let alike = varied.iter().filter(|(other, _)| other.rsplit('.').next() == Some(last(name)));
+    if alike.count() > 1 { name } else { last(name) }
+}
+
+/// The name of a curve in the legend: what not all curves have in common.
+fn curve_name(
+    variants: &[&str],
+    key: &(usize, &[usize]),
+    keys: &[(usize, &[usize])],
+    below: &Below,
+) -> String {
+    let (variant, others) = *key;
+    let mut words = Vec::new();
+    if variants.len() > 1 {
+        words.push(variants[variant].to_owned());
+    }
+    for (place, (name, values)) in below.varied.iter().enumerate() {
+        let is_varied = |other: &(usize, &[usize])| other.1.get(place) != others.get(place);
+        if let Some(at) = others.get(place)
+            && keys.iter().any(is_varied)
+        {
+            words.push(match name == LOAD {
+                true => values[*at].clone(),
+                false => format!("{} = {}", last_part(name, &below.varied), values[*at]),
+            });
+        }
+    }
+    match words.is_empty() {
+        true => variants[variant].to_owned(),
+        false => words.join(", "),
+    }
 }

@@ -168,7 +168,8 @@ impl Machine {
                 self.stack.complete(self.now, write.ticket);
             }
             Output::Event(_, event) => self.context.line.events.push_back(event),
-            Output::Released(_) => {}
+            // Nobody forks here.
+            Output::Carry(_) | Output::Released(_) => {}
         }
     }
 

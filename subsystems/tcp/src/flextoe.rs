@@ -20,8 +20,6 @@ use crate::datapath::{
     Packet, Path, Statistics, Ticket, Tuple,
 };
 use crate::executors::{Executor, Inline};
-use crate::flow::state::{join, split};
-use crate::flow::table::Flow;
 use crate::pipeline::{Entry, Outcome, SEND, Stamped, asked};
 use crate::schedule::Schedule;
 use crate::sequencer::Sequencer;
@@ -309,8 +307,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
     fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
         self.now = now;
         self.settle();
-        let (pre, protocol, post) = split(established, now);
-        let id = self.executor.install(Flow { pre, protocol, post })?;
+        let id = self.executor.install(now, established)?;
         self.schedule.install(id, established.limits.bytes_per_second);
         Ok(id)
     }
@@ -331,9 +328,9 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         }
         // What is in flight is of other flows, or says nothing.
         self.settle();
-        let Flow { pre, protocol, post } = self.executor.remove(id)?;
+        let established = self.executor.remove(id)?;
         self.schedule.remove(id);
-        Some(join(&pre, &protocol, &post))
+        Some(established)
     }
 
     fn is_selective(&self) -> bool {
@@ -341,7 +338,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
     }
 
     fn inspect(&self, id: FlowId) -> Option<Established> {
-        self.executor.get(id).map(|flow| join(&flow.pre, &flow.protocol, &flow.post))
+        self.executor.inspect(id)
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {

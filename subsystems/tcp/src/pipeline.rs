@@ -9,19 +9,23 @@
 
 mod points;
 
+use core::num::NonZeroU64;
 use core::ops::Range;
 
 use wave_core::clock::Nanos;
 
 use crate::context::{ContextId, Moved, Progress};
 use crate::counters::Tally;
-use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Write};
+use crate::datapath::{
+    Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Tuple, Write,
+};
+use crate::flow::disorder::Pool;
 use crate::flow::state::{Post, Pre, Protocol, TailProbe};
 use crate::packet::{Ecn, Flags, MacAddress, partial_checksum};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, rewind};
 use crate::stages::marks::{Marks, burst_bytes, take_marks};
-use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
+use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive, wants_disorder};
 use crate::stages::recover::Recovery;
 use crate::stages::say::{Said, news, say};
 use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
@@ -279,6 +283,7 @@ fn examine<F: AsRef<[u8]>>(
 pub fn protocol<F, R: Recovery>(
     super_bytes: u32,
     trace: &Trace,
+    pool: &mut Pool,
     flow: Option<&mut Protocol>,
     routed: Routed<F>,
 ) -> Decided<F> {
@@ -293,30 +298,45 @@ pub fn protocol<F, R: Recovery>(
         process: 0,
         outcome: Outcome { flow: Some(id), ..Outcome::default() },
     };
-    decide::<F, R>(super_bytes, flow, now, work, &mut decided);
+    match flow {
+        Some(flow) => {
+            if let Work::Segment { summary, .. } = &work
+                && flow.disorder.is_none()
+                && wants_disorder::<R>(flow, summary)
+            {
+                pool.lend(flow);
+            }
+            decide::<F, R>(super_bytes, flow, now, work, &mut decided);
+            pool.settle(flow);
+        }
+        None => {
+            count_work(&work, &mut decided.outcome);
+            decided.outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
+        }
+    }
     if trace.is_on() {
         decided.trace(trace);
     }
     decided
 }
 
-fn decide<F, R: Recovery>(
-    super_bytes: u32,
-    flow: Option<&mut Protocol>,
-    now: Nanos,
-    work: Work<F>,
-    decided: &mut Decided<F>,
-) {
-    let outcome = &mut decided.outcome;
+fn count_work<F>(work: &Work<F>, outcome: &mut Outcome) {
     outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
     outcome.ends_turn = matches!(
         work,
         Work::Request(..) | Work::Copied(_) | Work::Transmit | Work::Speak(_) | Work::Timer
     );
-    let Some(flow) = flow else {
-        outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
-        return;
-    };
+}
+
+fn decide<F, R: Recovery>(
+    super_bytes: u32,
+    flow: &mut Protocol,
+    now: Nanos,
+    work: Work<F>,
+    decided: &mut Decided<F>,
+) {
+    let outcome = &mut decided.outcome;
+    count_work(&work, outcome);
     decided.process = flow.context.process;
     match work {
         Work::Segment { frame, summary, payload } => {
@@ -348,7 +368,7 @@ fn decide<F, R: Recovery>(
             }
         }
         Work::Speak(asked) => speak(flow, now, asked, decided),
-        Work::Timer => match flow.acknowledge_at {
+        Work::Timer => match flow.acknowledge_at.get() {
             Some(due) if due <= now => {
                 flow.acknowledge_now = true;
                 outcome.tally.delayed_acknowledgements = 1;
@@ -373,7 +393,7 @@ fn decide<F, R: Recovery>(
         }
         Work::ProbeTail => {
             if R::wants_tail_probe(flow) {
-                flow.selective.probe = Some(TailProbe::Wanted);
+                flow.probe = Some(TailProbe::Wanted);
                 outcome.tally.tail_probes = 1;
                 outcome.may_send = true;
             }
@@ -394,7 +414,7 @@ fn decide<F, R: Recovery>(
         Work::Pace(limits) => {
             let grows = limits.window_bytes > flow.window_bytes;
             flow.window_bytes = limits.window_bytes;
-            flow.bytes_per_second = limits.bytes_per_second;
+            flow.bytes_per_second = limits.bytes_per_second.and_then(NonZeroU64::new);
             flow.has_reduced |= limits.has_reduced && flow.ecn.is_some();
             outcome.may_send = grows && flow.has_more();
         }
@@ -402,7 +422,7 @@ fn decide<F, R: Recovery>(
             flow.is_frozen = true;
             outcome.is_frozen = true;
             // An acknowledgement that waits for company goes alone: another engine would not know of it.
-            flow.acknowledge_now |= flow.acknowledge_at.is_some();
+            flow.acknowledge_now |= !flow.acknowledge_at.is_never();
             outcome.must_speak = true;
         }
     }
@@ -438,17 +458,17 @@ fn take_segment<F, R: Recovery>(
 
 fn noticed_loss(flow: &Protocol, outcome: &mut Outcome) {
     outcome.tally.fast_retransmits = 1;
-    outcome.tally.sack_recoveries = u8::from(flow.selective.is_recovering);
-    outcome.tally.lost_retransmits = u8::from(flow.selective.again > flow.selective.resend);
+    outcome.tally.sack_recoveries = u8::from(flow.loss().is_recovering);
+    outcome.tally.lost_retransmits = u8::from(flow.loss().again > flow.loss().resend);
 }
 
 /// What was decided may be said now.
 fn has_decided(flow: &mut Protocol, now: Nanos, acknowledge: Option<When>, outcome: &mut Outcome) {
     match acknowledge {
         Some(When::Now) => flow.acknowledge_now = true,
-        Some(When::Later) if flow.acknowledge_at.is_none() => {
+        Some(When::Later) if flow.acknowledge_at.is_never() => {
             let at = now + ACKNOWLEDGE_AFTER;
-            flow.acknowledge_at = Some(at);
+            flow.acknowledge_at = at.into();
             outcome.look_at = Some(at);
         }
         _ => {}
@@ -546,7 +566,7 @@ pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
 pub fn post<F>(
     mac: MacAddress,
     trace: &Trace,
-    flow: Option<(&Pre, &Post)>,
+    flow: Option<(&Tuple, &Pre, &Post)>,
     decided: Decided<F>,
     mut out: impl FnMut(Effect<F>),
 ) -> Outcome {
@@ -554,7 +574,7 @@ pub fn post<F>(
         decided.trace_effects(trace);
     }
     let Decided { flow: id, said, write, notify, process, outcome, .. } = decided;
-    let Some((pre, post)) = flow else { return outcome };
+    let Some((tuple, pre, post)) = flow else { return outcome };
     for (said, data) in said.into_iter().flatten() {
         let payload = match said.bytes {
             0 => Payload::None,
@@ -562,9 +582,9 @@ pub fn post<F>(
         };
         out(Effect::Send(Segment {
             ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),
-            head: post::head(mac, pre, &said),
+            head: post::head(mac, tuple, pre, &said),
             payload,
-            checksum: Some(partial_checksum(&pre.tuple.local)),
+            checksum: Some(partial_checksum(&tuple.local)),
             segment_bytes: data.segment_bytes,
         }));
     }

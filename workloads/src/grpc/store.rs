@@ -155,6 +155,17 @@ impl Store {
         Ok(PutReply {})
     }
 
+    /// Removes a key. Two calls at once for the same key may both succeed.
+    ///
+    /// # Errors
+    /// There is no such key, or the database failed.
+    pub fn delete(&self, key: u64) -> Result<(), Refusal> {
+        match self.database.get(key, |_| ())? {
+            true => Ok(self.database.delete(key)?),
+            false => Err(Refusal::NotFound(key)),
+        }
+    }
+
     /// Pairs in order. Calls `preempt_point` after each key that is read on.
     pub fn range(
         &self,
@@ -281,6 +292,10 @@ mod tests {
         let value = Bytes::from_static(b"new");
         store.put(&PutRequest { slo_us: 0, key: key(100), value: value.clone() }).unwrap();
         assert_eq!(get(&store, 100).unwrap(), value);
+        store.delete(100).unwrap();
+        assert_eq!(get(&store, 100).unwrap_err().code(), 5);
+        assert_eq!(store.delete(100).unwrap_err().code(), 5);
+        assert!(is_value_of(99, &get(&store, 99).unwrap()));
     }
 
     #[test]

@@ -68,6 +68,13 @@ unsafe extern "C" {
         value_bytes: usize,
         error: *mut *mut c_char,
     );
+    pub fn rocksdb_delete(
+        db: *mut Db,
+        options: *const WriteOptions,
+        key: *const c_char,
+        key_bytes: usize,
+        error: *mut *mut c_char,
+    );
     pub fn rocksdb_write(
         db: *mut Db,
         options: *const WriteOptions,

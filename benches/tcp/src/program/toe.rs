@@ -8,8 +8,8 @@ use wave_posix::{Listener, Options, Stream, Toe};
 
 use super::{Role, Sockets};
 
-/// Rings of 1 MiB for 16,384 connections, sparse.
-const PAYLOAD_BYTES: u64 = 1 << 35;
+/// Rings of 1 and 4 MiB for 13,000 connections, sparse.
+const PAYLOAD_BYTES: u64 = 1 << 36;
 
 pub struct OfAgent {
     toe: Toe,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use serde_json::json;
 use wave_lab::Failure;
+use wave_lab::terminal::counted;
 use wave_report::number::short;
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{
@@ -138,12 +139,12 @@ fn load(args: &GrpcArgs) -> Result<Outcome, Failure> {
 }
 
 fn describe(args: &GrpcArgs) -> String {
-    let connections = args.connections;
     let how = match args.rate {
         Some(rate) => format!("{}/s, open loop", short(rate)),
-        None => format!("closed loop of {} streams", args.streams),
+        None => format!("closed loop of {}", counted(args.streams, "stream")),
     };
-    format!("{} by {connections} connections, {how}, {} s", args.target, args.seconds.as_secs_f64())
+    let connections = counted(args.connections, "connection");
+    format!("{} by {connections}, {how}, {} s", args.target, args.seconds.as_secs_f64())
 }
 
 fn failed(error: Error) -> Failure {

@@ -2,16 +2,22 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
+use signal_hook::consts::SIGINT;
 use wave_lab::Failure;
 use wave_report::number::short;
 use wave_workloads::cpu;
 use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
 
 use super::{lag, latencies, length, measured, rate, seconds, shown, under_way};
+
+/// One in this many requests asks for its time at the front; the others ask for the number of open requests.
+const TIMED_OF: u64 = 2;
 
 /// Target, rate and mix of requests.
 #[derive(Args, Debug)]
@@ -22,15 +28,22 @@ includes all tries. A server that stops for half a second delays every request o
 
 An unanswered request is sent again under the same id: the front answers a known id from its kept reply.
 PUTs are not idempotent: each sets its own key, and none executes twice, even if the agent or the host is
-killed (`wave serve kv --log-writes` shows it). docs/guide/udp.md
+killed (`wave serve kv --log-writes` shows it).
+
+With --queue-target each socket has a window of requests under way, which follows the number of open requests
+that replies tell. A request that is due while all windows are full is never sent: under overload the others are
+answered sooner. docs/guide/udp.md
 
 Examples:
   wave load udp --target 127.0.0.1:50052 --rate 10000
   wave load udp --target 127.0.0.1:50052 --rate 5000 --mix 5us=99.5,100us=0.5       a bimodal service time
   wave load udp --target 127.0.0.1:50052 --rate 2000 --mix get=9,put=1 --json
+  wave load udp --target 127.0.0.1:50052 --rate 20000 --mix 100us=1 --queue-target 16  an overload
 
-Exit codes: 0 measured; 1 the generator fell behind, a reply was wrong, or no request ended with OK; 2 bad
-arguments; 3 the front does not answer, or the CPU is not available."
+Ctrl-C ends the load and prints what was measured so far; a second one ends the program.
+
+Exit codes: 0 measured; 1 the generator fell behind, a reply was wrong, the server lacks keys, or no request ended
+with OK; 2 bad arguments; 3 the front does not answer, or the CPU is not available."
 )]
 pub(super) struct UdpArgs {
     /// Host and port of the front.
@@ -54,6 +67,9 @@ pub(super) struct UdpArgs {
     /// Interval between tries of a request; 0 sends each request once.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=60_000))]
     retry_ms: u32,
+    /// Open requests at the host to aim at: requests beyond each socket's window are never sent [default: send all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    queue_target: Option<u32>,
     /// Number of sockets. The front sees each as a client; each has at most 1,000 requests under way.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
     sockets: u16,
@@ -78,11 +94,22 @@ pub(super) struct UdpArgs {
 }
 
 pub(super) fn execute(args: &UdpArgs) -> Result<(), Failure> {
+    if args.queue_target.is_some() && args.retry_ms == 0 {
+        let why = "--queue-target needs --retry-ms above 0: without a further try, a lost reply closes a part of the \
+                   window for ever";
+        return Err(Failure::Scenario(why.to_owned()));
+    }
     let outcome = load(args)?;
     shown(show(args, &outcome))?;
     let Outcome { point, ends, .. } = &outcome;
     if ends.wrong > 0 {
         return Err(Failure::Check(format!("{} replies were not the right ones", ends.wrong)));
+    }
+    if let Some(missing) = ends.executed.get("NOT_FOUND") {
+        let keys = args.keys;
+        return Err(Failure::Check(format!(
+            "{missing} GETs found no key: the load draws from {keys} (--keys), and the server has fewer"
+        )));
     }
     if point.done == 0 {
         return Err(Failure::Check("no request ended with OK".to_owned()));
@@ -101,7 +128,10 @@ fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
         seed: args.seed,
         // Random by its hasher's keys.
         run: RandomState::new().hash_one(args.seed) >> 42,
-        timed: false,
+        // A timed reply does not tell the number of open requests.
+        timed: if args.queue_target.is_some() { 0 } else { TIMED_OF },
+        queue_target: args.queue_target,
+        stop: Some(stopped_by_ctrl_c()?),
         stalls: None,
     };
     let (rate, cpu) = (args.rate, args.cpu);
@@ -115,6 +145,15 @@ fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
     };
     let what = format!("{} requests {}", args.mix, describe(args));
     under_way(&what, args.warm_up + args.seconds, args.quiet || args.json, generate)
+}
+
+/// Becomes true at the first Ctrl-C. The second one ends the process.
+fn stopped_by_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, Arc::clone(&stop))
+        .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&stop)))
+        .map_err(Failure::cannot)?;
+    Ok(stop)
 }
 
 fn describe(args: &UdpArgs) -> String {
@@ -132,7 +171,7 @@ fn failed(error: Error) -> Failure {
 
 fn show(args: &UdpArgs, outcome: &Outcome) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    let Outcome { point, ends, open_at_host, .. } = outcome;
+    let Outcome { point, ends, open_at_host, at_front } = outcome;
     if args.json {
         let value = json!({
             "load": "udp",
@@ -142,6 +181,7 @@ fn show(args: &UdpArgs, outcome: &Outcome) -> std::io::Result<()> {
             "mix": args.mix.to_string(),
             "sockets": args.sockets,
             "retry_ms": args.retry_ms,
+            "queue_target": args.queue_target,
             "seed": args.seed,
             "result": outcome,
         });
@@ -149,6 +189,13 @@ fn show(args: &UdpArgs, outcome: &Outcome) -> std::io::Result<()> {
     }
     writeln!(out, "{}\n", describe(args))?;
     writeln!(out, "{}\n", latencies(&point.classes))?;
+    if at_front.iter().any(|class| class.latency.count > 0) {
+        writeln!(
+            out,
+            "At the front, from its receipt of a request to the reply, every other request:"
+        )?;
+        writeln!(out, "{}\n", latencies(at_front))?;
+    }
     writeln!(
         out,
         "Sent {}, {}/s ended with OK; {}",

@@ -3,7 +3,7 @@
 use std::net::{Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
-use wave_tcp_planted::context::{Filled, Moved, Request};
+use wave_tcp_planted::context::{Filled, Moved, Request, Sharing};
 use wave_tcp_planted::datapath::Ring;
 
 use super::super::Oracle;
@@ -35,7 +35,10 @@ impl Machine {
     pub fn listen(&mut self, now: Nanos, port: u16, slots: u32) {
         // Of both families.
         let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        self.ask(now, Request::Listen { listener: 1, local, backlog: 8 });
+        self.ask(
+            now,
+            Request::Listen { listener: 1, local, backlog: 8, sharing: Sharing::default() },
+        );
         for _ in 0..slots {
             let socket = self.new_socket(self.fresh());
             let filled = self.sockets[socket as usize].filled.receive;

@@ -8,11 +8,14 @@ use wave_linux::sched::Group;
 use wave_sched::policies;
 
 use super::{Part, Work, parse_cpus};
+use crate::scenario::ScenarioError;
+use crate::scenario::error::line_at;
+use crate::scenario::file;
 use wave_lab::Failure;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub(crate) struct File {
     enclave: Vec<Enclave>,
 }
 
@@ -30,21 +33,33 @@ struct Enclave {
 
 /// The enclaves that a file describes.
 pub fn load(path: &Path) -> Result<Vec<Part>, Failure> {
-    let refused = |why: String| Failure::Scenario(format!("{}: {why}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-    parse(&text).map_err(refused)
+    let read = std::fs::read_to_string(path);
+    let read = read.map_err(|source| ScenarioError::Read { file: path.to_path_buf(), source });
+    let parts = read.and_then(|text| parse(path, &text));
+    parts.map_err(|error| match error {
+        ScenarioError::Form { .. } => Failure::Scenario(format!(
+            "{error}; for --host linux a file has a table [[enclave]] for each enclave, as \
+             scenarios/kernel/two-enclaves.toml"
+        )),
+        error => Failure::Scenario(error.to_string()),
+    })
 }
 
-fn parse(text: &str) -> Result<Vec<Part>, String> {
-    let file: File = toml::from_str(text).map_err(|error| {
-        format!("{error}for --host linux it has a table [[enclave]] for each; see scenarios/kernel/two-enclaves.toml")
-    })?;
+/// The enclaves in `text`; `path` is where it came from.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Part>, ScenarioError> {
+    let file: File = file::parse(path, text)?;
     let mut parts: Vec<Part> = Vec::new();
-    for enclave in file.enclave {
+    for (at, enclave) in file.enclave.into_iter().enumerate() {
         let name = enclave.name.clone();
-        let part = enclave.part().map_err(|why| format!("enclave {name:?}: {why}"))?;
+        let refuse = |field: &str, why: String| {
+            let line = line_at(text, &format!("enclave[{at}].{field}"));
+            ScenarioError::meaning(path, line, why)
+        };
+        let part = enclave.part();
+        let part =
+            part.map_err(|(field, why)| refuse(field, format!("enclave {name:?}: {why}")))?;
         if parts.iter().any(|other| other.name == part.name) {
-            return Err(format!("two enclaves are named {name:?}"));
+            return Err(refuse("name", format!("two enclaves are named {name:?}")));
         }
         parts.push(part);
     }
@@ -52,23 +67,28 @@ fn parse(text: &str) -> Result<Vec<Part>, String> {
 }
 
 impl Enclave {
-    fn part(self) -> Result<Part, String> {
+    /// Refuses it with the field that is to blame, and why.
+    fn part(self) -> Result<Part, (&'static str, String)> {
         let letter = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
         if self.name.is_empty() || !self.name.chars().all(letter) {
-            return Err("a name has letters, digits, - and _ only: files are named after it".into());
+            let why = "a name has letters, digits, - and _ only: files are named after it";
+            return Err(("name", why.into()));
         }
         let work = match (self.command, self.pid, self.cgroup) {
             (Some(words), None, None) if !words.is_empty() => Work::Command(words),
             (None, Some(pid), None) => Work::Group(Group::Process(pid)),
             (None, None, Some(cgroup)) => Work::Group(Group::Cgroup(cgroup)),
-            _ => return Err("it has one of command = [\"PROGRAM\", ...], pid and cgroup".into()),
+            _ => {
+                let why = "it has one of command = [\"PROGRAM\", ...], pid and cgroup";
+                return Err(("command", why.into()));
+            }
         };
         let policy = self.policy.unwrap_or_else(|| "fifo".to_owned());
-        policies::check(&policy).map_err(|error| error.to_string())?;
+        policies::check(&policy).map_err(|error| ("policy", error.to_string()))?;
         if self.patience_ms.is_some_and(|ms| !(1..=60_000).contains(&ms)) {
-            return Err("patience_ms is 1 to 60000".into());
+            return Err(("patience_ms", "patience_ms is 1 to 60000".into()));
         }
-        let cpus = parse_cpus(&self.cpus).map_err(|why| format!("cpus: {why}"))?;
+        let cpus = parse_cpus(&self.cpus).map_err(|why| ("cpus", format!("cpus: {why}")))?;
         let patience = self.patience_ms.map(Nanos::from_millis);
         Ok(Part {
             name: Some(self.name),
@@ -109,8 +129,12 @@ mod tests {
             (good.replace("\"a\"", "\"a/b\""), "letters"),
             (format!("{good}{good}"), "two enclaves are named \"a\""),
         ] {
-            let refusal = parse(&text).unwrap_err();
-            assert!(refusal.contains(why), "{text}: {refusal}");
+            let refusal = parse(Path::new("e.toml"), &text).unwrap_err().to_string();
+            assert!(refusal.starts_with("e.toml:") && refusal.contains(why), "{text}: {refusal}");
         }
+        let second =
+            format!("{good}{}", enclave("pid = 2\npolicy = \"no\"").replace("\"a\"", "\"b\""));
+        let refusal = parse(Path::new("e.toml"), &second).unwrap_err().to_string();
+        assert!(refusal.starts_with("e.toml:9: enclave \"b\": "), "{refusal}");
     }
 }

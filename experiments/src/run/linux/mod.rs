@@ -1,6 +1,6 @@
 //! `wave run --host linux`: unmodified programs' threads under agents, on the real kernel.
 
-mod file;
+pub(crate) mod file;
 mod report;
 mod seats;
 pub mod status;

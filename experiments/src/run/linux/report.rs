@@ -7,6 +7,7 @@ use wave_core::outcome::Code;
 use wave_linux::sched::Stats;
 
 use wave_lab::table;
+use wave_lab::terminal::counted;
 
 /// Counts of one enclave at the end of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -111,8 +112,10 @@ impl Report {
         let mut text = format!(
             "{name}{who}; {}, {:.3} s\n{cores}\nOutcomes: {outcomes}\nAgents: {agents} attached, \
              {agents_lost} lost ({watchdog} to the watchdog, {faults} that wrote nonsense); \
-             {snapshots} snapshots",
-            self.what, self.seconds,
+             {}",
+            self.what,
+            self.seconds,
+            counted(*snapshots, "snapshot"),
         );
         if self.unwatched > 0 {
             text += &format!(

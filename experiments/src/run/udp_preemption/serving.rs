@@ -133,7 +133,9 @@ impl Serving {
             retry: Some(RETRY),
             seed: scenario.seed,
             run: 0,
-            timed: true,
+            timed: 1,
+            queue_target: None,
+            stop: None,
             stalls: Some(stalls),
         };
         let generator = connect(&settings, &mut agent)?;

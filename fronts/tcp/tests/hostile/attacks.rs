@@ -22,7 +22,7 @@ use wave_links::socket::{Connection, SocketError};
 use wave_links::{Payload, SocketBell};
 use wave_posix::{Options, Toe};
 use wave_tcp::context::{
-    Event, FILL_MAX, Filled, Moved, QUEUE_ENTRIES, Reason, Request, SocketOptions,
+    Event, FILL_MAX, Filled, Moved, QUEUE_ENTRIES, Reason, Request, Sharing, SocketOptions,
 };
 use wave_tcp::datapath::{FlowId, Ring};
 
@@ -206,7 +206,7 @@ impl Window {
     fn listen(&mut self, port: u16) -> Option<Reason> {
         self.next += 1;
         let (listener, local) = (self.next, SocketAddr::from((NEAR, port)));
-        self.ask(Request::Listen { listener, local, backlog: 64 });
+        self.ask(Request::Listen { listener, local, backlog: 64, sharing: Sharing::default() });
         match self.event() {
             Event::Listening { .. } => None,
             Event::NotListening { reason, .. } => Some(reason),
@@ -449,7 +449,7 @@ fn spans(path: &Path) {
         // Events are in the order of requests: whatever failed has been heard of before this is answered.
         window.next += 1;
         let (listener, local, backlog) = (window.next, SocketAddr::from((NEAR, 80)), 1);
-        window.ask(Request::Listen { listener, local, backlog });
+        window.ask(Request::Listen { listener, local, backlog, sharing: Sharing::default() });
         taken += 64;
         loop {
             match window.event() {
@@ -519,7 +519,7 @@ fn die(path: &Path, at: u32) {
         step(3);
         let listener = 1_000_000;
         let local = SocketAddr::from((NEAR, 0));
-        window.ask(Request::Listen { listener, local, backlog: 4 });
+        window.ask(Request::Listen { listener, local, backlog: 4, sharing: Sharing::default() });
         step(4);
         for _ in 0..4 {
             let (socket, receive, send) = window.rings(RING_BYTES);

@@ -1,14 +1,16 @@
-//! A host with six methods, and a front before it.
+//! A host with six methods and one that serves memcached's commands, and a front before it.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use wave_agent::{Seat, serve};
+use wave_rpc::memcached::{Item, PATHS, Set};
 use wave_rpc::service::Method;
 use wave_rpc::status::{Code, Status};
 use wave_udp::{Counts, Ender, UdpFront, UdpOptions};
@@ -55,9 +57,36 @@ impl Fixture {
         fixture
     }
 
+    /// A front that speaks memcached's protocol, before a host that serves it.
+    pub fn of_memcached() -> Fixture {
+        Fixture::of_memcached_with(|options| options.workers(1))
+    }
+
+    pub fn of_memcached_with(host: impl Fn(Options) -> Options) -> Fixture {
+        let loopback = "127.0.0.0/8".parse().unwrap();
+        Fixture::new_with(
+            |options| options.memcached = Some(vec![loopback]),
+            |fixture| {
+                let options = host(Options::new(fixture.folder.path().join("host")));
+                let methods = memcached_methods(&fixture.seen);
+                fixture.server = Some(Server::start(options, methods).unwrap());
+                fixture.until_commands_are_served();
+            },
+        )
+    }
+
     pub fn without_host() -> Fixture {
+        Fixture::new_with(|_| {}, |_| {})
+    }
+
+    /// A front with other options; `begin` starts a host, if there is to be one.
+    pub fn new_with(
+        change: impl FnOnce(&mut UdpOptions),
+        begin: impl FnOnce(&mut Fixture),
+    ) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
-        let options = options(&folder.path().join("host"), ([127, 0, 0, 1], 0).into());
+        let mut options = options(&folder.path().join("host"), ([127, 0, 0, 1], 0).into());
+        change(&mut options);
         let (sender, receiver) = channel();
         let front = std::thread::spawn(move || {
             let mut front = UdpFront::new(options, Instant::now()).unwrap();
@@ -67,7 +96,10 @@ impl Fixture {
         });
         let (address, ender) = receiver.recv().unwrap();
         let seen = Arc::default();
-        Fixture { address, seen, folder, server: None, front: Some(front), ender }
+        let mut fixture =
+            Fixture { address, seen, folder, server: None, front: Some(front), ender };
+        begin(&mut fixture);
+        fixture
     }
 
     pub fn start_host(&mut self, options: impl Fn(Options) -> Options) {
@@ -87,6 +119,22 @@ impl Fixture {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.seen.begun.store(0, SeqCst);
+    }
+
+    /// Waits until one command of memcached was executed.
+    fn until_commands_are_served(&self) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(self.address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut buffer = [0; 128];
+        loop {
+            socket.send(b"\0\0\0\0\0\x01\0\0get warm\r\n").unwrap();
+            let bytes = socket.recv(&mut buffer).expect("a reply comes");
+            if buffer[..bytes].ends_with(b"END\r\n") {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn client(&self) -> Client {
@@ -125,6 +173,7 @@ pub fn options(host: &std::path::Path, address: SocketAddr) -> UdpOptions {
         host: host.to_owned(),
         address,
         takes_public: false,
+        memcached: None,
         steer: "jbsq:k=4".to_owned(),
         seat: Seat::Shared,
         quiet: true,
@@ -216,5 +265,40 @@ fn methods(seen: &Arc<Seen>) -> Methods {
         .method(method("Class", false, false), |call: &mut rpc::Call<'_>| {
             call.receive()?;
             call.reply(&[call.class()])
+        })
+}
+
+/// A store of items in memory. `get wait` waits as [`WAIT`] does; a key `broken` cannot be used.
+fn memcached_methods(seen: &Arc<Seen>) -> Methods {
+    let items = Arc::new(Mutex::new(HashMap::<Vec<u8>, (u32, Vec<u8>)>::new()));
+    let (gets, sets, deletes) = (Arc::clone(&items), Arc::clone(&items), items);
+    let seen = Arc::clone(seen);
+    Methods::new()
+        .unary(PATHS[0], move |_call, keys| {
+            let mut reply = Vec::new();
+            for key in keys.split(|byte| *byte == b' ') {
+                while key == b"wait" && !seen.may_end.load(SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if key == b"broken" {
+                    return Err(Status::new(Code::Internal, "broken".to_owned()));
+                }
+                let items = gets.lock().unwrap();
+                let item = items.get(key).map(|(flags, data)| Item { flags: *flags, data });
+                Item::encode(item, &mut reply);
+            }
+            Ok(reply)
+        })
+        .unary(PATHS[1], move |_call, message| {
+            let Set { flags, key, data, .. } = Set::decode(message).expect("the front encodes it");
+            if key == b"broken" {
+                return Err(Status::new(Code::InvalidArgument, "no\r\nsuch key".to_owned()));
+            }
+            sets.lock().unwrap().insert(key.to_vec(), (flags, data.to_vec()));
+            Ok(Vec::new())
+        })
+        .unary(PATHS[2], move |_call, key| match deletes.lock().unwrap().remove(key) {
+            Some(_) => Ok(Vec::new()),
+            None => Err(Status::new(Code::NotFound, "no such key".to_owned())),
         })
 }

@@ -4,3 +4,4 @@ mod calls;
 mod fixture;
 mod hostile;
 mod killed;
+mod memcached;

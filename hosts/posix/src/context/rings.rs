@@ -74,14 +74,14 @@ impl<Q: Queues> Context<Q> {
             Ok(()) => {
                 self.socket(name).receiving.filled += more;
                 self.mark(name);
-                self.has_filled = true;
+                self.has_urgent = true;
             }
             Err(_) => {
                 let socket = self.socket(name);
                 let is_stuck = socket.receiving.received >= socket.receiving.filled.into();
                 if let Some(flow) = socket.flow().filter(|_| is_stuck) {
                     self.outbox.push_back(Request::Abort { flow });
-                    self.has_filled = true;
+                    self.has_urgent = true;
                 }
             }
         }

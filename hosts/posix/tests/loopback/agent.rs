@@ -302,7 +302,7 @@ impl Loopback {
                     self.look_for(process, ring.offset + u64::from(had), more);
                 }
             }
-            Request::Listen { listener: name, mut local, backlog } => {
+            Request::Listen { listener: name, mut local, backlog, .. } => {
                 assert!(backlog > 0);
                 local.set_ip([192, 0, 2, 1].into());
                 if local.port() == 0 {
@@ -316,6 +316,10 @@ impl Loopback {
                 self.listeners.push(Listener { process, name, local, slots: VecDeque::new() });
                 self.tell(process, Event::Listening { listener: name, local });
             }
+            Request::Await { .. }
+            | Request::Join { .. }
+            | Request::Take { .. }
+            | Request::Offer { .. } => {}
             Request::Unlisten { listener: name } => {
                 let is_it = |other: &Listener| (other.process, other.name) == (process, name);
                 if let Some(at) = self.listeners.iter().position(is_it) {

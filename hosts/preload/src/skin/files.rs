@@ -15,9 +15,13 @@ extern "C" fn close(fd: c_int) -> c_int {
     if is_ours(fd)
         && !is_borrowing()
         && let Some(sockets) = sockets()
-        && sockets.close(fd).is_err()
     {
-        return fail(Errno::INTR);
+        let Ok(is_shared) = sockets.close(fd) else { return fail(Errno::INTR) };
+        let closed = next!(close(fd => c_int) -> c_int);
+        if is_shared {
+            sockets.closed();
+        }
+        return closed;
     }
     next!(close(fd => c_int) -> c_int)
 }

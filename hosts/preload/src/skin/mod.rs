@@ -5,6 +5,7 @@
 
 mod data;
 mod files;
+mod identity;
 mod next;
 mod process;
 mod sockets;

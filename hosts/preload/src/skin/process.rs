@@ -1,13 +1,15 @@
 //! The process's one [`Sockets`], and its handling in children.
 
+use std::cell::Cell;
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use crate::config::Config;
 use crate::lock;
 use crate::marks::Marks;
-use crate::sockets::Sockets;
+use crate::sockets::{Open, Sockets};
 use crate::sys;
 
 /// Descriptors that are the agent's sockets; and those of the lines to agents, which are hidden from the program.
@@ -53,8 +55,8 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
     let config = CONFIG.get_or_init(Config::from_environment).clone()?;
     static PREPARED: OnceLock<()> = OnceLock::new();
     PREPARED.get_or_init(|| {
-        // SAFETY: `leave` is async-signal-safe, as a child of a process with threads needs.
-        unsafe { libc::pthread_atfork(None, None, Some(leave)) };
+        // SAFETY: they are functions of this library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     });
     let made = Box::into_raw(Box::new(Sockets::new(config, &OURS, &PRIVATE)));
     let null = std::ptr::null_mut();
@@ -69,14 +71,43 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
     sockets()
 }
 
-/// Runs in a child of fork(2). The parent's sockets stay the parent's. The child has their placeholders, which are not connected, and
-/// closes the line's descriptors, so that the agent sees the parent go.
-extern "C" fn leave() {
+thread_local! {
+    /// The lock, while this thread forks: so the child's copy is whole.
+    static HELD: Cell<Option<ManuallyDrop<Open<'static>>>> = const { Cell::new(None) };
+}
+
+extern "C" fn before_fork() {
+    // None in a signal handler that has interrupted a call: then the child has none of the sockets.
+    let held = sockets().and_then(|sockets| sockets.open().ok());
+    HELD.set(held.map(|mut world| {
+        world.prepare_heirs();
+        ManuallyDrop::new(world)
+    }));
+}
+
+extern "C" fn after_fork() {
+    if let Some(held) = HELD.take() {
+        let mut world = ManuallyDrop::into_inner(held);
+        world.leave_to_children();
+    }
+}
+
+/// The child closes its copies of the line to the agent, so that the agent sees the parent go. It may allocate: the C library has made
+/// malloc(3) usable before, and other allocators register their own handlers earlier.
+extern "C" fn in_child() {
+    // The parent's world is left as it is, with its lock: it belongs to threads that do not exist here.
+    let held = HELD.take();
     OURS.drain(|_| {});
     PRIVATE.drain(sys::close);
-    // The parent's `Sockets` is in an unknown state, since another thread may have held its lock: it is left as it is.
     SOCKETS.store(std::ptr::null_mut(), Ordering::Release);
     lock::forget();
+    let Some(world) = held else { return };
+    let (heirs, family) = (world.heirs(), world.family);
+    if !heirs.is_empty() {
+        let sockets = Sockets::of_child(world.config.clone(), [&OURS, &PRIVATE], heirs, family);
+        OWNER.store(std::process::id() as i32, Ordering::Relaxed);
+        SOCKETS.store(Box::into_raw(Box::new(sockets)), Ordering::Release);
+    }
 }
 
 /// The highest descriptor that may be ours or private.

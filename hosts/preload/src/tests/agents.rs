@@ -4,8 +4,8 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,10 @@ use crate::sockets::Sockets;
 /// Longest sleep of an agent, so that it sees that it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A wire in memory whose time is the clock's, and whose other end wakes.
+/// A wire in memory whose time is the clock's, and whose other end wakes. It outlives the agent that has it.
+#[derive(Clone)]
 struct Cable {
-    memory: Memory,
+    memory: Arc<Mutex<Memory>>,
     start: Instant,
     own: Arc<OwnedFd>,
     other: Arc<OwnedFd>,
@@ -42,24 +43,35 @@ impl Cable {
         let (here, there) = (event(), event());
         let start = Instant::now();
         [
-            Cable { memory: one, start, own: here.clone(), other: there.clone() },
-            Cable { memory: other, start, own: there, other: here },
+            Cable {
+                memory: Arc::new(Mutex::new(one)),
+                start,
+                own: here.clone(),
+                other: there.clone(),
+            },
+            Cable { memory: Arc::new(Mutex::new(other)), start, own: there, other: here },
         ]
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        let memory = self.memory.lock().unwrap();
+        memory.advance(self.start.elapsed().as_nanos() as u64);
+        memory
     }
 }
 
 impl Wire for Cable {
     fn limits(&self) -> Limits {
-        self.memory.limits()
+        self.memory().limits()
     }
 
     fn receive(&mut self) -> io::Result<Option<Frame>> {
-        self.memory.advance(self.start.elapsed().as_nanos() as u64);
-        let frame = self.memory.receive()?;
+        let mut memory = self.memory();
+        let frame = memory.receive()?;
         if frame.is_none() {
             let _ = rustix::io::read(&self.own, &mut [0; 8]);
             // One may have come before the ring was forgotten.
-            return self.memory.receive();
+            return memory.receive();
         }
         Ok(frame)
     }
@@ -70,8 +82,7 @@ impl Wire for Cable {
         payload: [RawPart<'_>; 2],
         offload: Offload,
     ) -> io::Result<Sent> {
-        self.memory.advance(self.start.elapsed().as_nanos() as u64);
-        let sent = self.memory.send(head, payload, offload)?;
+        let sent = self.memory().send(head, payload, offload)?;
         let _ = rustix::io::write(&self.other, &1_u64.to_ne_bytes());
         Ok(sent)
     }
@@ -81,7 +92,7 @@ impl Wire for Cable {
     }
 
     fn counters(&self) -> Counters {
-        self.memory.counters()
+        self.memory().counters()
     }
 }
 
@@ -147,6 +158,7 @@ impl Drop for Agent {
 /// Both agents. Their addresses are 10.99.0.1 and 10.99.0.2.
 pub struct Network {
     folder: tempfile::TempDir,
+    cables: [Cable; 2],
     agents: [Agent; 2],
 }
 
@@ -155,11 +167,12 @@ pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new
 impl Network {
     pub fn new() -> Network {
         let folder = tempfile::tempdir().unwrap();
-        let [one, other] = Cable::pair();
+        let cables = Cable::pair();
+        let [one, other] = cables.clone();
         let at = |end: usize| socket(folder.path(), end);
         let agents =
             [Agent::start(one, at(0), ADDRESSES[0]), Agent::start(other, at(1), ADDRESSES[1])];
-        Network { folder, agents }
+        Network { folder, cables, agents }
     }
 
     /// A process's sockets at one of the agents.
@@ -173,6 +186,12 @@ impl Network {
     /// Ends an agent without a word to anybody.
     pub fn kill(&mut self, end: usize) {
         self.agents[end].stop();
+    }
+
+    /// Starts another agent where one was killed.
+    pub fn start(&mut self, end: usize) {
+        let (wire, path) = (self.cables[end].clone(), socket(self.folder.path(), end));
+        self.agents[end] = Agent::start(wire, path, ADDRESSES[end]);
     }
 }
 

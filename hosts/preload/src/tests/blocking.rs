@@ -228,6 +228,206 @@ fn a_dead_agent_resets_its_connections_and_hangs_nobody() {
 }
 
 #[test]
+fn listeners_return_with_the_next_agent_and_nobody_spins_meanwhile() {
+    let mut network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let set_nonblocking =
+        |is_on| assert!(server.set_nonblocking(listener, is_on) == Verdict::Kernels);
+    set_nonblocking(true);
+    let set = epoll::create(CreateFlags::CLOEXEC).unwrap();
+    let number = set.as_raw_fd();
+    let readable = || Event { flags: EventFlags::IN, data: EventData::new_u64(1) };
+    ours(server.epoll_control(number, libc::EPOLL_CTL_ADD, listener, Some(readable()))).unwrap();
+    let wait = |timeout| {
+        let mut events = [readable(); 4];
+        ours(server.epoll_wait(number, &mut events, Some(timeout), None)).unwrap()
+    };
+    for _ in 0..3 {
+        let fd = connect(&client, 0);
+        assert_eq!(wait(PATIENCE), 1);
+        let there = accept(&server, listener);
+        // One that nobody accepts goes with the agent.
+        let unaccepted = connect(&client, 0);
+        assert_eq!(wait(PATIENCE), 1);
+        network.kill(1);
+        assert_eq!(receive(&server, there, &mut [0], 0), Err(Errno::CONNRESET));
+        // Without an agent, the listener is not ready, and says nothing of its loss.
+        assert_eq!(wait(Duration::from_millis(20)), 0);
+        assert_eq!(ours(server.accept(listener, 0)).unwrap_err(), Errno::AGAIN);
+        network.start(1);
+        // The set has it still. Its port is closed until it has found the agent.
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| wait(PATIENCE));
+            while !is_open(&client) {}
+            assert_eq!(waits.join().unwrap(), 1);
+        });
+        close(&server, &[there, accept(&server, listener)]);
+        close(&client, &[fd, unaccepted]);
+    }
+    // A call that waits for connections goes on with the next agent as well.
+    set_nonblocking(false);
+    network.kill(1);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| accept(&server, listener));
+        network.start(1);
+        while !is_open(&client) {}
+        close(&server, &[waits.join().unwrap(), listener]);
+    });
+}
+
+/// Whether end 1 accepts connections. It gets one then.
+fn is_open(client: &Sockets) -> bool {
+    let fd = socket();
+    let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
+    let connected = ours(client.connect(fd, encode(remote, Family::V4).bytes()));
+    assert!(matches!(connected, Ok(()) | Err(Errno::CONNREFUSED)), "{connected:?}");
+    close(client, &[fd]);
+    connected.is_ok()
+}
+
+#[test]
+fn a_process_that_has_read_to_the_end_and_ends_without_close_resets_nothing() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let fd = connect(&client, 0);
+    let there = accept(&server, listener);
+    send(&client, fd, b"all").unwrap();
+    let mut got = [0; 8];
+    assert_eq!(receive(&server, there, &mut got, 0), Ok(3));
+    ours(client.shutdown(fd, libc::SHUT_WR)).unwrap();
+    assert_eq!(receive(&server, there, &mut got, 0), Ok(0));
+    // Its sockets vanish, as at exit(2).
+    drop(server);
+    assert_eq!(receive(&client, fd, &mut got, 0), Ok(0));
+    close(&client, &[fd]);
+    sys::close(there);
+    sys::close(listener);
+}
+
+#[test]
+fn a_program_that_never_sleeps_in_a_call_notices_a_dead_agent() {
+    let mut network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let fd = connect(&client, 0);
+    let there = accept(&server, listener);
+    network.kill(1);
+    let start = Instant::now();
+    let ended = loop {
+        match receive(&server, there, &mut [0], libc::MSG_DONTWAIT) {
+            Err(Errno::AGAIN) => thread::yield_now(),
+            ended => break ended,
+        }
+        assert!(start.elapsed() < PATIENCE);
+    };
+    assert_eq!(ended, Err(Errno::CONNRESET));
+    close(&client, &[fd]);
+    close(&server, &[there, listener]);
+}
+
+#[test]
+fn a_socket_that_was_bound_listens_at_the_next_agent() {
+    let mut network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let fd = socket();
+    let own = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
+    ours(server.bind(fd, encode(own, Family::V4).bytes())).unwrap();
+    network.kill(1);
+    assert_eq!(ours(server.listen(fd, 16)), Err(Errno::NETDOWN));
+    network.start(1);
+    ours(server.listen(fd, 16)).unwrap();
+    let there = connect(&client, 0);
+    let accepted = accept(&server, fd);
+    close(&client, &[there]);
+    close(&server, &[accepted, fd]);
+}
+
+#[test]
+fn sockets_with_so_reuseport_share_a_port_in_one_process_and_in_two() {
+    let network = Network::new();
+    let (client, server, other) = (network.sockets(0), network.sockets(1), network.sockets(1));
+    let own = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
+    let listen = |sockets: &Sockets, reuses: bool| {
+        let fd = socket();
+        sockopt::set_socket_reuseport(sys::fd(fd), reuses).unwrap();
+        ours(sockets.bind(fd, encode(own, Family::V4).bytes()))?;
+        ours(sockets.listen(fd, 16)).map(|()| fd)
+    };
+    let listeners = [&server, &server, &other].map(|of| (of, listen(of, true).unwrap()));
+    assert_eq!(listen(&server, false), Err(Errno::ADDRINUSE));
+    assert_eq!(listen(&other, false), Err(Errno::ADDRINUSE));
+    // In turn, as all of them wait.
+    for (sockets, fd) in listeners {
+        let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        assert_eq!(sockets.poll(&mut polled, Some(Duration::ZERO), None), Ok(0));
+    }
+    let fds: Vec<c_int> = (0..6).map(|_| connect(&client, 0)).collect();
+    for (sockets, listener) in listeners {
+        let accepted = [accept(sockets, listener), accept(sockets, listener)];
+        close(sockets, &accepted);
+        close(sockets, &[listener]);
+    }
+    close(&client, &fds);
+}
+
+#[test]
+fn bytes_wait_for_more_until_the_cork_is_drawn_or_200_ms_have_passed() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let fd = connect(&client, 0);
+    let there = accept(&server, listener);
+    // Nothing else holds small segments back.
+    sockopt::set_tcp_nodelay(sys::fd(fd), true).unwrap();
+    client.option_was_set(fd);
+    let cork = |is_on| {
+        sockopt::set_tcp_cork(sys::fd(fd), is_on).unwrap();
+        client.option_was_set(fd);
+    };
+    let send_before_more = |bytes| ours(client.send(fd, &[IoSlice::new(bytes)], libc::MSG_MORE));
+    let mut got = [0; 8];
+    let start = Instant::now();
+    assert_eq!(send_before_more(b"a"), Ok(1));
+    // Whatever the program does meanwhile: here it sleeps in a call.
+    let short = Some(Duration::from_millis(1));
+    let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    loop {
+        let taken = receive(&server, there, &mut got, libc::MSG_DONTWAIT);
+        if taken == Ok(1) {
+            break;
+        }
+        assert_eq!(taken, Err(Errno::AGAIN));
+        assert!(start.elapsed() < PATIENCE);
+        client.poll(&mut polled, short, None).unwrap();
+    }
+    assert!(start.elapsed() >= Duration::from_millis(200));
+    // The next bytes without MSG_MORE take the others with them.
+    send_before_more(b"b").unwrap();
+    send(&client, fd, b"c").unwrap();
+    assert_eq!(receive(&server, there, &mut got[..2], libc::MSG_WAITALL), Ok(2));
+    let start = Instant::now();
+    cork(true);
+    send(&client, fd, b"d").unwrap();
+    send(&client, fd, b"e").unwrap();
+    let early = receive(&server, there, &mut got, libc::MSG_DONTWAIT);
+    assert!(early == Err(Errno::AGAIN) || start.elapsed() >= Duration::from_millis(200));
+    if early.is_err() {
+        cork(false);
+        assert_eq!(receive(&server, there, &mut got[..2], libc::MSG_WAITALL), Ok(2));
+        assert_eq!(&got[..2], b"de");
+    }
+    // The end of the stream waits for nothing, and follows all bytes.
+    cork(true);
+    send(&client, fd, b"f").unwrap();
+    close(&client, &[fd]);
+    assert_eq!(receive(&server, there, &mut got, libc::MSG_WAITALL), Ok(1));
+    assert_eq!(receive(&server, there, &mut got, 0), Ok(0));
+    close(&server, &[there, listener]);
+}
+
+#[test]
 fn a_shared_listener_takes_connections_of_both() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));

@@ -47,8 +47,13 @@ impl Methods {
         self
     }
 
-    /// With a `google.protobuf.FileDescriptorSet`, serialized: what reflection tells of the methods.
+    /// With a `google.protobuf.FileDescriptorSet`, serialized: what reflection tells of the methods. A set that is there already is not
+    /// added again: services that were compiled together have the same.
     pub fn descriptors(mut self, set: &[u8]) -> Methods {
+        let there = &self.service.descriptors;
+        if set.is_empty() || there.windows(set.len()).any(|part| part == set) {
+            return self;
+        }
         // Fields of concatenated messages are concatenated, and the set has one repeated field.
         self.service.descriptors.extend_from_slice(set);
         self

@@ -68,12 +68,10 @@ impl Runs {
         self.run
     }
 
-    /// The core has polled an agent's window. Returns the record that it shows from now on.
+    /// The core has polled an agent's window, and shows `record` from now on.
     #[inline]
-    pub fn by_agent(&mut self, protocol: &HostCore) -> CoreRecord {
-        let record = protocol.record();
+    pub fn by_agent(&mut self, record: CoreRecord) {
         *self = Runs { run: record.run, idle_since: None };
-        record
     }
 
     /// Counts a run that the fallback decided, in the window's own count if the core has one. Returns the record that the core

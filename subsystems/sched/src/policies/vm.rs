@@ -8,7 +8,7 @@
 //! - **Fair**: the next vCPU is the one with the least virtual runtime: time on a core, divided by
 //!   the weight of its class. One that slept does not bring more than a quantum of arrears.
 //! - **Bounded**: a vCPU that has waited for the bound is next, for any share, and quanta shrink to
-//! the grain until no vCPU has. A vCPU that is ahead of its share by a quantum and has a core only
+//!   the grain until no vCPU has. A vCPU that is ahead of its share by a quantum and has a core only
 //!   for this reason keeps it for a grain. So the bound holds for up to `latency / grain` waiting vCPUs a core.
 //! - **Quanta**: the longest while at most one vCPU waits per core, the shortest when more do, in
 //!   proportion between.

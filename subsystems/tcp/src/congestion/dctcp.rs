@@ -14,8 +14,8 @@ const GAIN_SHIFT: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkedFraction {
     alpha: u32,
-    bytes: u64,
-    marked_bytes: u64,
+    bytes: u32,
+    marked_bytes: u32,
     /// End of the current window of data (DCTCP.WindowEnd).
     ends_at: u64,
 }
@@ -35,12 +35,12 @@ impl MarkedFraction {
 
     /// Counts acknowledged and marked bytes.
     pub fn count(&mut self, heard: &Heard) {
-        self.bytes += u64::from(heard.bytes);
-        self.marked_bytes += u64::from(heard.marked_bytes.min(heard.bytes));
+        self.bytes = self.bytes.saturating_add(heard.bytes);
+        self.marked_bytes = self.marked_bytes.saturating_add(heard.marked_bytes.min(heard.bytes));
         if heard.acknowledged <= self.ends_at || self.bytes == 0 {
             return;
         }
-        let marked = (self.marked_bytes * u64::from(ONE) / self.bytes) as u32;
+        let marked = (u64::from(self.marked_bytes) * u64::from(ONE) / u64::from(self.bytes)) as u32;
         self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (marked >> GAIN_SHIFT);
         *self =
             MarkedFraction { alpha: self.alpha, ends_at: heard.sent, ..MarkedFraction::default() };

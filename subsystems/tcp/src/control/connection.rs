@@ -6,12 +6,15 @@ use wave_core::clock::Nanos;
 
 use super::Stack;
 use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
+use super::options::KeptOptions;
 use super::rtt::{MAX, RoundTrip};
 use crate::congestion::{Congestion, Heard};
 use crate::context::{ContextId, Filled, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
+use crate::flow::moment::Moment;
 use crate::packet::MacAddress;
 use crate::trace::Point;
+use crate::tuples::Ends;
 
 /// Timeouts in a row after which a peer is given up (Linux's tcp_retries2).
 const TIMEOUTS_MAX: u8 = 15;
@@ -62,14 +65,14 @@ enum Leaving {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     pub flow: FlowId,
-    pub tuple: Tuple,
+    ends: Ends,
     pub context: ContextId,
     pub socket: u32,
     pub listener: Option<u32>,
     pub round_trip: RoundTrip,
     pub congestion: Congestion,
     pub timer: Timer,
-    pub options: SocketOptions,
+    pub options: KeptOptions,
     /// The next hop's Ethernet address.
     pub mac: MacAddress,
     /// Most bytes in a segment, options not counted: now, and by what the peer said.
@@ -77,16 +80,16 @@ pub(super) struct Connection {
     /// See `mss`.
     pub mss_max: u16,
     /// When more is tried again than a router let through.
-    pub narrow_until: Option<Nanos>,
+    pub narrow_until: Moment,
     has_timestamps: bool,
     /// A position that is on its way, sent once, and when it was sent: measures round trips, more finely than timestamps do.
-    pub timed: Option<(u64, Nanos)>,
+    pub timed: (u64, Moment),
     /// The least of the latest round trips, for rates.
-    round_trip_low: Option<Nanos>,
+    round_trip_low: Moment,
     /// Since when nothing was acknowledged of what is on its way, or asked for.
     waiting_since: Nanos,
     /// When the host was told of an error last.
-    pub warned_at: Option<Nanos>,
+    pub warned_at: Moment,
     /// Questions to an idle peer, when the last one went out, and how many in a row were in vain.
     pub asked_at: Nanos,
     /// See `asked_at`.
@@ -95,12 +98,12 @@ pub(super) struct Connection {
     sent: u64,
     fin: Fin,
     /// Sent and not acknowledged when statistics were read last.
-    outstanding: u64,
+    outstanding: u32,
     /// The peer has ended its stream before we ended ours: it remembers, not we.
     is_passive: bool,
     fin_received: bool,
     /// When a forged segment was answered last.
-    pub challenged_at: Option<Nanos>,
+    pub challenged_at: Moment,
     /// When the peer was heard of last, and when its window was asked for; how often in a row that came to nothing.
     pub heard: Nanos,
     probed_at: Nanos,
@@ -112,7 +115,7 @@ pub(super) struct Connection {
     /// The host has closed, when so much had been received.
     closed_at: Option<u64>,
     /// Its process has gone, too, and it must end by then.
-    orphan_until: Option<Nanos>,
+    orphan_until: Moment,
     /// Memory of its rings, as far as the host has named it and it was found.
     pub filled: Filled,
     leaving: Option<Leaving>,
@@ -129,20 +132,20 @@ impl Connection {
         let mss = established.sending.mss;
         Connection {
             flow,
-            tuple: established.tuple,
+            ends: (&established.tuple).into(),
             context: established.context,
             socket: established.socket,
             listener,
-            options: SocketOptions::default(),
+            options: KeptOptions::from(&SocketOptions::default()),
             mac: established.peer_mac,
             mss,
             mss_max: mss,
-            narrow_until: None,
+            narrow_until: Moment::NEVER,
             has_timestamps: established.timestamps.is_some(),
-            timed: None,
-            round_trip_low: None,
+            timed: (0, Moment::NEVER),
+            round_trip_low: Moment::NEVER,
             waiting_since: now,
-            warned_at: None,
+            warned_at: Moment::NEVER,
             asked_at: now,
             keep_alives: 0,
             round_trip: RoundTrip::new(),
@@ -154,20 +157,25 @@ impl Connection {
             outstanding: 0,
             is_passive: false,
             fin_received: false,
-            challenged_at: None,
+            challenged_at: Moment::NEVER,
             heard: now,
             probed_at: Nanos(0),
             unanswered: 0,
             read_said: 0,
             written_said: 0,
             closed_at: None,
-            orphan_until: None,
+            orphan_until: Moment::NEVER,
             filled: Filled {
                 receive: established.receiving.filled,
                 send: established.sending.filled,
             },
             leaving: None,
         }
+    }
+
+    /// Both ends.
+    pub(super) fn tuple(&self) -> Tuple {
+        (&self.ends).into()
     }
 
     /// Its state by RFC 9293's names.
@@ -200,29 +208,30 @@ impl Connection {
         if self.congestion.has_grown() {
             return Some((Timer::Idle, now + self.round_trip.timeout()));
         }
-        self.options.keep_alive.map(|keep| (Timer::KeepAlive, self.heard + keep.idle))
+        self.options.keep_alive().map(|keep| (Timer::KeepAlive, self.heard + keep.idle))
     }
 
     /// Measures a round trip, of bytes that were sent once (Karn's rule; RFC 6298, 3).
     fn time(&mut self, now: Nanos, statistics: &Statistics) {
         if statistics.fast_retransmits > 0 {
-            self.timed = None;
+            self.timed.1 = Moment::NEVER;
         }
-        match self.timed {
-            Some((position, at)) if statistics.acknowledged >= position => {
+        let (position, at) = self.timed;
+        match at.get() {
+            Some(at) if statistics.acknowledged >= position => {
                 let took = now.since(at);
                 if !self.has_timestamps {
                     self.round_trip.sample(took);
                 }
                 // An acknowledgement that was delayed makes a round trip long: the mean follows slowly upwards, at once downwards.
-                let low = self.round_trip_low.unwrap_or(took);
-                self.round_trip_low = Some(took.min(Nanos(low.0 + low.0 / 8 + 1)));
-                self.timed = None;
+                let low = self.round_trip_low.get().unwrap_or(took);
+                self.round_trip_low = took.min(Nanos(low.0 + low.0 / 8 + 1)).into();
+                self.timed.1 = Moment::NEVER;
             }
             Some(_) => {}
             // Behind what was sent before: all that is new went out now.
             None if statistics.sent > self.sent && statistics.fast_retransmits == 0 => {
-                self.timed = Some((statistics.sent, now));
+                self.timed = (statistics.sent, now.into());
             }
             None => {}
         }
@@ -231,7 +240,7 @@ impl Connection {
     /// How long to wait for an acknowledgement before the tail is probed, where a timeout does not come first (RFC 8985, 7.2).
     fn tail_probe_after(&self, statistics: &Statistics) -> Option<Nanos> {
         let smoothed = self.round_trip.smoothed().filter(|_| statistics.wants_tail_probe)?;
-        let is_alone = self.outstanding <= u64::from(self.mss);
+        let is_alone = self.outstanding <= u32::from(self.mss);
         let delayed = if is_alone { ACKNOWLEDGEMENT_DELAY } else { Nanos(0) };
         let wait = Nanos((2 * smoothed.0).max(TAIL_PROBE_MIN.0)) + delayed;
         (wait < self.round_trip.timeout()).then_some(wait)
@@ -243,8 +252,8 @@ impl Connection {
 
     /// A deadline, but not behind the time at which the host wants the peer given up.
     fn not_after_limit(&self, timer: Timer, at: Nanos) -> Nanos {
-        let at = self.orphan_until.map_or(at, |until| at.min(until));
-        match (timer, self.options.give_up_after) {
+        let at = self.orphan_until.get().map_or(at, |until| at.min(until));
+        match (timer, self.options.give_up_after()) {
             (Timer::Retransmit | Timer::Probe, Some(after)) => at.min(self.waiting_since + after),
             _ => at,
         }
@@ -252,12 +261,12 @@ impl Connection {
 
     /// Nobody reads or writes any more.
     fn has_closed(&self) -> bool {
-        self.orphan_until.is_some() || self.closed_at.is_some()
+        !self.orphan_until.is_never() || self.closed_at.is_some()
     }
 
     /// Nobody waits for it any longer.
     fn is_overdue(&self, now: Nanos) -> bool {
-        self.orphan_until.is_some_and(|until| now >= until)
+        self.orphan_until.get().is_some_and(|until| now >= until)
     }
 }
 
@@ -286,7 +295,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let has_moved = statistics.acknowledged > connection.acknowledged
             || (statistics.fin_sent == Fin::Acknowledged && connection.fin != Fin::Acknowledged);
         let bytes = (statistics.acknowledged - connection.acknowledged) as u32;
-        let before = connection.outstanding;
+        let before = u64::from(connection.outstanding);
         connection.acknowledged = statistics.acknowledged;
         let is_ours_sent = matches!(statistics.fin_sent, Fin::Sent | Fin::Acknowledged);
         if statistics.fin_received && !connection.fin_received {
@@ -294,8 +303,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             connection.is_passive = !is_ours_sent;
         }
         connection.fin = statistics.fin_sent;
-        connection.outstanding =
+        let outstanding =
             statistics.sent - statistics.acknowledged + u64::from(statistics.fin_sent == Fin::Sent);
+        // A ring has less than 32 bits count.
+        connection.outstanding = outstanding as u32;
 
         let before_window = connection.congestion.window();
         let heard = Heard {
@@ -309,8 +320,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         let mut has_reduced = connection.congestion.on_acknowledged(&heard);
         if statistics.fast_retransmits > 0 {
-            let outstanding = before.min(u64::from(u32::MAX)) as u32;
-            connection.congestion.on_loss(outstanding, statistics.sent);
+            connection.congestion.on_loss(before as u32, statistics.sent);
             has_reduced = true;
         }
         if has_moved {
@@ -334,7 +344,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.reset(now, flow, Reason::Reset);
         }
         if statistics.fin_received && statistics.fin_sent == Fin::Acknowledged {
-            if closed_at.is_some() || orphan_until.is_some() {
+            if closed_at.is_some() || !orphan_until.is_never() {
                 self.end(now, flow);
             }
             return self.timer(flow, Timer::None, None);
@@ -397,7 +407,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         let limits = Limits {
             window_bytes: congestion.window(),
-            bytes_per_second: congestion.rate(*round_trip_low),
+            bytes_per_second: congestion.rate(round_trip_low.get()),
             has_reduced,
         };
         self.data.pace(flow, limits);
@@ -419,7 +429,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::FinWait => return self.end(now, flow),
             Timer::Overdue => return self.data.command(now, flow, Command::LookForLoss),
             Timer::TailProbe => {
-                connection.timed = None;
+                connection.timed.1 = Moment::NEVER;
                 let timeout = connection.round_trip.timeout();
                 let at = connection.not_after_limit(Timer::Retransmit, now + timeout);
                 self.data.command(now, flow, Command::ProbeTail);
@@ -443,9 +453,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             Timer::Retransmit => {
                 let again = connection.round_trip.in_vain() > 0;
-                let outstanding = connection.outstanding.min(u64::from(u32::MAX)) as u32;
-                connection.congestion.on_timeout(outstanding, again);
-                connection.timed = None;
+                connection.congestion.on_timeout(connection.outstanding, again);
+                connection.timed.1 = Moment::NEVER;
                 Command::Retransmit
             }
         };
@@ -455,7 +464,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::Probe if !connection.has_closed() => connection.unanswered,
             _ => connection.round_trip.in_vain(),
         };
-        let limit = connection.options.give_up_after;
+        let limit = connection.options.give_up_after();
         let is_late = limit.is_some_and(|limit| now.since(connection.waiting_since) >= limit);
         // The host's own limit (RFC 9293, MUST-21) replaces ours, while the host is there.
         let is_vain = match limit {

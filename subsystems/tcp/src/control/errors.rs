@@ -11,6 +11,7 @@ use super::address::headers_bytes;
 use super::{Output, Stack, reply};
 use crate::context::{Event, Reason};
 use crate::datapath::{Datapath, Fin, FlowId, Tuple};
+use crate::flow::moment::Moment;
 use crate::packet::ipv6::IPV6_MTU_MIN;
 use crate::packet::{Icmp6, Quoted, Unreachable};
 use crate::seq::{Seq, seq_of};
@@ -95,9 +96,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Tells a connection's host of an error that may pass.
     pub(super) fn warn(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
-        let is_due = connection.warned_at.is_none_or(|at| now.since(at) >= WARN_AFTER);
+        let is_due = connection.warned_at.get().is_none_or(|at| now.since(at) >= WARN_AFTER);
         if is_due && connection.is_heard_of() {
-            connection.warned_at = Some(now);
+            connection.warned_at = now.into();
             let (context, socket) = (connection.context, connection.socket);
             self.tell(context, Event::Warned { socket, reason });
         }
@@ -117,7 +118,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         connection.mss = mss;
-        connection.narrow_until = Some(now + WIDEN_AFTER);
+        connection.narrow_until = (now + WIDEN_AFTER).into();
         self.counters.path_mtu_reductions += 1;
         self.use_mss(flow);
     }
@@ -125,8 +126,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Tries the MSS that the peer takes once more.
     pub(super) fn widen(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
-        if connection.narrow_until.is_some_and(|until| now >= until) {
-            connection.narrow_until = None;
+        if connection.narrow_until.get().is_some_and(|until| now >= until) {
+            connection.narrow_until = Moment::NEVER;
             connection.mss = connection.mss_max;
             self.use_mss(flow);
         }
@@ -136,7 +137,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(connection) = self.connection(flow) else { return };
         connection.congestion.set_mss(connection.mss);
         // What was sent may be sent again: it measures nothing.
-        connection.timed = None;
+        connection.timed.1 = Moment::NEVER;
         let path = connection.path();
         self.data.set_path(flow, path);
     }
@@ -145,7 +146,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn doubt(&mut self, now: Nanos, flow: FlowId) {
         self.warn(now, flow, Reason::TimedOut);
         let Some(connection) = self.connection(flow) else { return };
-        let tuple = connection.tuple;
+        let tuple = connection.tuple();
         self.ask_for_hop(&tuple);
     }
 
@@ -163,7 +164,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Takes the address that the next hop has named since, if it has.
     pub(super) fn follow_neighbour(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
-        let (tuple, mac) = (connection.tuple, connection.mac);
+        let (tuple, mac) = (connection.tuple(), connection.mac);
         let Some(hop) = self.hop_of(&tuple) else { return };
         let Some(found) = self.neighbours.find(hop, now).filter(|found| *found != mac) else {
             return;

@@ -246,8 +246,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         // Their number is bounded for this connection alone: from a budget that connections share, a stranger who uses it up could
         // read whether somebody else's segment was answered (CVE-2016-5696).
         let Some(connection) = self.connection(flow) else { return };
-        if connection.challenged_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER) {
-            connection.challenged_at = Some(now);
+        if connection.challenged_at.get().is_none_or(|at| now.since(at) >= ANSWER_AFTER) {
+            connection.challenged_at = now.into();
             self.counters.challenges += 1;
             self.data.command(now, flow, Command::Challenge);
         }

@@ -45,8 +45,8 @@ pub(super) const TIMESTAMP_BYTES: u16 = 12;
 /// Who waits for a handshake.
 #[derive(Clone, Copy, Debug)]
 enum For {
-    /// A listener of this process, by its port.
-    Listener { process: u16 },
+    /// A listener of this process, by its name.
+    Listener { process: u16, name: u32 },
     /// A host that connects.
     Host { context: ContextId, slot: Slot },
 }
@@ -93,14 +93,19 @@ impl Handshake {
         matches!(self.whom, For::Host { context, .. } if context.process == process)
     }
 
-    pub(super) fn is_passive(&self) -> bool {
+    /// Whether it is for this listener.
+    pub(super) fn is_of(&self, of: u16, listener: u32) -> bool {
+        matches!(self.whom, For::Listener { process, name } if (process, name) == (of, listener))
+    }
+
+    fn is_passive(&self) -> bool {
         matches!(self.whom, For::Listener { .. })
     }
 
     /// The process that it is for.
     fn process(&self) -> u16 {
         match self.whom {
-            For::Listener { process } => process,
+            For::Listener { process, .. } => process,
             For::Host { context, .. } => context.process,
         }
     }
@@ -193,11 +198,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     pub(super) fn drop_handshake(&mut self, id: FlowId) {
         self.handshake_timer(id, None);
-        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
         let Some(handshake) = self.handshakes.remove(id) else { return };
         self.give_share(handshake.process(), Kind::Handshake);
-        let listener = self.listener_at(tuple.local).filter(|_| handshake.is_passive());
-        if let Some(at) = listener {
+        if let For::Listener { process, name } = handshake.whom
+            && let Some(at) = self.listener_named(process, name)
+        {
             self.listeners[at].half_open -= 1;
         }
     }
@@ -244,7 +249,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     fn send_handshake(&mut self, now: Nanos, id: FlowId) {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
-        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
+        let Some(tuple) = self.handshakes.tuple(id) else { return };
         if handshake.stage == Stage::Resolving {
             return self.ask_for_hop(&tuple);
         }
@@ -305,10 +310,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
-        let Some(at) = self.listener_at(tuple.local) else { return };
+        let Some(at) = self.place(tuple.local) else { return };
         self.trace.put(now, Point::SynReceived, None, [tuple.remote.port().into(), 0]);
-        let Listener { context, slots, backlog, half_open, .. } = &self.listeners[at];
-        let process = context.process;
+        let Listener { context, name, slots, backlog, half_open, .. } = &self.listeners[at];
+        let (process, name) = (context.process, *name);
         let Some(slot) = slots.front() else {
             self.counters.overflows += 1;
             return;
@@ -327,7 +332,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         let handshake = Handshake {
-            whom: For::Listener { process },
+            whom: For::Listener { process, name },
             stage: Stage::Received,
             mac,
             own: self.secrets.sequence(&tuple, now),
@@ -346,13 +351,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         match self.handshakes.insert(tuple, handshake) {
             Ok(id) => {
                 self.take_share(process, Kind::Handshake);
-                let listener = &mut self.listeners[at];
-                listener.half_open += 1;
-                listener.half_open_order.push_back(id);
-                if listener.half_open_order.len() > 2 * most as usize {
-                    let handshakes = &self.handshakes;
-                    listener.half_open_order.retain(|id| handshakes.get(*id).is_some());
-                }
+                self.note_half_open(at, id);
                 self.try_again(now, id);
             }
             Err(_) => self.counters.full += 1,
@@ -498,9 +497,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let handshake = *self.handshakes.get(id)?;
         let (context, slot, listener) = match handshake.whom {
             For::Host { context, slot } => (context, slot, None),
-            For::Listener { process } => {
-                let at = self.listener_at(tuple.local)?;
-                if !self.has_room(process, Kind::Connection) {
+            For::Listener { process, name } => {
+                let own = self.listener_named(process, name)?;
+                let at = match self.listeners[own].slots.is_empty() {
+                    false => own,
+                    // Another one that shares the port may have a slot.
+                    true => self.place(tuple.local).unwrap_or(own),
+                };
+                if !self.has_room(self.listeners[at].context.process, Kind::Connection) {
                     // As without a slot.
                     self.counters.beyond_share += 1;
                     return None;
@@ -580,9 +584,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let event = match connection.listener {
             Some(listener) => {
                 self.counters.passive_opens += 1;
-                Event::Accepted { listener, socket, flow, remote: connection.tuple.remote }
+                Event::Accepted { listener, socket, flow, remote: connection.tuple().remote }
             }
-            None => Event::Connected { socket, flow, local: connection.tuple.local },
+            None => Event::Connected { socket, flow, local: connection.tuple().local },
         };
         self.tell(context, event);
     }

@@ -6,16 +6,34 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::shares::Kind;
 use super::{Listener, Slot, Stack, secrets};
-use crate::context::{ContextId, Event, Reason};
+use crate::context::{ContextId, Event, Interest, Reason, Sharing};
 use crate::datapath::{Datapath, FlowId};
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    pub(super) fn listen(&mut self, from: ContextId, name: u32, local: SocketAddr, backlog: u16) {
+    pub(super) fn listen(
+        &mut self,
+        from: ContextId,
+        name: u32,
+        local: SocketAddr,
+        backlog: u16,
+        sharing: Sharing,
+    ) {
         let is_ours = self.address.all().any(|own| covers(local.ip(), own));
-        let is_taken = |port: u16| {
+        let is_met = |other: &Listener, port: u16| {
             self.address.all().any(|own| {
-                covers(local.ip(), own) && self.listener_at(SocketAddr::new(own, port)).is_some()
+                covers(local.ip(), own) && is_at(other.local, SocketAddr::new(own, port))
             })
+        };
+        let is_taken = |port: u16| {
+            self.listeners.iter().any(|other| {
+                let is_same = other.local == SocketAddr::new(local.ip(), port);
+                is_met(other, port) && !(is_same && self.may_share(from, sharing, other))
+            })
+        };
+        // Whoever has the secret was let in by somebody who may have the port.
+        let is_let_in = |port: u16| {
+            let mut others = self.listeners.iter();
+            others.any(|other| has_secret(sharing, other) && other.local.port() == port)
         };
         let port = match local.port() {
             0 => secrets::PORTS.clone().rev().find(|port| !is_taken(*port)),
@@ -35,6 +53,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.counters.beyond_share += 1;
                 Some(Reason::TooMany)
             }
+            Some(port) if is_let_in(port) => None,
             Some(port) => self.may_have_port(from.process, port).err(),
         };
         if let Some(reason) = refused {
@@ -47,12 +66,43 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             name,
             local: SocketAddr::new(local.ip(), port),
             backlog,
+            sharing,
+            interest: Interest::Unknown,
             slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
             half_open: 0,
             half_open_order: VecDeque::with_capacity(2 * self.half_open_max(backlog) as usize + 1),
         });
         let local = self.told(SocketAddr::new(local.ip(), port));
         self.tell(from, Event::Listening { listener: name, local });
+    }
+
+    /// Whether a process may have a listener beside another one at the same address and port.
+    pub(super) fn may_share(&self, from: ContextId, sharing: Sharing, other: &Listener) -> bool {
+        let user = |process| self.shares.owner(process).map(|owner| owner.user);
+        let both_reuse = sharing.reuses_port && other.sharing.reuses_port;
+        has_secret(sharing, other)
+            || (both_reuse && user(from.process) == user(other.context.process))
+    }
+
+    pub(super) fn await_connections(&mut self, from: ContextId, name: u32, interest: Interest) {
+        if let Some(at) = self.listener_of(from, name) {
+            self.listeners[at].interest = interest;
+        }
+    }
+
+    /// The listener for a new connection to this end of ours: of those that share the port, one that has a slot, in turn.
+    pub(super) fn place(&mut self, own: SocketAddr) -> Option<usize> {
+        let all = || self.listeners.iter().enumerate().filter(|(_, one)| is_at(one.local, own));
+        let interest = all().map(|(_, one)| one.interest).max()?;
+        let may = || all().filter(|(_, one)| one.interest == interest && interest > Interest::No);
+        let has_slot = || may().filter(|(_, one)| !one.slots.is_empty());
+        let chosen = match has_slot().count() {
+            0 => may().next(),
+            count => has_slot().nth(self.turn % count),
+        };
+        let at = chosen.map(|(at, _)| at);
+        self.turn = self.turn.wrapping_add(1);
+        at
     }
 
     /// Most handshakes of a listener: a flood of one port leaves room to others.
@@ -70,9 +120,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     pub(super) fn listener_of(&self, from: ContextId, name: u32) -> Option<usize> {
-        self.listeners
-            .iter()
-            .position(|one| one.context.process == from.process && one.name == name)
+        self.listener_named(from.process, name)
+    }
+
+    pub(super) fn listener_named(&self, process: u16, name: u32) -> Option<usize> {
+        self.listeners.iter().position(|one| (one.context.process, one.name) == (process, name))
     }
 
     pub(super) fn take_slot(&mut self, from: ContextId, name: u32, slot: Slot) -> Option<Reason> {
@@ -95,16 +147,20 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     pub(super) fn drop_listener(&mut self, at: usize, tells: bool) {
-        let Listener { context, local, slots, .. } = self.listeners.swap_remove(at);
+        let Listener { context, name, slots, .. } = self.listeners.swap_remove(at);
         self.give_share(context.process, Kind::Listener);
-        let waiting: Vec<FlowId> = self
+        let waiting: Vec<(FlowId, SocketAddr)> = self
             .handshakes
             .iter()
-            .filter(|(_, tuple, handshake)| handshake.is_passive() && is_at(local, tuple.local))
-            .map(|(id, _, _)| id)
+            .filter(|(_, _, handshake)| handshake.is_of(context.process, name))
+            .map(|(id, tuple, _)| (id, tuple.local))
             .collect();
-        for id in waiting {
-            self.drop_handshake(id);
+        for (id, own) in waiting {
+            // Another one that shares the port completes it.
+            match self.place(own) {
+                Some(at) => self.give_handshake(id, at),
+                None => self.drop_handshake(id),
+            }
         }
         if tells {
             for slot in slots {
@@ -112,6 +168,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         }
     }
+}
+
+pub(super) fn has_secret(sharing: Sharing, other: &Listener) -> bool {
+    sharing.secret != 0 && sharing.secret == other.sharing.secret
 }
 
 /// Whether a listener at an address takes what comes for the agent's address `own`: an unspecified one of IPv6 means both families.

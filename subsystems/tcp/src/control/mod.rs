@@ -20,6 +20,7 @@ mod rtt;
 mod secrets;
 mod shares;
 mod show;
+mod taking;
 mod time_wait;
 
 use alloc::collections::VecDeque;
@@ -35,9 +36,12 @@ pub use memory::PayloadMemory;
 pub use secrets::Secrets;
 pub use shares::{Owner, Shares};
 pub use show::{Shown, State};
+pub use taking::Carry;
 
 use crate::congestion::Algorithm;
-use crate::context::{ContextId, Event, Filled, Moved, Reason, Request};
+use crate::context::{
+    ContextId, Event, FILL_MAX, Filled, Interest, Moved, Reason, Request, Sharing,
+};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
@@ -45,10 +49,20 @@ use connection::Connection;
 use handshake::Handshake;
 use listeners::is_at;
 use neighbours::Neighbours;
+use taking::Take;
 use time_wait::TimeWait;
+
+/// Tables have a place for each connection, for each handshake, and for each connection in TIME_WAIT: they stay small.
+const _: () = {
+    assert!(size_of::<Option<Connection>>() <= 328);
+    assert!(size_of::<Handshake>() <= 160);
+    assert!(size_of::<time_wait::Over>() <= 48);
+};
 
 /// Packets that wait for the data path, and requests.
 const WAITING_MAX: usize = 1024;
+/// Outputs of one poll, most often.
+const OUTPUTS: usize = 512;
 /// Statistics that are read in one poll.
 const STATISTICS_PER_POLL: usize = 64;
 /// Answers to strangers in a millisecond, on average.
@@ -86,6 +100,8 @@ pub enum Output<F> {
     Write(Write<F>),
     /// Tell this context of an event.
     Event(ContextId, Event),
+    /// Copy rings from one process's memory to another's, then [`Stack::carried`].
+    Carry(Carry),
     /// Nothing names this process's memory any more.
     Released(u16),
 }
@@ -122,6 +138,8 @@ struct Listener {
     /// Where: an unspecified address is each of the agent's, of IPv6 those of IPv4, too.
     local: SocketAddr,
     backlog: u16,
+    sharing: Sharing,
+    interest: Interest,
     slots: VecDeque<Slot>,
     /// Number of handshakes under way.
     half_open: u32,
@@ -180,6 +198,12 @@ pub struct Stack<F, D> {
     secrets: Secrets,
     algorithm: Algorithm,
     listeners: Vec<Listener>,
+    /// Connections that were given to listeners which share a port.
+    turn: usize,
+    /// Secrets of processes that have joined a family, by process; 0 is none.
+    families: Vec<u128>,
+    /// Connections that change hands.
+    takes: Vec<Take>,
     shares: Shares<3>,
     handshakes: Tuples<Handshake>,
     /// Connections by the index of their flow.
@@ -221,6 +245,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             secrets,
             algorithm: Algorithm::default(),
             listeners: Vec::with_capacity(bounds.listeners as usize),
+            turn: 0,
+            families: Vec::new(),
+            takes: Vec::new(),
             shares: Shares::new([bounds.flows, bounds.handshakes, bounds.listeners]),
             handshakes: Tuples::new(bounds.handshakes, secrets.table),
             connections: alloc::vec![None; bounds.flows as usize],
@@ -234,8 +261,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             released: Vec::new(),
             packets: VecDeque::with_capacity(WAITING_MAX),
             requests: VecDeque::with_capacity(WAITING_MAX),
-            effects: VecDeque::with_capacity(WAITING_MAX),
-            out: VecDeque::with_capacity(WAITING_MAX),
+            effects: VecDeque::with_capacity(OUTPUTS),
+            out: VecDeque::with_capacity(OUTPUTS),
             ports_tried: 0,
             answers: (0, 0),
             arp_answers: (0, 0),
@@ -318,8 +345,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 moved.filled = filled;
                 self.requests.push_back((from, moved));
             }
-            Request::Listen { listener, local, backlog } => {
-                self.listen(from, listener, local, backlog);
+            Request::Listen { listener, local, backlog, sharing } => {
+                self.listen(from, listener, local, backlog, sharing);
+            }
+            Request::Await { listener, interest } => {
+                self.await_connections(from, listener, interest);
             }
             Request::Unlisten { listener } => self.unlisten(from, listener),
             Request::Slot { listener, socket, receive, send, filled } => {
@@ -342,6 +372,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.tell(from, Event::Failed { socket, reason });
                 }
             }
+            Request::Join { secret } => self.join(from.process, secret),
+            Request::Take { flow, socket, receive, send, read, written } => {
+                let slot = Slot { socket, receive, send, filled: FILL_MAX };
+                let has_both = slot.fits(&mut memory)
+                    && FILL_MAX <= send.bytes
+                    && memory.holds(send.offset, FILL_MAX);
+                let refused = match has_both {
+                    true => self.take(now, from, flow, slot, [read, written]).err(),
+                    false => Some(Reason::Invalid),
+                };
+                if let Some(reason) = refused {
+                    self.tell(from, Event::Failed { socket, reason });
+                }
+            }
+            Request::Offer { flow } => self.offer(now, from, flow),
             Request::Cancel { socket } => self.cancel(from, socket),
             Request::Close { flow } => self.close(now, from, flow),
             Request::Abort { flow } => self.abort(from, flow),
@@ -393,6 +438,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         for id in waiting {
             self.drop_handshake(id);
         }
+        self.join(process, 0);
+        self.forget_takes(process);
         self.gone.push_back((process, 0));
     }
 
@@ -422,7 +469,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         self.effects = effects;
         self.read_statistics(now);
-        let has_left = self.let_leave(now);
+        let has_left = self.let_leave(now) | self.let_change_hands(now);
         // Asked only now, since what the control plane has just commanded is work, too.
         let data_next = self.data.poll(now, 0, &mut self.effects);
         // The next process of this number must not be taken for the one that wrote them.

@@ -12,10 +12,50 @@ const ASK_AFTER_MIN: Nanos = Nanos::from_millis(1_000);
 /// One loss is no sign of a dead peer (RFC 9293, MUST-29).
 const PROBES_MIN: u8 = 2;
 
+/// A connection's options in 16 bytes: times in milliseconds, as hosts state them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeptOptions {
+    /// 0: idle peers are not asked.
+    idle_ms: u32,
+    interval_ms: u32,
+    /// 0: after the usual number of timeouts.
+    give_up_ms: u32,
+    probes: u8,
+    pub diffserv: u8,
+    pub hop_limit: u8,
+}
+
+impl From<&SocketOptions> for KeptOptions {
+    fn from(options: &SocketOptions) -> KeptOptions {
+        let millis = |time: Nanos| time.0.div_ceil(1_000_000).clamp(1, u32::MAX.into()) as u32;
+        let SocketOptions { keep_alive, give_up_after, diffserv, hop_limit } = *options;
+        KeptOptions {
+            idle_ms: keep_alive.map_or(0, |keep| millis(keep.idle)),
+            interval_ms: keep_alive.map_or(0, |keep| millis(keep.interval)),
+            give_up_ms: give_up_after.map_or(0, millis),
+            probes: keep_alive.map_or(0, |keep| keep.probes),
+            diffserv,
+            hop_limit,
+        }
+    }
+}
+
+impl KeptOptions {
+    pub fn keep_alive(&self) -> Option<KeepAlive> {
+        let [idle, interval] =
+            [self.idle_ms, self.interval_ms].map(|ms| Nanos::from_millis(ms.into()));
+        (self.idle_ms > 0).then_some(KeepAlive { idle, interval, probes: self.probes })
+    }
+
+    pub fn give_up_after(&self) -> Option<Nanos> {
+        (self.give_up_ms > 0).then(|| Nanos::from_millis(self.give_up_ms.into()))
+    }
+}
+
 impl Connection {
     /// How its segments reach the peer.
     pub(super) fn path(&self) -> Path {
-        let SocketOptions { diffserv, hop_limit, .. } = self.options;
+        let KeptOptions { diffserv, hop_limit, .. } = self.options;
         Path { mac: self.mac, mss: self.mss, diffserv, hop_limit }
     }
 }
@@ -33,13 +73,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if connection.context.process != from.process || !options.are_valid() {
             return;
         }
-        connection.options = options;
         let bounded = options.keep_alive.map(|keep| KeepAlive {
             idle: keep.idle.max(ASK_AFTER_MIN),
             interval: keep.interval.max(ASK_AFTER_MIN),
             probes: keep.probes.max(PROBES_MIN),
         });
-        connection.options.keep_alive = bounded;
+        connection.options = (&SocketOptions { keep_alive: bounded, ..options }).into();
         connection.keep_alives = 0;
         let (path, timer) = (connection.path(), connection.timer);
         self.data.set_path(flow, path);
@@ -59,7 +98,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// The peer was silent for as long as the host allows, or a question was not answered.
     pub(super) fn on_keep_alive(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
-        let Some(keep) = connection.options.keep_alive else { return };
+        let Some(keep) = connection.options.keep_alive() else { return };
         if connection.heard > connection.asked_at {
             connection.keep_alives = 0;
         }

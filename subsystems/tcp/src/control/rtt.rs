@@ -2,6 +2,7 @@
 
 use wave_core::clock::Nanos;
 
+use crate::flow::moment::Moment;
 use crate::planted::{Planted, is_planted};
 
 /// The shortest timeout: Linux's, below RFC 6298's second.
@@ -16,41 +17,47 @@ pub const INITIAL_AFTER_LOSS: Nanos = Nanos::from_millis(3_000);
 /// What is known of a round trip's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundTrip {
-    smoothed: Option<Nanos>,
+    smoothed: Moment,
     variation: Nanos,
     back_off: u8,
-    initial: Nanos,
+    /// The SYN was sent twice.
+    is_after_lost_syn: bool,
 }
 
 impl RoundTrip {
     /// An estimate without measurements.
     pub const fn new() -> RoundTrip {
-        RoundTrip { smoothed: None, variation: Nanos(0), back_off: 0, initial: INITIAL }
+        RoundTrip {
+            smoothed: Moment::NEVER,
+            variation: Nanos(0),
+            back_off: 0,
+            is_after_lost_syn: false,
+        }
     }
 
     /// Nothing is known but that a SYN was sent twice (RFC 6298, 5.7).
     pub const fn after_lost_syn() -> RoundTrip {
-        RoundTrip { initial: INITIAL_AFTER_LOSS, ..RoundTrip::new() }
+        RoundTrip { is_after_lost_syn: true, ..RoundTrip::new() }
     }
 
     /// A sample, of bytes that were sent once, or by a timestamp.
     pub fn sample(&mut self, took: Nanos) {
-        match self.smoothed {
+        match self.smoothed.get() {
             None => {
-                self.smoothed = Some(took);
+                self.smoothed = took.into();
                 self.variation = Nanos(took.0 / 2);
             }
             Some(smoothed) => {
                 let off = smoothed.0.abs_diff(took.0);
                 self.variation = Nanos(self.variation.0 - self.variation.0 / 4 + off / 4);
-                self.smoothed = Some(Nanos(smoothed.0 - smoothed.0 / 8 + took.0 / 8));
+                self.smoothed = Nanos(smoothed.0 - smoothed.0 / 8 + took.0 / 8).into();
             }
         }
     }
 
     /// The mean, once one was measured.
     pub fn smoothed(&self) -> Option<Nanos> {
-        self.smoothed
+        self.smoothed.get()
     }
 
     /// Mean deviation of the round-trip time.
@@ -60,9 +67,11 @@ impl RoundTrip {
 
     /// How long to wait for an acknowledgement.
     pub fn timeout(&self) -> Nanos {
-        let base = self.smoothed.map_or(self.initial, |smoothed| {
-            Nanos(smoothed.0 + (4 * self.variation.0).max(1_000_000))
-        });
+        let initial = if self.is_after_lost_syn { INITIAL_AFTER_LOSS } else { INITIAL };
+        let base = self
+            .smoothed
+            .get()
+            .map_or(initial, |smoothed| Nanos(smoothed.0 + (4 * self.variation.0).max(1_000_000)));
         Nanos((base.0.max(MIN.0) << self.back_off.min(16)).min(MAX.0))
     }
 

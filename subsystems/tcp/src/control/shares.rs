@@ -65,7 +65,7 @@ impl<const N: usize> Shares<N> {
         &mut self.processes[at]
     }
 
-    fn owner(&self, process: u16) -> Option<Owner> {
+    pub(super) fn owner(&self, process: u16) -> Option<Owner> {
         self.processes.get(usize::from(process)).and_then(|(owner, _)| *owner)
     }
 

@@ -108,7 +108,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             show(&bare(handshake.state(), tuple.local, Some(tuple.remote)));
         }
         for connection in self.connections.iter().flatten() {
-            let tuple = connection.tuple;
+            let tuple = connection.tuple();
             let Some(state) = self.data.inspect(connection.flow) else { continue };
             let unread = state.receiving.received - state.receiving.read;
             let unacknowledged = state.sending.written - state.sending.acknowledged;

@@ -5,6 +5,7 @@ use alloc::collections::VecDeque;
 use wave_core::clock::Nanos;
 
 use crate::datapath::{FlowId, Tuple};
+use crate::flow::moment::Moment;
 use crate::packet::MacAddress;
 use crate::seq::Seq;
 use crate::stages::receive::ANSWER_AFTER;
@@ -29,7 +30,7 @@ pub struct Over {
     /// Where its segments come from.
     pub mac: MacAddress,
     /// When one of them was answered last.
-    pub answered_at: Option<Nanos>,
+    pub answered_at: Moment,
 }
 
 /// The table: of bounded size, the oldest leave for new ones.
@@ -84,9 +85,9 @@ impl TimeWait {
     /// Whether a segment of these ends may be answered now.
     pub fn may_answer(&mut self, tuple: &Tuple, now: Nanos) -> bool {
         let Some(over) = self.find(tuple) else { return false };
-        let may = over.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+        let may = over.answered_at.get().is_none_or(|at| now.since(at) >= ANSWER_AFTER);
         if may {
-            over.answered_at = Some(now);
+            over.answered_at = now.into();
         }
         may
     }
@@ -115,7 +116,7 @@ impl TimeWait {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Tuple, &Over)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Tuple, &Over)> {
         self.table.iter().map(|(_, tuple, over)| (tuple, over))
     }
 }
@@ -139,7 +140,7 @@ mod tests {
             recent: None,
             offset: 0,
             mac: [0; 6],
-            answered_at: None,
+            answered_at: Moment::NEVER,
         };
         let mut table = TimeWait::new(2, (1, 2));
         for port in 1..=3 {

@@ -4,10 +4,12 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::marker::PhantomData;
 
+use wave_core::clock::Nanos;
+
 use super::Executor;
-use crate::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
+use crate::datapath::{Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
-use crate::flow::table::{Flow, Flows};
+use crate::flow::table::Flows;
 use crate::pipeline::{self, Outcome, Stamped};
 use crate::stages::recover::{Recovery, Sack};
 use crate::trace::Trace;
@@ -59,21 +61,22 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
             };
         let id = routed.flow;
         let Settings { mac, super_bytes, .. } = self.settings;
-        let decided =
-            pipeline::protocol::<F, R>(super_bytes, &self.trace, protocol.get_mut(id), routed);
+        let (flow, pool) = protocol.get_mut(id);
+        let decided = pipeline::protocol::<F, R>(super_bytes, &self.trace, pool, flow, routed);
         let post = post.get_mut(id).map(|post| {
             pipeline::count(post, &decided);
             &*post
         });
-        let flow = pre.get(id).zip(post);
+        let entry = pre.entry(id).zip(post);
+        let flow = entry.as_ref().map(|((tuple, pre), post)| (tuple, *pre, *post));
         Some(pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push_back(effect)))
     }
 
-    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
-        self.flows.install(flow)
+    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
+        self.flows.install(now, established)
     }
 
-    fn remove(&mut self, id: FlowId) -> Option<Flow> {
+    fn remove(&mut self, id: FlowId) -> Option<Established> {
         self.flows.remove(id)
     }
 
@@ -81,8 +84,8 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
         self.flows.set_path(id, path);
     }
 
-    fn get(&self, id: FlowId) -> Option<Flow> {
-        self.flows.get(id)
+    fn inspect(&self, id: FlowId) -> Option<Established> {
+        self.flows.inspect(id)
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {

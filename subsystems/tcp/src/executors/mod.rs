@@ -19,8 +19,11 @@ pub use inline::Inline;
 pub use threads::Threads;
 pub use virtual_time::{Shape, VirtualTime};
 
-use crate::datapath::{EFFECTS_PER_STEP, Effect, FlowId, NoRoom, Path, Statistics, Tuple};
-use crate::flow::table::Flow;
+use wave_core::clock::Nanos;
+
+use crate::datapath::{
+    EFFECTS_PER_STEP, Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple,
+};
 use crate::pipeline::{Outcome, Stamped};
 
 /// What runs the stages. It has a bounded pool of entries; what is in it comes out in the order of the numbers, once.
@@ -42,16 +45,16 @@ pub trait Executor<F> {
     ///
     /// # Errors
     /// There is no room, or one with these ends is there.
-    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom>;
+    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom>;
 
     /// Takes a flow out. Nothing may be in flight.
-    fn remove(&mut self, id: FlowId) -> Option<Flow>;
+    fn remove(&mut self, id: FlowId) -> Option<Established>;
 
     /// Changes what a flow's headers say. Nothing may be in flight.
     fn set_path(&mut self, id: FlowId, path: Path);
 
     /// The present state of a flow.
-    fn get(&self, id: FlowId) -> Option<Flow>;
+    fn inspect(&self, id: FlowId) -> Option<Established>;
 
     /// The flow of a connection.
     fn find(&self, tuple: &Tuple) -> Option<FlowId>;
@@ -80,11 +83,11 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
         (**self).pop(waits, effects)
     }
 
-    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
-        (**self).install(flow)
+    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
+        (**self).install(now, established)
     }
 
-    fn remove(&mut self, id: FlowId) -> Option<Flow> {
+    fn remove(&mut self, id: FlowId) -> Option<Established> {
         (**self).remove(id)
     }
 
@@ -92,8 +95,8 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
         (**self).set_path(id, path);
     }
 
-    fn get(&self, id: FlowId) -> Option<Flow> {
-        (**self).get(id)
+    fn inspect(&self, id: FlowId) -> Option<Established> {
+        (**self).inspect(id)
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {

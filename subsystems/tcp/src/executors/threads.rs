@@ -19,11 +19,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::{self, JoinHandle};
 
+use wave_core::clock::Nanos;
+
 use super::{Built, Executor};
-use crate::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
+use crate::datapath::{Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
-use crate::flow::state::{Post, Pre, Protocol};
-use crate::flow::table::{Flow, Partition};
+use crate::flow::state::{Post, Pre, join, split};
+use crate::flow::table::{Partition, Protocols};
 use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
 use crate::reorder::Reorder;
 use crate::stages::post::statistics;
@@ -45,7 +47,7 @@ type Arrived<F> = (u64, Option<Routed<F>>);
 struct Shared {
     settings: Settings,
     pre: RwLock<Tuples<Pre>>,
-    protocol: Mutex<Partition<Protocol>>,
+    protocol: Mutex<Protocols>,
     post: Mutex<Partition<Post>>,
     trace: Arc<Trace>,
 }
@@ -78,7 +80,7 @@ impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
         let shared = Arc::new(Shared {
             settings,
             pre: RwLock::new(Tuples::new(flows, settings.key)),
-            protocol: Mutex::new(Partition::new(flows)),
+            protocol: Mutex::new(Protocols::new(flows, settings.key)),
             post: Mutex::new(Partition::new(flows)),
             trace,
         });
@@ -150,10 +152,11 @@ impl Shared {
             .expect("numbers are of the pool, and come once");
             while let Some((number, routed)) = reorder.pop() {
                 let mut flows = self.protocol.lock().expect(PANICKED);
-                let flow = flows.get_mut(routed.flow);
+                let (flow, pool) = flows.get_mut(routed.flow);
                 let decided = pipeline::protocol::<F, R>(
                     self.settings.super_bytes,
                     &self.trace,
+                    pool,
                     flow,
                     routed,
                 );
@@ -173,12 +176,13 @@ impl Shared {
     ) {
         for (number, decided) in decided {
             let id = decided.flow;
-            let pre = self.pre.read().expect(PANICKED).get(id).copied();
+            let pre = self.pre.read().expect(PANICKED).entry(id).map(|(tuple, pre)| (tuple, *pre));
             let post = self.post.lock().expect(PANICKED).get_mut(id).map(|post| {
                 pipeline::count(post, &decided);
                 *post
             });
             let flow = pre.as_ref().zip(post.as_ref());
+            let flow = flow.map(|((tuple, pre), post)| (tuple, pre, post));
             let mut built = Built::default();
             let mac = self.settings.mac;
             let effects = &mut built.effects;
@@ -244,18 +248,21 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         }
     }
 
-    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
-        let id = self.shared.pre.write().expect(PANICKED).insert(flow.pre.tuple, flow.pre)?;
-        self.shared.protocol.lock().expect(PANICKED).insert(id, flow.protocol);
-        self.shared.post.lock().expect(PANICKED).insert(id, flow.post);
+    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
+        let (pre, protocol, post) = split(established, now);
+        let tuple = established.tuple;
+        let id = self.shared.pre.write().expect(PANICKED).insert(tuple, pre)?;
+        self.shared.protocol.lock().expect(PANICKED).insert(id, &tuple, protocol);
+        self.shared.post.lock().expect(PANICKED).insert(id, post);
         Ok(id)
     }
 
-    fn remove(&mut self, id: FlowId) -> Option<Flow> {
-        let pre = self.shared.pre.write().expect(PANICKED).remove(id)?;
-        let protocol = self.shared.protocol.lock().expect(PANICKED).remove(id)?;
+    fn remove(&mut self, id: FlowId) -> Option<Established> {
+        let mut table = self.shared.pre.write().expect(PANICKED);
+        let (tuple, pre) = (table.tuple(id)?, table.remove(id)?);
         let post = self.shared.post.lock().expect(PANICKED).remove(id)?;
-        Some(Flow { pre, protocol, post })
+        let mut protocols = self.shared.protocol.lock().expect(PANICKED);
+        protocols.remove(id, |protocol| join(tuple, &pre, protocol, &post))
     }
 
     fn set_path(&mut self, id: FlowId, path: Path) {
@@ -264,11 +271,12 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         }
     }
 
-    fn get(&self, id: FlowId) -> Option<Flow> {
-        let pre = *self.shared.pre.read().expect(PANICKED).get(id)?;
-        let protocol = *self.shared.protocol.lock().expect(PANICKED).get(id)?;
-        let post = *self.shared.post.lock().expect(PANICKED).get(id)?;
-        Some(Flow { pre, protocol, post })
+    fn inspect(&self, id: FlowId) -> Option<Established> {
+        let table = self.shared.pre.read().expect(PANICKED);
+        let (tuple, pre) = table.entry(id)?;
+        let protocols = self.shared.protocol.lock().expect(PANICKED);
+        let post = self.shared.post.lock().expect(PANICKED);
+        Some(join(tuple, pre, protocols.get(id)?, post.get(id)?))
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {
@@ -280,8 +288,9 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
     }
 
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
-        let protocol = *self.shared.protocol.lock().expect(PANICKED).get(id)?;
-        Some(statistics::<R>(id, &protocol, self.shared.post.lock().expect(PANICKED).get_mut(id)?))
+        let protocols = self.shared.protocol.lock().expect(PANICKED);
+        let protocol = protocols.get(id)?;
+        Some(statistics::<R>(id, protocol, self.shared.post.lock().expect(PANICKED).get_mut(id)?))
     }
 }
 

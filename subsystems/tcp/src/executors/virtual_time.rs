@@ -5,11 +5,13 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use core::marker::PhantomData;
 
+use wave_core::clock::Nanos;
+
 use super::{Built, Executor};
-use crate::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
+use crate::datapath::{Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::state::Protocol;
-use crate::flow::table::{Flow, Flows};
+use crate::flow::table::Flows;
 use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
 use crate::reorder::Reorder;
 use crate::stages::recover::{Recovery, Sack};
@@ -145,10 +147,11 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
             && let Some((number, routed)) = self.admitted.pop_front()
         {
             let id = routed.flow;
-            let mut state = self.flows.protocol.get(id).copied();
+            let mut state = self.flows.protocol.get(id).cloned();
             let super_bytes = self.settings.super_bytes;
-            let decided =
-                pipeline::protocol::<F, R>(super_bytes, &self.trace, state.as_mut(), routed);
+            let (_, pool) = self.flows.protocol.get_mut(id);
+            let (trace, state_mut) = (&self.trace, state.as_mut());
+            let decided = pipeline::protocol::<F, R>(super_bytes, trace, pool, state_mut, routed);
             self.working[1] += 1;
             self.busy.push(id);
             self.begin(Job::Protocol(number, decided, state));
@@ -174,7 +177,7 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
                 self.working[1] -= 1;
                 let id = decided.flow;
                 self.busy.retain(|busy| *busy != id);
-                if let (Some(flow), Some(state)) = (self.flows.protocol.get_mut(id), state) {
+                if let (Some(flow), Some(state)) = (self.flows.protocol.get_mut(id).0, state) {
                     *flow = state;
                 }
                 self.decided.push_back((number, decided));
@@ -214,7 +217,8 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
             pipeline::count(post, &decided);
             &*post
         });
-        let flow = self.flows.pre.get(id).zip(post);
+        let entry = self.flows.pre.entry(id).zip(post);
+        let flow = entry.as_ref().map(|((tuple, pre), post)| (tuple, *pre, *post));
         let mut built = Built::default();
         let mac = self.settings.mac;
         let effects = &mut built.effects;
@@ -253,11 +257,11 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
         }
     }
 
-    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
-        self.flows.install(flow)
+    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
+        self.flows.install(now, established)
     }
 
-    fn remove(&mut self, id: FlowId) -> Option<Flow> {
+    fn remove(&mut self, id: FlowId) -> Option<Established> {
         self.flows.remove(id)
     }
 
@@ -265,8 +269,8 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
         self.flows.set_path(id, path);
     }
 
-    fn get(&self, id: FlowId) -> Option<Flow> {
-        self.flows.get(id)
+    fn inspect(&self, id: FlowId) -> Option<Established> {
+        self.flows.inspect(id)
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {

@@ -13,6 +13,9 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// Nothing.
+    pub const NONE: Interval = Interval { start: 0, end: 0 };
+
     /// Whether there is nothing in it.
     pub fn is_empty(self) -> bool {
         self.end <= self.start
@@ -39,6 +42,9 @@ impl Interval {
 pub struct Intervals([Interval; INTERVALS_MAX]);
 
 impl Intervals {
+    /// No intervals.
+    pub const NONE: Intervals = Intervals([Interval::NONE; INTERVALS_MAX]);
+
     /// From the neutral form. Those that touch become one.
     pub fn from_pairs(pairs: [(u64, u64); INTERVALS_MAX]) -> Intervals {
         let mut intervals = Intervals::default();

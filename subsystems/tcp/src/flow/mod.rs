@@ -1,6 +1,8 @@
 //! Connections of a data path: their state, in the parts that stages own.
 
+pub mod disorder;
 pub mod intervals;
+pub mod moment;
 pub mod reduction;
 pub mod scoreboard;
 pub mod state;

@@ -17,6 +17,9 @@ pub struct Reduction {
 }
 
 impl Reduction {
+    /// Before any recovery.
+    pub const NONE: Reduction = Reduction { delivered: 0, flight: 0, arrived: 0, out: 0, limit: 0 };
+
     /// A loss is noticed: the peer has `delivered` of the `highest` bytes sent, and `in_flight` are in flight.
     pub fn new(delivered: u64, highest: u64, in_flight: u64, mss: u16) -> Reduction {
         let flight = narrow(highest.saturating_sub(delivered)).max(1);

@@ -18,6 +18,9 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
+    /// No ranges.
+    pub const EMPTY: Scoreboard = Scoreboard { ranges: [Interval::NONE; RANGES_MAX], count: 0 };
+
     /// Ranges that the peer has acknowledged selectively, in order.
     pub fn ranges(&self) -> &[Interval] {
         &self.ranges[..usize::from(self.count)]

@@ -4,29 +4,35 @@
 //!
 //! | stage | bytes in Table 4.1 | here, at most | additions here |
 //! | --- | --- | --- | --- |
-//! | pre | 15 | [`PRE_BYTES`] | addresses of either family; Differentiated Services |
-//! | protocol | 43 | [`PROTOCOL_BYTES`] | positions of 64 bits; a scoreboard; window scales; deadlines; the host's context |
+//! | pre | 15 | [`PRE_BYTES`], and the table's 37 for both ends | addresses of either family; Differentiated Services |
+//! | protocol | 43 | [`PROTOCOL_BYTES`], and [`DISORDER_BYTES`] while out of order | positions of 64 bits; losses; window scales; deadlines; the host's context |
 //! | post | 51 | [`POST_BYTES`] | nothing: positions of rings are 64 bits wide in both |
+
+use alloc::boxed::Box;
+use core::num::NonZeroU64;
 
 use wave_core::clock::Nanos;
 
+use super::disorder::{Disorder, Loss};
 use super::intervals::{Interval, Intervals};
-use super::reduction::Reduction;
-use super::scoreboard::Scoreboard;
+use super::moment::Moment;
 use crate::context::ContextId;
 use crate::datapath::{
-    EcnState, Established, Fin, Limits, Path, Receiving, Ring, Sending, Timestamps, Tuple,
+    EcnState, Established, Fin, INTERVALS_MAX, Limits, Path, Receiving, Ring, Sending, Timestamps,
+    Tuple,
 };
 use crate::packet::TTL_DEFAULT;
 use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
 
 /// Most bytes of [`Pre`].
-pub const PRE_BYTES: usize = 80;
+pub const PRE_BYTES: usize = 8;
 /// Most bytes of [`Protocol`].
-pub const PROTOCOL_BYTES: usize = 800;
+pub const PROTOCOL_BYTES: usize = 280;
 /// Most bytes of [`Post`].
-pub const POST_BYTES: usize = 64;
+pub const POST_BYTES: usize = 56;
+/// Most bytes of [`Disorder`].
+pub const DISORDER_BYTES: usize = 456;
 
 /// Bytes of each partition in Table 4.1, and its fields' bits added up: pre, protocol, post.
 const TABLE_4_1: [(usize, usize); 3] = [
@@ -45,13 +51,12 @@ const _: () = {
     assert!(size_of::<Pre>() <= PRE_BYTES);
     assert!(size_of::<Protocol>() <= PROTOCOL_BYTES);
     assert!(size_of::<Post>() <= POST_BYTES);
+    assert!(size_of::<Disorder>() <= DISORDER_BYTES);
 };
 
-/// State of the pre-processing stage: identifies the peer.
+/// State of the pre-processing stage, beside both ends of the connection, which the table keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Pre {
-    /// Both ends of the connection.
-    pub tuple: Tuple,
     /// Ethernet address of the next hop.
     pub peer_mac: [u8; 6],
     /// Differentiated Services of our segments.
@@ -61,7 +66,7 @@ pub struct Pre {
 }
 
 /// State of the protocol stage, which must change atomically.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Protocol {
     /// Sequence number of the first byte we send.
     pub send_base: Seq,
@@ -93,8 +98,20 @@ pub struct Protocol {
     pub recover: u64,
     /// Both sides agreed on selective acknowledgements (RFC 2018).
     pub is_selective: bool,
-    /// The sender's state for selective acknowledgements.
-    pub selective: Selective,
+    /// Present while something is lost or out of order, if the pool had one.
+    pub disorder: Option<Box<Disorder>>,
+    /// The peer's group in the pool.
+    pub group: u8,
+    /// End of bytes that were sent only once, and when.
+    pub timed: (u64, Moment),
+    /// The shortest time from sending to acknowledgement.
+    pub round_trip_min: Moment,
+    /// Quarters of a round trip for which overtaken bytes may only be late. 0: bytes were never late.
+    pub reordering: u8,
+    /// The tail-loss probe, if there is one.
+    pub probe: Option<TailProbe>,
+    /// All bytes that had been sent when the probe was, lie before it.
+    pub probe_end: u64,
     /// Set if the control plane has not heard of a loss or a mark yet: until then this many more segments may be sent, whatever the
     /// window says, since it is about to shrink.
     pub until_heard: Option<u8>,
@@ -103,7 +120,7 @@ pub struct Protocol {
     /// The congestion window.
     pub window_bytes: u32,
     /// The rate; `None` is as fast as the window allows.
-    pub bytes_per_second: Option<u64>,
+    pub bytes_per_second: Option<NonZeroU64>,
     /// Present if both sides agreed on explicit congestion notification.
     pub ecn: Option<EcnState>,
     /// The next new data says that the window was reduced (CWR).
@@ -123,10 +140,6 @@ pub struct Protocol {
     pub filled: u32,
     /// Right edge of the window that was announced to the peer.
     pub promised: u64,
-    /// Bytes that arrived out of order.
-    pub intervals: Intervals,
-    /// Bytes that arrived twice, to be reported by the next acknowledgement (RFC 2883).
-    pub duplicate: Interval,
     /// Position of the peer's FIN.
     pub fin: Option<u64>,
     /// Scale of the windows that this end announces.
@@ -144,13 +157,13 @@ pub struct Protocol {
     /// Bytes received since then.
     pub untold_bytes: u32,
     /// When an acknowledgement must go out at the latest.
-    pub acknowledge_at: Option<Nanos>,
+    pub acknowledge_at: Moment,
     /// Whether an ACK must go out now.
     pub acknowledge_now: bool,
     /// Number of further full segments that are acknowledged at once.
     pub quick: u8,
     /// When a wrong segment was answered last (RFC 5961, 7).
-    pub answered_at: Option<Nanos>,
+    pub answered_at: Moment,
     /// Whether the flow begins nothing new.
     pub is_frozen: bool,
     /// When the peer was heard of last.
@@ -164,43 +177,12 @@ pub struct Protocol {
     pub send_ring_bytes: u32,
     /// Bytes of the ring that have memory, from its beginning.
     pub send_filled: u32,
-    /// The last notification of the host.
-    pub host_told: (u64, u64, bool),
+    /// The last notification of the host: bytes that arrived, and bytes that were acknowledged.
+    pub host_told: (u64, u64),
+    /// It told of the end.
+    pub host_told_end: bool,
     /// The host made an impossible claim, and the connection is reset.
     pub is_at_fault: bool,
-}
-
-/// A sender's state for selective acknowledgements. Positions are in order: acknowledged, `resend`, `swept`, `lost`, highest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Selective {
-    /// Bytes that the peer has beyond its acknowledgement.
-    pub board: Scoreboard,
-    /// A loss is being recovered from: until [`Protocol::recover`] is acknowledged.
-    pub is_recovering: bool,
-    /// All bytes before it that the peer does not have are lost.
-    pub lost: u64,
-    /// All lost bytes before it are sent again (RFC 6675: HighRxt), as often as they were lost.
-    pub resend: u64,
-    /// All lost bytes before it are sent again at least once.
-    pub swept: u64,
-    /// From `resend` up to here, retransmissions were lost.
-    pub again: u64,
-    /// Retransmissions that later data must not overtake.
-    pub mark: Option<Mark>,
-    /// Limits sending after the loss.
-    pub reduction: Reduction,
-    /// All bytes before it that the peer does not have are overtaken since `suspected_at`.
-    pub suspect: u64,
-    /// See `suspect`.
-    pub suspected_at: Nanos,
-    /// Quarters of a round trip for which overtaken bytes may only be late. 0: bytes were never late.
-    pub reordering: u8,
-    /// End of bytes that were sent only once, and when.
-    pub timed: Option<(u64, Nanos)>,
-    /// The shortest time from sending to acknowledgement.
-    pub round_trip_min: Option<Nanos>,
-    /// The tail-loss probe, if there is one.
-    pub probe: Option<TailProbe>,
 }
 
 /// Retransmissions, and the data sent by then: a peer that has later data should have the retransmissions.
@@ -211,7 +193,7 @@ pub struct Mark {
     /// All bytes before it had been sent.
     pub highest: u64,
     /// When the peer first reported bytes behind `highest`.
-    pub passed_at: Option<Nanos>,
+    pub passed_at: Moment,
 }
 
 /// A segment that makes a peer acknowledge what it has (RFC 8985, section 7).
@@ -221,33 +203,9 @@ pub enum TailProbe {
     Wanted,
     /// The probe was sent.
     Sent {
-        /// All bytes sent by then lie before it.
-        end: u64,
         /// The probe carried bytes that had been sent before.
         is_again: bool,
     },
-}
-
-impl Selective {
-    /// The state with nothing known and all bytes before `acknowledged` acknowledged.
-    pub fn new(acknowledged: u64) -> Selective {
-        let mut selective = Selective::default();
-        selective.end(acknowledged);
-        selective
-    }
-
-    /// Begins recovery: a loss is noticed.
-    pub fn begin(&mut self, acknowledged: u64) {
-        self.is_recovering = true;
-        (self.resend, self.swept, self.again, self.mark) = (acknowledged, acknowledged, 0, None);
-    }
-
-    /// Ends recovery.
-    pub fn end(&mut self, acknowledged: u64) {
-        self.begin(acknowledged);
-        self.is_recovering = false;
-        self.lost = acknowledged;
-    }
 }
 
 /// State of the post-processing stage: the host's rings, and counts. Replicas of the stage change it in any order.
@@ -264,7 +222,7 @@ pub struct Post {
     /// Fast retransmits since the last reading.
     pub fast_retransmits: u32,
     /// A sample of the round-trip time since the last reading.
-    pub round_trip: Option<Nanos>,
+    pub round_trip: Moment,
 }
 
 /// Number of full segments at the start of a connection that are acknowledged at once, as long as the host answers none: the peer's window
@@ -297,10 +255,27 @@ impl Protocol {
 
     /// Whether there is data to send, if the windows admit it.
     pub fn has_more(&self) -> bool {
-        let Selective { is_recovering, resend, swept, again, lost, probe, .. } = self.selective;
-        self.next < self.end()
-            || (is_recovering && (swept < lost || resend < again))
-            || probe == Some(TailProbe::Wanted)
+        self.next < self.end() || self.probe == Some(TailProbe::Wanted) || {
+            let Loss { is_recovering, resend, swept, again, lost, .. } = *self.loss();
+            is_recovering && (swept < lost || resend < again)
+        }
+    }
+
+    /// The sender's losses.
+    pub fn loss(&self) -> &Loss {
+        self.disorder.as_ref().map_or(&Loss::NONE, |disorder| &disorder.loss)
+    }
+
+    /// Bytes that arrived out of order.
+    pub fn intervals(&self) -> &Intervals {
+        self.disorder.as_ref().map_or(&Intervals::NONE, |disorder| &disorder.intervals)
+    }
+
+    /// These bytes arrived twice, which the next acknowledgement reports if there is room to remember it.
+    pub fn arrived_twice(&mut self, bytes: Interval) {
+        if let Some(disorder) = &mut self.disorder {
+            disorder.duplicate = bytes;
+        }
     }
 
     /// Bytes of the stream that are acknowledged.
@@ -340,10 +315,17 @@ impl Protocol {
     }
 }
 
+/// That of a connection which another engine has left out of order.
+fn disorder(pairs: [(u64, u64); INTERVALS_MAX], acknowledged: u64) -> Option<Box<Disorder>> {
+    let intervals = Intervals::from_pairs(pairs);
+    let loss = Loss::new(acknowledged);
+    (!intervals.is_empty()).then(|| Box::new(Disorder { loss, intervals, ..Disorder::default() }))
+}
+
 /// Splits a connection's state among the stages.
 pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
     let Established {
-        tuple,
+        tuple: _,
         peer_mac,
         context,
         socket,
@@ -379,11 +361,17 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         duplicates: 0,
         recover: acknowledged,
         is_selective,
-        selective: Selective::new(acknowledged),
+        disorder: disorder(receiving.intervals, acknowledged),
+        group: 0,
+        timed: (0, Moment::NEVER),
+        round_trip_min: Moment::NEVER,
+        reordering: 0,
+        probe: None,
+        probe_end: 0,
         until_heard: None,
         is_eager,
         window_bytes: limits.window_bytes,
-        bytes_per_second: limits.bytes_per_second,
+        bytes_per_second: limits.bytes_per_second.and_then(NonZeroU64::new),
         ecn,
         has_reduced: limits.has_reduced && ecn.is_some(),
         receive_base: receiving.base,
@@ -393,8 +381,6 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         ring_bytes: receiving.ring.bytes,
         filled: receiving.filled,
         promised: receiving.edge,
-        intervals: Intervals::from_pairs(receiving.intervals),
-        duplicate: Interval::default(),
         fin: receiving.fin,
         receive_scale: receiving.scale,
         has_timestamps: timestamps.is_some(),
@@ -403,18 +389,19 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         recent_at: now,
         told: expected,
         untold_bytes: 0,
-        acknowledge_at: None,
+        acknowledge_at: Moment::NEVER,
         acknowledge_now: false,
         // A connection from another engine is past its start.
         quick: if receiving.received == 0 { QUICK } else { 0 },
-        answered_at: None,
+        answered_at: Moment::NEVER,
         is_frozen: false,
         heard: now,
         context,
         socket,
         send_ring_bytes: sending.ring.bytes,
         send_filled: sending.filled,
-        host_told: (receiving.received, sending.acknowledged, false),
+        host_told: (receiving.received, sending.acknowledged),
+        host_told_end: false,
         is_at_fault: false,
     };
     let post = Post {
@@ -423,16 +410,16 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         acknowledged_bytes: 0,
         marked_bytes: 0,
         fast_retransmits: 0,
-        round_trip: None,
+        round_trip: Moment::NEVER,
     };
-    (Pre { tuple, peer_mac, diffserv: 0, hop_limit: TTL_DEFAULT }, protocol, post)
+    (Pre { peer_mac, diffserv: 0, hop_limit: TTL_DEFAULT }, protocol, post)
 }
 
 /// Joins the stages' parts to a connection's state.
-pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
+pub fn join(tuple: Tuple, pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
     let fin = protocol.sent_fin();
     Established {
-        tuple: pre.tuple,
+        tuple,
         peer_mac: pre.peer_mac,
         context: protocol.context,
         socket: protocol.socket,
@@ -454,7 +441,7 @@ pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
             received: protocol.received,
             read: protocol.read,
             edge: protocol.promised,
-            intervals: protocol.intervals.to_pairs(),
+            intervals: protocol.intervals().to_pairs(),
             fin: protocol.fin,
             scale: protocol.receive_scale,
             filled: protocol.filled,
@@ -467,7 +454,7 @@ pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
         is_eager: protocol.is_eager,
         limits: Limits {
             window_bytes: protocol.window_bytes,
-            bytes_per_second: protocol.bytes_per_second,
+            bytes_per_second: protocol.bytes_per_second.map(NonZeroU64::get),
             has_reduced: protocol.has_reduced,
         },
     }

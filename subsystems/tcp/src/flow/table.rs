@@ -2,22 +2,14 @@
 
 use alloc::vec::Vec;
 
-use super::state::{Post, Pre, Protocol};
-use crate::datapath::{FlowId, NoRoom, Path, Statistics, Tuple};
+use wave_core::clock::Nanos;
+
+use super::disorder::Pool;
+use super::state::{Post, Pre, Protocol, join, split};
+use crate::datapath::{Established, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::stages::post::statistics;
 use crate::stages::recover::Recovery;
 use crate::tuples::Tuples;
-
-/// The parts of one flow.
-#[derive(Clone, Copy, Debug)]
-pub struct Flow {
-    /// Part of the pre stage.
-    pub pre: Pre,
-    /// Part of the protocol stage.
-    pub protocol: Protocol,
-    /// Part of the post stage.
-    pub post: Post,
-}
 
 /// One stage's part of each flow, by its id.
 #[derive(Clone, Debug)]
@@ -53,13 +45,58 @@ impl<T> Partition<T> {
     }
 }
 
+/// The protocol stage's part of each flow, and what flows that are out of order borrow.
+#[derive(Clone, Debug)]
+pub struct Protocols {
+    flows: Partition<Protocol>,
+    pool: Pool,
+}
+
+impl Protocols {
+    /// Room for so many flows. The key is the pool's.
+    pub fn new(flows: u32, key: (u64, u64)) -> Protocols {
+        Protocols { flows: Partition::new(flows), pool: Pool::new(flows, key) }
+    }
+
+    /// The part of this flow, if it is there.
+    pub fn get(&self, id: FlowId) -> Option<&Protocol> {
+        self.flows.get(id)
+    }
+
+    /// The part of this flow, if it is there, and the pool.
+    pub fn get_mut(&mut self, id: FlowId) -> (Option<&mut Protocol>, &mut Pool) {
+        (self.flows.get_mut(id), &mut self.pool)
+    }
+
+    /// Takes the part of a new flow. What it has received out of order is forgotten if the pool has nothing for that: its peer sends it
+    /// again (RFC 2018, section 8).
+    pub fn insert(&mut self, id: FlowId, tuple: &Tuple, mut part: Protocol) {
+        part.group = self.pool.group(tuple.remote.ip());
+        if let Some(had) = part.disorder.take() {
+            self.pool.lend(&mut part);
+            if let Some(disorder) = &mut part.disorder {
+                **disorder = *had;
+            }
+        }
+        self.flows.insert(id, part);
+    }
+
+    /// Removes a part, and shows it for the last time.
+    pub fn remove<T>(&mut self, id: FlowId, show: impl FnOnce(&Protocol) -> T) -> Option<T> {
+        let mut part = self.flows.remove(id)?;
+        let shown = show(&part);
+        self.pool.take_back(&mut part);
+        Some(shown)
+    }
+}
+
 /// The flows of an executor that runs in one thread.
 #[derive(Clone, Debug)]
 pub struct Flows {
     /// Parts of the pre stage, by both ends.
     pub pre: Tuples<Pre>,
     /// Parts of the protocol stage.
-    pub protocol: Partition<Protocol>,
+    pub protocol: Protocols,
     /// Parts of the post stage.
     pub post: Partition<Post>,
 }
@@ -69,7 +106,7 @@ impl Flows {
     pub fn new(flows: u32, key: (u64, u64)) -> Flows {
         Flows {
             pre: Tuples::new(flows, key),
-            protocol: Partition::new(flows),
+            protocol: Protocols::new(flows, key),
             post: Partition::new(flows),
         }
     }
@@ -78,24 +115,26 @@ impl Flows {
     ///
     /// # Errors
     /// There is no room, or one with these ends is there.
-    pub fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
-        let id = self.pre.insert(flow.pre.tuple, flow.pre)?;
-        self.protocol.insert(id, flow.protocol);
-        self.post.insert(id, flow.post);
+    pub fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
+        let (pre, protocol, post) = split(established, now);
+        let id = self.pre.insert(established.tuple, pre)?;
+        self.protocol.insert(id, &established.tuple, protocol);
+        self.post.insert(id, post);
         Ok(id)
     }
 
     /// Removes and returns a flow.
-    pub fn remove(&mut self, id: FlowId) -> Option<Flow> {
+    pub fn remove(&mut self, id: FlowId) -> Option<Established> {
+        let tuple = self.pre.tuple(id)?;
         let pre = self.pre.remove(id)?;
-        let (protocol, post) = (self.protocol.remove(id)?, self.post.remove(id)?);
-        Some(Flow { pre, protocol, post })
+        let post = self.post.remove(id)?;
+        self.protocol.remove(id, |protocol| join(tuple, &pre, protocol, &post))
     }
 
-    /// A copy of a flow.
-    pub fn get(&self, id: FlowId) -> Option<Flow> {
-        let pre = *self.pre.get(id)?;
-        Some(Flow { pre, protocol: *self.protocol.get(id)?, post: *self.post.get(id)? })
+    /// The present state of a flow.
+    pub fn inspect(&self, id: FlowId) -> Option<Established> {
+        let (tuple, pre) = self.pre.entry(id)?;
+        Some(join(tuple, pre, self.protocol.get(id)?, self.post.get(id)?))
     }
 
     /// Changes what a flow's headers say.

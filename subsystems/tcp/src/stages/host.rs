@@ -76,7 +76,7 @@ pub fn window(flow: &mut Protocol) -> u16 {
     let wanted = if grows { room } else { flow.promised };
     let mut open = wanted.saturating_sub(landed);
     if is_planted(Planted::WindowShrunk) {
-        open = open.saturating_sub(flow.intervals.bytes());
+        open = open.saturating_sub(flow.intervals().bytes());
     }
     let rounded_up = open.div_ceil(unit);
     // Not beyond the ring, be it that less than a unit is taken back (RFC 7323, 2.4).

@@ -47,7 +47,7 @@ pub fn take_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Said>
 pub fn burst_bytes(flow: &Protocol, super_bytes: u32) -> u32 {
     let mss = u32::from(flow.mss);
     let most = flow.bytes_per_second.map_or(super_bytes, |rate| {
-        let millisecond = (rate / 1_000).min(u64::from(u32::MAX)) as u32;
+        let millisecond = (rate.get() / 1_000).min(u64::from(u32::MAX)) as u32;
         super_bytes.min(millisecond.max(2 * mss))
     });
     (most / mss).max(1) * mss
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(burst_bytes(&flow, 65_000), 65_000);
         assert_eq!(burst_bytes(&flow, 0), 1_000, "a wire that cuts nothing");
         for (rate, bytes) in [(1, 2_000), (10_500_000, 10_000), (u64::MAX, 65_000)] {
-            flow.bytes_per_second = Some(rate);
+            flow.bytes_per_second = core::num::NonZeroU64::new(rate);
             assert_eq!(burst_bytes(&flow, 65_000), bytes);
         }
     }

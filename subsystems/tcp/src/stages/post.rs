@@ -4,7 +4,7 @@ use super::acknowledge::Acknowledged;
 use super::recover::Recovery;
 use super::say::Said;
 use super::transmit::is_blocked;
-use crate::datapath::{FlowId, Head, Statistics};
+use crate::datapath::{FlowId, Head, Statistics, Tuple};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
 use crate::packet::{MacAddress, TcpHeader, build_tcp, set_diffserv};
@@ -20,16 +20,18 @@ pub fn count(post: &mut Post, acknowledged: &Acknowledged) {
     if acknowledged.is_fast_retransmit {
         post.fast_retransmits += 1;
     }
-    post.round_trip = acknowledged.round_trip.or(post.round_trip);
+    if let Some(took) = acknowledged.round_trip {
+        post.round_trip = took.into();
+    }
 }
 
 /// The headers of what the protocol stage said.
-pub fn head(mac: MacAddress, pre: &Pre, said: &Said) -> Head {
+pub fn head(mac: MacAddress, tuple: &Tuple, pre: &Pre, said: &Said) -> Head {
     let header = TcpHeader {
         source_mac: mac,
         destination_mac: pre.peer_mac,
-        source: pre.tuple.local,
-        destination: pre.tuple.remote,
+        source: tuple.local,
+        destination: tuple.remote,
         ecn: said.ecn,
         ttl: pre.hop_limit,
         seq: said.seq,
@@ -61,10 +63,10 @@ pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Pos
         acknowledged_bytes: post.acknowledged_bytes,
         marked_bytes: post.marked_bytes,
         fast_retransmits: post.fast_retransmits,
-        is_recovering: protocol.selective.is_recovering,
+        is_recovering: protocol.loss().is_recovering,
         overdue_at: R::overdue_at(protocol),
         wants_tail_probe: R::wants_tail_probe(protocol),
-        round_trip: post.round_trip.take(),
+        round_trip: core::mem::take(&mut post.round_trip).get(),
         heard: protocol.heard,
         is_at_fault: protocol.is_at_fault,
     };
@@ -76,6 +78,8 @@ pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Pos
 
 #[cfg(test)]
 mod tests {
+    use std::boxed::Box;
+
     use wave_core::clock::Nanos;
 
     use super::*;
@@ -90,7 +94,7 @@ mod tests {
     /// The blocks of a segment with so much payload, as positions.
     fn told(flow: &mut Protocol, pre: &Pre, bytes: u32) -> Vec<(u64, u64)> {
         let said = say(flow, Seq(0), Flags::ACK, bytes, Nanos(0));
-        let head = head([2; 6], pre, &said);
+        let head = head([2; 6], &established().tuple, pre, &said);
         let mut frame = head.bytes().to_vec();
         frame.resize(frame.len() + bytes as usize, 0);
         let Ok(Parsed::Tcp { segment, .. }) = parse(&frame, true) else { panic!("{frame:?}") };
@@ -103,8 +107,9 @@ mod tests {
         let timestamps = has_timestamps.then_some(stamps);
         let (pre, mut flow, _) =
             split(&Established { is_selective, timestamps, ..established() }, Nanos(0));
+        let disorder = flow.disorder.insert(Box::default());
         for start in [10, 30, 50, 70] {
-            flow.intervals.insert(Interval { start, end: start + 9 }, 4);
+            disorder.intervals.insert(Interval { start, end: start + 9 }, 4);
         }
         (pre, flow)
     }
@@ -115,7 +120,7 @@ mod tests {
         assert_eq!(told(&mut bare, &pre, 0), [(70, 79), (50, 59), (30, 39), (10, 19)]);
         let (pre, mut stamped) = flow(true, true);
         assert_eq!(told(&mut stamped, &pre, 0), [(70, 79), (50, 59), (30, 39)]);
-        stamped.duplicate = Interval { start: 0, end: 5 };
+        stamped.arrived_twice(Interval { start: 0, end: 5 });
         assert_eq!(told(&mut stamped, &pre, 0), [(0, 5), (70, 79), (50, 59)]);
         assert_eq!(told(&mut stamped, &pre, 0), [(70, 79), (50, 59), (30, 39)], "once");
         let (pre, mut without) = flow(false, false);

@@ -75,6 +75,16 @@ pub enum Dropped {
     TooManyIntervals,
 }
 
+/// Whether a segment is, or tells of what is, out of order.
+pub fn wants_disorder<R: Recovery>(flow: &Protocol, summary: &Summary) -> bool {
+    let is_early_or_late = || {
+        let expected = flow.received + u64::from(flow.has_fin());
+        summary.seq != seq_of(flow.receive_base, expected)
+    };
+    let has_length = summary.bytes > 0 || summary.fin;
+    has_length && is_early_or_late() || R::wants_disorder(flow, summary)
+}
+
 /// Takes a segment into the connection's state.
 pub fn receive<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     let mut outcome = examine::<R>(flow, summary, now);
@@ -91,9 +101,9 @@ pub fn receive<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) 
 
 /// Whether something wrong may be answered now.
 fn may_answer(flow: &mut Protocol, now: Nanos) -> bool {
-    let may = flow.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+    let may = flow.answered_at.get().is_none_or(|at| now.since(at) >= ANSWER_AFTER);
     if may {
-        flow.answered_at = Some(now);
+        flow.answered_at = now.into();
     }
     may
 }
@@ -138,7 +148,8 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     if is_old {
         let seen = expected.checked_add_signed(start);
         if let Some(position) = seen.filter(|_| summary.bytes > 0) {
-            flow.duplicate = Interval { start: position, end: position + u64::from(summary.bytes) };
+            let end = position + u64::from(summary.bytes);
+            flow.arrived_twice(Interval { start: position, end });
         }
         return outcome;
     }
@@ -200,14 +211,18 @@ fn place<R: Recovery>(
     let bytes = (to - from) as u32;
     // The end is believed only where all that precedes it in this segment was taken.
     let ends_at =
-        (summary.fin && behind <= limit && behind >= flow.intervals.end()).then_some(behind);
+        (summary.fin && behind <= limit && behind >= flow.intervals().end()).then_some(behind);
     if start <= 0 {
         if bytes > 0 {
             outcome.placed = Some(Placed { position: from, skip, bytes });
         }
         flow.fin = flow.fin.or(ends_at);
-        let had_gap = !flow.intervals.is_empty();
-        flow.received = flow.intervals.take_in_order(to.max(flow.received));
+        let had_gap = !flow.intervals().is_empty();
+        let received = to.max(flow.received);
+        flow.received = match &mut flow.disorder {
+            Some(disorder) => disorder.intervals.take_in_order(received),
+            None => received,
+        };
         outcome.has_news = bytes > 0 || flow.has_fin();
         flow.untold_bytes = flow.untold_bytes.saturating_add(bytes);
         let is_cut = to < behind;
@@ -221,10 +236,13 @@ fn place<R: Recovery>(
     // RFC 5681, 4.2: what is out of order is acknowledged at once.
     outcome.acknowledge = Some(When::Now);
     let new = Interval { start: from, end: to };
-    if flow.intervals.holding(new).is_some() && bytes > 0 {
-        flow.duplicate = new;
+    if flow.intervals().holding(new).is_some() && bytes > 0 {
+        flow.arrived_twice(new);
     }
-    let fits = flow.intervals.insert(new, R::INTERVALS);
+    let fits = match &mut flow.disorder {
+        Some(disorder) => disorder.intervals.insert(new, R::INTERVALS),
+        None => new.is_empty(),
+    };
     if bytes > 0 && fits {
         outcome.placed = Some(Placed { position: from, skip: 0, bytes });
     } else if bytes > 0 {
@@ -237,6 +255,8 @@ fn place<R: Recovery>(
 
 #[cfg(test)]
 mod tests {
+    use std::boxed::Box;
+
     use super::*;
     use crate::flow::intervals::Intervals;
     use crate::flow::state::split;
@@ -247,7 +267,7 @@ mod tests {
 
     /// A connection that has just begun, with windows of 64 KiB.
     fn flow() -> Protocol {
-        split(&established(), NOW).1
+        Protocol { disorder: Some(Box::default()), ..split(&established(), NOW).1 }
     }
 
     fn segment(flow: &Protocol, position: u64, bytes: u32, fin: bool) -> Summary {
@@ -271,7 +291,7 @@ mod tests {
         let first = segment(&flow, 0, 100, false);
         let rest = receive::<GoBackN>(&mut flow, &first, NOW);
         assert!(flow.has_fin() && rest.has_news);
-        assert_eq!((flow.received, flow.intervals), (150, Intervals::default()));
+        assert_eq!((flow.received, *flow.intervals()), (150, Intervals::default()));
         assert_eq!(rest.acknowledge, Some(When::Now));
     }
 
@@ -311,8 +331,26 @@ mod tests {
             assert_eq!(taken.placed.is_some(), is_taken, "{position}");
             assert_eq!(taken.acknowledge, Some(When::Now));
         }
-        assert_eq!(flow.intervals.to_pairs()[..2], [(900, 1_150), (0, 0)]);
+        assert_eq!(flow.intervals().to_pairs()[..2], [(900, 1_150), (0, 0)]);
         assert_eq!(flow.received, 0);
+    }
+
+    /// The pool was empty.
+    #[test]
+    fn without_room_for_intervals_early_bytes_are_dropped_and_an_early_end_is_not() {
+        let mut flow = Protocol { disorder: None, ..flow() };
+        let early = segment(&flow, 1_000, 100, false);
+        let early = receive::<Sack>(&mut flow, &early, NOW);
+        assert_eq!((early.placed, early.acknowledge), (None, Some(When::Now)));
+        assert_eq!(early.dropped, Some(Dropped::TooManyIntervals));
+        let end = segment(&flow, 100, 0, true);
+        receive::<Sack>(&mut flow, &end, NOW);
+        let first = segment(&flow, 0, 100, false);
+        let rest = receive::<Sack>(&mut flow, &first, NOW);
+        assert!(rest.has_news && flow.has_fin());
+        // Bytes that came twice are acknowledged as ever.
+        let twice = receive::<Sack>(&mut flow, &first, NOW);
+        assert_eq!(twice.acknowledge, Some(When::Now));
     }
 
     /// TAS and FlexTOE keep one interval.
@@ -327,7 +365,7 @@ mod tests {
         let most = segment(&flow, 0, 7_000, false);
         receive::<Sack>(&mut flow, &most, NOW);
         assert_eq!(flow.received, 7_000);
-        assert_eq!(flow.intervals.to_pairs()[..2], [(8_000, 9_000), (0, 0)]);
+        assert_eq!(flow.intervals().to_pairs()[..2], [(8_000, 9_000), (0, 0)]);
     }
 
     #[test]
@@ -338,7 +376,8 @@ mod tests {
         {
             let segment = segment(&flow, position, 1_000, false);
             receive::<Sack>(&mut flow, &segment, NOW);
-            assert_eq!((flow.duplicate.start, flow.duplicate.end), duplicate);
+            let told = flow.disorder.as_ref().unwrap().duplicate;
+            assert_eq!((told.start, told.end), duplicate);
         }
     }
 

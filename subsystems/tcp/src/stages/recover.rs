@@ -20,9 +20,11 @@ use wave_core::clock::Nanos;
 use super::acknowledge::rewind;
 use super::transmit::Sent;
 use crate::datapath::INTERVALS_MAX;
+use crate::flow::disorder::Loss;
 use crate::flow::intervals::Interval;
+use crate::flow::moment::Moment;
 use crate::flow::reduction::Reduction;
-use crate::flow::state::{Mark, Protocol, Selective, TailProbe};
+use crate::flow::state::{Mark, Protocol, TailProbe};
 use crate::summary::Summary;
 
 /// Number of duplicates that mean a loss.
@@ -80,6 +82,9 @@ pub trait Recovery: Copy + Debug + Send + 'static {
     /// Whether handshakes offer selective acknowledgements.
     const IS_SELECTIVE: bool;
 
+    /// Whether a segment can put a sender into disorder, so that a [`Disorder`](crate::flow::disorder::Disorder) is to be borrowed.
+    fn wants_disorder(flow: &Protocol, summary: &Summary) -> bool;
+
     /// Processes a valid acknowledgement, after its position was taken. Returns whether a loss was noticed: once for all data sent by
     /// then.
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool;
@@ -111,6 +116,10 @@ pub struct Sack;
 impl Recovery for GoBackN {
     const INTERVALS: usize = 1;
     const IS_SELECTIVE: bool = false;
+
+    fn wants_disorder(_flow: &Protocol, _summary: &Summary) -> bool {
+        false
+    }
 
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, _now: Nanos) -> bool {
         if heard.newly > 0 {
@@ -151,6 +160,12 @@ impl Recovery for Sack {
     const INTERVALS: usize = INTERVALS_MAX;
     const IS_SELECTIVE: bool = true;
 
+    fn wants_disorder(flow: &Protocol, summary: &Summary) -> bool {
+        let [(first, behind), ..] = summary.sack;
+        let may_be_third = flow.duplicates >= DUPLICATES - 1 && !flow.is_selective;
+        first != behind || may_be_third
+    }
+
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
         if !flow.is_selective {
             return count_duplicates(flow, heard, now);
@@ -164,11 +179,14 @@ impl Recovery for Sack {
         if is_news && heard.newly == 0 {
             flow.duplicates = flow.duplicates.saturating_add(1);
         }
-        if (heard.newly > 0 || is_news) && flow.selective.probe == Some(TailProbe::Wanted) {
-            flow.selective.probe = None;
+        if (heard.newly > 0 || is_news) && flow.probe == Some(TailProbe::Wanted) {
+            flow.probe = None;
+        }
+        let has_probe_repaired = judge_probe(flow, heard, repeated);
+        if flow.disorder.is_none() {
+            return go_back_without_board(flow) || has_probe_repaired;
         }
         suspect(flow, now);
-        let has_probe_repaired = judge_probe(flow, heard, repeated);
         watch_holes(flow, now);
         let has_lost = Sack::look(flow, now);
         reduce(flow);
@@ -176,16 +194,17 @@ impl Recovery for Sack {
     }
 
     fn look(flow: &mut Protocol, now: Nanos) -> bool {
-        let is_after_timeout = flow.acknowledged < flow.recover && !flow.selective.is_recovering;
-        if !flow.is_selective || is_after_timeout {
+        if !flow.is_selective || flow.disorder.is_none() || is_after_timeout(flow) {
             return false;
         }
         let is_lost_again = find_lost_again(flow, now);
-        let Selective { is_recovering, lost, .. } = flow.selective;
+        let Loss { is_recovering, lost, .. } = *flow.loss();
         let Some(found) = find_lost(flow, now).filter(|found| *found > lost) else {
             return is_lost_again;
         };
-        flow.selective.lost = found;
+        if let Some(disorder) = &mut flow.disorder {
+            disorder.loss.lost = found;
+        }
         suspect(flow, now);
         if is_recovering {
             return is_lost_again;
@@ -195,14 +214,14 @@ impl Recovery for Sack {
     }
 
     fn next(flow: &Protocol) -> Option<Span> {
-        let Selective { board, is_recovering, lost, resend, again, swept, .. } = &flow.selective;
-        if flow.selective.probe == Some(TailProbe::Wanted) {
+        if flow.probe == Some(TailProbe::Wanted) {
             return probe(flow);
         }
         let in_flight = in_flight(flow);
+        let Loss { board, is_recovering, lost, resend, again, swept, reduction, .. } = flow.loss();
         let mut room = u64::from(flow.window_bytes).saturating_sub(in_flight);
         if *is_recovering {
-            room = flow.selective.reduction.limit().saturating_sub(in_flight);
+            room = reduction.limit().saturating_sub(in_flight);
             // RFC 6675, section 5 (C): a segment at a time, or more.
             if in_flight > 0 && room < u64::from(flow.mss) {
                 room = 0;
@@ -221,61 +240,76 @@ impl Recovery for Sack {
     }
 
     fn on_sent(flow: &mut Protocol, sent: &Sent, end: u64, cause: Cause, now: Nanos) {
-        let selective = &mut flow.selective;
-        selective.reduction.on_sent(sent.bytes);
-        match cause {
-            Cause::Next => {}
-            Cause::Hole => {
-                selective.resend = end;
-                if end >= selective.again {
-                    selective.swept = selective.swept.max(end);
-                    selective.resend = selective.swept;
+        if cause == Cause::TailProbe {
+            flow.probe = Some(TailProbe::Sent { is_again: sent.is_again });
+            flow.probe_end = flow.highest;
+        }
+        if let Some(disorder) = &mut flow.disorder {
+            let loss = &mut disorder.loss;
+            loss.reduction.on_sent(sent.bytes);
+            if cause == Cause::Hole {
+                loss.resend = end;
+                if end >= loss.again {
+                    loss.swept = loss.swept.max(end);
+                    loss.resend = loss.swept;
                 }
-                let (swept, highest) = (selective.swept, flow.highest);
-                selective.mark.get_or_insert(Mark { end: swept, highest, passed_at: None });
-            }
-            Cause::TailProbe => {
-                selective.probe =
-                    Some(TailProbe::Sent { end: flow.highest, is_again: sent.is_again });
+                let mark =
+                    Mark { end: loss.swept, highest: flow.highest, passed_at: Moment::NEVER };
+                loss.mark.get_or_insert(mark);
             }
         }
         // Karn's rule: bytes sent twice measure nothing.
         if sent.is_again {
-            flow.selective.timed = None;
-        } else if flow.selective.timed.is_none() {
-            flow.selective.timed = Some((sent.position + u64::from(sent.bytes), now));
+            flow.timed.1 = Moment::NEVER;
+        } else if flow.timed.1.is_never() {
+            flow.timed = (sent.position + u64::from(sent.bytes), now.into());
         }
     }
 
     fn overdue_at(flow: &Protocol) -> Option<Nanos> {
-        let Selective { suspect, lost, suspected_at, mark, .. } = flow.selective;
-        let is_after_timeout = flow.acknowledged < flow.recover && !flow.selective.is_recovering;
-        if !flow.is_selective || is_after_timeout {
+        let disorder = flow.disorder.as_ref()?;
+        if !flow.is_selective || is_after_timeout(flow) {
             return None;
         }
+        let Loss { suspect, lost, suspected_at, mark, .. } = disorder.loss;
         let since =
-            [(suspect > lost).then_some(suspected_at), mark.and_then(|mark| mark.passed_at)];
+            [(suspect > lost).then_some(suspected_at), mark.and_then(|mark| mark.passed_at.get())];
         let since = since.into_iter().flatten().min()?;
         reordering_window(flow).map(|window| since + window)
     }
 
     fn wants_tail_probe(flow: &Protocol) -> bool {
-        let Selective { is_recovering, probe, board, .. } = &flow.selective;
+        let Loss { is_recovering, board, .. } = flow.loss();
         flow.is_selective
             && flow.outstanding() > 0
             && flow.next == flow.highest
             && flow.acknowledged >= flow.recover
+            && flow.probe.is_none()
             && !is_recovering
-            && probe.is_none()
             && board.ranges().is_empty()
     }
 }
 
+/// What was outstanding at a timeout is not yet acknowledged: it is sent again in order.
+fn is_after_timeout(flow: &Protocol) -> bool {
+    flow.acknowledged < flow.recover && !flow.loss().is_recovering
+}
+
 /// Clears the state after a timeout: the peer may have discarded bytes that it had SACKed (RFC 2018, section 8).
 pub fn forget(flow: &mut Protocol) {
-    let Selective { reordering, round_trip_min, .. } = flow.selective;
-    let at = flow.acknowledged;
-    flow.selective = Selective { reordering, round_trip_min, ..Selective::new(at) };
+    (flow.timed.1, flow.probe) = (Moment::NEVER, None);
+    if let Some(disorder) = &mut flow.disorder {
+        disorder.loss = Loss::new(flow.acknowledged);
+    }
+}
+
+/// Of a peer's selective acknowledgements nothing could be remembered: three duplicates are a loss, as for [`GoBackN`].
+fn go_back_without_board(flow: &mut Protocol) -> bool {
+    let is_loss = flow.duplicates >= DUPLICATES && flow.acknowledged >= flow.recover;
+    if is_loss {
+        begin(flow);
+    }
+    is_loss
 }
 
 /// NewReno (RFC 6582), for a peer without selective acknowledgements: a duplicate says that a segment has arrived, but not which one.
@@ -285,19 +319,21 @@ fn count_duplicates(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool 
         // Duplicates had reported all but the segment that was sent again.
         let told = heard.newly.saturating_sub(mss) / mss;
         let left = u64::from(flow.duplicates).saturating_sub(told);
-        flow.duplicates = if flow.selective.is_recovering { left as u8 } else { 0 };
+        flow.duplicates = if flow.loss().is_recovering { left as u8 } else { 0 };
         advance(flow, now);
-        if flow.selective.is_recovering {
-            // A partial acknowledgement: the segment that it expects is lost, too.
-            flow.selective.lost = (flow.acknowledged + mss).min(flow.highest);
-        } else {
-            flow.duplicates = 0;
+        // A partial acknowledgement: the segment that it expects is lost, too.
+        let lost = (flow.acknowledged + mss).min(flow.highest);
+        match flow.disorder.as_mut().filter(|disorder| disorder.loss.is_recovering) {
+            Some(disorder) => disorder.loss.lost = lost,
+            None => flow.duplicates = 0,
         }
     } else if heard.is_repeated {
         flow.duplicates = flow.duplicates.saturating_add(1);
         let is_loss = flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover;
-        if is_loss && !flow.selective.is_recovering {
-            flow.selective.lost = (flow.acknowledged + mss).min(flow.highest);
+        if is_loss && !flow.loss().is_recovering {
+            if let Some(disorder) = &mut flow.disorder {
+                disorder.loss.lost = (flow.acknowledged + mss).min(flow.highest);
+            }
             begin(flow);
             return true;
         }
@@ -306,49 +342,60 @@ fn count_duplicates(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool 
     false
 }
 
-/// A loss is noticed, and recovery begins.
+/// A loss is noticed, and recovery begins. Without room for its state, everything is sent again.
 fn begin(flow: &mut Protocol) {
-    flow.selective.begin(flow.acknowledged);
+    let Some(disorder) = &mut flow.disorder else {
+        rewind(flow);
+        flow.until_heard = Some(1);
+        return;
+    };
+    disorder.loss.begin(flow.acknowledged);
     flow.recover = flow.highest;
     flow.next = flow.highest;
     flow.until_heard = Some(1);
     let (has, in_flight) = (delivered(flow), in_flight(flow));
-    flow.selective.reduction = Reduction::new(has, flow.highest, in_flight, flow.mss);
+    if let Some(disorder) = &mut flow.disorder {
+        disorder.loss.reduction = Reduction::new(has, flow.highest, in_flight, flow.mss);
+    }
 }
 
 /// Updates the reduction with the bytes that have arrived.
 fn reduce(flow: &mut Protocol) {
-    if flow.selective.is_recovering {
-        let (has, in_flight) = (delivered(flow), in_flight(flow));
-        let Protocol { window_bytes, mss, .. } = *flow;
-        flow.selective.reduction.on_acknowledgement(has, in_flight, window_bytes, mss);
+    if !flow.loss().is_recovering {
+        return;
+    }
+    let (has, in_flight) = (delivered(flow), in_flight(flow));
+    let (window, mss) = (flow.window_bytes, flow.mss);
+    if let Some(disorder) = &mut flow.disorder {
+        disorder.loss.reduction.on_acknowledgement(has, in_flight, window, mss);
     }
 }
 
 /// The stream is acknowledged up to [`Protocol::acknowledged`].
 fn advance(flow: &mut Protocol, now: Nanos) {
-    let selective = &mut flow.selective;
-    let is_after_timeout = selective.lost < flow.recover && !selective.is_recovering;
-    let overtaken = selective.board.ranges().last().map_or(0, |range| range.start);
-    let (from, to) = (selective.resend.max(selective.lost), flow.acknowledged.min(overtaken));
-    // Overtaken bytes arrived without a retransmission.
-    if !is_after_timeout && selective.board.missing(from, to) > 0 {
-        selective.reordering = selective.reordering.max(1);
+    if let Some(disorder) = &mut flow.disorder {
+        let loss = &mut disorder.loss;
+        let is_after_timeout = loss.lost < flow.recover && !loss.is_recovering;
+        let overtaken = loss.board.ranges().last().map_or(0, |range| range.start);
+        let (from, to) = (loss.resend.max(loss.lost), flow.acknowledged.min(overtaken));
+        // Overtaken bytes arrived without a retransmission.
+        if !is_after_timeout && loss.board.missing(from, to) > 0 {
+            flow.reordering = flow.reordering.max(1);
+        }
+        loss.board.acknowledge(flow.acknowledged);
+        for position in [&mut loss.lost, &mut loss.resend, &mut loss.swept] {
+            *position = (*position).max(flow.acknowledged);
+        }
+        if flow.acknowledged >= flow.recover && loss.is_recovering {
+            loss.end(flow.acknowledged);
+        }
     }
-    selective.board.acknowledge(flow.acknowledged);
-    for position in [&mut selective.lost, &mut selective.resend, &mut selective.swept] {
-        *position = (*position).max(flow.acknowledged);
-    }
-    if flow.acknowledged >= flow.recover && selective.is_recovering {
-        selective.end(flow.acknowledged);
-    }
-    if let Some((position, at)) = selective.timed
-        && position <= flow.acknowledged
-    {
+    let (position, at) = flow.timed;
+    if let Some(at) = at.get().filter(|_| position <= flow.acknowledged) {
         let took = now.since(at);
-        selective.round_trip_min =
-            Some(selective.round_trip_min.map_or(took, |least| least.min(took)));
-        selective.timed = None;
+        flow.round_trip_min =
+            flow.round_trip_min.get().map_or(took, |least| least.min(took)).into();
+        flow.timed.1 = Moment::NEVER;
     }
 }
 
@@ -373,12 +420,16 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
         if end <= flow.acknowledged {
             blocks.repeated = Some(Interval { start, end });
             // The bytes arrived twice, so they had only been late (RFC 8985, 6.2), unless they were our probe.
-            let is_probe = |probe| matches!(probe, TailProbe::Sent { end: at, .. } if at == end);
-            if !flow.selective.probe.is_some_and(is_probe) {
-                flow.selective.reordering = (flow.selective.reordering + 1).min(REORDERING_MAX);
+            let has_probed = matches!(flow.probe, Some(TailProbe::Sent { .. }));
+            if !(has_probed && flow.probe_end == end) {
+                flow.reordering = (flow.reordering + 1).min(REORDERING_MAX);
             }
         } else if start > flow.acknowledged && end <= flow.highest {
-            blocks.is_news |= flow.selective.board.insert(Interval { start, end });
+            // What cannot be remembered is always news.
+            blocks.is_news |= flow
+                .disorder
+                .as_mut()
+                .is_none_or(|disorder| disorder.loss.board.insert(Interval { start, end }));
         }
     }
     blocks
@@ -386,7 +437,8 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
 
 /// Whether a probe with old bytes repaired a loss, of which there is no other sign (RFC 8985, 7.4).
 fn judge_probe(flow: &mut Protocol, heard: &Heard<'_>, repeated: Option<Interval>) -> bool {
-    let Some(TailProbe::Sent { end, is_again }) = flow.selective.probe else { return false };
+    let Some(TailProbe::Sent { is_again }) = flow.probe else { return false };
+    let end = flow.probe_end;
     if flow.acknowledged < end {
         return false;
     }
@@ -396,8 +448,8 @@ fn judge_probe(flow: &mut Protocol, heard: &Heard<'_>, repeated: Option<Interval
         // The next acknowledgement tells.
         return false;
     }
-    flow.selective.probe = None;
-    let is_repair = is_again && is_behind && !came_twice && !flow.selective.is_recovering;
+    flow.probe = None;
+    let is_repair = is_again && is_behind && !came_twice && !flow.loss().is_recovering;
     if is_repair {
         flow.until_heard = Some(1);
     }
@@ -419,63 +471,67 @@ fn probe(flow: &Protocol) -> Option<Span> {
 
 /// Remembers when later data overtakes retransmissions.
 fn watch_holes(flow: &mut Protocol, now: Nanos) {
-    let Protocol { selective, acknowledged, highest, .. } = flow;
-    let Some(mark) = &mut selective.mark else { return };
-    if selective.board.missing(*acknowledged, mark.end) == 0 {
+    let Protocol { disorder: Some(disorder), acknowledged, highest, .. } = flow else { return };
+    let loss = &mut disorder.loss;
+    let Some(mark) = &mut loss.mark else { return };
+    if loss.board.missing(*acknowledged, mark.end) == 0 {
         // Retransmissions since then are compared with data sent from here on.
-        let end = selective.swept;
-        let has_more = selective.board.missing(*acknowledged, end) > 0;
-        selective.mark = has_more.then_some(Mark { end, highest: *highest, passed_at: None });
-    } else if selective.board.end() > mark.highest {
-        mark.passed_at.get_or_insert(now);
+        let end = loss.swept;
+        let has_more = loss.board.missing(*acknowledged, end) > 0;
+        let mark = Mark { end, highest: *highest, passed_at: Moment::NEVER };
+        loss.mark = has_more.then_some(mark);
+    } else if loss.board.end() > mark.highest && mark.passed_at.is_never() {
+        mark.passed_at = now.into();
     }
 }
 
 /// Finds lost retransmissions: data that was sent later has arrived. Returns whether there is one.
 fn find_lost_again(flow: &mut Protocol, now: Nanos) -> bool {
-    let Some(Mark { end, highest, passed_at }) = flow.selective.mark else { return false };
-    let Selective { board, reordering, .. } = &flow.selective;
+    let Loss { board, mark, .. } = flow.loss();
+    let Some(Mark { end, highest, passed_at }) = *mark else { return false };
     let window = reordering_window(flow);
-    let is_overdue = passed_at.zip(window).is_some_and(|(at, window)| now >= at + window);
+    let is_overdue = passed_at.get().zip(window).is_some_and(|(at, window)| now >= at + window);
     let later_bytes = (board.end().saturating_sub(highest)) - board.missing(highest, board.end());
     // Where bytes come late without being lost, only time tells.
-    let is_enough = (*reordering == 0 || window.is_none()) && later_bytes > 2 * u64::from(flow.mss);
+    let is_enough =
+        (flow.reordering == 0 || window.is_none()) && later_bytes > 2 * u64::from(flow.mss);
     if !is_overdue && !is_enough {
         return false;
     }
-    let selective = &mut flow.selective;
-    selective.mark = None;
-    selective.again = end;
-    selective.resend = flow.acknowledged;
+    if let Some(disorder) = &mut flow.disorder {
+        let loss = &mut disorder.loss;
+        (loss.mark, loss.again, loss.resend) = (None, end, flow.acknowledged);
+    }
     flow.until_heard = Some(1);
     true
 }
 
 /// Remembers since when bytes are overtaken.
 fn suspect(flow: &mut Protocol, now: Nanos) {
-    let selective = &mut flow.selective;
-    let Some(last) = selective.board.ranges().last() else { return };
-    if selective.suspect <= selective.lost && last.start > selective.lost {
-        selective.suspect = last.start;
-        selective.suspected_at = now;
+    let Some(disorder) = &mut flow.disorder else { return };
+    let loss = &mut disorder.loss;
+    let Some(last) = loss.board.ranges().last() else { return };
+    if loss.suspect <= loss.lost && last.start > loss.lost {
+        loss.suspect = last.start;
+        loss.suspected_at = now;
     }
 }
 
 /// How long bytes may be overtaken without being lost (RFC 8985, 6.2), once a round trip was measured.
 fn reordering_window(flow: &Protocol) -> Option<Nanos> {
-    let Selective { round_trip_min, reordering, .. } = flow.selective;
-    round_trip_min.map(|least| Nanos(least.0 / 4 * u64::from(reordering.max(1))))
+    let least = flow.round_trip_min.get()?;
+    Some(Nanos(least.0 / 4 * u64::from(flow.reordering.max(1))))
 }
 
 /// A position: all bytes before it that the peer does not have are lost.
 fn find_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
-    let Selective { board, suspect, suspected_at, reordering, .. } = &flow.selective;
+    let Loss { board, suspect, suspected_at, .. } = flow.loss();
     let first = board.ranges().first()?.start;
     let window = reordering_window(flow);
     let is_overdue = window.is_some_and(|window| now >= *suspected_at + window);
     let by_time = (*suspect > flow.acknowledged && is_overdue).then_some(*suspect);
     // Where bytes come late without being lost, only time tells.
-    if *reordering > 0 && window.is_some() {
+    if flow.reordering > 0 && window.is_some() {
         return by_time;
     }
     let by_count = (flow.duplicates >= DUPLICATES).then_some(first);
@@ -484,14 +540,13 @@ fn find_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
 
 /// Bytes that the peer is known to have.
 fn delivered(flow: &Protocol) -> u64 {
-    flow.acknowledged + flow.selective.board.bytes() + told_by_duplicates(flow)
+    flow.acknowledged + flow.loss().board.bytes() + told_by_duplicates(flow)
 }
 
 /// Bytes that a peer without selective acknowledgements has reported by duplicates (RFC 6582: the window is inflated by as many).
 fn told_by_duplicates(flow: &Protocol) -> u64 {
     // After a timeout, duplicates answer bytes that arrived twice.
-    let is_after_timeout = flow.acknowledged < flow.recover && !flow.selective.is_recovering;
-    if flow.is_selective || is_after_timeout {
+    if flow.is_selective || is_after_timeout(flow) {
         0
     } else {
         u64::from(flow.duplicates) * u64::from(flow.mss)
@@ -500,19 +555,24 @@ fn told_by_duplicates(flow: &Protocol) -> u64 {
 
 /// RFC 6675's pipe: bytes that are sent, and that the peer does not have and are not lost, and retransmitted bytes.
 fn in_flight(flow: &Protocol) -> u64 {
-    let Selective { board, lost, resend, again, swept, .. } = &flow.selective;
-    let sent = board.missing(flow.acknowledged, *resend)
-        + board.missing((*again).max(*resend), *swept)
-        + board.missing((*lost).max(*swept), flow.next);
+    let sent = flow.disorder.as_ref().map_or(flow.next - flow.acknowledged, |disorder| {
+        let Loss { board, lost, resend, again, swept, .. } = &disorder.loss;
+        board.missing(flow.acknowledged, *resend)
+            + board.missing((*again).max(*resend), *swept)
+            + board.missing((*lost).max(*swept), flow.next)
+    });
     sent.saturating_sub(told_by_duplicates(flow))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::boxed::Box;
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::datapath::Established;
+    use crate::flow::disorder::Disorder;
     use crate::flow::state::split;
     use crate::flow::tests::established;
     use crate::seq::{Seq, seq_of};
@@ -530,6 +590,7 @@ mod tests {
         let mut flow = split(&Established { is_selective: true, ..established() }, ms(0)).1;
         flow.written = written;
         flow.is_eager = true;
+        flow.disorder = Some(Box::new(Disorder::default()));
         flow
     }
 
@@ -578,7 +639,7 @@ mod tests {
         // 10,000 to 12,000 and 2,000 to 3,000 are on their way.
         assert_eq!(send(&mut flow, ms(11)), [(5_000, 6_000), (12_000, 13_000)]);
         hear(&mut flow, 13_000, &[], ms(20));
-        assert!(!flow.selective.is_recovering);
+        assert!(!flow.loss().is_recovering);
     }
 
     /// TAS and FlexTOE take any three acknowledgements that advance nothing for a loss.
@@ -603,7 +664,7 @@ mod tests {
         }
         losses +=
             u32::from(hear(&mut flow, 10_000, &[(12_000, 19_000)], ms(11)).is_fast_retransmit);
-        assert_eq!((losses, flow.selective.lost), (1, 12_000));
+        assert_eq!((losses, flow.loss().lost), (1, 12_000));
         flow.written = 40_000;
         flow.until_heard = None;
         send(&mut flow, ms(12));
@@ -635,7 +696,7 @@ mod tests {
         send(&mut flow, ms(100));
         hear(&mut flow, 1_000, &[(2_000, 3_000)], ms(140));
         hear(&mut flow, 3_000, &[], ms(141));
-        assert_eq!(flow.selective.reordering, 1);
+        assert_eq!(flow.reordering, 1);
         assert!(!hear(&mut flow, 3_000, &[(4_000, 20_000)], ms(142)).is_fast_retransmit);
         // It came twice: it was late once more (RFC 2883).
         hear(&mut flow, 3_000, &[(1_000, 2_000), (4_000, 20_000)], ms(143));
@@ -645,7 +706,7 @@ mod tests {
 
     fn ask_for_probe(flow: &mut Protocol) {
         assert!(Sack::wants_tail_probe(flow));
-        flow.selective.probe = Some(TailProbe::Wanted);
+        flow.probe = Some(TailProbe::Wanted);
     }
 
     /// RFC 8985, section 7: three of three are lost, and no acknowledgement tells of it.
@@ -676,7 +737,7 @@ mod tests {
         ask_for_probe(&mut flow);
         assert_eq!(send(&mut flow, ms(20)), [(3_000, 4_000)]);
         hear(&mut flow, 4_000, &[], ms(30));
-        assert_eq!(flow.selective.probe, None);
+        assert_eq!(flow.probe, None);
         // Here the window of the peer is full, and the stream ends.
         (flow.written, flow.is_finished, flow.edge) = (5_500, true, 5_501);
         send(&mut flow, ms(40));
@@ -699,7 +760,7 @@ mod tests {
             flow.written = 4_000;
             send(&mut flow, ms(50));
             assert_eq!(hear(&mut flow, 4_000, &[], ms(60)).is_fast_retransmit, is_loss);
-            assert_eq!((flow.selective.probe, flow.selective.reordering), (None, 0));
+            assert_eq!((flow.probe, flow.reordering), (None, 0));
         }
     }
 
@@ -710,7 +771,7 @@ mod tests {
         send(&mut flow, ms(0));
         ask_for_probe(&mut flow);
         hear(&mut flow, 1_000, &[], ms(10));
-        assert_eq!(flow.selective.probe, None);
+        assert_eq!(flow.probe, None);
         flow.written = 2_000;
         assert_eq!(send(&mut flow, ms(20)), [(1_000, 2_000)]);
     }
@@ -737,7 +798,7 @@ mod tests {
         assert_eq!(send(&mut flow, ms(21)), [(0, 1_000)]);
         let all = flow.highest;
         hear(&mut flow, all, &[], ms(30));
-        assert!(!flow.selective.is_recovering);
+        assert!(!flow.loss().is_recovering);
     }
 
     /// The holes before the first mark are filled, and a later one is lost twice.
@@ -791,6 +852,60 @@ mod tests {
         assert_eq!(send(&mut flow, ms(300)), again);
     }
 
+    /// The pool was empty.
+    #[test]
+    fn without_room_for_losses_three_duplicates_send_everything_again() {
+        let mut flow = Protocol { disorder: None, ..flow(10_000) };
+        send(&mut flow, ms(0));
+        hear(&mut flow, 2_000, &[], ms(10));
+        for to in [4_000, 5_000] {
+            assert!(!hear(&mut flow, 2_000, &[(3_000, to)], ms(11)).is_fast_retransmit);
+        }
+        assert!(hear(&mut flow, 2_000, &[(3_000, 6_000)], ms(12)).is_fast_retransmit);
+        // Until congestion control has heard of it, one segment goes.
+        assert_eq!(send(&mut flow, ms(12)), [(2_000, 3_000)]);
+        flow.until_heard = None;
+        assert_eq!(send(&mut flow, ms(12)).len(), 7);
+        // Once for all that was sent by then.
+        for to in [7_000, 8_000, 9_000, 10_000] {
+            assert!(!hear(&mut flow, 2_000, &[(3_000, to)], ms(13)).is_fast_retransmit);
+        }
+        assert_eq!(Sack::overdue_at(&flow), None);
+        hear(&mut flow, 10_000, &[], ms(20));
+        flow.written = 20_000;
+        assert_eq!(send(&mut flow, ms(20)).len(), 10);
+        // There is room again.
+        flow.disorder = Some(Box::new(Disorder { loss: Loss::new(10_000), ..Disorder::default() }));
+        assert!(hear(&mut flow, 10_000, &[(11_000, 15_000)], ms(30)).is_fast_retransmit);
+        flow.until_heard = None;
+        assert_eq!(send(&mut flow, ms(30)), [(10_000, 11_000)]);
+    }
+
+    /// RFC 3042, before anything is borrowed.
+    #[test]
+    fn two_duplicates_let_two_segments_go() {
+        let mut flow = Protocol { disorder: None, is_selective: false, ..flow(10_000) };
+        (flow.window_bytes, flow.edge) = (4_000, 40_000);
+        send(&mut flow, ms(0));
+        for sent in [4_000, 5_000] {
+            assert!(!hear(&mut flow, 0, &[], ms(10)).is_fast_retransmit);
+            assert_eq!(send(&mut flow, ms(10)), [(sent, sent + 1_000)]);
+        }
+    }
+
+    /// The same with NewReno.
+    #[test]
+    fn without_room_for_losses_duplicates_alone_send_everything_again() {
+        let mut flow = Protocol { disorder: None, is_selective: false, ..flow(10_000) };
+        send(&mut flow, ms(0));
+        hear(&mut flow, 2_000, &[], ms(10));
+        let heard: Vec<_> =
+            (0..9).map(|_| hear(&mut flow, 2_000, &[], ms(11)).is_fast_retransmit).collect();
+        assert_eq!(heard.iter().filter(|is_loss| **is_loss).count(), 1);
+        flow.until_heard = None;
+        assert_eq!(send(&mut flow, ms(12)).len(), 8);
+    }
+
     /// CVE-2019-11478: blocks that no honest peer sends.
     #[test]
     fn blocks_outside_of_what_is_outstanding_are_ignored() {
@@ -806,7 +921,7 @@ mod tests {
             (5_000, 4_000),
         ] {
             hear(&mut flow, 2_000, &[block; 4], ms(10));
-            assert_eq!(flow.selective.board.ranges(), [], "{block:?}");
+            assert_eq!(flow.loss().board.ranges(), [], "{block:?}");
         }
     }
 
@@ -850,15 +965,15 @@ mod tests {
                 match step {
                     Step::Write(bytes) => flow.written += bytes,
                     Step::Send(bytes_max) => {
-                        let before = flow;
+                        let before = flow.highest;
                         while let Some(sent) = transmit::<Sack>(&mut flow, bytes_max, now) {
                             let end = sent.position + u64::from(sent.bytes);
                             prop_assert!(sent.position >= flow.acknowledged && end <= flow.edge && end <= flow.written);
-                            prop_assert_eq!(flow.selective.board.missing(sent.position, end), u64::from(sent.bytes));
-                            let Selective { is_recovering, reduction, .. } = flow.selective;
+                            prop_assert_eq!(flow.loss().board.missing(sent.position, end), u64::from(sent.bytes));
+                            let Loss { is_recovering, reduction, .. } = *flow.loss();
                             let most = if is_recovering { reduction.limit() } else { flow.window_bytes.into() };
                             prop_assert!(in_flight(&flow) <= most);
-                            prop_assert_eq!(sent.is_again, sent.position < before.highest || end <= before.highest);
+                            prop_assert_eq!(sent.is_again, sent.position < before || end <= before);
                         }
                     }
                     Step::Hear { ack, blocks, opens } => {
@@ -869,7 +984,7 @@ mod tests {
                             .map(|(from, bytes)| (ack.saturating_add_signed(from), bytes))
                             .map(|(from, bytes)| (from, from + bytes))
                             .collect();
-                        let was_recovering = flow.selective.is_recovering;
+                        let was_recovering = flow.loss().is_recovering;
                         let recover = flow.recover;
                         let heard = hear(&mut flow, ack, &blocks, now);
                         if heard.is_fast_retransmit {
@@ -884,7 +999,7 @@ mod tests {
                     Step::TimeOut => rewind(&mut flow),
                     Step::HeardOf => flow.until_heard = None,
                 }
-                let Selective { board, lost, resend, swept, .. } = &flow.selective;
+                let Loss { board, lost, resend, swept, .. } = flow.loss();
                 prop_assert!(flow.acknowledged <= flow.next && flow.next <= flow.highest);
                 prop_assert!(flow.acknowledged <= *resend && resend <= swept && *swept <= flow.highest);
                 prop_assert!(flow.acknowledged <= *lost && *lost <= flow.highest);

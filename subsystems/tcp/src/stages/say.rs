@@ -6,6 +6,8 @@ use wave_core::clock::Nanos;
 use super::acknowledge::milliseconds;
 use super::host;
 use crate::context::Progress;
+use crate::flow::disorder::Disorder;
+use crate::flow::moment::Moment;
 use crate::flow::state::Protocol;
 use crate::packet::{Ecn, Flags, Options};
 use crate::seq::{Seq, seq_of};
@@ -36,7 +38,9 @@ pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) 
     let flags = if echoes { flags | Flags::ECE } else { flags };
     let mut options = Options::default();
     let tells = flow.is_selective && !flags.contains(Flags::RST);
-    let must_tell = !(flow.intervals.is_empty() && flow.duplicate.is_empty());
+    let has_blocks =
+        |disorder: &Disorder| !(disorder.intervals.is_empty() && disorder.duplicate.is_empty());
+    let must_tell = flow.disorder.as_deref().is_some_and(has_blocks);
     // Blocks take room that a full segment does not have: they go with the next bare one.
     if tells && bytes == 0 {
         tell_blocks(flow, &mut options);
@@ -44,7 +48,7 @@ pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) 
     let window = host::window(flow);
     flow.told = ack;
     flow.untold_bytes = 0;
-    flow.acknowledge_at = None;
+    flow.acknowledge_at = Moment::NEVER;
     flow.acknowledge_now &= tells && must_tell && bytes > 0;
     options.timestamps = flow
         .has_timestamps
@@ -54,9 +58,12 @@ pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) 
 
 /// What came out of order, and before that what came twice (RFC 2018, section 4; RFC 2883).
 fn tell_blocks(flow: &mut Protocol, options: &mut Options) {
-    let seq = |position: u64| seq_of(flow.receive_base, position);
-    let twice = core::mem::take(&mut flow.duplicate);
-    for one in Some(twice).filter(|one| !one.is_empty()).into_iter().chain(flow.intervals.iter()) {
+    let base = flow.receive_base;
+    let seq = |position: u64| seq_of(base, position);
+    let Some(disorder) = &mut flow.disorder else { return };
+    let twice = core::mem::take(&mut disorder.duplicate);
+    let blocks = Some(twice).filter(|one| !one.is_empty()).into_iter();
+    for one in blocks.chain(disorder.intervals.iter()) {
         options.push_sack((seq(one.start), seq(one.end)));
     }
 }
@@ -67,15 +74,16 @@ pub fn news(flow: &mut Protocol) -> Option<Progress> {
     let received = flow.landed;
     let acknowledged = flow.acknowledged_bytes();
     let is_finished = flow.has_landed_fin();
-    let (told_received, told_acknowledged, told_finished) = flow.host_told;
+    let (told_received, told_acknowledged) = flow.host_told;
     let freed = acknowledged - told_acknowledged;
     let is_news = received != told_received
-        || is_finished != told_finished
+        || is_finished != flow.host_told_end
         || freed >= u64::from(flow.send_ring_bytes / 4)
         || (freed > 0 && acknowledged == flow.written);
     if !is_news {
         return None;
     }
-    flow.host_told = (received, acknowledged, is_finished);
+    flow.host_told = (received, acknowledged);
+    flow.host_told_end = is_finished;
     Some(Progress { socket: flow.socket, received, acknowledged, is_finished })
 }

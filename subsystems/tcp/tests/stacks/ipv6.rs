@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{Event, Reason, Request};
+use wave_tcp::context::{Event, Reason, Request, Sharing};
 use wave_tcp::packet::icmp6::ECHO6_HEADERS_BYTES;
 use wave_tcp::packet::{
     DISCOVERY_BYTES, Discovery, Icmp6, Parsed, build_solicitation, checksum, parse,
@@ -23,7 +23,10 @@ fn calm() -> Adversity {
 fn listen(machine: &mut Machine, text: &str) {
     let local: SocketAddr = text.parse().unwrap();
     let listener = local.port().into();
-    machine.ask(Nanos(0), Request::Listen { listener, local, backlog: 8 });
+    machine.ask(
+        Nanos(0),
+        Request::Listen { listener, local, backlog: 8, sharing: Sharing::default() },
+    );
     for _ in 0..2 {
         machine.slot(Nanos(0), local.port());
     }
@@ -71,7 +74,10 @@ fn listeners_of_one_family_leave_the_port_to_the_other() {
     for text in ["0.0.0.0:80", "[fd77::2]:80", "[::]:80", "10.0.0.2:80"] {
         let local = text.parse().unwrap();
         let listener = machine.events.len() as u32;
-        machine.ask(Nanos(0), Request::Listen { listener, local, backlog: 1 });
+        machine.ask(
+            Nanos(0),
+            Request::Listen { listener, local, backlog: 1, sharing: Sharing::default() },
+        );
         machine.step(Nanos(0));
     }
     let told = machine.events.iter().map(|event| match event {

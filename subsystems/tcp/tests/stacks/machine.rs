@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request};
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing};
 use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
 use wave_tcp::executors::Inline;
@@ -40,6 +40,8 @@ pub struct Machine<R: Recovery = Sack> {
     pub events: Vec<Event>,
     next_socket: u32,
     pub released: Vec<u16>,
+    /// Events of other contexts.
+    pub others: Vec<(ContextId, Event)>,
 }
 
 impl<R: Recovery> Machine<R> {
@@ -77,7 +79,17 @@ impl<R: Recovery> Machine<R> {
             events: Vec::new(),
             next_socket: 0,
             released: Vec::new(),
+            others: Vec::new(),
         }
+    }
+
+    /// Bytes of a ring from a position on.
+    pub fn bytes(&self, ring: Ring, position: u64, bytes: usize) -> &[u8] {
+        &self.memory[(ring.offset + position) as usize..][..bytes]
+    }
+
+    pub fn put(&mut self, ring: Ring, position: u64, bytes: &[u8]) {
+        self.memory[(ring.offset + position) as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 
     fn rings(&self, socket: u32) -> (Ring, Ring) {
@@ -98,7 +110,15 @@ impl<R: Recovery> Machine<R> {
 
     pub fn listen(&mut self, now: Nanos, port: u16, slots: u32) {
         let local = SocketAddr::from(([0, 0, 0, 0], port));
-        self.ask(now, Request::Listen { listener: port.into(), local, backlog: 8 });
+        self.ask(
+            now,
+            Request::Listen {
+                listener: port.into(),
+                local,
+                backlog: 8,
+                sharing: Sharing::default(),
+            },
+        );
         for _ in 0..slots {
             self.slot(now, port);
         }
@@ -197,9 +217,14 @@ impl<R: Recovery> Machine<R> {
             match output {
                 Output::Send(segment) => self.send(now, &segment),
                 Output::Write(write) => self.copy(now, &write),
-                Output::Event(context, event) => {
-                    assert_eq!(context, CONTEXT);
-                    self.hear(event);
+                Output::Event(CONTEXT, event) => self.hear(event),
+                Output::Event(context, event) => self.others.push((context, event)),
+                Output::Carry(carry) => {
+                    for ((from, to), bytes) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
+                        let (from, bytes) = (from.offset as usize, bytes as usize);
+                        self.memory.copy_within(from..from + bytes, to.offset as usize);
+                    }
+                    self.stack.carried(now, carry.flow);
                 }
                 Output::Released(process) => self.released.push(process),
             }

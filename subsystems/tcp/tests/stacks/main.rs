@@ -12,5 +12,7 @@ mod peer;
 mod programs;
 mod recovery;
 mod sending;
+mod sharing;
 mod strangers;
+mod taking;
 mod windows;

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crate::peer::{ISN, MINUTE, OURS, PEER, Peer, SECOND, Sends};
 use wave_core::clock::Nanos;
-use wave_tcp::context::{Event, Reason, Request};
+use wave_tcp::context::{Event, Reason, Request, Sharing};
 use wave_tcp::control::{Secrets, State};
 use wave_tcp::datapath::Tuple;
 use wave_tcp::packet::Flags;
@@ -98,7 +98,10 @@ fn a_second_listener_changes_nothing_of_what_is_there() {
     let mut peer = Peer::accepted();
     let before = peer.established();
     let local = SocketAddr::from(([0, 0, 0, 0], 80));
-    peer.machine.ask(peer.now, Request::Listen { listener: 9, local, backlog: 1 });
+    peer.machine.ask(
+        peer.now,
+        Request::Listen { listener: 9, local, backlog: 1, sharing: Sharing::default() },
+    );
     peer.after(5);
     let refused = Event::NotListening { listener: 9, reason: Reason::AddressInUse };
     assert!(peer.machine.events.contains(&refused));
@@ -136,7 +139,10 @@ fn a_listener_may_name_its_address_and_no_other() {
     let mut peer = Peer::new();
     let foreign = SocketAddr::from(([10, 0, 0, 3], 80));
     for (listener, local) in [(1, OURS.into()), (2, foreign)] {
-        peer.machine.ask(peer.now, Request::Listen { listener, local, backlog: 1 });
+        peer.machine.ask(
+            peer.now,
+            Request::Listen { listener, local, backlog: 1, sharing: Sharing::default() },
+        );
     }
     peer.after(5);
     let expected = [

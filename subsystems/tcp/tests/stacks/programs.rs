@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request};
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing};
 use wave_tcp::control::{Owner, PayloadMemory, State};
 use wave_tcp::datapath::Ring;
 use wave_tcp::packet::Flags;
@@ -85,6 +85,7 @@ fn a_program_connects_from_no_port_at_which_another_listens_nor_from_the_systems
         listener: 3,
         local: SocketAddr::from(([0, 0, 0, 0], port)),
         backlog: 1,
+        sharing: Sharing::default(),
     };
     let failed = |reason| Event::Failed { socket: 7, reason };
     heard(connect(1_023), failed(Reason::NotPermitted));

@@ -8,6 +8,7 @@ use super::super::{CLOSED_PER_POLL, Stack};
 use super::{Connection, FIN_WAIT, Leaving, ORPHAN_LASTS, ORPHANS_ONE_OF, Timer};
 use crate::context::{ContextId, Event, Filled, Moved, Reason};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId};
+use crate::flow::moment::Moment;
 use crate::seq::seq_of;
 use crate::trace::Point;
 
@@ -102,7 +103,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let Some(connection) = self.connections[flow.index as usize].take() else { continue };
             let Connection { context, socket, leaving, orphan_until, .. } = connection;
             self.give_share(context.process, Kind::Connection);
-            self.orphans -= u32::from(orphan_until.is_some());
+            self.orphans -= u32::from(!orphan_until.is_never());
             let has_failed = matches!(leaving, Some(Leaving::Failed(_)));
             self.trace.put(now, Point::Leaves, Some(flow), [has_failed.into(), 0]);
             let event = match leaving {
@@ -129,7 +130,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             recent: timestamps.map(|stamps| stamps.recent),
             offset: timestamps.map_or(0, |stamps| stamps.offset),
             mac: state.peer_mac,
-            answered_at: None,
+            answered_at: Moment::NEVER,
         };
         self.time_wait.insert(state.tuple, over);
     }
@@ -140,10 +141,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let to = (from + CLOSED_PER_POLL).min(self.bounds.flows);
         for index in from..to {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
-            if connection.context.process != process || connection.orphan_until.is_some() {
+            if connection.context.process != process || !connection.orphan_until.is_never() {
                 continue;
             }
-            connection.orphan_until = Some(now + ORPHAN_LASTS);
+            connection.orphan_until = (now + ORPHAN_LASTS).into();
             self.orphans += 1;
             let Connection { flow, context, closed_at, read_said, written_said, .. } = *connection;
             let Some(state) = self.data.inspect(flow) else { continue };

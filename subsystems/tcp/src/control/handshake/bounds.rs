@@ -1,8 +1,11 @@
-//! Bounds of handshakes: answers to wrong segments, and those of a listener that are half open.
+//! Bounds of handshakes: answers to wrong segments, and those of a listener that are half open. Handshakes that change listeners.
 
 use wave_core::clock::Nanos;
 
-use super::super::Stack;
+use super::super::shares::Kind;
+use super::super::{Listener, Stack};
+use super::For;
+use crate::context::ContextId;
 use crate::datapath::{Datapath, FlowId};
 use crate::stages::receive::ANSWER_AFTER;
 
@@ -25,6 +28,28 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.counters.attempts_failed += 1;
                 return self.drop_handshake(id);
             }
+        }
+    }
+
+    /// A handshake whose listener has gone is for another one that shares the port.
+    pub(in crate::control) fn give_handshake(&mut self, id: FlowId, at: usize) {
+        let Listener { context: ContextId { process, .. }, name, .. } = self.listeners[at];
+        let Some(handshake) = self.handshakes.get_mut(id) else { return };
+        let before = handshake.process();
+        handshake.whom = For::Listener { process, name };
+        self.give_share(before, Kind::Handshake);
+        self.take_share(process, Kind::Handshake);
+        self.note_half_open(at, id);
+    }
+
+    pub(super) fn note_half_open(&mut self, at: usize, id: FlowId) {
+        let most = self.half_open_max(self.listeners[at].backlog);
+        let listener = &mut self.listeners[at];
+        listener.half_open += 1;
+        listener.half_open_order.push_back(id);
+        if listener.half_open_order.len() > 2 * most as usize {
+            let handshakes = &self.handshakes;
+            listener.half_open_order.retain(|id| handshakes.get(*id).is_some());
         }
     }
 }

@@ -28,7 +28,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Our SYNs stay unanswered: the host is told once, and the next hop may be elsewhere by now.
     pub(super) fn doubt_hop(&mut self, now: Nanos, id: FlowId) {
-        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
+        let Some(tuple) = self.handshakes.tuple(id) else { return };
         let found = self.hop_of(&tuple).and_then(|hop| self.neighbours.find(hop, now));
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         handshake.mac = found.unwrap_or(handshake.mac);

@@ -1,163 +1,38 @@
 //! `wave tcp run`: unmodified programs over an agent's TCP, with Linux's TCP at the other end, in a network of the test's own.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
-use std::thread;
-use std::time::{Duration, Instant};
+mod deaths;
+mod forks;
+mod network;
+mod servers;
 
-use nix::sched::{CloneFlags, unshare};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use tempfile::TempDir;
 use wave_skip::skip;
 
-/// Long enough for any machine; a test that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(120);
-const ATTEMPT: Duration = Duration::from_secs(5);
-const AGENT: [u8; 4] = [10, 77, 0, 2];
-const LINUX: [u8; 4] = [10, 77, 0, 1];
-
-/// Runs a test in an empty network, with its loopback up, or leaves it out.
-fn in_a_network(test: impl FnOnce() + Send + 'static) {
-    if !rustix::process::geteuid().is_root() {
-        return skip("making TAP devices needs root");
-    }
-    if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
-        return skip(format!("/dev/net/tun: {error}"));
-    }
-    if !is_there("ip", "-V") {
-        return skip("ip(8) is not installed: apt-get install iproute2");
-    }
-    library();
-    // What it starts is in that network, too. It has the test's name, under which it says what is left out.
-    let named = thread::Builder::new().name(thread::current().name().unwrap_or("-").to_owned());
-    let thread = named.spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).map(|()| {
-            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
-            assert!(up.success());
-            test();
-        })
-    });
-    match thread.unwrap().join() {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => skip(format!("a network of the test's own: {error}")),
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
-}
-
-/// Builds the library beside `wave`. Cargo builds none for a test of another package.
-fn library() {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let profile = Path::new(env!("CARGO_BIN_EXE_wave")).parent().unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "--package", "wave-preload", "--target-dir"]);
-        cargo
-            .arg(profile.parent().unwrap())
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "the library is not built");
-    });
-}
-
-fn is_there(program: &str, argument: &str) -> bool {
-    let mut command = Command::new(program);
-    command.arg(argument).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok()
-}
-
-fn wave() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// A process, killed on drop.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// An agent that is up.
-struct Up {
-    folder: TempDir,
-    agent: Running,
-}
-
-impl Up {
-    fn new() -> Up {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("toe.sock");
-        let line = "tcp up --tap wavetoe0 --address 10.77.0.2/24 --address fd77::2/64 --socket";
-        let mut child = wave().args(line.split(' ')).arg(&socket).spawn().unwrap();
-        let mut first = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
-        assert!(first.contains("10.77.0.2"), "{first}: {:?}", child.wait_with_output());
-        Up { folder, agent: Running(child) }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// `wave tcp run` of a program.
-    fn over(&self, program: &[&str]) -> Command {
-        let mut command = wave();
-        command.args(["tcp", "run", "--socket"]).arg(self.path("toe.sock"));
-        command.arg("--").args(program);
-        command
-    }
-
-    /// Waits until the agent has counted as many, or more. A report may be a little old.
-    fn awaits(&self, counter: &str, count: u64) {
-        let mut ss = wave();
-        ss.args(["tcp", "ss", "--json", "--socket"]).arg(self.path("toe.sock"));
-        within_patience(counter, || {
-            let report: Value = serde_json::from_slice(&ss.output().unwrap().stdout).unwrap();
-            (report["counters"][counter].as_u64() >= Some(count)).then_some(())
-        });
-    }
-}
-
-fn within_patience<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
-    let end = Instant::now() + PATIENCE;
-    while Instant::now() < end {
-        if let Some(found) = look() {
-            return found;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("{what} has not happened");
-}
-
-fn connect(to: SocketAddr) -> TcpStream {
-    let what = format!("a connection to {to}");
-    // Linux's own address may come up only after a SYN went out from another one, which nobody answers.
-    let stream = within_patience(&what, || TcpStream::connect_timeout(&to, ATTEMPT).ok());
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream
-}
+use network::{
+    AGENT, LINUX, Running, Up, connect, in_a_network, is_there, python, wave, within_patience,
+};
 
 /// A redis-server over the agent or over Linux, at this address.
 fn redis(up: &Up, is_over: bool, address: [u8; 4], port: u16) -> Running {
+    redis_with(up, is_over, address, port, &["--loglevel", "warning"])
+}
+
+fn redis_with(up: &Up, is_over: bool, address: [u8; 4], port: u16, more: &[&str]) -> Running {
     let ip = std::net::Ipv4Addr::from(address).to_string();
     let (port, folder) = (port.to_string(), up.folder.path().to_str().unwrap());
-    let server = up.path("redis-server");
+    let (server, rdb) = (up.path("redis-server"), format!("{port}.rdb"));
     if !server.exists() {
         let found = REDIS.iter().find(|program| Path::new(program).exists()).unwrap();
         std::os::unix::fs::symlink(found, &server).unwrap();
     }
-    let program = [
+    let mut program = vec![
         server.to_str().unwrap(),
         "--bind",
         &ip,
@@ -170,10 +45,9 @@ fn redis(up: &Up, is_over: bool, address: [u8; 4], port: u16) -> Running {
         "--dir",
         folder,
         "--dbfilename",
-        &format!("{port}.rdb"),
-        "--loglevel",
-        "warning",
+        &rdb,
     ];
+    program.extend(more);
     let mut command = match is_over {
         true => up.over(&program),
         false => {
@@ -314,15 +188,6 @@ fn a_killed_agent_resets_the_connections_of_a_program() {
         let said = String::from_utf8(output.stdout).unwrap();
         assert_eq!(said, "104\nb'local'\n", "{}", String::from_utf8_lossy(&output.stderr));
     });
-}
-
-fn python() -> Option<&'static str> {
-    let python = "/usr/bin/python3";
-    let found = Path::new(python).exists().then_some(python);
-    if found.is_none() {
-        skip("Python is not installed: apt-get install python3");
-    }
-    found
 }
 
 /// Serves bytes to whoever connects, each time, until the test ends.

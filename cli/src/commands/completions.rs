@@ -1,0 +1,80 @@
+//! `wave completions` and `wave man`: what shells and man know of the command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use wave_lab::terminal::{note, out};
+
+use super::Wave;
+
+/// The arguments of `completions`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  wave completions bash > ~/.local/share/bash-completion/completions/wave
+  wave completions zsh > ~/.zfunc/_wave        with `fpath+=~/.zfunc` before compinit in ~/.zshrc
+  wave completions fish > ~/.config/fish/completions/wave.fish")]
+pub struct CompletionsArgs {
+    /// Shell that reads them.
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// The arguments of `man`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  wave man ~/.local/share/man/man1
+  man wave-memory-run
+
+Exit codes: 0 written; 3 the directory cannot be written.")]
+pub struct ManArgs {
+    /// Directory for a page per command, made if absent.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+pub fn execute(args: &CompletionsArgs) -> ExitCode {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Wave::command(), "wave", &mut text);
+    out!("{}", String::from_utf8_lossy(&text).trim_end());
+    ExitCode::SUCCESS
+}
+
+pub fn execute_man(args: &ManArgs) -> ExitCode {
+    let directory = &args.directory;
+    let written = std::fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(Wave::command(), directory));
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note!("wave man: {}: {error}", directory.display());
+            ExitCode::from(3)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_visible_command_has_a_page_and_a_completion() {
+        let folder = tempfile::tempdir().unwrap();
+        let man = folder.path().join("man1");
+        assert_eq!(execute_man(&ManArgs { directory: man.clone() }), ExitCode::SUCCESS);
+        let mut text = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut Wave::command(), "wave", &mut text);
+        let bash = String::from_utf8(text).unwrap();
+        let command = Wave::command();
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let page = man.join(format!("wave-{}.1", sub.get_name()));
+            let page =
+                std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{page:?}: {error}"));
+            assert!(page.contains("SYNOPSIS"), "{page}");
+            assert!(bash.contains(&format!("wave,{})", sub.get_name())), "{}", sub.get_name());
+        }
+        assert!(man.join("wave-memory-run.1").is_file(), "commands of commands have pages");
+        assert!(!man.join("wave-rocksdb-process.1").exists(), "hidden commands have none");
+    }
+}

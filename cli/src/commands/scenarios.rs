@@ -1,0 +1,120 @@
+//! `wave scenarios`: every kind of scenario, with its fields.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+use wave_experiments::scenario::reference::{Field, Form, forms};
+use wave_lab::terminal::{note, out};
+
+/// The arguments of `scenarios`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  wave scenarios                    every kind, in a line each
+  wave scenarios rpc                the fields of one kind, and the smallest file
+  wave scenarios --json             all of it
+
+The same is in docs/reference/scenarios.md.
+
+Exit codes: 0 listed; 2 no kind has this name.")]
+pub struct ScenariosArgs {
+    /// Kind whose fields are listed, or `enclave`: files for `wave run --host linux`.
+    #[arg(value_name = "KIND")]
+    kind: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Name of files without a kind.
+pub const ENCLAVE: &str = "enclave";
+
+/// Names of a form: its kinds.
+pub fn names(form: &Form) -> &'static [&'static str] {
+    if form.kinds.is_empty() { &[ENCLAVE] } else { form.kinds }
+}
+
+pub fn execute(args: &ScenariosArgs) -> ExitCode {
+    let wanted = args.kind.as_deref();
+    let is_wanted = |form: &Form| wanted.is_none_or(|kind| names(form).contains(&kind));
+    let found: Vec<Form> = forms().into_iter().filter(is_wanted).collect();
+    if found.is_empty() {
+        let kind = wanted.unwrap_or_default();
+        note!("wave scenarios: there is no kind `{kind}`; `wave scenarios` lists all");
+        return ExitCode::from(2);
+    }
+    match wanted {
+        _ if args.json => {
+            out!("{}", json!({ "forms": found.iter().map(to_json).collect::<Vec<_>>() }));
+        }
+        None => {
+            for form in &found {
+                out!("{}\n    {}\n    {}\n", names(form).join(", "), form.about, form.run);
+            }
+            out!("`wave scenarios KIND` lists the fields of a kind.");
+        }
+        Some(kind) => print(&found[0], kind),
+    }
+    ExitCode::SUCCESS
+}
+
+fn print(form: &Form, kind: &str) {
+    out!("{}: {}\n{}\n", names(form).join(", "), form.about, form.run);
+    for field in &form.fields {
+        let Field { path, meaning, .. } = field;
+        let form = [field.kind.clone(), field.range.clone(), default(field)];
+        let form: Vec<&str> =
+            form.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();
+        out!("  {path}\n      {}\n      {meaning}", form.join("; "));
+    }
+    let at = names(form).iter().position(|name| *name == kind).unwrap_or(0);
+    out!("\nThe smallest file:\n");
+    form.examples[at].lines().for_each(|line| out!("  {line}"));
+}
+
+/// Default of a field, or that it has none; empty for optional tables.
+pub fn default(field: &Field) -> String {
+    match field.default.as_deref() {
+        None => "required".to_owned(),
+        Some("") => String::new(),
+        Some(default) => format!("default {default}"),
+    }
+}
+
+fn to_json(form: &Form) -> Value {
+    let field = |field: &Field| {
+        json!({
+            "path": field.path,
+            "type": field.kind,
+            "required": field.default.is_none(),
+            "default": field.default.as_deref().filter(|default| !default.is_empty()),
+            "range": field.range,
+            "meaning": field.meaning,
+        })
+    };
+    json!({
+        "kinds": form.kinds,
+        "about": form.about,
+        "run": form.run,
+        "examples": form.examples,
+        "fields": form.fields.iter().map(field).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_that_is_not_there_is_refused() {
+        let args = ScenariosArgs { kind: Some("lod".to_owned()), json: true };
+        assert_eq!(execute(&args), ExitCode::from(2));
+    }
+
+    #[test]
+    fn every_name_has_a_smallest_file() {
+        for form in forms() {
+            assert_eq!(names(&form).len(), form.examples.len(), "{:?}", form.kinds);
+        }
+    }
+}

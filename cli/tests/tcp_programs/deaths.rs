@@ -1,0 +1,84 @@
+//! Programs whose agent is killed, and that go on with the next one.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use crate::network::{AGENT, Up, connect, in_a_network, within_patience};
+use crate::{has_redis, redis_with};
+
+const CLIENTS: usize = 3;
+const DEATHS: u32 = 4;
+/// Requests of all clients between two deaths.
+const REQUESTS: u64 = 300;
+
+/// Stores and fetches values until the connection ends. Each byte must be the right one.
+fn use_redis(client: usize, done: &AtomicU64, stops: &AtomicBool) -> io::Result<()> {
+    let mut stream = connect(SocketAddr::from((AGENT, 6379)));
+    for at in 0_u64.. {
+        if stops.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let value = format!("{client}-{at}-").repeat(1 + (at as usize * 37) % 400);
+        let (key, length) = (format!("key{client}"), value.len());
+        write!(stream, "*3\r\n$3\r\nSET\r\n$4\r\n{key}\r\n${length}\r\n{value}\r\n")?;
+        write!(stream, "*2\r\n$3\r\nGET\r\n$4\r\n{key}\r\n")?;
+        let expected = format!("+OK\r\n${length}\r\n{value}\r\n").into_bytes();
+        let mut got = 0;
+        let mut bytes = vec![0; expected.len()];
+        while got < expected.len() {
+            let count = stream.read(&mut bytes[got..])?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            assert!(bytes[got..got + count] == expected[got..got + count], "a wrong byte");
+            got += count;
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+#[test]
+fn redis_under_load_goes_on_with_the_next_agent_each_time_its_agent_is_killed() {
+    in_a_network(|| {
+        if !has_redis() {
+            return;
+        }
+        let mut up = Up::new();
+        let log = up.path("redis.log");
+        let server = redis_with(&up, true, AGENT, 6379, &["--logfile", log.to_str().unwrap()]);
+        let (done, resets) = (AtomicU64::new(0), AtomicU64::new(0));
+        let stops = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                let (done, resets, stops) = (&done, &resets, &stops);
+                scope.spawn(move || {
+                    while use_redis(client, done, stops).is_err() {
+                        resets.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let goes_on = || {
+                let before = done.load(Ordering::Relaxed);
+                within_patience("requests", || {
+                    (done.load(Ordering::Relaxed) >= before + REQUESTS).then_some(())
+                });
+            };
+            goes_on();
+            for _ in 0..DEATHS {
+                up.kill();
+                up.start_again();
+                goes_on();
+            }
+            stops.store(true, Ordering::Relaxed);
+        });
+        assert!(resets.load(Ordering::Relaxed) >= u64::from(DEATHS));
+        // It lives, and heard of no errors at its listener.
+        drop(server);
+        let said = fs::read_to_string(log).unwrap();
+        assert!(!said.contains("Accepting client connection"), "{said}");
+    });
+}

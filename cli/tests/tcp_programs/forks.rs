@@ -1,0 +1,298 @@
+//! Servers that fork.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::network::{
+    AGENT, Master, PATIENCE, Running, Up, connect, get, has, in_a_network, python, server,
+    within_patience,
+};
+use crate::servers::echo;
+
+const NGINX: &str = "/usr/sbin/nginx";
+
+fn nginx(up: &Up, listen: &str) -> Master {
+    let config = format!(
+        "daemon off; worker_processes 2; user nobody nogroup; pid {0}/nginx.pid; error_log {0}/errors;\n\
+         events {{}}\n\
+         http {{ access_log off; client_body_temp_path {0}/b; proxy_temp_path {0}/p;\n\
+         fastcgi_temp_path {0}/f; uwsgi_temp_path {0}/u; scgi_temp_path {0}/s;\n\
+         server {{ {listen} root {0}; add_header X-Worker $pid; }} }}\n",
+        up.folder.path().display()
+    );
+    let file = up.path("nginx.conf");
+    fs::write(&file, config).unwrap();
+    fs::write(up.path("file"), vec![b'x'; 100_000]).unwrap();
+    let words = [NGINX, "-c", file.to_str().unwrap()];
+    Master(server(up, "nginx.log", &words, 8080), Signal::TERM)
+}
+
+/// Fetches the file, and returns the worker that has sent it.
+fn fetch(port: u16) -> std::io::Result<u32> {
+    let (head, body) = get(SocketAddr::from((AGENT, port)), "/file")?;
+    assert!(head.starts_with("HTTP/1.1 200") && body == vec![b'x'; 100_000], "{head}");
+    let worker = head.lines().find_map(|line| line.strip_prefix("X-Worker: "));
+    Ok(worker.unwrap().parse().unwrap())
+}
+
+/// Fetches until both workers have served; none of `before`.
+fn workers(port: u16, before: &HashSet<u32>) -> HashSet<u32> {
+    let mut found = HashSet::new();
+    within_patience("requests to both workers", || {
+        let worker = fetch(port).ok()?;
+        if !before.contains(&worker) {
+            found.insert(worker);
+        }
+        (found.len() == 2).then_some(())
+    });
+    found
+}
+
+#[test]
+fn nginx_serves_in_forked_workers_through_reloads_and_the_death_of_its_agent() {
+    in_a_network(|| {
+        if !has(NGINX, "nginx-light") {
+            return;
+        }
+        // Its workers return to the next agent as the user nobody.
+        let mut up = Up::allowing("65534");
+        let running = nginx(&up, "listen 10.77.0.2:8080;");
+        let master = Pid::from_child(&running.0.0);
+        let mut now = workers(8080, &HashSet::new());
+        let stops = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let clients = [(); 3].map(|()| {
+                scope.spawn(|| {
+                    while !stops.load(Ordering::Relaxed) {
+                        // Old workers serve what they have accepted, and leave the rest to new ones.
+                        fetch(8080).unwrap();
+                    }
+                })
+            });
+            for _ in 0..5 {
+                kill_process(master, Signal::HUP).unwrap();
+                now = workers(8080, &now);
+            }
+            stops.store(true, Ordering::Relaxed);
+            clients.into_iter().for_each(|client| client.join().unwrap());
+        });
+        up.kill();
+        up.start_again();
+        assert_eq!(workers(8080, &HashSet::new()), now);
+        let errors = fs::read_to_string(up.path("errors")).unwrap();
+        assert!(!errors.contains("accept") && !errors.contains("alert"), "{errors}");
+    });
+}
+
+#[test]
+fn each_worker_of_nginx_has_a_listener_of_its_own_with_so_reuseport() {
+    in_a_network(|| {
+        if !has(NGINX, "nginx-light") {
+            return;
+        }
+        let up = Up::new();
+        let _running = nginx(&up, "listen 10.77.0.2:8080 reuseport; listen 0.0.0.0:8081;");
+        workers(8080, &HashSet::new());
+        workers(8081, &HashSet::new());
+        assert!(get(SocketAddr::from(([127, 0, 0, 1], 8081)), "/file").unwrap().1.len() == 100_000);
+        let errors = fs::read_to_string(up.path("errors")).unwrap();
+        assert!(!errors.contains("accept") && !errors.contains("alert"), "{errors}");
+    });
+}
+
+#[test]
+fn children_serve_the_connections_that_their_parent_has_accepted() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("forks.py");
+        let program = "import os, signal, socket\n\
+             signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             while True:\n    \
+                 c, _ = s.accept()\n    \
+                 first = c.recv(1)\n    \
+                 if os.fork() == 0:\n        \
+                     s.close()\n        \
+                     c.sendall(first)\n        \
+                     while data := c.recv(5000):\n            c.sendall(data)\n        \
+                     os._exit(0)\n    \
+                 c.close()\n";
+        fs::write(&script, program).unwrap();
+        let mut command = up.over(&[python, script.to_str().unwrap()]);
+        let server = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+        echo(7000);
+        let mut server = server;
+        server.0.kill().unwrap();
+        let mut complaint = String::new();
+        server.0.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+        assert_eq!(complaint, "");
+    });
+}
+
+#[test]
+fn a_connection_ends_when_the_last_process_that_has_it_is_done() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("last.py");
+        // The child has the connection for a while, without using it.
+        let program = "import os, socket, sys\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             c, _ = s.accept()\n\
+             c.sendall(b'parent')\n\
+             if os.fork() == 0:\n    \
+                 s.close()\n    \
+                 sys.stdin.readline()\n    \
+                 os._exit(0)\n\
+             c.close()\n\
+             s.accept()\n";
+        fs::write(&script, program).unwrap();
+        let mut command = up.over(&[python, script.to_str().unwrap()]);
+        let mut server = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
+        let mut got = [0; 6];
+        stream.read_exact(&mut got).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let early = stream.read(&mut got).unwrap_err();
+        assert_eq!(early.kind(), std::io::ErrorKind::WouldBlock);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(stream.read(&mut got).unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_child_is_told_why_it_cannot_have_a_connection_that_its_parent_has_used_much() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("much.py");
+        let program = "import os, socket\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             c, _ = s.accept()\n\
+             c.sendall(bytes(1000000))\n\
+             child = os.fork()\n\
+             if child == 0:\n    \
+                 try:\n        c.recv(10)\n    \
+                 except OSError as error:\n        print(error.errno, flush=True)\n    \
+                 os._exit(0)\n\
+             os.waitpid(child, 0)\n\
+             c.sendall(b'parent')\n";
+        fs::write(&script, program).unwrap();
+        let child = up.over(&[python, script.to_str().unwrap()]).spawn().unwrap();
+        let mut got = Vec::new();
+        let mut stream = within_patience("the server", || {
+            TcpStream::connect(SocketAddr::from((AGENT, 7000))).ok()
+        });
+        stream.read_to_end(&mut got).unwrap();
+        // The parent's connection is whole.
+        assert!(got.len() == 1_000_006 && got.ends_with(b"parent"), "{} bytes", got.len());
+        let output = child.wait_with_output().unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(complaint.matches("this process was forked").count(), 1, "{complaint}");
+        assert_eq!(output.stdout, b"104\n");
+    });
+}
+
+const POSTGRES: &str = "/usr/lib/postgresql/15/bin/postgres";
+
+#[test]
+fn postgresql_serves_each_connection_in_a_child_of_its_postmaster() {
+    in_a_network(|| {
+        if !has(POSTGRES, "postgresql-15") {
+            return;
+        }
+        // It refuses to run as root.
+        let user = Command::new("id").args(["-u", "postgres"]).output().unwrap();
+        let user = String::from_utf8(user.stdout).unwrap();
+        let up = Up::allowing(user.trim());
+        let data = up.path("data");
+        fs::create_dir(&data).unwrap();
+        let as_postgres = |words: &[&str]| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=postgres", "--regid=postgres", "--init-groups"]);
+            command.args(words).current_dir(&data);
+            command.stdin(Stdio::null());
+            command
+        };
+        let at = data.to_str().unwrap();
+        assert!(Command::new("chown").args(["postgres", at]).status().unwrap().success());
+        let initdb = POSTGRES.replace("bin/postgres", "bin/initdb");
+        let made = as_postgres(&[&initdb, "-D", at, "-A", "trust", "-N"]).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let rules = data.join("pg_hba.conf");
+        fs::write(&rules, "host all all 10.77.0.0/24 trust\n").unwrap();
+        let program = [POSTGRES, "-D", at, "-h", "10.77.0.2", "-k", "", "-c", "fsync=off"];
+        let over = up.over(&program);
+        let words: Vec<&str> = [over.get_program()]
+            .into_iter()
+            .chain(over.get_args())
+            .map(|word| word.to_str().unwrap())
+            .collect();
+        let log = fs::File::create(up.path("log")).unwrap();
+        let mut server = as_postgres(&words);
+        let server = Running(server.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+        let _server = Master(server, Signal::QUIT);
+        let client = |words: &[&str]| {
+            let mut client = Command::new(words[0]);
+            client.args(["-h", "10.77.0.2", "-U", "postgres"]).args(&words[1..]);
+            client.output().unwrap()
+        };
+        let psql = |query: &str| client(&["psql", "-At", "-c", query, "postgres"]);
+        within_patience("the server", || psql("select 1").status.success().then_some(()));
+        assert_eq!(psql("select sum(x) from generate_series(1, 100000) x").stdout, b"5000050000\n");
+        // More than a child takes over.
+        assert_eq!(psql("select repeat('x', 3000000)").stdout.len(), 3_000_001);
+        let made = client(&["pgbench", "-i", "-q", "-s", "1", "postgres"]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        // Each transaction with a connection of its own, and with one for all.
+        for (more, count) in [(&["-C"][..], 200), (&[], 2_000)] {
+            let each = (count / 8).to_string();
+            let words =
+                [&["pgbench", "-n", "-c", "8", "-t", &each][..], more, &["postgres"]].concat();
+            let run = client(&words);
+            let said = String::from_utf8_lossy(&run.stdout);
+            assert!(run.status.success() && said.contains(&format!("{count}/{count}")), "{run:?}");
+        }
+        let sums = "select (select sum(abalance) from pgbench_accounts) = \
+             (select sum(delta) from pgbench_history), count(*) from pgbench_history";
+        assert_eq!(psql(sums).stdout, b"t|2200\n");
+        let complaints = fs::read_to_string(up.path("log")).unwrap();
+        assert!(!complaints.contains("libwave_toe"), "{complaints}");
+    });
+}
+
+#[test]
+fn two_processes_share_a_port_with_so_reuseport() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("reuse.py");
+        let program = "import os, socket, sys\n\
+             s = socket.socket()\n\
+             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)\n\
+             s.bind(('10.77.0.2', 7000))\n\
+             s.listen()\n\
+             while True:\n    c, _ = s.accept()\n    c.sendall(b'%d' % os.getpid())\n    c.close()\n";
+        fs::write(&script, program).unwrap();
+        let program = [python, script.to_str().unwrap()];
+        let both = [(); 2].map(|()| server(&up, "log", &program, 7000));
+        let pids: HashSet<u32> = both.iter().map(|one| one.0.id()).collect();
+        let mut found = HashSet::new();
+        within_patience("answers of both", || {
+            let mut answer = String::new();
+            connect(SocketAddr::from((AGENT, 7000))).read_to_string(&mut answer).ok()?;
+            found.insert(answer.parse::<u32>().ok()?);
+            (found == pids).then_some(())
+        });
+    });
+}

@@ -1,0 +1,241 @@
+//! A network of a test's own, an agent in it, and programs over the agent.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use wave_skip::skip;
+
+/// Long enough for any machine; a test that waits longer has failed.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+const ATTEMPT: Duration = Duration::from_secs(5);
+pub const AGENT: [u8; 4] = [10, 77, 0, 2];
+pub const LINUX: [u8; 4] = [10, 77, 0, 1];
+
+/// Runs a test in an empty network, with its loopback up, or leaves it out.
+pub fn in_a_network(test: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        return skip("making TAP devices needs root");
+    }
+    if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
+        return skip(format!("/dev/net/tun: {error}"));
+    }
+    if !is_there("ip", "-V") {
+        return skip("ip(8) is not installed: apt-get install iproute2");
+    }
+    library();
+    // What it starts is in that network, too. It has the test's name, under which it says what is left out.
+    let named = thread::Builder::new().name(thread::current().name().unwrap_or("-").to_owned());
+    let thread = named.spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).map(|()| {
+            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
+            assert!(up.success());
+            test();
+        })
+    });
+    match thread.unwrap().join() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => skip(format!("a network of the test's own: {error}")),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Builds the library beside `wave`. Cargo builds none for a test of another package.
+fn library() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let profile = Path::new(env!("CARGO_BIN_EXE_wave")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--package", "wave-preload", "--target-dir"]);
+        cargo
+            .arg(profile.parent().unwrap())
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "the library is not built");
+    });
+}
+
+pub fn is_there(program: &str, argument: &str) -> bool {
+    let mut command = Command::new(program);
+    command.arg(argument).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok()
+}
+
+pub fn wave() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A server with processes of its own, which end with it when it gets this signal.
+pub struct Master(pub Running, pub Signal);
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        // Whether it is still there does not matter.
+        let _ = kill_process(Pid::from_child(&self.0.0), self.1);
+        let end = Instant::now() + PATIENCE;
+        while matches!(self.0.0.try_wait(), Ok(None)) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A process, killed on drop.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An agent that is up.
+pub struct Up {
+    pub folder: TempDir,
+    pub agent: Running,
+    /// A user that may use the agent.
+    allowed: Option<String>,
+}
+
+impl Up {
+    pub fn new() -> Up {
+        let folder = tempfile::tempdir().unwrap();
+        // For programs that run as another user.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let agent = Up::agent(folder.path(), &[]);
+        Up { folder, agent, allowed: None }
+    }
+
+    /// An agent for a user as well.
+    pub fn allowing(user: &str) -> Up {
+        let mut up = Up::new();
+        up.allowed = Some(user.to_owned());
+        up.kill();
+        up.start_again();
+        up
+    }
+
+    fn agent(folder: &Path, more: &[&str]) -> Running {
+        let line = "tcp up --tap wavetoe0 --address 10.77.0.2/24 --address fd77::2/64 --socket";
+        let mut child = wave();
+        child.args(line.split(' ')).arg(folder.join("toe.sock")).args(more);
+        let mut child = child.spawn().unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        assert!(first.contains("10.77.0.2"), "{first}: {:?}", child.wait_with_output());
+        Running(child)
+    }
+
+    /// Kills the agent.
+    pub fn kill(&mut self) {
+        kill_process(Pid::from_child(&self.agent.0), Signal::KILL).unwrap();
+        self.agent.0.wait().unwrap();
+    }
+
+    /// Starts another agent at the same socket.
+    pub fn start_again(&mut self) {
+        let Some(user) = &self.allowed else {
+            self.agent = Up::agent(self.folder.path(), &[]);
+            return;
+        };
+        self.agent = Up::agent(self.folder.path(), &["--allow", user]);
+        for socket in ["toe.sock", "toe.sock.ss"] {
+            fs::set_permissions(self.path(socket), fs::Permissions::from_mode(0o666)).unwrap();
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `wave tcp run` of a program.
+    pub fn over(&self, program: &[&str]) -> Command {
+        let mut command = wave();
+        command.args(["tcp", "run", "--socket"]).arg(self.path("toe.sock"));
+        command.arg("--").args(program);
+        command
+    }
+
+    /// Waits until the agent has counted as many, or more. A report may be a little old.
+    pub fn awaits(&self, counter: &str, count: u64) {
+        let mut ss = wave();
+        ss.args(["tcp", "ss", "--json", "--socket"]).arg(self.path("toe.sock"));
+        within_patience(counter, || {
+            let report: Value = serde_json::from_slice(&ss.output().unwrap().stdout).unwrap();
+            (report["counters"][counter].as_u64() >= Some(count)).then_some(())
+        });
+    }
+}
+
+pub fn within_patience<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if let Some(found) = look() {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{what} has not happened");
+}
+
+pub fn connect(to: SocketAddr) -> TcpStream {
+    let what = format!("a connection to {to}");
+    // Linux's own address may come up only after a SYN went out from another one, which nobody answers.
+    let stream = within_patience(&what, || TcpStream::connect_timeout(&to, ATTEMPT).ok());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+pub fn python() -> Option<&'static str> {
+    let python = "/usr/bin/python3";
+    let found = Path::new(python).exists().then_some(python);
+    if found.is_none() {
+        skip("Python is not installed: apt-get install python3");
+    }
+    found
+}
+
+/// Starts a server over the agent, with its output in the file `log`, and waits until it serves at this port.
+pub fn server(up: &Up, log: &str, program: &[&str], port: u16) -> Running {
+    let output = || File::options().create(true).append(true).open(up.path(log)).unwrap();
+    let mut command = up.over(program);
+    command.current_dir(up.folder.path()).stdout(output()).stderr(output());
+    let server = Running(command.spawn().unwrap());
+    drop(connect(SocketAddr::from((AGENT, port))));
+    server
+}
+
+/// Whether a program is installed, or the name of its package.
+pub fn has(program: &str, package: &str) -> bool {
+    let is_there = Path::new(program).exists();
+    if !is_there {
+        skip(format!("{program} is not installed: apt-get install {package}"));
+    }
+    is_there
+}
+
+/// Answer of an HTTP server: its head, and what follows.
+pub fn get(to: SocketAddr, path: &str) -> std::io::Result<(String, Vec<u8>)> {
+    let mut stream = connect(to);
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|word| word == b"\r\n\r\n");
+    let end = end.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    let body = answer.split_off(end + 4);
+    Ok((String::from_utf8_lossy(&answer).into_owned(), body))
+}

@@ -1,0 +1,239 @@
+//! Overload by senders that follow the queue at the host, beside senders that do not. A closed loop measures the host's capacity
+//! first. Then both kinds of sender offer the same multiples of it to the same agent, in turns, with the same arrivals.
+
+mod result;
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use wave_user::rpc::Server;
+use wave_workloads::cpu;
+use wave_workloads::recorder::decode;
+use wave_workloads::udp::{Asked, ClosedLoad, Generator, Outcome, Settings, Shape};
+
+pub use self::result::{FeedbackResult, Row};
+use super::agent::AgentProcess;
+use super::rpc::host_options;
+use super::seating::{self, Seating};
+use super::verdict::Watch;
+use super::{Failure, Journal, keep_house, machine, take_generators_seat};
+use crate::scenario::UdpFeedback;
+use crate::{cpu_time, store};
+use wave_lab::progress::Progress;
+
+/// Requests under way on each of the sockets that measure the capacity.
+const UNDER_WAY: u32 = 4;
+/// Time for the last answers of a load.
+const DRAIN: Duration = Duration::from_secs(10);
+/// Interval between tries of a request without an answer.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// What decides whether a request that is due is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// Each request is sent.
+    All,
+    /// Windows follow the queue at the host.
+    Windows,
+}
+
+impl Sending {
+    const BOTH: [Sending; 2] = [Sending::All, Sending::Windows];
+
+    /// Name of the senders in results.
+    fn name(self) -> &'static str {
+        match self {
+            Sending::All => "without feedback",
+            Sending::Windows => "with feedback",
+        }
+    }
+}
+
+/// Throughput of the closed loop.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Capacity {
+    per_second: f64,
+    set_aside: Option<String>,
+}
+
+/// One load by one kind of sender.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Measured {
+    /// Replies with OK within the limit of the time that their requests were due.
+    within_limit_per_second: f64,
+    /// From due to reply, of the requests that ended with OK, whenever.
+    p50_ns: f64,
+    p99_ns: f64,
+    open_at_host: f64,
+    /// Shares of the requests that were due: refused by the front, not sent, and without an answer.
+    refused: f64,
+    held_back: f64,
+    lost: f64,
+    /// Why it does not count, if so.
+    set_aside: Option<String>,
+}
+
+impl Measured {
+    fn new(
+        scenario: &UdpFeedback,
+        outcome: &Outcome,
+        disturbed: Option<String>,
+    ) -> Result<Self, Failure> {
+        let Outcome { point, ends, open_at_host, .. } = outcome;
+        if ends.wrong > 0 {
+            return Err(Failure::Check(format!("{} replies were not the right ones", ends.wrong)));
+        }
+        let class = point.classes.first().ok_or_else(|| Failure::cannot("no class of requests"))?;
+        let limit_ns = u64::from(scenario.limit_us) * 1_000;
+        let latencies = decode(&class.histogram).map_err(Failure::cannot)?;
+        let of_due = |count: u64| count as f64 / point.sent.max(1) as f64;
+        let lag = &point.generator;
+        let lagged = (!lag.valid).then(|| lag.why_invalid.clone().unwrap_or_default());
+        Ok(Measured {
+            within_limit_per_second: latencies.count_between(0, limit_ns) as f64 / point.duration_s,
+            p50_ns: class.latency.p50_ns as f64,
+            p99_ns: class.latency.p99_ns as f64,
+            open_at_host: *open_at_host,
+            refused: of_due(ends.refused.values().sum()),
+            held_back: of_due(point.refused),
+            lost: of_due(ends.lost),
+            set_aside: disturbed.or(lagged),
+        })
+    }
+}
+
+/// A host, its agent and the senders.
+struct System {
+    // Dropped in order: an agent before its host.
+    closed: ClosedLoad,
+    /// In the order of [`Sending::BOTH`].
+    senders: Vec<Generator>,
+    agent: AgentProcess,
+    _host: Server,
+    seating: Seating,
+}
+
+/// Runs `scenario` from the calling thread, which sends the load. Measurements that `journal` has are not made again.
+pub fn run(
+    scenario: &UdpFeedback,
+    quiet: bool,
+    journal: &Journal,
+) -> Result<FeedbackResult, Failure> {
+    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    super::enough_cpus(scenario.workers, cpus.len(), &scenario.name)?;
+    let seating = seating::seat(&cpus, scenario.workers as usize, 1);
+    let rounds = u64::from(scenario.rounds);
+    let steps = rounds * (1 + 2 * scenario.loads.len() as u64);
+    let progress = Progress::new(1 + steps, quiet);
+    journal.follow(&progress);
+    progress.say(&super::planned(steps, scenario.seconds));
+    progress.begin("starting an agent and its host");
+    keep_house(&seating, &cpus)?;
+    let mut system = System::start(scenario, seating)?;
+    // Warm.
+    system.capacity(scenario)?;
+    progress.end();
+    let mut capacities = Vec::new();
+    for round in 0..scenario.rounds {
+        progress.begin("the capacity");
+        capacities
+            .push(journal.point(&format!("capacity, {round}"), || system.capacity(scenario))?);
+        progress.end();
+    }
+    let capacity = result::capacity(&capacities);
+    let mut measured = vec![Vec::new(); 2 * scenario.loads.len()];
+    let per_second = capacity["p50"].as_f64();
+    for round in 0..per_second.map_or(0, |_| scenario.rounds) {
+        for (load_at, load) in scenario.loads.iter().enumerate() {
+            for (at, sending) in Sending::BOTH.into_iter().enumerate() {
+                progress.begin(&format!("{}: {load} of the capacity", sending.name()));
+                let rate = load * per_second.expect("there are rounds with a capacity only");
+                let key = format!("{}, {load}, {round}", sending.name());
+                let point = journal.point(&key, || system.measure(scenario, at, rate))?;
+                measured[2 * load_at + at].push(point);
+                progress.end();
+            }
+        }
+    }
+    let kinds = scenario.loads.iter().flat_map(|load| Sending::BOTH.map(|each| (*load, each)));
+    let rows = kinds.zip(&measured).map(|((load, sending), all)| Row::new(load, sending, all));
+    let (machine, started) = (machine::machine(cpus.len()), journal.started());
+    let seating = system.seating.to_string();
+    Ok(FeedbackResult::new(scenario, capacity, rows.collect(), machine, seating, started))
+}
+
+impl System {
+    fn start(scenario: &UdpFeedback, seating: Seating) -> Result<System, Failure> {
+        let mut options = host_options(&scenario.link, scenario.workers as u16)?;
+        options.cpus.clone_from(&seating.workers);
+        options.yields_cpu = seating.workers_yield;
+        let host = Server::start(options, store::echo_methods()).map_err(Failure::cannot)?;
+        let address = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let address = address.map_err(Failure::cannot)?.to_string();
+        let steer = format!("jbsq:k={}", scenario.outstanding);
+        let words = ["--udp", &address, "--steer", &steer, "--rpc"].map(Into::into);
+        let words: Vec<_> = words.into_iter().chain([host.socket().into()]).collect();
+        let agent =
+            AgentProcess::start_with(&words, Some(seating.agents[0]), seating.agents_yield)?;
+        take_generators_seat(&seating)?;
+        let (sockets, yields) = (scenario.sockets as usize, seating.generator_yields);
+        let closed = ClosedLoad::connect(&address, sockets, Asked::spin(scenario.work()), yields);
+        let closed = closed.map_err(|error| Failure::Cannot(format!("{address}: {error}")))?;
+        let senders = Sending::BOTH.map(|sending| {
+            let settings = Settings {
+                target: address.clone(),
+                sockets,
+                mix: scenario.mix(),
+                keys: 1,
+                value_bytes: 0,
+                retry: Some(RETRY),
+                seed: scenario.seed,
+                run: 0,
+                timed: 0,
+                queue_target: (sending == Sending::Windows).then_some(scenario.queue_target),
+                stop: None,
+                stalls: None,
+            };
+            Generator::connect(&settings).map_err(Failure::cannot)
+        });
+        let senders = senders.into_iter().collect::<Result<_, _>>()?;
+        Ok(System { closed, senders, agent, _host: host, seating })
+    }
+
+    fn capacity(&mut self, scenario: &UdpFeedback) -> Result<Capacity, Failure> {
+        let shape = Shape::Closed { under_way: UNDER_WAY };
+        let (watch, agent_ns, start) =
+            (Watch::start(&self.seating), self.agent_ns()?, Instant::now());
+        let answered = self.closed.run(shape, Duration::from_secs_f64(scenario.seconds));
+        let took = start.elapsed().as_secs_f64();
+        let used = self.agent_ns()?.saturating_sub(agent_ns);
+        let set_aside = watch.end(used as f64).disturbance();
+        Ok(match answered {
+            Ok(answered) => Capacity { per_second: answered as f64 / took, set_aside },
+            Err(error) => {
+                let set_aside = set_aside.or_else(|| Some(error.to_string()));
+                Capacity { per_second: 0.0, set_aside }
+            }
+        })
+    }
+
+    fn measure(
+        &mut self,
+        scenario: &UdpFeedback,
+        sender: usize,
+        rate: f64,
+    ) -> Result<Measured, Failure> {
+        let (watch, agent_ns) = (Watch::start(&self.seating), self.agent_ns()?);
+        let [warm_up, counted] = scenario.times();
+        let outcome = self.senders[sender].open(rate, warm_up, counted, DRAIN);
+        let outcome = outcome.map_err(Failure::cannot)?;
+        let used = self.agent_ns()?.saturating_sub(agent_ns);
+        Measured::new(scenario, &outcome, watch.end(used as f64).disturbance())
+    }
+
+    fn agent_ns(&self) -> Result<u64, Failure> {
+        let pid = self.agent.pid().as_raw_pid().unsigned_abs();
+        cpu_time::cpu_ns(pid, "").map_err(Failure::Cannot)
+    }
+}

@@ -1,0 +1,256 @@
+//! Every field of every kind of scenario: type, default, range and meaning (docs/adr/0070).
+//!
+//! Names, types and which fields are required are asked of the types that read the files ([`trace`]). Defaults and ranges are
+//! noted where they are enforced, while the parser reads the examples ([`Source::within`](super::check::Source::within)). Only
+//! meanings, and defaults and ranges that depend on other fields, are written down here, a row for each field ([`rows`]).
+
+mod rows;
+mod trace;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use trace::{Shape, Traced};
+use wave_sched::policies;
+
+use super::check::{self, Source};
+use super::{ScenarioError, file, memory, rpc, udp, udp_feedback, udp_preemption};
+use crate::bakeoff::{self, Plan};
+use crate::run::linux::file as enclaves;
+
+/// A form of scenario files, which one or several kinds share.
+pub struct Form {
+    /// Values of `kind`; empty for files of enclaves, which have none.
+    pub kinds: &'static [&'static str],
+    /// Subject of such experiments.
+    pub about: &'static str,
+    /// How they are run.
+    pub run: &'static str,
+    /// Files that leave out what may be left out, for each kind in turn.
+    pub examples: &'static [&'static str],
+    /// In the order in which a reader needs them.
+    pub fields: Vec<Field>,
+}
+
+/// A field of a form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its path: `run.seconds`; `variant.cores` in each table of a list `[[variant]]`.
+    pub path: &'static str,
+    /// Type, in words.
+    pub kind: String,
+    /// None where the field is required.
+    pub default: Option<String>,
+    /// Values allowed, in words; empty where the type says it all.
+    pub range: String,
+    pub meaning: &'static str,
+}
+
+/// What is known of a form without its code.
+struct Written {
+    kinds: &'static [&'static str],
+    about: &'static str,
+    run: &'static str,
+    examples: &'static [&'static str],
+    rows: &'static [Row],
+    fields: fn() -> BTreeMap<String, Traced>,
+    check: fn(Source<'_>) -> Result<(), ScenarioError>,
+}
+
+/// What the code does not say of a field.
+struct Row {
+    path: &'static str,
+    meaning: &'static str,
+    /// A default that is in no range check, or depends on other fields.
+    default: Option<&'static str>,
+    /// A range that is in no range check, or depends on other fields.
+    range: Option<&'static str>,
+    /// Whether a check asks for the field, where its type does not.
+    required: bool,
+}
+
+const fn row(path: &'static str, meaning: &'static str) -> Row {
+    Row { path, meaning, default: None, range: None, required: false }
+}
+
+impl Row {
+    const fn default(self, default: &'static str) -> Row {
+        Row { default: Some(default), ..self }
+    }
+
+    const fn range(self, range: &'static str) -> Row {
+        Row { range: Some(range), ..self }
+    }
+
+    const fn required(self) -> Row {
+        Row { required: true, ..self }
+    }
+}
+
+const FORMS: &[Written] = &[
+    Written {
+        kinds: super::REQUEST_KINDS,
+        about: "Threads of a RocksDB server, scheduled by Linux or by agents.",
+        run: "`wave run FILE`, also with `--host sim`; `wave sweep FILE` for `load` and `ladder`",
+        examples: rows::REQUEST_EXAMPLES,
+        rows: rows::REQUESTS,
+        fields: trace::fields::<file::RawScenario>,
+        check: |source| check::check(file::parse(source.path, source.text)?, source).map(drop),
+    },
+    Written {
+        kinds: &["memory"],
+        about: "Memory of a RocksDB process under an agent, beside the same run without one.",
+        run: "`sudo wave run FILE`; `wave run FILE --host sim`",
+        examples: &[rows::MEMORY_EXAMPLE],
+        rows: rows::MEMORY,
+        fields: trace::fields::<memory::Raw>,
+        check: |source| memory::check(source).map(drop),
+    },
+    Written {
+        kinds: &["rpc"],
+        about: "RocksDB behind gRPC, with RPC stack and scheduler in several places.",
+        run: "`wave run FILE`, also with `--host sim`",
+        examples: &[rows::RPC_EXAMPLE],
+        rows: rows::RPC,
+        fields: trace::fields::<rpc::Raw>,
+        check: |source| rpc::check(source).map(drop),
+    },
+    Written {
+        kinds: &["udp"],
+        about: "Throughput of requests in datagrams by the number of outstanding requests per worker.",
+        run: "`wave run FILE`",
+        examples: &[rows::UDP_EXAMPLE],
+        rows: rows::UDP,
+        fields: trace::fields::<udp::Raw>,
+        check: |source| udp::check(source).map(drop),
+    },
+    Written {
+        kinds: &["udp-preemption"],
+        about: "Short requests in datagrams beside long ones, with preemption and without.",
+        run: "`wave run FILE`",
+        examples: &[rows::UDP_PREEMPTION_EXAMPLE],
+        rows: rows::UDP_PREEMPTION,
+        fields: trace::fields::<udp_preemption::Raw>,
+        check: |source| udp_preemption::check(source).map(drop),
+    },
+    Written {
+        kinds: &["udp-feedback"],
+        about: "Overload by senders of datagrams that follow the queue at the host, beside senders that do not.",
+        run: "`wave run FILE`",
+        examples: &[rows::UDP_FEEDBACK_EXAMPLE],
+        rows: rows::UDP_FEEDBACK,
+        fields: trace::fields::<udp_feedback::Raw>,
+        check: |source| udp_feedback::check(source).map(drop),
+    },
+    Written {
+        kinds: &[bakeoff::KIND],
+        about: "Memory saved by SOL, DAMON, MGLRU and `memory.reclaim` at equal refaults.",
+        run: "`sudo wave run FILE`, on a kernel that has all of them",
+        examples: &[rows::BAKEOFF_EXAMPLE],
+        rows: rows::BAKEOFF,
+        fields: trace::fields::<Plan>,
+        check: |source| bakeoff::parse(source.path, source.text).map(drop),
+    },
+    Written {
+        kinds: &[],
+        about: "Enclaves on the real kernel, with CPUs, programs and an agent each. Such a file has no `kind`.",
+        run: "`sudo wave run --host linux FILE`",
+        examples: &[rows::ENCLAVE_EXAMPLE],
+        rows: rows::ENCLAVES,
+        fields: trace::fields::<enclaves::File>,
+        check: |source| enclaves::parse(source.path, source.text).map(drop),
+    },
+];
+
+/// All forms, with all of their fields.
+pub fn forms() -> Vec<Form> {
+    FORMS.iter().map(Written::form).collect()
+}
+
+impl Written {
+    fn form(&self) -> Form {
+        let (traced, bounds) = (self.traced(), self.bounds());
+        let field = |row: &'static Row| {
+            let traced = traced.get(row.path).unwrap_or_else(|| {
+                panic!("{:?} has no field `{}`, which is described", self.kinds, row.path)
+            });
+            row.field(traced, bounds.get(row.path))
+        };
+        Form {
+            kinds: self.kinds,
+            about: self.about,
+            run: self.run,
+            examples: self.examples,
+            fields: self.rows.iter().map(field).collect(),
+        }
+    }
+
+    fn traced(&self) -> BTreeMap<String, Traced> {
+        let mut traced = (self.fields)();
+        if let Some(kind) = traced.get_mut("kind") {
+            kind.shape = Shape::OneOf(self.kinds);
+        }
+        traced
+    }
+
+    /// Default and range of each field that a range check knows, by its path.
+    fn bounds(&self) -> BTreeMap<String, check::Bound> {
+        let noted = RefCell::default();
+        for example in self.examples {
+            let path = Path::new("example.toml");
+            let source = Source::new(path, example, policies::NAMES);
+            let checked = (self.check)(Source { bounds: Some(&noted), ..source });
+            checked.unwrap_or_else(|error| panic!("an example is refused: {error}"));
+        }
+        noted.into_inner().into_iter().map(|bound| (bound.field.clone(), bound)).collect()
+    }
+}
+
+impl Row {
+    fn field(&self, traced: &Traced, bound: Option<&check::Bound>) -> Field {
+        let is_required = traced.required || self.required;
+        let default = || {
+            let noted = bound.map(|bound| bound.default.clone());
+            self.default.map(str::to_owned).or(noted).unwrap_or_default()
+        };
+        let noted = || bound.map(|bound| format!("{} to {}", bound.least, bound.most));
+        Field {
+            path: self.path,
+            kind: traced.shape.to_string(),
+            default: (!is_required).then(default),
+            range: self.range.map(str::to_owned).or_else(noted).unwrap_or_default(),
+            meaning: self.meaning,
+        }
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Shape::Table => f.write_str("table"),
+            Shape::Text => f.write_str("text"),
+            Shape::Flag => f.write_str("true or false"),
+            Shape::Whole => f.write_str("whole number"),
+            Shape::Number => f.write_str("number"),
+            Shape::OneOf([one]) => write!(f, "`{one}`"),
+            Shape::OneOf(words) => {
+                let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+                write!(f, "one of {}", words.join(", "))
+            }
+            Shape::List(item, count) => {
+                let count = count.map_or(String::new(), |count| format!("{count} "));
+                match **item {
+                    Shape::Table => write!(f, "{count}tables"),
+                    Shape::Text => write!(f, "list of {count}texts"),
+                    Shape::Whole => write!(f, "list of {count}whole numbers"),
+                    Shape::Number => write!(f, "list of {count}numbers"),
+                    ref item => write!(f, "list of {item}"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,548 @@
+//! What fields mean, and the examples from which defaults and ranges are taken.
+
+use super::{Row, row};
+
+pub(super) const REQUEST_EXAMPLES: &[&str] = &[
+    r#"name = "my-load"
+kind = "load"
+
+[workload]
+classes = [
+    { name = "GET", weight = 99.5 },
+    { name = "RANGE", weight = 0.5, service_us = 1_000, operation = "range" },
+]
+
+[run]
+seconds = 1.5
+loads_per_second = [5_000, 10_000, 20_000]
+compare = { with = "agent" }
+
+[[variant]]
+name = "linux"
+placement = "linux"
+
+[[variant]]
+name = "agent"
+placement = "offload"
+policy = "shinjuku:slice_us=30"
+"#,
+    r#"name = "my-ladder"
+kind = "ladder"
+
+[run]
+search = { low = 1_000, high = 100_000 }
+
+[[variant]]
+name = "no prestage"
+placement = "offload"
+policy = "fifo"
+link = "model:mount-evans"
+prestage = 0
+
+[[variant]]
+name = "prestage"
+placement = "offload"
+policy = "fifo"
+link = "model:mount-evans"
+"#,
+    r#"name = "my-crash"
+kind = "crash"
+
+[crash]
+load_per_second = 10_000
+
+[[variant]]
+name = "agent"
+placement = "offload"
+policy = "fifo"
+"#,
+    r#"name = "my-enclaves"
+kind = "enclaves"
+
+[run]
+loads_per_second = [5_000, 10_000]
+
+[[variant]]
+name = "agents"
+placement = "offload"
+policy = "fifo"
+"#,
+    r#"name = "my-chaos"
+kind = "chaos"
+
+[workload]
+classes = [{ name = "RANGE", weight = 1, service_us = 1_000, operation = "range" }]
+
+[[variant]]
+name = "agent"
+placement = "offload"
+policy = "shinjuku:slice_us=30"
+"#,
+];
+
+pub(super) const MEMORY_EXAMPLE: &str = r#"name = "my-memory"
+kind = "memory"
+
+[[variant]]
+name = "without"
+
+[[variant]]
+name = "SOL"
+policy = "sol"
+"#;
+
+pub(super) const RPC_EXAMPLE: &str = r#"name = "my-rpc"
+kind = "rpc"
+
+[run]
+loads_per_second = [1_000, 2_000, 4_000]
+
+[[variant]]
+name = "agent"
+placement = "offload-all"
+policy = "shinjuku:slice_us=30"
+
+[[variant]]
+name = "tonic"
+placement = "tonic"
+"#;
+
+pub(super) const UDP_EXAMPLE: &str = r#"name = "my-udp"
+kind = "udp"
+
+[run]
+outstanding = [1, 2, 4, 8]
+"#;
+
+pub(super) const UDP_PREEMPTION_EXAMPLE: &str = r#"name = "my-preemption"
+kind = "udp-preemption"
+
+[run]
+loads_per_second = [10_000, 20_000, 40_000]
+"#;
+
+pub(super) const UDP_FEEDBACK_EXAMPLE: &str = r#"name = "my-overload"
+kind = "udp-feedback"
+
+[run]
+loads = [0.5, 1, 2]
+"#;
+
+pub(super) const BAKEOFF_EXAMPLE: &str = r#"name = "my-bakeoff"
+kind = "memory-bakeoff"
+seed = 1
+warmup_seconds = 7
+seconds = 3
+swap = "512MiB"
+slow = { warmup_seconds = 80, seconds = 48 }
+
+[[program]]
+name = "hot set"
+pattern = "hot-set"
+memory = "128MiB"
+accesses_per_second = 40_000
+
+[[wave]]
+policy = "sol"
+slow = true
+
+[[damon]]
+age_ms = 800
+intervals_goal = { accesses_percent = 4, aggregations = 3, sample_us = [5_000, 1_000_000] }
+stall_us_per_second = 1_000
+
+[[mglru]]
+age_ms = 800
+generations = 2
+
+[[reclaim]]
+every_ms = 1_000
+share_percent = 5
+stall_percent = 1
+"#;
+
+pub(super) const ENCLAVE_EXAMPLE: &str = r#"[[enclave]]
+name = "build"
+cpus = "0"
+command = ["make", "-j2"]
+
+[[enclave]]
+name = "server"
+cpus = "1-2"
+policy = "shinjuku:slice_us=2000"
+pid = 1234
+"#;
+
+const NAME: Row = row(
+    "name",
+    "Names the folder of the results: small letters, digits and single hyphens, 100 at most.",
+);
+const DESCRIPTION: Row =
+    row("description", "One paragraph for the reader of the results.").default("\"\"");
+const KIND: Row = row("kind", "Kind of the scenario.");
+const VARIANT_NAME: Row = row(
+    "variant.name",
+    "Name in results; it has letters or digits, 100 bytes at most, and differs from every other variant's in them.",
+);
+const SEED: Row = row("run.seed", "Seed of every random stream.").default("1").range("any");
+const SECONDS: Row = row("run.seconds", "Length of a point, warm-up included.");
+const WARMUP: Row = row("run.warmup_seconds", "First part of that, which is not counted.")
+    .default("the lesser of 0.3 and half of `run.seconds`")
+    .range("0 to 0.9 of `run.seconds`");
+const LOADS: Row =
+    row("run.loads_per_second", "Loads to offer, in ascending order, 1,000 at most.");
+const LINK: &str = "Link between host and agent: `shm`; `model:NAME`, a cost file of links/costs; or `model:PATH.toml`, \
+                    relative to the scenario.";
+
+pub(super) const REQUESTS: &[Row] = &[
+    NAME,
+    DESCRIPTION,
+    row(
+        "kind",
+        "`load`: latency and throughput under each load; `ladder`: saturations, as steps from the first variant to the \
+         last; `crash`: agents that end under load; `enclaves`: several enclaves at once; `chaos`: preemption without end, \
+         with everything checked.",
+    ),
+    row("workload", "Database and requests."),
+    row("workload.keys", "Keys in the database."),
+    row("workload.value_bytes", "Size of a value."),
+    row("workload.service_us", "CPU time of a request, calibrated."),
+    row("workload.classes", "Classes of requests, at least one. `chaos` needs one with `operation = \"range\"`.")
+        .default("one class, `GET`"),
+    row("workload.classes.name", "Name in results, another for each class."),
+    row("workload.classes.weight", "Share of the requests, relative to the other classes."),
+    row("workload.classes.service_us", "CPU time of a request of this class.")
+        .default("`workload.service_us`"),
+    row(
+        "workload.classes.operation",
+        "Operation on RocksDB: a GET of one key, or keys in order for as long as the service takes.",
+    )
+    .default("\"get\""),
+    row("run", "Lengths and loads of points. `crash` and `chaos` need none."),
+    row("run.seconds", "Length of a point, warm-up included. Not with `crash`."),
+    row("run.warmup_seconds", "First part of that, which is not counted; less than `run.seconds`."),
+    SEED,
+    row(
+        "run.loads_per_second",
+        "Loads to offer, in ascending order, 1,000 at most. `load` needs this or `run.search`, `enclaves` needs this.",
+    )
+    .default("none"),
+    row(
+        "run.refine",
+        "Further loads for each variant, where its saturation lies. Only `load`, beside `run.loads_per_second`.",
+    ),
+    row("run.search", "Looks for saturations. `ladder` needs it, `load` may have it."),
+    row("run.search.low", "Lowest load to try."),
+    row("run.search.high", "Highest load to try, above `low`."),
+    row("run.search.probes", "Points to spend."),
+    row("run.compare", "Runs all variants under one more load. Only `load`."),
+    row("run.compare.with", "Variant from whose saturation the load is taken."),
+    row("run.compare.at", "Load as a share of that saturation."),
+    row("host", "The host's side; variants may differ from it."),
+    row("host.cores", "Worker cores of an enclave."),
+    row("host.max_threads", "Threads that an enclave can hold, no fewer than `host.cores`."),
+    row("host.prestage", "Decisions left in a core's queue before it asks (Wave 5.4)."),
+    row("host.spin_us", "Time for which an idle core spins before it parks."),
+    row(
+        "host.machine",
+        "Costs of a simulated host: a file of hosts/sim/machines by its name, or a path to a `.toml` file, relative to the \
+         scenario.",
+    )
+    .default("\"user\""),
+    row(
+        "host.threads",
+        "User-level threads, preempted at safe points; or a pthread each, preempted anywhere. Only `user` is simulated.",
+    )
+    .default("\"user\""),
+    row("variant", "A curve or row of the results each: at least one, and two with `ladder`.").required(),
+    VARIANT_NAME,
+    row(
+        "variant.placement",
+        "`linux`: plain threads under the kernel's scheduler, with no field below but `cores`, and not with `crash`, \
+         `enclaves` and `chaos`; `onhost`: an agent on one of the host's cores; `offload`: an agent on a core of its own.",
+    ),
+    row("variant.policy", "Policy of the agent, one of `wave policies`. Every agent needs one.").default("none"),
+    row(
+        "variant.link",
+        "`shm`; `model:NAME`, a cost file of links/costs; or `model:PATH.toml`, relative to the scenario. `onhost` has `shm`.",
+    )
+    .default("\"shm\""),
+    row("variant.messages", "How the queues from host to agent are reached (Wave 5.3). Only over a modelled link."),
+    row("variant.messages.transport", "Loads and stores; or copies by DMA, waited for or polled.")
+        .default("\"mmio\""),
+    row("variant.messages.home", "Side in whose memory the entries are; with DMA the reader's.")
+        .default("\"nic\""),
+    row("variant.messages.host", "Mapping of that memory by the host; with DMA `write-back`.")
+        .default("`write-back` over a coherent link, else `write-combining`"),
+    row("variant.messages.agent", "Mapping of that memory by the agent; with DMA `write-back`.")
+        .default("\"write-back\""),
+    row("variant.decisions", "How the queues from agent to host are reached (Wave 5.3). Only over a modelled link."),
+    row("variant.decisions.transport", "Loads and stores; or copies by DMA, waited for or polled.")
+        .default("\"mmio\""),
+    row("variant.decisions.home", "Side in whose memory the entries are; with DMA the reader's.")
+        .default("\"nic\""),
+    row("variant.decisions.host", "Mapping of that memory by the host; with DMA `write-back`.")
+        .default("`write-back` over a coherent link, else `write-through`"),
+    row("variant.decisions.agent", "Mapping of that memory by the agent; with DMA `write-back`.")
+        .default("\"write-back\""),
+    row("variant.cores", "`host.cores` of this variant, `host.max_threads` at most.")
+        .default("`host.cores`")
+        .range("1 to 240"),
+    row("variant.prestage", "`host.prestage` of this variant.").default("`host.prestage`"),
+    row("variant.prefetch", "Whether the host asks for the line of its next decision before it needs it (Wave 5.4).")
+        .default("true"),
+    row("variant.threads", "`host.threads` of this variant.").default("`host.threads`"),
+    row("crash", "Ends of agents. Only `crash`, which needs it."),
+    row("crash.kills", "Agents to end for each variant."),
+    row("crash.every_ms", "Time between two ends; all together a day at most."),
+    row("crash.load_per_second", "Load meanwhile."),
+    row("enclaves", "Only `enclaves`."),
+    row("enclaves.count", "Enclaves, each with cores and an agent."),
+    row("chaos", "Only `chaos`."),
+    row("chaos.threads", "Threads of a variant."),
+    row(
+        "sweep",
+        "Lists of values for fields, by their paths. `wave sweep` simulates every combination. Only `load` and `ladder`.",
+    ),
+];
+
+pub(super) const MEMORY: &[Row] = &[
+    NAME,
+    DESCRIPTION,
+    KIND,
+    row("workload", "Database and GETs."),
+    row("workload.keys", "Keys in the database."),
+    row("workload.value_bytes", "Size of a value."),
+    row("workload.block_bytes", "Size of RocksDB's blocks."),
+    row("workload.cache", "Size of RocksDB's cache, which must hold all blocks.")
+        .default("\"3GiB\""),
+    row("workload.service_us", "CPU time of a GET, calibrated."),
+    row("workload.gets_per_second", "GETs, which arrive at random."),
+    row("workload.hot_keys", "Share of the keys, the first in order, that are hot."),
+    row("workload.hot_gets", "Share of the GETs that go to hot keys."),
+    row("workload.map_every_us", "Interval at which a probe maps, touches and unmaps memory."),
+    row("run", "Lengths of a variant's run."),
+    row("run.seconds", "Length of a variant's run, warm-up included."),
+    row("run.warmup_seconds", "First part of that, which is not counted.")
+        .default("the lesser of 120 and half of `run.seconds`")
+        .range("0 to `run.seconds` - 1"),
+    SEED,
+    row("memory", "Swap, and limits of the host."),
+    row("memory.swap", "Size of the swap that is set up for the run.")
+        .default("1.25 times `workload.cache`"),
+    row("memory.swap_on", "Place of that swap: compressed memory, or a file.")
+        .default("`zram`, or `file` where the kernel has no zram"),
+    row(
+        "memory.refaults_percent",
+        "Nothing is paged out while more pages come back in a minute, in percent of the resident ones.",
+    ),
+    row(
+        "memory.pressure_percent",
+        "Nothing is paged out while some task waits for memory for more than this share of the time.",
+    ),
+    row("variant", "Runs to compare. The first has no policy; every other has one."),
+    VARIANT_NAME,
+    row("variant.policy", "Policy of the memory's agent, one of `wave policies`.")
+        .default("none: nobody manages the memory"),
+    row("variant.refaults_percent", "`memory.refaults_percent` of this variant.")
+        .default("`memory.refaults_percent`"),
+];
+
+pub(super) const RPC: &[Row] = &[
+    NAME,
+    DESCRIPTION,
+    KIND,
+    row("workload", "Database and calls."),
+    row("workload.keys", "Keys in the database."),
+    row("workload.value_bytes", "Size of a value."),
+    row("workload.get_us", "CPU time of a GET, calibrated."),
+    row("workload.range_us", "CPU time of a RANGE, calibrated."),
+    row("workload.range_percent", "Share of RANGEs among the calls."),
+    row("workload.range_pairs", "Pairs of key and value in a RANGE's reply."),
+    row("workload.get_slo_us", "SLO that a GET's request states."),
+    row("workload.range_slo_us", "SLO that a RANGE's request states."),
+    row("workload.connections", "TCP connections of the clients."),
+    row("run", "Lengths and loads of points."),
+    SECONDS,
+    WARMUP,
+    SEED,
+    LOADS,
+    row("run.compare_at", "One of `run.loads_per_second`, at which the table compares all variants.")
+        .default("the lowest load")
+        .range("one of `run.loads_per_second`"),
+    row("run.refine", "Further loads for each variant, where its saturation lies."),
+    row("run.get_p99_us", "Limit on a GET's p99 up to saturation."),
+    row("host", "The host's side."),
+    row("host.cores", "Cores of the host."),
+    row("host.threads", "Workers that are threads, where a policy schedules them."),
+    row("variant", "Placements to compare, at least one."),
+    VARIANT_NAME,
+    row(
+        "variant.placement",
+        "`offload-all`: RPC stack and scheduler in one agent beside the host; `onhost-all`: that agent on one of the host's \
+         cores; `onhost-scheduler`: an agent with the stack beside the host, one with the scheduler on a core of the host; \
+         `sidecar`: an agent with the stack on a core of the host, and no scheduler; `tonic`: no agent.",
+    ),
+    row("variant.policy", "Policy of the scheduler, one of `wave policies`. `sidecar` and `tonic` have none.").default("none"),
+    row("variant.steer", "Steering of calls to workers, one of `wave policies`. `tonic` has none.")
+        .default("`jbsq:k=1`; with `sidecar` `jbsq:k=2`"),
+    row(
+        "variant.link",
+        "`shm`; `model:NAME`, a cost file of links/costs; or `model:PATH.toml`, relative to the scenario. Only \
+         `offload-all` and `onhost-scheduler` have another than `shm`.",
+    )
+    .default("\"shm\""),
+];
+
+pub(super) const UDP: &[Row] = &[
+    NAME,
+    DESCRIPTION,
+    KIND,
+    row("workload", "Requests and their clients."),
+    row("workload.work_us", "Work of each request."),
+    row("workload.sockets", "Sockets of the clients."),
+    row("workload.under_way", "Requests under way on each socket."),
+    row("run", "Measurements."),
+    row("run.seconds", "Length of one measurement."),
+    row("run.rounds", "Measurements of each value, in turns."),
+    row(
+        "run.outstanding",
+        "Outstanding requests per worker: values in ascending order, 64 at most.",
+    ),
+    row("host", "The host's side."),
+    row("host.workers", "Worker cores."),
+    row("host.link", LINK).default("\"shm\""),
+];
+
+pub(super) const UDP_PREEMPTION: &[Row] = &[
+    NAME,
+    DESCRIPTION,
+    KIND,
+    row("workload", "Requests and their clients."),
+    row("workload.short_us", "Work of a short request."),
+    row("workload.long_us", "Work of a long request, more than that of a short one."),
+    row("workload.long_percent", "Share of the long requests."),
+    row("workload.sockets", "Sockets of the clients."),
+    row("run", "Lengths and loads of points."),
+    SECONDS,
+    WARMUP,
+    row("run.seed", "Seed of arrivals and classes."),
+    LOADS,
+    row("run.refine", "Further loads for each system, where its saturation lies."),
+    row("run.short_p99_us", "Limit on the p99 of short requests up to saturation."),
+    row("run.load", "Load at which the systems are compared, as a share of the lower saturation."),
+    row("run.rounds", "Measurements of each system under that load, in turns."),
+    row("host", "The host's side."),
+    row("host.cores", "Worker cores."),
+    row("host.threads", "Threads that serve requests."),
+    row("host.outstanding", "Requests that a core has at hand at most, the running one included."),
+    row("host.slice_us", "Length of a slice with preemption."),
+    row("host.link", LINK).default("\"shm\""),
+];
+
+pub(super) const UDP_FEEDBACK: &[Row] = &[
+    NAME,
+    DESCRIPTION,
+    KIND,
+    row("workload", "Requests and their clients."),
+    row("workload.work_us", "Work of each request."),
+    row("workload.sockets", "Sockets of each kind of sender."),
+    row("run", "Lengths and loads of measurements."),
+    row("run.seconds", "Length of one measurement, warm-up included."),
+    WARMUP,
+    row("run.seed", "Seed of arrivals."),
+    row(
+        "run.loads",
+        "Loads to offer as multiples of the capacity, in ascending order, 32 at most.",
+    ),
+    row("run.rounds", "Measurements of each load and kind of sender, in turns."),
+    row("run.limit_us", "Time from due to reply within which a reply counts as goodput."),
+    row("run.queue_target", "Open requests at the host that windows aim at."),
+    row("host", "The host's side."),
+    row("host.workers", "Worker cores."),
+    row("host.outstanding", "Requests that each worker has at hand, at most."),
+    row("host.link", LINK).default("\"shm\""),
+];
+
+const SLOW: &str = "Whether it is given the times of `slow`.";
+
+pub(super) const BAKEOFF: &[Row] = &[
+    NAME,
+    DESCRIPTION,
+    KIND,
+    row("seed", "Seed of every program's accesses.").range("any"),
+    row("warmup_seconds", "Time from the start of a tool until its figures count.").range("0.1 to 3600"),
+    row("seconds", "Time of measuring, after the warm-up.").range("0.1 to 3600"),
+    row("slow", "Times of settings with `slow = true`."),
+    row("slow.warmup_seconds", "`warmup_seconds` of these.").range("0.1 to 3600"),
+    row("slow.seconds", "`seconds` of these, at least.").range("0.1 to 3600"),
+    row("swap", "Size of the swap that is set up for the run, as `512MiB`."),
+    row("swap_on", "Places of that swap, each once; everything is run with each.").default("[\"zram\"]"),
+    row("program", "Programs whose memory is managed, at least one."),
+    row("program.name", "Name in tables, another for each program."),
+    row("program.pattern", "Accesses of the program (docs/guide/memory-bakeoff.md)."),
+    row("program.judge", "Whether it judges: no setting of ours was chosen in sight of its results.").default("false"),
+    row("program.memory", "Size of its memory, as `128MiB`."),
+    row("program.accesses_per_second", "Touches of pages; GETs of redis; lookups in Python's dict.")
+        .range("1 to 100000000"),
+    row("program.phase_seconds", "Length of a phase, for patterns that have phases.")
+        .default("4.0")
+        .range("0.1 to 3600"),
+    row("program.seconds", "`seconds` of this program; whole phases.")
+        .default("`seconds`")
+        .range("0.1 to 3600"),
+    row("wave", "Settings of our policies, at least one."),
+    row("wave.policy", "Policy of the memory's agent, one of `wave policies`."),
+    row("wave.limits", "Whether the host has its shipped limits on refaults and pressure, or none.").default("false"),
+    row("wave.slow", SLOW).default("false"),
+    row("damon", "Settings of DAMON's proactive reclaim, at least one."),
+    row("damon.sample_us", "Sampling interval.").default("5000").range("above 0"),
+    row("damon.aggregate_us", "Aggregation interval.").default("100000").range("`damon.sample_us` or more"),
+    row("damon.update_us", "Interval of looking for new mappings.")
+        .default("1000000")
+        .range("`damon.sample_us` or more"),
+    row("damon.regions", "Fewest and most regions.").default("[10, 1000]").range("3 or more"),
+    row("damon.age_ms", "Age without accesses at which memory is paged out.").range("1 or more"),
+    row("damon.accesses_max", "Accesses of an aggregation that count as none.").default("0").range("any"),
+    row("damon.intervals_goal", "Lets DAMON tune its intervals."),
+    row("damon.intervals_goal.accesses_percent", "Share of the observable accesses to see.").range("0.01 to 100"),
+    row("damon.intervals_goal.aggregations", "Aggregations over which it is seen.").range("1 or more"),
+    row("damon.intervals_goal.sample_us", "Shortest and longest sampling interval, with `damon.sample_us` between them.")
+        .range("1 or more"),
+    row(
+        "damon.stall_us_per_second",
+        "Lets DAMON page out, the oldest first, until some task stalls on memory for so long in a second.",
+    )
+    .default("none")
+    .range("1 to 1000000"),
+    row("damon.slow", SLOW).default("false"),
+    row("mglru", "Settings of MGLRU's aging and eviction, at least one."),
+    row("mglru.age_ms", "Interval at which a generation begins.").range("1 or more"),
+    row("mglru.generations", "Generations after which memory is evicted.").range("2 to 3"),
+    row("mglru.slow", SLOW).default("false"),
+    row("reclaim", "Settings of reclaim by a cgroup's `memory.reclaim`, at least one."),
+    row("reclaim.every_ms", "Interval of reclaiming.").range("1 or more"),
+    row("reclaim.share_percent", "Share of the group's memory that is reclaimed at once, without stalls.")
+        .range("above 0, 100 at most"),
+    row("reclaim.stall_percent", "Share of stalled time at which nothing is reclaimed.")
+        .range("above 0, 100 at most"),
+    row("reclaim.slow", SLOW).default("false"),
+];
+
+pub(super) const ENCLAVES: &[Row] = &[
+    row("enclave", "Enclaves, each with one of `command`, `pid` and `cgroup`."),
+    row("enclave.name", "Name in results: letters, digits, `-` and `_`, another for each enclave."),
+    row("enclave.cpus", "CPUs of its threads, as `0-3,8`."),
+    row("enclave.policy", "Policy of its agent, one of `wave policies`.").default("\"fifo\""),
+    row(
+        "enclave.patience_ms",
+        "Wait of a thread beside an idle core, after which the host turns the agent out.",
+    )
+    .default("20")
+    .range("1 to 60000"),
+    row("enclave.command", "Program to start, with its arguments.").default("none"),
+    row("enclave.pid", "Running process to schedule, with its children.")
+        .default("none")
+        .range("above 0"),
+    row("enclave.cgroup", "Folder of a cgroup (v2) whose processes to schedule.").default("none"),
+];

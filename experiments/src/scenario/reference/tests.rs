@@ -1,0 +1,101 @@
+use std::collections::BTreeSet;
+
+use toml::{Table, Value};
+
+use super::*;
+
+/// Fails where a parser has a field that the reference does not have.
+#[test]
+fn every_field_that_is_parsed_is_described() {
+    for written in FORMS {
+        let parsed: BTreeSet<String> = (written.fields)().into_keys().collect();
+        let described: BTreeSet<String> =
+            written.rows.iter().map(|row| row.path.to_owned()).collect();
+        assert_eq!(
+            parsed, described,
+            "{:?}: parsed on the left, described on the right",
+            written.kinds
+        );
+        assert_eq!(described.len(), written.rows.len(), "{:?}: a field twice", written.kinds);
+    }
+}
+
+#[test]
+fn every_kind_that_is_run_is_described() {
+    let described: Vec<&str> = FORMS.iter().flat_map(|form| form.kinds).copied().collect();
+    let run = crate::experiment::kinds();
+    assert_eq!(described.iter().collect::<BTreeSet<_>>(), run.iter().collect());
+}
+
+#[test]
+fn every_field_has_a_default_or_is_required_and_every_number_has_a_range() {
+    for form in forms() {
+        for field in form.fields {
+            let at = format!("{:?} {}", form.kinds, field.path);
+            let is_table = ["table", "tables"].contains(&field.kind.as_str());
+            assert!(is_table || field.default != Some(String::new()), "{at} has no default");
+            let is_number = field.kind.contains("number");
+            assert!(!is_number || !field.range.is_empty(), "{at} has no range");
+            assert!(field.meaning.ends_with('.'), "{at}: no sentence");
+        }
+    }
+}
+
+/// A value that the example may have at a field: `text` as TOML.
+fn value(text: &str) -> Option<Value> {
+    toml::from_str::<Table>(&format!("value = {text}")).ok()?.remove("value")
+}
+
+/// The examples with `value` at the field, each as the parser takes it.
+fn with(written: &Written, field: &Field, value: &Value) -> Vec<Result<(), ScenarioError>> {
+    let put = |example: &&str| {
+        let mut table = Value::Table(toml::from_str(example).unwrap());
+        super::super::sweep::put_at(&mut table, field.path, value).unwrap();
+        let text = toml::to_string(&table).unwrap();
+        (written.check)(Source::new(Path::new("x.toml"), &text, policies::NAMES))
+    };
+    written.examples.iter().map(put).collect()
+}
+
+#[test]
+fn every_default_of_the_reference_is_taken() {
+    for written in FORMS {
+        for field in written.form().fields {
+            let Some(value) = field.default.as_deref().and_then(value) else { continue };
+            // `run.refine` has no meaning with some kinds, and so on.
+            let taken = with(written, &field, &value);
+            let told = || format!("{:?} {} = {value}: {taken:?}", written.kinds, field.path);
+            assert!(taken.iter().any(Result::is_ok), "{}", told());
+        }
+    }
+}
+
+#[test]
+fn what_is_out_of_a_range_of_the_reference_is_refused() {
+    let mut count = 0;
+    for written in FORMS {
+        for field in written.form().fields {
+            let Some((least, most)) = field.range.split_once(" to ") else { continue };
+            let (Ok(least), Ok(most)) = (least.parse::<f64>(), most.parse::<f64>()) else {
+                continue;
+            };
+            let is_whole = field.kind.contains("whole");
+            let number = |number: f64| match is_whole {
+                true => Value::Integer(number as i64),
+                false => Value::Float(number),
+            };
+            let below = if least > 0.0 && !is_whole { least / 2.0 } else { least - 1.0 };
+            for outside in [below, most + most.max(1.0)] {
+                let outside = match field.kind.starts_with("list of") {
+                    true => Value::Array(vec![number(outside)]),
+                    false => number(outside),
+                };
+                let taken = with(written, &field, &outside);
+                let at = format!("{:?} {} = {outside}", written.kinds, field.path);
+                assert!(taken.iter().all(Result::is_err), "{at} is taken");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 100, "{count} values");
+}

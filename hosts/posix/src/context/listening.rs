@@ -1,0 +1,140 @@
+//! Listeners of a context, and the room for connections that they offer.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+
+use wave_tcp::context::{Interest, Request, Sharing};
+
+use super::{Context, Listening, SLOTS};
+use crate::line::Queues;
+use crate::socket::{Phase, Socket};
+
+impl<Q: Queues> Context<Q> {
+    /// Asks for a listener that has its port alone.
+    pub fn listen(&mut self, local: SocketAddr, backlog: u16) -> u32 {
+        self.listen_beside(local, backlog, Sharing::default())
+    }
+
+    /// Asks for a listener beside others that may share its port.
+    pub fn listen_beside(&mut self, local: SocketAddr, backlog: u16, sharing: Sharing) -> u32 {
+        loop {
+            self.last_listener = self.last_listener.wrapping_add(1);
+            if !self.listeners.contains_key(&self.last_listener) {
+                break;
+            }
+        }
+        let listener = self.last_listener;
+        let backlog_max = usize::from(backlog.max(1));
+        let listening = Listening {
+            local: None,
+            error: None,
+            accepted: VecDeque::new(),
+            backlog: backlog_max,
+            is_sharing: sharing != Sharing::default(),
+            offered: 0,
+            slots_max: SLOTS,
+        };
+        self.listeners.insert(listener, listening);
+        let backlog = backlog.max(1);
+        self.outbox.push_back(Request::Listen { listener, local, backlog, sharing });
+        listener
+    }
+
+    /// Tells the agent whether the program waits for a listener's connections, or leaves them to others that share the port.
+    pub fn await_connections(&mut self, listener: u32, interest: Interest) {
+        self.outbox.push_back(Request::Await { listener, interest });
+        if interest == Interest::No {
+            self.offer_accepted(listener);
+        }
+    }
+
+    /// Leaves connections that nobody has accepted to other listeners.
+    fn offer_accepted(&mut self, listener: u32) {
+        for name in std::mem::take(&mut self.listener(listener).accepted) {
+            let socket = self.socket(name);
+            match socket.flow() {
+                Some(flow) => {
+                    socket.is_closed = true;
+                    self.outbox.push_back(Request::Offer { flow });
+                }
+                None => self.close(name),
+            }
+        }
+    }
+
+    /// Gives a listener up, with all connections that nobody has accepted.
+    pub fn unlisten(&mut self, name: u32) {
+        if self.listeners.get(&name).is_some_and(|listener| listener.is_sharing) {
+            // Not to this one.
+            self.await_connections(name, Interest::No);
+        }
+        let Some(listener) = self.listeners.remove(&name) else { return };
+        self.outbox.push_back(Request::Unlisten { listener: name });
+        for socket in listener.accepted {
+            self.abort(socket);
+        }
+        let slots = self.places.iter_mut().filter_map(|place| place.socket.as_mut());
+        for socket in slots.filter(|socket| socket.phase == Phase::Slot(name)) {
+            socket.is_closed = true;
+        }
+    }
+
+    /// Where a listener listens, once the agent has answered.
+    pub fn listening(&mut self, listener: u32) -> Option<io::Result<SocketAddr>> {
+        let listening = self.listener(listener);
+        match listening.error {
+            Some(errno) => Some(Err(io::Error::from_raw_os_error(errno))),
+            None => listening.local.map(Ok),
+        }
+    }
+
+    /// Accepts a connection, with its peer's address, once that does not wait.
+    pub fn accept(&mut self, listener: u32) -> Option<io::Result<(u32, SocketAddr)>> {
+        if let Some(name) = self.pop_accepted(listener) {
+            return Some(Ok((name, self.socket(name).remote)));
+        }
+        let errno = self.listener(listener).error?;
+        Some(Err(io::Error::from_raw_os_error(errno)))
+    }
+
+    /// Calls of [`Context::accept`] that would not wait: an error counts as one.
+    pub fn acceptable(&mut self, listener: u32) -> usize {
+        let listening = self.listener(listener);
+        listening.accepted.len() + usize::from(listening.error.is_some())
+    }
+
+    /// Accepts a connection, if there is one.
+    fn pop_accepted(&mut self, listener: u32) -> Option<u32> {
+        let name = self.listener(listener).accepted.pop_front()?;
+        let local = self.listener(listener).local;
+        self.wants_slots = true;
+        let socket = self.socket(name);
+        socket.local = local.unwrap_or(socket.local);
+        socket.is_accepted = true;
+        // Its first bytes may have come before.
+        self.change(name);
+        Some(name)
+    }
+
+    /// Offers room for connections, so that the agent answers them without waiting for the program.
+    pub(super) fn offer_slots(&mut self) {
+        let names: Vec<u32> = self.listeners.keys().copied().collect();
+        for name in names {
+            loop {
+                let listener = self.listener(name);
+                let Some(local) = listener.local else { break };
+                let room = listener.backlog.saturating_sub(listener.accepted.len());
+                if listener.error.is_some() || listener.offered >= room.min(listener.slots_max) {
+                    break;
+                }
+                let Some(socket) = self.insert(Phase::Slot(name), local, local) else { break };
+                self.listener(name).offered += 1;
+                let Socket { receiving, sending, .. } = self.socket(socket);
+                let (receive, send, filled) = (receiving.ring, sending.ring, receiving.filled);
+                let slot = Request::Slot { listener: name, socket, receive, send, filled };
+                self.outbox.push_back(slot);
+            }
+        }
+    }
+}

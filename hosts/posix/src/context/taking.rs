@@ -1,0 +1,46 @@
+//! Connections of another process of the family: a child of fork(2) takes its parent's (docs/adr/0068).
+
+use wave_tcp::context::{FILL_MAX, Request};
+
+use super::Context;
+use crate::line::Queues;
+use crate::socket::{Heirloom, Phase, Socket};
+
+impl<Q: Queues> Context<Q> {
+    /// Tells the agent the secret of this process's family.
+    pub fn join(&mut self, secret: u128) {
+        self.outbox.push_back(Request::Join { secret });
+        self.flush();
+    }
+
+    /// What another process needs to take this connection; `None` if there is none that can be taken: it has not begun, is over, or has
+    /// used more of its rings than is handed over.
+    pub fn heirloom(&self, name: u32) -> Option<Heirloom> {
+        self.peek(name)?.heirloom()
+    }
+
+    /// Asks for another process's connection. [`Context::connected`] says whether it is there. `None` if there is no memory for its rings.
+    pub fn take_over(&mut self, heirloom: &Heirloom) -> Option<u32> {
+        let Heirloom { local, remote, .. } = *heirloom;
+        let name = self.insert(Phase::Connecting, local, remote)?;
+        let Socket { receiving, sending, .. } = self.socket(name);
+        let (receive, send, has) = (receiving.ring, sending.ring, receiving.filled);
+        let more = FILL_MAX.saturating_sub(has);
+        let filled = self
+            .line
+            .populate(receive.offset + u64::from(has), more)
+            .and_then(|()| self.line.populate(send.offset, FILL_MAX));
+        if filled.is_err() || FILL_MAX > receive.bytes.min(send.bytes) {
+            self.release(name);
+            return None;
+        }
+        let socket = self.socket(name);
+        socket.is_accepted = true;
+        socket.resume(heirloom, FILL_MAX);
+        let (read, written) = (socket.receiving.read, socket.sending.written);
+        let flow = heirloom.flow;
+        self.outbox.push_back(Request::Take { flow, socket: name, receive, send, read, written });
+        self.flush();
+        Some(name)
+    }
+}

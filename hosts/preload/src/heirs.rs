@@ -1,0 +1,154 @@
+//! What a child of fork(2) has of its parent's sockets.
+//!
+//! A child is a process of its own: it has its own window, once it needs one. Listeners get a place of the child's own, which shares the
+//! parent's port. A connection stays the parent's until the child uses it: then the agent hands it over (docs/adr/0068).
+
+use std::ffi::c_int;
+
+use rustix::io::Errno;
+use wave_posix::{Heirloom, Interest};
+use wave_readiness::EventFlags;
+
+use crate::description::{Description, State};
+use crate::sys;
+use crate::world::{ATTACH_PATIENCE, World, say};
+
+/// A socket with its descriptors, in a child.
+#[derive(Debug)]
+pub struct Heir {
+    fds: Vec<c_int>,
+    description: Description,
+}
+
+impl World {
+    /// The child's sockets. They share nothing with this world.
+    pub fn heirs(&self) -> Vec<Heir> {
+        let mut heirs: Vec<Option<Heir>> = Vec::new();
+        let open = self.descriptions.iter().map(Option::as_ref);
+        heirs.extend(open.map(|one| Some(Heir { fds: Vec::new(), description: self.heir(one?) })));
+        for (fd, place) in (0..).zip(&self.fds) {
+            let at = (*place as usize).checked_sub(1);
+            if let Some(heir) = at.and_then(|at| heirs[at].as_mut()) {
+                heir.fds.push(fd);
+            }
+        }
+        heirs.into_iter().flatten().collect()
+    }
+
+    /// Takes what the parent has left.
+    pub fn inherit(&mut self, heirs: Vec<Heir>, family: Option<u128>) {
+        self.family = family;
+        for Heir { fds, description } in heirs {
+            let Some((first, others)) = fds.split_first() else { continue };
+            let is_listener = matches!(description.state, State::Listening { .. });
+            let at = self.insert(*first, description);
+            others.iter().for_each(|fd| self.share(at, *fd));
+            if is_listener {
+                self.listeners.push(at);
+            }
+            self.tell(at, EventFlags::empty());
+        }
+    }
+
+    /// A fork(2) is about to happen: the child may take connections.
+    pub fn prepare_heirs(&mut self) {
+        self.push_held();
+        if !self.all().any(|one| matches!(one.state, State::Open(_))) {
+            return;
+        }
+        if self.family.is_none() {
+            // Without a secret, connections stay this process's.
+            self.family = sys::random().ok();
+        }
+        self.forks += 1;
+        let lives: Vec<u64> = self.agents.iter().map(|agent| agent.life).collect();
+        lives.into_iter().for_each(|life| self.join_family(life));
+    }
+
+    fn join_family(&mut self, life: u64) {
+        let Some(secret) = self.family else { return };
+        let agent = self.agent(life);
+        if !std::mem::replace(&mut agent.has_joined, true) && !agent.context.is_dead() {
+            agent.context.join(secret);
+        }
+    }
+
+    /// Takes a connection of the parent's over, if this is one.
+    pub fn take_over(&mut self, at: usize) {
+        let description = self.description(at);
+        if description.state != State::Parents {
+            return;
+        }
+        let heirloom = description.heirloom.take();
+        match heirloom.map(|heirloom| self.take(&heirloom)) {
+            Some(Ok((life, name))) => {
+                self.agent(life).owners.insert(name, at);
+                let forks = self.forks;
+                let description = self.description(at);
+                description.life = life;
+                description.forks = forks;
+                description.state = State::Open(name);
+            }
+            refused => {
+                let why = match refused {
+                    Some(Err(why)) => why,
+                    _ => "it was over, or had carried much".to_owned(),
+                };
+                let description = self.description(at);
+                if !std::mem::replace(&mut description.is_lost, true) {
+                    description.error = Some(Errno::CONNRESET);
+                    say(&format!(
+                        "this process was forked and cannot take a connection over: {why}"
+                    ));
+                }
+            }
+        }
+        self.tell(at, EventFlags::empty());
+    }
+
+    /// Asks the agent for a connection. Returns the agent's life and the connection's name, or why there is none.
+    fn take(&mut self, heirloom: &Heirloom) -> Result<(u64, u32), String> {
+        let life = self.attach_within(ATTACH_PATIENCE).map_err(|error| error.to_string())?;
+        self.join_family(life);
+        let name = self.context(life).take_over(heirloom).ok_or("there is no memory for it")?;
+        let why = match self.await_answer(life, |context| context.connected(name)) {
+            Some(Ok(())) => return Ok((life, name)),
+            Some(Err(error)) => format!("the agent refused: {error}"),
+            None => "the agent does not answer".to_owned(),
+        };
+        self.context(life).close(name);
+        Err(why)
+    }
+
+    fn heir(&self, parents: &Description) -> Description {
+        let agent = self.agents.iter().find(|agent| agent.life == parents.life);
+        let (state, heirloom) = match parents.state {
+            State::Idle => (State::Idle, None),
+            State::Listening { is_shared, .. } => {
+                (State::Listening { listener: None, is_shared }, None)
+            }
+            State::Open(name) => {
+                let heirloom = agent.and_then(|agent| agent.context.heirloom(name));
+                (State::Parents, heirloom.map(Box::new))
+            }
+            _ => (State::Parents, parents.heirloom.clone()),
+        };
+        let mut listens = parents.listens.clone();
+        if let Some(listens) = &mut listens {
+            listens.interest = Interest::Unknown;
+            listens.sets.clear();
+        }
+        Description {
+            is_nonblocking: parents.is_nonblocking,
+            bound: parents.bound,
+            reuses_address: parents.reuses_address,
+            reuses_port: parents.reuses_port,
+            is_read_shut: parents.is_read_shut,
+            is_write_shut: parents.is_write_shut,
+            is_corked: parents.is_corked,
+            listens,
+            heirloom,
+            ..Description::new(0, parents.family, state)
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Listening sockets: listen(2) and accept(2), for one agent after another, and in a process after its parent.
+//!
+//! A listener is at an agent while [`State::Listening`] names it. It loses its place when the agent dies, and a child of fork(2) begins
+//! without one. It gets a place again once an agent is there, if the program waits for its connections ([`World::await_connections`]).
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, getpeername,
+    socket_with,
+};
+use wave_posix::{Interest, Sharing};
+use wave_readiness::{EventFlags, Source};
+
+use crate::address::{self, Encoded, Family};
+use crate::description::{Description, State};
+use crate::names::{family_of, kernels_name};
+use crate::options::Kept;
+use crate::sockets::{Sockets, Verdict};
+use crate::sys;
+use crate::world::World;
+
+/// Most connections that wait to be accepted, as Linux's `somaxconn`.
+const BACKLOG_MAX: c_int = 4_096;
+/// Time between two tries to find an agent for a listener that has none.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Longest try, with the lock held, of an agent that accepts and does not answer. Then a wait of as long many times over.
+const TRY_LASTS: Duration = Duration::from_millis(500);
+const WAITS_PER_TRY: u32 = 8;
+
+/// What a listening socket takes to another agent, or to a child.
+#[derive(Clone, Debug)]
+pub struct Listens {
+    /// Address and port at the agent.
+    own: SocketAddr,
+    backlog: u16,
+    sharing: Sharing,
+    /// Options that its connections begin with.
+    pub kept: Kept,
+    /// Whether the program waits for connections, as the agent knows.
+    pub interest: Interest,
+    /// Sets that have the listener.
+    pub sets: Vec<c_int>,
+}
+
+/// A connection that was accepted: its descriptor, and the peer's address as the program sees it.
+#[derive(Debug)]
+pub struct Accepted {
+    pub fd: c_int,
+    pub peer: Option<Encoded>,
+}
+
+impl Sockets {
+    /// listen(2): at an unspecified address, both the kernel and the agent listen.
+    pub fn listen(&self, fd: c_int, backlog: c_int) -> Verdict<()> {
+        // A negative backlog is the largest one, as for the kernel.
+        let backlog = backlog as u32;
+        let backlog = backlog.min(BACKLOG_MAX as u32) as c_int;
+        let mut world = match self.open() {
+            Ok(world) => world,
+            Err(error) => return Verdict::Ours(Err(error)),
+        };
+        if let Some(at) = world.find(fd) {
+            world.look();
+            let description = world.description(at);
+            return match (description.state, description.bound) {
+                (State::Listening { is_shared: true, .. }, _) => Verdict::Kernels,
+                (State::Listening { is_shared: false, .. }, _) => Verdict::Ours(Ok(())),
+                (State::Idle, Some(own)) => {
+                    Verdict::Ours(world.listen(at, fd, own, backlog, false))
+                }
+                _ => Verdict::Ours(Err(Errno::INVAL)),
+            };
+        }
+        let Some(family) = family_of(fd) else { return Verdict::Kernels };
+        let Some(mut name) = kernels_name(fd) else { return Verdict::Kernels };
+        let is_used = sockopt::socket_acceptconn(sys::fd(fd)).unwrap_or(true)
+            || getpeername(sys::fd(fd)).is_ok();
+        if !name.ip().is_unspecified() || is_used {
+            return Verdict::Kernels;
+        }
+        let only_v6 = family == Family::V6 && sockopt::ipv6_v6only(sys::fd(fd)).unwrap_or(false);
+        let own = match (family, only_v6) {
+            (Family::V4, _) => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            (Family::V6, false) => Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+            (Family::V6, true) => world.config.own_v6(),
+        };
+        let Some(own) = own else { return Verdict::Kernels };
+        if name.port() == 0 {
+            // The kernel does so in listen(2); the agent's port must be the same.
+            if let Err(error) = rustix::net::bind(sys::fd(fd), &name) {
+                return Verdict::Ours(Err(error));
+            }
+            match kernels_name(fd) {
+                Some(bound) => name = bound,
+                None => return Verdict::Kernels,
+            }
+        }
+        let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
+        let own = SocketAddr::new(own, name.port());
+        let listening = world.listen(at, fd, own, backlog, true);
+        if listening.is_err() {
+            world.disown(fd);
+        }
+        Verdict::Ours(listening)
+    }
+
+    /// accept4(2): of a shared listener, from the agent and the kernel in turn.
+    pub fn accept(&self, fd: c_int, flags: c_int) -> Verdict<Accepted> {
+        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+            return self.answer(fd, |_, _| Verdict::Ours(Err(Errno::INVAL)));
+        }
+        let shared = |world: &mut World, at| {
+            let is_shared =
+                matches!(world.description(at).state, State::Listening { is_shared: true, .. });
+            is_shared.then_some(fd)
+        };
+        self.call(fd, false, Timeout::Recv, shared, |world, at, stop| {
+            let State::Listening { is_shared, .. } = world.description(at).state else {
+                return Some(Err(Errno::INVAL));
+            };
+            world.await_connections(at);
+            let description = world.description(at);
+            description.asks_kernel_first = !description.asks_kernel_first && is_shared;
+            let accepted = if description.asks_kernel_first {
+                kernels_accept(fd, flags).or_else(|| world.accept(at, flags))
+            } else if is_shared {
+                world.accept(at, flags).or_else(|| kernels_accept(fd, flags))
+            } else {
+                world.accept(at, flags)
+            };
+            accepted.or_else(|| stop.map(|stop| Err(stop.errno())))
+        })
+    }
+}
+
+fn kernels_accept(fd: c_int, flags: c_int) -> Option<Result<Accepted, Errno>> {
+    let mut with = SocketFlags::empty();
+    with.set(SocketFlags::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
+    with.set(SocketFlags::CLOEXEC, flags & libc::SOCK_CLOEXEC != 0);
+    match acceptfrom_with(sys::fd(fd), with) {
+        Err(Errno::AGAIN) => None,
+        Err(error) => Some(Err(error)),
+        Ok((accepted, peer)) => {
+            let family = match &peer {
+                Some(SocketAddrAny { .. }) if is_v4(&peer) => Family::V4,
+                _ => Family::V6,
+            };
+            let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+            let peer = peer.map(|peer| address::encode(peer, family));
+            Some(Ok(Accepted { fd: accepted.into_raw_fd(), peer }))
+        }
+    }
+}
+
+fn is_v4(peer: &Option<SocketAddrAny>) -> bool {
+    peer.as_ref().is_some_and(|peer| peer.address_family() == AddressFamily::INET)
+}
+
+impl World {
+    fn listen(
+        &mut self,
+        at: usize,
+        fd: c_int,
+        own: SocketAddr,
+        backlog: c_int,
+        is_shared: bool,
+    ) -> Result<(), Errno> {
+        let life = self.attach()?;
+        let description = self.description(at);
+        description.life = life;
+        let kept = Kept::of(sys::fd(fd), description.family)?;
+        let reuses_port = sockopt::socket_reuseport(sys::fd(fd))?;
+        let sharing = Sharing { secret: sys::random()?, reuses_port };
+        let length = backlog.max(1) as u16;
+        let listener = self.context(life).listen_beside(own, length, sharing);
+        let answer = self.await_answer(life, |context| context.listening(listener));
+        let failed = match answer {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            None => Some(Errno::TIMEDOUT),
+        };
+        let shared = |failed: Option<Errno>| match failed {
+            Some(error) => Err(error),
+            None if is_shared => {
+                rustix::net::listen(sys::fd(fd), backlog)?;
+                // A thread that waits for the placeholder waits for the agent as well.
+                let flags = fcntl_getfl(sys::fd(fd))?;
+                fcntl_setfl(sys::fd(fd), flags | OFlags::NONBLOCK)
+            }
+            None => Ok(()),
+        };
+        if let Err(error) = shared(failed) {
+            self.context(life).unlisten(listener);
+            self.context(life).flush();
+            return Err(error);
+        }
+        // Room for connections, before the first accept.
+        self.context(life).flush();
+        let description = self.description(at);
+        description.state = State::Listening { listener: Some(listener), is_shared };
+        description.bound = Some(own);
+        let interest = Interest::Unknown;
+        let listens = Listens { own, backlog: length, sharing, kept, interest, sets: Vec::new() };
+        description.listens = Some(Box::new(listens));
+        self.listeners.push(at);
+        self.tell(at, Source::ANY);
+        Ok(())
+    }
+
+    /// The program waits for connections, if the description listens: the agent gives it some.
+    pub fn await_connections(&mut self, at: usize) {
+        let description = self.description(at);
+        let (life, state) = (description.life, description.state);
+        let State::Listening { listener, .. } = state else { return };
+        let Some(listens) = &mut description.listens else { return };
+        if std::mem::replace(&mut listens.interest, Interest::Yes) == Interest::Yes {
+            return;
+        }
+        match listener {
+            Some(listener) => {
+                let context = self.context(life);
+                context.await_connections(listener, Interest::Yes);
+                context.flush();
+            }
+            None => {
+                self.next_try = None;
+                self.listen_again();
+            }
+        }
+    }
+
+    /// A set has this listener, if the descriptor is one.
+    pub fn note_set(&mut self, set: c_int, fd: c_int) {
+        if let Some(at) = self.find(fd)
+            && let Some(listens) = &mut self.description(at).listens
+            && !listens.sets.contains(&set)
+        {
+            listens.sets.push(set);
+        }
+    }
+
+    /// The program waits for events of a set: of its listeners, some may have been left to children before.
+    pub fn await_set(&mut self, set: c_int) {
+        if !self.has_left_listeners {
+            return;
+        }
+        for place in 0..self.listeners.len() {
+            let at = self.listeners[place];
+            let listens = &self.description(at).listens;
+            if listens.as_ref().is_some_and(|listens| listens.sets.contains(&set)) {
+                self.await_connections(at);
+            }
+        }
+    }
+
+    /// After a fork(2), children may be meant to accept, rather than this process: if it has not waited for connections so far, certainly,
+    /// and else as soon as one of them waits.
+    pub fn leave_to_children(&mut self) {
+        for place in 0..self.listeners.len() {
+            let description = self.description(self.listeners[place]);
+            let (life, state) = (description.life, description.state);
+            let State::Listening { listener: Some(listener), .. } = state else { continue };
+            let Some(listens) = &mut description.listens else { continue };
+            let interest = match listens.interest {
+                Interest::Yes => Interest::Unknown,
+                Interest::Unknown | Interest::No => Interest::No,
+            };
+            if std::mem::replace(&mut listens.interest, interest) != interest {
+                let context = self.context(life);
+                context.await_connections(listener, interest);
+                context.flush();
+                self.has_left_listeners = true;
+            }
+        }
+    }
+
+    /// Notices listeners whose agent has gone, and finds another one for those whose program waits.
+    pub fn listen_again(&mut self) {
+        let mut is_wanted = false;
+        for place in 0..self.listeners.len() {
+            let at = self.listeners[place];
+            is_wanted |= self.has_no_place(at) && self.waits(at);
+        }
+        if !is_wanted {
+            return;
+        }
+        let now = Instant::now();
+        if self.next_try.is_some_and(|next| now < next) {
+            return;
+        }
+        let attached = self.attach_within(TRY_LASTS);
+        self.next_try = Some(now + TRY_AGAIN.max(now.elapsed() * WAITS_PER_TRY));
+        let Ok(life) = attached else { return };
+        for place in 0..self.listeners.len() {
+            let at = self.listeners[place];
+            if !self.has_no_place(at) || !self.waits(at) {
+                continue;
+            }
+            let description = self.description(at);
+            let State::Listening { is_shared, .. } = description.state else { continue };
+            let Some(listens) = description.listens.as_deref().cloned() else { continue };
+            let Listens { own, backlog, sharing, .. } = listens;
+            let context = self.context(life);
+            let listener = context.listen_beside(own, backlog, sharing);
+            context.await_connections(listener, Interest::Yes);
+            let description = self.description(at);
+            description.life = life;
+            description.state = State::Listening { listener: Some(listener), is_shared };
+        }
+        self.context(life).flush();
+    }
+
+    fn waits(&mut self, at: usize) -> bool {
+        let listens = &self.description(at).listens;
+        listens.as_ref().is_some_and(|listens| listens.interest == Interest::Yes)
+    }
+
+    /// Whether a listener has no place at an agent. It loses its place here if the agent has gone, or refuses it.
+    fn has_no_place(&mut self, at: usize) -> bool {
+        let description = self.description(at);
+        let (life, state) = (description.life, description.state);
+        let State::Listening { listener: Some(listener), is_shared } = state else { return true };
+        let context = self.context(life);
+        if !context.is_dead() && !matches!(context.listening(listener), Some(Err(_))) {
+            return false;
+        }
+        // Connections that nobody has accepted go with it.
+        context.unlisten(listener);
+        context.flush();
+        self.description(at).state = State::Listening { listener: None, is_shared };
+        self.tell(at, EventFlags::empty());
+        true
+    }
+
+    /// Restores the program's O_NONBLOCK on the placeholder of a listener that has ended.
+    pub fn unshare(&mut self, at: usize, fd: c_int) {
+        let is_nonblocking = self.description(at).is_nonblocking;
+        if let Ok(mut flags) = fcntl_getfl(sys::fd(fd)) {
+            flags.set(OFlags::NONBLOCK, is_nonblocking);
+            let _ = fcntl_setfl(sys::fd(fd), flags);
+        }
+    }
+
+    /// Accepts a connection of the agent's, if there is one.
+    fn accept(&mut self, at: usize, flags: c_int) -> Option<Result<Accepted, Errno>> {
+        let description = self.description(at);
+        let (life, family) = (description.life, description.family);
+        let State::Listening { listener: Some(listener), .. } = description.state else {
+            return None;
+        };
+        let kept = description.listens.as_ref().map(|listens| listens.kept.clone());
+        let agent = self.agent(life);
+        if agent.context.is_dead() || agent.context.acceptable(listener) == 0 {
+            return None;
+        }
+        let made = placeholder(family, flags, kept.as_ref());
+        let fd = match made {
+            Ok(fd) => fd,
+            Err(error) => return Some(Err(error)),
+        };
+        let agent = self.agent(life);
+        match agent.context.accept(listener)? {
+            Ok((name, remote)) => {
+                agent.context.flush();
+                let mut description = Description::new(life, family, State::Open(name));
+                description.is_nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+                let fd = fd.into_raw_fd();
+                let place = self.insert(fd, description);
+                self.agent(life).owners.insert(name, place);
+                if let Some(kept) = kept {
+                    self.configure(place, &kept);
+                }
+                self.tell(place, EventFlags::empty());
+                Some(Ok(Accepted { fd, peer: Some(address::encode(remote, family)) }))
+            }
+            Err(error) => Some(Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
+        }
+    }
+}
+
+/// The kernel's socket that stands for a connection.
+fn placeholder(family: Family, flags: c_int, kept: Option<&Kept>) -> Result<OwnedFd, Errno> {
+    let domain = match family {
+        Family::V4 => AddressFamily::INET,
+        Family::V6 => AddressFamily::INET6,
+    };
+    let mut with = SocketFlags::empty();
+    with.set(SocketFlags::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0);
+    with.set(SocketFlags::CLOEXEC, flags & libc::SOCK_CLOEXEC != 0);
+    let fd = socket_with(domain, SocketType::STREAM, with, None)?;
+    if let Some(kept) = kept {
+        let fd = std::os::fd::AsFd::as_fd(&fd);
+        // A connection without one of its listener's options is better than none.
+        let _ = kept.give(fd, family);
+    }
+    Ok(fd)
+}

@@ -1,0 +1,41 @@
+//! Calls after which a process may not reach the agent's socket any more: it attaches before.
+
+use std::ffi::{c_char, c_int};
+
+use libc::uid_t;
+
+use super::next;
+use super::process::{is_borrowing, sockets_or_new};
+
+/// Attaches, unless this is a child of vfork(2), which has its parent's memory.
+fn attach() {
+    if let Some(sockets) = sockets_or_new()
+        && !is_borrowing()
+    {
+        sockets.attach();
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn setuid(user: uid_t) -> c_int {
+    attach();
+    next!(setuid(user => uid_t) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn setreuid(real: uid_t, effective: uid_t) -> c_int {
+    attach();
+    next!(setreuid(real => uid_t, effective => uid_t) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int {
+    attach();
+    next!(setresuid(real => uid_t, effective => uid_t, saved => uid_t) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+    attach();
+    next!(chroot(path => *const c_char) -> c_int)
+}

@@ -1,0 +1,67 @@
+//! A sweep's results as a table for a terminal.
+
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
+
+use super::{Row, Sheet, table};
+use crate::number::{micros, short, thousands};
+use crate::terminal::marked;
+
+/// Rows that are shown; results.csv has all.
+const ROWS_MAX: usize = 60;
+
+/// A row per combination. Latencies of a point that is not to be believed are in brackets.
+pub fn text(sheet: &Sheet<'_>) -> String {
+    let searched = sheet.rows.iter().any(|row| row.search.is_some());
+    let mut head: Vec<String> = sheet.axes.iter().map(|axis| axis.name.clone()).collect();
+    head.push("variant".to_owned());
+    let names = head.len();
+    if searched {
+        head.push("saturation\nk/s".to_owned());
+    }
+    let class = sheet.headline();
+    head.extend(["offered\nk/s", "achieved\nk/s", "served\n%"].map(str::to_owned));
+    head.extend(["p50", "p99"].map(|percentile| format!("{class} {percentile}\nus")));
+    let mut drawn = Table::new();
+    drawn
+        .load_preset(presets::NOTHING)
+        .set_style(TableComponent::HeaderLines, '─')
+        .set_style(TableComponent::MiddleHeaderIntersections, '─')
+        .set_header(&head);
+    for row in sheet.rows.iter().take(ROWS_MAX) {
+        drawn.add_row(cells(sheet, row, searched));
+    }
+    for column in names..head.len() {
+        if let Some(column) = drawn.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    match sheet.rows.len().saturating_sub(ROWS_MAX) {
+        0 => drawn.to_string(),
+        more => format!("{drawn}\nand {more} more rows in results.csv"),
+    }
+}
+
+fn cells(sheet: &Sheet<'_>, row: &Row<'_>, searched: bool) -> Vec<String> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let mut cells: Vec<String> =
+        sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone()).collect();
+    cells.push(row.variant.to_owned());
+    if let Some(search) = row.search {
+        cells.push(
+            search
+                .saturation_per_second
+                .map_or_else(|| table::end(search.end).replace('-', " "), thousands),
+        );
+    } else if searched {
+        cells.push("-".to_owned());
+    }
+    let point = row.point;
+    cells.push(or_dash(point.map(|point| thousands(point.offered_per_second))));
+    cells.push(or_dash(point.map(|point| thousands(point.achieved_per_second))));
+    cells.push(or_dash(point.map(|point| short(point.served() * 100.0))));
+    let latency = row.headline().map(|class| class.latency);
+    let time = |ns: Option<u64>| or_dash(ns.map(|ns| marked(micros(ns), row.valid())));
+    cells.push(time(latency.map(|latency| latency.p50_ns)));
+    cells.push(time(latency.map(|latency| latency.p99_ns)));
+    cells
+}

@@ -1,0 +1,344 @@
+//! Requests and events as entries of a queue.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use wave_core::clock::Nanos;
+use wave_core::queue::{Entry, Tag};
+
+use super::{
+    Event, Filled, Interest, KeepAlive, Moved, Progress, Reason, Request, Sharing, SocketOptions,
+};
+use crate::datapath::{FlowId, Ring};
+
+/// A request or an event as an entry of a queue.
+pub type Words = (Tag, [u64; 6]);
+
+/// An entry that no peer of ours writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("peer's fault: an entry of kind {kind} means nothing")]
+pub struct Malformed {
+    /// Its kind.
+    pub kind: u16,
+}
+
+const MOVED: u16 = 1;
+const LISTEN: u16 = 2;
+const UNLISTEN: u16 = 3;
+const SLOT: u16 = 4;
+const CONNECT: u16 = 5;
+const CANCEL: u16 = 6;
+const CLOSE: u16 = 7;
+const ABORT: u16 = 8;
+const CONFIGURE: u16 = 9;
+const AWAIT: u16 = 10;
+const JOIN: u16 = 11;
+const TAKE: u16 = 12;
+const OFFER: u16 = 13;
+
+const PROGRESS: u16 = 1;
+const LISTENING: u16 = 2;
+const NOT_LISTENING: u16 = 3;
+const ACCEPTED: u16 = 4;
+const CONNECTED: u16 = 5;
+const FAILED: u16 = 6;
+const CLOSED: u16 = 7;
+const UNUSED: u16 = 8;
+const WARNED: u16 = 9;
+
+const FINISHED: u8 = 1;
+const EAGER: u8 = 2;
+const KEEP_ALIVE: u8 = 1;
+const GIVE_UP: u8 = 2;
+const REUSES_PORT: u8 = 1;
+
+impl Request {
+    /// As an entry.
+    pub fn to_words(&self) -> Words {
+        match *self {
+            Request::Moved(Moved { flow, written, read, is_finished, is_eager, filled }) => {
+                let flags =
+                    if is_finished { FINISHED } else { 0 } | if is_eager { EAGER } else { 0 };
+                let filled = pair(filled.receive, filled.send);
+                (Tag { kind: MOVED, flags }, [flow.to_word(), written, read, filled, 0, 0])
+            }
+            Request::Listen { listener, local, backlog, sharing } => {
+                let [high, low] = address_words(local.ip());
+                let more = u64::from(local.port()) << 16 | u64::from(backlog);
+                let Sharing { secret, reuses_port } = sharing;
+                let flags = if reuses_port { REUSES_PORT } else { 0 };
+                let secret = [(secret >> 64) as u64, secret as u64];
+                let words = [pair(listener, 0), high, low, more, secret[0], secret[1]];
+                (Tag { kind: LISTEN, flags }, words)
+            }
+            Request::Await { listener, interest } => {
+                let flags = interest as u8;
+                (Tag { kind: AWAIT, flags }, [pair(listener, 0), 0, 0, 0, 0, 0])
+            }
+            Request::Unlisten { listener } => (tag(UNLISTEN), [pair(listener, 0), 0, 0, 0, 0, 0]),
+            Request::Slot { listener, socket, receive, send, filled } => {
+                let [a, b, c] = ring_words(receive, send, filled);
+                (tag(SLOT), [pair(listener, socket), a, b, c, 0, 0])
+            }
+            Request::Connect { socket, remote, local_port, receive, send, filled } => {
+                let [high, low] = address_words(remote.ip());
+                let ports = u32::from(local_port) << 16 | u32::from(remote.port());
+                let [a, b, c] = ring_words(receive, send, filled);
+                (tag(CONNECT), [pair(socket, ports), high, low, a, b, c])
+            }
+            Request::Join { secret } => {
+                (tag(JOIN), [(secret >> 64) as u64, secret as u64, 0, 0, 0, 0])
+            }
+            Request::Take { flow, socket, receive, send, read, written } => {
+                let [a, b, c] = ring_words(receive, send, socket);
+                (tag(TAKE), [flow.to_word(), a, b, c, read, written])
+            }
+            Request::Offer { flow } => (tag(OFFER), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
+            Request::Close { flow } => (tag(CLOSE), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Request::Abort { flow } => (tag(ABORT), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Request::Configure { flow, options } => {
+                let SocketOptions { keep_alive, give_up_after, diffserv, hop_limit } = options;
+                let flags = if keep_alive.is_some() { KEEP_ALIVE } else { 0 }
+                    | if give_up_after.is_some() { GIVE_UP } else { 0 };
+                let (times, probes) = keep_alive.map_or((0, 0), |keep| {
+                    (pair(milliseconds(keep.idle), milliseconds(keep.interval)), keep.probes)
+                });
+                let give_up = give_up_after.map_or(0, |after| milliseconds(after).into());
+                let bytes = u64::from_le_bytes([probes, diffserv, hop_limit, 0, 0, 0, 0, 0]);
+                (Tag { kind: CONFIGURE, flags }, [flow.to_word(), times, bytes, give_up, 0, 0])
+            }
+        }
+    }
+
+    /// From an entry. Rings are still to be checked against the payload memory.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn from_entry(entry: &Entry) -> Result<Request, Malformed> {
+        let Tag { kind, flags } = entry.tag;
+        let malformed = Malformed { kind };
+        let words: &[u64; 6] = entry.words().try_into().map_err(|_| malformed)?;
+        let [first, a, b, c, d, e] = *words;
+        let flow = FlowId::from_word(first);
+        let (left, right) = (first as u32, (first >> 32) as u32);
+        Ok(match kind {
+            MOVED => Request::Moved(Moved {
+                flow,
+                written: a,
+                read: b,
+                is_finished: flags & FINISHED != 0,
+                is_eager: flags & EAGER != 0,
+                filled: Filled { receive: c as u32, send: (c >> 32) as u32 },
+            }),
+            LISTEN => Request::Listen {
+                listener: left,
+                local: SocketAddr::new(address(a, b), (c >> 16) as u16),
+                backlog: c as u16,
+                sharing: Sharing {
+                    secret: u128::from(d) << 64 | u128::from(e),
+                    reuses_port: flags & REUSES_PORT != 0,
+                },
+            },
+            AWAIT => {
+                let all = [Interest::No, Interest::Unknown, Interest::Yes];
+                let interest = all.into_iter().find(|one| *one as u8 == flags).ok_or(malformed)?;
+                Request::Await { listener: left, interest }
+            }
+            UNLISTEN => Request::Unlisten { listener: left },
+            SLOT => {
+                let (receive, send, filled) = rings(a, b, c);
+                Request::Slot { listener: left, socket: right, receive, send, filled }
+            }
+            CONNECT => {
+                let (receive, send, filled) = rings(c, d, e);
+                let remote = SocketAddr::new(address(a, b), right as u16);
+                let local_port = (right >> 16) as u16;
+                Request::Connect { socket: left, remote, local_port, receive, send, filled }
+            }
+            JOIN => Request::Join { secret: u128::from(first) << 64 | u128::from(a) },
+            TAKE => {
+                let (receive, send, socket) = rings(a, b, c);
+                Request::Take { flow, socket, receive, send, read: d, written: e }
+            }
+            OFFER => Request::Offer { flow },
+            CANCEL => Request::Cancel { socket: left },
+            CLOSE => Request::Close { flow },
+            ABORT => Request::Abort { flow },
+            CONFIGURE => {
+                let [probes, diffserv, hop_limit, ..] = b.to_le_bytes();
+                let time = |milliseconds: u64| Nanos::from_millis(milliseconds & 0xffff_ffff);
+                let keep = KeepAlive { idle: time(a), interval: time(a >> 32), probes };
+                let options = SocketOptions {
+                    keep_alive: (flags & KEEP_ALIVE != 0).then_some(keep),
+                    give_up_after: (flags & GIVE_UP != 0).then_some(time(c)),
+                    diffserv,
+                    hop_limit,
+                };
+                Request::Configure { flow, options }
+            }
+            _ => return Err(malformed),
+        })
+    }
+}
+
+impl Event {
+    /// As an entry.
+    pub fn to_words(&self) -> Words {
+        match *self {
+            Event::Progress(Progress { socket, received, acknowledged, is_finished }) => {
+                let flags = if is_finished { FINISHED } else { 0 };
+                (Tag { kind: PROGRESS, flags }, [pair(socket, 0), received, acknowledged, 0, 0, 0])
+            }
+            Event::Listening { listener, local } => {
+                let [high, low] = address_words(local.ip());
+                (tag(LISTENING), [pair(listener, local.port().into()), high, low, 0, 0, 0])
+            }
+            Event::NotListening { listener, reason } => {
+                (tag(NOT_LISTENING), [pair(listener, reason as u32), 0, 0, 0, 0, 0])
+            }
+            Event::Accepted { listener, socket, flow, remote } => {
+                let [high, low] = address_words(remote.ip());
+                let port = remote.port().into();
+                (tag(ACCEPTED), [pair(listener, socket), flow.to_word(), high, low, port, 0])
+            }
+            Event::Connected { socket, flow, local } => {
+                let [high, low] = address_words(local.ip());
+                let port = local.port().into();
+                (tag(CONNECTED), [pair(socket, 0), flow.to_word(), high, low, port, 0])
+            }
+            Event::Failed { socket, reason } => {
+                (tag(FAILED), [pair(socket, reason as u32), 0, 0, 0, 0, 0])
+            }
+            Event::Closed { socket } => (tag(CLOSED), [pair(socket, 0), 0, 0, 0, 0, 0]),
+            Event::Unused { socket } => (tag(UNUSED), [pair(socket, 0), 0, 0, 0, 0, 0]),
+            Event::Warned { socket, reason } => {
+                (tag(WARNED), [pair(socket, reason as u32), 0, 0, 0, 0, 0])
+            }
+        }
+    }
+
+    /// From an entry.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn from_entry(entry: &Entry) -> Result<Event, Malformed> {
+        let Tag { kind, flags } = entry.tag;
+        let malformed = Malformed { kind };
+        let words: &[u64; 6] = entry.words().try_into().map_err(|_| malformed)?;
+        let [first, a, b, c, d, _] = *words;
+        let (left, right) = (first as u32, (first >> 32) as u32);
+        let reason = || {
+            let found = Reason::ALL.into_iter().find(|reason| *reason as u32 == right);
+            found.ok_or(malformed)
+        };
+        Ok(match kind {
+            PROGRESS => Event::Progress(Progress {
+                socket: left,
+                received: a,
+                acknowledged: b,
+                is_finished: flags & FINISHED != 0,
+            }),
+            LISTENING => Event::Listening {
+                listener: left,
+                local: SocketAddr::new(address(a, b), right as u16),
+            },
+            NOT_LISTENING => Event::NotListening { listener: left, reason: reason()? },
+            ACCEPTED => Event::Accepted {
+                listener: left,
+                socket: right,
+                flow: FlowId::from_word(a),
+                remote: SocketAddr::new(address(b, c), d as u16),
+            },
+            CONNECTED => Event::Connected {
+                socket: left,
+                flow: FlowId::from_word(a),
+                local: SocketAddr::new(address(b, c), d as u16),
+            },
+            FAILED => Event::Failed { socket: left, reason: reason()? },
+            CLOSED => Event::Closed { socket: left },
+            UNUSED => Event::Unused { socket: left },
+            WARNED => Event::Warned { socket: left, reason: reason()? },
+            _ => return Err(malformed),
+        })
+    }
+}
+
+const fn tag(kind: u16) -> Tag {
+    Tag { kind, flags: 0 }
+}
+
+const fn pair(low: u32, high: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+fn milliseconds(time: Nanos) -> u32 {
+    u32::try_from(time.0 / 1_000_000).unwrap_or(u32::MAX)
+}
+
+/// IPv4 addresses as mapped ones (RFC 4291, 2.5.5.2).
+fn address_words(ip: IpAddr) -> [u64; 2] {
+    let ip = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let bits = ip.to_bits();
+    [(bits >> 64) as u64, bits as u64]
+}
+
+fn address(high: u64, low: u64) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low))).to_canonical()
+}
+
+/// A ring's length is a power of two: its exponent is enough.
+fn ring_words(receive: Ring, send: Ring, filled: u32) -> [u64; 3] {
+    let exponents = receive.bytes.trailing_zeros() | send.bytes.trailing_zeros() << 8;
+    [receive.offset, send.offset, pair(exponents, filled)]
+}
+
+fn rings(receive: u64, send: u64, sizes: u64) -> (Ring, Ring, u32) {
+    let ring = |offset, exponent: u64| Ring { offset, bytes: 1 << (exponent & 31) };
+    (ring(receive, sizes), ring(send, sizes >> 8), (sizes >> 32) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use wave_core::layout::Layout;
+
+    use super::super::{CONTEXTS_MAX, QUEUE_ENTRIES, window};
+    use super::*;
+
+    fn entry((tag, words): Words) -> Entry {
+        Entry::new(tag, &words)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_an_entry_says_is_read_as_it_was_written(kind in 0_u16..15, flags: u8, words: [u64; 6]) {
+            let random = Entry::new(Tag { kind, flags }, &words);
+            if let Ok(request) = Request::from_entry(&random) {
+                prop_assert_eq!(Request::from_entry(&entry(request.to_words())), Ok(request));
+            }
+            if let Ok(event) = Event::from_entry(&random) {
+                prop_assert_eq!(Event::from_entry(&entry(event.to_words())), Ok(event));
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_of_contexts_has_a_window() {
+        for contexts in [1, 2, CONTEXTS_MAX] {
+            let layout = Layout::new(window(contexts)).unwrap();
+            assert_eq!(layout.decisions.len(), usize::from(contexts));
+            assert!(layout.decisions.iter().all(|queue| queue.ring.entries == QUEUE_ENTRIES));
+        }
+    }
+
+    #[test]
+    fn entries_of_other_kinds_or_lengths_are_the_peers_fault() {
+        let short = Entry::new(tag(MOVED), &[1, 2, 3]);
+        assert_eq!(Request::from_entry(&short), Err(Malformed { kind: MOVED }));
+        let unknown = Entry::new(tag(99), &[0; 6]);
+        assert_eq!(Event::from_entry(&unknown), Err(Malformed { kind: 99 }));
+    }
+}

@@ -1,0 +1,321 @@
+//! Connections that change hands: a child of fork(2) takes one that its parent had accepted, and a process offers those that it has not
+//! accepted to others that share the port (docs/adr/0068).
+//!
+//! The flow is frozen until nothing of it is on its way; then the caller copies its rings from the one memory to the other, and the flow is
+//! installed anew. What the peer sends meanwhile is lost, and sent again.
+
+use core::net::SocketAddr;
+
+use wave_core::clock::Nanos;
+
+use super::connection::Timer;
+use super::shares::Kind;
+use super::{Output, Slot, Stack};
+use crate::context::{ContextId, Event, FILL_MAX, Filled, Interest, Progress, Reason, Sharing};
+use crate::datapath::{Datapath, FlowId, Ring};
+use crate::flow::moment::Moment;
+
+/// Most connections that wait to change hands.
+const TAKES_MAX: usize = 256;
+/// Longest wait of a process for what the owner of a connection has still to say.
+const PATIENCE: Nanos = Nanos::from_millis(4_000);
+
+/// A connection that changes hands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Take {
+    flow: FlowId,
+    to: To,
+    progress: Step,
+}
+
+/// Whom it goes to.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    /// A process that knows how far it was read and written, and how long it waits.
+    Child { context: ContextId, slot: Slot, read: u64, written: u64, until: Nanos },
+    /// Any other listener of these.
+    Any { from: ContextId, local: SocketAddr, sharing: Sharing },
+    /// One of them.
+    Listener { context: ContextId, name: u32, slot: Slot },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Waits,
+    /// The data path was told to stop.
+    Frozen,
+    /// The copy has been asked for.
+    Carried,
+}
+
+/// A copy of a connection's rings: `bytes` from the beginning of each ring `from` to the beginning of the ring `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carry {
+    /// The connection.
+    pub flow: FlowId,
+    /// The process that has it, and the one that takes it.
+    pub processes: [u16; 2],
+    /// Rings: for what comes in, for what goes out.
+    pub from: [Ring; 2],
+    /// Likewise.
+    pub to: [Ring; 2],
+    /// Bytes to be copied, at most [`FILL_MAX`] of each.
+    pub bytes: [u32; 2],
+}
+
+impl To {
+    /// The new owner, with the rings and their memory, once it is known.
+    fn owner(&self) -> Option<(ContextId, Slot, Filled)> {
+        match *self {
+            To::Any { .. } => None,
+            To::Child { context, slot, .. } => {
+                Some((context, slot, Filled { receive: FILL_MAX, send: FILL_MAX }))
+            }
+            To::Listener { context, slot, .. } => {
+                Some((context, slot, Filled { receive: slot.filled, send: 0 }))
+            }
+        }
+    }
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    pub(super) fn join(&mut self, process: u16, secret: u128) {
+        let at = usize::from(process);
+        if at >= self.families.len() {
+            self.families.resize(at + 1, 0);
+        }
+        self.families[at] = secret;
+    }
+
+    fn are_related(&self, one: u16, other: u16) -> bool {
+        let family = |process| self.families.get(usize::from(process)).copied().unwrap_or(0);
+        one != other && family(one) != 0 && family(one) == family(other)
+    }
+
+    /// Positions are those to which the connection was read and written.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such connection of the family's. `TooMany`: beyond the share of the process. `NoRoom`: too many wait.
+    pub(super) fn take(
+        &mut self,
+        now: Nanos,
+        context: ContextId,
+        flow: FlowId,
+        slot: Slot,
+        [read, written]: [u64; 2],
+    ) -> Result<(), Reason> {
+        let connection = self.connection(flow).filter(|one| one.is_heard_of());
+        let owner = connection.map(|connection| connection.context.process);
+        let is_allowed = owner.is_some_and(|owner| self.are_related(owner, context.process));
+        if !is_allowed || self.takes.iter().any(|other| other.flow == flow) {
+            return Err(Reason::Invalid);
+        }
+        if !self.has_room(context.process, Kind::Connection) {
+            self.counters.beyond_share += 1;
+            return Err(Reason::TooMany);
+        }
+        if self.takes.len() >= TAKES_MAX {
+            return Err(Reason::NoRoom);
+        }
+        let to = To::Child { context, slot, read, written, until: now + PATIENCE };
+        self.takes.push(Take { flow, to, progress: Step::Waits });
+        Ok(())
+    }
+
+    pub(super) fn offer(&mut self, now: Nanos, from: ContextId, flow: FlowId) {
+        let connection = self.connection(flow).filter(|one| one.is_heard_of());
+        let own = connection.filter(|one| one.context.process == from.process);
+        let Some(connection) = own else { return };
+        let (local, name) = (connection.tuple().local, connection.listener);
+        let listener = name.and_then(|name| self.listener_of(from, name));
+        let is_known = self.takes.iter().any(|other| other.flow == flow);
+        match listener {
+            Some(at) if !is_known && self.takes.len() < TAKES_MAX => {
+                let sharing = self.listeners[at].sharing;
+                let to = To::Any { from, local, sharing };
+                self.takes.push(Take { flow, to, progress: Step::Waits });
+            }
+            _ if is_known => {}
+            _ => self.reset(now, flow, Reason::Reset),
+        }
+    }
+
+    /// A process has gone: it takes nothing any more.
+    pub(super) fn forget_takes(&mut self, process: u16) {
+        let is_its =
+            |take: &Take| take.to.owner().is_some_and(|(context, ..)| context.process == process);
+        while let Some(at) = self.takes.iter().position(is_its) {
+            let Take { flow, to, progress } = self.takes.swap_remove(at);
+            if progress >= Step::Frozen || matches!(to, To::Listener { .. }) {
+                self.reset(Nanos(0), flow, Reason::Reset);
+            }
+        }
+    }
+
+    /// Asks for the copies of connections of which nothing is on its way. Returns whether there is more to do at once.
+    pub(super) fn let_change_hands(&mut self, now: Nanos) -> bool {
+        let mut is_busy = false;
+        let mut at = 0;
+        while at < self.takes.len() {
+            match self.step(now, at) {
+                Ok(has_more) => {
+                    is_busy |= has_more;
+                    at += 1;
+                }
+                Err(reason) => {
+                    let Take { flow, to, progress } = self.takes.swap_remove(at);
+                    if progress >= Step::Frozen || !matches!(to, To::Child { .. }) {
+                        self.reset(now, flow, reason);
+                    }
+                    match to {
+                        To::Child { context, slot, .. } => {
+                            self.tell(context, Event::Failed { socket: slot.socket, reason });
+                        }
+                        To::Listener { context, slot, .. } => {
+                            self.tell(context, Event::Unused { socket: slot.socket });
+                        }
+                        To::Any { .. } => {}
+                    }
+                }
+            }
+        }
+        is_busy
+    }
+
+    fn step(&mut self, now: Nanos, at: usize) -> Result<bool, Reason> {
+        let Take { flow, to, progress } = self.takes[at];
+        let connection = self.connection(flow).filter(|one| one.is_heard_of());
+        let connection = connection.ok_or(Reason::Reset)?;
+        let (owner, had) = (connection.context.process, connection.filled);
+        let state = self.data.inspect(flow).ok_or(Reason::Reset)?;
+        let written = state.sending.written;
+        match to {
+            To::Child { written: expected, .. } if written > expected => {
+                // Its owner has gone on with it.
+                return Err(Reason::NoRoom);
+            }
+            To::Child { written: expected, until, .. } if written < expected => {
+                // What its owner has written is on its way to us.
+                return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
+            }
+            To::Any { from, local, sharing } => {
+                let Some(chosen) = self.heir_of(from, local, sharing)? else { return Ok(false) };
+                self.takes[at].to = chosen;
+                return Ok(true);
+            }
+            _ => {}
+        }
+        let Some((context, slot, filled)) = to.owner() else { return Ok(false) };
+        if had.receive > filled.receive.min(FILL_MAX) || had.send > filled.send {
+            return Err(Reason::NoRoom);
+        }
+        if progress == Step::Waits {
+            self.data.freeze(flow);
+            self.takes[at].progress = Step::Frozen;
+        }
+        if progress == Step::Carried || !self.data.frozen(flow) {
+            return Ok(true);
+        }
+        self.takes[at].progress = Step::Carried;
+        self.out.push_back(Output::Carry(Carry {
+            flow,
+            processes: [owner, context.process],
+            from: [state.receiving.ring, state.sending.ring],
+            to: [slot.receive, slot.send],
+            bytes: [had.receive, had.send],
+        }));
+        Ok(true)
+    }
+
+    /// A listener that waits for connections, with its slot; none if there is none at present.
+    ///
+    /// # Errors
+    /// Nobody listens there any more who could begin to wait.
+    fn heir_of(
+        &mut self,
+        from: ContextId,
+        local: SocketAddr,
+        sharing: Sharing,
+    ) -> Result<Option<To>, Reason> {
+        let shares = |at: &usize| {
+            let one = &self.listeners[*at];
+            super::is_at(one.local, local) && self.may_share(from, sharing, one)
+        };
+        let mut all = (0..self.listeners.len()).filter(shares).peekable();
+        all.peek().ok_or(Reason::Reset)?;
+        let may_have = |at: &usize| {
+            let one = &self.listeners[*at];
+            one.interest == Interest::Yes
+                && !one.slots.is_empty()
+                && self.has_room(one.context.process, Kind::Connection)
+        };
+        let Some(at) = all.find(may_have) else { return Ok(None) };
+        let listener = &mut self.listeners[at];
+        let (context, name) = (listener.context, listener.name);
+        let slot = listener.slots.pop_front();
+        Ok(slot.map(|slot| To::Listener { context, name, slot }))
+    }
+
+    /// The rings of a connection were copied.
+    pub fn carried(&mut self, now: Nanos, flow: FlowId) {
+        let is_it = |take: &Take| take.flow == flow && take.progress == Step::Carried;
+        let Some(at) = self.takes.iter().position(is_it) else { return };
+        if !self.data.frozen(flow) {
+            // The data path has begun something since. Nothing of this flow has moved, but it is to be asked again.
+            self.takes[at].progress = Step::Frozen;
+            return;
+        }
+        let Take { to, .. } = self.takes.swap_remove(at);
+        let Some((context, slot, filled)) = to.owner() else { return };
+        let socket = slot.socket;
+        let Some(mut state) = self.data.export(flow) else {
+            return self.tell(context, Event::Failed { socket, reason: Reason::Reset });
+        };
+        self.set_timer(flow.index, None);
+        let Some(mut connection) = self.connections[flow.index as usize].take() else { return };
+        let (owner, owners_name) = (connection.context, connection.socket);
+        (state.context, state.socket) = (context, socket);
+        (state.receiving.ring, state.sending.ring) = (slot.receive, slot.send);
+        (state.receiving.filled, state.sending.filled) = (filled.receive, filled.send);
+        if let To::Child { read, .. } = to {
+            state.receiving.read = state.receiving.read.max(read.min(state.receiving.received));
+        }
+        // There is room: a flow has just left.
+        let Ok(flow) = self.data.install(now, &state) else { return };
+        self.give_share(owner.process, Kind::Connection);
+        self.take_share(context.process, Kind::Connection);
+        (connection.flow, connection.context, connection.socket) = (flow, context, socket);
+        connection.listener = match to {
+            To::Listener { name, .. } => Some(name),
+            _ => None,
+        };
+        connection.filled = filled;
+        connection.read_said = state.receiving.read;
+        connection.timed.1 = Moment::NEVER;
+        let timeout = now + connection.round_trip.timeout();
+        self.connections[flow.index as usize] = Some(connection);
+        let is_outstanding = state.sending.acknowledged < state.sending.written;
+        match is_outstanding {
+            true => self.timer(flow, Timer::Retransmit, Some(timeout)),
+            false => self.timer(flow, Timer::None, None),
+        }
+        self.tell(owner, Event::Closed { socket: owners_name });
+        let (local, remote) = (state.tuple.local, state.tuple.remote);
+        self.tell(
+            context,
+            match to {
+                To::Listener { name: listener, .. } => {
+                    Event::Accepted { listener, socket, flow, remote }
+                }
+                _ => Event::Connected { socket, flow, local },
+            },
+        );
+        let progress = Progress {
+            socket,
+            received: state.receiving.received,
+            acknowledged: state.sending.acknowledged,
+            is_finished: state.receiving.fin == Some(state.receiving.received),
+        };
+        self.tell(context, Event::Progress(progress));
+    }
+}

@@ -1,0 +1,247 @@
+//! State that a connection has only while something is lost or out of order, and the pool that lends it.
+//!
+//! Most connections are in order most of the time, so that [`Disorder`] is not part of [`Protocol`]. The pool has
+//! one for every 16th connection, and is allocated at the start. A connection that gets none goes on as FlexTOE's first version does:
+//! its sender goes back to the first unacknowledged byte after three duplicates, and its receiver drops what is out of order.
+//!
+//! *Threat*: a peer that acknowledges and sends with gaps, on many connections, to take all of it. *Defence*: peers are divided into
+//! [`PEERS`] groups by a keyed hash of their address (of IPv6, its first 64 bits), and a group gets another one only while it has at most
+//! as many as are free. *Invariant*: `k` groups that take all they can leave `1 / (k + 1)` of the pool to the others.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+use core::net::IpAddr;
+
+use siphasher::sip::SipHasher13;
+use wave_core::clock::Nanos;
+
+use super::intervals::{Interval, Intervals};
+use super::reduction::Reduction;
+use super::scoreboard::Scoreboard;
+use super::state::{Mark, Protocol};
+
+/// Number of groups of peers that share the pool.
+pub const PEERS: usize = 256;
+/// Of so many connections, one can be out of order at a time.
+const ONE_OF: u32 = 16;
+/// Below this, each connection has one even if all have the same peer.
+const FEW: u32 = 256;
+
+/// State of a connection whose segments are lost or out of order, in either direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disorder {
+    /// What was sent.
+    pub loss: Loss,
+    /// Bytes that arrived out of order.
+    pub intervals: Intervals,
+    /// Bytes that arrived twice, to be reported by the next acknowledgement (RFC 2883).
+    pub duplicate: Interval,
+}
+
+/// A sender's losses. Positions are in order: acknowledged, `resend`, `swept`, `lost`, highest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Bytes that the peer has beyond its acknowledgement.
+    pub board: Scoreboard,
+    /// A loss is being recovered from: until [`Protocol::recover`] is acknowledged.
+    pub is_recovering: bool,
+    /// All bytes before it that the peer does not have are lost.
+    pub lost: u64,
+    /// All lost bytes before it are sent again (RFC 6675: HighRxt), as often as they were lost.
+    pub resend: u64,
+    /// All lost bytes before it are sent again at least once.
+    pub swept: u64,
+    /// From `resend` up to here, retransmissions were lost.
+    pub again: u64,
+    /// Retransmissions that later data must not overtake.
+    pub mark: Option<Mark>,
+    /// Limits sending after the loss.
+    pub reduction: Reduction,
+    /// All bytes before it that the peer does not have are overtaken since `suspected_at`.
+    pub suspect: u64,
+    /// See `suspect`.
+    pub suspected_at: Nanos,
+}
+
+impl Loss {
+    /// That of a connection without losses.
+    pub const NONE: Loss = Loss {
+        board: Scoreboard::EMPTY,
+        is_recovering: false,
+        lost: 0,
+        resend: 0,
+        swept: 0,
+        again: 0,
+        mark: None,
+        reduction: Reduction::NONE,
+        suspect: 0,
+        suspected_at: Nanos(0),
+    };
+
+    /// The state with nothing known and all bytes before `acknowledged` acknowledged.
+    pub fn new(acknowledged: u64) -> Loss {
+        let mut loss = Loss::NONE;
+        loss.end(acknowledged);
+        loss
+    }
+
+    /// Begins recovery: a loss is noticed.
+    pub fn begin(&mut self, acknowledged: u64) {
+        self.is_recovering = true;
+        (self.resend, self.swept, self.again, self.mark) = (acknowledged, acknowledged, 0, None);
+    }
+
+    /// Ends recovery.
+    pub fn end(&mut self, acknowledged: u64) {
+        self.begin(acknowledged);
+        self.is_recovering = false;
+        self.lost = acknowledged;
+    }
+}
+
+impl Disorder {
+    /// Nothing is out of order: without it, a connection goes on as with it.
+    pub fn is_over(&self) -> bool {
+        !self.loss.is_recovering
+            && self.loss.board.ranges().is_empty()
+            && self.intervals.is_empty()
+            && self.duplicate.is_empty()
+    }
+}
+
+/// What the connections of one protocol stage can borrow.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    #[expect(clippy::vec_box, reason = "a box moves between pool and flow, its contents do not")]
+    free: Vec<Box<Disorder>>,
+    /// How many each group of peers has.
+    lent: Box<[u32; PEERS]>,
+    key: (u64, u64),
+}
+
+impl Pool {
+    /// The pool of a table of `flows` connections. The key keeps peers from choosing their group.
+    pub fn new(flows: u32, key: (u64, u64)) -> Pool {
+        let count = (flows / ONE_OF).max(flows.min(FEW) * 2);
+        let free = (0..count).map(|_| Box::default()).collect();
+        Pool { free, lent: Box::new([0; PEERS]), key }
+    }
+
+    /// The group of a peer.
+    pub fn group(&self, peer: IpAddr) -> u8 {
+        let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
+        match peer {
+            IpAddr::V4(peer) => peer.to_bits().hash(&mut hasher),
+            IpAddr::V6(peer) => ((peer.to_bits() >> 64) as u64).hash(&mut hasher),
+        }
+        hasher.finish() as u8
+    }
+
+    /// Lends a flow what it needs to be out of order. It stays without if its peers have their share.
+    pub fn lend(&mut self, flow: &mut Protocol) {
+        let lent = &mut self.lent[usize::from(flow.group)];
+        if flow.disorder.is_some() || *lent as usize >= self.free.len() {
+            return;
+        }
+        let Some(mut disorder) = self.free.pop() else { return };
+        *lent += 1;
+        disorder.loss = Loss::new(flow.acknowledged);
+        (disorder.intervals, disorder.duplicate) = (Intervals::NONE, Interval::NONE);
+        flow.disorder = Some(disorder);
+    }
+
+    /// Takes it back.
+    pub fn take_back(&mut self, flow: &mut Protocol) {
+        if let Some(disorder) = flow.disorder.take() {
+            self.lent[usize::from(flow.group)] -= 1;
+            self.free.push(disorder);
+        }
+    }
+
+    /// Takes it back once nothing is out of order.
+    #[inline]
+    pub fn settle(&mut self, flow: &mut Protocol) {
+        if flow.disorder.as_ref().is_some_and(|disorder| disorder.is_over()) {
+            self.take_back(flow);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    fn flows(count: usize, group: u8) -> Vec<Protocol> {
+        let flow = split(&established(), Nanos(0)).1;
+        (0..count).map(|_| Protocol { group, ..flow.clone() }).collect()
+    }
+
+    fn borrowed(pool: &mut Pool, flows: &mut [Protocol]) -> usize {
+        flows.iter_mut().for_each(|flow| pool.lend(flow));
+        flows.iter().filter(|flow| flow.disorder.is_some()).count()
+    }
+
+    #[test]
+    fn hostile_peers_leave_their_share_of_the_pool_to_others() {
+        for greedy in 1..=3 {
+            let mut pool = Pool::new(16_384, (1, 2));
+            let all = pool.free.len();
+            assert_eq!(all, 1_024);
+            let mut hostile: Vec<_> = (1..=greedy).map(|group| flows(all, group)).collect();
+            // In turns, so that none is first.
+            for at in 0..all {
+                hostile.iter_mut().for_each(|flows| pool.lend(&mut flows[at]));
+            }
+            assert!(pool.free.len() >= all / (usize::from(greedy) + 1), "{}", pool.free.len());
+            assert!(borrowed(&mut pool, &mut flows(64, 0)) == 64);
+            for flow in hostile.iter_mut().flatten() {
+                pool.take_back(flow);
+            }
+        }
+    }
+
+    #[test]
+    fn each_connection_of_a_small_table_has_one() {
+        let mut pool = Pool::new(32, (1, 2));
+        let mut flows = flows(32, 9);
+        assert_eq!(borrowed(&mut pool, &mut flows), 32);
+        flows.iter_mut().for_each(|flow| pool.settle(flow));
+        assert_eq!((pool.free.len(), pool.lent[9]), (64, 0));
+    }
+
+    #[test]
+    fn what_is_borrowed_again_knows_nothing_of_its_last_borrower() {
+        let mut pool = Pool::new(1, (1, 2));
+        let mut flow = flows(1, 0).remove(0);
+        for acknowledged in [0, 5_000] {
+            flow.acknowledged = acknowledged;
+            pool.lend(&mut flow);
+            let disorder = flow.disorder.as_mut().unwrap();
+            assert!(disorder.is_over());
+            assert_eq!(disorder.loss, Loss::new(acknowledged));
+            disorder.loss.board.insert(Interval { start: 10_000, end: 11_000 });
+            disorder.loss.is_recovering = true;
+            disorder.intervals.insert(Interval { start: 7, end: 9 }, 4);
+            disorder.duplicate = Interval { start: 1, end: 2 };
+            pool.settle(&mut flow);
+            assert!(flow.disorder.is_some());
+            pool.take_back(&mut flow);
+        }
+    }
+
+    #[test]
+    fn peers_of_one_ipv6_network_are_one_group() {
+        let pool = Pool::new(16, (3, 4));
+        let group = |bits: u128| pool.group(Ipv6Addr::from_bits(bits).into());
+        let network = 0x2001_0db8_u128 << 96;
+        assert_eq!(group(network | 1), group(network | u128::from(u64::MAX)));
+        let of = |last| pool.group(Ipv4Addr::new(10, 0, 0, last).into());
+        assert!((1..=20).any(|last| of(last) != of(0)));
+    }
+}

@@ -1,0 +1,194 @@
+//! Listeners that share a port: those that know one secret, and those of one user with SO_REUSEPORT.
+
+use std::net::{SocketAddr, SocketAddrV4};
+
+use wave_tcp::context::{ContextId, Event, Interest, Reason, Request, Sharing};
+use wave_tcp::control::{Output, Owner};
+use wave_tcp::packet::Flags;
+
+use crate::machine::CONTEXT;
+use crate::peer::{ISN, PEER, Peer, Sends};
+
+const SECRET: Sharing = Sharing { secret: 1 << 100 | 7, reuses_port: false };
+const REUSES: Sharing = Sharing { secret: 0, reuses_port: true };
+
+fn listen(listener: u32, port: u16, sharing: Sharing) -> Request {
+    let local = SocketAddr::from(([0, 0, 0, 0], port));
+    Request::Listen { listener, local, backlog: 8, sharing }
+}
+
+/// Listeners 1, 2, ... at port 80 that share a secret, with this many slots each.
+fn group(slots: &[u32]) -> Peer {
+    let mut peer = Peer::new();
+    for (listener, slots) in (1..).zip(slots) {
+        peer.machine.ask(peer.now, listen(listener, 80, SECRET));
+        (0..*slots).for_each(|_| peer.machine.slot(peer.now, listener as u16));
+    }
+    peer
+}
+
+fn waits(peer: &mut Peer, listener: u32, waits: bool) {
+    let interest = if waits { Interest::Yes } else { Interest::No };
+    peer.machine.ask(peer.now, Request::Await { listener, interest });
+}
+
+/// A peer's SYN from this port. Returns whether it was answered.
+fn begin(peer: &mut Peer, port: u16) -> bool {
+    let source = SocketAddrV4::new(*PEER.ip(), port);
+    peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..peer.plain() });
+    let heard = peer.after(5);
+    let answer = heard.iter().find(|heard| heard.has(Flags::SYN) && heard.has(Flags::ACK));
+    peer.ack = answer.map_or(peer.ack, |answer| answer.segment.seq.plus(1));
+    answer.is_some()
+}
+
+/// The end of the handshake. Returns the listener that has accepted.
+fn complete(peer: &mut Peer, port: u16) -> Option<u32> {
+    let source = SocketAddrV4::new(*PEER.ip(), port);
+    peer.machine.events.clear();
+    peer.send(Sends { source, seq: ISN.plus(1), ..peer.plain() });
+    peer.after(5);
+    peer.machine.events.iter().find_map(|event| match event {
+        Event::Accepted { listener, .. } => Some(*listener),
+        _ => None,
+    })
+}
+
+fn connect(peer: &mut Peer, port: u16) -> Option<u32> {
+    begin(peer, port).then(|| complete(peer, port)).flatten()
+}
+
+#[test]
+fn connections_go_in_turn_to_the_listeners_whose_programs_wait() {
+    let mut peer = group(&[8, 8, 8]);
+    // None has said so: any gets them, but not one that leaves them to others.
+    waits(&mut peer, 1, false);
+    let mut by: Vec<_> = (0..4).map(|at| connect(&mut peer, 5000 + at)).collect();
+    by.sort();
+    assert_eq!(by, [Some(2), Some(2), Some(3), Some(3)]);
+    waits(&mut peer, 1, true);
+    waits(&mut peer, 3, true);
+    let mut by: Vec<_> = (4..8).map(|at| connect(&mut peer, 5000 + at)).collect();
+    by.sort();
+    assert_eq!(by, [Some(1), Some(1), Some(3), Some(3)]);
+}
+
+#[test]
+fn a_listener_without_slots_leaves_a_connection_to_one_that_has_some() {
+    let mut peer = group(&[0, 2]);
+    waits(&mut peer, 1, true);
+    waits(&mut peer, 2, true);
+    let by: Vec<_> = (0..3).map(|at| connect(&mut peer, 5000 + at)).collect();
+    assert_eq!(by, [Some(2), Some(2), None]);
+    assert_eq!(peer.machine.stack.counters().overflows, 1);
+}
+
+#[test]
+fn nobody_takes_a_connection_while_all_leave_it_to_others() {
+    let mut peer = group(&[1, 1]);
+    waits(&mut peer, 1, false);
+    waits(&mut peer, 2, false);
+    // No reset: the peer tries again, and meets one that waits by then.
+    assert!(!begin(&mut peer, 5000));
+    assert_eq!(peer.machine.stack.counters().stranger_resets, 0);
+    waits(&mut peer, 2, true);
+    assert_eq!(connect(&mut peer, 5000), Some(2));
+}
+
+#[test]
+fn a_handshake_outlives_its_listener_if_another_one_shares_the_port() {
+    let mut peer = group(&[4, 4]);
+    waits(&mut peer, 1, true);
+    assert!(begin(&mut peer, 5000));
+    waits(&mut peer, 2, true);
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
+    assert_eq!(complete(&mut peer, 5000), Some(2));
+    assert!(begin(&mut peer, 5001));
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
+    assert_eq!(complete(&mut peer, 5001), None);
+    // A listener of the same name is another one.
+    peer.machine.ask(peer.now, listen(2, 80, SECRET));
+    peer.machine.slot(peer.now, 2);
+    assert_eq!(connect(&mut peer, 5002), Some(2));
+}
+
+#[test]
+fn a_port_is_shared_with_those_who_know_its_secret_and_with_nobody_else() {
+    let mut peer = Peer::new();
+    let now = peer.now;
+    let other = ContextId { process: CONTEXT.process + 1, context: 0 };
+    let root = Owner { program: 1, user: 0, has_system_ports: true };
+    peer.machine.stack.enter(CONTEXT.process, root);
+    let nobody = Owner { program: 2, user: 65_534, has_system_ports: false };
+    peer.machine.stack.enter(other.process, nobody);
+    peer.machine.ask(now, listen(1, 80, SECRET));
+    peer.machine.ask(now, listen(2, 81, REUSES));
+    peer.after(1);
+    let mut refusal = |request, owner| {
+        peer.machine.stack.enter(other.process, owner);
+        peer.machine.stack.request(now, other, request, 0_u64);
+        let mut out = std::collections::VecDeque::new();
+        peer.machine.stack.poll(now, 64, &mut out);
+        out.iter().find_map(|output| match output {
+            Output::Event(_, Event::NotListening { reason, .. }) => Some(*reason),
+            Output::Event(_, Event::Listening { .. }) => None,
+            other => panic!("{other:?}"),
+        })
+    };
+    let guess = Sharing { secret: 1 << 100 | 8, reuses_port: true };
+    assert_eq!(refusal(listen(1, 80, guess), root), Some(Reason::AddressInUse));
+    assert_eq!(refusal(listen(1, 80, Sharing::default()), root), Some(Reason::AddressInUse));
+    // A worker that has given its privileges up: whoever gave it the secret may have the port.
+    assert_eq!(refusal(listen(1, 80, SECRET), nobody), None);
+    assert_eq!(refusal(listen(2, 79, SECRET), nobody), Some(Reason::NotPermitted));
+    // SO_REUSEPORT is for programs of one user.
+    let beside = Owner { has_system_ports: true, ..nobody };
+    assert_eq!(refusal(listen(3, 81, REUSES), beside), Some(Reason::AddressInUse));
+    assert_eq!(refusal(listen(4, 81, SECRET), root), Some(Reason::AddressInUse));
+    // An address that covers the other one is not the same.
+    let local = SocketAddr::from(([10, 0, 0, 2], 81));
+    let named = Request::Listen { listener: 6, local, backlog: 8, sharing: REUSES };
+    assert_eq!(refusal(named, root), Some(Reason::AddressInUse));
+    let another = Owner { program: 3, ..root };
+    assert_eq!(refusal(listen(5, 81, REUSES), another), None);
+}
+
+#[test]
+fn a_connection_that_nobody_has_accepted_goes_to_a_listener_that_waits() {
+    let mut peer = group(&[4]);
+    assert_eq!(connect(&mut peer, 5000), Some(1));
+    let source = SocketAddrV4::new(*PEER.ip(), 5000);
+    let seq = ISN.plus(1);
+    peer.send(Sends { source, seq, flags: Flags::ACK, data: b"early", ..peer.plain() });
+    peer.after(50);
+    let first = peer.machine.accepted.pop_front().unwrap();
+    let flow = peer.machine.sockets[&first].flow.unwrap();
+    waits(&mut peer, 1, false);
+    peer.machine.ask(peer.now, Request::Offer { flow });
+    peer.after(50);
+    // Nobody waits yet, and what comes is still taken.
+    assert!(peer.machine.accepted.is_empty());
+    peer.send(Sends {
+        source,
+        seq: seq.plus(5),
+        flags: Flags::ACK,
+        data: b" bird",
+        ..peer.plain()
+    });
+    peer.after(50);
+    peer.machine.ask(peer.now, listen(2, 80, SECRET));
+    waits(&mut peer, 2, true);
+    peer.machine.slot(peer.now, 2);
+    peer.after(5);
+    assert!(peer.machine.sockets[&first].is_over);
+    let second = peer.machine.accepted.pop_front().unwrap();
+    peer.machine.read(second, 100);
+    assert_eq!(peer.machine.sockets[&second].read, b"early bird");
+    // The last listener ends, with a connection that nobody will accept.
+    let flow = peer.machine.sockets[&second].flow.unwrap();
+    peer.machine.ask(peer.now, Request::Offer { flow });
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
+    let heard = peer.after(5);
+    assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
+}

@@ -1,0 +1,227 @@
+//! Connections that a process takes from another one of its family.
+
+use std::net::SocketAddrV4;
+
+use wave_core::clock::Nanos;
+use wave_tcp::context::{ContextId, Event, FILL_MAX, Filled, Moved, Progress, Reason, Request};
+use wave_tcp::datapath::Ring;
+use wave_tcp::packet::Flags;
+use wave_wires::{Adversity, Memory, Wire};
+
+use crate::machine::{CONTEXT, Machine};
+use crate::peer::{ISN, OURS, PEER, Peer, SECOND, Sends};
+
+const CHILD: ContextId = ContextId { process: CONTEXT.process + 1, context: 0 };
+const SECRET: u128 = 7 << 70 | 1;
+const SOCKET: u32 = 99;
+
+const fn ring(at: u64) -> Ring {
+    Ring { offset: at * FILL_MAX as u64, bytes: FILL_MAX }
+}
+const RECEIVE: Ring = ring(100);
+const SEND: Ring = ring(101);
+
+/// A connection that the peer has opened, of a process with large rings.
+fn accepted() -> Peer {
+    let (wire, other) = Memory::pair(&Adversity { gso_bytes: 0, ..Adversity::default() });
+    let mac = wire.limits().mac;
+    let mut peer = Peer {
+        machine: Machine::with_rings(2, other, FILL_MAX),
+        wire,
+        now: SECOND,
+        seq: ISN,
+        ack: wave_tcp::seq::Seq(0),
+        socket: 0,
+        ours: OURS,
+        asked: 0,
+        answers_arp: true,
+        mac,
+    };
+    peer.machine.listen(Nanos(0), 80, 4);
+    peer.open(&[]);
+    peer
+}
+
+fn ask(peer: &mut Peer, from: ContextId, request: Request) {
+    peer.machine.stack.request(peer.now, from, request, 1_u64 << 30);
+}
+
+fn take(peer: &mut Peer, read: u64, written: u64) {
+    let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
+    let request =
+        Request::Take { flow, socket: SOCKET, receive: RECEIVE, send: SEND, read, written };
+    ask(peer, CHILD, request);
+}
+
+fn join(peer: &mut Peer) {
+    ask(peer, CONTEXT, Request::Join { secret: SECRET });
+    ask(peer, CHILD, Request::Join { secret: SECRET });
+}
+
+/// What the child has heard.
+fn heard(peer: &mut Peer) -> Vec<Event> {
+    peer.machine
+        .others
+        .drain(..)
+        .map(|(context, event)| {
+            assert_eq!(context, CHILD);
+            event
+        })
+        .collect()
+}
+
+#[test]
+fn a_child_takes_a_connection_with_what_has_come_and_what_is_still_to_be_sent() {
+    let mut peer = accepted();
+    join(&mut peer);
+    peer.sends(b"question");
+    peer.write(b"answer");
+    // The peer has got it, and says nothing yet.
+    let sent = peer.after(5);
+    assert_eq!(sent.last().unwrap().payload(), b"answer");
+    take(&mut peer, 2, 6);
+    peer.after(5);
+    let old = &peer.machine.sockets[&peer.socket];
+    assert!(old.is_over && old.failed.is_none());
+    let events = heard(&mut peer);
+    let Event::Connected { socket: SOCKET, flow, local } = events[0] else { panic!("{events:?}") };
+    assert_eq!(local, OURS.into());
+    let progress = |received, acknowledged, is_finished| {
+        Event::Progress(Progress { socket: SOCKET, received, acknowledged, is_finished })
+    };
+    assert_eq!(events[1], progress(8, 0, false));
+    assert_eq!(peer.machine.bytes(RECEIVE, 0, 8), b"question");
+    // The timeout sends from the child's ring.
+    peer.machine.put(SEND, 0, b"ANSWER");
+    let again = peer.after(2_000);
+    assert_eq!(again[0].payload(), b"ANSWER");
+    peer.acknowledge(6);
+    peer.sends(b" and more");
+    peer.after(50);
+    assert_eq!(heard(&mut peer).last(), Some(&progress(17, 6, false)));
+    assert_eq!(peer.machine.bytes(RECEIVE, 2, 15), b"estion and more");
+    // It goes on as the child's, and its parent's name for it means nothing.
+    let filled = Filled { receive: FILL_MAX, send: FILL_MAX };
+    let moved = |flow, written, is_finished| {
+        Request::Moved(Moved { flow, written, read: 17, is_finished, is_eager: true, filled })
+    };
+    ask(&mut peer, CONTEXT, moved(flow, 6, true));
+    peer.machine.put(SEND, 6, b"!");
+    ask(&mut peer, CHILD, moved(flow, 7, false));
+    let sent = peer.after(50);
+    assert_eq!(sent.last().unwrap().payload(), b"!");
+    peer.acknowledge(1);
+    peer.send(Sends { flags: Flags::FIN | Flags::ACK, ..peer.plain() });
+    peer.after(50);
+    assert_eq!(heard(&mut peer).last(), Some(&progress(17, 7, true)));
+    ask(&mut peer, CHILD, Request::Abort { flow });
+    peer.after(50);
+    let over = Event::Failed { socket: SOCKET, reason: Reason::Reset };
+    assert_eq!(heard(&mut peer), [over]);
+    assert!(peer.machine.is_empty());
+}
+
+#[test]
+fn a_connection_is_taken_once_its_owner_has_said_all_that_it_had_written() {
+    let mut peer = accepted();
+    join(&mut peer);
+    take(&mut peer, 0, 6);
+    peer.after(50);
+    assert!(heard(&mut peer).is_empty());
+    peer.write(b"answer");
+    peer.after(5);
+    assert!(matches!(heard(&mut peer)[0], Event::Connected { .. }));
+}
+
+#[test]
+fn a_connection_with_which_its_owner_goes_on_is_not_taken() {
+    let mut peer = accepted();
+    join(&mut peer);
+    peer.write(b"answer");
+    peer.after(5);
+    take(&mut peer, 0, 0);
+    peer.after(5);
+    let refused = Event::Failed { socket: SOCKET, reason: Reason::NoRoom };
+    assert_eq!(heard(&mut peer), [refused]);
+    peer.sends(b"thanks");
+    peer.after(50);
+    assert_eq!(peer.received(), 6);
+}
+
+#[test]
+fn only_a_process_of_the_family_takes_a_connection() {
+    let mut peer = accepted();
+    let refused = [Event::Failed { socket: SOCKET, reason: Reason::Invalid }];
+    take(&mut peer, 0, 0);
+    peer.after(1);
+    assert_eq!(heard(&mut peer), refused);
+    ask(&mut peer, CONTEXT, Request::Join { secret: SECRET });
+    ask(&mut peer, CHILD, Request::Join { secret: SECRET + 1 });
+    take(&mut peer, 0, 0);
+    peer.after(1);
+    assert_eq!(heard(&mut peer), refused);
+    // Nor one that has gone, which its owner's end brings about.
+    ask(&mut peer, CHILD, Request::Join { secret: SECRET });
+    peer.send(Sends { flags: Flags::RST, ..peer.plain() });
+    peer.after(5);
+    take(&mut peer, 0, 0);
+    peer.after(1);
+    assert_eq!(heard(&mut peer), refused);
+}
+
+#[test]
+fn a_take_that_waits_ends_with_the_connection_or_with_its_process() {
+    let mut peer = accepted();
+    join(&mut peer);
+    take(&mut peer, 0, 6);
+    peer.after(5);
+    peer.send(Sends { flags: Flags::RST, ..peer.plain() });
+    peer.after(5);
+    let over = Event::Failed { socket: SOCKET, reason: Reason::Reset };
+    assert_eq!(heard(&mut peer), [over]);
+
+    let mut peer = accepted();
+    join(&mut peer);
+    take(&mut peer, 0, 6);
+    peer.after(5);
+    peer.machine.stack.leave(CHILD.process);
+    peer.write(b"answer");
+    let sent = peer.after(50);
+    assert_eq!(sent.last().unwrap().payload(), b"answer");
+    assert!(heard(&mut peer).is_empty());
+}
+
+#[test]
+fn a_connection_is_taken_while_the_data_path_is_busy_with_another() {
+    let mut peer = accepted();
+    join(&mut peer);
+    let first = peer.socket;
+    // Another connection, with more segments on their way than the data path takes in one go.
+    let source = SocketAddrV4::new(*PEER.ip(), PEER.port() + 1);
+    let plain = peer.plain();
+    peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..plain.clone() });
+    let answer = peer.after(5).pop().unwrap();
+    let ack = Some(answer.segment.seq.plus(1));
+    peer.send(Sends { source, ack, ..plain.clone() });
+    peer.after(5);
+    let second = peer.machine.accepted.pop_front().unwrap();
+    for at in 0..200 {
+        let seq = ISN.plus(1 + 10 * at);
+        peer.send(Sends { source, seq, ack, data: &[7; 10], ..plain.clone() });
+    }
+    for (socket, name, at) in [(first, SOCKET, 100), (second, SOCKET + 1, 102)] {
+        let flow = peer.machine.sockets[&socket].flow.unwrap();
+        let (receive, send) = (ring(at), ring(at + 1));
+        let (read, written) = (0, 0);
+        ask(&mut peer, CHILD, Request::Take { flow, socket: name, receive, send, read, written });
+    }
+    peer.after(50);
+    let connected = |event: &Event| matches!(event, Event::Connected { .. });
+    let events = heard(&mut peer);
+    assert_eq!(events.iter().filter(|event| connected(event)).count(), 2, "{events:?}");
+    peer.sends(b"goes on");
+    peer.after(50);
+    let (received, acknowledged, is_finished) = (7, 0, false);
+    let progress = Progress { socket: SOCKET, received, acknowledged, is_finished };
+    assert_eq!(heard(&mut peer).last(), Some(&Event::Progress(progress)));
+}
