@@ -300,7 +300,14 @@ impl Connection {
             return Err(SocketError::Timeout);
         }
         let mut bytes = vec![0; HEADER_BYTES + TEXT_BYTES_MAX];
-        let received = ancillary::receive(self.as_fd(), &mut bytes).map_err(failed)?;
+        let received = match ancillary::receive(self.as_fd(), &mut bytes) {
+            // A peer that closes with a message of ours unread: the kernel tells this before it gives the peer's own messages.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                ancillary::receive(self.as_fd(), &mut bytes)
+            }
+            received => received,
+        };
+        let received = received.map_err(failed)?;
         let bytes = &bytes[..received.bytes];
         if bytes.is_empty() {
             return Err(SocketError::HungUp);

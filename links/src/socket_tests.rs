@@ -181,6 +181,25 @@ fn an_offer_can_be_refused_by_the_side_that_listens() {
 }
 
 #[test]
+fn a_refusal_is_read_although_the_refuser_left_the_offer_unread() {
+    let scratch = Scratch::new();
+    let (_listener, agent, host) = pair(&scratch);
+    let header = Header {
+        version: 1,
+        kind: KIND_OFFER,
+        subsystem: 0,
+        lines: [1; 3],
+        doorbells: 0,
+        files: 0,
+        text_bytes: 0,
+    };
+    raw(&host, &header, "", &[]);
+    agent.refuse("too many processes").unwrap();
+    drop(agent);
+    assert_eq!(host.refusal().as_deref(), Some("too many processes"));
+}
+
+#[test]
 fn text_that_is_shorter_than_announced_is_an_error() {
     let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);

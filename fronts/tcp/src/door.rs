@@ -9,7 +9,7 @@ use wave_core::layout::{ConfigError, HeaderError, Layout, PROTOCOL_VERSION, read
 use wave_core::link::{Home, Port, Side};
 use wave_links::socket::{Connection, Listener, ReceivedOffer, SocketError};
 use wave_links::{LentPayload, LinkError, LinkSpec, MapError, Memory, Payload, SocketBell};
-use wave_tcp::context::{CONTEXTS_MAX, window};
+use wave_tcp::context::{CONTEXTS_MAX, CROWD, window};
 use wave_tcp::control::{Owner, Shares};
 
 use crate::process::Process;
@@ -64,7 +64,7 @@ pub enum OfferError {
     #[error("it offered no window in time")]
     Silent,
     /// Its program, or its user, has so many that wait that others would find no room.
-    #[error("too many connections of its program or user wait to offer a window")]
+    #[error("{CROWD}")]
     Crowd,
     /// It is no offer, one of another version, or the process has gone.
     #[error(transparent)]

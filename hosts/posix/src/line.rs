@@ -15,7 +15,7 @@ use wave_core::queue::PushError;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, Payload, Populator, SocketBell};
-use wave_tcp::context::{Event, Request, window};
+use wave_tcp::context::{CROWD, Event, Request, window};
 
 /// Why a program has no agent.
 #[derive(Debug, thiserror::Error)]
@@ -107,13 +107,31 @@ pub struct Line {
     looked: Instant,
 }
 
-/// Sleep between two tries to connect while the agent's backlog is full.
+/// Sleep between two tries while others knock at the agent's door.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 impl Line {
     /// Offers a window and the payload memory `payload`, whose file is `file`, to the agent at `path`, and waits for it to take them.
     /// The agent runs as this user, root, or one of `users`.
     pub fn connect(
+        path: &Path,
+        users: &[u32],
+        payload: (&Payload, BorrowedFd<'_>),
+        patience: Duration,
+    ) -> Result<Line, ToeError> {
+        let start = Instant::now();
+        loop {
+            match Line::offer(path, users, payload, patience.saturating_sub(start.elapsed())) {
+                Err(ToeError::Refused(why)) if why == CROWD && start.elapsed() < patience => {
+                    std::thread::sleep(TRY_AGAIN);
+                }
+                line => return line,
+            }
+        }
+    }
+
+    /// As [`Line::connect`], once.
+    fn offer(
         path: &Path,
         users: &[u32],
         (payload, file): (&Payload, BorrowedFd<'_>),
@@ -139,7 +157,7 @@ impl Line {
         };
         let [bell, bell_of_agent] = SocketBell::pair_that_hangs_up()?;
         let [agent_bell, agents_end] = SocketBell::pair()?;
-        connection.send_offer(&Offer {
+        let sent = connection.send_offer(&Offer {
             version: PROTOCOL_VERSION,
             subsystem: layout.config.subsystem,
             lines: [nic, host, 0],
@@ -147,7 +165,9 @@ impl Line {
             doorbells: &[bell_of_agent.as_fd(), agents_end.as_fd()],
             files: &[file],
             link: &LinkSpec::Shm.to_text(),
-        })?;
+        });
+        // It may have been refused by then.
+        sent.map_err(|error| connection.refusal().map_or(error.into(), ToeError::Refused))?;
         // The agent's alone from here on: when it closes them, this side sees that.
         drop((bell_of_agent, agents_end));
         let requests = Sender::new(&layout.messages[0], Side::Host);

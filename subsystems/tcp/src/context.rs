@@ -74,6 +74,9 @@ pub struct Filled {
     pub send: u32,
 }
 
+/// The refusal of a process that only has to knock again: others of its program or user are at the agent's door.
+pub const CROWD: &str = "too many connections of its program or user wait to offer a window";
+
 /// Most bytes of a ring that a host may fill at a time.
 pub const FILL_MAX: u32 = 256 << 10;
 

@@ -103,6 +103,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Adds a process, which has this number until it is [`Released`](super::Output::Released).
     pub fn enter(&mut self, process: u16, owner: Owner) {
         self.shares.enter(process, owner);
+        // Another process may have had the number.
+        self.join(process, 0);
     }
 
     pub(super) fn has_room(&self, process: u16, kind: Kind) -> bool {

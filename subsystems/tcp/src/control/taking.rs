@@ -79,6 +79,7 @@ impl To {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// Names the family of a process; 0 is none.
     pub(super) fn join(&mut self, process: u16, secret: u128) {
         let at = usize::from(process);
         if at >= self.families.len() {
@@ -87,9 +88,30 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.families[at] = secret;
     }
 
-    fn are_related(&self, one: u16, other: u16) -> bool {
-        let family = |process| self.families.get(usize::from(process)).copied().unwrap_or(0);
-        one != other && family(one) != 0 && family(one) == family(other)
+    fn family(&self, process: u16) -> u128 {
+        self.families.get(usize::from(process)).copied().unwrap_or(0)
+    }
+
+    /// Whether the owner of a connection is of the family of another process. None: the owner has not named its family yet. The child's
+    /// queue may be read before its parent's.
+    fn is_related(&self, owner: u16, child: u16) -> Option<bool> {
+        let [of_owner, of_child] = [owner, child].map(|process| self.family(process));
+        match (owner != child && of_child != 0, of_owner) {
+            (true, 0) => None,
+            (may_be, _) => Some(may_be && of_owner == of_child),
+        }
+    }
+
+    /// What a process waits for.
+    fn takes_of(&self, process: u16) -> usize {
+        let owners = self.takes.iter().filter_map(|take| take.to.owner());
+        owners.filter(|(context, ..)| context.process == process).count()
+    }
+
+    /// Whether a process has room for one more connection beside those that it waits for.
+    fn has_room_to_take(&self, process: u16) -> bool {
+        let more = 1 + self.takes_of(process) as u32;
+        self.shares.has_room(process, Kind::Connection as usize, more)
     }
 
     /// Positions are those to which the connection was read and written.
@@ -106,15 +128,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ) -> Result<(), Reason> {
         let connection = self.connection(flow).filter(|one| one.is_heard_of());
         let owner = connection.map(|connection| connection.context.process);
-        let is_allowed = owner.is_some_and(|owner| self.are_related(owner, context.process));
-        if !is_allowed || self.takes.iter().any(|other| other.flow == flow) {
+        let is_refused =
+            owner.is_none_or(|owner| self.is_related(owner, context.process) == Some(false));
+        if is_refused || self.takes.iter().any(|other| other.flow == flow) {
             return Err(Reason::Invalid);
         }
-        if !self.has_room(context.process, Kind::Connection) {
+        if !self.has_room_to_take(context.process) {
             self.counters.beyond_share += 1;
             return Err(Reason::TooMany);
         }
-        if self.takes.len() >= TAKES_MAX {
+        // No process waits for more than it leaves to others.
+        if self.takes_of(context.process) >= TAKES_MAX.saturating_sub(self.takes.len()) {
             return Err(Reason::NoRoom);
         }
         let to = To::Child { context, slot, read, written, until: now + PATIENCE };
@@ -190,13 +214,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let state = self.data.inspect(flow).ok_or(Reason::Reset)?;
         let written = state.sending.written;
         match to {
-            To::Child { written: expected, .. } if written > expected => {
-                // Its owner has gone on with it.
-                return Err(Reason::NoRoom);
-            }
-            To::Child { written: expected, until, .. } if written < expected => {
-                // What its owner has written is on its way to us.
-                return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
+            To::Child { context, written: expected, until, .. } => {
+                let is_related = self.is_related(owner, context.process);
+                if is_related == Some(false) {
+                    return Err(Reason::Invalid);
+                }
+                if written > expected {
+                    // Its owner has gone on with it.
+                    return Err(Reason::NoRoom);
+                }
+                if is_related.is_none() || written < expected {
+                    // What its owner has said is on its way to us.
+                    return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
+                }
             }
             To::Any { from, local, sharing } => {
                 let Some(chosen) = self.heir_of(from, local, sharing)? else { return Ok(false) };
@@ -247,7 +277,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let one = &self.listeners[*at];
             one.interest == Interest::Yes
                 && !one.slots.is_empty()
-                && self.has_room(one.context.process, Kind::Connection)
+                && self.has_room_to_take(one.context.process)
         };
         let Some(at) = all.find(may_have) else { return Ok(None) };
         let listener = &mut self.listeners[at];

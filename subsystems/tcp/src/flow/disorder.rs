@@ -5,8 +5,8 @@
 //! its sender goes back to the first unacknowledged byte after three duplicates, and its receiver drops what is out of order.
 //!
 //! *Threat*: a peer that acknowledges and sends with gaps, on many connections, to take all of it. *Defence*: peers are divided into
-//! [`PEERS`] groups by a keyed hash of their address (of IPv6, its first 64 bits), and a group gets another one only while it has at most
-//! as many as are free. *Invariant*: `k` groups that take all they can leave `1 / (k + 1)` of the pool to the others.
+//! [`PEERS`] groups by a keyed hash of their address (of IPv6, its first 64 bits), and a group gets another one only while it has fewer
+//! than are free. *Invariant*: `k` groups that take all they can leave `1 / (k + 1)` of the pool to the others.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -4,8 +4,10 @@ use std::net::SocketAddrV4;
 
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Filled, Moved, Progress, Reason, Request};
+use wave_tcp::control::Owner;
 use wave_tcp::datapath::Ring;
 use wave_tcp::packet::Flags;
+use wave_tcp::seq::Seq;
 use wave_wires::{Adversity, Memory, Wire};
 
 use crate::machine::{CONTEXT, Machine};
@@ -30,7 +32,7 @@ fn accepted() -> Peer {
         wire,
         now: SECOND,
         seq: ISN,
-        ack: wave_tcp::seq::Seq(0),
+        ack: Seq(0),
         socket: 0,
         ours: OURS,
         asked: 0,
@@ -40,6 +42,19 @@ fn accepted() -> Peer {
     peer.machine.listen(Nanos(0), 80, 4);
     peer.open(&[]);
     peer
+}
+
+/// Another connection of the peer's, from a port so many above its own: the socket, and what the peer acknowledges.
+fn open_another(peer: &mut Peer, port: u16) -> (u32, Seq) {
+    peer.machine.slot(peer.now, 80);
+    let source = SocketAddrV4::new(*PEER.ip(), PEER.port() + port);
+    let plain = peer.plain();
+    peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..plain.clone() });
+    let answer = peer.after(5).pop().unwrap();
+    let ack = answer.segment.seq.plus(1);
+    peer.send(Sends { source, ack: Some(ack), ..plain });
+    peer.after(5);
+    (peer.machine.accepted.pop_front().unwrap(), ack)
 }
 
 fn ask(peer: &mut Peer, from: ContextId, request: Request) {
@@ -197,17 +212,12 @@ fn a_connection_is_taken_while_the_data_path_is_busy_with_another() {
     join(&mut peer);
     let first = peer.socket;
     // Another connection, with more segments on their way than the data path takes in one go.
+    let (second, ack) = open_another(&mut peer, 1);
     let source = SocketAddrV4::new(*PEER.ip(), PEER.port() + 1);
     let plain = peer.plain();
-    peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..plain.clone() });
-    let answer = peer.after(5).pop().unwrap();
-    let ack = Some(answer.segment.seq.plus(1));
-    peer.send(Sends { source, ack, ..plain.clone() });
-    peer.after(5);
-    let second = peer.machine.accepted.pop_front().unwrap();
     for at in 0..200 {
         let seq = ISN.plus(1 + 10 * at);
-        peer.send(Sends { source, seq, ack, data: &[7; 10], ..plain.clone() });
+        peer.send(Sends { source, seq, ack: Some(ack), data: &[7; 10], ..plain.clone() });
     }
     for (socket, name, at) in [(first, SOCKET, 100), (second, SOCKET + 1, 102)] {
         let flow = peer.machine.sockets[&socket].flow.unwrap();
@@ -224,4 +234,63 @@ fn a_connection_is_taken_while_the_data_path_is_busy_with_another() {
     let (received, acknowledged, is_finished) = (7, 0, false);
     let progress = Progress { socket: SOCKET, received, acknowledged, is_finished };
     assert_eq!(heard(&mut peer).last(), Some(&Event::Progress(progress)));
+}
+
+#[test]
+fn a_child_waits_for_a_parent_whose_queue_is_read_later() {
+    let mut peer = accepted();
+    ask(&mut peer, CHILD, Request::Join { secret: SECRET });
+    take(&mut peer, 0, 0);
+    peer.after(50);
+    assert!(heard(&mut peer).is_empty());
+    ask(&mut peer, CONTEXT, Request::Join { secret: SECRET });
+    peer.after(50);
+    assert!(matches!(heard(&mut peer)[0], Event::Connected { socket: SOCKET, .. }));
+}
+
+#[test]
+fn an_owner_that_names_another_family_or_none_keeps_its_connection() {
+    let refused = |reason| [Event::Failed { socket: SOCKET, reason }];
+    let mut peer = accepted();
+    ask(&mut peer, CHILD, Request::Join { secret: SECRET });
+    take(&mut peer, 0, 0);
+    ask(&mut peer, CONTEXT, Request::Join { secret: SECRET + 1 });
+    peer.after(50);
+    assert_eq!(heard(&mut peer), refused(Reason::Invalid));
+    let mut peer = accepted();
+    ask(&mut peer, CHILD, Request::Join { secret: SECRET });
+    take(&mut peer, 0, 0);
+    peer.after(5_000);
+    assert_eq!(heard(&mut peer), refused(Reason::TimedOut));
+    assert!(!peer.machine.sockets[&peer.socket].is_over);
+}
+
+#[test]
+fn a_process_with_the_number_of_a_relative_is_no_relative() {
+    let mut peer = accepted();
+    join(&mut peer);
+    let owner = Owner { program: 9, user: 9, has_system_ports: false };
+    peer.machine.stack.enter(CHILD.process, owner);
+    take(&mut peer, 0, 0);
+    peer.after(50);
+    assert_eq!(heard(&mut peer), [Event::Failed { socket: SOCKET, reason: Reason::Invalid }]);
+}
+
+#[test]
+fn connections_that_a_process_waits_for_count_in_its_share() {
+    let mut peer = accepted();
+    let owner = Owner { program: 9, user: 9, has_system_ports: false };
+    peer.machine.stack.enter(CHILD.process, owner);
+    ask(&mut peer, CHILD, Request::Join { secret: SECRET });
+    // Four of 64 places are free, of which a program may have three quarters.
+    let others: Vec<u32> = (1..60).map(|port| open_another(&mut peer, port).0).collect();
+    for (at, other) in (0..4).zip(&others) {
+        let flow = peer.machine.sockets[other].flow.unwrap();
+        let (receive, send) = (ring(102), ring(103));
+        let socket = SOCKET + at;
+        ask(&mut peer, CHILD, Request::Take { flow, socket, receive, send, read: 0, written: 0 });
+    }
+    peer.after(50);
+    let refused = Event::Failed { socket: SOCKET + 3, reason: Reason::TooMany };
+    assert_eq!(heard(&mut peer), [refused]);
 }
