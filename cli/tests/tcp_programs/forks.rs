@@ -139,6 +139,41 @@ fn children_serve_the_connections_that_their_parent_has_accepted() {
 }
 
 #[test]
+fn a_child_accepts_what_came_before_the_fork_of_a_parent_that_never_looks() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("early.py");
+        let program = "import os, signal, socket, sys\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             sys.stdin.readline()\n\
+             child = os.fork()\n\
+             if child == 0:\n    \
+                 signal.alarm(600)\n    \
+                 while True:\n        \
+                     c, _ = s.accept()\n        \
+                     c.sendall(b'child')\n        \
+                     c.close()\n\
+             sys.stdin.readline()\n\
+             os.kill(child, signal.SIGKILL)\n";
+        fs::write(&script, program).unwrap();
+        let mut command = up.over(&[python, script.to_str().unwrap()]);
+        let mut server = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut early: Vec<_> = (0..3).map(|_| connect(SocketAddr::from((AGENT, 7000)))).collect();
+        let stdin = server.0.stdin.as_mut().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        early.push(connect(SocketAddr::from((AGENT, 7000))));
+        for mut stream in early {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "child");
+        }
+        stdin.write_all(b"\n").unwrap();
+        assert!(server.0.wait().unwrap().success());
+    });
+}
+
+#[test]
 fn a_connection_ends_when_the_last_process_that_has_it_is_done() {
     in_a_network(|| {
         let Some(python) = python() else { return };

@@ -181,6 +181,25 @@ impl Up {
     }
 }
 
+/// What a failed test leaves to be read.
+impl Drop for Up {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        for name in fs::read_dir(self.folder.path()).into_iter().flatten().flatten() {
+            let words = fs::read(name.path()).unwrap_or_default();
+            if (1..10_000).contains(&words.len()) {
+                eprintln!("{:?}:\n{}", name.file_name(), String::from_utf8_lossy(&words));
+            }
+        }
+        let ss = wave().args(["tcp", "ss", "--socket"]).arg(self.path("toe.sock")).output();
+        if let Ok(output) = ss {
+            eprintln!("wave tcp ss:\n{}", String::from_utf8_lossy(&output.stdout));
+        }
+    }
+}
+
 pub fn within_patience<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 
 use rustix::io::Errno;
-use wave_tcp::context::{Event, Reason, Request, SocketOptions};
+use wave_tcp::context::{Event, Interest, Reason, Request, SocketOptions};
 use wave_tcp::datapath::FlowId;
 
 use crate::buddy::Buddy;
@@ -81,6 +81,8 @@ pub(crate) struct Listening {
     backlog: usize,
     /// Whether others may listen there.
     is_sharing: bool,
+    /// Whether the program waits for its connections, as the agent was told.
+    interest: Interest,
     /// Slots that no connection has taken.
     offered: usize,
     /// Most of them.
@@ -275,10 +277,15 @@ impl<Q: Queues> Context<Q> {
         socket.phase = Phase::Open(flow);
         socket.remote = remote;
         match self.listeners.get_mut(&listener) {
-            Some(listener) => {
-                listener.offered -= 1;
-                listener.accepted.push_back(name);
+            Some(listening) => {
+                listening.offered -= 1;
+                listening.accepted.push_back(name);
+                let is_left = listening.interest == Interest::No;
                 self.wants_slots = true;
+                if is_left {
+                    self.offer_accepted(listener);
+                    self.has_urgent = true;
+                }
             }
             None => self.outbox.push_back(Request::Abort { flow }),
         }
@@ -290,8 +297,7 @@ impl<Q: Queues> Context<Q> {
         // A request that crossed with the end may be answered once more.
         let Some(socket) = self.find(name) else { return Ok(()) };
         let before = std::mem::replace(&mut socket.phase, Phase::Ended);
-        let reason = reason.unwrap_or(Reason::Reset);
-        socket.error = Some(reason.errno());
+        socket.error = Some(reason.unwrap_or(Reason::Reset).errno());
         let is_closed = socket.is_closed;
         self.change(name);
         if is_closed {
@@ -304,8 +310,9 @@ impl<Q: Queues> Context<Q> {
                 listener.offered -= 1;
                 match reason {
                     // The agent keeps fewer slots than this.
-                    Reason::NoRoom => listener.slots_max = listener.offered.max(1),
-                    _ => listener.error = Some(reason.errno()),
+                    Some(Reason::NoRoom) => listener.slots_max = listener.offered.max(1),
+                    Some(reason) => listener.error = Some(reason.errno()),
+                    None => {}
                 }
             }
         }

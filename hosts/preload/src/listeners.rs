@@ -272,13 +272,27 @@ impl World {
                 Interest::Yes => Interest::Unknown,
                 Interest::Unknown | Interest::No => Interest::No,
             };
-            if std::mem::replace(&mut listens.interest, interest) != interest {
-                let context = self.context(life);
-                context.await_connections(listener, interest);
-                context.flush();
-                self.has_left_listeners = true;
+            if std::mem::replace(&mut listens.interest, interest) == interest {
+                continue;
+            }
+            self.has_left_listeners = true;
+            match interest {
+                Interest::No => self.leave_to_others(life, listener),
+                _ => {
+                    let context = self.context(life);
+                    context.await_connections(listener, interest);
+                    context.flush();
+                }
             }
         }
+    }
+
+    /// Leaves a listener's connections to others that share the port. Waits until no more come: only this process can offer them, and it
+    /// may never look again.
+    pub fn leave_to_others(&mut self, life: u64, listener: u32) {
+        self.context(life).await_connections(listener, Interest::No);
+        self.await_answer(life, |context| context.has_no_slots(listener).then_some(()));
+        self.context(life).flush();
     }
 
     /// Notices listeners whose agent has gone, and finds another one for those whose program waits.

@@ -245,6 +245,7 @@ impl World {
         self.has_news = true;
         match state {
             State::Listening { listener: Some(listener), .. } => {
+                self.leave_to_others(life, listener);
                 let context = self.context(life);
                 context.unlisten(listener);
                 context.flush();

@@ -164,7 +164,8 @@ pub enum Request {
         /// Who may listen there as well.
         sharing: Sharing,
     },
-    /// Of listeners that share a port, those whose programs wait get its connections, in turn; without any, those of which that is unknown.
+    /// Of listeners that share a port, those whose programs wait get its connections, in turn; without any, those of which that is unknown. A
+    /// listener that leaves them to others gets its slots back ([`Event::Unused`]), behind the last of its connections.
     Await {
         /// Which.
         listener: u32,
@@ -369,7 +370,7 @@ pub enum Event {
         /// Its name.
         socket: u32,
     },
-    /// A slot that no connection has taken, of a listener that is no more. Its rings are the host's again.
+    /// A slot that no connection has taken, of a listener that is no more or is left to others. Its rings are the host's again.
     Unused {
         /// Its name.
         socket: u32,

@@ -32,6 +32,7 @@ impl<Q: Queues> Context<Q> {
             accepted: VecDeque::new(),
             backlog: backlog_max,
             is_sharing: sharing != Sharing::default(),
+            interest: Interest::Unknown,
             offered: 0,
             slots_max: SLOTS,
         };
@@ -43,14 +44,21 @@ impl<Q: Queues> Context<Q> {
 
     /// Tells the agent whether the program waits for a listener's connections, or leaves them to others that share the port.
     pub fn await_connections(&mut self, listener: u32, interest: Interest) {
+        self.listener(listener).interest = interest;
         self.outbox.push_back(Request::Await { listener, interest });
+        self.wants_slots = true;
         if interest == Interest::No {
             self.offer_accepted(listener);
         }
     }
 
+    /// Whether the agent has given back what a listener had offered: it gets no more connections while its program leaves them to others.
+    pub fn has_no_slots(&mut self, listener: u32) -> bool {
+        self.listener(listener).offered == 0
+    }
+
     /// Leaves connections that nobody has accepted to other listeners.
-    fn offer_accepted(&mut self, listener: u32) {
+    pub(super) fn offer_accepted(&mut self, listener: u32) {
         for name in std::mem::take(&mut self.listener(listener).accepted) {
             let socket = self.socket(name);
             match socket.flow() {
@@ -65,7 +73,9 @@ impl<Q: Queues> Context<Q> {
 
     /// Gives a listener up, with all connections that nobody has accepted.
     pub fn unlisten(&mut self, name: u32) {
-        if self.listeners.get(&name).is_some_and(|listener| listener.is_sharing) {
+        let is_shared =
+            |listener: &Listening| listener.is_sharing && listener.interest != Interest::No;
+        if self.listeners.get(&name).is_some_and(is_shared) {
             // Not to this one.
             self.await_connections(name, Interest::No);
         }
@@ -124,6 +134,9 @@ impl<Q: Queues> Context<Q> {
             loop {
                 let listener = self.listener(name);
                 let Some(local) = listener.local else { break };
+                if listener.interest == Interest::No {
+                    break;
+                }
                 let room = listener.backlog.saturating_sub(listener.accepted.len());
                 if listener.error.is_some() || listener.offered >= room.min(listener.slots_max) {
                     break;

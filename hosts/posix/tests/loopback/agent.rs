@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
 use wave_front_tcp::{Door, DoorOptions, Process, Taken};
-use wave_tcp::context::{Event, Filled, Moved, Progress, Reason, Request};
+use wave_tcp::context::{Event, Filled, Interest, Moved, Progress, Reason, Request};
 use wave_tcp::datapath::{FlowId, Ring};
 
 /// Turns without work before the agent parks.
@@ -315,6 +315,13 @@ impl Loopback {
                 }
                 self.listeners.push(Listener { process, name, local, slots: VecDeque::new() });
                 self.tell(process, Event::Listening { listener: name, local });
+            }
+            Request::Await { listener: name, interest: Interest::No } => {
+                let is_it = |other: &&mut Listener| (other.process, other.name) == (process, name);
+                let slots = self.listeners.iter_mut().find(is_it).map(|one| one.slots.split_off(0));
+                for (socket, ..) in slots.unwrap_or_default() {
+                    self.tell(process, Event::Unused { socket });
+                }
             }
             Request::Await { .. }
             | Request::Join { .. }

@@ -501,7 +501,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 let own = self.listener_named(process, name)?;
                 let at = match self.listeners[own].slots.is_empty() {
                     false => own,
-                    // Another one that shares the port may have a slot.
+                    // Another one that shares the port may have a slot, or it was left to others.
                     true => self.place(tuple.local).unwrap_or(own),
                 };
                 if !self.has_room(self.listeners[at].context.process, Kind::Connection) {

@@ -85,8 +85,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     pub(super) fn await_connections(&mut self, from: ContextId, name: u32, interest: Interest) {
-        if let Some(at) = self.listener_of(from, name) {
-            self.listeners[at].interest = interest;
+        let Some(at) = self.listener_of(from, name) else { return };
+        self.listeners[at].interest = interest;
+        if interest == Interest::No {
+            self.give_slots_back(at);
+        }
+    }
+
+    fn give_slots_back(&mut self, at: usize) {
+        let context = self.listeners[at].context;
+        while let Some(Slot { socket, .. }) = self.listeners[at].slots.pop_front() {
+            self.tell(context, Event::Unused { socket });
         }
     }
 
@@ -147,7 +156,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     pub(super) fn drop_listener(&mut self, at: usize, tells: bool) {
-        let Listener { context, name, slots, .. } = self.listeners.swap_remove(at);
+        if tells {
+            self.give_slots_back(at);
+        }
+        let Listener { context, name, .. } = self.listeners.swap_remove(at);
         self.give_share(context.process, Kind::Listener);
         let waiting: Vec<(FlowId, SocketAddr)> = self
             .handshakes
@@ -160,11 +172,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             match self.place(own) {
                 Some(at) => self.give_handshake(id, at),
                 None => self.drop_handshake(id),
-            }
-        }
-        if tells {
-            for slot in slots {
-                self.tell(context, Event::Unused { socket: slot.socket });
             }
         }
     }

@@ -67,6 +67,7 @@ fn connections_go_in_turn_to_the_listeners_whose_programs_wait() {
     by.sort();
     assert_eq!(by, [Some(2), Some(2), Some(3), Some(3)]);
     waits(&mut peer, 1, true);
+    (0..2).for_each(|_| peer.machine.slot(peer.now, 1));
     waits(&mut peer, 3, true);
     let mut by: Vec<_> = (4..8).map(|at| connect(&mut peer, 5000 + at)).collect();
     by.sort();
@@ -92,7 +93,28 @@ fn nobody_takes_a_connection_while_all_leave_it_to_others() {
     assert!(!begin(&mut peer, 5000));
     assert_eq!(peer.machine.stack.counters().stranger_resets, 0);
     waits(&mut peer, 2, true);
+    peer.machine.slot(peer.now, 2);
     assert_eq!(connect(&mut peer, 5000), Some(2));
+}
+
+#[test]
+fn a_listener_that_is_left_to_others_gets_its_slots_back_behind_its_last_connection() {
+    let mut peer = group(&[3, 2]);
+    waits(&mut peer, 1, true);
+    assert_eq!(connect(&mut peer, 5000), Some(1));
+    assert!(begin(&mut peer, 5001));
+    waits(&mut peer, 1, false);
+    peer.after(1);
+    let is_unused = |event: &&Event| matches!(event, Event::Unused { .. });
+    let events = &peer.machine.events;
+    assert_eq!(events.iter().filter(is_unused).count(), 2, "{events:?}");
+    // Its handshake ends at another one.
+    assert_eq!(complete(&mut peer, 5001), Some(2));
+    assert_eq!(connect(&mut peer, 5002), Some(2));
+    // It may wait again, with new slots.
+    waits(&mut peer, 1, true);
+    peer.machine.slot(peer.now, 1);
+    assert_eq!(connect(&mut peer, 5003), Some(1));
 }
 
 #[test]
