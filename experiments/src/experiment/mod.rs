@@ -8,8 +8,6 @@ mod memory;
 mod requests;
 mod rpc;
 mod udp;
-mod udp_feedback;
-mod udp_preemption;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -143,9 +141,9 @@ const KINDS: &[Kind] = &[
     requests::KIND,
     memory::KIND,
     rpc::KIND,
-    udp::KIND,
-    udp_preemption::KIND,
-    udp_feedback::KIND,
+    udp::CAPACITY,
+    udp::PREEMPTION,
+    udp::FEEDBACK,
     bakeoff::KIND,
 ];
 

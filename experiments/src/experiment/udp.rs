@@ -1,64 +1,97 @@
-//! Experiments on requests in datagrams.
+//! Experiments on requests in datagrams: their front's capacity, their preemption, and feedback to their senders.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wave_lab::Failure;
 
-use super::{Experiment, Host, Kind, Report, Source, Wanted, digest};
+use super::{Experiment, Host, Kind, Report, Wanted, digest};
 use crate::interrupt;
 use crate::run::Journal;
 use crate::run::udp::{self, UdpResult};
-use crate::scenario::{Udp, parse_udp};
+use crate::run::udp_feedback::{self, FeedbackResult};
+use crate::run::udp_preemption::{self, PreemptionResult};
+use crate::scenario::{
+    Udp, UdpFeedback, UdpPreemption, parse_udp, parse_udp_feedback, parse_udp_preemption,
+};
 
-pub(super) const KIND: Kind = Kind { names: &["udp"], read };
+/// A kind that runs on this machine alone, with Wave's own agent.
+macro_rules! on_this_machine {
+    ($kind:ident, $name:literal, $scenario:ty, $parse:path, $run:path, $result:ty) => {
+        pub(super) const $kind: Kind = Kind {
+            names: &[$name],
+            read: |source| {
+                let scenario = $parse(source.path, source.text);
+                let scenario = scenario.map_err(|error| Failure::Scenario(error.to_string()))?;
+                source.without_agent()?;
+                Ok(Box::new(scenario))
+            },
+        };
 
-fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, Failure> {
-    let udp = parse_udp(source.path, source.text);
-    let udp = udp.map_err(|error| Failure::Scenario(error.to_string()))?;
-    source.without_agent()?;
-    Ok(Box::new(udp))
-}
+        impl Experiment for $scenario {
+            fn name(&self) -> &str {
+                &self.name
+            }
 
-impl Experiment for Udp {
-    fn name(&self) -> &str {
-        &self.name
-    }
+            fn digest(&self) -> Result<String, Failure> {
+                digest(self, self.link.file())
+            }
 
-    fn digest(&self) -> Result<String, Failure> {
-        digest(self, self.link.file())
-    }
+            fn check(&self, wanted: &Wanted<'_>) -> Result<(), Failure> {
+                if wanted.host == Host::User && !wanted.live && wanted.record.is_none() {
+                    return Ok(());
+                }
+                let (name, kind) = (&self.name, $name);
+                Err(Failure::Scenario(format!(
+                    "{name}: kind = \"{kind}\" runs on this machine: it takes no --host sim, --live or --record"
+                )))
+            }
 
-    fn check(&self, wanted: &Wanted<'_>) -> Result<(), Failure> {
-        if wanted.host != Host::User || wanted.live || wanted.record.is_some() {
-            let why =
-                "kind = \"udp\" runs on this machine: it takes no --host sim, --live or --record";
-            return Err(Failure::Scenario(format!("{}: {why}", self.name)));
+            fn run(
+                &self,
+                wanted: &Wanted<'_>,
+                journal: &Arc<Journal>,
+            ) -> Result<Box<dyn Report>, Failure> {
+                let say = Arc::clone(journal);
+                interrupt::say(move || say.last_words())?;
+                Ok(Box::new($run(self, wanted.quiet, journal)?))
+            }
         }
-        Ok(())
-    }
 
-    fn run(&self, wanted: &Wanted<'_>, journal: &Arc<Journal>) -> Result<Box<dyn Report>, Failure> {
-        let say = Arc::clone(journal);
-        interrupt::say(move || say.last_words())?;
-        Ok(Box::new(udp::run(self, wanted.quiet, journal)?))
-    }
+        impl Report for $result {
+            fn text(&self) -> String {
+                self.text()
+            }
+
+            fn json(&self) -> Result<String, Failure> {
+                serde_json::to_string(self).map_err(Failure::cannot)
+            }
+
+            fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
+                self.write(out)
+            }
+
+            fn is_measured(&self) -> bool {
+                self.is_measured()
+            }
+        }
+    };
 }
 
-impl Report for UdpResult {
-    fn text(&self) -> String {
-        self.text()
-    }
-
-    fn json(&self) -> Result<String, Failure> {
-        serde_json::to_string(self).map_err(Failure::cannot)
-    }
-
-    fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
-        self.write(out)
-    }
-
-    fn is_measured(&self) -> bool {
-        self.is_measured()
-    }
-}
+on_this_machine!(CAPACITY, "udp", Udp, parse_udp, udp::run, UdpResult);
+on_this_machine!(
+    PREEMPTION,
+    "udp-preemption",
+    UdpPreemption,
+    parse_udp_preemption,
+    udp_preemption::run,
+    PreemptionResult
+);
+on_this_machine!(
+    FEEDBACK,
+    "udp-feedback",
+    UdpFeedback,
+    parse_udp_feedback,
+    udp_feedback::run,
+    FeedbackResult
+);
