@@ -59,7 +59,7 @@ fuzz: build
 	$(WAVE) fuzz --seeds 2000
 
 bench: setup
-	cargo build --release --locked --package wave --package wave-bench --package wave-bench-tcp
+	cargo build --release --locked --package wave --package wave-bench --package wave-bench-tcp --package wave-preload
 	$(WAVE) bench queue
 	$(WAVE) bench agent
 	$(WAVE) bench switch
@@ -70,7 +70,7 @@ bench: setup
 	$(WAVE) bench rpc
 	$(WAVE) bench udp
 	$(WAVE) bench hostile
-	@if [ "$$(id -u)" = 0 ]; then for what in stream echo idle loss; do $(WAVE) bench tcp $$what || exit; done; \
+	@if [ "$$(id -u)" = 0 ]; then for what in stream echo apps idle loss; do $(WAVE) bench tcp $$what || exit; done; \
 		else echo "bench: wave bench tcp needs root, and is left out"; fi
 
 site:

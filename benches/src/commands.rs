@@ -121,7 +121,7 @@ Examples:
     Payload(PayloadArgs),
     /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
     Kernel(KernelArgs),
-    /// TCP by an agent against Linux's: streams, requests, idle connections, loss.
+    /// TCP by an agent against Linux's: streams, requests, unmodified servers, idle connections, loss.
     #[command(disable_help_flag = true)]
     Tcp(TcpArgs),
     /// The other process of a bench.

@@ -9,13 +9,15 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::net::sockopt::set_socket_linger;
 
+use crate::apps::exchange::App;
+use crate::apps::traffic::{self, Traffic};
 use crate::network::{ethtool, ip, own_network, packets};
 use crate::process::answer;
 use crate::program::{Role, raise_descriptors};
 
 pub const REQUEST_BYTES: usize = 64;
 /// How long a connection may take, or a load without any answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 const BUFFER_BYTES: usize = 256 << 10;
 /// Reads or writes of a stream before the next connection's turn.
 const TURNS: usize = 16;
@@ -102,6 +104,24 @@ pub fn serve(cpu: usize) -> Result<(), String> {
                     return Ok(());
                 }
                 generate(streams, &load, interface)?;
+                answer("over")?;
+            }
+            ["prepare", app, address] => {
+                let app = App::of_name(app).ok_or_else(|| line.clone())?;
+                let address = address.parse().map_err(|_| line.clone())?;
+                match traffic::prepare(app, address) {
+                    Ok(answer_bytes) => answer(&answer_bytes.to_string())?,
+                    Err(error) => answer(&error)?,
+                }
+            }
+            ["traffic", interface, rest @ ..] => {
+                let (address, traffic) = Traffic::from_words(rest).ok_or_else(|| line.clone())?;
+                let streams = connect(address, traffic.connections)?;
+                answer("connected")?;
+                if lines.next().is_none() {
+                    return Ok(());
+                }
+                traffic::generate(streams, &traffic, interface)?;
                 answer("over")?;
             }
             _ => return Err(format!("the bench's client was told `{line}`")),

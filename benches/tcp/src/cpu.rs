@@ -37,22 +37,23 @@ impl Snapshot {
         Ok(Snapshot { at: Instant::now(), busy_ns: busy_ns()?, processes: processes() })
     }
 
-    /// What was spent until a later one. `ours` are the bench's other processes.
-    pub fn until(&self, later: &Snapshot, app: u32, agent: Option<u32>, ours: &[u32]) -> Spent {
+    /// What was spent until a later one. `app` are the program's processes, `ours` the bench's other ones.
+    pub fn until(&self, later: &Snapshot, app: &[u32], agent: Option<u32>, ours: &[u32]) -> Spent {
         let of = |pid: u32| {
             let now = later.processes.get(&pid).copied().unwrap_or(0);
             now.saturating_sub(self.processes.get(&pid).copied().unwrap_or(0)) as f64
         };
         let kernels = kernel_threads();
         let is_ours = |pid: &u32| {
-            *pid == app || Some(*pid) == agent || ours.contains(pid) || kernels.contains(pid)
+            app.contains(pid) || Some(*pid) == agent || ours.contains(pid) || kernels.contains(pid)
         };
         let others =
             later.processes.keys().filter(|pid| !is_ours(pid)).map(|pid| of(*pid)).sum::<f64>();
         let by_tasks =
             later.processes.keys().filter(|pid| is_ours(pid)).map(|pid| of(*pid)).sum::<f64>();
         let busy = later.busy_ns.saturating_sub(self.busy_ns) as f64;
-        Spent { app: of(app), agent: agent.map_or(0.0, of), total: busy - others, by_tasks, others }
+        let app = app.iter().map(|pid| of(*pid)).sum();
+        Spent { app, agent: agent.map_or(0.0, of), total: busy - others, by_tasks, others }
     }
 
     pub fn seconds_until(&self, later: &Snapshot) -> f64 {
@@ -78,9 +79,27 @@ fn busy_ns() -> Result<u64, String> {
 
 /// CPU time of all processes, of all of their threads that live.
 fn processes() -> BTreeMap<u32, u64> {
+    pids().map(|pid| (pid, threads_ns(pid))).collect()
+}
+
+fn pids() -> impl Iterator<Item = u32> {
     let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.map(|pid| (pid, threads_ns(pid))).collect()
+    folders.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// A process and its descendants, parents first.
+pub fn tree(root: u32) -> Vec<u32> {
+    // A process may end meanwhile.
+    let parents: Vec<(u32, u64)> =
+        pids().filter_map(|pid| Some((pid, status(pid, "PPid").ok()?))).collect();
+    let mut tree = vec![root];
+    let mut at = 0;
+    while at < tree.len() {
+        let parent = u64::from(tree[at]);
+        tree.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    tree
 }
 
 fn threads_ns(pid: u32) -> u64 {
@@ -100,13 +119,11 @@ pub fn of(pid: u32) -> u64 {
 
 /// The kernel's threads that handle packets where nobody else does.
 fn kernel_threads() -> Vec<u32> {
-    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_soft = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name.starts_with("ksoftirqd/"))
     };
-    pids.filter(is_soft).collect()
+    pids().filter(is_soft).collect()
 }
 
 /// A number of `/proc/PID/status`: in kB, or a count.
@@ -130,6 +147,9 @@ pub fn two() -> Result<[usize; 2], String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -142,11 +162,26 @@ mod tests {
         // The scheduler adds a run up when it ends.
         std::thread::sleep(std::time::Duration::from_millis(2));
         let after = Snapshot::take().unwrap();
-        let spent = before.until(&after, std::process::id(), None, &[]);
+        let spent = before.until(&after, &[std::process::id()], None, &[]);
         // However busy the machine, it has had some of the time, and no more than there was.
         assert!(spent.app > 0.0 && spent.app <= before.seconds_until(&after) * 1e9 * 64.0);
         assert_eq!(spent.agent, 0.0);
         assert!(spent.by_tasks >= spent.app, "{spent:?}");
         assert!(status(std::process::id(), "VmRSS").unwrap() > 0);
+    }
+
+    #[test]
+    fn descendants_belong_to_a_tree() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "cat & echo started; wait"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let mut started = [0; 8];
+        shell.stdout.as_mut().unwrap().read_exact(&mut started).unwrap();
+        let ours = tree(std::process::id());
+        let of_shell = tree(shell.id());
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert_eq!((of_shell.len(), of_shell[0]), (2, shell.id()), "{of_shell:?}");
+        assert!(of_shell.iter().all(|pid| ours.contains(pid)), "{ours:?}");
     }
 }

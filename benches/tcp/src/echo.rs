@@ -79,7 +79,8 @@ fn allocations(servers: &mut [crate::network::Server]) -> Result<u64, String> {
     Ok(sum)
 }
 
-fn of_shape(chunks: &[Vec<Chunk>; 3]) -> Value {
+/// Figures of each stack.
+pub fn of_shape(chunks: &[Vec<Chunk>; 3]) -> Value {
     let of = |at: usize, value: fn(&Chunk) -> f64| Sample(chunks[at].iter().map(value).collect());
     let app = |at| of(at, |chunk| chunk.spent.app / chunk.count);
     let total = |at| of(at, |chunk| chunk.spent.total / chunk.count);

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod apps;
 mod client;
 mod cpu;
 mod echo;
@@ -95,6 +96,19 @@ and buffers of 1 MiB.
 Each with the mean over the seeds and its 95% interval."
     )]
     Loss(LossArgs),
+    /// Unmodified servers: an echo, redis, memcached and nginx, over an agent by `wave tcp run`.
+    #[command(
+        after_help = "Each server has 64 connections, first with one request under way on each (redis_pipelined: 16 at once, as with
+redis-benchmark -P 16), then with requests that come at random, at half of the lowest rate of all stacks. Requests are for
+values of 64 bytes; nginx sends a file of 1 KiB.
+
+  app_cpu_ratio_vs_linux     the server's CPU time per request, all of its processes, ours to Linux's (lower is better)
+  total_cpu_ratio_vs_linux   total CPU time per request
+  rate_ratio_vs_linux        requests per second
+  p99_ratio_vs_linux         time from when a request is due until its answer, at equal rates (lower is better)
+  left_out                   servers that are not installed"
+    )]
+    Apps(Output),
     /// The client.
     #[command(hide = true)]
     Client { cpu: usize },
@@ -104,6 +118,9 @@ Each with the mean over the seeds and its 95% interval."
     /// The agent.
     #[command(hide = true)]
     Agent(agent::AgentArgs),
+    /// A server that is not the bench's own.
+    #[command(hide = true)]
+    Keeper(apps::keeper::KeeperArgs),
     /// The lossy cable.
     #[command(hide = true)]
     Relay(relay::RelayArgs),
@@ -152,9 +169,11 @@ fn main() -> ExitCode {
         Which::Echo(output) => (echo::echo(&output), output),
         Which::Idle(IdleArgs { output, idle }) => (idle::idle(&output, idle), output),
         Which::Loss(LossArgs { output, seeds }) => (loss::loss(&output, seeds), output),
+        Which::Apps(output) => (apps::apps(&output), output),
         Which::Client { cpu } => return ended(client::serve(cpu)),
         Which::Program(args) => return ended(program::run(&args)),
         Which::Agent(args) => return ended(agent::run(&args, ALLOCATOR)),
+        Which::Keeper(args) => return ended(apps::keeper::run(&args)),
         Which::Relay(args) => return ended(relay::run(&args)),
     };
     match result {

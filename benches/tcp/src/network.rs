@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 
 use crate::client::Load;
-use crate::cpu::{Snapshot, Spent, two};
+use crate::cpu::{Snapshot, Spent, tree, two};
 use crate::process::Process;
 
 /// Ends of the cable: the program's, which is this process's, and the client's.
@@ -45,6 +45,15 @@ impl Stack {
     }
 }
 
+/// Where a stack's program serves.
+pub struct Place {
+    pub address: &'static str,
+    /// The client's interface to it.
+    pub interface: &'static str,
+    /// The agent's arguments for its wire; `None` without an agent.
+    pub wire: Option<Vec<String>>,
+}
+
 /// A program that serves, and its agent.
 pub struct Server {
     pub program: Process,
@@ -68,7 +77,8 @@ pub struct Chunk {
 pub struct Network {
     pub client: Process,
     folder: TempDir,
-    cpus: [usize; 2],
+    /// The program's and its agent's, and the client's.
+    pub cpus: [usize; 2],
     /// Processes that are neither client, program nor agent.
     pub helpers: Vec<u32>,
 }
@@ -111,12 +121,10 @@ impl Network {
         Ok(self.client.hear()? == "done" && is_near)
     }
 
-    /// Starts a server. The agent shares the program's CPU.
-    pub fn serve(&self, stack: Stack) -> Result<Server, String> {
-        let socket = self.socket(stack.name());
-        let place = socket.to_str().ok_or("the folder for sockets has no name")?;
+    /// A stack's place in these networks.
+    pub fn place(&self, stack: Stack) -> Place {
         let client = self.client.pid().to_string();
-        let (address, agent) = match stack {
+        let (address, wire) = match stack {
             Stack::Linux => (LINUX, None),
             Stack::Veth => (AGENT, Some(vec!["--interface", NEAR])),
             // In the client's network, where the other end of the device is to be.
@@ -125,8 +133,17 @@ impl Network {
                 Some(vec!["--tap", TAP, "--linux", TAP_CLIENT, "--network-of", &client]),
             ),
         };
-        let interface = if stack == Stack::Tap { TAP } else { FAR };
-        self.start(address, agent, place, interface)
+        let wire = wire.map(|words| words.into_iter().map(str::to_owned).collect());
+        Place { address, interface: if stack == Stack::Tap { TAP } else { FAR }, wire }
+    }
+
+    /// Starts a server.
+    pub fn serve(&self, stack: Stack) -> Result<Server, String> {
+        let socket = self.socket(stack.name());
+        let socket = socket.to_str().ok_or("the folder for sockets has no name")?;
+        let place = self.place(stack);
+        let wire = place.wire.as_ref().map(|words| words.iter().map(String::as_str).collect());
+        self.start(place.address, wire, socket, place.interface)
     }
 
     /// Starts a program at `address`, over Linux's sockets or over an agent with these arguments.
@@ -138,16 +155,19 @@ impl Network {
         interface: &'static str,
     ) -> Result<Server, String> {
         let cpu = self.cpus[0].to_string();
-        let agent = agent.map(|wire| {
-            let words = ["agent", "--address", address, "--socket", socket, "--cpu", &cpu];
-            Process::start(&[&words[..], &wire].concat())
-        });
-        let agent = agent.transpose()?;
+        let agent = agent.map(|wire| self.agent(address, socket, &wire)).transpose()?;
         let program = match agent {
             Some(_) => Process::start(&["program", "--cpu", &cpu, "--toe", socket])?,
             None => Process::start(&["program", "--cpu", &cpu, "--linux", address])?,
         };
         Ok(Server { program, agent, address, interface })
+    }
+
+    /// Starts an agent, which shares the program's CPU.
+    pub fn agent(&self, address: &str, socket: &str, wire: &[&str]) -> Result<Process, String> {
+        let cpu = self.cpus[0].to_string();
+        let words = ["agent", "--address", address, "--socket", socket, "--cpu", &cpu];
+        Process::start(&[&words[..], wire].concat())
     }
 
     /// A place for an agent's socket.
@@ -166,8 +186,23 @@ impl Network {
         load: &Load,
         between: impl FnOnce() -> Result<(), String>,
     ) -> Result<Chunk, String> {
-        let client = self.client.pid();
-        self.client.tell(&load.to_line(server.address, server.interface))?;
+        let line = load.to_line(server.address, server.interface);
+        let agent = server.agent.as_ref().map(Process::pid);
+        let (chunk, _) = self.measure_line(&line, server.program.pid(), agent, between)?;
+        Ok(chunk)
+    }
+
+    /// Has the client do what a line says, beside a program and its agent. Returns the chunk, and what the client says of it beyond
+    /// count, nanoseconds and packets.
+    pub fn measure_line(
+        &mut self,
+        line: &str,
+        program: u32,
+        agent: Option<u32>,
+        between: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(Chunk, Vec<f64>), String> {
+        let app = tree(program);
+        self.client.tell(line)?;
         self.client.expect("connected")?;
         between()?;
         self.client.tell("go")?;
@@ -177,29 +212,24 @@ impl Network {
         let after = Snapshot::take()?;
         let numbers: Vec<f64> =
             told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let [count, ns, packets] = numbers[..] else {
+        let [count, ns, packets, ref more @ ..] = numbers[..] else {
             return Err(format!("the bench's client: {told}"));
         };
         self.client.expect("over")?;
-        let agent = server.agent.as_ref().map(Process::pid);
         let mut ours = self.helpers.clone();
-        ours.extend([client, std::process::id()]);
+        ours.extend([self.client.pid(), std::process::id()]);
         // The snapshots' own time is a part of neither count nor span that matters: scale to the client's span.
         let scale = ns / 1e9 / before.seconds_until(&after);
-        let spent = before.until(&after, server.program.pid(), agent, &ours);
+        let spent = before.until(&after, &app, agent, &ours);
         let scaled = |ns: f64| ns * scale;
-        Ok(Chunk {
-            count,
-            seconds: ns / 1e9,
-            spent: Spent {
-                app: scaled(spent.app),
-                agent: scaled(spent.agent),
-                total: scaled(spent.total),
-                by_tasks: scaled(spent.by_tasks),
-                others: scaled(spent.others),
-            },
-            packets,
-        })
+        let spent = Spent {
+            app: scaled(spent.app),
+            agent: scaled(spent.agent),
+            total: scaled(spent.total),
+            by_tasks: scaled(spent.by_tasks),
+            others: scaled(spent.others),
+        };
+        Ok((Chunk { count, seconds: ns / 1e9, spent, packets }, more.to_vec()))
     }
 }
 

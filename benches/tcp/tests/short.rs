@@ -1,5 +1,6 @@
 //! Each bench of TCP for a moment: that it measures something, and never how fast.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -89,4 +90,49 @@ fn losses_are_measured_with_an_interval() {
         let [low, mean, high] = ["low", "mean", "high"].map(|end| number(&value[key], end));
         assert!(low <= mean && mean <= high && mean > 0.0, "{value}");
     }
+}
+
+/// Builds the preloaded library beside the bench. Cargo builds none for a test of another package.
+fn build_library() {
+    let profile = Path::new(env!("CARGO_BIN_EXE_wave-bench-tcp")).parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--package", "wave-preload", "--target-dir"]);
+    cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "the library is not built");
+}
+
+#[test]
+fn unmodified_servers_answer_over_all_stacks() {
+    let wave = Path::new(env!("CARGO_BIN_EXE_wave-bench-tcp")).with_file_name("wave");
+    if !wave.exists() {
+        return wave_skip::skip("wave is not built: cargo build --package wave");
+    }
+    build_library();
+    let Some(value) = run("apps --chunks 1 --chunk-seconds 0.1") else { return };
+    for app in ["echo", "redis", "redis_pipelined", "memcached", "nginx"] {
+        if let Some(why) = value["left_out"][app].as_str() {
+            wave_skip::skip(format!("{app}: {why}"));
+            continue;
+        }
+        for ratio in ["app_cpu_ratio_vs_linux", "p99_ratio_vs_linux", "rate_ratio_vs_linux"] {
+            assert_positive(&value[ratio], &[app]);
+        }
+        assert!(value["total_cpu_ratio_vs_linux"][app].is_number(), "{value}");
+        for stack in ["linux", "veth", "tap"] {
+            let figures = &value["apps"][app][stack];
+            assert_positive(
+                figures,
+                &["requests_per_second.p50", "app_ns.p50", "paced.p99_ns.p50"],
+            );
+            // An agent that did nothing would mean that the kernel has served.
+            assert_eq!(number(figures, "agent_ns.p50") > 0.0, stack != "linux", "{figures}");
+            let half = number(&value["apps"][app], "paced_requests_per_second");
+            let rate = number(figures, "requests_per_second.p50");
+            assert!(half <= rate * 0.500_001, "{half} of {rate}");
+        }
+    }
+    assert!(value["left_out"]["echo"].is_null(), "{value}");
 }

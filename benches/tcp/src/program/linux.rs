@@ -1,42 +1,47 @@
-//! Linux's sockets with epoll, level-triggered.
+//! Linux's sockets with epoll, level-triggered, through the C library: so the program also runs under `wave tcp run`.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
+    sockopt::ReuseAddr,
+};
 
 use super::{Role, Sockets};
 
 /// Numbers from here on are listeners.
 const LISTENERS: u64 = 1 << 32;
+const EVENTS: usize = 256;
 
 pub struct Linux {
-    epoll: OwnedFd,
+    epoll: Epoll,
     listeners: Vec<(Role, TcpListener)>,
     open: Vec<Option<(Role, TcpStream)>>,
     free: Vec<usize>,
-    events: Vec<epoll::Event>,
+    events: [EpollEvent; EVENTS],
 }
 
 impl Linux {
     pub fn listen(address: Ipv4Addr, backlog: u16) -> io::Result<Linux> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let mut listeners = Vec::new();
         for role in Role::ALL {
-            let fd = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-            sockopt::set_socket_reuseaddr(&fd, true)?;
-            bind(&fd, &std::net::SocketAddr::from((address, role.port())))?;
-            listen(&fd, backlog.into())?;
+            let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+            setsockopt(&fd, ReuseAddr, &true)?;
+            let place = SockaddrIn::from(SocketAddrV4::new(address, role.port()));
+            bind(fd.as_raw_fd(), &place)?;
+            listen(&fd, Backlog::new(backlog)?)?;
             let listener = TcpListener::from(fd);
             listener.set_nonblocking(true)?;
-            let data = EventData::new_u64(LISTENERS + listeners.len() as u64);
-            epoll::add(&epoll, &listener, data, EventFlags::IN)?;
+            let number = LISTENERS + listeners.len() as u64;
+            epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
             listeners.push((role, listener));
         }
-        let events = Vec::with_capacity(256);
+        let events = [EpollEvent::empty(); EVENTS];
         Ok(Linux { epoll, listeners, open: Vec::new(), free: Vec::new(), events })
     }
 
@@ -50,9 +55,8 @@ impl Linux {
             };
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
-            let flags = if *role == Role::Source { EventFlags::OUT } else { EventFlags::IN };
             let at = self.free.pop().unwrap_or(self.open.len());
-            epoll::add(&self.epoll, stream.as_fd(), EventData::new_u64(at as u64), flags)?;
+            self.epoll.add(&stream, event(at, *role == Role::Source))?;
             self.open.resize_with(self.open.len().max(at + 1), || None);
             self.open[at] = Some((*role, stream));
         }
@@ -64,15 +68,21 @@ impl Linux {
     }
 }
 
+/// Room to write, or bytes to read, of a connection.
+fn event(at: usize, writes: bool) -> EpollEvent {
+    let flags = if writes { EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
+    EpollEvent::new(flags, at as u64)
+}
+
 impl Sockets for Linux {
     fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
-        self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let count = match self.epoll.wait(&mut self.events, EpollTimeout::NONE) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
             Err(error) => return Err(error.into()),
-        }
-        for at in 0..self.events.len() {
-            match self.events[at].data.u64() {
+        };
+        for at in 0..count {
+            match self.events[at].data() {
                 listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize)?,
                 at => ready.push(at as usize),
             }
@@ -93,9 +103,8 @@ impl Sockets for Linux {
     }
 
     fn await_room(&mut self, at: usize, awaits: bool) -> io::Result<()> {
-        let flags = if awaits { EventFlags::OUT } else { EventFlags::IN };
-        let data = EventData::new_u64(at as u64);
-        Ok(epoll::modify(&self.epoll, self.stream(at)?, data, flags)?)
+        let open = self.open[at].as_ref().ok_or(ErrorKind::NotConnected)?;
+        Ok(self.epoll.modify(&open.1, &mut event(at, awaits))?)
     }
 
     /// Nothing to do: epoll reports it again, level-triggered.

@@ -1,0 +1,216 @@
+//! Unmodified servers: over Linux's TCP, and over an agent's by `wave tcp run`.
+
+pub mod exchange;
+pub mod keeper;
+pub mod traffic;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use wave_links::say;
+
+use crate::Output;
+use crate::echo::of_shape;
+use crate::network::{Chunk, Network, Place, Stack};
+use crate::process::Process;
+use crate::sample::Sample;
+use exchange::{App, CONNECTIONS};
+use keeper::Kept;
+use traffic::{Pace, Traffic};
+
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Of the lowest rate of all stacks, in the same run: the rate at which latencies are compared.
+const PACED_SHARE: f64 = 0.5;
+/// Ratios of each server, over AF_PACKET.
+const RATIOS: [(&str, &str); 4] = [
+    ("app_cpu_ratio_vs_linux", "app_cpu_ratio_vs_linux"),
+    ("total_cpu_ratio_vs_linux", "total_cpu_ratio_vs_linux"),
+    ("rate_ratio_vs_linux", "requests_ratio_vs_linux"),
+    ("p99_ratio_vs_linux", "p99_ratio_vs_linux"),
+];
+
+pub fn apps(output: &Output) -> Result<Value, String> {
+    let wave = wave()?;
+    let mut network = Network::new()?.with_cable()?;
+    let gro = network.with_gro()?;
+    let mut apps = Map::new();
+    let mut left_out = Map::new();
+    for app in App::ALL {
+        // Of no meaning yet but that the server is there.
+        if let Err(why) = app.command("", "", 0) {
+            say!("apps {}: left out: {why}", app.name());
+            left_out.insert(app.name().to_owned(), why.into());
+            continue;
+        }
+        apps.insert(app.name().to_owned(), measure(&mut network, &wave, app, output)?);
+    }
+    let mut result = json!({
+        "bench": "tcp apps",
+        "chunks": output.chunks,
+        "chunk_seconds": output.chunk_seconds.as_secs_f64(),
+        "connections": CONNECTIONS,
+        "paced_share": PACED_SHARE,
+        "gro": gro,
+    });
+    for (ratio, key) in RATIOS {
+        let of = |(name, app): (&String, &Value)| (name.clone(), app["veth"][key]["p50"].clone());
+        result[ratio] = Value::Object(apps.iter().map(of).collect());
+    }
+    result["left_out"] = Value::Object(left_out);
+    result["apps"] = Value::Object(apps);
+    Ok(result)
+}
+
+/// `wave`, beside this program.
+fn wave() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let wave = own.with_file_name("wave");
+    let profile = if cfg!(debug_assertions) { "" } else { "--release " };
+    let how = format!("cargo build {profile}--package wave --package wave-preload");
+    if wave.is_file() {
+        Ok(wave)
+    } else {
+        Err(format!("{} is not there: build it with `{how}`", wave.display()))
+    }
+}
+
+/// An app's server on a stack, and its agent. The server ends first.
+struct Server {
+    server: Kept,
+    agent: Option<Process>,
+    place: Place,
+    answer_bytes: usize,
+}
+
+impl Server {
+    fn start(network: &mut Network, wave: &Path, app: App, stack: Stack) -> Result<Server, String> {
+        let name = format!("{}-{}", app.name(), stack.name());
+        let folder = network.socket(&name);
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let folder = folder.to_str().ok_or("the folder for sockets has no name")?;
+        let (cpu, place) = (network.cpus[0], network.place(stack));
+        app.write_files(place.address, folder)?;
+        let mut words = Vec::new();
+        let mut agent = None;
+        if let Some(wire) = &place.wire {
+            let socket = format!("{folder}/toe");
+            let wire: Vec<&str> = wire.iter().map(String::as_str).collect();
+            agent = Some(network.agent(place.address, &socket, &wire)?);
+            let wave = wave.to_str().ok_or("the path of wave is not UTF-8")?;
+            words = [wave, "tcp", "run", "--socket", &socket, "--"].map(str::to_owned).to_vec();
+            can_run(&words)?;
+        }
+        words.extend(app.command(place.address, folder, cpu)?);
+        let log = format!("{folder}/log");
+        let server = Kept::start(cpu, &log, &words)?;
+        let line = format!("prepare {} {}:{}", app.name(), place.address, app.port());
+        network.client.tell(&line)?;
+        let told = network.client.hear()?;
+        let answer_bytes = told.parse().map_err(|_| {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            format!("{told}. {} said: {}", words.join(" "), log.trim())
+        })?;
+        Ok(Server { server, agent, place, answer_bytes })
+    }
+}
+
+/// Has the command run a program that does nothing, so that it says what it lacks.
+fn can_run(words: &[String]) -> Result<(), String> {
+    let output = Command::new(&words[0]).args(&words[1..]).arg("true").output();
+    let output = output.map_err(|error| format!("{}: {error}", words[0]))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(said.trim().to_owned()) }
+}
+
+/// Chunks of all stacks, in turns: of the first loop all, then of the paced one.
+fn measure(network: &mut Network, wave: &Path, app: App, output: &Output) -> Result<Value, String> {
+    let [linux, veth, tap] = Stack::ALL.map(|stack| Server::start(network, wave, app, stack));
+    let servers = [linux?, veth?, tap?];
+    let closed = rounds(network, app, &servers, output, None)?;
+    let closed: [Vec<Chunk>; 3] =
+        closed.map(|of_stack| of_stack.into_iter().map(|(chunk, _)| chunk).collect());
+    let rates = closed.each_ref().map(|chunks| {
+        Sample(chunks.iter().map(|chunk| chunk.count / chunk.seconds).collect()).median()
+    });
+    let rate = rates.into_iter().fold(f64::INFINITY, f64::min) * PACED_SHARE;
+    let paced = rounds(network, app, &servers, output, Some(rate))?;
+    let mut result = of_shape(&closed);
+    let of = |at: usize, value: fn(&Paced) -> f64| Sample(paced[at].iter().map(value).collect());
+    let p99 = |at| of(at, |(_, latencies)| latencies[1]);
+    let app_ns = |at| of(at, |(chunk, _)| chunk.spent.app / chunk.count);
+    let total_ns = |at| of(at, |(chunk, _)| chunk.spent.total / chunk.count);
+    for (at, stack) in Stack::ALL.into_iter().enumerate() {
+        let figures = &mut result[stack.name()];
+        figures["paced"] = json!({
+            "requests_per_second": of(at, |(chunk, _)| chunk.count / chunk.seconds).json(),
+            "p50_ns": of(at, |(_, latencies)| latencies[0]).json(),
+            "p99_ns": p99(at).json(),
+            "app_ns": app_ns(at).json(),
+            "total_ns": total_ns(at).json(),
+        });
+        if stack != Stack::Linux {
+            figures["p99_ratio_vs_linux"] = p99(at).over(&p99(0)).json();
+        }
+    }
+    result["paced_requests_per_second"] = rate.into();
+    Ok(result)
+}
+
+/// A chunk, with the median and the 99th percentile of its latencies.
+type Paced = (Chunk, [f64; 2]);
+
+/// Chunks of each stack; at a rate of requests, if there is one.
+fn rounds(
+    network: &mut Network,
+    app: App,
+    servers: &[Server; 3],
+    output: &Output,
+    rate: Option<f64>,
+) -> Result<[Vec<Paced>; 3], String> {
+    let mut chunks: [Vec<Paced>; 3] = Default::default();
+    for round in 0..=output.chunks {
+        for (at, server) in servers.iter().enumerate() {
+            let traffic = Traffic {
+                app,
+                answer_bytes: server.answer_bytes,
+                connections: CONNECTIONS,
+                warm_up: WARM_UP,
+                measured: output.chunk_seconds,
+                // The same instants for all stacks.
+                pace: rate.map(|rate| Pace {
+                    batches_per_second: rate / app.batch() as f64,
+                    seed: u64::from(round),
+                }),
+            };
+            let line = traffic.to_line(server.place.address, server.place.interface);
+            let agent = server.agent.as_ref().map(Process::pid);
+            let measured = network.measure_line(&line, server.server.pid(), agent, || Ok(()));
+            let (chunk, latencies) = measured?;
+            let latencies = [0, 1].map(|at| latencies.get(at).copied().unwrap_or(f64::NAN));
+            let paced = match rate {
+                Some(_) => {
+                    format!(", p50 {:.0} us, p99 {:.0} us", latencies[0] / 1e3, latencies[1] / 1e3)
+                }
+                None => String::new(),
+            };
+            say!(
+                "apps {} {round}/{} {}: {:.0} requests/s, app {:.2} us, agent {:.2} us, all {:.2} us{paced}",
+                app.name(),
+                output.chunks,
+                Stack::ALL[at].name(),
+                chunk.count / chunk.seconds,
+                chunk.spent.app / chunk.count / 1e3,
+                chunk.spent.agent / chunk.count / 1e3,
+                chunk.spent.total / chunk.count / 1e3,
+            );
+            // The first round warms up.
+            if round > 0 {
+                chunks[at].push((chunk, latencies));
+            }
+        }
+    }
+    Ok(chunks)
+}
