@@ -156,15 +156,11 @@ impl World {
 }
 
 impl Sockets {
-    /// The program has set an option of a placeholder.
+    /// The program has set an option of a placeholder, other than TCP_CORK.
     pub fn option_was_set(&self, fd: c_int) {
         self.answer(fd, |world, at| {
             let description = world.description(at);
-            let family = description.family;
-            let is_corked = sockopt::tcp_cork(sys::fd(fd)).unwrap_or(false);
-            let was_corked = std::mem::replace(&mut description.is_corked, is_corked);
-            let held = (description.life, description.name());
-            if let Ok(kept) = Kept::of(sys::fd(fd), family) {
+            if let Ok(kept) = Kept::of(sys::fd(fd), description.family) {
                 match description.state {
                     State::Listening { .. } => {
                         if let Some(listens) = &mut description.listens {
@@ -174,7 +170,17 @@ impl Sockets {
                     _ => world.configure(at, &kept),
                 }
             }
-            if let (life, Some(name)) = held
+            Verdict::<()>::Kernels
+        });
+    }
+
+    /// The program has set TCP_CORK of a placeholder: servers that send files do it twice for each, and it changes no other option.
+    pub fn cork_was_set(&self, fd: c_int) {
+        self.answer(fd, |world, at| {
+            let description = world.description(at);
+            let is_corked = sockopt::tcp_cork(sys::fd(fd)).unwrap_or(false);
+            let was_corked = std::mem::replace(&mut description.is_corked, is_corked);
+            if let (life, Some(name)) = (description.life, description.name())
                 && was_corked
                 && !is_corked
             {

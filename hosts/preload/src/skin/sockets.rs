@@ -176,7 +176,10 @@ unsafe extern "C" fn setsockopt(
         && set == 0
         && let Some(sockets) = sockets()
     {
-        sockets.option_was_set(fd);
+        match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => sockets.cork_was_set(fd),
+            _ => sockets.option_was_set(fd),
+        }
     }
     set
 }

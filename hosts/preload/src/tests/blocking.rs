@@ -384,7 +384,7 @@ fn bytes_wait_for_more_until_the_cork_is_drawn_or_200_ms_have_passed() {
     client.option_was_set(fd);
     let cork = |is_on| {
         sockopt::set_tcp_cork(sys::fd(fd), is_on).unwrap();
-        client.option_was_set(fd);
+        client.cork_was_set(fd);
     };
     let send_before_more = |bytes| ours(client.send(fd, &[IoSlice::new(bytes)], libc::MSG_MORE));
     let mut got = [0; 8];
