@@ -22,7 +22,7 @@ use keeper::Kept;
 use traffic::{Pace, Traffic};
 
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Of the lowest rate of all stacks, in the same run: the rate at which latencies are compared.
+/// The rate at which latencies are compared, as a share of the lowest closed-loop rate of all stacks in this run.
 const PACED_SHARE: f64 = 0.5;
 /// Ratios of each server, over AF_PACKET.
 const RATIOS: [(&str, &str); 4] = [
@@ -39,7 +39,7 @@ pub fn apps(output: &Output) -> Result<Value, String> {
     let mut apps = Map::new();
     let mut left_out = Map::new();
     for app in App::ALL {
-        // Of no meaning yet but that the server is there.
+        // Only whether the server is installed.
         if let Err(why) = app.command("", "", 0) {
             say!("apps {}: left out: {why}", app.name());
             left_out.insert(app.name().to_owned(), why.into());
@@ -117,7 +117,7 @@ impl Server {
     }
 }
 
-/// Has the command run a program that does nothing, so that it says what it lacks.
+/// Runs true(1) over the agent: its failure names what is missing.
 fn can_run(words: &[String]) -> Result<(), String> {
     let output = Command::new(&words[0]).args(&words[1..]).arg("true").output();
     let output = output.map_err(|error| format!("{}: {error}", words[0]))?;
@@ -125,7 +125,7 @@ fn can_run(words: &[String]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(said.trim().to_owned()) }
 }
 
-/// Chunks of all stacks, in turns: of the first loop all, then of the paced one.
+/// All chunks of the closed loop, then all paced ones; stacks take turns.
 fn measure(network: &mut Network, wave: &Path, app: App, output: &Output) -> Result<Value, String> {
     let [linux, veth, tap] = Stack::ALL.map(|stack| Server::start(network, wave, app, stack));
     let servers = [linux?, veth?, tap?];
@@ -162,7 +162,7 @@ fn measure(network: &mut Network, wave: &Path, app: App, output: &Output) -> Res
 /// A chunk, with the median and the 99th percentile of its latencies.
 type Paced = (Chunk, [f64; 2]);
 
-/// Chunks of each stack; at a rate of requests, if there is one.
+/// Chunks of each stack: a closed loop, or paced at this number of requests per second.
 fn rounds(
     network: &mut Network,
     app: App,

@@ -98,14 +98,14 @@ Each with the mean over the seeds and its 95% interval."
     Loss(LossArgs),
     /// Unmodified servers: an echo, redis, memcached and nginx, over an agent by `wave tcp run`.
     #[command(
-        after_help = "Each server has 64 connections, first with one request under way on each (redis_pipelined: 16 at once, as with
-redis-benchmark -P 16), then with requests that come at random, at half of the lowest rate of all stacks. Requests are for
-values of 64 bytes; nginx sends a file of 1 KiB.
+        after_help = "Each server has 64 connections. First, each connection has one request under way (redis_pipelined: a batch of 16, as
+with redis-benchmark -P 16). Then requests arrive as a Poisson process, at half of the lowest rate of all stacks.
+Values have 64 bytes; nginx sends a file of 1 KiB.
 
   app_cpu_ratio_vs_linux     the server's CPU time per request, all of its processes, ours to Linux's (lower is better)
   total_cpu_ratio_vs_linux   total CPU time per request
   rate_ratio_vs_linux        requests per second
-  p99_ratio_vs_linux         time from when a request is due until its answer, at equal rates (lower is better)
+  p99_ratio_vs_linux         time from a request's arrival to its answer, at equal rates (lower is better)
   left_out                   servers that are not installed"
     )]
     Apps(Output),
@@ -118,7 +118,7 @@ values of 64 bytes; nginx sends a file of 1 KiB.
     /// The agent.
     #[command(hide = true)]
     Agent(agent::AgentArgs),
-    /// A server that is not the bench's own.
+    /// The parent of an unmodified server.
     #[command(hide = true)]
     Keeper(apps::keeper::KeeperArgs),
     /// The lossy cable.

@@ -77,7 +77,7 @@ pub struct Chunk {
 pub struct Network {
     pub client: Process,
     folder: TempDir,
-    /// The program's and its agent's, and the client's.
+    /// The CPU of program and agent, and the client's.
     pub cpus: [usize; 2],
     /// Processes that are neither client, program nor agent.
     pub helpers: Vec<u32>,
@@ -192,8 +192,8 @@ impl Network {
         Ok(chunk)
     }
 
-    /// Has the client do what a line says, beside a program and its agent. Returns the chunk, and what the client says of it beyond
-    /// count, nanoseconds and packets.
+    /// Has the client execute a line, against a program and its agent. Returns the chunk, and the client's numbers beyond count,
+    /// nanoseconds and packets.
     pub fn measure_line(
         &mut self,
         line: &str,

@@ -87,7 +87,7 @@ impl App {
         }
     }
 
-    /// Length of the answer that begins with these bytes, if they say it: the same for all answers of a server.
+    /// Length of the answer that begins with these bytes: equal for all answers of a server. `None` if more bytes are needed.
     pub fn answer_bytes(self, came: &[u8]) -> Option<usize> {
         match self {
             App::Echo => Some(VALUE.len()),
@@ -115,8 +115,8 @@ impl App {
             && bytes.ends_with(&tail.concat())
     }
 
-    /// The server's command line at an address, with its files in `folder`. As packages configure it, but for what would keep it from
-    /// serving here.
+    /// The server's command line for an address, with its files in `folder`. Settings are the package's, except those that would keep it
+    /// from serving here.
     ///
     /// # Errors
     /// The server is not installed.
@@ -132,7 +132,7 @@ impl App {
                 // In its protected mode it refuses other hosts.
                 format!("--bind {address} --port {port} --protected-mode no --dir {folder} --save"),
             ),
-            // Root has to name a user.
+            // memcached asks root for a user's name.
             App::Memcached => {
                 (find("memcached", "memcached")?, format!("-l {address} -p {port} -u root"))
             }
@@ -154,7 +154,7 @@ impl App {
             return Ok(());
         }
         let port = self.port();
-        // Debian's, but for the log of each request and the end of a connection after 1,000 of them.
+        // Debian's settings, without the access log and without the limit of 1,000 requests per connection.
         let config = format!(
             "daemon off; user root root; worker_processes 1; pid {folder}/pid; error_log {folder}/errors;\n\
              events {{ worker_connections 768; }}\n\
@@ -172,7 +172,7 @@ impl App {
     }
 }
 
-/// A program in PATH, or where servers are that only root starts.
+/// A program in PATH, or in a folder of system programs.
 fn find(program: &str, package: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_from_what_is_none() {
+    fn only_whole_and_correct_answers_are_accepted() {
         for (app, answer) in [
             (App::Echo, VALUE.to_vec()),
             (App::Redis, [b"$64\r\n", &VALUE[..], b"\r\n"].concat()),

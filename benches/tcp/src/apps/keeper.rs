@@ -1,4 +1,4 @@
-//! The parent of a server that is not the bench's own. It ends the server's processes when the bench ends, however that happens.
+//! The parent of an unmodified server. It ends the server's processes when the bench ends, also when the bench is killed.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_
 use crate::cpu::tree;
 use crate::process::{Process, answer};
 
-/// What runs, and where.
+/// The server, its CPU and its log.
 #[derive(Args, Debug)]
 pub struct KeeperArgs {
     #[arg(long)]
@@ -67,7 +67,7 @@ impl Kept {
         Process::start(&line).map(Kept)
     }
 
-    /// Of the keeper, the root of the server's processes.
+    /// The keeper's process, an ancestor of the server's processes.
     pub fn pid(&self) -> u32 {
         self.0.pid()
     }

@@ -1,4 +1,4 @@
-//! The client's load on a server: the next request after each answer, or requests that come at random at a rate.
+//! The client's load on a server: a closed loop, or a Poisson process of a given rate.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -24,7 +24,7 @@ use crate::process::answer;
 /// Longest start of a server.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const START_LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Time between two looks at the clock at least.
+/// Longest wait for events.
 const TURN_MAX: Duration = Duration::from_millis(2);
 const BUFFER_BYTES: usize = 64 << 10;
 /// Digits of latencies.
@@ -167,7 +167,7 @@ pub fn generate(streams: Vec<TcpStream>, traffic: &Traffic, interface: &str) -> 
     }
 }
 
-/// Connections, and what is due on them.
+/// Connections, and the batches that are due on them.
 struct Source {
     traffic: Traffic,
     epoll: OwnedFd,
@@ -175,12 +175,12 @@ struct Source {
     batch: Vec<u8>,
     /// `None` without a pace, and after its end.
     arrivals: Option<Arrivals>,
-    /// When batches were due that wait for a connection.
+    /// Due times of batches that wait for a connection.
     waiting: VecDeque<Instant>,
     /// Connections without a batch, the longest idle first.
     idle: VecDeque<usize>,
     answered: u64,
-    /// When something was answered, or nothing under way.
+    /// Last time at which an answer came or nothing was under way.
     latest: Instant,
     /// Batches due from then on are recorded.
     recorded_from: Option<Instant>,
@@ -220,7 +220,7 @@ impl Arrivals {
 
 impl Source {
     fn new(streams: Vec<TcpStream>, traffic: &Traffic, start: Instant) -> io::Result<Source> {
-        // Sleeps end when they should, and not 50 us later.
+        // By default, sleeps end up to 50 us late.
         set_current_timer_slack(NonZeroU64::new(1))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::with_capacity(streams.len());
@@ -257,7 +257,7 @@ impl Source {
         self.waiting.is_empty() && self.idle.len() == self.connections.len()
     }
 
-    /// Asks what is due, and takes the answers that come before more is.
+    /// Sends the batches that are due, and takes answers until the next one is.
     fn turn(&mut self) -> io::Result<()> {
         let timeout = self.ask_due()?;
         let timeout =
@@ -289,7 +289,7 @@ impl Source {
         Ok(())
     }
 
-    /// Asks what is due on idle connections. Returns the time until more is.
+    /// Sends the batches that are due on idle connections. Returns the time until the next one is due.
     fn ask_due(&mut self) -> io::Result<Duration> {
         let now = Instant::now();
         let mut until_next = TURN_MAX;
