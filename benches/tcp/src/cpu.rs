@@ -173,7 +173,11 @@ mod tests {
     #[test]
     fn descendants_belong_to_a_tree() {
         let mut shell = Command::new("sh");
-        shell.args(["-c", "cat & echo started; wait"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A background process of a shell reads /dev/null, unless its input is redirected.
+        shell
+            .args(["-c", "exec 3<&0; cat <&3 & echo started; wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut shell = shell.spawn().unwrap();
         let mut started = [0; 8];
         shell.stdout.as_mut().unwrap().read_exact(&mut started).unwrap();
