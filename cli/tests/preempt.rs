@@ -23,75 +23,88 @@ fn object(output: &Output) -> Value {
 
 /// The scenario that ships, for a second per variant.
 fn chaos(directory: &Path, change: impl FnOnce(String) -> String) -> PathBuf {
+    chaos_for(1, directory, change)
+}
+
+fn chaos_for(seconds: u32, directory: &Path, change: impl FnOnce(String) -> String) -> PathBuf {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/preempt-chaos.toml");
     let text = std::fs::read_to_string(shipped).unwrap();
-    let short = text.replace("seconds = 30 ", "seconds = 1 ");
+    let short = text.replace("seconds = 30 ", &format!("seconds = {seconds} "));
     assert_ne!(short, text);
     let path = directory.join("chaos.toml");
     std::fs::write(&path, change(short)).unwrap();
     path
 }
 
+/// Tries a second per variant, and longer where the machine was too busy for anything to be preempted.
+fn until_preempted(mut has_preempted: impl FnMut(u32) -> bool) {
+    assert!([1, 5, 25].into_iter().any(&mut has_preempted), "nothing was preempted");
+}
+
 #[test]
 fn threads_of_both_kinds_are_preempted_and_see_nothing_wrong() {
-    let directory = TempDir::new().unwrap();
-    let file = chaos(directory.path(), |text| text);
-    let arguments = ["run", file.to_str().unwrap(), "--json", "--quiet", "--out", "out"];
-    let found = object(&wave(&arguments, directory.path()));
-    assert_eq!(found["failures"], 0, "{found}");
-    let variants = found["by_variant"].as_array().unwrap();
-    assert_eq!(variants.len(), 2);
-    for variant in variants {
-        for what in
-            ["preemptions", "gets_verified", "keys_verified_in_scans", "allocations_verified"]
-        {
-            assert!(variant[what].as_u64().unwrap() > 0, "{what}: {variant}");
-        }
-    }
+    until_preempted(|seconds| {
+        let directory = TempDir::new().unwrap();
+        let file = chaos_for(seconds, directory.path(), |text| text);
+        let arguments = ["run", file.to_str().unwrap(), "--json", "--quiet", "--out", "out"];
+        let found = object(&wave(&arguments, directory.path()));
+        assert_eq!(found["failures"], 0, "{found}");
+        let variants = found["by_variant"].as_array().unwrap();
+        assert_eq!(variants.len(), 2);
+        let counts =
+            ["preemptions", "gets_verified", "keys_verified_in_scans", "allocations_verified"];
+        variants
+            .iter()
+            .all(|variant| counts.into_iter().all(|what| variant[what].as_u64().unwrap() > 0))
+    });
 }
 
 #[test]
 fn the_cores_own_timers_preempt_both_kinds() {
-    let directory = TempDir::new().unwrap();
-    let file =
-        chaos(directory.path(), |text| text.replace("slice_us=30", "slice_us=30,timer=core"));
-    let arguments = ["run", file.to_str().unwrap(), "--json", "--quiet", "--out", "out"];
-    let found = object(&wave(&arguments, directory.path()));
-    assert_eq!(found["failures"], 0, "{found}");
-    for variant in found["variants"].as_array().unwrap() {
-        let preemptions = &variant["preemptions"];
-        // The agent asks only for the end of runs that a snapshot tells of, which a busy machine may bring about at any
-        // time: that it asks for no others is seen in `subsystems/sched/tests/traces`.
-        assert!(preemptions["sliced_by_core"].as_u64().unwrap() > 0, "{preemptions}");
-        assert!(preemptions["run"]["p50_ns"].as_u64().unwrap() >= 30_000, "{preemptions}");
-    }
+    until_preempted(|seconds| {
+        let directory = TempDir::new().unwrap();
+        let with_timers = |text: String| text.replace("slice_us=30", "slice_us=30,timer=core");
+        let file = chaos_for(seconds, directory.path(), with_timers);
+        let arguments = ["run", file.to_str().unwrap(), "--json", "--quiet", "--out", "out"];
+        let found = object(&wave(&arguments, directory.path()));
+        assert_eq!(found["failures"], 0, "{found}");
+        let variants = found["variants"].as_array().unwrap();
+        variants.iter().all(|variant| {
+            let preemptions = &variant["preemptions"];
+            // The agent asks only for the end of runs that a snapshot tells of, which a busy machine may bring about at any
+            // time: that it asks for no others is seen in `subsystems/sched/tests/traces`.
+            let has_sliced = preemptions["sliced_by_core"].as_u64().unwrap() > 0;
+            let run_ns = preemptions["run"]["p50_ns"].as_u64();
+            assert!(!has_sliced || run_ns.unwrap() >= 30_000, "{preemptions}");
+            has_sliced
+        })
+    });
 }
 
 #[test]
 fn decisions_about_kernel_level_threads_replay() {
-    let directory = TempDir::new().unwrap();
-    let file = chaos(directory.path(), |text| text);
-    let logs = directory.path().join("logs");
-    let (file, logs) = (file.to_str().unwrap(), logs.to_str().unwrap());
-    object(&wave(
-        &["run", file, "--json", "--quiet", "--out", "out", "--record", logs],
-        directory.path(),
-    ));
-    let mut replayed = 0;
-    for log in std::fs::read_dir(logs).unwrap() {
-        let log = log.unwrap().path();
-        if log.extension().is_some_and(|extension| extension == "wavelog") {
+    until_preempted(|seconds| {
+        let directory = TempDir::new().unwrap();
+        let file = chaos_for(seconds, directory.path(), |text| text);
+        let logs = directory.path().join("logs");
+        let (file, logs) = (file.to_str().unwrap(), logs.to_str().unwrap());
+        let arguments = ["run", file, "--json", "--quiet", "--out", "out", "--record", logs];
+        object(&wave(&arguments, directory.path()));
+        let files = std::fs::read_dir(logs).unwrap().map(|log| log.unwrap().path());
+        let is_log = |file: &PathBuf| file.extension().is_some_and(|end| end == "wavelog");
+        let preemptions = files.filter(is_log).map(|log| {
             let found =
                 object(&wave(&["replay", log.to_str().unwrap(), "--json"], directory.path()));
             let count = |what: &str| found[what].as_u64().unwrap();
             let wrong = ["different", "missing", "extra"].map(count);
             assert_eq!(wrong, [0; 3], "{found}");
             assert_eq!(count("identical"), count("decisions") + count("preemptions"), "{found}");
-            assert!(count("preemptions") > 0, "{found}");
-            replayed += 1;
-        }
-    }
-    assert_eq!(replayed, 2);
+            count("preemptions")
+        });
+        let preemptions: Vec<u64> = preemptions.collect();
+        assert_eq!(preemptions.len(), 2);
+        preemptions.into_iter().all(|count| count > 0)
+    });
 }
 
 #[test]
