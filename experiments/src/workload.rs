@@ -95,7 +95,9 @@ pub fn interference(workload: &Workload) -> String {
                 100.0 * taken_ns as f64 / whole_ns.max(1) as f64,
             )
         }
-        None => format!("Interference: not known, as the file is of version {wave_workload}."),
+        None => format!(
+            "Interference: not known, as the file is of version {wave_workload}. Record again for makespans."
+        ),
     };
     let (runs, blocked_ns) = workload.woken_from_outside();
     if runs > 0 {
