@@ -46,12 +46,16 @@ fn a_command_is_recorded_and_run_under_three_policies() {
     let summary = object(&output);
     assert!(errors(&output).contains("to standard error"));
     assert_eq!(summary["ended"], "the command ended");
+    assert!(summary["recorded"]["interference_ns"].is_u64(), "{summary}");
     let threads = summary["recorded"]["threads"].as_u64().unwrap();
     assert!(threads >= 4, "a shell and three sleeps: {summary}");
 
     let arguments = ["run", "--host", "sim", "--workload", "x.workload", "--json"];
     let result = object(&wave(&arguments, directory.path()));
     let schedules = result["schedules"].as_array().unwrap();
+    let outside = &result["woken_from_outside"];
+    assert!(outside["runs"].as_u64() >= Some(3), "the timers of three sleeps: {outside}");
+    assert!(outside["blocked_ns"].as_u64() >= Some(3 * 20_000_000), "{outside}");
     let names: Vec<_> = schedules.iter().map(|row| row["scheduled_by"].as_str().unwrap()).collect();
     assert_eq!(names, ["recorded (Linux)", "fifo", "shinjuku", "vm"]);
     for row in schedules {
@@ -91,6 +95,31 @@ fn a_table_has_a_row_for_linux_and_one_per_policy_and_says_what_is_missing() {
         assert!(text.contains(words), "{words}: {text}");
     }
     assert!(text.contains("Results: out/two.sim/result.json"), "{text}");
+    assert!(text.contains("Interference: not known, as the file is of version 1"), "{text}");
+}
+
+#[test]
+fn a_report_says_what_part_of_a_recording_was_interference() {
+    let directory = tempfile::tempdir().unwrap();
+    // The first thread is woken once more, half a millisecond after it blocked. 1.2 of 4 ms were others'.
+    let text = WORKLOAD
+        .replace("\"wave_workload\":1", "\"wave_workload\":2")
+        .replace("\"repaired\":2", "\"repaired\":2,\"interference_ns\":1200000")
+        .replace("\"ended_ns\":1001000", "\"ended_ns\":4000000")
+        .replace("[0,1000,1000000,0]", "[0,1000,1000000,0],[1501000,0,100000,0,500000]");
+    std::fs::write(directory.path().join("one.workload"), text).unwrap();
+    let arguments = ["run", "--host", "sim", "--workload", "one.workload", "--policy", "fifo"];
+    let output = wave(&arguments, directory.path());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", errors(&output));
+    for words in [
+        "not recorded used 1.20 ms of CPU time",
+        "30.0% of the CPUs' time",
+        "1 of 3 runs were woken by something that was not recorded",
+        "after 0.50 ms in all",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
 }
 
 #[test]

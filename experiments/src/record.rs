@@ -79,7 +79,25 @@ pub fn record(
     stdout_is_ours: bool,
 ) -> Result<Recording, Failure> {
     let output = Output::create(out).map_err(|error| unwritten(out, &error))?;
-    let stop = stop_on_signals()?;
+    let recording = until(stop_on_signals()?, whom, seconds, quiet, stdout_is_ours)?;
+    output.write(&recording.workload).map_err(|error| unwritten(out, &error))?;
+    Ok(recording)
+}
+
+/// Records a command from start to end, on the CPUs that the calling thread may use.
+pub fn command(words: &[&str]) -> Result<Recording, Failure> {
+    let whom = Whom::Command(words.iter().map(Into::into).collect());
+    until(Arc::default(), &whom, None, true, true)
+}
+
+/// Records until there is a reason to end: also that `stop` is set.
+fn until(
+    stop: Arc<AtomicBool>,
+    whom: &Whom,
+    seconds: Option<f64>,
+    quiet: bool,
+    stdout_is_ours: bool,
+) -> Result<Recording, Failure> {
     let recorder = Recorder::start(whom.scope()).map_err(|error| match error {
         RecordError::NoProcess(_) => Failure::Scenario(error.to_string()),
         error => Failure::cannot(error),
@@ -94,7 +112,6 @@ pub fn record(
     let (history, ended) = session_end(whom, &mut session, quiet)?;
     let exit_code = session.exit_code;
     let workload = session.finish(whom, history)?;
-    output.write(&workload).map_err(|error| unwritten(out, &error))?;
     Ok(Recording { workload, ended, exit_code })
 }
 
@@ -198,6 +215,7 @@ impl Session {
         let ended = recorder.stop(&mut |event| history.feed(event));
         child.map(end).transpose().map_err(Failure::cannot)?;
         let (ends_ns, lost) = ended.map_err(Failure::cannot)?;
+        let interference_ns = Some(history.interference_ns(ends_ns));
         let (threads, repaired) = history.finish(ends_ns);
         let header = Header {
             wave_workload: VERSION,
@@ -210,6 +228,7 @@ impl Session {
             dropped_events: lost.events,
             unfollowed_threads: lost.threads,
             repaired,
+            interference_ns,
             threads: threads.len() as u32,
         };
         Ok(Workload { header, threads })

@@ -82,6 +82,37 @@ pub fn compare(
     Ok(Compared { name, workload, linux, cores, replayed })
 }
 
+/// What of a recording was others' doing, in words.
+pub fn interference(workload: &Workload) -> String {
+    let Header { wave_workload, interference_ns, cpus, .. } = workload.header;
+    let mut text = match interference_ns {
+        Some(taken_ns) => {
+            let whole_ns = Schedule::recorded(workload).makespan_ns * u64::from(cpus);
+            format!(
+                "Interference: threads that were not recorded used {} ms of CPU time while recorded ones \
+                 waited for it,\n{:.1}% of the CPUs' time. A replay has none of it.",
+                millis(taken_ns),
+                100.0 * taken_ns as f64 / whole_ns.max(1) as f64,
+            )
+        }
+        None => format!(
+            "Interference: not known, as the file is of version {wave_workload}. Record again for makespans."
+        ),
+    };
+    let (runs, blocked_ns) = workload.woken_from_outside();
+    if runs > 0 {
+        let all = workload.runs().count();
+        let estimated = if interference_ns.is_none() { "at most " } else { "" };
+        let _ = write!(
+            text,
+            "\n{runs} of {all} runs were woken by something that was not recorded (a timer, a device, another \
+             thread),\nafter {estimated}{} ms in all; in a replay it takes as long.",
+            millis(blocked_ns)
+        );
+    }
+    text
+}
+
 fn load(file: &Path) -> Result<Workload, Failure> {
     let bad =
         |error: &dyn std::fmt::Display| Failure::Scenario(format!("{}: {error}", file.display()));
@@ -138,7 +169,8 @@ impl Report for Compared {
             text,
             "{table}\n\nwait: from when a thread is woken until it runs. Policies: the host of the \
              paper, its agent on a SmartNIC,\nin virtual time; every run needs the CPU time that \
-             was recorded (docs/guide/record.md)."
+             was recorded (docs/guide/record.md).\n{}",
+            interference(&self.workload)
         );
         let Header { dropped_events, unfollowed_threads, repaired, .. } = self.workload.header;
         if dropped_events + unfollowed_threads > 0 {
@@ -192,6 +224,7 @@ impl Compared {
             row["lost_agents"] = outcome.counters.lost_agents.into();
             row["trace_hash"] = format!("{:016x}", outcome.trace_hash).into();
         }
+        let (runs, blocked_ns) = self.workload.woken_from_outside();
         json!({
             "workload": self.name,
             "host": "sim",
@@ -199,6 +232,7 @@ impl Compared {
             "recorded": self.workload.header,
             "cores": self.cores,
             "runs": self.workload.runs().count(),
+            "woken_from_outside": { "runs": runs, "blocked_ns": blocked_ns },
             "schedules": schedules,
         })
     }

@@ -9,6 +9,7 @@ use serde_json::json;
 use wave_sim::recorded::Schedule;
 
 use wave_experiments::record::{self, Recording, Whom};
+use wave_experiments::workload::interference;
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 use wave_report::number::{micros, short};
@@ -117,6 +118,7 @@ fn show(args: &RecordArgs, Recording { workload, ended, exit_code }: &Recording)
         micros(wait.p99_ns),
         micros(wait.max_ns)
     );
+    out!("{}", interference(workload));
     if header.dropped_events + header.unfollowed_threads > 0 {
         out!(
             "Incomplete: {} events and {} threads were lost, {} transitions guessed: this machine \

@@ -131,6 +131,22 @@ impl Native {
         Ok(work())
     }
 
+    /// Number of CPUs that this process may use.
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// Does something while the calling thread, and what it starts, may use the first `count` CPUs only.
+    pub fn on_cpus<R>(
+        &self,
+        count: u16,
+        work: impl FnOnce() -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        let cpus = &self.cpus[..self.cpus.len().min(count.into())];
+        cpu::pin_current_thread_to(cpus).map_err(Failure::cannot)?;
+        work()
+    }
+
     /// CPUs that processes of others use, looked at for `span`.
     pub fn neighbours(&self, span: Duration) -> f64 {
         self.neighbours_during(|| std::thread::sleep(span)).1

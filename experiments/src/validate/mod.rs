@@ -5,9 +5,12 @@
 //! change while they are looked at: two virtual CPUs may be moved closer or further apart. Each
 //! native answer is therefore compared with a prediction for the state in which the machine was
 //! when it was given, and there is a calibration for each state that occurs.
+//!
+//! Recordings are validated beside it ([`makespan`]): they need no calibration.
 
 mod calibration;
 mod held_out;
+mod makespan;
 mod model;
 
 use std::cell::Cell;
@@ -19,6 +22,7 @@ use wave_workloads::arrivals::{Load, Mix};
 
 pub use calibration::Measured;
 pub use held_out::{Answer, Question};
+pub use makespan::Makespan;
 pub use model::Model;
 
 use crate::run::probe::Native;
@@ -107,6 +111,8 @@ pub struct Compared {
 #[derive(Debug)]
 pub struct Validation {
     pub points: Vec<Compared>,
+    /// Of recorded programs; empty where this machine or this user cannot record.
+    pub makespans: Vec<Makespan>,
     /// The machine's states, the first one first.
     pub states: Vec<State>,
     /// What is to be said about the run.
@@ -122,11 +128,20 @@ impl Validation {
         let under = |point: &&Compared| policy.is_none_or(|policy| point.policy == policy);
         let points = self.points.iter().filter(under);
         let points = points.filter(|point| point.is_saturation == of_saturation);
-        // What is not a number is no small error.
-        points
-            .map(|point| point.rel_error.abs())
-            .reduce(|max, error| if error.is_nan() || error > max { error } else { max })
+        largest(points.map(|point| point.rel_error))
     }
+
+    /// The largest error of a makespan; `None` without one.
+    pub fn makespan_error_max(&self) -> Option<f64> {
+        largest(self.makespans.iter().map(|makespan| makespan.rel_error))
+    }
+}
+
+/// The largest of these, without their signs. What is not a number is no small error.
+fn largest(errors: impl Iterator<Item = f64>) -> Option<f64> {
+    errors
+        .map(f64::abs)
+        .reduce(|max, error| if error.is_nan() || error > max { error } else { max })
 }
 
 /// The calling thread's native runs.
@@ -147,6 +162,20 @@ impl Runner {
             self.patience.set(self.patience.get().saturating_sub(LOOK));
         }
     }
+
+    /// Measures something, a few times if others disturb it, and says whether they did at every try.
+    fn undisturbed<R>(&self, mut measure: impl FnMut() -> R) -> (R, bool) {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            self.wait_for_quiet();
+            let (measured, used) = self.native.neighbours_during(&mut measure);
+            let disturbed = used >= NEIGHBOURS_MAX;
+            if !disturbed || tries == TRIES {
+                return (measured, disturbed);
+            }
+        }
+    }
 }
 
 /// Calibrates, predicts and measures, on the calling thread.
@@ -159,9 +188,13 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
     let subjects = Subjects::new(&native, SEED);
     let mut points = held_out::all(&native, effort.quick, SEED);
     points.retain(|point| point.name.contains(&effort.only));
-    if points.is_empty() {
+    let mut makespans = makespan::all();
+    makespans.retain(|row| row.name.contains(&effort.only));
+    if points.is_empty() && makespans.is_empty() {
         let (only, all) = (&effort.only, held_out::all(&native, effort.quick, SEED));
-        let names: Vec<&str> = all.iter().map(|point| point.name.as_str()).collect();
+        let makespans = makespan::all();
+        let names = all.iter().map(|point| point.name.as_str());
+        let names: Vec<&str> = names.chain(makespans.iter().map(|row| row.name.as_str())).collect();
         let text = format!("no point's name contains `{only}`; there are: {}", names.join("; "));
         return Err(Failure::Scenario(text));
     }
@@ -173,7 +206,17 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
         disturbed: Cell::new(false),
     };
     let effort = &runner.effort;
-    let progress = Progress::new((effort.repeats * points.len() + 1) as u64, quiet);
+    let mut facts = runner.native.facts();
+    makespans.retain(|row| {
+        let cpus = runner.native.cpus();
+        if row.cores() > cpus {
+            let why = format!("left out, as this process may use {cpus} CPU");
+            facts.push((row.name.clone(), why));
+        }
+        row.cores() <= cpus
+    });
+    let steps = effort.repeats * (points.len() + makespan::steps(&makespans)) + 1;
+    let progress = Progress::new(steps as u64, quiet);
     progress.begin("calibrating");
     let mut states = vec![State::calibrate(&runner)?];
     progress.end();
@@ -188,37 +231,40 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
             progress.end();
         }
     }
+    for repeat in 1..=effort.repeats {
+        if makespans.is_empty() || (start.elapsed() > effort.limit && repeat > 1) {
+            break;
+        }
+        if let Err(why) = makespan::ask(&runner, &mut makespans, &progress)? {
+            facts.push(("makespans of recorded programs".to_owned(), format!("left out: {why}")));
+            break;
+        }
+    }
+    let makespans: Vec<Makespan> = makespans.iter().filter_map(makespan::Row::compare).collect();
     let points: Vec<Compared> =
         points.iter().zip(&answers).map(|(point, answers)| compare(point, answers)).collect();
     let mut doubts = Vec::new();
-    let disturbed = points.iter().filter(|point| point.disturbed).count();
+    let disturbed = points.iter().map(|point| point.disturbed);
+    let disturbed = disturbed.chain(makespans.iter().map(|makespan| makespan.disturbed));
+    let (disturbed, of) = disturbed.fold((0, 0), |(count, of), is| (count + u32::from(is), of + 1));
     if disturbed > 0 {
-        let of = points.len();
         doubts.push(format!("{disturbed} of {of} points were disturbed at every try"));
     }
     if runner.disturbed.get() {
         doubts.push("other processes disturbed a calibration at every try".to_owned());
     }
-    let mut facts = runner.native.facts();
     facts.push(("seating".into(), runner.native.seating().to_string()));
     facts.push((format!("{} states of the machine", states.len()), "by a line's time".into()));
-    Ok(Validation { points, states, facts, doubts })
+    Ok(Validation { points, makespans, states, facts, doubts })
 }
 
 impl State {
     fn calibrate(runner: &Runner) -> Result<State, Failure> {
         let Runner { native, subjects, effort, .. } = runner;
-        let mut tries = 0;
-        let measured = loop {
-            tries += 1;
-            runner.wait_for_quiet();
-            let (measured, used) = native
-                .neighbours_during(|| calibration::measure(native, subjects, effort.calibrations));
-            if used < NEIGHBOURS_MAX || tries == TRIES {
-                runner.disturbed.set(runner.disturbed.get() | (used >= NEIGHBOURS_MAX));
-                break measured?;
-            }
-        };
+        let measure = || calibration::measure(native, subjects, effort.calibrations);
+        let (measured, disturbed) = runner.undisturbed(measure);
+        runner.disturbed.set(runner.disturbed.get() | disturbed);
+        let measured = measured?;
         let model = calibration::fit(subjects, &measured)?;
         Ok(State { measured, model, saturations: HashMap::new() })
     }
@@ -351,7 +397,8 @@ mod tests {
             point("shinjuku", true, -0.04),
         ];
         let (states, facts, doubts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut validation = Validation { points, states, facts, doubts };
+        let makespans = Vec::new();
+        let mut validation = Validation { points, makespans, states, facts, doubts };
         assert_eq!(validation.error_max(true, None), Some(0.04));
         assert_eq!(validation.error_max(false, None), Some(0.3));
         assert_eq!(validation.error_max(true, Some("fifo")), Some(0.02));

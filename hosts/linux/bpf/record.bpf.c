@@ -61,13 +61,21 @@ struct {
 	__type(value, u8);
 } watched SEC(".maps");
 
-/* How many interrupts a CPU is in, one within the other. */
+/* What a CPU runs, as the last event about it said. */
+enum { UNTOLD, IDLE, OTHER, RECORDED };
+
+struct cpu {
+	/* How many interrupts it is in, one within the other. */
+	int interrupts;
+	u32 told;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, int);
-} interrupts SEC(".maps");
+	__type(value, struct cpu);
+} cpus SEC(".maps");
 
 static __always_inline struct who name_of(struct task_struct *task)
 {
@@ -140,14 +148,30 @@ static __always_inline void end(void *event)
 static __always_inline int interrupt(int change)
 {
 	u32 first = 0;
-	int *depth = bpf_map_lookup_elem(&interrupts, &first);
+	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &first);
 
-	if (!depth)
+	if (!cpu)
 		return 0;
 	/* One that began before its tracepoint was on ends without a beginning. */
-	if (change > 0 || *depth > 0)
-		*depth += change;
-	return *depth;
+	if (change > 0 || cpu->interrupts > 0)
+		cpu->interrupts += change;
+	return cpu->interrupts;
+}
+
+/* Notes what this CPU runs from now on, and says whether that is news. No interrupt switches threads: one whose end was
+ * not seen is over. */
+static __always_inline bool is_news(u32 runs)
+{
+	u32 first = 0;
+	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &first);
+	bool news;
+
+	if (!cpu)
+		return true;
+	news = cpu->told != runs;
+	cpu->interrupts = 0;
+	cpu->told = runs;
+	return news;
 }
 
 #define INTERRUPT(name, change)                                                                                   \
@@ -174,12 +198,15 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	bool dead = !preempt && (prev_state & 0x80);
 	struct event *event;
 
-	if (!leaves && !comes)
+	/* Between threads that are not recorded, only whether the CPU is idle counts. */
+	if (!is_news(comes ? RECORDED : to.pid ? OTHER : IDLE) && !leaves && !comes)
 		return 0;
 	event = begin(SWITCH, leaves ? from : (struct who){});
 	if (event) {
 		if (comes)
 			event->other = to;
+		else
+			event->process = next->tgid;
 		event->doing = dead ? DEAD : !preempt && prev_state ? BLOCKED : RUNNABLE;
 		end(event);
 	}

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wave_linux::record::{History, Lost, RecordError, Recorder, Scope};
 use wave_sched::workload::{End, Thread};
 
@@ -104,6 +105,42 @@ fn a_process_that_is_there_already_is_found_with_its_children() {
     assert_eq!(shell.end, End::Exited);
     // Its child was killed, which takes a run.
     assert!(threads.iter().any(|thread| thread.pid != pid && thread.end == End::Exited));
+}
+
+#[test]
+fn a_cpu_shared_with_a_thread_that_is_not_recorded_is_interference() {
+    let Some(recorder) = start(Scope::Children) else { return };
+    drop(recorder);
+    // Both on the first CPU that this thread may use. The second loop ends when its input does.
+    let allowed = sched_getaffinity(None).unwrap();
+    let cpu = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    sched_setaffinity(None, &one).unwrap();
+    let script = "(while :; do :; done) & read line; kill $!; wait";
+    let mut other = Command::new("sh")
+        .args(["-c", script])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut recorder = Recorder::start(Scope::Children).unwrap();
+    let script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+    let begins_ns = recorder.begins_ns();
+    let mut history = History::new(begins_ns);
+    while child.try_wait().unwrap().is_none() {
+        recorder.take(&mut |event| history.feed(event)).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (ends_ns, _) = recorder.stop(&mut |event| history.feed(event)).unwrap();
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    let taken_ns = history.interference_ns(ends_ns);
+    let (threads, _) = history.finish(ends_ns);
+    let recorded = threads.iter().find(|thread| thread.pid == child.id()).expect("it ran");
+    let lost = recorded.runs.iter().map(|run| run.preemptions).sum::<u64>();
+    assert!(lost > 0 && taken_ns > 0, "it lost its CPU {lost} times, {taken_ns} ns were others'");
+    assert!(taken_ns <= ends_ns - begins_ns, "one CPU can be taken, and no more");
 }
 
 #[test]

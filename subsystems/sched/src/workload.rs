@@ -10,14 +10,15 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-/// The version of the format: the first word of every file.
-pub const VERSION: u32 = 1;
+/// The version of the format: the first word of every file. Version 1 has neither [`Run::blocked_ns`] nor
+/// [`Header::interference_ns`], and is read as well.
+pub const VERSION: u32 = 2;
 
 /// What was recorded, where, and how well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
-    /// The version of the format ([`VERSION`]).
+    /// The version of the format, 1 to [`VERSION`].
     pub wave_workload: u32,
     /// The machine, as its processor calls itself.
     pub machine: String,
@@ -37,6 +38,10 @@ pub struct Header {
     pub unfollowed_threads: u64,
     /// Transitions that had to be guessed, as an event before them was missing.
     pub repaired: u64,
+    /// CPU time that threads which were not recorded used on CPUs of recorded ones, while a recorded thread waited
+    /// for a CPU: for each such thread, one CPU at a time. `None` in version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interference_ns: Option<u64>,
     /// Number of threads, a line each.
     pub threads: u32,
 }
@@ -64,6 +69,16 @@ impl Thread {
     pub fn cpu_ns(&self) -> u64 {
         self.runs.iter().map(|run| run.cpu_ns).sum()
     }
+
+    /// How long the thread is blocked before its run `at`, where no recorded thread woke it. `None` where one did, and
+    /// before the first run. In version 1, which does not say, it is estimated, at its longest: time for which the
+    /// thread had lost its CPU counts as blocked.
+    pub fn blocked_ns(&self, at: usize) -> Option<u64> {
+        let run = self.runs.get(at).filter(|run| run.waker.is_none())?;
+        let before = self.runs.get(at.checked_sub(1)?)?;
+        let ended_ns = before.at_ns + before.waited_ns.unwrap_or(0) + before.cpu_ns;
+        Some(run.blocked_ns.unwrap_or(run.at_ns.saturating_sub(ended_ns)))
+    }
 }
 
 /// How the last run of a thread ended.
@@ -79,8 +94,8 @@ pub enum End {
 }
 
 /// From the moment when a thread can run until it blocks. In a file: an array of `at_ns`, `waited_ns`,
-/// `cpu_ns`, `preemptions`, and for a run with a waker of its thread and its `cpu_ns`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// `cpu_ns` and `preemptions`, then of the waker's thread and its `cpu_ns`, or of `blocked_ns` if that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Option<u64>>", into = "Vec<Option<u64>>")]
 pub struct Run {
     /// When it was woken, or arrived.
@@ -93,6 +108,8 @@ pub struct Run {
     pub preemptions: u64,
     /// The recorded thread that woke it. `None`: a timer, a device, or a thread that was not recorded.
     pub waker: Option<Waker>,
+    /// How long the thread had been blocked, if it has a run before this one and no `waker`.
+    pub blocked_ns: Option<u64>,
 }
 
 /// A recorded thread that woke another, or made it.
@@ -108,8 +125,9 @@ impl From<Run> for Vec<Option<u64>> {
     fn from(run: Run) -> Self {
         let mut fields =
             Vec::from([Some(run.at_ns), run.waited_ns, Some(run.cpu_ns), Some(run.preemptions)]);
-        if let Some(waker) = run.waker {
-            fields.extend([Some(waker.thread.into()), Some(waker.cpu_ns)]);
+        match run.waker {
+            Some(waker) => fields.extend([Some(waker.thread.into()), Some(waker.cpu_ns)]),
+            None => fields.extend(run.blocked_ns.map(Some)),
         }
         fields
     }
@@ -119,20 +137,21 @@ impl TryFrom<Vec<Option<u64>>> for Run {
     type Error = &'static str;
 
     fn try_from(fields: Vec<Option<u64>>) -> Result<Run, Self::Error> {
-        let (own, waker) = fields.split_at_checked(4).ok_or("a run has four or six numbers")?;
+        let (own, cause) = fields.split_at_checked(4).ok_or("a run has four to six numbers")?;
         let &[Some(at_ns), waited_ns, Some(cpu_ns), Some(preemptions)] = own else {
             return Err("only a run's second number may be null");
         };
-        let waker = match *waker {
-            [] => None,
+        let (waker, blocked_ns) = match *cause {
+            [] => (None, None),
+            [Some(blocked_ns)] => (None, Some(blocked_ns)),
             [Some(thread), Some(cpu_ns)] => {
                 let thread =
                     u32::try_from(thread).map_err(|_| "the number is too large for a thread")?;
-                Some(Waker { thread, cpu_ns })
+                (Some(Waker { thread, cpu_ns }), None)
             }
-            _ => return Err("a run has four or six numbers"),
+            _ => return Err("a run has four to six numbers"),
         };
-        Ok(Run { at_ns, waited_ns, cpu_ns, preemptions, waker })
+        Ok(Run { at_ns, waited_ns, cpu_ns, preemptions, waker, blocked_ns })
     }
 }
 
@@ -153,7 +172,7 @@ pub enum WorkloadError {
     #[error("not a recorded workload: {0}")]
     NotOne(String),
     /// A version that this program does not know.
-    #[error("a workload of version {0}; this program reads version {VERSION}")]
+    #[error("a workload of version {0}; this program reads versions 1 to {VERSION}")]
     Version(u32),
     /// A line that is no thread.
     #[error("line {line}: {error}")]
@@ -194,7 +213,7 @@ impl Workload {
         let first = lines.next().unwrap_or_default();
         let not_one = |error: serde_json::Error| WorkloadError::NotOne(error.to_string());
         let AnyVersion { wave_workload } = serde_json::from_str(first).map_err(not_one)?;
-        if wave_workload != VERSION {
+        if !(1..=VERSION).contains(&wave_workload) {
             return Err(WorkloadError::Version(wave_workload));
         }
         let header: Header = serde_json::from_str(first).map_err(not_one)?;
@@ -245,6 +264,14 @@ impl Workload {
         self.runs().map(|run| run.cpu_ns).sum()
     }
 
+    /// Runs that something woke which was not recorded, and for how long their threads had been blocked, in nanoseconds.
+    pub fn woken_from_outside(&self) -> (usize, u64) {
+        let all = self.threads.iter();
+        let blocked =
+            all.flat_map(|thread| (0..thread.runs.len()).filter_map(|run| thread.blocked_ns(run)));
+        blocked.fold((0, 0), |(runs, total), blocked_ns| (runs + 1, total + blocked_ns))
+    }
+
     /// When the first run could begin.
     pub fn begins_ns(&self) -> u64 {
         self.runs().map(|run| run.at_ns).min().unwrap_or(0)
@@ -269,6 +296,12 @@ impl Thread {
             if run.at_ns < before {
                 return Err(format!("a run at {} ns comes after one at {before} ns", run.at_ns));
             }
+            if let Some(blocked_ns) = run.blocked_ns.filter(|ns| *ns > run.at_ns - before) {
+                let at_ns = run.at_ns;
+                return Err(format!(
+                    "blocked for {blocked_ns} ns at {at_ns} ns, after {before} ns"
+                ));
+            }
             before = run.at_ns;
             cpu_ns = cpu_ns.saturating_add(run.cpu_ns);
         }
@@ -287,9 +320,11 @@ mod tests {
     use super::*;
 
     fn workload() -> Workload {
-        let run = Run { at_ns: 0, waited_ns: None, cpu_ns: 700, preemptions: 0, waker: None };
+        let run = Run { cpu_ns: 700, ..Run::default() };
         let waker = Some(Waker { thread: 0, cpu_ns: 300 });
-        let woken = Run { at_ns: 300, waited_ns: Some(40), cpu_ns: 50, preemptions: 2, waker };
+        let (waited_ns, blocked_ns) = (Some(40), Some(90));
+        let woken = Run { at_ns: 300, waited_ns, cpu_ns: 50, preemptions: 2, waker, ..run };
+        let by_timer = Run { at_ns: 600, blocked_ns, waker: None, ..woken };
         let thread = |pid, runs, end| Thread {
             pid,
             process: 7,
@@ -310,17 +345,37 @@ mod tests {
                 dropped_events: 0,
                 unfollowed_threads: 0,
                 repaired: 0,
+                interference_ns: Some(30),
                 threads: 2,
             },
-            threads: vec![thread(7, vec![run], End::Exited), thread(8, vec![woken], End::Blocked)],
+            threads: vec![
+                thread(7, vec![run], End::Exited),
+                thread(8, vec![woken, by_timer], End::Blocked),
+            ],
         }
     }
 
     #[test]
     fn a_written_workload_reads_back() {
         let text = workload().to_text();
-        assert!(text.contains("[0,null,700,0]") && text.contains("[300,40,50,2,0,300]"), "{text}");
+        for words in ["[0,null,700,0]", "[300,40,50,2,0,300]", "[600,40,50,2,90]"] {
+            assert!(text.contains(words), "{text}");
+        }
         assert_eq!(Workload::parse(&text), Ok(workload()));
+    }
+
+    #[test]
+    fn version_1_is_read_and_its_blocked_times_are_estimated() {
+        let now = workload();
+        assert_eq!(now.threads[1].blocked_ns(1), Some(90));
+        assert_eq!(now.woken_from_outside(), (1, 90));
+        let text = now.to_text().replace("\"wave_workload\":2", "\"wave_workload\":1");
+        let text = text.replace(",\"interference_ns\":30", "").replace("2,90]", "2]");
+        let old = Workload::parse(&text).unwrap();
+        assert_eq!((old.header.wave_workload, old.header.interference_ns), (1, None));
+        // From 300 + 40 + 50 on, as the time for which it had lost its CPU is not known.
+        assert_eq!([0, 1, 2].map(|run| old.threads[1].blocked_ns(run)), [None, Some(210), None]);
+        assert_eq!(old.to_text(), text);
     }
 
     #[test]
@@ -329,11 +384,14 @@ mod tests {
         let good = workload().to_text();
         assert!(refused("").starts_with("not a recorded workload"));
         assert!(refused("{\"other\":1}").starts_with("not a recorded workload"));
-        assert!(refused("{\"wave_workload\":9}").contains("reads version 1"));
+        assert!(refused("{\"wave_workload\":9}").contains("versions 1 to 2"));
+        assert!(refused("{\"wave_workload\":0}").contains("versions 1 to 2"));
         let cut: Vec<&str> = good.lines().take(2).collect();
         assert!(refused(&cut.join("\n")).contains("cut off"));
         assert!(refused(&good.replace("700,0]", "700]")).starts_with("line 2: a run has"));
         assert!(refused(&good.replace("300,40", "null,40")).starts_with("line 3: only"));
+        assert!(refused(&good.replace("2,90]", "2,301]")).contains("blocked for 301 ns"));
+        assert!(refused(&good.replace("2,90]", "2,null]")).starts_with("line 3: a run has"));
         assert!(refused(&good.replace("0,300]", "0,701]")).contains("never used 701 ns"));
         assert!(refused(&good.replace("0,300]", "2,300]")).contains("thread 2 never"));
         assert!(refused(&good.replace("[[0,null,700,0]]", "[]")).contains("never ran"));

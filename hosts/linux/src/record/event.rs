@@ -18,6 +18,17 @@ pub enum Doing {
     Dead,
 }
 
+/// What a CPU switches to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A thread that is recorded.
+    Recorded(Who),
+    /// A thread that is not recorded.
+    Other,
+    /// No thread.
+    Idle,
+}
+
 /// What a thread is called, and its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
@@ -38,8 +49,9 @@ pub enum Kind {
     Waking(Who, Who),
     /// A thread can run, and may have been able to before.
     Wakeup(Who),
-    /// A CPU switches from one thread, which enters the given state, to another. Either may be one that is not recorded.
-    Switch(Option<(Who, Doing)>, Option<Who>),
+    /// A CPU switches from one thread, which enters the given state, to another. The first is `None` if it is not
+    /// recorded.
+    Switch(Option<(Who, Doing)>, Next),
     /// A thread is about to end, under this name.
     Exit(Who, Named),
 }
@@ -78,7 +90,14 @@ impl Event {
             shared::MADE => Kind::Made(who, some(other), named()),
             shared::WAKING => Kind::Waking(who, other),
             shared::WAKEUP => Kind::Wakeup(who),
-            shared::SWITCH => Kind::Switch(some(who).map(|who| (who, doing)), some(other)),
+            shared::SWITCH => {
+                let next = match some(other) {
+                    Some(who) => Next::Recorded(who),
+                    None if plain.process > 0 => Next::Other,
+                    None => Next::Idle,
+                };
+                Kind::Switch(some(who).map(|who| (who, doing)), next)
+            }
             shared::EXIT => Kind::Exit(who, named()),
             _ => return None,
         };
@@ -105,8 +124,16 @@ mod tests {
         let (seven, eight) = (Who { pid: 7, born: 70 }, Who { pid: 8, born: 80 });
         let read = |bytes: &[u8]| Event::decode(bytes).unwrap().kind;
         assert_eq!(read(&bytes(3, 0, b"")), Kind::Waking(seven, eight));
-        let switch = Kind::Switch(Some((seven, Doing::Dead)), Some(eight));
+        let switch = Kind::Switch(Some((seven, Doing::Dead)), Next::Recorded(eight));
         assert_eq!(read(&bytes(5, 3, b"")), switch);
+        let to_nobody = |process: u8| {
+            let mut bytes = bytes(5, 0, b"");
+            bytes[16..24].fill(0);
+            bytes[28] = process;
+            read(&bytes)
+        };
+        assert_eq!(to_nobody(6), Kind::Switch(Some((seven, Doing::Blocked)), Next::Other));
+        assert_eq!(to_nobody(0), Kind::Switch(Some((seven, Doing::Blocked)), Next::Idle));
         let named = Named { process: 6, name: "name".into() };
         assert_eq!(read(&bytes(6, 0, b"name\0rest.......")), Kind::Exit(seven, named));
         let event = Event::decode(&bytes(4, 0, b"")).unwrap();

@@ -15,7 +15,8 @@ use std::collections::{HashMap, HashSet};
 
 use wave_sched::workload::{End, Run, Thread, Waker};
 
-use super::event::{Doing, Event, Kind, Named, Who};
+use super::event::{Doing, Event, Kind, Named, Next, Who};
+use super::interference::Interference;
 
 /// Builds threads from events in the kernel's order.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub struct History {
     switched: HashSet<u16>,
     repaired: u64,
     runs: usize,
+    interference: Interference,
 }
 
 /// What is known of one thread.
@@ -76,7 +78,14 @@ impl History {
             switched: HashSet::new(),
             repaired: 0,
             runs: 0,
+            interference: Interference::default(),
         }
+    }
+
+    /// CPU time that threads which are not recorded used while recorded ones waited for it, until `ends_ns` on the clock
+    /// of the events, in nanoseconds.
+    pub fn interference_ns(&self, ends_ns: u64) -> u64 {
+        self.interference.total_ns(ends_ns.saturating_sub(self.begins_ns))
     }
 
     /// Transitions that were guessed so far.
@@ -92,22 +101,23 @@ impl History {
     /// Takes the next event, in the order of time.
     pub fn feed(&mut self, event: &Event) {
         let now = event.time_ns.saturating_sub(self.begins_ns);
+        self.interference.pass(now);
         match &event.kind {
             Kind::Seen(who, doing, named) => self.seen(*who, *doing, named, now),
             Kind::Made(who, maker, named) => {
-                let waker = maker.and_then(|maker| self.waker(maker, now));
+                let waker = maker.and_then(|maker| self.waker(maker, event.cpu, now));
                 if let Some(old) = self.alive.remove(who) {
                     self.repaired += 1;
                     self.stop(old);
                     self.close(old, now, End::Exited);
-                    self.lives[old].state = State::Gone;
+                    self.enter(old, State::Gone);
                 }
                 let life = self.add(*who, State::Blocked);
                 self.lives[life].named = named.clone();
                 self.lives[life].waking = waker;
             }
             Kind::Waking(who, waker) => {
-                let waker = self.waker(*waker, now);
+                let waker = self.waker(*waker, event.cpu, now);
                 let life = self.life(*who, State::Blocked);
                 self.lives[life].waking = waker;
             }
@@ -118,7 +128,10 @@ impl History {
                     self.open(life, now, Some(now), waker);
                 }
             }
-            Kind::Switch(from, to) => self.switch(event.cpu, *from, *to, now),
+            Kind::Switch(from, next) => {
+                self.switch(event.cpu, *from, *next, now);
+                self.interference.switch(event.cpu, from.is_some(), *next);
+            }
             Kind::Exit(who, named) => {
                 if let Some(life) = self.alive.get(who) {
                     self.lives[*life].named = named.clone();
@@ -145,6 +158,10 @@ impl History {
             let thread = places[waker.thread as usize]?;
             Some(Waker { thread, ..waker })
         };
+        let cause = |run: Run| {
+            let waker = run.waker.and_then(place);
+            Run { waker, blocked_ns: run.blocked_ns.filter(|_| waker.is_none()), ..run }
+        };
         let threads = self.lives.into_iter().filter(|life| !life.runs.is_empty()).map(|life| {
             let runs = life.runs.into_iter();
             Thread {
@@ -153,7 +170,7 @@ impl History {
                 name: life.named.name,
                 end: life.end,
                 ended_ns: life.ended_ns,
-                runs: runs.map(|run| Run { waker: run.waker.and_then(place), ..run }).collect(),
+                runs: runs.map(cause).collect(),
             }
         });
         (threads.collect(), self.repaired)
@@ -179,7 +196,7 @@ impl History {
         self.lives[life].named = named.clone();
     }
 
-    fn switch(&mut self, cpu: u16, from: Option<(Who, Doing)>, to: Option<Who>, now: u64) {
+    fn switch(&mut self, cpu: u16, from: Option<(Who, Doing)>, next: Next, now: u64) {
         let leaves = from.map(|(who, doing)| {
             let known = self.alive.get(&who).copied();
             let life = known.unwrap_or_else(|| {
@@ -195,18 +212,11 @@ impl History {
             (life, doing)
         });
         self.switched.insert(cpu);
-        // The thread that was believed to run here has left without an event.
-        if let Some(stale) = self.cpus.remove(&cpu)
-            && leaves.is_none_or(|(life, _)| life != stale)
-            && matches!(self.lives[stale].state, State::Running { cpu: on, .. } if on == Some(cpu))
-        {
-            self.repaired += 1;
-            self.stop(stale);
-        }
+        self.vacate(cpu, leaves.map(|(life, _)| life));
         if let Some((life, doing)) = leaves {
             self.leave(life, cpu, doing, now);
         }
-        if let Some(who) = to {
+        if let Next::Recorded(who) = next {
             let life = self.life(who, State::Blocked);
             match self.lives[life].state {
                 State::Runnable { .. } => {}
@@ -216,11 +226,23 @@ impl History {
                 }
                 State::Blocked | State::Gone => {
                     self.repaired += 1;
-                    self.open(life, now, None, None);
+                    let waker = self.lives[life].waking.take();
+                    self.open(life, now, None, waker);
                 }
             }
             self.start(life, Some(cpu), now);
             self.cpus.insert(cpu, life);
+        }
+    }
+
+    /// The thread that was believed to run on a CPU has left it without an event, unless it is `known`.
+    fn vacate(&mut self, cpu: u16, known: Option<usize>) {
+        if let Some(stale) = self.cpus.remove(&cpu)
+            && known != Some(stale)
+            && matches!(self.lives[stale].state, State::Running { cpu: on, .. } if on == Some(cpu))
+        {
+            self.repaired += 1;
+            self.stop(stale);
         }
     }
 
@@ -237,7 +259,7 @@ impl History {
                 if let Some(run) = &mut self.lives[life].open {
                     run.preemptions += u64::from(doing == Doing::Runnable);
                 }
-                self.lives[life].state = State::Runnable { woken_ns: None };
+                self.enter(life, State::Runnable { woken_ns: None });
             }
             State::Runnable { .. } => {
                 // It was not seen to start: how long it waited and ran is not known.
@@ -245,7 +267,7 @@ impl History {
                 if let Some(run) = &mut self.lives[life].open {
                     run.waited_ns = None;
                 }
-                self.lives[life].state = State::Runnable { woken_ns: None };
+                self.enter(life, State::Runnable { woken_ns: None });
             }
             State::Blocked | State::Gone => {
                 self.repaired += 1;
@@ -257,12 +279,12 @@ impl History {
         match doing {
             Doing::Blocked => {
                 self.close(life, now, End::Blocked);
-                self.lives[life].state = State::Blocked;
+                self.enter(life, State::Blocked);
             }
             Doing::Dead => {
                 self.close(life, now, End::Exited);
                 self.lives[life].end = End::Exited;
-                self.lives[life].state = State::Gone;
+                self.enter(life, State::Gone);
                 let who = self.lives[life].who;
                 self.alive.remove(&who);
             }
@@ -292,31 +314,43 @@ impl History {
         self.lives.len() - 1
     }
 
+    /// Every change of a thread's state.
+    fn enter(&mut self, life: usize, state: State) {
+        let waits = |state: State| matches!(state, State::Runnable { .. });
+        match [self.lives[life].state, state].map(waits) {
+            [false, true] => self.interference.begin_wait(),
+            [true, false] => self.interference.end_wait(),
+            _ => {}
+        }
+        self.lives[life].state = state;
+    }
+
     /// A blocked thread becomes runnable.
-    fn open(&mut self, life: usize, now: u64, woken_ns: Option<u64>, waker: Option<Waker>) {
-        let life = &mut self.lives[life];
+    fn open(&mut self, at: usize, now: u64, woken_ns: Option<u64>, waker: Option<Waker>) {
+        let life = &mut self.lives[at];
         let at_ns = now.max(life.ended_ns);
-        life.open = Some(Run { at_ns, waited_ns: None, cpu_ns: 0, preemptions: 0, waker });
-        life.state = State::Runnable { woken_ns };
+        let blocked_ns = (!life.runs.is_empty()).then_some(at_ns - life.ended_ns);
+        life.open = Some(Run { at_ns, waker, blocked_ns, ..Run::default() });
         life.waking = None;
+        self.enter(at, State::Runnable { woken_ns });
     }
 
     /// A runnable thread gets a CPU.
-    fn start(&mut self, life: usize, cpu: Option<u16>, now: u64) {
-        let life = &mut self.lives[life];
+    fn start(&mut self, at: usize, cpu: Option<u16>, now: u64) {
+        let life = &mut self.lives[at];
         if let State::Runnable { woken_ns: Some(since) } = life.state
             && let Some(run) = &mut life.open
         {
             run.waited_ns = Some(now.saturating_sub(since));
         }
-        life.state = State::Running { since_ns: now, seen_ns: now, cpu };
+        self.enter(at, State::Running { since_ns: now, seen_ns: now, cpu });
     }
 
     /// Records that a running thread has left its CPU at an unknown time before now.
     fn stop(&mut self, life: usize) {
         if let State::Running { since_ns, seen_ns, .. } = self.lives[life].state {
             self.charge(life, seen_ns - since_ns);
-            self.lives[life].state = State::Runnable { woken_ns: None };
+            self.enter(life, State::Runnable { woken_ns: None });
         }
     }
 
@@ -340,9 +374,23 @@ impl History {
         }
     }
 
-    /// This thread as a waker, if it runs.
-    fn waker(&mut self, who: Who, now: u64) -> Option<Waker> {
+    /// This thread as a waker: it runs on that CPU, even if it was not seen to start there.
+    fn waker(&mut self, who: Who, cpu: u16, now: u64) -> Option<Waker> {
         let thread = *self.alive.get(&who)?;
+        if !matches!(self.lives[thread].state, State::Running { .. }) {
+            self.repaired += 1;
+            self.vacate(cpu, None);
+            match self.lives[thread].state {
+                // How long it waited is not known.
+                State::Runnable { .. } => self.enter(thread, State::Runnable { woken_ns: None }),
+                _ => {
+                    let waker = self.lives[thread].waking.take();
+                    self.open(thread, now, None, waker);
+                }
+            }
+            self.start(thread, Some(cpu), now);
+            self.cpus.insert(cpu, thread);
+        }
         let life = &mut self.lives[thread];
         let State::Running { since_ns, seen_ns, .. } = &mut life.state else { return None };
         *seen_ns = now.max(*seen_ns);

@@ -7,6 +7,7 @@
 
 mod event;
 mod history;
+mod interference;
 #[allow(dead_code, reason = "some of it is C's alone")]
 mod shared;
 
@@ -24,7 +25,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use self::shared::{Counts, SCOPE_ALL, SCOPE_CHILDREN, SCOPE_TREE, Settings};
 use crate::bpf::{self, Refusal};
 
-pub use event::{Doing, Event, Kind, Named, Who};
+pub use event::{Doing, Event, Kind, Named, Next, Who};
 pub use history::History;
 
 const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"));

@@ -69,7 +69,7 @@ pub struct Plain {
     pub cpu: u16,
     pub kind: u8,
     pub doing: u8,
-    /// SEEN, MADE, EXIT: its process.
+    /// SEEN, MADE, EXIT: its process. SWITCH: the process of a thread that came and is not recorded; 0 if none came.
     pub process: u32,
 }
 

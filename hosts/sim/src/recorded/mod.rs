@@ -5,8 +5,8 @@
 //!
 //! - a recorded thread: as soon as that one has used as much CPU time as it had when it did so. If a
 //!   policy is late with the waker, it is late with the threads that it wakes; if it is early, it is early.
-//! - anything else (time, a device, a thread that was not recorded): at the recorded time, or at once
-//!   where the thread blocks only later.
+//! - anything else (a timer, a device, a thread that was not recorded): as long after the thread blocks as in the
+//!   recording (docs/adr/0072). A thread's first run has no such time before it, and comes at the recorded one.
 
 mod schedule;
 
@@ -202,10 +202,14 @@ impl Recorded {
         let due = {
             let state = &mut *self.state.borrow_mut();
             let progress = &mut state.threads[thread as usize];
-            let run = &self.workload.threads[thread as usize].runs[progress.run];
+            let recorded = &self.workload.threads[thread as usize];
+            let run = &recorded.runs[progress.run];
             let now = enclave.world().now();
             match run.waker {
-                None => Some(now.max(BEGINS + Nanos(run.at_ns))),
+                None => Some(match recorded.blocked_ns(progress.run) {
+                    Some(blocked_ns) => now + Nanos(blocked_ns),
+                    None => now.max(BEGINS + Nanos(run.at_ns)),
+                }),
                 Some(_) if state.released.remove(&(thread, progress.run)) => Some(now),
                 Some(_) => {
                     progress.waits = true;

@@ -8,7 +8,7 @@ const POLICIES: [&str; 3] = ["fifo", "shinjuku", "vm"];
 
 fn run(at_ns: u64, cpu_ns: u64, waker: Option<(u32, u64)>) -> Run {
     let waker = waker.map(|(thread, cpu_ns)| Waker { thread, cpu_ns });
-    Run { at_ns, waited_ns: Some(0), cpu_ns, preemptions: 0, waker }
+    Run { at_ns, waited_ns: Some(0), cpu_ns, waker, ..Run::default() }
 }
 
 fn workload(threads: Vec<Vec<Run>>) -> Rc<Workload> {
@@ -31,6 +31,7 @@ fn workload(threads: Vec<Vec<Run>>) -> Rc<Workload> {
         dropped_events: 0,
         unfollowed_threads: 0,
         repaired: 0,
+        interference_ns: None,
         threads: threads.len() as u32,
     };
     let threads = threads.into_iter().enumerate().map(thread).collect();
@@ -67,13 +68,85 @@ fn two_threads_share_a_core_or_have_one_each() {
 }
 
 #[test]
-fn a_thread_sleeps_until_the_recorded_time_and_no_longer_than_it_has_to() {
-    // It needs 3 ms before it blocks, and was woken after 10 ms; then it is late for its next.
-    let runs = vec![run(0, 3 * MS, None), run(10 * MS, 5 * MS, None), run(12 * MS, MS, None)];
-    let schedule = replayed(&workload(vec![runs]), 1, "fifo").schedule;
-    nearly(schedule.makespan_ns, 16 * MS);
-    assert_eq!((schedule.switches, schedule.latency.count), (3, 3));
+fn a_thread_sleeps_as_long_as_it_slept_when_it_was_recorded() {
+    // 7 ms after its first run, 2 ms after its second, for which it had been preempted, and at once.
+    let recorded = |at_ns, cpu_ns, blocked_ns| Run { blocked_ns, ..run(at_ns, cpu_ns, None) };
+    let sleeper = vec![
+        recorded(0, 3 * MS, None),
+        recorded(10 * MS, 5 * MS, Some(7 * MS)),
+        recorded(30 * MS, MS, Some(2 * MS)),
+        recorded(31 * MS, MS, Some(0)),
+    ];
+    let schedule = replayed(&workload(vec![sleeper.clone()]), 1, "fifo").schedule;
+    nearly(schedule.makespan_ns, 19 * MS);
+    assert_eq!((schedule.switches, schedule.latency.count), (4, 4));
     assert!(schedule.latency.max_ns < 100_000);
+    // Where another holds it up for 50 ms before it first runs, it still sleeps as long.
+    let held_up = workload(vec![vec![run(0, 50 * MS, None)], sleeper]);
+    nearly(replayed(&held_up, 1, "fifo").schedule.makespan_ns, 69 * MS);
+    // In version 1 the time for which it had lost its CPU counts as sleep.
+    let of_version_1 =
+        vec![run(0, 3 * MS, None), run(10 * MS, 5 * MS, None), run(30 * MS, MS, None)];
+    nearly(replayed(&workload(vec![of_version_1]), 1, "fifo").schedule.makespan_ns, 31 * MS);
+}
+
+/// Three pipelines `head | gzip | md5sum`, recorded on two CPUs beside other programs: all took `disturbed` times as
+/// long as they needed. The wakers of every seventh run of `gzip` and of every run of `md5sum` were not recorded.
+fn pipelines(disturbed: u64) -> Rc<Workload> {
+    const CHUNKS: u64 = 40;
+    const HEAD_NS: u64 = 200_000;
+    const GZIP_NS: u64 = 2_300_000;
+    const SUM_NS: u64 = 50_000;
+    /// How long a thread was blocked before something woke it that was not recorded.
+    const BLOCKED_NS: u64 = 30_000;
+    // Two CPUs, of which each pipeline has two thirds.
+    let chunk_ns = (HEAD_NS + GZIP_NS + SUM_NS) * 3 / 2 * disturbed;
+    let outside = |at_ns, cpu_ns| Run { blocked_ns: Some(BLOCKED_NS), ..run(at_ns, cpu_ns, None) };
+    let mut threads = Vec::new();
+    for pipeline in 0..3 {
+        let [head, gzip] = [3 * pipeline, 3 * pipeline + 1];
+        let [mut heads, mut gzips, mut sums] = [Vec::new(), Vec::new(), Vec::new()];
+        for chunk in 0..CHUNKS {
+            let at_ns = chunk * chunk_ns;
+            // `gzip` has room in its pipe again when it has begun with the last chunk.
+            let room = (chunk > 0).then(|| (gzip, (chunk - 1) * GZIP_NS + 1));
+            heads.push(run(at_ns, HEAD_NS, room));
+            let filled = Some((head, (chunk + 1) * HEAD_NS));
+            gzips.push(match chunk % 7 {
+                3 => outside(at_ns + chunk_ns / 10, GZIP_NS),
+                _ => run(at_ns + chunk_ns / 10, GZIP_NS, filled),
+            });
+            sums.push(match chunk {
+                0 => run(at_ns, SUM_NS, filled),
+                _ => outside(at_ns + chunk_ns / 2, SUM_NS),
+            });
+        }
+        threads.extend([heads, gzips, sums]);
+    }
+    workload(threads)
+}
+
+#[test]
+fn makespans_of_pipelines_scale_with_cores_though_some_wakers_were_not_recorded() {
+    let work = pipelines(2);
+    let cpu_ns = work.cpu_ns();
+    let one_pipeline_ns = cpu_ns / 3;
+    assert!(work.ends_ns() > 2 * one_pipeline_ns, "the recording was disturbed");
+    for policy in ["fifo", "round-robin", "vm"] {
+        let [one, two, eight] =
+            [1, 2, 8].map(|cores| replayed(&work, cores, policy).schedule.makespan_ns);
+        let percent = |makespan_ns: u64, of_ns: u64| makespan_ns * 100 / of_ns;
+        assert!((100..=102).contains(&percent(one, cpu_ns)), "{policy}: {one} for {cpu_ns}");
+        assert!((100..=110).contains(&percent(two, cpu_ns / 2)), "{policy}: {two} for half");
+        // Within a pipeline `head` and `gzip` overlap.
+        let eight = percent(eight, one_pipeline_ns);
+        assert!((88..=102).contains(&eight), "{policy}: {eight}% of one pipeline's CPU time");
+    }
+    // What others took from the recorded program makes no difference.
+    for cores in [1, 2, 8] {
+        let makespan = |work| replayed(&work, cores, "fifo").schedule.makespan_ns;
+        assert_eq!(makespan(pipelines(2)), makespan(pipelines(5)));
+    }
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! Makespans: a program that was recorded on this machine, replayed on one core and on two, beside the program itself on
+//! as many CPUs, unrecorded.
+
+use std::process::Command;
+use std::rc::Rc;
+
+use serde::Serialize;
+use wave_lab::Failure;
+use wave_lab::progress::Progress;
+use wave_sim::recorded;
+use wave_workloads::cpu::monotonic_ns;
+
+use super::Runner;
+use super::calibration::median;
+use crate::record::{self, Recording};
+
+/// Three pipelines of about a third of a second of CPU time each.
+const SCRIPT: &str = "for program in head gzip md5sum; do command -v $program >/dev/null || exit 127; done; \
+    for pipeline in 1 2 3; do head -c 64M /dev/zero | gzip | md5sum >/dev/null & done; wait";
+const PROGRAM: [&str; 3] = ["sh", "-c", SCRIPT];
+/// Threads in turn, as Linux has them.
+const POLICY: &str = "round-robin";
+/// Cores of the replays, and CPUs of the native runs.
+const CORES: [u16; 2] = [1, 2];
+
+/// A makespan, predicted and measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Makespan {
+    pub name: String,
+    pub cores: u16,
+    /// The median of the replays, one for each recording.
+    pub predicted_ns: f64,
+    /// The median of the native runs.
+    pub measured_ns: f64,
+    /// The shortest and the longest native run.
+    pub measured_range_ns: [f64; 2],
+    /// Native runs that count.
+    pub repeats: usize,
+    /// Whether each of them, or its recording, was disturbed.
+    pub disturbed: bool,
+    /// Predicted over measured, less 1.
+    pub rel_error: f64,
+}
+
+/// One number of cores, and its answers so far.
+#[derive(Debug)]
+pub struct Row {
+    pub name: String,
+    cores: u16,
+    answers: Vec<Answer>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    predicted_ns: f64,
+    measured_ns: f64,
+    disturbed: bool,
+}
+
+/// The rows, in the order in which they run.
+pub fn all() -> Vec<Row> {
+    let row = |cores| {
+        let plural = if cores > 1 { "s" } else { "" };
+        let name = format!("makespan of three pipelines, recorded, {cores} core{plural}");
+        Row { name, cores, answers: Vec::new() }
+    };
+    CORES.map(row).into()
+}
+
+/// Steps of progress that one answer to each of the rows takes.
+pub fn steps(rows: &[Row]) -> usize {
+    if rows.is_empty() { 0 } else { rows.len() + 1 }
+}
+
+/// An answer of each side to each row. Says why not, where this machine or this user cannot record, or the program is not
+/// there.
+pub fn ask(
+    runner: &Runner,
+    rows: &mut [Row],
+    progress: &Progress,
+) -> Result<Result<(), String>, Failure> {
+    let cores_max = rows.iter().map(|row| row.cores).max().unwrap_or(1);
+    let native = &runner.native;
+    progress.begin("recording three pipelines");
+    let recorded = runner.undisturbed(|| native.on_cpus(cores_max, || record::command(&PROGRAM)));
+    progress.end();
+    let (Recording { workload, exit_code, .. }, recording_disturbed) = match recorded {
+        (Ok(recording), disturbed) => (recording, disturbed),
+        (Err(Failure::Cannot(why)), _) => return Ok(Err(why)),
+        (Err(failure), _) => return Err(failure),
+    };
+    if exit_code != Some(0) {
+        return Ok(Err("head, gzip and md5sum are needed".to_owned()));
+    }
+    let workload = Rc::new(workload);
+    for Row { name, cores, answers } in rows {
+        progress.begin(name);
+        let setup = recorded::setup(&workload, *cores, POLICY);
+        let replayed = recorded::replay(&setup, &workload).map_err(Failure::cannot)?;
+        if replayed.unfinished > 0 {
+            let unfinished = replayed.unfinished;
+            return Err(Failure::Check(format!("{name}: {unfinished} threads did not end")));
+        }
+        let (measured_ns, disturbed) = runner.undisturbed(|| native.on_cpus(*cores, run));
+        answers.push(Answer {
+            predicted_ns: replayed.schedule.makespan_ns as f64,
+            measured_ns: measured_ns?,
+            disturbed: disturbed || recording_disturbed,
+        });
+        progress.end();
+    }
+    Ok(Ok(()))
+}
+
+/// Runs the program, on the calling thread's CPUs. Returns how long it took, in nanoseconds.
+fn run() -> Result<f64, Failure> {
+    let [program, arguments @ ..] = PROGRAM;
+    let begins_ns = monotonic_ns();
+    Command::new(program).args(arguments).status().map_err(Failure::cannot)?;
+    Ok((monotonic_ns() - begins_ns) as f64)
+}
+
+impl Row {
+    pub fn cores(&self) -> usize {
+        self.cores.into()
+    }
+
+    /// What came out; none without an answer.
+    pub fn compare(&self) -> Option<Makespan> {
+        let disturbed = self.answers.iter().all(|answer| answer.disturbed);
+        let counts = || self.answers.iter().filter(|answer| disturbed || !answer.disturbed);
+        let measured = || counts().map(|answer| answer.measured_ns);
+        counts().next()?;
+        let predicted_ns =
+            median(&mut counts().map(|answer| answer.predicted_ns).collect::<Vec<_>>());
+        let measured_ns = median(&mut measured().collect::<Vec<_>>());
+        Some(Makespan {
+            name: self.name.clone(),
+            cores: self.cores,
+            predicted_ns,
+            measured_ns,
+            measured_range_ns: [
+                measured().fold(f64::INFINITY, f64::min),
+                measured().fold(0.0, f64::max),
+            ],
+            repeats: counts().count(),
+            disturbed,
+            rel_error: predicted_ns / measured_ns - 1.0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disturbed_answer_counts_only_where_each_was_disturbed() {
+        let mut row = all().remove(1);
+        assert!(row.compare().is_none() && row.name.ends_with("2 cores"));
+        let answer =
+            |predicted_ns, measured_ns, disturbed| Answer { predicted_ns, measured_ns, disturbed };
+        row.answers = vec![answer(110.0, 300.0, true)];
+        let compared = row.compare().unwrap();
+        assert!(compared.disturbed && compared.measured_ns == 300.0);
+        row.answers.push(answer(110.0, 100.0, false));
+        row.answers.push(answer(110.0, 100.0, false));
+        let compared = row.compare().unwrap();
+        assert!(!compared.disturbed && (compared.rel_error - 0.1).abs() < 1e-9);
+        assert_eq!((compared.repeats, compared.measured_range_ns), (2, [100.0, 100.0]));
+    }
+}
