@@ -6,7 +6,7 @@
 //! - a recorded thread: as soon as that one has used as much CPU time as it had when it did so. If a
 //!   policy is late with the waker, it is late with the threads that it wakes; if it is early, it is early.
 //! - anything else (a timer, a device, a thread that was not recorded): as long after the thread blocks as in the
-//!   recording (docs/adr/0072). A thread's first run has no such time before it, and comes at the recorded one.
+//!   recording (docs/adr/0071). A thread's first run has no such time before it, and comes at the recorded one.
 
 mod schedule;
 
