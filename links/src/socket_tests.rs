@@ -34,6 +34,17 @@ fn raw(host: &Connection, header: &Header, text: &str, fds: &[BorrowedFd<'_>]) {
     host.send(header, text, fds).unwrap();
 }
 
+/// The header of an offer without anything.
+const OFFER: Header = Header {
+    version: 1,
+    kind: KIND_OFFER,
+    subsystem: 0,
+    lines: [1; 3],
+    doorbells: 0,
+    files: 0,
+    text_bytes: 0,
+};
+
 #[test]
 fn an_offer_arrives_with_memory_doorbells_and_text() {
     let scratch = Scratch::new();
@@ -184,16 +195,7 @@ fn an_offer_can_be_refused_by_the_side_that_listens() {
 fn a_refusal_is_read_although_the_refuser_left_the_offer_unread() {
     let scratch = Scratch::new();
     let (_listener, agent, host) = pair(&scratch);
-    let header = Header {
-        version: 1,
-        kind: KIND_OFFER,
-        subsystem: 0,
-        lines: [1; 3],
-        doorbells: 0,
-        files: 0,
-        text_bytes: 0,
-    };
-    raw(&host, &header, "", &[]);
+    raw(&host, &OFFER, "", &[]);
     agent.refuse("too many processes").unwrap();
     drop(agent);
     assert_eq!(host.refusal().as_deref(), Some("too many processes"));
@@ -204,15 +206,7 @@ fn text_that_is_shorter_than_announced_is_an_error() {
     let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     let file = File::open("/dev/null").unwrap();
-    let header = Header {
-        version: 1,
-        kind: KIND_OFFER,
-        subsystem: 0,
-        lines: [1; 3],
-        doorbells: 0,
-        files: 0,
-        text_bytes: 4,
-    };
+    let header = Header { text_bytes: 4, ..OFFER };
     raw(&host, &header, "abc", &[file.as_fd()]);
     assert!(matches!(agent.receive_offer(1, SOON), Err(SocketError::Malformed(_))));
     ancillary::send(host.as_fd(), b"wavelink", &[]).unwrap();

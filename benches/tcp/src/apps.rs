@@ -197,14 +197,11 @@ fn rounds(
                 None => String::new(),
             };
             say!(
-                "apps {} {round}/{} {}: {:.0} requests/s, app {:.2} us, agent {:.2} us, all {:.2} us{paced}",
+                "apps {} {round}/{} {}: {}{paced}",
                 app.name(),
                 output.chunks,
                 Stack::ALL[at].name(),
-                chunk.count / chunk.seconds,
-                chunk.spent.app / chunk.count / 1e3,
-                chunk.spent.agent / chunk.count / 1e3,
-                chunk.spent.total / chunk.count / 1e3,
+                chunk.per_request(),
             );
             // The first round warms up.
             if round > 0 {

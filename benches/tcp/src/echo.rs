@@ -30,13 +30,10 @@ pub fn echo(output: &Output) -> Result<Value, String> {
                     Load { role: Role::Echo, connections, depth, warm_up: WARM_UP, measured };
                 let chunk = network.measure(server, &load)?;
                 say!(
-                    "echo {connections}x{depth} {round}/{} {}: {:.0} requests/s, app {:.2} us, agent {:.2} us, all {:.2} us, {:.2} packets",
+                    "echo {connections}x{depth} {round}/{} {}: {}, {:.2} packets",
                     output.chunks,
                     Stack::ALL[at].name(),
-                    chunk.count / chunk.seconds,
-                    chunk.spent.app / chunk.count / 1e3,
-                    chunk.spent.agent / chunk.count / 1e3,
-                    chunk.spent.total / chunk.count / 1e3,
+                    chunk.per_request(),
                     chunk.packets / chunk.count,
                 );
                 // The first round warms up.

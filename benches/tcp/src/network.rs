@@ -74,6 +74,16 @@ pub struct Chunk {
     pub packets: f64,
 }
 
+impl Chunk {
+    /// Rate and CPU time of requests, in words.
+    pub fn per_request(&self) -> String {
+        let Chunk { count, seconds, spent, .. } = self;
+        let [app, agent, all] = [spent.app, spent.agent, spent.total].map(|ns| ns / count / 1e3);
+        let rate = count / seconds;
+        format!("{rate:.0} requests/s, app {app:.2} us, agent {agent:.2} us, all {all:.2} us")
+    }
+}
+
 pub struct Network {
     pub client: Process,
     folder: TempDir,

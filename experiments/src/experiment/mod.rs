@@ -141,7 +141,7 @@ const KINDS: &[Kind] = &[
     requests::KIND,
     memory::KIND,
     rpc::KIND,
-    udp::CAPACITY,
+    udp::OUTSTANDING,
     udp::PREEMPTION,
     udp::FEEDBACK,
     bakeoff::KIND,

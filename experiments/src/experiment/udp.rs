@@ -1,4 +1,4 @@
-//! Experiments on requests in datagrams: their front's capacity, their preemption, and feedback to their senders.
+//! Experiments on requests in datagrams: how many a worker has at hand, their preemption, and feedback to their senders.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ macro_rules! on_this_machine {
     };
 }
 
-on_this_machine!(CAPACITY, "udp", Udp, parse_udp, udp::run, UdpResult);
+on_this_machine!(OUTSTANDING, "udp", Udp, parse_udp, udp::run, UdpResult);
 on_this_machine!(
     PREEMPTION,
     "udp-preemption",
