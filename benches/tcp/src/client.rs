@@ -161,8 +161,8 @@ fn generate(streams: Vec<TcpStream>, load: &Load, interface: &str) -> Result<(),
     let failed = |error: &dyn std::fmt::Display| format!("the bench's client: {error}");
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
     let flags = match load.role {
-        Role::Sink => epoll::EventFlags::OUT,
-        Role::Echo | Role::Source => epoll::EventFlags::IN,
+        Role::Sink(_) => epoll::EventFlags::OUT,
+        Role::Echo | Role::Source(_) => epoll::EventFlags::IN,
     };
     let mut connections = Vec::with_capacity(streams.len());
     for (at, stream) in streams.into_iter().enumerate() {
@@ -222,8 +222,8 @@ impl Connection {
         let mut count = 0;
         for _ in 0..TURNS {
             let moved = match role {
-                Role::Sink => self.stream.write(buffer),
-                Role::Echo | Role::Source => self.stream.read(buffer),
+                Role::Sink(_) => self.stream.write(buffer),
+                Role::Echo | Role::Source(_) => self.stream.read(buffer),
             };
             let moved = match moved {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),

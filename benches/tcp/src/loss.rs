@@ -10,7 +10,7 @@ use crate::client::{Load, set};
 use crate::cpu::two;
 use crate::network::Network;
 use crate::process::Process;
-use crate::program::Role;
+use crate::program::{Pieces, Role};
 use crate::sample::Sample;
 
 const NEAR: &str = "wavebench3";
@@ -27,7 +27,7 @@ const WARM_UP: Duration = Duration::from_millis(100);
 
 /// What is lost, and on what.
 const CASES: [(&str, f64, Role, usize, usize); 2] =
-    [("small", 0.02, Role::Echo, 100, 8), ("bulk", 0.01, Role::Source, 8, 1)];
+    [("small", 0.02, Role::Echo, 100, 8), ("bulk", 0.01, Role::Source(Pieces::Large), 8, 1)];
 
 pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
     let mut network = Network::new()?;

@@ -66,7 +66,10 @@ enum Which {
     /// One stream in each direction: throughput, and CPU time per byte.
     #[command(
         after_help = "  throughput_ratio_vs_linux  ours to Linux's: in (to the program) and out
-  total_cpu_per_byte_ratio   total CPU time per byte, ours to Linux's (lower is better)"
+  total_cpu_per_byte_ratio   total CPU time per byte, ours to Linux's (lower is better)
+  app_cpu_per_byte_ratio_64k, app_cpu_per_byte_ratio_64k_in_place
+                             the program's CPU time per byte, read or written 64 KiB at a time: copied, and without a copy in
+                             the rings of an agent's connection, against copies by Linux's sockets"
     )]
     Stream(Output),
     /// Requests of 64 bytes: CPU time and packets per request.

@@ -13,6 +13,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::process::answer;
 
 const BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of a small piece of a stream.
+pub const PIECE_BYTES: usize = 64 << 10;
 /// Reads or writes of a stream before the next connection's turn.
 const TURNS: usize = 16;
 /// Connections that may wait to be accepted.
@@ -37,19 +39,38 @@ pub enum Role {
     /// Sends back what comes (RFC 862).
     Echo,
     /// Reads (RFC 863).
-    Sink,
+    Sink(Pieces),
     /// Writes (RFC 864).
-    Source,
+    Source(Pieces),
+}
+
+/// How a stream is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pieces {
+    /// Copied, 256 KiB at a time.
+    Large,
+    /// Copied, 64 KiB at a time.
+    Small,
+    /// 64 KiB at a time, in the rings of an agent's connection. Linux's sockets copy.
+    InPlace,
 }
 
 impl Role {
-    pub const ALL: [Role; 3] = [Role::Echo, Role::Sink, Role::Source];
+    pub const ALL: [Role; 7] = [
+        Role::Echo,
+        Role::Sink(Pieces::Large),
+        Role::Sink(Pieces::Small),
+        Role::Sink(Pieces::InPlace),
+        Role::Source(Pieces::Large),
+        Role::Source(Pieces::Small),
+        Role::Source(Pieces::InPlace),
+    ];
 
     pub fn port(self) -> u16 {
         match self {
             Role::Echo => 7,
-            Role::Sink => 9,
-            Role::Source => 19,
+            Role::Sink(pieces) => 9 + 100 * pieces as u16,
+            Role::Source(pieces) => 19 + 100 * pieces as u16,
         }
     }
 
@@ -65,6 +86,9 @@ pub trait Sockets {
     fn role(&self, at: usize) -> Role;
     fn read(&mut self, at: usize, into: &mut [u8]) -> io::Result<usize>;
     fn write(&mut self, at: usize, from: &[u8]) -> io::Result<usize>;
+    /// As [`Sockets::read`] and [`Sockets::write`] of at most so many bytes, without a copy where that is possible.
+    fn read_in_place(&mut self, at: usize, most: usize) -> io::Result<usize>;
+    fn write_in_place(&mut self, at: usize, most: usize) -> io::Result<usize>;
     /// An echo waits for room, or no longer.
     fn await_room(&mut self, at: usize, awaits: bool) -> io::Result<()>;
     /// There may be more to do than was done.
@@ -153,15 +177,20 @@ fn echo(
 }
 
 fn stream(sockets: &mut impl Sockets, at: usize, role: Role, buffer: &mut [u8]) -> io::Result<()> {
-    for _ in 0..TURNS {
+    let (Role::Sink(pieces) | Role::Source(pieces)) = role else { return Ok(()) };
+    let most = if pieces == Pieces::Large { buffer.len() } else { PIECE_BYTES };
+    let buffer = &mut buffer[..most];
+    for _ in 0..TURNS * (BUFFER_BYTES / most) {
         let moved = match role {
-            Role::Source => sockets.write(at, buffer)?,
+            Role::Source(Pieces::InPlace) => sockets.write_in_place(at, most)?,
+            Role::Source(_) => sockets.write(at, buffer)?,
+            Role::Sink(Pieces::InPlace) => sockets.read_in_place(at, most)?,
             _ => sockets.read(at, buffer)?,
         };
         if moved == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        if moved < buffer.len() {
+        if moved < most {
             break;
         }
     }

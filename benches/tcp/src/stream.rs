@@ -8,13 +8,20 @@ use wave_links::say;
 use crate::Output;
 use crate::client::Load;
 use crate::network::{Chunk, Network, Stack};
-use crate::program::Role;
+use crate::program::{Pieces, Role};
 use crate::sample::Sample;
 
 /// Time for windows to grow before a chunk.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Directions, seen from the program.
-const DIRECTIONS: [(&str, Role); 2] = [("in", Role::Sink), ("out", Role::Source)];
+/// Directions, seen from the program, and how it reads or writes. The first two have the headlines.
+const STREAMS: [(&str, Role); 6] = [
+    ("in", Role::Sink(Pieces::Large)),
+    ("out", Role::Source(Pieces::Large)),
+    ("in_64k", Role::Sink(Pieces::Small)),
+    ("out_64k", Role::Source(Pieces::Small)),
+    ("in_64k_in_place", Role::Sink(Pieces::InPlace)),
+    ("out_64k_in_place", Role::Source(Pieces::InPlace)),
+];
 
 pub fn stream(output: &Output) -> Result<Value, String> {
     let mut network = Network::new()?.with_cable()?;
@@ -22,9 +29,9 @@ pub fn stream(output: &Output) -> Result<Value, String> {
     let servers = Stack::ALL.map(|stack| network.serve(stack));
     let [linux, veth, tap] = servers;
     let servers = [linux?, veth?, tap?];
-    let mut chunks: [[Vec<Chunk>; 3]; 2] = Default::default();
+    let mut chunks: [[Vec<Chunk>; 3]; STREAMS.len()] = Default::default();
     for round in 0..=output.chunks {
-        for (direction, (name, role)) in DIRECTIONS.into_iter().enumerate() {
+        for (stream, (name, role)) in STREAMS.into_iter().enumerate() {
             for (at, server) in servers.iter().enumerate() {
                 let measured = output.chunk_seconds;
                 let load = Load { role, connections: 1, depth: 1, warm_up: WARM_UP, measured };
@@ -38,15 +45,15 @@ pub fn stream(output: &Output) -> Result<Value, String> {
                 );
                 // The first round warms up.
                 if round > 0 {
-                    chunks[direction][at].push(chunk);
+                    chunks[stream][at].push(chunk);
                 }
             }
         }
     }
     let mut result = Map::new();
-    for (direction, (name, _)) in DIRECTIONS.into_iter().enumerate() {
+    for (stream, (name, _)) in STREAMS.into_iter().enumerate() {
         let of = |at: usize, value: fn(&Chunk) -> f64| {
-            Sample(chunks[direction][at].iter().map(value).collect())
+            Sample(chunks[stream][at].iter().map(value).collect())
         };
         let rate = |at| of(at, |chunk| chunk.count * 8e-9 / chunk.seconds);
         let per_byte = |at| of(at, |chunk| chunk.spent.total / chunk.count);
@@ -74,14 +81,24 @@ pub fn stream(output: &Output) -> Result<Value, String> {
         result.insert(name.to_owned(), Value::Object(stacks));
     }
     let headline = |key: &str| json!({ "in": result["in"]["veth"][key]["p50"], "out": result["out"]["veth"][key]["p50"] });
-    Ok(json!({
+    let app = |way: &str| {
+        let of = |direction: &str| {
+            result[&format!("{direction}{way}")]["veth"]["app_cpu_per_byte_ratio"]["p50"].clone()
+        };
+        json!({ "in": of("in"), "out": of("out") })
+    };
+    let mut value = json!({
         "bench": "tcp stream",
         "chunks": output.chunks,
         "chunk_seconds": output.chunk_seconds.as_secs_f64(),
         "gro": gro,
         "throughput_ratio_vs_linux": headline("throughput_ratio_vs_linux"),
         "total_cpu_per_byte_ratio": headline("total_cpu_per_byte_ratio"),
-        "in": result["in"],
-        "out": result["out"],
-    }))
+        "app_cpu_per_byte_ratio_64k": app("_64k"),
+        "app_cpu_per_byte_ratio_64k_in_place": app("_64k_in_place"),
+    });
+    for (name, figures) in result {
+        value[name] = figures;
+    }
+    Ok(value)
 }

@@ -44,12 +44,15 @@ fn streams_go_both_ways_over_all_stacks() {
     let Some(value) = run("stream --chunks 1 --chunk-seconds 0.1") else { return };
     let keys = ["throughput_ratio_vs_linux.in", "throughput_ratio_vs_linux.out"];
     assert_positive(&value, &keys);
-    for way in ["in", "out"] {
+    for way in ["in", "out", "in_64k", "out_64k", "in_64k_in_place", "out_64k_in_place"] {
         for stack in ["linux", "veth", "tap"] {
             assert_positive(&value[way][stack], &["gb_per_second.p50", "by_tasks_ns_per_byte.p50"]);
         }
         assert_positive(&value[way]["tap"], &["throughput_ratio_vs_linux.p50"]);
+    }
+    for way in ["in", "out"] {
         assert!(value["total_cpu_per_byte_ratio"][way].is_number(), "{value}");
+        assert!(value["app_cpu_per_byte_ratio_64k_in_place"][way].is_number(), "{value}");
     }
 }
 

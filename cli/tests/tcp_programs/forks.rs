@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use crate::network::{
 use crate::servers::echo;
 
 const NGINX: &str = "/usr/sbin/nginx";
+/// Reloads under load; `WAVE_RELOADS` sets another number.
+const RELOADS: usize = 5;
 
 fn nginx(up: &Up, listen: &str) -> Master {
     let config = format!(
@@ -68,22 +70,26 @@ fn nginx_serves_in_forked_workers_through_reloads_and_the_death_of_its_agent() {
         let master = Pid::from_child(&running.0.0);
         let mut now = workers(8080, &HashSet::new());
         let stops = AtomicBool::new(false);
+        let reloads = std::env::var("WAVE_RELOADS").ok().and_then(|text| text.parse().ok());
+        let (reloads, requests) = (reloads.unwrap_or(RELOADS), AtomicU64::new(0));
         thread::scope(|scope| {
             let clients = [(); 3].map(|()| {
                 scope.spawn(|| {
                     while !stops.load(Ordering::Relaxed) {
                         // Old workers serve what they have accepted, and leave the rest to new ones.
                         fetch(8080).unwrap();
+                        requests.fetch_add(1, Ordering::Relaxed);
                     }
                 })
             });
-            for _ in 0..5 {
+            for _ in 0..reloads {
                 kill_process(master, Signal::HUP).unwrap();
                 now = workers(8080, &now);
             }
             stops.store(true, Ordering::Relaxed);
             clients.into_iter().for_each(|client| client.join().unwrap());
         });
+        println!("{reloads} reloads, {} requests", requests.into_inner());
         up.kill();
         up.start_again();
         assert_eq!(workers(8080, &HashSet::new()), now);
@@ -238,7 +244,7 @@ fn a_child_is_told_why_it_cannot_have_a_connection_that_its_parent_has_used_much
     });
 }
 
-const POSTGRES: &str = "/usr/lib/postgresql/15/bin/postgres";
+pub const POSTGRES: &str = "/usr/lib/postgresql/15/bin/postgres";
 
 #[test]
 fn postgresql_serves_each_connection_in_a_child_of_its_postmaster() {

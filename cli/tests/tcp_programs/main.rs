@@ -2,7 +2,10 @@
 
 mod deaths;
 mod forks;
+mod matrix;
 mod network;
+mod passing;
+mod replica;
 mod servers;
 
 use std::fs;
@@ -187,6 +190,33 @@ fn a_killed_agent_resets_the_connections_of_a_program() {
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert_eq!(said, "104\nb'local'\n", "{}", String::from_utf8_lossy(&output.stderr));
+    });
+}
+
+#[test]
+fn tcp_info_has_what_the_agent_knows_of_a_connection() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("info.py");
+        let program = "import socket, struct\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             c, _ = s.accept()\n\
+             c.sendall(bytes(100000))\n\
+             c.recv(10)\n\
+             info = c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)\n\
+             rto, _, mss = struct.unpack_from('3I', info, 8)\n\
+             rtt, var, _, cwnd = struct.unpack_from('4I', info, 68)\n\
+             print(info[0], rto >= 200000, 500 < mss < 1500, rtt > 0, cwnd >= 10)\n";
+        fs::write(&script, program).unwrap();
+        let child = up.over(&[python, script.to_str().unwrap()]).spawn().unwrap();
+        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
+        stream.read_exact(&mut [0; 100_000]).unwrap();
+        stream.write_all(b"done").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said, "1 True True True True\n", "{errors}");
     });
 }
 

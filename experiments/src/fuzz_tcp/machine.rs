@@ -434,7 +434,11 @@ impl Machine {
                 socket
             }
             Event::Closed { socket } | Event::Unused { socket } => socket,
-            Event::Listening { .. } | Event::NotListening { .. } | Event::Warned { .. } => {
+            Event::Listening { .. }
+            | Event::NotListening { .. }
+            | Event::Known(_)
+            | Event::Lent { .. }
+            | Event::Warned { .. } => {
                 return 0;
             }
         };

@@ -10,8 +10,8 @@ use wave_tcp::datapath::Ring;
 
 use crate::process::Process;
 
-/// Most processes at a time.
-pub const PROCESSES_MAX: usize = 256;
+/// Most processes at a time: a server with a process for each of 1,000 connections leaves room to others.
+pub const PROCESSES_MAX: usize = 2_048;
 /// Descriptors for everything else: an offer while it is checked, waiting connections, the wire, inquiries, captures.
 const DESCRIPTORS_KEPT: u64 = 320;
 /// Part of payload memory that one page of the agent's page tables maps.

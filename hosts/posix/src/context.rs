@@ -9,7 +9,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 
 use rustix::io::Errno;
-use wave_tcp::context::{Event, Interest, Reason, Request, SocketOptions};
+use wave_tcp::context::{Event, Interest, Known, Reason, Request, SocketOptions};
 use wave_tcp::datapath::FlowId;
 
 use crate::buddy::Buddy;
@@ -57,6 +57,8 @@ pub struct Context<Q> {
     wants_slots: bool,
     /// Events were taken that [`Context::take_news`] has not told of: any call takes those of all sockets.
     has_news: bool,
+    /// Connections that the agent was asked to lend, and has not answered.
+    lending: u32,
     /// The agent has gone, or is at fault.
     is_dead: bool,
 }
@@ -108,6 +110,7 @@ impl<Q: Queues> Context<Q> {
             writes: 0,
             wants_slots: false,
             has_news: false,
+            lending: 0,
             is_dead: false,
         }
     }
@@ -228,6 +231,16 @@ impl<Q: Queues> Context<Q> {
                 // The program may have given it up meanwhile.
                 _ => Ok(()),
             },
+            Event::Known(known) => {
+                if let Some(socket) = self.find(known.socket) {
+                    socket.known = Some(known);
+                }
+                Ok(())
+            }
+            Event::Lent { .. } => {
+                self.lending = self.lending.saturating_sub(1);
+                Ok(())
+            }
             Event::Listening { listener, local } => {
                 if let Some(listener) = self.listeners.get_mut(&listener) {
                     listener.local = Some(local);
@@ -392,6 +405,25 @@ impl<Q: Queues> Context<Q> {
     pub fn set_eager(&mut self, name: u32, is_eager: bool) {
         self.socket(name).sending.is_eager = is_eager;
         self.mark(name);
+    }
+
+    /// Asks what the agent knows of a connection: [`Context::known`] has the answer.
+    pub fn inquire(&mut self, name: u32) {
+        let socket = self.socket(name);
+        socket.known = None;
+        if let Some(flow) = socket.flow() {
+            self.outbox.push_back(Request::Inquire { flow });
+        }
+        self.flush();
+    }
+
+    /// The answer, once it is there; `None` in it if there is no connection any more.
+    pub fn known(&mut self, name: u32) -> Option<Option<Known>> {
+        let socket = self.socket(name);
+        match socket.flow() {
+            Some(_) => socket.known.map(Some),
+            None => Some(None),
+        }
     }
 
     /// Tells the agent of a socket's options, once the connection is there.

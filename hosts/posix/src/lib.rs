@@ -36,10 +36,12 @@ pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
 pub use context::Context;
 pub use line::{Fault, Line, Queues, ToeError, Woken};
 pub use listener::Listener;
-pub use socket::{FIRST_FILL, Heirloom, Phase, Receiving, Sending, Socket};
+pub use socket::{
+    FIRST_FILL, HEIRLOOM_WORDS, Heirloom, Phase, Receiving, Sending, Socket, address, address_words,
+};
 pub use stream::{Readiness, Stream};
 pub use toe::{Options, StreamId, Toe};
 pub use wave_core::clock::Nanos;
 pub use wave_links::payload::Part;
-pub use wave_tcp::context::{Interest, KeepAlive, Sharing, SocketOptions};
+pub use wave_tcp::context::{Interest, KeepAlive, Known, Sharing, SocketOptions};
 pub use zero_copy::{Readable, Reserved};

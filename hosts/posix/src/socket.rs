@@ -1,8 +1,8 @@
 //! A connection as its program sees it: positions of both streams, and what the agent knows of them. No I/O.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use wave_tcp::context::{FILL_MAX, Filled, Moved, Progress, SocketOptions};
+use wave_tcp::context::{FILL_MAX, Filled, Known, Moved, Progress, SocketOptions};
 use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::line::Fault;
@@ -34,6 +34,8 @@ pub struct Socket {
     pub warning: Option<i32>,
     /// Its options.
     pub options: SocketOptions,
+    /// What the agent knew of it when it was asked last.
+    pub known: Option<Known>,
     /// The program has no handle of it any more.
     pub is_closed: bool,
     /// The agent is still to be told of something.
@@ -63,6 +65,54 @@ pub struct Heirloom {
     written: u64,
     acknowledged: u64,
     is_eager: bool,
+}
+
+/// Words of a [`Heirloom`].
+pub const HEIRLOOM_WORDS: usize = 12;
+
+impl Heirloom {
+    /// As words, for another process.
+    pub fn to_words(&self) -> [u64; HEIRLOOM_WORDS] {
+        let Heirloom { flow, local, remote, received, read, written, acknowledged, is_eager } =
+            *self;
+        let [a, b, c] = address_words(local);
+        let [d, e, f] = address_words(remote);
+        let flow = flow.to_word();
+        [flow, a, b, c, d, e, f, received, read, written, acknowledged, is_eager.into()]
+    }
+
+    /// From words that another process has written; `None` if no connection that can be taken has such positions.
+    pub fn from_words(words: &[u64; HEIRLOOM_WORDS]) -> Option<Heirloom> {
+        let [flow, a, b, c, d, e, f, received, read, written, acknowledged, is_eager] = *words;
+        let most = u64::from(FILL_MAX);
+        let can_be = read <= received && acknowledged <= written && received.max(written) <= most;
+        can_be.then_some(Heirloom {
+            flow: FlowId::from_word(flow),
+            local: address([a, b, c]),
+            remote: address([d, e, f]),
+            received,
+            read,
+            written,
+            acknowledged,
+            is_eager: is_eager != 0,
+        })
+    }
+}
+
+/// The address, then the port.
+pub fn address_words(address: SocketAddr) -> [u64; 3] {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let bits = ip.to_bits();
+    [(bits >> 64) as u64, bits as u64, address.port().into()]
+}
+
+/// As [`address_words`] has it.
+pub fn address([high, low, port]: [u64; 3]) -> SocketAddr {
+    let ip = Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+    SocketAddr::new(ip.to_canonical(), port as u16)
 }
 
 /// One direction. Positions count bytes of the stream from 0.
@@ -116,6 +166,7 @@ impl Socket {
             error: None,
             warning: None,
             options: SocketOptions::default(),
+            known: None,
             is_closed: false,
             is_dirty: false,
             is_changed: false,

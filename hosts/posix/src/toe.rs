@@ -44,10 +44,10 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 32 GiB of payload memory, rings of 1 MiB for what comes in and 4 MiB for what goes out, 5 s.
+    /// 64 GiB of payload memory, rings of 1 MiB for what comes in and 4 MiB for what goes out, 5 s.
     fn default() -> Options {
         Options {
-            payload_bytes: 1 << 35,
+            payload_bytes: 1 << 36,
             receive_bytes: 1 << 20,
             send_bytes: 4 << 20,
             agent_users: Vec::new(),
@@ -317,5 +317,20 @@ impl Drop for Inner {
             std::thread::sleep(RETRY);
             context.flush();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wave_tcp::control::Bounds;
+
+    use super::*;
+
+    #[test]
+    fn payload_memory_has_rings_for_a_programs_share_of_an_agents_connections() {
+        let Options { payload_bytes, receive_bytes, send_bytes, .. } = Options::default();
+        let connections = payload_bytes / u64::from(receive_bytes + send_bytes);
+        // A program that is alone has three quarters.
+        assert!(connections >= u64::from(Bounds::default().flows) * 3 / 4, "{connections}");
     }
 }

@@ -24,8 +24,8 @@ pub struct Agent {
     pub bell: Arc<OwnedFd>,
     /// Descriptions by the names of their sockets.
     pub owners: HashMap<u32, usize>,
-    /// It knows the secret of this process's family.
-    pub has_joined: bool,
+    /// The secret of this process's family, as the agent knows it.
+    pub family: Option<u128>,
 }
 
 impl Agent {
@@ -36,7 +36,7 @@ impl Agent {
         let line = Line::connect(path, &[], (&payload, file.as_fd()), patience)?;
         let bell = Arc::new(line.bell().try_clone_to_owned()?);
         let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
-        Ok(Agent { context, payload, life, bell, owners: HashMap::new(), has_joined: false })
+        Ok(Agent { context, payload, life, bell, owners: HashMap::new(), family: None })
     }
 
     /// Numbers of the line's descriptors, which are hidden from the program.

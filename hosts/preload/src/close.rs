@@ -43,7 +43,7 @@ impl Sockets {
         let description = world.description(at);
         let is_last = description.handles == 1;
         if let (true, State::Open(name)) = (is_last, description.state)
-            && description.forks < forks
+            && (description.forks < forks || description.is_passed)
         {
             let life = description.life;
             if world.bury(fd, life, name) {

@@ -60,6 +60,10 @@ pub struct Description {
     /// Of a connection of the parent's: what it takes to have it. `is_lost` if it could not be had.
     pub heirloom: Option<Box<Heirloom>>,
     pub is_lost: bool,
+    /// The secret for which the connection was lent, if this process is not of the owner's family.
+    pub secret: Option<u128>,
+    /// Another program may have a descriptor of it.
+    pub is_passed: bool,
     /// Forks of this process before it had the socket: children of later ones may have it.
     pub forks: u64,
     /// A shared listener asks the kernel first, every other time.
@@ -99,6 +103,8 @@ impl Description {
             listens: None,
             heirloom: None,
             is_lost: false,
+            secret: None,
+            is_passed: false,
             forks: 0,
             asks_kernel_first: false,
             source: Arc::new(Source::new(EventFlags::empty())),

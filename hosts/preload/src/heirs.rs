@@ -62,13 +62,14 @@ impl World {
         }
         self.forks += 1;
         let lives: Vec<u64> = self.agents.iter().map(|agent| agent.life).collect();
-        lives.into_iter().for_each(|life| self.join_family(life));
+        lives.into_iter().for_each(|life| self.join(life, self.family));
     }
 
-    fn join_family(&mut self, life: u64) {
-        let Some(secret) = self.family else { return };
+    /// Tells an agent the secret of this process's family.
+    pub fn join(&mut self, life: u64, secret: Option<u128>) {
+        let Some(secret) = secret else { return };
         let agent = self.agent(life);
-        if !std::mem::replace(&mut agent.has_joined, true) && !agent.context.is_dead() {
+        if agent.family.replace(secret) != Some(secret) && !agent.context.is_dead() {
             agent.context.join(secret);
         }
     }
@@ -79,8 +80,8 @@ impl World {
         if description.state != State::Parents {
             return;
         }
-        let heirloom = description.heirloom.take();
-        match heirloom.map(|heirloom| self.take(&heirloom)) {
+        let (heirloom, secret) = (description.heirloom.take(), description.secret);
+        match heirloom.map(|heirloom| self.take(&heirloom, secret)) {
             Some(Ok((life, name))) => {
                 self.agent(life).owners.insert(name, at);
                 let forks = self.forks;
@@ -97,9 +98,8 @@ impl World {
                 let description = self.description(at);
                 if !std::mem::replace(&mut description.is_lost, true) {
                     description.error = Some(Errno::CONNRESET);
-                    say(&format!(
-                        "this process was forked and cannot take a connection over: {why}"
-                    ));
+                    let how = if secret.is_some() { "got a descriptor" } else { "was forked" };
+                    say(&format!("this process {how} and cannot take a connection over: {why}"));
                 }
             }
         }
@@ -107,11 +107,13 @@ impl World {
     }
 
     /// Asks the agent for a connection. Returns the agent's life and the connection's name, or why there is none.
-    fn take(&mut self, heirloom: &Heirloom) -> Result<(u64, u32), String> {
+    fn take(&mut self, heirloom: &Heirloom, secret: Option<u128>) -> Result<(u64, u32), String> {
         let life = self.attach_within(ATTACH_PATIENCE).map_err(|error| error.to_string())?;
-        self.join_family(life);
+        self.join(life, secret.or(self.family));
         let name = self.context(life).take_over(heirloom).ok_or("there is no memory for it")?;
-        let why = match self.await_answer(life, |context| context.connected(name)) {
+        let answer = self.await_answer(life, |context| context.connected(name));
+        self.join(life, self.family);
+        let why = match answer {
             Some(Ok(())) => return Ok((life, name)),
             Some(Err(error)) => format!("the agent refused: {error}"),
             None => "the agent does not answer".to_owned(),
@@ -122,6 +124,7 @@ impl World {
 
     fn heir(&self, parents: &Description) -> Description {
         let agent = self.agents.iter().find(|agent| agent.life == parents.life);
+        let mut secret = None;
         let (state, heirloom) = match parents.state {
             State::Idle => (State::Idle, None),
             State::Listening { is_shared, .. } => {
@@ -131,7 +134,10 @@ impl World {
                 let heirloom = agent.and_then(|agent| agent.context.heirloom(name));
                 (State::Parents, heirloom.map(Box::new))
             }
-            _ => (State::Parents, parents.heirloom.clone()),
+            _ => {
+                secret = parents.secret;
+                (State::Parents, parents.heirloom.clone())
+            }
         };
         let mut listens = parents.listens.clone();
         if let Some(listens) = &mut listens {
@@ -148,6 +154,7 @@ impl World {
             is_corked: parents.is_corked,
             listens,
             heirloom,
+            secret,
             ..Description::new(0, parents.family, state)
         }
     }

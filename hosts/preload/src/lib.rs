@@ -27,6 +27,7 @@ mod lock;
 mod marks;
 mod names;
 mod options;
+mod passing;
 mod poll;
 mod sockets;
 #[allow(unsafe_code, reason = "signals, masks, and descriptors by number")]

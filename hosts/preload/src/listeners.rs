@@ -38,9 +38,9 @@ const WAITS_PER_TRY: u32 = 8;
 #[derive(Clone, Debug)]
 pub struct Listens {
     /// Address and port at the agent.
-    own: SocketAddr,
-    backlog: u16,
-    sharing: Sharing,
+    pub own: SocketAddr,
+    pub backlog: u16,
+    pub sharing: Sharing,
     /// Options that its connections begin with.
     pub kept: Kept,
     /// Whether the program waits for connections, as the agent knows.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use wave_posix::{KeepAlive, Nanos, SocketOptions};
+use wave_posix::{KeepAlive, Known, Nanos, SocketOptions};
 
 use crate::address::Family;
 use crate::description::{State, Tcp};
@@ -16,6 +16,8 @@ use crate::world::World;
 
 /// Bytes of `struct tcp_info` that programs know.
 const TCP_INFO_BYTES: usize = 104;
+/// What Linux says of a threshold that was never reached.
+const SEGMENTS_MAX: u32 = i32::MAX as u32;
 /// States of tcp(7)'s `tcpi_state`.
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_SYN_SENT: u8 = 2;
@@ -202,7 +204,15 @@ impl Sockets {
                 }
                 (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => number((view.tcp == Tcp::Listen).into()),
                 (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-                    let mut info = vec![0; TCP_INFO_BYTES];
+                    let mut info = match description.state {
+                        State::Open(name) => {
+                            let life = description.life;
+                            world.context(life).inquire(name);
+                            let known = world.await_answer(life, |context| context.known(name));
+                            tcp_info(known.flatten())
+                        }
+                        _ => tcp_info(None),
+                    };
                     info[0] = match view.tcp {
                         Tcp::Closed => TCP_CLOSE,
                         Tcp::Listen => TCP_LISTEN,
@@ -233,6 +243,33 @@ impl Sockets {
             }
         })
     }
+}
+
+/// `struct tcp_info`, without the state.
+fn tcp_info(known: Option<Known>) -> Vec<u8> {
+    let mut info = vec![0; TCP_INFO_BYTES];
+    let Some(known) = known else { return info };
+    let segments = |bytes: u32| (bytes / known.mss.max(1)).min(SEGMENTS_MAX);
+    let fields = [
+        (8, known.timeout_us),
+        (16, known.mss),
+        (24, segments(known.unacknowledged)),
+        (68, known.round_trip_us),
+        (72, known.variation_us),
+        (
+            76,
+            if known.threshold > i32::MAX as u32 {
+                SEGMENTS_MAX
+            } else {
+                segments(known.threshold)
+            },
+        ),
+        (80, segments(known.window)),
+    ];
+    for (at, value) in fields {
+        info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    info
 }
 
 /// ioctl(2)'s request, which libc does not have.

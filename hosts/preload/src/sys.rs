@@ -33,6 +33,56 @@ pub fn random() -> Result<u128, Errno> {
     }
 }
 
+/// Attaches words to a socket: whoever has one of its descriptors can read them. They lie in the constants of a socket filter, whose
+/// only other instruction lets every packet through.
+pub fn attach(number: c_int, words: &[u64]) -> Result<(), Errno> {
+    let load = |k| libc::sock_filter { code: FILTER_LOAD, jt: 0, jf: 0, k };
+    let halves = words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
+    let mut filter: Vec<libc::sock_filter> = halves.map(load).collect();
+    filter.push(libc::sock_filter { code: FILTER_RETURN, jt: 0, jf: 0, k: u32::MAX });
+    let length = u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?;
+    let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
+    let bytes = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: `program` and the instructions that it names are valid for reads.
+    let done = unsafe {
+        let at = &raw const program;
+        libc::syscall(
+            libc::SYS_setsockopt,
+            number,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            at,
+            bytes,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Words that were attached to a socket, if it has such a filter.
+pub fn attached(number: c_int) -> Option<Vec<u64>> {
+    let mut filter = [libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; 2 * ATTACHED_MAX + 1];
+    let mut count = filter.len() as libc::socklen_t;
+    // SAFETY: `filter` is valid for writes of `count` instructions: the kernel counts them, not their bytes.
+    let done = unsafe {
+        let at = filter.as_mut_ptr();
+        let name = libc::SO_GET_FILTER;
+        libc::syscall(libc::SYS_getsockopt, number, libc::SOL_SOCKET, name, at, &raw mut count)
+    };
+    if done != 0 {
+        return None;
+    }
+    let (last, words) = filter.get(..count as usize)?.split_last()?;
+    let is_it = last.code == FILTER_RETURN && words.iter().all(|one| one.code == FILTER_LOAD);
+    let pairs = words.chunks_exact(2);
+    is_it.then(|| pairs.map(|pair| u64::from(pair[1].k) << 32 | u64::from(pair[0].k)).collect())
+}
+
+/// BPF_LD | BPF_IMM and BPF_RET | BPF_K of a classic filter.
+const FILTER_LOAD: u16 = 0x00;
+const FILTER_RETURN: u16 = 0x06;
+/// Most words that are read.
+const ATTACHED_MAX: usize = 32;
+
 /// SIGPIPE for the calling thread.
 pub fn raise_sigpipe() {
     // SAFETY: no memory is involved.

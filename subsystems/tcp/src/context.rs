@@ -210,7 +210,15 @@ pub enum Request {
         /// The secret.
         secret: u128,
     },
-    /// Take a connection of another process of the family. Its first owner hears [`Event::Closed`]; this one [`Event::Connected`]
+    /// Let whoever joins the family with this secret take a connection, which is the process's own or its family's. [`Event::Lent`] says
+    /// that this is known.
+    Lend {
+        /// Which connection.
+        flow: FlowId,
+        /// The secret; 0 is none.
+        secret: u128,
+    },
+    /// Take a connection of another process of the family, or one that was lent. Its first owner hears [`Event::Closed`]; this one [`Event::Connected`]
     /// under a new name of the flow, and its progress. [`FILL_MAX`] bytes of both rings have memory, and no byte beyond has been used.
     Take {
         /// Which connection.
@@ -225,6 +233,11 @@ pub enum Request {
         read: u64,
         /// All before it was written, and nothing behind it: the request waits until its owner has said so.
         written: u64,
+    },
+    /// Say what is known of a connection of the process: [`Event::Known`].
+    Inquire {
+        /// Which connection.
+        flow: FlowId,
     },
     /// Give a connection that nobody has accepted to another listener that shares the port and whose program waits, as soon as there is
     /// one. It is reset if nobody listens there any more. [`Event::Closed`] says that it has gone.
@@ -268,6 +281,27 @@ pub struct Progress {
     pub acknowledged: u64,
     /// The peer's stream ends at `received`.
     pub is_finished: bool,
+}
+
+/// What an agent knows of a connection's path: tcp(7)'s TCP_INFO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The host's name for it.
+    pub socket: u32,
+    /// Mean and deviation of the round trip's time in microseconds, 0 before one was measured.
+    pub round_trip_us: u32,
+    /// See `round_trip_us`.
+    pub variation_us: u32,
+    /// The retransmission timeout, in microseconds.
+    pub timeout_us: u32,
+    /// Most bytes in a segment.
+    pub mss: u32,
+    /// Bytes that the peer has not acknowledged.
+    pub unacknowledged: u32,
+    /// Congestion window and slow-start threshold, in bytes.
+    pub window: u32,
+    /// See `window`.
+    pub threshold: u32,
 }
 
 /// Why there is no connection, or none any more. Numbers are Linux's, as errno.
@@ -324,6 +358,13 @@ impl Reason {
 pub enum Event {
     /// See [`Progress`].
     Progress(Progress),
+    /// See [`Known`].
+    Known(Known),
+    /// The answer to a [`Request::Lend`], whether or not there is such a connection.
+    Lent {
+        /// Which connection.
+        flow: FlowId,
+    },
     /// Connections to this address will come.
     Listening {
         /// Which listener.

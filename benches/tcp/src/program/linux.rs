@@ -11,7 +11,7 @@ use nix::sys::socket::{
     sockopt::ReuseAddr,
 };
 
-use super::{Role, Sockets};
+use super::{PIECE_BYTES, Role, Sockets};
 
 /// Numbers from here on are listeners.
 const LISTENERS: u64 = 1 << 32;
@@ -23,6 +23,7 @@ pub struct Linux {
     open: Vec<Option<(Role, TcpStream)>>,
     free: Vec<usize>,
     events: [EpollEvent; EVENTS],
+    piece: Vec<u8>,
 }
 
 impl Linux {
@@ -42,7 +43,8 @@ impl Linux {
             listeners.push((role, listener));
         }
         let events = [EpollEvent::empty(); EVENTS];
-        Ok(Linux { epoll, listeners, open: Vec::new(), free: Vec::new(), events })
+        let piece = vec![0x5a; PIECE_BYTES];
+        Ok(Linux { epoll, listeners, open: Vec::new(), free: Vec::new(), events, piece })
     }
 
     fn accept(&mut self, listener: usize) -> io::Result<()> {
@@ -56,7 +58,7 @@ impl Linux {
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
             let at = self.free.pop().unwrap_or(self.open.len());
-            self.epoll.add(&stream, event(at, *role == Role::Source))?;
+            self.epoll.add(&stream, event(at, matches!(role, Role::Source(_))))?;
             self.open.resize_with(self.open.len().max(at + 1), || None);
             self.open[at] = Some((*role, stream));
         }
@@ -100,6 +102,15 @@ impl Sockets for Linux {
 
     fn write(&mut self, at: usize, from: &[u8]) -> io::Result<usize> {
         self.stream(at)?.write(from)
+    }
+
+    fn read_in_place(&mut self, at: usize, most: usize) -> io::Result<usize> {
+        let open = self.open[at].as_ref().ok_or(ErrorKind::NotConnected)?;
+        (&open.1).read(&mut self.piece[..most])
+    }
+
+    fn write_in_place(&mut self, at: usize, most: usize) -> io::Result<usize> {
+        self.stream(at)?.write(&self.piece[..most])
     }
 
     fn await_room(&mut self, at: usize, awaits: bool) -> io::Result<()> {

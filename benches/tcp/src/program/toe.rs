@@ -4,12 +4,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use wave_posix::{Listener, Options, Stream, Toe};
+use wave_posix::{Listener, Stream, Toe};
 
 use super::{Role, Sockets};
-
-/// Rings of 1 and 4 MiB for 13,000 connections, sparse.
-const PAYLOAD_BYTES: u64 = 1 << 36;
 
 pub struct OfAgent {
     toe: Toe,
@@ -21,8 +18,7 @@ pub struct OfAgent {
 
 impl OfAgent {
     pub fn listen(socket: &Path, backlog: u16) -> Result<OfAgent, String> {
-        let options = Options { payload_bytes: PAYLOAD_BYTES, ..Options::default() };
-        let toe = Toe::connect_with(socket, &options).map_err(|error| error.to_string())?;
+        let toe = Toe::connect(socket).map_err(|error| error.to_string())?;
         let mut listeners = Vec::new();
         for role in Role::ALL {
             let listener = toe.listen(([0, 0, 0, 0], role.port()).into(), backlog);
@@ -42,7 +38,7 @@ impl OfAgent {
                 let at = stream.id().index();
                 self.open.resize_with(self.open.len().max(at + 1), || None);
                 self.open[at] = Some((*role, stream));
-                if *role == Role::Source {
+                if matches!(role, Role::Source(_)) {
                     self.unasked.push(at);
                 }
             }
@@ -53,6 +49,13 @@ impl OfAgent {
     fn stream(&self, at: usize) -> io::Result<&Stream> {
         let open = self.open.get(at).and_then(Option::as_ref).ok_or(ErrorKind::NotConnected)?;
         Ok(&open.1)
+    }
+}
+
+impl OfAgent {
+    fn stream_mut(&mut self, at: usize) -> io::Result<&mut Stream> {
+        let open = self.open.get_mut(at).and_then(Option::as_mut).ok_or(ErrorKind::NotConnected)?;
+        Ok(&mut open.1)
     }
 }
 
@@ -91,6 +94,22 @@ impl Sockets for OfAgent {
         stream.write(from)
     }
 
+    /// The bytes lie in memory, and the next program in line would look at them there.
+    fn read_in_place(&mut self, at: usize, most: usize) -> io::Result<usize> {
+        let data = self.stream_mut(at)?.readable()?;
+        let count = data.len().min(most);
+        data.release(count);
+        Ok(count)
+    }
+
+    /// What the ring had before is sent again.
+    fn write_in_place(&mut self, at: usize, most: usize) -> io::Result<usize> {
+        let room = self.stream_mut(at)?.reserve(most)?;
+        let count = room.len();
+        room.commit(count);
+        Ok(count)
+    }
+
     /// Nothing to do: the agent reports room by itself.
     fn await_room(&mut self, _at: usize, _awaits: bool) -> io::Result<()> {
         Ok(())
@@ -100,8 +119,8 @@ impl Sockets for OfAgent {
         let Some(Some((role, stream))) = self.open.get(at) else { return };
         let readiness = stream.readiness();
         let has_more = match role {
-            Role::Source => readiness.is_writable,
-            Role::Echo | Role::Sink => readiness.is_readable,
+            Role::Source(_) => readiness.is_writable,
+            Role::Echo | Role::Sink(_) => readiness.is_readable,
         };
         if has_more {
             self.unasked.push(at);

@@ -17,7 +17,7 @@ use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::{AGENT_READY, PROTOCOL_VERSION};
 use wave_core::link::{Doorbell, Home, Port, Window as _};
 use wave_core::queue::{PushError, Tag};
-use wave_front_tcp::EVENTS_MAX;
+use wave_front_tcp::{EVENTS_MAX, PROCESSES_MAX};
 use wave_links::socket::{Connection, SocketError};
 use wave_links::{Payload, SocketBell};
 use wave_posix::{Options, Toe};
@@ -377,7 +377,7 @@ fn holes(path: &Path) {
 fn windows(path: &Path, contexts: u16) -> Vec<Window> {
     let mut windows = Vec::new();
     loop {
-        assert!(windows.len() < 1_000);
+        assert!(windows.len() < PROCESSES_MAX);
         match Window::open(path, contexts, 1 << 20) {
             Ok(window) => windows.push(window),
             Err(why) => {

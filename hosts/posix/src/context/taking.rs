@@ -1,4 +1,5 @@
-//! Connections of another process of the family: a child of fork(2) takes its parent's (docs/adr/0068).
+//! Connections of another process: a child of fork(2) takes its parent's (docs/adr/0068), and whoever gets a descriptor takes the one that
+//! was lent for it (docs/adr/0078).
 
 use wave_tcp::context::{FILL_MAX, Request};
 
@@ -11,6 +12,18 @@ impl<Q: Queues> Context<Q> {
     pub fn join(&mut self, secret: u128) {
         self.outbox.push_back(Request::Join { secret });
         self.flush();
+    }
+
+    /// Lets whoever joins the family with this secret take a connection, which is this process's or its family's. It is sent with the next
+    /// flush.
+    pub fn lend(&mut self, heirloom: &Heirloom, secret: u128) {
+        self.lending += 1;
+        self.outbox.push_back(Request::Lend { flow: heirloom.flow, secret });
+    }
+
+    /// Whether the agent knows of all that was lent.
+    pub fn has_lent(&self) -> bool {
+        self.lending == 0
     }
 
     /// What another process needs to take this connection; `None` if there is none that can be taken: it has not begun, is over, or has

@@ -325,6 +325,8 @@ impl Loopback {
             }
             Request::Await { .. }
             | Request::Join { .. }
+            | Request::Lend { .. }
+            | Request::Inquire { .. }
             | Request::Take { .. }
             | Request::Offer { .. } => {}
             Request::Unlisten { listener: name } => {

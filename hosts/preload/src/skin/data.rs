@@ -7,7 +7,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
 use super::process::{is_ours, sockets};
-use super::{Verdict, bytes, bytes_mut, fail, next, size};
+use super::{Verdict, bytes, bytes_mut, fail, next, passed, size};
 
 /// Most parts of a readv(2): UIO_MAXIOV.
 const PARTS_MAX: usize = 1024;
@@ -258,7 +258,12 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
             return received;
         }
     }
-    next!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t)
+    let received = next!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
+    if received >= 0 {
+        // SAFETY: the kernel has filled it in.
+        unsafe { passed::got(message) };
+    }
+    received
 }
 
 #[unsafe(no_mangle)]
@@ -270,13 +275,18 @@ unsafe extern "C" fn recvmmsg(
     timeout: *mut libc::timespec,
 ) -> c_int {
     if !is_ours(fd) {
-        return next!(recvmmsg(
+        let received = next!(recvmmsg(
             fd => c_int,
             messages => *mut mmsghdr,
             count => c_uint,
             flags => c_int,
             timeout => *mut libc::timespec,
         ) -> c_int);
+        for at in 0..received.max(0) as usize {
+            // SAFETY: the kernel has filled in as many.
+            unsafe { passed::got(&raw const (*messages.add(at)).msg_hdr) };
+        }
+        return received;
     }
     let mut taken = 0;
     while taken < count {
@@ -374,6 +384,8 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
             return sent;
         }
     }
+    // SAFETY: the same contract.
+    unsafe { passed::pass(message) };
     next!(sendmsg(fd => c_int, message => *const msghdr, flags => c_int) -> ssize_t)
 }
 
@@ -385,6 +397,10 @@ unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     if !is_ours(fd) {
+        for at in 0..count as usize {
+            // SAFETY: sendmmsg(2)'s contract.
+            unsafe { passed::pass(&raw const (*messages.add(at)).msg_hdr) };
+        }
         return next!(sendmmsg(
             fd => c_int,
             messages => *mut mmsghdr,

@@ -59,6 +59,7 @@ extern "C" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 extern "C" fn dup(old: c_int) -> c_int {
+    pass_on(old);
     let new = next!(dup(old => c_int) -> c_int);
     duplicated(old, new)
 }
@@ -72,6 +73,16 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
         sockets.duplicated(old, new);
     }
     new
+}
+
+/// A child of vfork(2) duplicates a descriptor for the program that it is about to become.
+fn pass_on(old: c_int) {
+    if is_ours(old)
+        && is_borrowing()
+        && let Some(sockets) = sockets()
+    {
+        sockets.pass(&[old]);
+    }
 }
 
 /// Closes the descriptor that dup2(2) is about to overwrite. Returns false if it must stay open.
@@ -94,6 +105,7 @@ extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if !make_way(old, new) {
         return fail(Errno::BUSY);
     }
+    pass_on(old);
     let made = next!(dup2(old => c_int, new => c_int) -> c_int);
     if old == new { made } else { duplicated(old, made) }
 }
@@ -103,6 +115,7 @@ extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if !make_way(old, new) {
         return fail(Errno::BUSY);
     }
+    pass_on(old);
     let made = next!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);
     duplicated(old, made)
 }

@@ -4,9 +4,11 @@
 //! A program's pointers are trusted as far as the C library trusts them: where the kernel returns EFAULT, we fault.
 
 mod data;
+mod exec;
 mod files;
 mod identity;
 mod next;
+mod passed;
 mod process;
 mod sockets;
 mod wait;

@@ -110,6 +110,23 @@ extern "C" fn in_child() {
     }
 }
 
+/// Runs when the library is loaded: the program that was here before may have left sockets.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    if std::env::var_os(crate::config::SOCKET).is_none() {
+        return;
+    }
+    let found = crate::passing::found();
+    if !found.is_empty()
+        && let Some(sockets) = sockets_or_new()
+    {
+        sockets.got(&found, true);
+    }
+}
+
 /// The highest descriptor that may be ours or private.
 pub fn highest() -> c_int {
     OURS.highest().max(PRIVATE.highest())

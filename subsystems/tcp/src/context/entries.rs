@@ -6,7 +6,8 @@ use wave_core::clock::Nanos;
 use wave_core::queue::{Entry, Tag};
 
 use super::{
-    Event, Filled, Interest, KeepAlive, Moved, Progress, Reason, Request, Sharing, SocketOptions,
+    Event, Filled, Interest, KeepAlive, Known, Moved, Progress, Reason, Request, Sharing,
+    SocketOptions,
 };
 use crate::datapath::{FlowId, Ring};
 
@@ -34,6 +35,8 @@ const AWAIT: u16 = 10;
 const JOIN: u16 = 11;
 const TAKE: u16 = 12;
 const OFFER: u16 = 13;
+const LEND: u16 = 14;
+const INQUIRE: u16 = 15;
 
 const PROGRESS: u16 = 1;
 const LISTENING: u16 = 2;
@@ -44,6 +47,8 @@ const FAILED: u16 = 6;
 const CLOSED: u16 = 7;
 const UNUSED: u16 = 8;
 const WARNED: u16 = 9;
+const KNOWN: u16 = 10;
+const LENT: u16 = 11;
 
 const FINISHED: u8 = 1;
 const EAGER: u8 = 2;
@@ -88,10 +93,14 @@ impl Request {
             Request::Join { secret } => {
                 (tag(JOIN), [(secret >> 64) as u64, secret as u64, 0, 0, 0, 0])
             }
+            Request::Lend { flow, secret } => {
+                (tag(LEND), [flow.to_word(), (secret >> 64) as u64, secret as u64, 0, 0, 0])
+            }
             Request::Take { flow, socket, receive, send, read, written } => {
                 let [a, b, c] = ring_words(receive, send, socket);
                 (tag(TAKE), [flow.to_word(), a, b, c, read, written])
             }
+            Request::Inquire { flow } => (tag(INQUIRE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Offer { flow } => (tag(OFFER), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Request::Close { flow } => (tag(CLOSE), [flow.to_word(), 0, 0, 0, 0, 0]),
@@ -160,7 +169,9 @@ impl Request {
                 let (receive, send, socket) = rings(a, b, c);
                 Request::Take { flow, socket, receive, send, read: d, written: e }
             }
+            INQUIRE => Request::Inquire { flow },
             OFFER => Request::Offer { flow },
+            LEND => Request::Lend { flow, secret: u128::from(a) << 64 | u128::from(b) },
             CANCEL => Request::Cancel { socket: left },
             CLOSE => Request::Close { flow },
             ABORT => Request::Abort { flow },
@@ -189,6 +200,15 @@ impl Event {
                 let flags = if is_finished { FINISHED } else { 0 };
                 (Tag { kind: PROGRESS, flags }, [pair(socket, 0), received, acknowledged, 0, 0, 0])
             }
+            Event::Known(known) => {
+                let Known { socket, round_trip_us, variation_us, timeout_us, .. } = known;
+                let Known { mss, unacknowledged, window, threshold, .. } = known;
+                let first = pair(socket, round_trip_us);
+                let times = pair(variation_us, timeout_us);
+                let windows = pair(window, threshold);
+                (tag(KNOWN), [first, times, pair(mss, unacknowledged), windows, 0, 0])
+            }
+            Event::Lent { flow } => (tag(LENT), [flow.to_word(), 0, 0, 0, 0, 0]),
             Event::Listening { listener, local } => {
                 let [high, low] = address_words(local.ip());
                 (tag(LISTENING), [pair(listener, local.port().into()), high, low, 0, 0, 0])
@@ -238,6 +258,17 @@ impl Event {
                 acknowledged: b,
                 is_finished: flags & FINISHED != 0,
             }),
+            KNOWN => Event::Known(Known {
+                socket: left,
+                round_trip_us: right,
+                variation_us: a as u32,
+                timeout_us: (a >> 32) as u32,
+                mss: b as u32,
+                unacknowledged: (b >> 32) as u32,
+                window: c as u32,
+                threshold: (c >> 32) as u32,
+            }),
+            LENT => Event::Lent { flow: FlowId::from_word(first) },
             LISTENING => Event::Listening {
                 listener: left,
                 local: SocketAddr::new(address(a, b), right as u16),
@@ -314,7 +345,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_an_entry_says_is_read_as_it_was_written(kind in 0_u16..15, flags: u8, words: [u64; 6]) {
+        fn whatever_an_entry_says_is_read_as_it_was_written(kind in 0_u16..17, flags: u8, words: [u64; 6]) {
             let random = Entry::new(Tag { kind, flags }, &words);
             if let Ok(request) = Request::from_entry(&random) {
                 prop_assert_eq!(Request::from_entry(&entry(request.to_words())), Ok(request));

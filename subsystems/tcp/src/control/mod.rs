@@ -49,7 +49,7 @@ use connection::Connection;
 use handshake::Handshake;
 use listeners::is_at;
 use neighbours::Neighbours;
-use taking::Take;
+use taking::{Lent, Take};
 use time_wait::TimeWait;
 
 /// Tables have a place for each connection, for each handshake, and for each connection in TIME_WAIT: they stay small.
@@ -202,8 +202,9 @@ pub struct Stack<F, D> {
     turn: usize,
     /// Secrets of processes that have joined a family, by process; 0 is none.
     families: Vec<u128>,
-    /// Connections that change hands.
+    /// Connections that change hands, and those that may.
     takes: Vec<Take>,
+    lent: Vec<Lent>,
     shares: Shares<3>,
     handshakes: Tuples<Handshake>,
     /// Connections by the index of their flow.
@@ -248,6 +249,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             turn: 0,
             families: Vec::new(),
             takes: Vec::new(),
+            lent: Vec::new(),
             shares: Shares::new([bounds.flows, bounds.handshakes, bounds.listeners]),
             handshakes: Tuples::new(bounds.handshakes, secrets.table),
             connections: alloc::vec![None; bounds.flows as usize],
@@ -373,6 +375,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 }
             }
             Request::Join { secret } => self.join(from.process, secret),
+            Request::Lend { flow, secret } => {
+                self.lend(from.process, flow, secret);
+                self.tell(from, Event::Lent { flow });
+            }
             Request::Take { flow, socket, receive, send, read, written } => {
                 let slot = Slot { socket, receive, send, filled: FILL_MAX };
                 let has_both = slot.fits(&mut memory)
@@ -386,6 +392,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.tell(from, Event::Failed { socket, reason });
                 }
             }
+            Request::Inquire { flow } => self.inquire(from, flow),
             Request::Offer { flow } => self.offer(now, from, flow),
             Request::Cancel { socket } => self.cancel(from, socket),
             Request::Close { flow } => self.close(now, from, flow),

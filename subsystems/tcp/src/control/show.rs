@@ -6,7 +6,8 @@ use core::net::SocketAddr;
 use wave_core::clock::Nanos;
 
 use super::Stack;
-use crate::context::ContextId;
+use super::connection::Connection;
+use crate::context::{ContextId, Event, Known};
 use crate::datapath::{Datapath, Established, FlowId};
 
 /// A connection's state (RFC 9293, 3.3.2).
@@ -82,6 +83,28 @@ pub struct Shown {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// Tells a process what is known of one of its connections.
+    pub(super) fn inquire(&mut self, context: ContextId, flow: FlowId) {
+        let Some(state) = self.data.inspect(flow) else { return };
+        let connection = self.connections[flow.index as usize].as_ref();
+        let is_own = |one: &&Connection| one.flow == flow && one.context.process == context.process;
+        let Some(connection) = connection.filter(is_own) else { return };
+        let trip = connection.round_trip;
+        let us = |time: Nanos| u32::try_from(time.0 / 1_000).unwrap_or(u32::MAX);
+        let unacknowledged = state.sending.written - state.sending.acknowledged;
+        let known = Known {
+            socket: connection.socket,
+            round_trip_us: trip.smoothed().map_or(0, us),
+            variation_us: trip.smoothed().map_or(0, |_| us(trip.variation())),
+            timeout_us: us(trip.timeout()),
+            mss: connection.mss.into(),
+            unacknowledged: u32::try_from(unacknowledged).unwrap_or(u32::MAX),
+            window: connection.congestion.window(),
+            threshold: connection.congestion.threshold(),
+        };
+        self.tell(context, Event::Known(known));
+    }
+
     /// Shows listeners, handshakes, connections, and those that are over.
     pub fn show(&self, show: &mut dyn FnMut(&Shown)) {
         let bare = |state, local, remote| Shown {

@@ -1,5 +1,5 @@
 //! Connections that change hands: a child of fork(2) takes one that its parent had accepted, and a process offers those that it has not
-//! accepted to others that share the port (docs/adr/0068).
+//! accepted to others that share the port (docs/adr/0068). A connection that was lent is for whoever knows its secret (docs/adr/0078).
 //!
 //! The flow is frozen until nothing of it is on its way; then the caller copies its rings from the one memory to the other, and the flow is
 //! installed anew. What the peer sends meanwhile is lost, and sent again.
@@ -17,6 +17,8 @@ use crate::flow::moment::Moment;
 
 /// Most connections that wait to change hands.
 const TAKES_MAX: usize = 256;
+/// Most connections that are lent at a time.
+const LENT_MAX: usize = 1_024;
 /// Longest wait of a process for what the owner of a connection has still to say.
 const PATIENCE: Nanos = Nanos::from_millis(4_000);
 
@@ -26,6 +28,17 @@ pub(super) struct Take {
     flow: FlowId,
     to: To,
     progress: Step,
+}
+
+/// A connection that whoever knows the secret may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent {
+    flow: FlowId,
+    secret: u128,
+    /// The process that has lent it, until it has gone, and its family. `is_own`: the connection was its own.
+    lender: Option<u16>,
+    family: u128,
+    is_own: bool,
 }
 
 /// Whom it goes to.
@@ -92,10 +105,36 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.families.get(usize::from(process)).copied().unwrap_or(0)
     }
 
-    /// Whether the owner of a connection is of the family of another process. None: the owner has not named its family yet. The child's
-    /// queue may be read before its parent's.
-    fn is_related(&self, owner: u16, child: u16) -> Option<bool> {
+    /// A process lends a connection. It may have as many as it leaves to others: beyond that, the first one is lent no more.
+    pub(super) fn lend(&mut self, process: u16, flow: FlowId, secret: u128) {
+        let mut lent = core::mem::take(&mut self.lent);
+        lent.retain(|lent| lent.flow != flow && self.connection(lent.flow).is_some());
+        self.lent = lent;
+        let Some(connection) = self.connection(flow).filter(|_| secret != 0) else { return };
+        let is_own = connection.context.process == process;
+        let is_its = |lent: &Lent| lent.lender == Some(process);
+        if self.lent.iter().filter(|lent| is_its(lent)).count() >= LENT_MAX - self.lent.len() {
+            match self.lent.iter().position(is_its) {
+                Some(first) => self.lent.remove(first),
+                None => return,
+            };
+        }
+        let (lender, family) = (Some(process), self.family(process));
+        self.lent.push(Lent { flow, secret, lender, family, is_own });
+    }
+
+    /// Whether a process may take a connection: it is of the owner's family, or the connection was lent. None: the owner has not named
+    /// its family yet. The child's queue may be read before its parent's.
+    fn may_take(&self, flow: FlowId, owner: u16, child: u16) -> Option<bool> {
         let [of_owner, of_child] = [owner, child].map(|process| self.family(process));
+        let lent = self.lent.iter().find(|lent| lent.flow == flow && lent.secret == of_child);
+        match lent.filter(|_| owner != child) {
+            Some(lent) if lent.is_own => return Some(true),
+            Some(lent) if lent.family != 0 => {
+                return (of_owner != 0).then_some(of_owner == lent.family);
+            }
+            _ => {}
+        }
         match (owner != child && of_child != 0, of_owner) {
             (true, 0) => None,
             (may_be, _) => Some(may_be && of_owner == of_child),
@@ -129,7 +168,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = self.connection(flow).filter(|one| one.is_heard_of());
         let owner = connection.map(|connection| connection.context.process);
         let is_refused =
-            owner.is_none_or(|owner| self.is_related(owner, context.process) == Some(false));
+            owner.is_none_or(|owner| self.may_take(flow, owner, context.process) == Some(false));
         if is_refused || self.takes.iter().any(|other| other.flow == flow) {
             return Err(Reason::Invalid);
         }
@@ -164,8 +203,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A process has gone: it takes nothing any more.
+    /// A process has gone: it takes nothing any more. What it has lent stays lent.
     pub(super) fn forget_takes(&mut self, process: u16) {
+        let lent = self.lent.iter_mut().filter(|lent| lent.lender == Some(process));
+        lent.for_each(|lent| lent.lender = None);
         let is_its =
             |take: &Take| take.to.owner().is_some_and(|(context, ..)| context.process == process);
         while let Some(at) = self.takes.iter().position(is_its) {
@@ -215,15 +256,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let written = state.sending.written;
         match to {
             To::Child { context, written: expected, until, .. } => {
-                let is_related = self.is_related(owner, context.process);
-                if is_related == Some(false) {
+                let may_take = self.may_take(flow, owner, context.process);
+                if may_take == Some(false) {
                     return Err(Reason::Invalid);
                 }
                 if written > expected {
                     // Its owner has gone on with it.
                     return Err(Reason::NoRoom);
                 }
-                if is_related.is_none() || written < expected {
+                if may_take.is_none() || written < expected {
                     // What its owner has said is on its way to us.
                     return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
                 }
@@ -297,6 +338,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let Take { to, .. } = self.takes.swap_remove(at);
         let Some((context, slot, filled)) = to.owner() else { return };
+        self.lent.retain(|lent| lent.flow != flow);
         let socket = slot.socket;
         let Some(mut state) = self.data.export(flow) else {
             return self.tell(context, Event::Failed { socket, reason: Reason::Reset });

@@ -293,7 +293,11 @@ impl<R: Recovery> Machine<R> {
                 assert!(!state.is_over);
                 state.is_over = true;
             }
-            Event::Listening { .. } | Event::NotListening { .. } | Event::Warned { .. } => {}
+            Event::Listening { .. }
+            | Event::NotListening { .. }
+            | Event::Known(_)
+            | Event::Lent { .. }
+            | Event::Warned { .. } => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Filled, Moved, Progress, Reason, Request};
 use wave_tcp::control::Owner;
-use wave_tcp::datapath::Ring;
+use wave_tcp::datapath::{FlowId, Ring};
 use wave_tcp::packet::Flags;
 use wave_tcp::seq::Seq;
 use wave_wires::{Adversity, Memory, Wire};
@@ -78,6 +78,7 @@ fn heard(peer: &mut Peer) -> Vec<Event> {
     peer.machine
         .others
         .drain(..)
+        .filter(|(context, _)| *context != OTHER)
         .map(|(context, event)| {
             assert_eq!(context, CHILD);
             event
@@ -293,4 +294,70 @@ fn connections_that_a_process_waits_for_count_in_its_share() {
     peer.after(50);
     let refused = Event::Failed { socket: SOCKET + 3, reason: Reason::TooMany };
     assert_eq!(heard(&mut peer), [refused]);
+}
+
+/// A process without a connection.
+const OTHER: ContextId = ContextId { process: CONTEXT.process + 2, context: 0 };
+
+fn flow_of(peer: &Peer, socket: u32) -> FlowId {
+    peer.machine.sockets[&socket].flow.unwrap()
+}
+
+#[test]
+fn a_stranger_takes_the_connection_that_was_lent_for_its_secret_and_no_other() {
+    let mut peer = accepted();
+    let lent = flow_of(&peer, peer.socket);
+    let (second, _) = open_another(&mut peer, 1);
+    ask(&mut peer, CONTEXT, Request::Join { secret: SECRET + 1 });
+    ask(&mut peer, CONTEXT, Request::Lend { flow: lent, secret: SECRET });
+    ask(&mut peer, CHILD, Request::Join { secret: SECRET });
+    let flow = flow_of(&peer, second);
+    let (receive, send, socket) = (ring(102), ring(103), SOCKET + 1);
+    ask(&mut peer, CHILD, Request::Take { flow, socket, receive, send, read: 0, written: 0 });
+    peer.after(50);
+    let refused = Event::Failed { socket: SOCKET + 1, reason: Reason::Invalid };
+    assert_eq!(heard(&mut peer), [refused]);
+    take(&mut peer, 0, 0);
+    peer.after(50);
+    let Event::Connected { socket: SOCKET, flow, .. } = heard(&mut peer)[0] else { panic!() };
+    // Its secret is used up.
+    ask(&mut peer, CHILD, Request::Join { secret: 0 });
+    ask(&mut peer, OTHER, Request::Join { secret: SECRET });
+    let (receive, send, socket) = (ring(104), ring(105), SOCKET + 2);
+    ask(&mut peer, OTHER, Request::Take { flow, socket, receive, send, read: 0, written: 0 });
+    peer.after(5_000);
+    let refused = Event::Failed { socket: SOCKET + 2, reason: Reason::TimedOut };
+    assert_eq!(peer.machine.others.last(), Some(&(OTHER, refused)));
+}
+
+#[test]
+fn a_relative_lends_the_connection_of_its_family_and_may_have_gone_by_then() {
+    let mut peer = accepted();
+    let flow = flow_of(&peer, peer.socket);
+    ask(&mut peer, OTHER, Request::Join { secret: SECRET });
+    ask(&mut peer, OTHER, Request::Lend { flow, secret: SECRET + 1 });
+    peer.machine.stack.leave(OTHER.process);
+    ask(&mut peer, CHILD, Request::Join { secret: SECRET + 1 });
+    take(&mut peer, 0, 0);
+    peer.after(50);
+    // The owner's queue is read later.
+    assert!(heard(&mut peer).is_empty());
+    ask(&mut peer, CONTEXT, Request::Join { secret: SECRET });
+    peer.after(50);
+    assert!(matches!(heard(&mut peer)[0], Event::Connected { socket: SOCKET, .. }));
+}
+
+#[test]
+fn a_stranger_cannot_lend_a_connection_that_is_not_its_own() {
+    for family in [0, SECRET] {
+        let mut peer = accepted();
+        let flow = flow_of(&peer, peer.socket);
+        ask(&mut peer, CONTEXT, Request::Join { secret: SECRET + 2 });
+        ask(&mut peer, OTHER, Request::Join { secret: family });
+        ask(&mut peer, OTHER, Request::Lend { flow, secret: SECRET + 1 });
+        ask(&mut peer, CHILD, Request::Join { secret: SECRET + 1 });
+        take(&mut peer, 0, 0);
+        peer.after(50);
+        assert_eq!(heard(&mut peer), [Event::Failed { socket: SOCKET, reason: Reason::Invalid }]);
+    }
 }

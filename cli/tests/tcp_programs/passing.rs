@@ -1,0 +1,213 @@
+//! Sockets that another program gets: over exec(2), by posix_spawn(3), by SCM_RIGHTS.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use crate::network::{
+    AGENT, Running, Up, connect, has, in_a_network, python, server, within_patience,
+};
+use crate::servers::echo;
+
+/// Echoes over the connection with this number: by the descriptor, as any program would, and as a socket.
+const ECHO: &str = "import os, socket, sys\n\
+     fd = int(sys.argv[1])\n\
+     c = socket.socket(fileno=os.dup(fd))\n\
+     c.getpeername()\n\
+     while data := os.read(fd, 5000):\n    c.sendall(data)\n";
+
+/// Runs a Python server which lets other programs echo, over many connections at once.
+fn serves(program: &str) {
+    let program = program.to_owned();
+    in_a_network(move || {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        fs::write(up.path("echo.py"), ECHO).unwrap();
+        let script = up.path("serve.py");
+        let head = "import array, os, signal, socket, subprocess, sys, threading\n\
+             signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
+             python = sys.executable\n\
+             s = socket.create_server(('10.77.0.2', 7000), backlog=100)\n";
+        fs::write(&script, format!("{head}{program}")).unwrap();
+        let mut command = up.over(&[python, script.to_str().unwrap()]);
+        let complaints = up.path("complaints");
+        let stderr = fs::File::create(&complaints).unwrap();
+        command.current_dir(up.folder.path()).stderr(stderr);
+        let _running = Running(command.spawn().unwrap());
+        let served = std::panic::catch_unwind(|| echo(7000));
+        assert_eq!(fs::read_to_string(complaints).unwrap(), "");
+        served.unwrap();
+    });
+}
+
+#[test]
+fn a_program_started_by_vfork_serves_the_connection_that_is_its_input() {
+    serves(
+        "while True:\n    \
+             c, _ = s.accept()\n    \
+             subprocess.Popen([python, 'echo.py', '0'], stdin=c)\n    \
+             c.close()\n",
+    );
+}
+
+#[test]
+fn a_program_started_by_posix_spawn_serves_the_connection_that_is_its_input() {
+    serves(
+        "while True:\n    \
+             c, _ = s.accept()\n    \
+             actions = [(os.POSIX_SPAWN_DUP2, c.fileno(), 0)]\n    \
+             os.posix_spawn(python, [python, 'echo.py', '0'], os.environ, file_actions=actions)\n    \
+             c.close()\n",
+    );
+}
+
+#[test]
+fn a_forked_child_that_executes_a_program_leaves_its_parents_connection_to_it() {
+    serves(
+        "while True:\n    \
+             c, _ = s.accept()\n    \
+             if os.fork() == 0:\n        \
+                 os.set_inheritable(c.fileno(), True)\n        \
+                 os.execv(python, [python, 'echo.py', str(c.fileno())])\n    \
+             c.close()\n",
+    );
+}
+
+#[test]
+fn a_process_that_has_read_from_a_connection_executes_a_program_that_goes_on() {
+    serves(
+        "while True:\n    \
+             c, _ = s.accept()\n    \
+             if os.fork() == 0:\n        \
+                 c.sendall(c.recv(1))\n        \
+                 os.set_inheritable(c.fileno(), True)\n        \
+                 os.execv(python, [python, 'echo.py', str(c.fileno())])\n    \
+             c.close()\n",
+    );
+}
+
+#[test]
+fn a_program_executed_by_the_process_that_accepted_a_connection_serves_it() {
+    serves(
+        "for _ in range(25):\n    \
+             if os.fork() == 0:\n        \
+                 c, _ = s.accept()\n        \
+                 os.set_inheritable(c.fileno(), True)\n        \
+                 os.execv(python, [python, 'echo.py', str(c.fileno())])\n\
+         s.close()\n\
+         signal.pause()\n",
+    );
+}
+
+#[test]
+fn connections_are_served_by_the_process_that_their_descriptors_were_sent_to() {
+    serves(
+        "if len(sys.argv) > 1:\n    pass\n\
+         helper = '''\n\
+import os, socket, subprocess, sys, threading\n\
+here = socket.socket(fileno=0)\n\
+def serve(fd):\n    \
+    c = socket.socket(fileno=fd)\n    \
+    while data := c.recv(5000):\n        c.sendall(data)\n    \
+    c.close()\n\
+while True:\n    \
+    data, fds, _, _ = socket.recv_fds(here, 10, 5)\n    \
+    if not data: break\n    \
+    for fd in fds: threading.Thread(target=serve, args=(fd,)).start()\n\
+'''\n\
+         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+         subprocess.Popen([python, '-c', helper], stdin=there)\n\
+         there.close()\n\
+         while True:\n    \
+             c, _ = s.accept()\n    \
+             socket.send_fds(here, [b'take'], [c.fileno()])\n    \
+             c.close()\n",
+    );
+}
+
+#[test]
+fn a_listener_that_a_program_inherits_accepts() {
+    serves(
+        "child = '''\n\
+import socket, threading\n\
+s = socket.socket(fileno=3)\n\
+def serve(c):\n    \
+    while data := c.recv(5000):\n        c.sendall(data)\n    \
+    c.close()\n\
+while True:\n    threading.Thread(target=serve, args=(s.accept()[0],)).start()\n\
+'''\n\
+         if s.fileno() != 3: os.dup2(s.fileno(), 3)\n\
+         os.set_inheritable(3, True)\n\
+         os.execv(python, [python, '-c', child])\n",
+    );
+}
+
+#[test]
+fn a_parent_keeps_a_connection_whose_descriptor_a_program_has_and_does_not_use() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("serve.py");
+        let program = "import os, socket, subprocess, sys\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             c, _ = s.accept()\n\
+             os.set_inheritable(c.fileno(), True)\n\
+             children = [subprocess.Popen(['sleep', '600'], close_fds=False)]\n\
+             children.append(subprocess.Popen(['cat'], stdin=subprocess.PIPE, close_fds=False))\n\
+             c.sendall(c.recv(100) + b' and more')\n\
+             c.close()\n\
+             sys.stdin.readline()\n\
+             for child in children:\n    child.kill()\n    child.wait()\n\
+             s.accept()\n";
+        fs::write(&script, program).unwrap();
+        let mut command = up.over(&[python, script.to_str().unwrap()]);
+        let mut running = Running(command.stdin(std::process::Stdio::piped()).spawn().unwrap());
+        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
+        stream.write_all(b"this").unwrap();
+        let mut got = [0; 13];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"this and more");
+        // It ends with the last descriptor, as over Linux.
+        stream.set_nonblocking(true).unwrap();
+        assert_eq!(stream.read(&mut got).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        stream.set_nonblocking(false).unwrap();
+        running.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(stream.read(&mut got).unwrap(), 0);
+    });
+}
+
+#[test]
+fn workers_of_a_cluster_of_node_serve_connections_that_its_primary_has_accepted() {
+    in_a_network(|| {
+        let program = "/usr/bin/node";
+        if !has(program, "nodejs") {
+            return;
+        }
+        let up = Up::new();
+        let script = up.path("cluster.js");
+        let text = "const cluster = require('cluster'), net = require('net');\n\
+             if (cluster.isPrimary) { cluster.fork(); cluster.fork(); }\n\
+             else net.createServer({ allowHalfOpen: true }, s => {\n\
+                 s.on('error', () => 0);\n\
+                 s.once('data', d => d.toString() == 'who' ? s.end(`${process.pid}`) : s.write(d) && s.pipe(s));\n\
+             }).listen(7000, '10.77.0.2');\n";
+        fs::write(&script, text).unwrap();
+        let log = up.path("log");
+        let _server = server(&up, "log", &[program, script.to_str().unwrap()], 7000);
+        let who = || {
+            let mut stream: TcpStream = connect(SocketAddr::from((AGENT, 7000)));
+            stream.write_all(b"who").unwrap();
+            let mut pid = String::new();
+            stream.read_to_string(&mut pid).unwrap();
+            pid.parse::<u32>().unwrap()
+        };
+        let mut workers = HashSet::new();
+        within_patience("both workers", || {
+            workers.insert(who());
+            (workers.len() == 2).then_some(())
+        });
+        echo(7000);
+        assert_eq!(fs::read_to_string(log).unwrap(), "");
+    });
+}

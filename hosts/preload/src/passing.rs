@@ -1,0 +1,431 @@
+//! Sockets that another program gets: over exec(2), by posix_spawn(3), or by SCM_RIGHTS (docs/adr/0078).
+//!
+//! The placeholder carries a *ticket*, which whoever has a descriptor of it can read: what the socket is and, of a connection, a secret for
+//! which the agent hands it over. The ticket lies in a socket filter, which the kernel keeps with the open file description.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt;
+use wave_posix::{HEIRLOOM_WORDS, Heirloom, Interest, Sharing, address, address_words};
+use wave_readiness::EventFlags;
+
+use crate::description::{Description, State};
+use crate::listeners::Listens;
+use crate::marks::Marks;
+use crate::names::family_of;
+use crate::options::Kept;
+use crate::sockets::Sockets;
+use crate::sys;
+use crate::world::{ATTACH_PATIENCE, World};
+
+/// The first word of a ticket, with its version.
+const MAGIC: u64 = u64::from_le_bytes(*b"wavetoe1");
+const BOUND: u64 = 1;
+const LISTENING: u64 = 2;
+const CONNECTION: u64 = 3;
+
+/// What a placeholder says about its socket.
+struct Ticket {
+    /// SO_COOKIE of the placeholder: connections of a listener of the kernel's have its filter, too.
+    cookie: u64,
+    /// The line of the process that has the connection, which stays open over exec(2) until the next program has taken it.
+    line: Option<c_int>,
+    passed: Passed,
+}
+
+enum Passed {
+    Bound(SocketAddr),
+    Listening {
+        own: SocketAddr,
+        backlog: u16,
+        sharing: Sharing,
+        is_shared: bool,
+    },
+    /// Without what it takes to have it, if it cannot be had.
+    Connection {
+        lent: Option<(Heirloom, u128)>,
+        is_read_shut: bool,
+        is_write_shut: bool,
+    },
+}
+
+impl Ticket {
+    fn to_words(&self) -> Vec<u64> {
+        let line = self.line.map_or(0, |line| line as u64 + 1);
+        let mut words = vec![MAGIC, self.cookie, line];
+        match &self.passed {
+            Passed::Bound(own) => {
+                words.push(BOUND);
+                words.extend(address_words(*own));
+            }
+            Passed::Listening { own, backlog, sharing, is_shared } => {
+                words.push(LISTENING);
+                words.extend(address_words(*own));
+                words.extend([
+                    u64::from(*backlog),
+                    (*is_shared).into(),
+                    sharing.reuses_port.into(),
+                ]);
+                words.extend(halves(sharing.secret));
+            }
+            Passed::Connection { lent, is_read_shut, is_write_shut } => {
+                words.extend([CONNECTION, (*is_read_shut).into(), (*is_write_shut).into()]);
+                if let Some((heirloom, secret)) = lent {
+                    words.extend(halves(*secret));
+                    words.extend(heirloom.to_words());
+                }
+            }
+        }
+        words
+    }
+
+    /// The ticket of a descriptor, if it has one.
+    fn of(fd: c_int) -> Option<Ticket> {
+        let words = sys::attached(fd)?;
+        let (&[magic, cookie, line, kind], rest) = words.split_first_chunk()?;
+        if magic != MAGIC || sockopt::socket_cookie(sys::fd(fd)) != Ok(cookie) {
+            return None;
+        }
+        let passed = match (kind, rest) {
+            (BOUND, &[a, b, c]) => Passed::Bound(address([a, b, c])),
+            (LISTENING, &[a, b, c, backlog, is_shared, reuses_port, high, low]) => {
+                Passed::Listening {
+                    own: address([a, b, c]),
+                    backlog: backlog as u16,
+                    sharing: Sharing { secret: whole(high, low), reuses_port: reuses_port != 0 },
+                    is_shared: is_shared != 0,
+                }
+            }
+            (CONNECTION, &[is_read_shut, is_write_shut, ref lent @ ..]) => {
+                let lent = lent.split_first_chunk().and_then(|(&[high, low], words)| {
+                    let words: &[u64; HEIRLOOM_WORDS] = words.try_into().ok()?;
+                    Some((Heirloom::from_words(words)?, whole(high, low)))
+                });
+                let [is_read_shut, is_write_shut] =
+                    [is_read_shut, is_write_shut].map(|word| word != 0);
+                Passed::Connection { lent, is_read_shut, is_write_shut }
+            }
+            _ => return None,
+        };
+        let line = line.checked_sub(1).and_then(|line| c_int::try_from(line).ok());
+        Some(Ticket { cookie, line, passed })
+    }
+}
+
+fn halves(secret: u128) -> [u64; 2] {
+    [(secret >> 64) as u64, secret as u64]
+}
+
+fn whole(high: u64, low: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
+/// Whether a descriptor, which this process has just got, has a ticket.
+pub fn has_ticket(fd: c_int) -> bool {
+    fd >= 0 && Ticket::of(fd).is_some()
+}
+
+/// Descriptors with tickets, in a program that begins.
+#[cfg_attr(test, allow(dead_code))]
+pub fn found() -> Vec<c_int> {
+    let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<c_int>().ok());
+    numbers.filter(|fd| has_ticket(*fd)).collect()
+}
+
+impl Sockets {
+    /// Other programs get these descriptors.
+    pub fn pass(&self, fds: &[c_int]) {
+        let Ok(mut world) = self.open() else { return };
+        let mut lives = Vec::new();
+        for fd in fds {
+            if let Some(at) = world.find(*fd) {
+                lives.extend(world.give_ticket(*fd, at, None));
+            }
+        }
+        world.await_heard(lives);
+    }
+
+    /// A program is about to replace this process, or the child of vfork(2) that is `borrowing` its memory: it gets all descriptors without
+    /// FD_CLOEXEC. Returns lines that stay open: see [`Sockets::was_not_replaced`].
+    pub fn pass_over_exec(&self, is_borrowing: bool) -> Vec<c_int> {
+        let Ok(mut world) = self.open() else { return Vec::new() };
+        let numbers: Vec<(c_int, usize)> = world.numbers().collect();
+        let (mut lives, mut lines) = (Vec::new(), Vec::new());
+        for (fd, at) in numbers {
+            let flags = fcntl_getfd(sys::fd(fd));
+            let stays_open = flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
+            // In a child, the number may be another socket's by now, which has got its ticket.
+            if stays_open && !(is_borrowing && world.is_anothers(fd, at)) {
+                let lines = (!is_borrowing).then_some(&mut lines);
+                lives.extend(world.give_ticket(fd, at, lines));
+            }
+        }
+        world.await_heard(lives);
+        lines.retain(|line| fcntl_setfd(sys::fd(*line), FdFlags::empty()).is_ok());
+        lines
+    }
+
+    /// exec(2) has failed.
+    pub fn was_not_replaced(&self, lines: &[c_int]) {
+        for line in lines {
+            let _ = fcntl_setfd(sys::fd(*line), FdFlags::CLOEXEC);
+        }
+    }
+
+    /// This process has got these descriptors: at its beginning, or from another one.
+    pub fn got(&self, fds: &[c_int], is_beginning: bool) {
+        let Ok(mut world) = self.open() else { return };
+        let mut lines: Vec<c_int> = Vec::new();
+        for fd in fds {
+            lines.extend(world.get(*fd).filter(|_| is_beginning));
+        }
+        lines.sort_unstable();
+        lines.dedup();
+        let is_unix = |line: &c_int| {
+            *line >= 0 && sockopt::socket_domain(sys::fd(*line)) == Ok(AddressFamily::UNIX)
+        };
+        lines.retain(is_unix);
+        if lines.is_empty() {
+            return;
+        }
+        // Their owner was this process: nobody else looks after them.
+        for fd in fds {
+            if let Some(at) = world.find(*fd) {
+                world.take_over(at);
+                world.await_connections(at);
+                world.await_place(at);
+            }
+        }
+        lines.into_iter().for_each(sys::close);
+    }
+}
+
+impl World {
+    /// Gives a descriptor's placeholder a ticket. Returns the life of the agent that was told of it, if one was. If this process is to be
+    /// replaced, `lines` gets the line that the next program needs until it has the socket.
+    fn give_ticket(
+        &mut self,
+        fd: c_int,
+        at: usize,
+        mut lines: Option<&mut Vec<c_int>>,
+    ) -> Option<u64> {
+        if self.description(at).secret.is_some() {
+            // Only its owner can lend it.
+            self.take_over(at);
+        }
+        self.push_held();
+        let family = self.family;
+        let description = self.description(at);
+        let (state, life) = (description.state, description.life);
+        let (is_read_shut, is_write_shut) = (description.is_read_shut, description.is_write_shut);
+        let mut line = None;
+        let mut told = None;
+        let owner = match state {
+            State::Open(_) | State::Listening { listener: Some(_), .. } => Some(life),
+            _ => None,
+        };
+        let passed = match state {
+            State::Idle => Passed::Bound(description.bound?),
+            State::Listening { is_shared, listener } => {
+                let listens = description.listens.as_deref_mut()?;
+                let Listens { own, backlog, sharing, .. } = listens.clone();
+                if let Some(listener) = listener.filter(|_| lines.is_some()) {
+                    // Those that nobody has accepted wait for the next program.
+                    listens.interest = Interest::No;
+                    self.has_left_listeners = true;
+                    self.leave_to_others(life, listener);
+                }
+                Passed::Listening { own, backlog, sharing, is_shared }
+            }
+            _ => {
+                let heirloom = match state {
+                    State::Open(name) => {
+                        description.is_passed = true;
+                        told = Some(life);
+                        self.context(life).heirloom(name)
+                    }
+                    State::Parents => {
+                        let heirloom = description.heirloom.as_deref().copied();
+                        told = heirloom.and_then(|_| self.attach_within(ATTACH_PATIENCE).ok());
+                        told.into_iter().for_each(|life| self.join(life, family));
+                        heirloom
+                    }
+                    _ => None,
+                };
+                let lent = told.zip(heirloom).zip(sys::random().ok());
+                let lent = lent.map(|((life, heirloom), secret)| {
+                    self.context(life).lend(&heirloom, secret);
+                    (heirloom, secret)
+                });
+                Passed::Connection { lent, is_read_shut, is_write_shut }
+            }
+        };
+        if let Some((lines, life)) = lines.as_mut().zip(owner) {
+            let fd = self.context(life).line.descriptors()[0].as_raw_fd();
+            lines.push(fd);
+            line = Some(fd);
+        }
+        let cookie = sockopt::socket_cookie(sys::fd(fd)).ok()?;
+        // Without a ticket, the descriptor is a socket that is not connected.
+        let _ = sys::attach(fd, &Ticket { cookie, line, passed }.to_words());
+        told
+    }
+
+    /// Whether the ticket of a descriptor names another connection than this description's.
+    fn is_anothers(&mut self, fd: c_int, at: usize) -> bool {
+        let Some(Ticket { passed: Passed::Connection { lent: Some((theirs, _)), .. }, .. }) =
+            Ticket::of(fd)
+        else {
+            return false;
+        };
+        let description = self.description(at);
+        let (life, state) = (description.life, description.state);
+        let ours = match state {
+            State::Open(name) => self.context(life).heirloom(name),
+            _ => description.heirloom.as_deref().copied(),
+        };
+        ours.is_none_or(|ours| ours.to_words()[0] != theirs.to_words()[0])
+    }
+
+    /// Waits until agents know of what was lent: then it counts before anything that others tell them.
+    fn await_heard(&mut self, lives: Vec<u64>) {
+        for life in lives {
+            self.await_answer(life, |context| context.has_lent().then_some(()));
+        }
+    }
+
+    /// Waits until a listener has its place at the agent, if it is one and the agent is there.
+    fn await_place(&mut self, at: usize) {
+        let description = self.description(at);
+        let life = description.life;
+        if let State::Listening { listener: Some(listener), .. } = description.state {
+            self.await_answer(life, |context| context.listening(listener).map(|_| ()));
+        }
+    }
+
+    /// Takes a descriptor that this process has got, by its ticket. Returns the line that the ticket names.
+    fn get(&mut self, fd: c_int) -> Option<c_int> {
+        if self.find(fd).is_some() || !Marks::can(fd) {
+            return None;
+        }
+        let family = family_of(fd)?;
+        let Ticket { cookie, line, passed } = Ticket::of(fd)?;
+        let own =
+            self.numbers().find(|(other, _)| sockopt::socket_cookie(sys::fd(*other)) == Ok(cookie));
+        if let Some((_, at)) = own {
+            // It has come back.
+            self.share(at, fd);
+            return None;
+        }
+        let mut description = Description::new(0, family, State::Idle);
+        description.is_nonblocking = rustix::fs::fcntl_getfl(sys::fd(fd))
+            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
+        description.reuses_address = sockopt::socket_reuseaddr(sys::fd(fd)).unwrap_or(false);
+        description.reuses_port = sockopt::socket_reuseport(sys::fd(fd)).unwrap_or(false);
+        description.is_corked = sockopt::tcp_cork(sys::fd(fd)).unwrap_or(false);
+        let mut is_listener = false;
+        match passed {
+            Passed::Bound(own) => description.bound = Some(own),
+            Passed::Listening { own, backlog, sharing, is_shared } => {
+                let kept = Kept::of(sys::fd(fd), family).ok()?;
+                let (interest, sets) = (Interest::Unknown, Vec::new());
+                let listens = Listens { own, backlog, sharing, kept, interest, sets };
+                description.state = State::Listening { listener: None, is_shared };
+                description.bound = Some(own);
+                description.listens = Some(Box::new(listens));
+                is_listener = true;
+            }
+            Passed::Connection { lent, is_read_shut, is_write_shut } => {
+                description.state = State::Parents;
+                (description.is_read_shut, description.is_write_shut) =
+                    (is_read_shut, is_write_shut);
+                description.secret = Some(lent.map_or(0, |(_, secret)| secret));
+                description.heirloom = lent.map(|(heirloom, _)| Box::new(heirloom));
+            }
+        }
+        let at = self.insert(fd, description);
+        if is_listener {
+            self.listeners.push(at);
+        }
+        self.tell(at, EventFlags::empty());
+        line
+    }
+
+    /// Descriptors that are ours, with their descriptions.
+    fn numbers(&self) -> impl Iterator<Item = (c_int, usize)> {
+        let all = (0..).zip(&self.fds);
+        all.filter_map(|(fd, place)| Some((fd, (*place as usize).checked_sub(1)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn tickets_are_read_as_they_were_written() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_raw_fd();
+        assert!(!has_ticket(fd));
+        let cookie = sockopt::socket_cookie(listener.as_fd()).unwrap();
+        let own: SocketAddr = "10.77.0.2:80".parse().unwrap();
+        let sharing = Sharing { secret: 7 << 90 | 5, reuses_port: true };
+        let words: [u64; HEIRLOOM_WORDS] =
+            [9 << 32 | 3, 0, 0xffff_0a4d_0002, 80, 0, 0xffff_0a4d_0001, 999, 40, 30, 20, 10, 1];
+        let heirloom = Heirloom::from_words(&words).unwrap();
+        let passed = [
+            Passed::Bound(own),
+            Passed::Bound("[fd77::2]:80".parse().unwrap()),
+            Passed::Listening { own, backlog: 511, sharing, is_shared: true },
+            Passed::Connection { lent: None, is_read_shut: true, is_write_shut: false },
+            Passed::Connection {
+                lent: Some((heirloom, 3 << 100 | 1)),
+                is_read_shut: false,
+                is_write_shut: true,
+            },
+        ];
+        for (passed, line) in passed.into_iter().zip([None, Some(0), Some(5), None, Some(9)]) {
+            let ticket = Ticket { cookie, line, passed };
+            sys::attach(fd, &ticket.to_words()).unwrap();
+            let read = Ticket::of(fd).unwrap();
+            assert_eq!((read.cookie, read.line), (cookie, line));
+            assert_eq!(read.to_words(), ticket.to_words());
+        }
+        // Positions that no connection has which can be taken.
+        assert!(Heirloom::from_words(&words.map(|word| word.max(1 << 40))).is_none());
+    }
+
+    #[test]
+    fn connections_of_a_listener_with_a_ticket_have_none_and_work() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let cookie = sockopt::socket_cookie(listener.as_fd()).unwrap();
+        let own = listener.local_addr().unwrap();
+        let ticket = Ticket { cookie, line: None, passed: Passed::Bound(own) };
+        sys::attach(listener.as_raw_fd(), &ticket.to_words()).unwrap();
+        let mut client = TcpStream::connect(own).unwrap();
+        client.write_all(b"bytes").unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        // Linux copies the listener's filter.
+        assert!(sys::attached(accepted.as_raw_fd()).is_some());
+        assert!(has_ticket(listener.as_raw_fd()) && !has_ticket(accepted.as_raw_fd()));
+        let mut bytes = [0; 5];
+        accepted.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+    }
+
+    #[test]
+    fn a_program_with_a_filter_of_its_own_has_no_ticket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        sys::attach(listener.as_raw_fd(), &[1, 2, 3]).unwrap();
+        assert!(!has_ticket(listener.as_raw_fd()) && !has_ticket(0) && !has_ticket(-1));
+    }
+}

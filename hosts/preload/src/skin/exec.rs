@@ -1,0 +1,118 @@
+//! Calls that execute another program, which gets descriptors of this one.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::next;
+use super::process::{is_borrowing, is_ours, sockets};
+use crate::marks::Marks;
+
+type Words = *const *const c_char;
+
+/// Descriptors that file actions of posix_spawn(3) duplicate.
+static SPAWNED: Marks = Marks::new();
+
+/// Calls exec(2) of a kind, which returns only if it fails.
+fn replace(call: impl FnOnce() -> c_int) -> c_int {
+    let Some(sockets) = sockets() else { return call() };
+    let lines = sockets.pass_over_exec(is_borrowing());
+    let failed = call();
+    // SAFETY: the calling thread's own errno.
+    let errno = unsafe { *libc::__errno_location() };
+    sockets.was_not_replaced(&lines);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    failed
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execve(path: *const c_char, words: Words, environment: Words) -> c_int {
+    replace(|| next!(execve(path => *const c_char, words => Words, environment => Words) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: *const c_char, words: Words) -> c_int {
+    replace(|| next!(execv(path => *const c_char, words => Words) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(file: *const c_char, words: Words) -> c_int {
+    replace(|| next!(execvp(file => *const c_char, words => Words) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(file: *const c_char, words: Words, environment: Words) -> c_int {
+    replace(|| next!(execvpe(file => *const c_char, words => Words, environment => Words) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fexecve(fd: c_int, words: Words, environment: Words) -> c_int {
+    replace(|| next!(fexecve(fd => c_int, words => Words, environment => Words) -> c_int))
+}
+
+/// posix_spawn(3) is about to run: its child gets descriptors without FD_CLOEXEC, and those that its file actions duplicate.
+fn spawn() {
+    let Some(sockets) = sockets() else { return };
+    let mut named = Vec::new();
+    SPAWNED.drain(|fd| named.push(fd));
+    named.retain(|fd| is_ours(*fd));
+    // File actions may be used again.
+    named.iter().for_each(|fd| SPAWNED.set(*fd));
+    sockets.pass(&named);
+    sockets.pass_over_exec(true);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut c_void,
+    old: c_int,
+    new: c_int,
+) -> c_int {
+    if is_ours(old) {
+        SPAWNED.set(old);
+    }
+    next!(posix_spawn_file_actions_adddup2(
+        actions => *mut c_void,
+        old => c_int,
+        new => c_int,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    words: Words,
+    environment: Words,
+) -> c_int {
+    spawn();
+    next!(posix_spawn(
+        pid => *mut libc::pid_t,
+        path => *const c_char,
+        actions => *const c_void,
+        attributes => *const c_void,
+        words => Words,
+        environment => Words,
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    words: Words,
+    environment: Words,
+) -> c_int {
+    spawn();
+    next!(posix_spawnp(
+        pid => *mut libc::pid_t,
+        file => *const c_char,
+        actions => *const c_void,
+        attributes => *const c_void,
+        words => Words,
+        environment => Words,
+    ) -> c_int)
+}
