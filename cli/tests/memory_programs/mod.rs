@@ -108,7 +108,7 @@ fn redis_shrinks_by_its_cold_half_and_answers_every_key() {
     let before = status(pid, "VmRSS");
     let policy = "sol:shortest_ms=100,horizon_ms=1600";
     let mut run = wave(&["run", "--pid", &pid.to_string(), "--policy", policy, "--seconds", "22"]);
-    run.args(["--refaults", "100000", "--pressure", "100", "--json"]).stdout(Stdio::piped());
+    run.args(["--slowdown", "100000", "--pressure", "100", "--json"]).stdout(Stdio::piped());
     let mut run = run.spawn().unwrap();
     let mut least = before;
     while run.try_wait().unwrap().is_none() {
@@ -175,7 +175,7 @@ fn shared_buffers_of_postgresql_are_recognised_and_left_alone() {
     let pid = server.0.id().to_string();
     let mut run = wave(&["run", "--pid", &pid, "--policy", policy, "--seconds", "8"]);
     let found: Value = object(
-        &run.args(["--refaults", "100000", "--pressure", "100", "--json"]).output().unwrap(),
+        &run.args(["--slowdown", "100000", "--pressure", "100", "--json"]).output().unwrap(),
     );
     let words = found["left_alone"].to_string();
     assert!(words.contains("shared with other processes"), "{found}");
