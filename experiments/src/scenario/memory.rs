@@ -245,8 +245,10 @@ fn variants(
     of_all: &RawMemory,
     source: Source<'_>,
 ) -> Result<Vec<Managed>, ScenarioError> {
-    let percent = |field, value, default| source.within(field, value, default, 0.0..=100.0);
-    let share = |field, value: Option<&Spanned<f64>>| {
+    let percent = |field: &str, value: Option<&Spanned<f64>>, default| {
+        source.within(field, value, default, 0.0..=100.0)
+    };
+    let share = |field: &str, value: Option<&Spanned<f64>>| {
         let Some(value) = value else { return Ok(None) };
         Ok(Some(percent(field, Some(value), 0.0)? / 100.0))
     };

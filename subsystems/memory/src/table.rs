@@ -637,7 +637,7 @@ mod tests {
         let moved = Moved { pages: 128, ..Moved::default() };
         assert_eq!(table.paged_out(0, 0b11, &all, &none), moved);
         let refaults =
-            |table: &mut Table, bits| table.read(0, 0b11, bits, at(9), &mut vec![]).refaults;
+            |table: &mut Table, bits: &Bits| table.read(0, 0b11, bits, at(9), &mut vec![]).refaults;
         assert_eq!(refaults(&mut table, &some), 3);
         assert_eq!(refaults(&mut table, &some), 0, "each counts once");
         assert_eq!(table.brought_back(0, 0b01), 61);

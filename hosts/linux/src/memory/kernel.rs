@@ -189,8 +189,7 @@ impl Kernel {
 
     /// Bytes that may be paged out.
     fn swap_room(&self) -> u64 {
-        let SwapState { total_bytes, free_bytes, .. } = self.swap;
-        free_bytes.saturating_sub(SWAP_LEFT_MOST.min(total_bytes / SWAP_LEFT_SHARE))
+        room(self.swap.total_bytes, self.swap.free_bytes)
     }
 
     fn look_at_swap(&mut self) {
@@ -392,6 +391,11 @@ fn resting(batches: u64, seen: &Bits) -> Vec<Range<u64>> {
     ranges
 }
 
+/// Bytes of swap that may be filled.
+fn room(total_bytes: u64, free_bytes: u64) -> u64 {
+    free_bytes.saturating_sub(SWAP_LEFT_MOST.min(total_bytes / SWAP_LEFT_SHARE))
+}
+
 /// Drops what is beyond so many bytes.
 fn shorten(ranges: &mut Vec<Range<u64>>, mut room: u64) {
     ranges.retain_mut(|range| {
@@ -497,14 +501,9 @@ mod tests {
         assert_eq!(ranges, [page(0, 1)..page(0, 5), page(0, 7)..page(0, 8)]);
     }
 
-    /// The kernel is asked for nothing here: only the sums are looked at.
     #[test]
     fn small_swap_is_not_full_when_a_third_of_it_is_free() {
         let mib = |mib: u64| mib << 20;
-        let room = |total, free| {
-            let left = SWAP_LEFT_MOST.min(total / SWAP_LEFT_SHARE);
-            free - left.min(free)
-        };
         assert_eq!(room(mib(64), mib(23)), mib(21));
         assert_eq!(room(mib(64), mib(2)), 0);
         assert_eq!(room(mib(65_536), mib(33)), mib(1));
