@@ -166,7 +166,7 @@ def measure(wave, case, seconds, extra):
     programs = start(case)
     speed = lambda time_s: (lambda before: (time.sleep(time_s), sum(p.rounds for p in programs) - before)[1] / time_s)(sum(p.rounds for p in programs))
     time.sleep(2)
-    before = speed(15)
+    before = speed(8)
     at_start = sum(resident(p.process.pid) for p in programs)
     swapped_in = pswpin()
     runs = []

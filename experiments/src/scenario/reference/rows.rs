@@ -340,7 +340,8 @@ pub(super) const MEMORY: &[Row] = &[
         "memory.refaults_percent",
         "Nothing is paged out while more pages come back in a minute, in percent of the resident ones.",
     )
-    .default("none: no such limit"),
+    .default("none: no such limit")
+    .range("0 to 100"),
     row(
         "memory.pressure_percent",
         "Nothing is paged out while some task waits for memory for more than this share of the time.",
@@ -352,7 +353,8 @@ pub(super) const MEMORY: &[Row] = &[
     row("variant.slowdown_percent", "`memory.slowdown_percent` of this variant.")
         .default("`memory.slowdown_percent`"),
     row("variant.refaults_percent", "`memory.refaults_percent` of this variant.")
-        .default("`memory.refaults_percent`"),
+        .default("`memory.refaults_percent`")
+        .range("0 to 100"),
 ];
 
 pub(super) const RPC: &[Row] = &[
