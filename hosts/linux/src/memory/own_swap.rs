@@ -82,7 +82,7 @@ if ! command -v flock >/dev/null 2>&1 || flock -n 1; then down "$@"; exit; fi
 pub enum SwapError {
     /// Another process of Wave's has some.
     #[error(
-        "another `wave` has swap of its own that it does not share, or removes it ({LOCK} is locked): wait for the \
+        "another `wave` uses swap that cannot be shared with this one, or removes it ({LOCK} is locked): wait for the \
          other to end"
     )]
     Taken,

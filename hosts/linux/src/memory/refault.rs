@@ -11,7 +11,9 @@ const PAGE: usize = 4096;
 const PAGES: usize = 256;
 /// As few as these tell nothing.
 const PAGES_LEAST: usize = 64;
-/// The quickest counts: in the others this thread waited for a CPU.
+/// Pages that are timed together, as the kernel may read some ahead. The median of all groups counts: in some this thread
+/// waited for a CPU.
+const GROUP: usize = 16;
 const ROUNDS: usize = 3;
 /// A step through all pages that is not the next one, which the kernel would read ahead.
 const STEP: usize = 37;
@@ -19,7 +21,9 @@ const STEP: usize = 37;
 /// Pages out some pages of our own and touches them. None where too few leave.
 pub(super) fn measure() -> Option<Nanos> {
     let pages = Pages::new().ok()?;
-    (0..ROUNDS).filter_map(|_| pages.round()).min()
+    let mut groups: Vec<Nanos> = (0..ROUNDS).flat_map(|_| pages.round()).collect();
+    groups.sort_unstable();
+    groups.get(groups.len() / 2).copied()
 }
 
 struct Pages(NonNull<u8>);
@@ -64,7 +68,8 @@ impl Pages {
         }
     }
 
-    fn round(&self) -> Option<Nanos> {
+    /// What a page took, in each group.
+    fn round(&self) -> Vec<Nanos> {
         let mut there = [0_u8; PAGES];
         let start = self.0.as_ptr().cast();
         // SAFETY: advice on memory of ours, and an answer with a byte for each of its pages.
@@ -75,14 +80,17 @@ impl Pages {
         let is_away = |page: &usize| there[*page] & 1 == 0;
         let away: Vec<usize> = (0..PAGES).map(|at| at * STEP % PAGES).filter(is_away).collect();
         if !asked || away.len() < PAGES_LEAST {
-            return None;
+            return Vec::new();
         }
-        let began = Instant::now();
-        for &page in &away {
-            // SAFETY: ours, and aligned.
-            std::hint::black_box(unsafe { self.word(page, 0).read_volatile() });
-        }
-        Some(Nanos(began.elapsed().as_nanos() as u64 / away.len() as u64))
+        let groups = away.chunks_exact(GROUP).map(|group| {
+            let began = Instant::now();
+            for &page in group {
+                // SAFETY: ours, and aligned.
+                std::hint::black_box(unsafe { self.word(page, 0).read_volatile() });
+            }
+            Nanos(began.elapsed().as_nanos() as u64 / GROUP as u64)
+        });
+        groups.collect()
     }
 }
 
