@@ -100,9 +100,14 @@ impl Target {
     /// So much memory, which is there on return. The first fifth of it is used all the time, and all of it is checked
     /// again and again, until it is asked for its answer.
     fn start(mib: usize) -> Target {
+        Target::of(&mib.to_string())
+    }
+
+    /// A word after the number: `noise` is memory that does not compress, `idle` is touched by nobody.
+    fn of(role: &str) -> Target {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "target_process", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, mib.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let from = BufReader::new(child.stdout.take().unwrap());
         let mut target = Target(child, from);
@@ -130,16 +135,27 @@ fn content(at: usize) -> u64 {
     }
 }
 
+fn noise(at: usize) -> u64 {
+    let mixed = (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ mixed >> 27
+}
+
 #[test]
 fn target_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let words = role.parse::<usize>().unwrap() * MIB / 8;
+    let (mib, kind) = role.split_once(' ').unwrap_or((&role, ""));
+    let words = mib.parse::<usize>().unwrap() * MIB / 8;
+    let content = if kind == "noise" { noise } else { content };
     let mut memory: Vec<u64> = (0..words).map(content).collect();
     println!("answer: ready");
     let end = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
     let mut rng = Pcg64Mcg::seed_from_u64(words as u64);
     let mut checked = 0_u64;
     while !end.is_finished() {
+        if kind == "idle" {
+            std::thread::sleep(Duration::from_millis(2));
+            continue;
+        }
         // What is hot is also written to: a page that was lost between two writes would show.
         for _ in 0..2_000 {
             let at = rng.random_range(0..words / 5);
@@ -173,16 +189,25 @@ fn cold_memory_is_paged_out_and_explained() {
     let policy = "sol:shortest_ms=50,horizon_ms=400";
     let pid_text = pid.to_string();
     let mut arguments = vec!["run", "--pid", &pid_text, "--policy", policy, "--seconds", "12"];
-    arguments.extend(["--refaults", "100000", "--pressure", "100", "--json"]);
+    arguments.extend(["--slowdown", "100000", "--pressure", "100", "--json"]);
     arguments.extend(["--record", &log, "--out", &out]);
     let found = object(&wave(&arguments).output().unwrap());
     let share = found["resident_reduction"].as_f64().unwrap();
     assert!(share > 0.4, "four fifths are seldom used: {found}");
     assert!(found["net_saved_bytes"].as_i64().unwrap() > 0, "{found}");
     assert_eq!(found["agents"], serde_json::json!([1, 0]));
-    for file in ["report.html", "memory.svg", "samples.csv", "results.json"] {
+    for file in ["report.html", "memory.svg", "heat.svg", "samples.csv", "results.json"] {
         assert!(Path::new(&out).join(file).exists(), "{file}");
     }
+    assert!(found["course"]["net_saved_bytes_max"].as_i64() >= found["net_saved_bytes"].as_i64());
+    let page = std::fs::read_to_string(Path::new(&out).join("report.html")).unwrap();
+    let name = format!("({pid})");
+    for part in
+        [&name, policy, "Started", "Linux ", "Limits", "slowdown", env!("CARGO_PKG_VERSION")]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(page.matches("<svg").count(), 2, "memory over time, and its warmth");
 
     let told = object(&wave(&["explain", &log, "--json"]).output().unwrap());
     let ranges = told["ranges"].as_array().unwrap();
@@ -221,7 +246,7 @@ fn nothing_is_lost_whoever_is_killed() {
     let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
         let mut command = wave(&["run", "--pid", &pid.to_string(), "--policy", QUICK, "--quiet"]);
-        command.args(["--refaults", "100000", "--pressure", "100"]).stdout(Stdio::null());
+        command.args(["--slowdown", "100000", "--pressure", "100"]).stdout(Stdio::null());
         let mut host = command.spawn().unwrap();
         for _ in 0..rng.random_range(0..4) {
             std::thread::sleep(Duration::from_millis(rng.random_range(200..1_500)));
@@ -252,7 +277,7 @@ fn nothing_is_lost_whoever_is_killed() {
 fn programs_that_come_and_go_compute_what_they_would() {
     let Some(_swap) = swap(1 << 29) else { return };
     let line = "for round in $(seq 10); do seq 1 60000 | sort -r | sort -n | md5sum; done";
-    let mut run = wave(&["run", "--policy", QUICK, "--quiet", "--refaults", "100000"]);
+    let mut run = wave(&["run", "--policy", QUICK, "--quiet", "--slowdown", "100000"]);
     run.args(["--pressure", "100", "--", "sh", "-c", line]);
     let output = run.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -278,7 +303,7 @@ fn processes_that_enter_a_cgroup_are_managed_and_others_are_not() {
     let folder = root.join(format!("wave-memory-test-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     let mut run = wave(&["run", "--cgroup", folder.to_str().unwrap(), "--policy", QUICK]);
-    run.args(["--quiet", "--refaults", "100000", "--pressure", "100"]).stdout(Stdio::null());
+    run.args(["--quiet", "--slowdown", "100000", "--pressure", "100"]).stdout(Stdio::null());
     let mut host = run.spawn().unwrap();
     // It starts an agent once it has taken the cgroup, which is empty.
     while child_of(host.id()).is_none() {
@@ -345,4 +370,194 @@ fn a_command_ends_and_its_exit_code_is_ours() {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(7), "{line}: {errors}");
     }
+}
+
+/// So many MiB; after what `forks` says has gone on for so many seconds, looks whether they are intact.
+fn perl(forks: &str, mib: usize, seconds: u32) -> Vec<String> {
+    let script = r#"
+        srand 1; my $noise = join "", map { chr rand 256 } 1 .. 8192;
+        sub page { substr($noise, $_[0] % 6000, 2048) . pack("N", $_[0]) x 512 }
+        my $pages = $ARGV[0] * 256; my $memory = "\0" x ($pages * 4096);
+        substr($memory, $_ * 4096, 4096) = page($_) for 0 .. $pages - 1;
+        sub rest { select undef, undef, undef, $_[0] }
+        sub child { my $pid = fork; return $pid if $pid; rest $_[0]; kill 9, $$ }
+        my $end = time + $ARGV[1];
+        FORKS
+        for (0 .. $pages - 1) { exit 7 if substr($memory, $_ * 4096, 4096) ne page($_) }
+    "#;
+    let words = ["perl", "-e", &script.replace("FORKS", forks)].map(str::to_owned);
+    words.into_iter().chain([mib.to_string(), seconds.to_string()]).collect()
+}
+
+/// A run of a command, and the log of its agent.
+fn managed(command: &[String], log: &str) -> Value {
+    let mut run = wave(&["run", "--policy", "sol:shortest_ms=50,horizon_ms=400", "--record", log]);
+    run.args(["--slowdown", "100000", "--pressure", "100", "--json", "--"]).args(command);
+    object(&run.output().unwrap())
+}
+
+fn slow_bytes(log: &str, at: f64) -> u64 {
+    let told =
+        object(&wave(&["explain", log, "--json", "--at", &at.to_string()]).output().unwrap());
+    let ranges = told["ranges"].as_array().unwrap().iter().filter(|range| range["slow"] == true);
+    ranges.map(|range| range["end"].as_u64().unwrap() - range["start"].as_u64().unwrap()).sum()
+}
+
+fn samples<'a>(found: &'a Value, name: &'a str) -> impl Iterator<Item = (f64, u64)> + 'a {
+    let samples = found["samples"].as_array().unwrap().iter();
+    samples.map(move |sample| (sample["seconds"].as_f64().unwrap(), sample[name].as_u64().unwrap()))
+}
+
+/// The kernel passes over pages that a child has too, and says nothing.
+#[test]
+fn a_program_that_forks_ten_times_a_second_is_paged_out_between_its_children() {
+    let Some(_swap) = swap(1 << 29) else { return };
+    let folder = TempDir::new().unwrap();
+    let log = folder.path().join("x.wavelog").to_str().unwrap().to_owned();
+    let forks = "while (time < $end) { my $pid = child 0.05; rest 0.1; waitpid $pid, 0 }";
+    let found = managed(&perl(forks, 96, 14), &log);
+    let late =
+        samples(&found, "swapped_bytes").filter(|(seconds, _)| (9.0..13.0).contains(seconds));
+    let (seconds, swapped) = late.max_by_key(|(_, bytes)| *bytes).expect("a sample each second");
+    let slow = slow_bytes(&log, seconds);
+    println!(
+        "at {seconds} s {} MiB in swap, {} MiB called slow; {found}",
+        swapped >> 20,
+        slow >> 20
+    );
+    assert!(swapped > 48 * MIB as u64, "it leaves when there is no child: {swapped}");
+    assert!(slow < swapped + swapped / 4 + 8 * MIB as u64, "{slow} are called slow, {swapped} are");
+}
+
+#[test]
+fn memory_that_a_child_shares_is_not_called_slow_and_not_counted_twice() {
+    let Some(_swap) = swap(1 << 29) else { return };
+    let folder = TempDir::new().unwrap();
+    let log = folder.path().join("x.wavelog").to_str().unwrap().to_owned();
+    let forks = "my $pid = child 8; while (time < $end) { rest 0.1 } waitpid $pid, 0;";
+    let found = managed(&perl(forks, 96, 12), &log);
+    let most = samples(&found, "resident_bytes").map(|(_, bytes)| bytes).max().unwrap();
+    assert!(most < 140 * MIB as u64, "{} MiB of one program and its child", most >> 20);
+    // Two seconds before the child ends.
+    let swapped = samples(&found, "swapped_bytes").filter(|(seconds, _)| *seconds < 7.0);
+    let swapped = swapped.map(|(_, bytes)| bytes).max().unwrap();
+    let slow = slow_bytes(&log, 6.0);
+    println!("{} MiB in swap, {} MiB called slow; {found}", swapped >> 20, slow >> 20);
+    assert!(slow < swapped + 16 * MIB as u64, "{slow} are called slow, {swapped} are");
+    let told = found["stayed_bytes"].as_u64().unwrap() >> 18;
+    let left_out = found["unclearable_batches"].as_u64().unwrap();
+    assert!(told + left_out > 96, "it is told that most of it could not leave: {found}");
+}
+
+#[test]
+fn what_does_not_compress_is_not_paged_out_to_zram_and_is_told() {
+    let Some((swap, _alone)) = swap(1 << 29) else { return };
+    if !swap.path().starts_with("/dev/zram") {
+        skip("no zram");
+        return;
+    }
+    let target = Target::of("96 noise");
+    let pid = target.0.id().to_string();
+    let mut run = wave(&["run", "--pid", &pid, "--policy", QUICK, "--seconds", "8", "--json"]);
+    let found = object(&run.args(["--slowdown", "100000", "--pressure", "100"]).output().unwrap());
+    let told = found["incompressible_bytes"].as_u64().unwrap();
+    assert!(told > 48 * MIB as u64, "{found}");
+    // Of the test's own binary little else is there.
+    let swapped = samples(&found, "swapped_bytes").last().unwrap().1;
+    assert!(swapped < 8 * MIB as u64, "{found}");
+    assert!(target.answer().starts_with("intact"));
+}
+
+#[test]
+fn small_swap_is_filled_before_it_is_called_full() {
+    let Some(_swap) = swap(64 << 20) else { return };
+    let target = Target::of("160 idle");
+    let pid = target.0.id().to_string();
+    let mut run = wave(&["run", "--pid", &pid, "--policy", QUICK, "--seconds", "8", "--json"]);
+    let found = object(&run.args(["--slowdown", "100000", "--pressure", "100"]).output().unwrap());
+    let most = samples(&found, "swapped_bytes").map(|(_, bytes)| bytes).max().unwrap();
+    assert!(most > 58 * MIB as u64, "{} of 64 MiB; {found}", most >> 20);
+    assert_eq!(found["samples"].as_array().unwrap().last().unwrap()["held"], "swap is full");
+    assert!(target.answer().starts_with("intact"));
+}
+
+/// What all zram devices take.
+fn zram_takes() -> u64 {
+    let devices = wave_linux::memory::swap_state().unwrap().devices;
+    let zram = devices.iter().filter_map(|device| wave_linux::memory::Zram::of(&device.path));
+    zram.map(|zram| zram.memory_used_bytes).sum()
+}
+
+/// The first that sets swap up ends first: what the other has paged out stays where it is.
+#[test]
+fn two_runs_share_one_swap_and_each_has_an_account_of_its_own() {
+    let Some((own, _alone)) = swap(1 << 29) else { return };
+    let is_zram = own.path().starts_with("/dev/zram");
+    drop(own);
+    let targets = [96, 64].map(|mib| Target::of(&format!("{mib} idle")));
+    let run = |target: &Target, seconds: &str| {
+        let pid = target.0.id().to_string();
+        let mut run = wave(&["run", "--pid", &pid, "--policy", QUICK, "--seconds", seconds]);
+        run.args(["--slowdown", "100000", "--pressure", "100", "--json", "--zram", "512MiB"]);
+        run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let runs = [(&targets[0], "10"), (&targets[1], "16")].map(|(target, time)| run(target, time));
+    std::thread::sleep(Duration::from_secs(9));
+    let takes = zram_takes();
+    let [first, second] = runs.map(|run| object(&run.wait_with_output().unwrap()));
+    let estimate = |found: &Value, at: f64| {
+        let near = samples(found, "compressed_bytes")
+            .min_by_key(|(seconds, _)| ((seconds - at).abs() * 1e3) as u64);
+        near.unwrap().1
+    };
+    let sum = estimate(&first, 8.0) + estimate(&second, 8.0);
+    println!("zram takes {takes} bytes, the runs say {sum}");
+    assert!(first["swap"] != second["swap"], "one of them has joined the other: {first} {second}");
+    if is_zram {
+        assert!(sum.abs_diff(takes) < takes / 10, "{sum} of {takes}: {first} {second}");
+    }
+    // After the first has ended.
+    let swapped = samples(&second, "swapped_bytes").last().unwrap().1;
+    assert!(swapped > 48 * MIB as u64, "{} MiB of 64 are out: {second}", swapped >> 20);
+    let refaults = samples(&second, "refaults").last().unwrap().1;
+    assert!(refaults < 1_000, "{refaults} refaults of a program that touches nothing");
+    let devices = wave_linux::memory::swap_state().unwrap().devices;
+    assert!(devices.is_empty() || first["swap"].to_string().contains("machine"), "{devices:?}");
+    targets.into_iter().for_each(|target| assert!(target.answer().starts_with("intact")));
+}
+
+#[test]
+fn the_cpu_time_of_a_killed_agent_counts() {
+    let Some(_swap) = swap(1 << 28) else { return };
+    let target = Target::start(128);
+    let pid = target.0.id().to_string();
+    let mut run = wave(&["run", "--pid", &pid, "--policy", "threshold:period_ms=5", "--json"]);
+    run.args(["--dry-run", "--seconds", "8"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let host = run.spawn().unwrap();
+    let mut kills = 0;
+    let start = Instant::now();
+    while kills < 2 && start.elapsed() < Duration::from_secs(7) {
+        std::thread::sleep(Duration::from_millis(50));
+        let Some(agent) = child_of(host.id()) else { continue };
+        // User and system time, in ticks of 10 ms.
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", agent.as_raw_pid()));
+        let stat = stat.unwrap_or_default();
+        let ticks = stat.split(' ').skip(13).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
+        if ticks.sum::<u64>() >= 5 {
+            kill_process(agent, Signal::KILL).unwrap();
+            kills += 1;
+        }
+    }
+    let found = object(&host.wait_with_output().unwrap());
+    let spent: Vec<f64> = found["samples"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|sample| sample["agent_cpu_seconds"].as_f64().unwrap())
+        .collect();
+    assert!(kills > 0, "an agent that looks every 5 ms takes no time: {found}");
+    assert!(spent.is_sorted(), "{spent:?}");
+    let least = 0.05 * f64::from(kills);
+    assert!(*spent.last().unwrap() >= least, "{kills} agents were killed after 50 ms: {spent:?}");
+    assert!(target.answer().starts_with("intact"));
 }

@@ -68,6 +68,8 @@ codes! {
     Unsupported = 18, "UNSUPPORTED";
     /// A limit of the host's holds it back: later may do.
     Held = 19, "HELD";
+    /// Carried out for a part of the target. The rest is as it was: later may do.
+    Partial = 20, "PARTIAL";
 }
 
 /// What became of one decision, and the core's run number after it. One word.

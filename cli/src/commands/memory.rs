@@ -46,15 +46,18 @@ managed; shared, locked and file memory is left alone, and its size shown. Progr
 huge pages are kept whole. Pages come back when they are touched, also after this command has ended or
 was killed.
 
-Nothing is paged out while more than --refaults of the resident pages come back in a minute, or
-while tasks wait for memory (--pressure).
+Nothing is paged out while pages that come back cost the programs more than --slowdown of the time:
+refaults, times what one takes on this machine, which is measured. Nor while tasks wait for memory
+(--pressure). What goes through all of its memory now and then costs that time once. Memory that
+does not compress is not paged out to zram.
 
 Swap is needed. --zram SIZE adds compressed memory as swap for the run, and removes it at the end,
-which brings everything back; `swapon` of a file or partition serves as well.
+which brings everything back. Runs at the same time share the first one's, and the last one removes
+it. `swapon` of a file or partition serves as well.
 
 Examples:
   sudo wave memory run --pid $(pidof my-server) --zram 4GiB
-  sudo wave memory run --cgroup /sys/fs/cgroup/batch --refaults 1 --out /tmp/memory
+  sudo wave memory run --cgroup /sys/fs/cgroup/batch --slowdown 3 --out /tmp/memory
   sudo wave memory run --dry-run --seconds 60 --policy threshold -- my-server --port 80
   sudo wave memory run --pid 1234 --record x.wavelog; wave memory explain x.wavelog
 
@@ -85,9 +88,12 @@ struct RunArgs {
     /// Access to the device: by VFIO with interrupts, or by its files in sysfs, where a thread must poll.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Way::Vfio, requires = "device")]
     device_by: Way,
-    /// Page nothing out above this rate of refaults, in percent of the resident pages per minute.
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.2, value_parser = percent)]
-    refaults: f64,
+    /// Page nothing out while refaults cost the programs more than this share of the time, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
+    slowdown: f64,
+    /// Page nothing out above this rate of refaults, in percent of the resident pages per minute [default: no such limit].
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    refaults: Option<f64>,
     /// Page nothing out above this share of time in which tasks wait for memory, in percent (PSI, some).
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
     pressure: f64,
@@ -97,7 +103,7 @@ struct RunArgs {
     /// Method of reading accessed bits [default: the first that works on this machine].
     #[arg(long, value_name = "NAME", value_parser = backend)]
     backend: Option<Backend>,
-    /// Add this much compressed memory as swap, for the run.
+    /// Add this much compressed memory as swap, for the run; runs at the same time share what the first one adds.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     zram: Option<u64>,
     /// Duration in seconds [default: until the programs end, or Ctrl-C].
@@ -109,7 +115,7 @@ struct RunArgs {
     /// Write a log of what the agent heard and decided, for `wave memory explain` and `wave replay`.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Write report.html, memory.svg, samples.csv and results.json into this folder.
+    /// Write report.html, memory.svg, heat.svg, samples.csv, results.json and, without --record, memory.wavelog into this folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Print one JSON object; what the command prints goes to standard error.
@@ -238,7 +244,8 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
             decisions: Home::Host,
         }),
         limits: Limits {
-            refaults_per_minute: args.refaults / 100.0,
+            slowdown: args.slowdown / 100.0,
+            refaults_per_minute: args.refaults.map_or(f64::INFINITY, |percent| percent / 100.0),
             pressure_percent: args.pressure,
         },
         dry_run: args.dry_run,
@@ -246,7 +253,8 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
         zram: args.zram,
         time: args.seconds,
         strips: u32::try_from(strips).unwrap_or(u32::MAX).clamp(1, 1 << 20),
-        record: args.record.clone(),
+        record: args.record.clone().or_else(|| Some(args.out.as_ref()?.join("memory.wavelog"))),
+        heat: args.out.is_some(),
         quiet: args.quiet || args.json,
         json: args.json,
     };

@@ -50,7 +50,8 @@ impl Redis {
         let mut value = String::with_capacity(Redis::BYTES);
         while value.len() < Redis::BYTES {
             word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
-            value.push_str(&format!("{word:016x}"));
+            // Half of it compresses: noise would not be paged out to zram.
+            value.push_str(&format!("{word:016x}, a text of "));
         }
         value.truncate(Redis::BYTES);
         value
@@ -108,7 +109,7 @@ fn redis_shrinks_by_its_cold_half_and_answers_every_key() {
     let before = status(pid, "VmRSS");
     let policy = "sol:shortest_ms=100,horizon_ms=1600";
     let mut run = wave(&["run", "--pid", &pid.to_string(), "--policy", policy, "--seconds", "22"]);
-    run.args(["--refaults", "100000", "--pressure", "100", "--json"]).stdout(Stdio::piped());
+    run.args(["--slowdown", "100000", "--pressure", "100", "--json"]).stdout(Stdio::piped());
     let mut run = run.spawn().unwrap();
     let mut least = before;
     while run.try_wait().unwrap().is_none() {
@@ -175,7 +176,7 @@ fn shared_buffers_of_postgresql_are_recognised_and_left_alone() {
     let pid = server.0.id().to_string();
     let mut run = wave(&["run", "--pid", &pid, "--policy", policy, "--seconds", "8"]);
     let found: Value = object(
-        &run.args(["--refaults", "100000", "--pressure", "100", "--json"]).output().unwrap(),
+        &run.args(["--slowdown", "100000", "--pressure", "100", "--json"]).output().unwrap(),
     );
     let words = found["left_alone"].to_string();
     assert!(words.contains("shared with other processes"), "{found}");

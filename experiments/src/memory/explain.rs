@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use wave_core::brain::{Brain, Input};
+use wave_core::clock::Nanos;
 use wave_core::log::{LogReader, What};
 use wave_core::outcome::Code;
 use wave_core::policy::Decisions;
@@ -94,6 +95,8 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
     let mut events = Vec::new();
     let mut seconds = 0.0;
     let mut start = None;
+    // The batch that is asked for.
+    let mut was_read = false;
     for record in reader {
         let record = record.map_err(|error| bad(&error))?;
         let begun = *start.get_or_insert(record.now);
@@ -118,7 +121,13 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
                             let generation = strip.strip.generation;
                             let known = Known { place, generation, mapped, huge };
                             strips.insert(strip.strip.id, known);
+                            if meant(&place, strip.void & !mapped).is_some() {
+                                let what = "left out from here on: unmapped, or it cannot be paged out (shared by a \
+                                            fork, locked, or it does not compress)";
+                                events.push(Event { seconds, what: what.to_owned() });
+                            }
                             if meant(&place, strip.void & mapped).is_some() {
+                                was_read = false;
                                 let what = "mapped anew: what was known of it is void".to_owned();
                                 events.push(Event { seconds, what });
                             }
@@ -154,7 +163,10 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
                                     })
                                 });
                                 if meant(&known.place, 1 << lane).is_some() {
-                                    let what = looked(*young, *present, reading.interval_us);
+                                    let (young, present) = (*young, *present);
+                                    let what =
+                                        looked(young, present, reading.interval_us, !was_read);
+                                    was_read = true;
                                     events.push(Event { seconds, what });
                                 }
                             }
@@ -240,22 +252,51 @@ fn answer(action: Action, code: Code) -> String {
     };
     match code {
         Code::Complete => format!("{what}: done"),
+        Code::Partial => {
+            format!(
+                "{what}: in part; pages that another process has too (a fork), or that the kernel holds, stay"
+            )
+        }
         Code::Held => {
             format!("{what}: held back by the host (a limit on refaults or pressure, or a dry run)")
         }
+        Code::Unsupported => format!("{what}: it does not compress, so that it would save nothing"),
         code => format!("{what}: {}", code.name()),
     }
 }
 
-fn looked(young: u64, present: u64, interval_us: u32) -> String {
+fn looked(young: u64, present: u64, interval_us: u32, first: bool) -> String {
     let (touched, present) = (young.count_ones(), present.count_ones());
     match interval_us {
-        0 => format!("read for the first time: {present} of {BATCH_PAGES} pages there"),
+        0 if first => format!("read for the first time: {present} of {BATCH_PAGES} pages there"),
+        0 => format!("{present} of {BATCH_PAGES} pages are in the fast tier now"),
         us => {
             let ms = us / 1_000;
             format!("{touched} of {present} pages touched in {ms} ms")
         }
     }
+}
+
+/// Verdict and tier. A verdict is of the last epoch's end: what was seen since may say otherwise.
+fn state(told: &Explanation) -> String {
+    let seconds = |time: Nanos| format!("{:.1} s", time.0 as f64 / 1e9);
+    let state = match (told.slow, told.cold, told.retry_in) {
+        (true, true, _) => "cold, and in the slow tier".to_owned(),
+        (true, false, _) => "in the slow tier, and to come back".to_owned(),
+        (false, true, None) => "cold, and still in the fast tier".to_owned(),
+        (false, true, Some(time)) => format!(
+            "cold, and still in the fast tier: pages that another process has too (a fork), or that the kernel holds, \
+             did not leave; tried again in {}",
+            seconds(time)
+        ),
+        (false, false, _) => "not judged cold".to_owned(),
+    };
+    let looks_cold = told.warmth < told.limit;
+    if looks_cold == told.cold {
+        return state;
+    }
+    let looks = if looks_cold { "cold" } else { "warm" };
+    format!("{state}; it looks {looks} by now, and is judged again in {}", seconds(told.judged_in))
 }
 
 fn opinion(told: &Explanation) -> String {
@@ -294,7 +335,10 @@ impl Told {
 
     /// Whether nothing is known of what was asked for.
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty() || (self.of_one && self.batch.is_none())
+        match self.of_one {
+            true => self.batch.is_none() && self.events.is_empty(),
+            false => self.ranges.is_empty(),
+        }
     }
 
     /// Warmth over time and address.
@@ -305,22 +349,24 @@ impl Told {
     pub fn text(&self) -> String {
         let mut text = format!("As of {:.1} s, policy {}:\n", self.seconds, self.policy);
         if let Some((place, told)) = &self.batch {
-            let state = match (told.slow, told.cold) {
-                (true, true) => "cold, and in the slow tier",
-                (true, false) => "in the slow tier, and to come back",
-                (false, true) => "cold, and still in the fast tier",
-                (false, false) => "not cold",
-            };
             let _ = writeln!(
                 text,
-                "{:#x} of process {} (a batch of {}, {} pages seen): {state}.\n{}; scanned every {} ms.",
+                "{:#x} of process {} (a batch of {}, {} pages seen): {}.\n{}; scanned every {} ms.",
                 place.address,
                 place.space,
                 show(BATCH_BYTES),
                 told.pages,
+                state(told),
                 opinion(told),
                 told.period.0 / 1_000_000
             );
+            for event in &self.events {
+                let _ = writeln!(text, "{:9.2} s  {}", event.seconds, event.what);
+            }
+            return text;
+        }
+        if self.of_one && !self.events.is_empty() {
+            text.push_str("it is not managed now.\n");
             for event in &self.events {
                 let _ = writeln!(text, "{:9.2} s  {}", event.seconds, event.what);
             }
@@ -400,9 +446,44 @@ impl Told {
                 "warmth": told.warmth,
                 "limit": told.limit,
                 "weight": told.weight,
+                "judged_in_ms": told.judged_in.0 / 1_000_000,
+                "retry_in_ms": told.retry_in.map(|time| time.0 / 1_000_000),
                 "history": history,
             })
         });
         json!({ "policy": self.policy, "seconds": self.seconds, "ranges": ranges, "batch": batch })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_that_its_figures_contradict_says_when_it_is_judged_again() {
+        let seconds = |seconds: u64| Nanos(seconds * 1_000_000_000);
+        let told = |slow, cold, warmth, retry_in| Explanation {
+            pages: 64,
+            period: seconds(1),
+            slow,
+            cold,
+            warmth,
+            limit: 0.333,
+            weight: 8.0,
+            judged_in: seconds(12),
+            retry_in,
+        };
+        assert_eq!(
+            state(&told(false, false, 0.134, None)),
+            "not judged cold; it looks cold by now, and is judged again in 12.0 s"
+        );
+        assert_eq!(state(&told(false, false, 0.5, None)), "not judged cold");
+        assert_eq!(state(&told(true, true, 0.1, None)), "cold, and in the slow tier");
+        assert!(state(&told(true, true, 0.4, None)).contains("looks warm by now"));
+        let stays = state(&told(false, true, 0.1, Some(seconds(2))));
+        assert!(
+            stays.contains("another process has too") && stays.ends_with("in 2.0 s"),
+            "{stays}"
+        );
     }
 }

@@ -1,22 +1,29 @@
 //! Results of a run: a table, one JSON object, and a folder with a page, a plot and the samples.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use maud::html;
 use serde::{Deserialize, Serialize};
-use wave_linux::memory::{Enclave, Held, Stats};
+use wave_linux::memory::{Enclave, Group, Held, Limits, Stats, Swap};
 
+use super::explain::{Asked, explain};
 use super::run::Wanted;
 use super::size::{show, show_signed};
+use crate::run::machine;
 use wave_lab::Failure;
 use wave_lab::terminal::counted;
+use wave_report::model::Machine;
+use wave_report::number::short;
 use wave_report::plot::curves;
 use wave_report::plot::style::DrawError;
 use wave_report::{Directory, document, figure};
 
 const PAGE_BYTES: u64 = 4096;
+/// Below this nobody is told of what stayed: the kernel holds some pages for a moment at any time.
+const STAYED_LEAST: u64 = 16 << 20;
 
 /// How things were at one moment.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -28,13 +35,20 @@ pub struct Sample {
     pub swapped_bytes: u64,
     /// Memory that host and agent take themselves; none where that is not modelled.
     pub tool_bytes: Option<u64>,
-    /// What is in swap, less what compressed swap takes for it, less what host and agent take; none where that is not
+    /// What compressed swap takes for what this run has paged out: an estimate from pages of it. None where that is not
     /// modelled.
+    pub compressed_bytes: Option<u64>,
+    /// What this run has paged out and is in swap, less what compressed swap takes for it, less what host and agent take;
+    /// none where that is not modelled.
     pub net_saved_bytes: Option<i64>,
     /// Pages that came back because they were touched, since the start.
     pub refaults: u64,
     /// The same in the last minute.
     pub refaults_per_minute: u64,
+    /// Of the pages that came back, those of sweeps: touched once, and not again.
+    pub swept: u64,
+    /// Share of the last minute that the programs lost because pages came back, in percent.
+    pub slowdown_percent: f64,
     /// Pages that were paged out, since the start.
     pub pages_out: u64,
     /// Batches that were read, since the start.
@@ -52,20 +66,21 @@ pub struct Sample {
 impl Sample {
     /// As the enclave tells it; `tool_bytes` is what host and agent take.
     pub fn of(stats: &Stats, time: Duration, agent_cpu: Duration, tool_bytes: u64) -> Sample {
-        // What is in compressed swap costs by what it is of all that is there.
-        let share = stats.swapped_bytes.min(stats.zram_held_bytes) as f64;
-        let cost = match stats.zram_held_bytes {
-            0 => 0.0,
-            held => stats.zram_bytes as f64 * share / held as f64,
-        };
+        // What others have in swap is not ours, and what came back may not have been seen yet.
+        let paged_out = stats.account.pages * PAGE_BYTES;
+        let own = stats.swapped_bytes.min(paged_out) as f64;
+        let cost = stats.account.bytes as f64 * own / paged_out.max(1) as f64;
         Sample {
             seconds: time.as_secs_f64(),
             resident_bytes: stats.resident_bytes,
             swapped_bytes: stats.swapped_bytes,
             tool_bytes: Some(tool_bytes),
-            net_saved_bytes: Some((stats.swapped_bytes as f64 - cost) as i64 - tool_bytes as i64),
+            compressed_bytes: Some(cost as u64),
+            net_saved_bytes: Some((own - cost) as i64 - tool_bytes as i64),
             refaults: stats.totals.refaults,
             refaults_per_minute: stats.refaults_per_minute,
+            swept: stats.totals.swept,
+            slowdown_percent: 100.0 * stats.slowdown,
             pages_out: stats.totals.pages_out,
             batches_read: stats.totals.batches_read,
             host_cpu_seconds: stats.cpu.as_secs_f64(),
@@ -84,11 +99,12 @@ impl Sample {
         let Sample { seconds, resident_bytes, swapped_bytes, .. } = self;
         let held = self.held.as_ref().map(|why| format!(", held back: {why}")).unwrap_or_default();
         format!(
-            "{seconds:6.0} s  resident {}, swapped {}, net saved {}, {} refaults in the last minute{held}",
+            "{seconds:6.0} s  resident {}, swapped {}, net saved {}, {} refaults in the last minute cost {:.2}% of it{held}",
             show(*resident_bytes),
             show(*swapped_bytes),
             show_signed(self.net_saved()),
-            self.refaults_per_minute
+            self.refaults_per_minute,
+            self.slowdown_percent
         )
     }
 }
@@ -104,13 +120,41 @@ fn held(stats: &Stats) -> Option<&'static str> {
 /// Why the guard holds page-outs back, in words.
 pub fn held_by_guard(held: Held) -> &'static str {
     match held {
+        Held::Slowdown => "pages that come back cost the programs too much time",
         Held::Refaults => "pages come back too often",
         Held::Pressure => "tasks wait for memory",
     }
 }
 
+/// What a run came to, over its whole time.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Course {
+    /// Net savings: at most, and in the mean over the run.
+    pub net_saved_bytes_max: i64,
+    pub net_saved_bytes_mean: f64,
+    pub resident_bytes_mean: f64,
+    pub refaults_per_second: f64,
+    /// Time that the programs lost because pages came back, as a share of the run, in percent.
+    pub slowdown_percent: f64,
+    /// For how long nothing was paged out, by reason.
+    pub held_seconds: BTreeMap<String, f64>,
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// Programs that were managed at the start.
+    pub programs: Vec<String>,
+    /// When the run began.
+    pub started: String,
+    pub version: &'static str,
+    pub machine: Machine,
+    pub limits: String,
+    /// Swap, and whose it is.
+    pub swap: String,
+    pub course: Course,
+    /// How warm memory was, over time and address.
+    #[serde(skip)]
+    heat: Option<String>,
     /// The policy with its settings, as text.
     pub policy: String,
     pub link: String,
@@ -127,12 +171,19 @@ pub struct Report {
     pub net_saved_bytes: i64,
     /// CPU time of host and agent, as a share of one core, over the second half of the run.
     pub daemon_core_share: f64,
-    /// Outcomes of the last agent's decisions.
+    /// Outcomes of all agents' decisions.
     pub outcomes: Vec<(String, u64)>,
     /// Page-outs held back: for refaults, for pressure.
     pub held_back: [u64; 2],
     /// Of a dry run: what would have been paged out at some time.
     pub would_be_paged_out_bytes: u64,
+    /// What a refault takes here, in microseconds, as measured; none where it was not.
+    pub refault_us: Option<f64>,
+    /// Bytes that were not paged out because they do not compress.
+    pub incompressible_bytes: u64,
+    /// Bytes that were to be paged out, and stayed: another process has them too (a fork), or the kernel holds them. What
+    /// stays several times counts each time.
+    pub stayed_bytes: u64,
     /// Batches that were left out because clearing them changes nothing: a fork shares them.
     pub unclearable_batches: u64,
     /// Strips that found no room in the table.
@@ -145,9 +196,18 @@ pub struct Report {
 
 impl Report {
     /// Of an enclave that begins; None: the command was over before one could.
-    pub fn new(wanted: &Wanted, enclave: Option<&Enclave>) -> Report {
+    pub fn new(wanted: &Wanted, enclave: Option<&Enclave>, swap: Option<&Swap>) -> Report {
         let stats = enclave.map(Enclave::stats).unwrap_or_default();
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Report {
+            programs: programs(wanted, &stats),
+            started: machine::now(),
+            version: machine::version(),
+            machine: machine::machine(cpus),
+            limits: limits(&wanted.limits),
+            swap: swap_words(swap, wanted.zram, &stats),
+            course: Course::default(),
+            heat: None,
             policy: wanted.policy.clone(),
             link: wanted.link.name().to_owned(),
             backend: enclave.map_or("none", |enclave| enclave.backend().name()),
@@ -161,6 +221,9 @@ impl Report {
             outcomes: Vec::new(),
             held_back: [0; 2],
             would_be_paged_out_bytes: 0,
+            refault_us: None,
+            incompressible_bytes: 0,
+            stayed_bytes: 0,
             unclearable_batches: 0,
             strips_left_out: 0,
             agents: [0; 2],
@@ -176,6 +239,9 @@ impl Report {
         let totals = &stats.totals;
         self.held_back = [totals.held_for_refaults, totals.held_for_pressure];
         self.would_be_paged_out_bytes = totals.dry_pages * PAGE_BYTES;
+        self.refault_us = stats.refault.map(|time| time.as_secs_f64() * 1e6);
+        self.incompressible_bytes = totals.incompressible * PAGE_BYTES;
+        self.stayed_bytes = totals.stayed * PAGE_BYTES;
         self.unclearable_batches = totals.unclearable;
         self.strips_left_out = stats.left_out;
         self.agents = [stats.agents, stats.lost_agents];
@@ -193,11 +259,21 @@ impl Report {
             self.resident_reduction = 1.0 - last.resident_bytes as f64 / before as f64;
         }
         self.net_saved_bytes = last.net_saved();
+        self.course = Course::of(&self.samples, stats);
         let middle = &self.samples[self.samples.len() / 2];
         let spent = |sample: &Sample| sample.host_cpu_seconds + sample.agent_cpu_seconds;
         let time = last.seconds - middle.seconds;
         if time > 0.0 {
             self.daemon_core_share = (spent(last) - spent(middle)) / time;
+        }
+    }
+
+    /// Draws how warm memory was, if that is wanted, from the log of the first agent. One behind a device has none here.
+    pub fn draw_heat(&mut self, wanted: &Wanted) {
+        if let (true, Some(log)) = (wanted.heat, &wanted.record) {
+            let told = explain(log, &Asked { pid: None, address: None, at: None });
+            let told = told.ok().filter(|told| !told.is_empty());
+            self.heat = told.and_then(|told| told.heat().ok());
         }
     }
 
@@ -227,9 +303,11 @@ impl Report {
         let refaults = since(sample.refaults as f64, before.map(|before| before.refaults as f64));
         let _ = writeln!(
             text,
-            "  refaults/s {refaults:>10.1}   scanning {:>9.1}%   deciding   {:>9.1}%   (of one core)",
+            "  refaults/s {refaults:>10.1}   scanning {:>9.1}%   deciding   {:>9.1}%   (of one core)\n  \
+             slowdown   {:>9.2}%   (time lost to refaults in the last minute)",
             host * 100.0,
-            agent * 100.0
+            agent * 100.0,
+            sample.slowdown_percent
         );
         let all: u64 = sample.batches_by_interval_ms.iter().map(|(_, count)| count).sum();
         let shares = sample.batches_by_interval_ms.iter().map(|(ms, count)| {
@@ -255,30 +333,47 @@ impl Report {
 
     /// For a terminal, at the end.
     pub fn text(&self) -> String {
-        let Some(last) = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0) else {
+        let Some(rows) = self.rows() else {
             return "No process was there for long enough to be seen.".to_owned();
         };
-        let first = &self.samples[0];
-        let most = self.samples.iter().map(|sample| sample.resident_bytes).max().unwrap_or(0);
-        let mut table = wave_lab::table(&["", "at the start", "at most", "at the end"]);
-        let row = |name: &str, of: [String; 3]| [vec![name.to_owned()], of.to_vec()].concat();
-        let bytes = [first.resident_bytes, most, last.resident_bytes].map(show);
-        table.add_row(row("resident", bytes));
-        let most = self.samples.iter().map(|sample| sample.swapped_bytes).max().unwrap_or(0);
-        table.add_row(row(
-            "in swap",
-            [show(first.swapped_bytes), show(most), show(last.swapped_bytes)],
-        ));
-        let most = self.samples.iter().map(Sample::net_saved).max().unwrap_or(0);
-        let net = [first.net_saved(), most, last.net_saved()].map(show_signed);
-        let tool = |sample: &Sample| sample.tool_bytes.unwrap_or(0);
-        let most = self.samples.iter().map(tool).max().unwrap_or(0);
-        table.add_row(row("host and agent", [tool(first), most, tool(last)].map(show)));
-        table.add_row(row("net saved", net));
-        let mut text = table.to_string();
+        let mut table = wave_lab::table(&HEAD);
+        for row in rows {
+            table.add_row(row);
+        }
+        let mut text = format!("{table}\n");
+        for line in self.notes() {
+            let _ = write!(text, "\n{line}");
+        }
+        text
+    }
+
+    /// Rows of the table; none where no process was there.
+    fn rows(&self) -> Option<Vec<[String; 4]>> {
+        let first = self.samples.first()?;
+        let last = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0)?;
+        let row = |name: &str, of: &dyn Fn(&Sample) -> i64| {
+            let most = self.samples.iter().map(of).max().unwrap_or(0);
+            let [first, most, last] = [of(first), most, of(last)].map(show_signed);
+            [name.to_owned(), first, most, last]
+        };
+        Some(vec![
+            row("resident", &|sample| sample.resident_bytes as i64),
+            row("in swap", &|sample| sample.swapped_bytes as i64),
+            row("compressed (estimate)", &|sample| sample.compressed_bytes.unwrap_or(0) as i64),
+            row("host and agent", &|sample| sample.tool_bytes.unwrap_or(0) as i64),
+            row("net saved (estimate)", &Sample::net_saved),
+        ])
+    }
+
+    /// What there is to say besides, a line each.
+    fn notes(&self) -> Vec<String> {
+        let Some(last) = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0) else {
+            return Vec::new();
+        };
+        let mut text = String::new();
         let _ = write!(
             text,
-            "\n\n{:.0} s under {} (access bits by {}, link {}): {} pages out, {} came back because they were \
+            "{:.0} s under {} (access bits by {}, link {}): {} pages out, {} came back because they were \
              touched; {}, {} lost.\nHost and agent took {:.2}% of one core in the second half: host {:.2} s, \
              agent {:.2} s in all.",
             last.seconds,
@@ -300,8 +395,32 @@ impl Report {
         if self.held_back[0] + self.held_back[1] > 0 {
             let _ = write!(
                 text,
-                "\nHeld back: {} page-outs because pages came back too often, {} because tasks waited for memory.",
+                "\nHeld back: {} page-outs because of pages that came back, {} because tasks waited for memory.",
                 self.held_back[0], self.held_back[1]
+            );
+        }
+        if let Some(us) = self.refault_us {
+            let _ = write!(
+                text,
+                "\nA refault takes {us:.1} us here: together {:.2} s; {} of {} were of sweeps (touched once, and not again).",
+                us * last.refaults as f64 / 1e6,
+                last.swept,
+                last.refaults
+            );
+        }
+        if self.incompressible_bytes > 0 {
+            let _ = write!(
+                text,
+                "\nLeft out: {} that do not compress, so that compressed swap would save nothing.",
+                show(self.incompressible_bytes)
+            );
+        }
+        if self.stayed_bytes >= STAYED_LEAST {
+            let _ = write!(
+                text,
+                "\nStayed: {} that were to be paged out; another process has them too (a fork), or the kernel holds them. \
+                 They are tried again later, and counted each time.",
+                show(self.stayed_bytes)
             );
         }
         if self.unclearable_batches > 0 {
@@ -316,13 +435,17 @@ impl Report {
                 "\nThe programs have more memory than the table has room for: see --most.",
             );
         }
+        let held = self.course.held_seconds.iter();
+        for (why, seconds) in held.filter(|(_, seconds)| **seconds >= 1.0) {
+            let _ = write!(text, "\nNothing was paged out for {seconds:.0} s: {why}.");
+        }
         for line in &self.left_alone {
             let _ = write!(text, "\n{line}");
         }
-        text
+        text.lines().map(str::to_owned).collect()
     }
 
-    /// Writes report.html, memory.svg, samples.csv and results.json into a folder.
+    /// Writes report.html, memory.svg, heat.svg, samples.csv and results.json into a folder.
     pub fn save(&self, out: &Path) -> Result<(), Failure> {
         let svg = draw(&self.samples).map_err(Failure::cannot)?;
         let json = serde_json::to_vec_pretty(self).map_err(Failure::cannot)?;
@@ -332,6 +455,9 @@ impl Report {
             directory.write("results.json", &json)?;
             directory.write("samples.csv", &csv)?;
             directory.write("memory.svg", svg.as_bytes())?;
+            if let Some(heat) = &self.heat {
+                directory.write("heat.svg", heat.as_bytes())?;
+            }
             directory.write("report.html", self.page(&svg).as_bytes())
         };
         write().map_err(Failure::cannot)
@@ -344,8 +470,11 @@ impl Report {
             "resident_bytes",
             "swapped_bytes",
             "tool_bytes",
+            "compressed_bytes",
             "net_saved_bytes",
             "refaults",
+            "swept",
+            "slowdown_percent",
             "pages_out",
             "batches_read",
             "host_cpu_seconds",
@@ -358,8 +487,11 @@ impl Report {
                 sample.resident_bytes.to_string(),
                 sample.swapped_bytes.to_string(),
                 sample.tool_bytes.unwrap_or(0).to_string(),
+                sample.compressed_bytes.unwrap_or(0).to_string(),
                 sample.net_saved().to_string(),
                 sample.refaults.to_string(),
+                sample.swept.to_string(),
+                format!("{:.3}", sample.slowdown_percent),
                 sample.pages_out.to_string(),
                 sample.batches_read.to_string(),
                 format!("{:.3}", sample.host_cpu_seconds),
@@ -371,13 +503,106 @@ impl Report {
     }
 
     fn page(&self, svg: &str) -> String {
+        let Machine { model, cpus, kernel } = &self.machine;
         let body = html! {
+            dl {
+                dt { "Programs" } dd { (self.programs.join(", ")) }
+                dt { "Started" } dd { (self.started) }
+                dt { "Machine" } dd { (model) ", " (counted(u64::from(*cpus), "CPU")) ", Linux " (kernel) }
+                dt { "Version" } dd { (self.version) }
+                dt { "Policy" } dd { (self.policy) @if self.dry_run { ", dry run" } }
+                dt { "Limits" } dd { (self.limits) }
+                dt { "Swap" } dd { (self.swap) }
+                dt { "Access bits" } dd { "by " (self.backend) ", over link " (self.link) }
+            }
             (figure(svg))
-            pre { (self.text()) }
+            @if let Some(heat) = &self.heat { (figure(heat)) }
+            @if let Some(rows) = self.rows() {
+                div.scroll { table {
+                    thead { tr { @for (at, name) in HEAD.iter().enumerate() { th.n[at > 0] { (name) } } } }
+                    tbody { @for row in &rows { tr {
+                        @for (at, cell) in row.iter().enumerate() { td.n[at > 0] { (cell) } }
+                    } } }
+                } }
+            }
+            ul { @for line in self.notes() { li { (line) } } }
         };
         document(&format!("Memory under {}", self.policy), &body)
     }
 }
+
+impl Course {
+    fn of(samples: &[Sample], stats: &Stats) -> Course {
+        let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
+            return Course::default();
+        };
+        let mut course = Course { net_saved_bytes_max: i64::MIN, ..Course::default() };
+        for sample in samples {
+            course.net_saved_bytes_max = course.net_saved_bytes_max.max(sample.net_saved());
+            course.net_saved_bytes_mean += sample.net_saved() as f64 / samples.len() as f64;
+            course.resident_bytes_mean += sample.resident_bytes as f64 / samples.len() as f64;
+        }
+        for pair in samples.windows(2) {
+            if let Some(why) = &pair[1].held {
+                *course.held_seconds.entry(why.clone()).or_default() +=
+                    pair[1].seconds - pair[0].seconds;
+            }
+        }
+        let seconds = last.seconds - first.seconds;
+        if seconds > 0.0 {
+            course.refaults_per_second = (last.refaults - first.refaults) as f64 / seconds;
+            let refault = stats.refault.unwrap_or_default().as_secs_f64();
+            course.slowdown_percent = 100.0 * course.refaults_per_second * refault;
+        }
+        course
+    }
+}
+
+/// Processes by name, and control groups.
+fn programs(wanted: &Wanted, stats: &Stats) -> Vec<String> {
+    const MOST: usize = 8;
+    let cgroups = wanted.groups.iter().filter_map(|group| match group {
+        Group::Cgroup(folder) => Some(format!("cgroup {}", folder.display())),
+        Group::Process(_) => None,
+    });
+    let name = |pid: i32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("{} ({pid})", name.trim_end())
+    };
+    let more = stats.programs.len().saturating_sub(MOST);
+    let more = (more > 0).then(|| format!("{more} more"));
+    let processes = stats.programs.iter().take(MOST).map(|program| name(program.pid));
+    cgroups.chain(processes).chain(more).collect()
+}
+
+fn limits(limits: &Limits) -> String {
+    let Limits { slowdown, refaults_per_minute, pressure_percent } = limits;
+    let refaults = match refaults_per_minute.is_finite() {
+        true => format!(
+            ", {}% of the resident pages back in a minute",
+            short(100.0 * refaults_per_minute)
+        ),
+        false => String::new(),
+    };
+    let slowdown = short(100.0 * slowdown);
+    format!("slowdown {slowdown}%{refaults}, memory pressure {}%", short(*pressure_percent))
+}
+
+fn swap_words(swap: Option<&Swap>, asked: Option<u64>, stats: &Stats) -> String {
+    let Some(swap) = swap else {
+        return format!("{} of the machine's", show(stats.swap_bytes));
+    };
+    let path = swap.path().display();
+    match (swap.is_joined(), asked) {
+        (true, Some(asked)) => {
+            format!("{path}, shared with the run that set it up ({} were asked for)", show(asked))
+        }
+        _ => format!("{path}, {}, set up for the run", show(asked.unwrap_or(0))),
+    }
+}
+
+/// Columns of the table.
+const HEAD: [&str; 4] = ["", "at the start", "at most", "at the end"];
 
 fn managed(stats: &Stats) -> u64 {
     stats.programs.iter().map(|program| program.movable).sum()

@@ -13,7 +13,7 @@ use wave_core::clock::Nanos;
 use wave_links::LinkSpec;
 use wave_links::say;
 use wave_linux::memory::{
-    Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap,
+    Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap, SwapUse,
 };
 
 use super::agent;
@@ -32,6 +32,8 @@ const LINE: Duration = Duration::from_secs(10);
 const PERIODS_LATE: u64 = 3;
 /// Processes that are told of one by one.
 const LINES_MAX: usize = 3;
+/// How long an agent may take to leave at the end.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 /// A new agent follows one that was lost after this long.
 const REST: Duration = Duration::from_millis(500);
 
@@ -59,6 +61,8 @@ pub struct Wanted {
     pub strips: u32,
     /// Where the agent writes its log.
     pub record: Option<PathBuf>,
+    /// Whether to draw how warm the memory was, from that log.
+    pub heat: bool,
     pub quiet: bool,
     /// The command's output goes to our standard error.
     pub json: bool,
@@ -69,10 +73,10 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
     }
-    // Taken down last.
-    let swap = match wanted.zram {
-        Some(bytes) => Some(Swap::set_up(bytes).map_err(Failure::cannot)?),
-        None => None,
+    // Given back last. What others have set up stays as long as this run may have pages in it.
+    let (swap, _use) = match wanted.zram {
+        Some(bytes) => (Some(Swap::share(bytes).map_err(Failure::cannot)?), None),
+        None => (None, SwapUse::hold()),
     };
     let mut command = match wanted.command.as_slice() {
         [] => None,
@@ -99,7 +103,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             if let Some(command) = &mut command
                 && command.has_ended()
             {
-                let mut report = Report::new(wanted, None);
+                let mut report = Report::new(wanted, None, swap.as_ref());
                 report.exit = Some(command.finish()?);
                 return Ok(report);
             }
@@ -114,7 +118,9 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     agent::wait_until_attached(agent.as_mut(), &enclave)?;
     let view = View::new(wanted.quiet);
     let began = Instant::now();
-    let mut report = Report::new(wanted, Some(&enclave));
+    let mut report = Report::new(wanted, Some(&enclave), swap.as_ref());
+    // Of agents that are lost too.
+    let (mut agents_spent, mut agent_spent) = (Duration::ZERO, Duration::ZERO);
     let mut agents = 1;
     let mut next = began;
     let mut lost: Option<Instant> = None;
@@ -124,8 +130,10 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             None => enclave.is_over() && !may_come(&wanted.groups),
         };
         let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
+        // Before its end is looked for, as there is nothing to read after that.
+        agent_spent = agent.as_ref().and_then(AgentProcess::cpu_time).unwrap_or(agent_spent);
         if Instant::now() >= next || over || late {
-            let cpu = agent.as_ref().and_then(AgentProcess::cpu_time).unwrap_or_default();
+            let cpu = agents_spent + agent_spent;
             let agents: Vec<i32> = agent.iter().map(|agent| agent.pid().as_raw_pid()).collect();
             let tool_bytes = before.grown(&agents);
             let sample = Sample::of(&enclave.stats(), began.elapsed(), cpu, tool_bytes);
@@ -140,6 +148,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             let since = *lost.get_or_insert_with(Instant::now);
             if since.elapsed() >= REST {
                 view.say("wave memory: the agent is gone; another takes over");
+                agents_spent += std::mem::take(&mut agent_spent);
                 agent = Some(start_agent(wanted, &enclave, agents)?);
                 (agents, lost) = (agents + 1, None);
             }
@@ -149,7 +158,10 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     view.end();
     report.finish(&enclave.stats());
     drop(enclave);
+    // It leaves by itself, with a whole log.
+    let _ = agent.as_mut().and_then(|agent| agent.wait_for_end(LEAVE_PATIENCE));
     drop(agent);
+    report.draw_heat(wanted);
     report.exit = command.as_mut().map(Started::finish).transpose()?;
     drop(swap);
     Ok(report)

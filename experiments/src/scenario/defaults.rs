@@ -66,8 +66,8 @@ pub const MAP_BYTES: u32 = 64 << 10;
 pub const MEMORY_SECONDS: f64 = 165.0;
 /// `run.warmup_seconds` of it: three epochs of 38.4 s (Wave 4.2).
 pub const MEMORY_WARMUP_SECONDS: f64 = 120.0;
-/// `memory.refaults_percent`: of the resident pages, in a minute.
-pub const REFAULTS_PERCENT: f64 = 0.2;
+/// `memory.slowdown_percent`: of the time that the programs lose to refaults.
+pub const SLOWDOWN_PERCENT: f64 = 1.0;
 /// `memory.pressure_percent`: of the time in which some task waits for memory.
 pub const PRESSURE_PERCENT: f64 = 10.0;
 

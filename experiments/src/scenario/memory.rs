@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
+use wave_memory::guard::Limits;
 use wave_memory::{policies, serve};
 
 use super::check::Source;
@@ -66,8 +67,18 @@ pub struct Managed {
     pub name: String,
     /// Who decides on its memory; none: nobody.
     pub policy: Option<String>,
-    /// Nothing is paged out while more pages come back in a minute, as a share of the resident ones.
-    pub refaults_per_minute: f64,
+    /// Nothing is paged out while refaults cost the programs more than this share of the time.
+    pub slowdown: f64,
+    /// Nothing is paged out while more pages come back in a minute, as a share of the resident ones. None: no such limit.
+    pub refaults_per_minute: Option<f64>,
+}
+
+impl Managed {
+    /// The host's limits, with this one on memory pressure.
+    pub fn limits(&self, pressure_percent: f64) -> Limits {
+        let refaults_per_minute = self.refaults_per_minute.unwrap_or(f64::INFINITY);
+        Limits { slowdown: self.slowdown, refaults_per_minute, pressure_percent }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,6 +124,7 @@ struct RawRun {
 struct RawMemory {
     swap: Option<Spanned<String>>,
     swap_on: Option<SwapOn>,
+    slowdown_percent: Option<Spanned<f64>>,
     refaults_percent: Option<Spanned<f64>>,
     pressure_percent: Option<Spanned<f64>>,
 }
@@ -122,6 +134,7 @@ struct RawMemory {
 struct RawVariant {
     name: Spanned<String>,
     policy: Option<Spanned<String>>,
+    slowdown_percent: Option<Spanned<f64>>,
     refaults_percent: Option<Spanned<f64>>,
 }
 
@@ -157,7 +170,7 @@ pub(super) fn check(source: Source<'_>) -> Result<Memory, ScenarioError> {
             defaults::PRESSURE_PERCENT,
             0.0..=100.0,
         )?,
-        variants: variants(&raw.variant, memory.refaults_percent.as_ref(), source)?,
+        variants: variants(&raw.variant, memory, source)?,
         workload,
     })
 }
@@ -229,11 +242,19 @@ fn bytes(
 
 fn variants(
     raw: &Spanned<Vec<RawVariant>>,
-    refaults_percent: Option<&Spanned<f64>>,
+    of_all: &RawMemory,
     source: Source<'_>,
 ) -> Result<Vec<Managed>, ScenarioError> {
-    let percent = |field, value, default| source.within(field, value, default, 0.0..=100.0);
-    let of_all = percent("memory.refaults_percent", refaults_percent, defaults::REFAULTS_PERCENT)?;
+    let percent = |field: &str, value: Option<&Spanned<f64>>, default| {
+        source.within(field, value, default, 0.0..=100.0)
+    };
+    let share = |field: &str, value: Option<&Spanned<f64>>| {
+        let Some(value) = value else { return Ok(None) };
+        Ok(Some(percent(field, Some(value), 0.0)? / 100.0))
+    };
+    let default = defaults::SLOWDOWN_PERCENT;
+    let slowdown = percent("memory.slowdown_percent", of_all.slowdown_percent.as_ref(), default)?;
+    let refaults = share("memory.refaults_percent", of_all.refaults_percent.as_ref())?;
     let mut variants: Vec<Managed> = Vec::new();
     for variant in raw.get_ref() {
         let others = variants.iter().map(|other: &Managed| other.name.as_str());
@@ -244,9 +265,11 @@ fn variants(
             return Err(source.refuse(policy.span(), format!("`variant.policy`: {error}")));
         }
         let policy = variant.policy.as_ref().map(|policy| policy.get_ref().clone());
+        let own = variant.slowdown_percent.as_ref();
+        let slowdown = percent("variant.slowdown_percent", own, slowdown)? / 100.0;
         let own = variant.refaults_percent.as_ref();
-        let refaults_per_minute = percent("variant.refaults_percent", own, of_all)? / 100.0;
-        variants.push(Managed { name, policy, refaults_per_minute });
+        let refaults_per_minute = share("variant.refaults_percent", own)?.or(refaults);
+        variants.push(Managed { name, policy, slowdown, refaults_per_minute });
     }
     let with = variants.iter().skip(1).all(|variant| variant.policy.is_some());
     match variants.first() {
@@ -279,10 +302,15 @@ mod tests {
         assert_eq!((memory.swap_bytes, memory.swap_on), ((1 << 30) + (1 << 28), None));
         let file = GOOD.replacen("[memory]\n", "[memory]\nswap_on = \"file\"\n", 1);
         assert_eq!(parse(Path::new("m.toml"), &file).unwrap().swap_on, Some(SwapOn::File));
-        assert_eq!((memory.seconds, memory.variants[1].refaults_per_minute), (60.0, 0.02));
+        assert_eq!((memory.seconds, memory.variants[1].refaults_per_minute), (60.0, Some(0.02)));
+        assert_eq!(memory.variants[1].slowdown, 0.01);
         let own = format!("{GOOD}refaults_percent = 0.5\n");
         let own = parse(Path::new("m.toml"), &own).unwrap();
-        assert_eq!(own.variants[1].refaults_per_minute, 0.005);
+        assert_eq!(own.variants[1].refaults_per_minute, Some(0.005));
+        let none = GOOD.replacen("refaults_percent = 2\n", "slowdown_percent = 5\n", 1);
+        let none = parse(Path::new("m.toml"), &none).unwrap();
+        let Managed { slowdown, refaults_per_minute, .. } = none.variants[1];
+        assert_eq!((slowdown, refaults_per_minute), (0.05, None));
         assert_eq!(memory.workload.keys, defaults::CACHED_KEYS);
         assert_eq!(memory.variants[1].policy.as_deref(), Some("sol:shortest_ms=600"));
     }

@@ -13,7 +13,7 @@ use wave_core::outcome::Code;
 use wave_links::memory::Memory;
 use wave_links::shm::ShmPort;
 use wave_memory::guard::{Guard, Limits};
-use wave_memory::serve::{Fault, Server, State, Tiers, config};
+use wave_memory::serve::{Cost, Fault, Server, State, Tiers, config};
 use wave_memory::table::Bits;
 use wave_memory::wire::{Place, STRIP_BYTES, bits, whole};
 
@@ -66,12 +66,15 @@ impl Tiers for Model {
         batches & 1
     }
 
-    fn page_out(&mut self, place: Place, batches: u64, _seen: &Bits) -> Result<(), Code> {
+    fn page_out(&mut self, place: Place, batches: u64, _seen: &Bits) -> Result<Cost, Code> {
         self.check_mapped(place, batches);
         self.check_whole(place, batches);
-        *self.out.entry(place).or_default() |= batches;
+        // Any but parts of huge pages may not compress.
+        let huge = whole(self.huge.get(&place).copied().unwrap_or(0));
+        let incompressible = batches & !huge & self.moves.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        *self.out.entry(place).or_default() |= batches & !incompressible;
         self.moves += 1;
-        Ok(())
+        Ok(Cost { incompressible, ..Cost::NONE })
     }
 
     fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code> {
@@ -118,8 +121,7 @@ fn a_hostile_agent_moves_only_what_is_mapped() {
         let memory = Arc::new(memory);
         let (host, agent) = (ShmPort::new(&memory), ShmPort::new(&memory));
         write_header(&layout, host.window(Home::Nic));
-        let limits = Limits { refaults_per_minute: f64::INFINITY, pressure_percent: 100.0 };
-        let mut state = State::new(STRIPS, Guard::new(limits), false);
+        let mut state = State::new(STRIPS, Guard::new(Limits::NONE), false);
         let mut model = Model { now: Nanos(1), ..Model::default() };
         let mut server = Server::new(&layout, 0, model.now);
         let ring = layout.decisions[0].ring;

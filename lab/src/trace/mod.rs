@@ -417,5 +417,6 @@ fn reason(code: Code) -> &'static str {
             "the host cannot commit such a group, or end a run as the decision asks"
         }
         Code::Held => "a limit of the host's holds it back",
+        Code::Partial => "a part of it was done, and the rest may be later",
     }
 }

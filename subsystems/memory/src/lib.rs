@@ -19,7 +19,7 @@
 //!    tells every strip anew, all of it void.
 //! 4. **What is told as mapped** can be scanned and moved: private, anonymous, not locked. The mechanism leaves
 //!    out what it finds to be otherwise, such as pages that are still young right after they were cleared
-//!    (shared by a fork). A hole is a page that is never present.
+//!    (shared by a fork), and what does not compress where the slow tier is compressed memory. A hole is a page that is never present.
 //! 5. **SCAN** reads the access bits of its batches and then clears them. It harms no newer mapping, so its
 //!    sequence is not compared. Batches are reported together if and only if they were cleared
 //!    together; the time since then is measured by the host. Where it is not known (never cleared, cleared in
@@ -28,8 +28,9 @@
 //! 6. **PAGE_OUT and BRING_BACK** are refused with TARGET_STALE unless generation and sequence are the
 //!    decision's. PAGE_OUT leaves pages that were touched since they were cleared: they would come back at once, and
 //!    the batch is asked for again when they rest. Both are carried out in pieces, so that the program's own mappings never wait for long.
-//!    Partial progress (a hole, a page that is in use, swap that is full) is COMPLETE: the next reading shows
-//!    what is left. UNSUPPORTED, INVALID_TARGET and NOT_PERMITTED say that trying again is of no use
+//!    Partial progress of a few pages (a hole, a page that is in use) is COMPLETE: the next reading shows
+//!    what is left. PARTIAL says that a good part of a batch stayed although nobody touched it, as a fork's memory
+//!    does; a reading of the decision's batches follows, of no interval, and shows what is there. UNSUPPORTED, INVALID_TARGET and NOT_PERMITTED say that trying again is of no use
 //!    for any of the batches; where that holds for some, these are told as not mapped.
 //! 7. **Huge pages** are kept whole. A unit of eight batches that is mapped by one huge page is told as such.
 //!    A reading has one bit for it, at its first batch; a decision names all eight.

@@ -23,7 +23,7 @@ use wave_core::snapshot::CoreRecord;
 
 use crate::guard::{Guard, Held};
 use crate::table::{Bits, Table};
-use crate::wire::{self, Action, BATCH_PAGES, Place};
+use crate::wire::{self, Action, BATCH_PAGES, Place, STRIP_BATCHES};
 
 /// The pool in which readings travel.
 pub const READINGS: usize = 0;
@@ -60,17 +60,32 @@ pub trait Tiers {
     /// Clears the access bits of batches. Returns those whose bits may not be cleared.
     fn clear(&mut self, place: Place, batches: u64) -> u64;
 
-    /// Moves batches to the slow tier, in pieces, except pages that `seen` shows as young.
+    /// Moves batches to the slow tier, in pieces, except pages that `seen` shows as young, and batches that it would save
+    /// nothing of.
     ///
     /// # Errors
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: no later attempt can succeed. HELD: the slow tier is full.
-    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<(), Code>;
+    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<Cost, Code>;
 
     /// Moves batches to the fast tier, in pieces.
     ///
     /// # Errors
     /// As for [`Tiers::page_out`].
     fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code>;
+}
+
+/// What pages take in a slow tier that is the machine's own memory, compressed. An estimate.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    /// Bytes that a page of each batch takes.
+    pub bytes: [u16; STRIP_BATCHES as usize],
+    /// Batches that were not moved: they do not compress.
+    pub incompressible: u64,
+}
+
+impl Cost {
+    /// Of a slow tier that takes none of the machine's memory.
+    pub const NONE: Cost = Cost { bytes: [0; STRIP_BATCHES as usize], incompressible: 0 };
 }
 
 /// What has happened so far.
@@ -84,16 +99,23 @@ pub struct Totals {
     pub batches_cleared: u64,
     /// Pages that went to the slow tier.
     pub pages_out: u64,
+    /// Pages that were to go, and stayed: another process has them too, or the kernel holds them. One that stays
+    /// several times counts each time.
+    pub stayed: u64,
     /// Pages that were brought back before they were touched.
     pub pages_brought_back: u64,
     /// Pages that came back because they were touched.
     pub refaults: u64,
+    /// Of these, pages of sweeps: touched once, and not again.
+    pub swept: u64,
     /// Page-outs that the guard held back for refaults.
     pub held_for_refaults: u64,
     /// Page-outs that the guard held back for pressure.
     pub held_for_pressure: u64,
     /// Pages that would have been paged out, if anything were to be changed.
     pub dry_pages: u64,
+    /// Pages of batches that were left out because they do not compress.
+    pub incompressible: u64,
     /// Batches that were left out because clearing them changes nothing: memory that a fork shares.
     pub unclearable: u64,
 }
@@ -140,14 +162,22 @@ impl State {
         State { table, guard, totals, dry_run, suspects, extent: Vec::new() }
     }
 
+    fn refaulted(&mut self, now: Nanos, pages: u64) {
+        self.totals.refaults += pages;
+        self.guard.refaulted(now, pages);
+    }
+
     fn scan<T: Tiers>(&mut self, tiers: &mut T, place: Place, id: u32, batches: u64) -> Option<()> {
         let bits = tiers.read(place)?;
         let now = tiers.now();
         let seen = self.table.read(id, batches, &bits, now, &mut self.extent);
         self.totals.scans += 1;
         self.totals.batches_read += seen.batches;
-        self.totals.refaults += seen.refaults;
-        self.guard.refaulted(now, seen.refaults);
+        self.refaulted(now, seen.refaults);
+        for (then, pages) in seen.swept {
+            self.totals.swept += pages;
+            self.guard.swept(now, then, pages);
+        }
         let young = wire::bits(batches)
             .filter(|batch| bits.young[*batch as usize] != 0)
             .fold(0, |mask, batch| mask | 1 << batch);
@@ -196,7 +226,7 @@ impl State {
         });
         let stuck: u64 = stuck.fold(0, |mask, batch| mask | 1 << batch);
         self.totals.unclearable += u64::from(stuck.count_ones());
-        self.table.leave_out(id, stuck);
+        self.table.leave_unclearable(id, stuck);
         Some(())
     }
 
@@ -213,7 +243,7 @@ impl State {
             return Err(Code::Held);
         }
         match self.guard.held(tiers.now()) {
-            Some(Held::Refaults) => self.totals.held_for_refaults += 1,
+            Some(Held::Slowdown | Held::Refaults) => self.totals.held_for_refaults += 1,
             Some(Held::Pressure) => self.totals.held_for_pressure += 1,
             None => {
                 let before = tiers.read(place).ok_or(Code::TargetNotFound)?;
@@ -221,12 +251,31 @@ impl State {
                 if self.table.note_huge(id, &before) {
                     return Err(Code::TargetStale);
                 }
+                let refaults = self.table.looked(id, batches, &before, tiers.now());
+                self.refaulted(tiers.now(), refaults);
                 // Pages that were touched since they were scanned would be touched again: a batch is cold as a whole,
                 // and a few of its pages may be an allocator's.
-                tiers.page_out(place, batches, &before)?;
+                let Cost { bytes, incompressible } = tiers.page_out(place, batches, &before)?;
+                let incompressible = incompressible & batches;
+                let batches = batches & !incompressible;
+                self.totals.incompressible += wire::bits(incompressible)
+                    .map(|batch| u64::from(before.present[batch as usize].count_ones()))
+                    .sum::<u64>();
+                self.table.leave_incompressible(id, incompressible);
+                if batches == 0 {
+                    return Err(Code::Unsupported);
+                }
+                self.table.takes(id, batches, &bytes);
                 let after = tiers.read(place).ok_or(Code::TargetNotFound)?;
-                self.totals.pages_out += self.table.paged_out(id, batches, &before, &after);
-                return Ok(());
+                let moved = self.table.paged_out(id, batches, &before, &after);
+                self.totals.pages_out += moved.pages;
+                self.totals.stayed += moved.stayed;
+                if moved.partial == 0 {
+                    return Ok(());
+                }
+                // Advice is taken for all, and pages stay all the same: which ones only the page table tells.
+                self.table.show(id, batches, &after, &mut self.extent);
+                return Err(Code::Partial);
             }
         }
         Err(Code::Held)
@@ -362,7 +411,8 @@ impl Server {
         }
         // Refusals do not make an agent one that decides.
         let counts = self.core.counts();
-        let answered = counts.get(Code::Complete) + counts.get(Code::Held);
+        let answered = [Code::Complete, Code::Held, Code::Partial];
+        let answered: u64 = answered.into_iter().map(|code| counts.get(code)).sum();
         let now = tiers.now();
         if answered != self.answered || state.table.is_empty() {
             (self.answered, self.decided) = (answered, now);

@@ -10,6 +10,8 @@ use wave_core::snapshot::{Record, State};
 use crate::wire::{self, Place, Reading, STRIP_BATCHES};
 
 const LANES: usize = STRIP_BATCHES as usize;
+/// Pages that came back because they were touched, and were not touched again for this long, were a sweep's.
+pub const REST: Nanos = Nanos::from_millis(2_000);
 
 /// Access bits of a strip, as the page table has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +36,10 @@ struct Slot {
     generation: u32,
     sequence: Sequence,
     mapped: u64,
-    /// Batches that are mapped, but cannot be managed.
-    barred: u64,
+    /// Batches that are mapped, but cannot be managed: those whose bits cannot be cleared, and those that paging out
+    /// saves nothing of.
+    unclearable: u64,
+    incompressible: u64,
     huge: u8,
     /// Batches whose history is void, and not yet reported.
     void: u64,
@@ -47,6 +51,11 @@ struct Slot {
     interval_us: [u32; LANES],
     /// Pages of each that were paged out, and have not been seen since.
     out: [u64; LANES],
+    /// Pages of each that came back and were not touched again so far, and since when they are there.
+    back: [u64; LANES],
+    back_since: [Nanos; LANES],
+    /// Bytes that a page of each takes in the slow tier, as of its last page-out.
+    bytes: [u16; LANES],
     /// Batches that would have been paged out, if anything were.
     dry: u64,
 }
@@ -63,8 +72,34 @@ impl Slot {
     fn forget_mapping(&mut self, batches: u64) {
         self.dry &= !batches;
         for batch in wire::bits(batches) {
-            self.out[batch as usize] = 0;
+            (self.out[batch as usize], self.back[batch as usize]) = (0, 0);
         }
+    }
+
+    /// Takes what a look at a batch says of pages that were paged out: how many came back because they were touched. What
+    /// came back untouched was brought by the end of the swap that it was in, or by somebody else.
+    fn came_back(&mut self, at: usize, bits: &Bits, now: Nanos) -> u64 {
+        let back = self.out[at] & bits.present[at];
+        self.out[at] &= !back;
+        let refaults = back & bits.young[at];
+        if refaults != 0 {
+            (self.back[at], self.back_since[at]) = (self.back[at] | refaults, now);
+        }
+        refaults.count_ones().into()
+    }
+
+    /// Of the pages that came back to a batch, how many were a sweep's: touched once, and not in [`REST`] after. And when
+    /// they came. Bits count since they were cleared after that.
+    fn swept(&mut self, at: usize, bits: &Bits, now: Nanos) -> Option<(Nanos, u64)> {
+        let since = self.back_since[at];
+        if self.back[at] == 0 || self.cleared[at] < since {
+            return None;
+        }
+        self.back[at] &= bits.present[at] & !bits.young[at];
+        if now.since(since) < REST || self.back[at] == 0 {
+            return None;
+        }
+        Some((since, core::mem::take(&mut self.back[at]).count_ones().into()))
     }
 
     /// Batches of units that have become huge, or are no longer. One that is wholly out is what it was: a page is
@@ -93,13 +128,36 @@ pub struct Table {
     cursor: usize,
 }
 
-/// What a reading came to.
+/// What was paged out and has not been seen since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Number of pages.
+    pub pages: u64,
+    /// Memory that they take in the slow tier: an estimate.
+    pub bytes: u64,
+}
+
+/// What a page-out came to, by the page table before it and after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Pages that left the fast tier.
+    pub pages: u64,
+    /// Pages that were to leave, and stayed although nobody touched them: another process has them too (a fork), or
+    /// the kernel holds them.
+    pub stayed: u64,
+    /// Batches of which a good part stayed.
+    pub partial: u64,
+}
+
+/// What a reading came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Batches that were read.
     pub batches: u64,
-    /// Pages that had been paged out and are there again.
+    /// Pages that had been paged out and are there again because they were touched.
     pub refaults: u64,
+    /// When pages came back that were not touched again, and how many.
+    pub swept: Vec<(Nanos, u64)>,
 }
 
 impl Table {
@@ -133,8 +191,9 @@ impl Table {
                 continue;
             };
             let slot = &mut self.slots[id as usize];
-            slot.barred &= batches;
-            let managed = batches & !slot.barred;
+            slot.unclearable &= batches;
+            slot.incompressible &= batches;
+            let managed = batches & !(slot.unclearable | slot.incompressible);
             let changed = slot.mapped ^ managed;
             if changed != 0 {
                 slot.mapped = managed;
@@ -164,13 +223,17 @@ impl Table {
                     generation: 0,
                     sequence: Sequence(0),
                     mapped: 0,
-                    barred: 0,
+                    unclearable: 0,
+                    incompressible: 0,
                     huge: 0,
                     void: 0,
                     told: true,
                     cleared: [Nanos(0); LANES],
                     interval_us: [0; LANES],
                     out: [0; LANES],
+                    back: [0; LANES],
+                    back_since: [Nanos(0); LANES],
+                    bytes: [0; LANES],
                     dry: 0,
                 });
                 self.slots.len() as u32 - 1
@@ -180,7 +243,7 @@ impl Table {
         let slot = &mut self.slots[id as usize];
         slot.place = Some(place);
         slot.generation = slot.generation.wrapping_add(1);
-        (slot.mapped, slot.barred, slot.huge) = (0, 0, 0);
+        (slot.mapped, slot.unclearable, slot.incompressible, slot.huge) = (0, 0, 0, 0);
         self.places.insert(place, id);
         Some(id)
     }
@@ -200,11 +263,15 @@ impl Table {
         self.slots.iter().filter_map(|slot| Some((slot.place?, slot.mapped)))
     }
 
-    /// What was left out may be tried again: a fork's other half has ended, say. It is told with the next update.
-    pub fn pardon(&mut self) {
-        for slot in &mut self.slots {
-            slot.barred = 0;
-        }
+    /// Batches whose bits could not be cleared may be tried again: a fork's other half has ended, say. They are told with
+    /// the next update.
+    pub fn pardon_unclearable(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.unclearable = 0);
+    }
+
+    /// The same of batches that paging out saved nothing of: what is in them may be something else by now.
+    pub fn pardon_incompressible(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.incompressible = 0);
     }
 
     /// How many strips found no room since the start.
@@ -299,14 +366,43 @@ impl Table {
         wire::bits(fresh).map(|batch| u64::from(pages(batch as usize).count_ones())).sum()
     }
 
-    /// Batches that cannot be managed after all: they are told as not mapped.
-    pub fn leave_out(&mut self, id: u32, batches: u64) {
+    /// Batches whose bits cannot be cleared: they are told as not mapped.
+    pub fn leave_unclearable(&mut self, id: u32, batches: u64) {
+        let batches = self.leave(id, batches);
+        self.slots[id as usize].unclearable |= batches;
+    }
+
+    /// Batches that paging out saves nothing of: they are told as not mapped.
+    pub fn leave_incompressible(&mut self, id: u32, batches: u64) {
+        let batches = self.leave(id, batches);
+        self.slots[id as usize].incompressible |= batches;
+    }
+
+    fn leave(&mut self, id: u32, batches: u64) -> u64 {
         let batches = self.slots[id as usize].mapped & batches;
         if batches != 0 {
             self.slots[id as usize].mapped &= !batches;
-            self.slots[id as usize].barred |= batches;
             self.void(id, batches);
         }
+        batches
+    }
+
+    /// What a page of each of these batches takes in the slow tier.
+    pub fn takes(&mut self, id: u32, batches: u64, bytes: &[u16; LANES]) {
+        let slot = &mut self.slots[id as usize];
+        wire::bits(batches).for_each(|batch| slot.bytes[batch as usize] = bytes[batch as usize]);
+    }
+
+    /// Pages that are in the slow tier because they were paged out here, and what they take there.
+    pub fn account(&self) -> Account {
+        let mut account = Account::default();
+        for slot in self.slots.iter().filter(|slot| slot.place.is_some()) {
+            for (out, bytes) in slot.out.iter().zip(slot.bytes).filter(|(out, _)| **out != 0) {
+                account.pages += u64::from(out.count_ones());
+                account.bytes += u64::from(out.count_ones()) * u64::from(bytes);
+            }
+        }
+        account
     }
 
     /// Takes what was read of some batches of a strip, and appends the readings to `extent`: one for those that
@@ -324,13 +420,17 @@ impl Table {
         let slot = &mut self.slots[id as usize];
         let tails = wire::whole(slot.huge) & !wire::firsts(slot.huge);
         let mut rest = batches & slot.mapped & !changed & !tails;
-        let mut seen = Seen { batches: rest.count_ones().into(), refaults: 0 };
+        let mut seen = Seen { batches: rest.count_ones().into(), ..Seen::default() };
         // Also of those that are told first, and of the rest of a huge unit.
         for batch in wire::bits(batches & slot.mapped) {
             let at = batch as usize;
-            let back = slot.out[at] & bits.present[at];
-            seen.refaults += u64::from(back.count_ones());
-            slot.out[at] &= !back;
+            if let Some((since, pages)) = slot.swept(at, bits, now) {
+                match seen.swept.last_mut().filter(|(last, _)| *last == since) {
+                    Some((_, sum)) => *sum += pages,
+                    None => seen.swept.push((since, pages)),
+                }
+            }
+            seen.refaults += slot.came_back(at, bits, now);
         }
         let subject = Subject { id, generation: slot.generation };
         while rest != 0 {
@@ -369,17 +469,48 @@ impl Table {
         }
     }
 
-    /// Batches of a strip were paged out; `before` and `after` are its bits. Returns how many pages went.
-    pub fn paged_out(&mut self, id: u32, batches: u64, before: &Bits, after: &Bits) -> u64 {
+    /// Batches of a strip are to be paged out, and were looked at. Returns how many pages had come back because they were
+    /// touched.
+    pub fn looked(&mut self, id: u32, batches: u64, bits: &Bits, now: Nanos) -> u64 {
         let slot = &mut self.slots[id as usize];
-        let mut pages = 0;
+        wire::bits(batches).map(|batch| slot.came_back(batch as usize, bits, now)).sum()
+    }
+
+    /// Batches of a strip were paged out; `before` and `after` are its bits.
+    pub fn paged_out(&mut self, id: u32, batches: u64, before: &Bits, after: &Bits) -> Moved {
+        let slot = &mut self.slots[id as usize];
+        let mut moved = Moved::default();
         for batch in wire::bits(batches) {
-            let batch = batch as usize;
-            let went = before.present[batch] & !after.present[batch];
-            slot.out[batch] |= went;
-            pages += u64::from(went.count_ones());
+            let at = batch as usize;
+            let went = before.present[at] & !after.present[at];
+            slot.out[at] |= went;
+            moved.pages += u64::from(went.count_ones());
+            let asked = before.present[at] & !before.young[at];
+            let stayed = asked & after.present[at] & !after.young[at];
+            moved.stayed += u64::from(stayed.count_ones());
+            // The kernel leaves some pages at any time: those that wait in a list of one CPU.
+            let is_partial = stayed != 0 && wire::is_good_part(stayed, asked.count_ones());
+            moved.partial |= u64::from(is_partial) << batch;
         }
-        pages
+        moved
+    }
+
+    /// Appends what there is now of batches that were moved: since when their bits count is not said. Huge units are
+    /// told by the next scan, as they may have been split.
+    pub fn show(&self, id: u32, batches: u64, bits: &Bits, extent: &mut Vec<u64>) {
+        let slot = &self.slots[id as usize];
+        let batches = batches & slot.mapped & !wire::whole(slot.huge | bits.huge);
+        if batches == 0 {
+            return;
+        }
+        let mut words = [[0; 2]; LANES];
+        for (word, batch) in words.iter_mut().zip(wire::bits(batches)) {
+            let at = batch as usize;
+            *word = [bits.young[at] & bits.present[at], bits.present[at]];
+        }
+        let words = &words[..batches.count_ones() as usize];
+        let strip = Subject { id, generation: slot.generation };
+        Reading { strip, sequence: slot.sequence, interval_us: 0, batches, words }.write(extent);
     }
 
     /// Batches of a strip are being brought back: what comes is no refault. Returns how many pages had been out.
@@ -503,13 +634,63 @@ mod tests {
         let (all, none) = (Bits { present: [u64::MAX; LANES], ..Bits::default() }, Bits::default());
         let mut some = none.clone();
         (some.present[0], some.young[0]) = (0b111, 0b111);
-        assert_eq!(table.paged_out(0, 0b11, &all, &none), 128);
+        let moved = Moved { pages: 128, ..Moved::default() };
+        assert_eq!(table.paged_out(0, 0b11, &all, &none), moved);
         let refaults =
-            |table: &mut Table, bits| table.read(0, 0b11, bits, at(9), &mut vec![]).refaults;
+            |table: &mut Table, bits: &Bits| table.read(0, 0b11, bits, at(9), &mut vec![]).refaults;
         assert_eq!(refaults(&mut table, &some), 3);
         assert_eq!(refaults(&mut table, &some), 0, "each counts once");
         assert_eq!(table.brought_back(0, 0b01), 61);
-        assert_eq!(refaults(&mut table, &all), 64, "of the other batch only");
+        let mut other = all.clone();
+        other.young[1] = 0xff;
+        assert_eq!(refaults(&mut table, &other), 8, "of the other batch, what was touched");
+        other.young[1] = u64::MAX;
+        assert_eq!(
+            refaults(&mut table, &other),
+            0,
+            "the rest came by itself, as swap's end brings it"
+        );
+    }
+
+    #[test]
+    fn pages_that_come_back_and_are_not_touched_again_are_a_sweep_s() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, 0b11)]));
+        let (all, none) = (Bits { present: [u64::MAX; LANES], ..Bits::default() }, Bits::default());
+        table.paged_out(0, 0b11, &all, &none);
+        let look = |table: &mut Table, young: [u64; 2], ms| {
+            let mut bits = all.clone();
+            (bits.young[0], bits.young[1]) = (young[0], young[1]);
+            let seen = table.read(0, 0b11, &bits, at(ms), &mut vec![]);
+            table.cleared(0, 0b11, 0, at(ms));
+            (seen.refaults, seen.swept)
+        };
+        assert_eq!(look(&mut table, [u64::MAX; 2], 9_000), (128, vec![]));
+        assert_eq!(look(&mut table, [0, 0xff], 10_000), (0, vec![]), "it is too soon to tell");
+        let swept = vec![(at(9_000), 64 + 56)];
+        assert_eq!(look(&mut table, [0, 0xf0], 12_000), (0, swept), "8 pages were touched again");
+        assert_eq!(look(&mut table, [0, 0], 19_000), (0, vec![]), "each counts once");
+    }
+
+    #[test]
+    fn pages_that_stay_are_told_and_do_not_count_as_paged_out() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, 0b111)]));
+        let before = Bits { present: [u64::MAX; LANES], ..Bits::default() };
+        let mut after = before.clone();
+        // Of the first a few stay, the second stays, and of the third half is touched meanwhile.
+        (after.present[0], after.present[2], after.young[2]) = (0b111, 0xffff, 0xffff);
+        let moved = table.paged_out(0, 0b111, &before, &after);
+        assert_eq!(moved, Moved { pages: 61 + 48, stayed: 3 + 64, partial: 0b010 });
+        let mut extent = vec![];
+        table.show(0, 0b111, &after, &mut extent);
+        let reading = wire::Readings::new(&extent).next().unwrap().unwrap();
+        assert_eq!((reading.interval_us, reading.batches), (0, 0b111));
+        assert_eq!(reading.words, [[0, 0b111], [0, u64::MAX], [0xffff, 0xffff]]);
+        let mut touched = before.clone();
+        touched.young = touched.present;
+        let refaults = table.read(0, 0b111, &touched, at(9), &mut vec![]).refaults;
+        assert_eq!(refaults, moved.pages, "only what went can come back");
     }
 
     #[test]
@@ -531,14 +712,14 @@ mod tests {
         let (before, mut out) = (bits.clone(), bits.clone());
         out.huge = 0;
         (8..16).for_each(|batch| (out.present[batch], out.young[batch]) = (0, 0));
-        assert_eq!(table.paged_out(0, 0xff00, &before, &out), 512);
+        assert_eq!(table.paged_out(0, 0xff00, &before, &out).pages, 512);
         assert_eq!(table.read(0, 0xff00, &out, at(3), &mut extent).batches, 1);
         assert_eq!(told(&mut table, 9), []);
         (out.present[9], out.young[9]) = (0b111, 0b111);
         let seen = table.read(0, 0xff00, &out, at(3), &mut extent);
         assert_eq!((seen.batches, seen.refaults), (0, 3), "it was split, and is told first");
         assert_eq!(told(&mut table, 9)[0].huge, 0);
-        out.present[10] = u64::MAX;
+        (out.present[10], out.young[10]) = (u64::MAX, u64::MAX);
         assert_eq!(table.read(0, 0xff00, &out, at(4), &mut extent).refaults, 64, "the rest counts");
         bits.huge = 2;
         table.read(0, 0xff00, &bits, at(5), &mut extent);
@@ -546,10 +727,13 @@ mod tests {
         bits.huge = 0;
         assert_eq!(table.read(0, 0xff00, &bits, at(5), &mut extent).batches, 0);
         assert_eq!(told(&mut table, 9)[0].void, 0xff00, "it was split");
-        table.leave_out(0, 0b100);
+        table.leave_unclearable(0, 0b100);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
         assert_eq!(told(&mut table, 9)[0].mapped, !0b100, "it stays left out");
-        table.pardon();
+        table.pardon_incompressible();
+        table.update(SPACE, &mapped(&[(0, u64::MAX)]));
+        assert_eq!(told(&mut table, 9), [], "that is another reason");
+        table.pardon_unclearable();
         assert_eq!(told(&mut table, 9), []);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
         assert_eq!(told(&mut table, 9)[0].mapped, u64::MAX);

@@ -60,6 +60,11 @@ impl Action {
     }
 }
 
+/// Whether these pages are a good part of a batch's `pages`: a quarter or more. A move that leaves fewer behind is done.
+pub const fn is_good_part(of: u64, pages: u32) -> bool {
+    of.count_ones() * 4 >= pages
+}
+
 /// Bytes of a strip where a page has 4 KiB.
 pub const STRIP_BYTES: u64 = 1 << 24;
 

@@ -86,6 +86,33 @@ fn sol_leaves_alone_what_is_alike() {
     }
 }
 
+/// A garbage collector that marks everything, say: two seconds of each hundred.
+fn hot_set_and_sweeps() -> Pattern {
+    let per_second = PAGES as f64 / 2.0;
+    let sweep = Pattern::Sweep { pages: PAGES * 50, per_second };
+    Pattern::Sum(vec![hot_set(0), sweep])
+}
+
+#[test]
+fn a_sweep_brings_each_page_back_once_and_they_leave_soon_after_it() {
+    let cold = PAGES - HOT_PAGES;
+    for seed in 0..3 {
+        let mut world = world(Sol::default(), hot_set_and_sweeps(), seed);
+        world.run(at(199));
+        let before = world.space.resident_pages(world.now);
+        assert!(before < HOT_PAGES + cold / 10, "{before}");
+        world.run(at(203));
+        assert_eq!(world.space.resident_pages(world.now), PAGES, "it was swept");
+        let refaults = world.space.counts().refaults;
+        // Not at the end of the epoch, which comes at 230.4 s.
+        world.run(at(225));
+        let after = world.space.resident_pages(world.now);
+        println!("seed {seed}: {before} pages before a sweep, {after} of {PAGES} 22 s after it");
+        assert!(after < HOT_PAGES + cold / 4, "{after}");
+        assert_eq!(world.space.counts().refaults, refaults, "nothing of it was in use");
+    }
+}
+
 #[test]
 fn sol_follows_a_change() {
     let (before, after) = (hot_set(0), hot_set(PAGES / 2));

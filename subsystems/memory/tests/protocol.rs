@@ -315,3 +315,59 @@ fn a_host_that_lies_harms_no_policy() {
         }
     }
 }
+
+/// Memory that a fork shares stays, and advice on it says nothing: it is asked for again after 2, 4, ... ticks.
+#[test]
+fn what_a_page_out_leaves_behind_is_asked_for_again_later_and_later() {
+    let left = 0xf0_u64;
+    let shown = |policy: &mut dyn Tiering, now, stays: u64| {
+        let words: Vec<_> = (0..64).map(|batch| [0, ALL * (stays >> batch & 1)]).collect();
+        let mut extent = Vec::new();
+        Reading {
+            strip: subject(0),
+            sequence: Sequence(1),
+            interval_us: 0,
+            batches: ALL,
+            words: &words,
+        }
+        .write(&mut extent);
+        policy.on_bulk(now, &extent).unwrap();
+    };
+    for outcome_first in [false, true] {
+        let (mut policy, mut now, moves) = cold_strip(0, ALL);
+        let mut asked = ALL;
+        let mut waits = Vec::new();
+        for choice in std::iter::once(moves[0]).cycle().take(4) {
+            let choice = Choice { argument: asked, ..choice };
+            if outcome_first {
+                answer(&mut *policy, now, &choice, Code::Partial);
+                shown(&mut *policy, now, left);
+            } else {
+                shown(&mut *policy, now, left);
+                answer(&mut *policy, now, &choice, Code::Partial);
+            }
+            let batch = |batch| policy.explain(0, batch).unwrap();
+            assert_eq!(
+                [0, 4].map(|at| (batch(at).slow, batch(at).cold)),
+                [(true, true), (false, true)]
+            );
+            assert_eq!([0, 4].map(|at| batch(at).retry_in.is_some()), [false, true]);
+            let before = now;
+            let next = loop {
+                now = now + Nanos::from_millis(9_600);
+                let moves = all(&mut *policy, now);
+                if let Some(choice) = moves.iter().find(|choice| choice.kind != Action::Scan as u16)
+                {
+                    break *choice;
+                }
+            };
+            asked = left;
+            assert_eq!(next, page_out(1, left), "what left is not asked for again");
+            waits.push(now.since(before).0 / 9_600_000_000);
+        }
+        assert_eq!(waits, [2, 4, 4, 4], "up to an epoch, which has four of its ticks");
+        let choice = page_out(1, left);
+        answer(&mut *policy, now, &choice, Code::Complete);
+        assert!(policy.explain(0, 4).unwrap().slow, "it has left at last");
+    }
+}

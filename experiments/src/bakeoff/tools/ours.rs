@@ -56,7 +56,7 @@ impl Ours {
         let socket = wave_links::places::socket("bakeoff").map_err(Failure::cannot)?;
         let mut options = Options::new(socket, vec![Group::Process(pid)], STRIPS);
         if !self.limits {
-            options.limits = Limits { refaults_per_minute: f64::INFINITY, pressure_percent: 100.0 };
+            options.limits = Limits::NONE;
         }
         let enclave = Enclave::start(options).map_err(Failure::cannot)?;
         let mut agent = places.beside(|| agent::start(&self.policy, enclave.socket(), None))?;

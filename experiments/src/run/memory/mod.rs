@@ -198,8 +198,7 @@ impl Ground<'_> {
         let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
         let strips = (ROOM * self.memory.workload.cache_bytes).div_ceil(STRIP_BYTES) as u32;
         let mut options = Options::new(socket, vec![Group::Process(pid)], strips);
-        options.limits.refaults_per_minute = variant.refaults_per_minute;
-        options.limits.pressure_percent = self.memory.pressure_percent;
+        options.limits = variant.limits(self.memory.pressure_percent);
         let enclave = Enclave::start(options).map_err(|error| match error {
             StartError::Target(_) | StartError::Nothing { .. } => Failure::Check(error.to_string()),
             error => Failure::cannot(error),
@@ -225,14 +224,7 @@ impl Ground<'_> {
             None => (Stats::default(), Duration::ZERO, 0),
         };
         let Figures { resident_bytes, swapped_bytes, .. } = figures;
-        let zram = Zram::of(self.swap.path()).unwrap_or_default();
-        let stats = Stats {
-            resident_bytes,
-            swapped_bytes,
-            zram_bytes: zram.memory_used_bytes,
-            zram_held_bytes: zram.orig_bytes,
-            ..stats
-        };
+        let stats = Stats { resident_bytes, swapped_bytes, ..stats };
         Ok(Sample::of(&stats, time, agent_cpu, tool_bytes))
     }
 
@@ -287,8 +279,8 @@ impl Ground<'_> {
         facts.extend(limits(self.memory));
         facts.push((
             "net saved".to_owned(),
-            "in swap, less what compressed swap takes for it, less what host and agent take: anonymous and shared \
-             memory since they began, in proportion where it is shared, and BPF maps"
+            "paged out, less what compressed swap takes for it (an estimate from sampled pages), less what host and agent \
+             take: anonymous and shared memory since they began, in proportion where it is shared, and BPF maps"
                 .to_owned(),
         ));
         facts
@@ -301,9 +293,16 @@ fn limits(memory: &Memory) -> Vec<(String, String)> {
     let fact = |variant: &Managed| {
         (
             format!(
-                "{}: page-outs wait above {}% of the resident pages refaulted in a minute",
+                "{}: page-outs wait while refaults cost the program more than {}% of the time{}",
                 variant.name,
-                short(100.0 * variant.refaults_per_minute)
+                short(100.0 * variant.slowdown),
+                match variant.refaults_per_minute {
+                    None => String::new(),
+                    Some(share) => format!(
+                        ", or above {}% of the resident pages refaulted in a minute",
+                        short(100.0 * share)
+                    ),
+                }
             ),
             format!("chosen; or above {}% memory pressure", memory.pressure_percent),
         )

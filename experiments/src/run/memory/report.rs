@@ -535,7 +535,8 @@ pub(super) mod tests {
         let variant = Managed {
             name: policy.unwrap_or("without").to_owned(),
             policy: policy.map(str::to_owned),
-            refaults_per_minute: 0.002,
+            slowdown: 0.01,
+            refaults_per_minute: None,
         };
         let ready =
             Ready { version: "7.8.3".into(), bare: Latency::default(), held_bytes: 900 << 20 };

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use wave_core::clock::Nanos;
 use wave_links::costs::Costs;
-use wave_memory::guard::Limits;
 use wave_memory::space::Pattern;
 use wave_memory::wire::{BATCH_PAGES, STRIP_BATCHES};
 use wave_sim::memory::{self, Report, Setup, Work};
@@ -127,10 +126,7 @@ impl Database {
     fn setup(&self, scenario: &Memory, variant: &Managed) -> Setup {
         let policy = variant.policy.as_deref().unwrap_or_default();
         let mut setup = Setup::new(self.strips, policy, self.pattern(&scenario.workload));
-        setup.limits = Limits {
-            refaults_per_minute: variant.refaults_per_minute,
-            pressure_percent: scenario.pressure_percent,
-        };
+        setup.limits = variant.limits(scenario.pressure_percent);
         setup.seed = scenario.workload.seed;
         setup
     }
@@ -246,6 +242,8 @@ fn memory_of(space: &Database, sample: memory::Sample) -> Sample {
         swapped_bytes: space.bytes() - resident_bytes,
         refaults: totals.refaults,
         refaults_per_minute: sample.refaults_per_minute,
+        swept: totals.swept,
+        slowdown_percent: sample.refaults_per_minute as f64 * Work::default().refault as f64 / 6e8,
         pages_out: totals.pages_out,
         batches_read: totals.batches_read,
         host_cpu_seconds: seconds(host_busy),

@@ -333,9 +333,15 @@ pub(super) const MEMORY: &[Row] = &[
     row("memory.swap_on", "Place of that swap: compressed memory, or a file.")
         .default("`zram`, or `file` where the kernel has no zram"),
     row(
+        "memory.slowdown_percent",
+        "Nothing is paged out while refaults cost the program more than this share of the time.",
+    ),
+    row(
         "memory.refaults_percent",
         "Nothing is paged out while more pages come back in a minute, in percent of the resident ones.",
-    ),
+    )
+    .default("none: no such limit")
+    .range("0 to 100"),
     row(
         "memory.pressure_percent",
         "Nothing is paged out while some task waits for memory for more than this share of the time.",
@@ -344,8 +350,11 @@ pub(super) const MEMORY: &[Row] = &[
     VARIANT_NAME,
     row("variant.policy", "Policy of the memory's agent, one of `wave policies`.")
         .default("none: nobody manages the memory"),
+    row("variant.slowdown_percent", "`memory.slowdown_percent` of this variant.")
+        .default("`memory.slowdown_percent`"),
     row("variant.refaults_percent", "`memory.refaults_percent` of this variant.")
-        .default("`memory.refaults_percent`"),
+        .default("`memory.refaults_percent`")
+        .range("0 to 100"),
 ];
 
 pub(super) const RPC: &[Row] = &[

@@ -16,6 +16,7 @@ use wave_links::socket::{Listener, SocketError};
 use wave_links::{EventFd, LinkSpec};
 use wave_memory::guard::{Guard, Held, Limits};
 use wave_memory::serve::{self, State, Totals};
+use wave_memory::table::Account;
 
 use super::bits::{AccessBits, Backend, BitsError};
 use super::host::Host;
@@ -108,7 +109,7 @@ pub enum StartError {
 pub struct Stats {
     /// Counts of what was carried out.
     pub totals: Totals,
-    /// Outcomes of the agent that is attached, by code.
+    /// Outcomes of all agents, by code.
     pub outcomes: Vec<(Code, u64)>,
     /// Counts of each managed program.
     pub programs: Vec<Program>,
@@ -116,16 +117,18 @@ pub struct Stats {
     pub resident_bytes: u64,
     /// Bytes in swap, of all programs.
     pub swapped_bytes: u64,
-    /// Memory that compressed swap uses itself, for all that is in it.
-    pub zram_bytes: u64,
-    /// Bytes that lie in compressed swap, before compression.
-    pub zram_held_bytes: u64,
+    /// What this host has paged out and has not seen since, and an estimate of what that takes in compressed swap.
+    pub account: Account,
     /// Size of all swap in bytes.
     pub swap_bytes: u64,
     /// Unused bytes of swap, on all devices.
     pub swap_free_bytes: u64,
     /// Refaults in the last minute, in pages.
     pub refaults_per_minute: u64,
+    /// Share of the last minute that the programs lost because pages came back.
+    pub slowdown: f64,
+    /// What a refault takes on this machine, if that was measured.
+    pub refault: Option<Duration>,
     /// Why nothing is paged out now, if so.
     pub held: Option<Held>,
     /// Whether swap is nearly full, so that nothing is paged out.

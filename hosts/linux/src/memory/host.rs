@@ -8,6 +8,7 @@ use std::time::Duration;
 use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, Revoked};
 use wave_core::layout::Layout;
+use wave_core::outcome::Counts;
 use wave_host::{Candidate, Candidates, OfferError, Offered, create_window, offer};
 use wave_links::socket::{Connection, Listener};
 use wave_links::{AnyPort, EventFd, LinkSpec};
@@ -27,8 +28,10 @@ const STEPS_PER_LOOK: usize = 64;
 const FIGURES: Nanos = Nanos::from_millis(500);
 /// How often it is looked what is mapped.
 const SURVEY: Nanos = Nanos::from_millis(1_000);
-/// Time for which memory is left out after its access bits could not be cleared.
-const PARDON: Nanos = Nanos::from_millis(600_000);
+/// Time for which memory is left out after its access bits could not be cleared: at first, and at most where it is found to
+/// be so again and again. A fork's other half may end soon, or never.
+const PARDON_LEAST: Nanos = Nanos::from_millis(10_000);
+const PARDON_MOST: Nanos = Nanos::from_millis(600_000);
 /// A survey may take this share of a core at most.
 const SURVEY_SHARE: u64 = 200;
 
@@ -69,10 +72,16 @@ pub(super) struct Host {
     attached: Option<Agent>,
     nic: Option<Nic>,
     run: u32,
+    /// Outcomes of the agents before.
+    counts: Counts,
     figures_at: Nanos,
     survey_at: Nanos,
     survey_ns: u64,
     pardon_at: Nanos,
+    pardon_after: Nanos,
+    /// Batches that had been left out by the last pardon.
+    unclearable: u64,
+    pardon_incompressible_at: Nanos,
 }
 
 impl Host {
@@ -98,10 +107,14 @@ impl Host {
             attached: None,
             nic,
             run: 0,
+            counts: Counts::default(),
             figures_at: now,
             survey_at: now,
             survey_ns: 0,
-            pardon_at: now + PARDON,
+            pardon_at: now + PARDON_LEAST,
+            pardon_after: PARDON_LEAST,
+            unclearable: 0,
+            pardon_incompressible_at: now + PARDON_MOST,
         }
     }
 
@@ -205,6 +218,7 @@ impl Host {
     fn detach(&mut self, why: Revoked) {
         let Some(agent) = self.attached.take() else { return };
         self.run = agent.server.record().run;
+        self.counts.merge(agent.server.counts());
         agent.server.control().revoke(&agent.port, why);
         lock(&self.shared.stats).agent_decides = false;
     }
@@ -247,8 +261,17 @@ impl Host {
 
     fn survey(&mut self, now: Nanos) {
         if now >= self.pardon_at {
-            self.pardon_at = now + PARDON;
-            self.state.table.pardon();
+            let unclearable = self.state.totals.unclearable;
+            self.pardon_after = match unclearable == self.unclearable {
+                true => PARDON_LEAST,
+                false => PARDON_MOST.min(Nanos(self.pardon_after.0 * 2)),
+            };
+            (self.unclearable, self.pardon_at) = (unclearable, now + self.pardon_after);
+            self.state.table.pardon_unclearable();
+        }
+        if now >= self.pardon_incompressible_at {
+            self.pardon_incompressible_at = now + PARDON_MOST;
+            self.state.table.pardon_incompressible();
         }
         // A control group without processes has no memory to manage.
         let _ = self.kernel.survey(&self.groups, &mut self.state.table);
@@ -259,23 +282,31 @@ impl Host {
 
     pub(super) fn look_at_figures(&mut self, now: Nanos) {
         self.figures_at = now + FIGURES;
+        if !self.state.dry_run {
+            self.kernel.measure();
+        }
         let figures = self.kernel.look(&self.groups, &mut self.state.guard);
         let held = self.state.guard.held(now);
         let refaults_per_minute = self.state.guard.refaults(now);
+        let slowdown = self.state.guard.slowdown(now);
+        let account = self.state.table.account();
         let intervals_ms = self.state.table.intervals_ms();
         let batches = intervals_ms.iter().map(|(_, count)| count).sum();
         let mut stats = lock(&self.shared.stats);
         stats.totals = self.state.totals;
         if let Some(agent) = &self.attached {
-            stats.outcomes = agent.server.counts().iter().collect();
+            let mut counts = self.counts.clone();
+            counts.merge(agent.server.counts());
+            stats.outcomes = counts.iter().collect();
         }
         stats.programs = self.kernel.programs();
         stats.resident_bytes = figures.resident_bytes;
         stats.swapped_bytes = figures.swapped_bytes;
-        stats.zram_bytes = figures.zram_bytes;
-        stats.zram_held_bytes = figures.zram_held_bytes;
-        stats.swap_bytes = figures.swap_bytes;
-        stats.swap_free_bytes = figures.swap_free_bytes;
+        (stats.slowdown, stats.refault) =
+            (slowdown, self.kernel.refault().map(|time| Duration::from_nanos(time.0)));
+        stats.account = account;
+        stats.swap_bytes = self.kernel.swap().total_bytes;
+        stats.swap_free_bytes = self.kernel.swap().free_bytes;
         stats.swap_full = self.kernel.is_swap_full();
         (stats.held, stats.refaults_per_minute) = (held, refaults_per_minute);
         (stats.intervals_ms, stats.batches) = (intervals_ms, batches);

@@ -1,27 +1,35 @@
 //! The kernel as the tiers of an enclave: programs, what they have mapped, and how pages are read and moved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
-use wave_memory::guard::Guard;
-use wave_memory::serve::Tiers;
+use wave_memory::guard::{Guard, Standing};
+use wave_memory::serve::{Cost, Tiers};
 use wave_memory::table::{Bits, Table};
 use wave_memory::wire::{self, Place, STRIP_BYTES};
 
 use super::advise::{Advice, Advised, advise};
 use super::areas::{Area, Areas, Kind, Map};
 use super::bits::{AccessBits, Strip};
-use super::figures::{Figures, Pressure};
+use super::figures::{Figures, Part, Pressure};
 use super::process::{Process, processes_of};
-use super::swap::{Zram, swap_state};
-use super::{Group, TargetError};
+use super::sample::{Sampled, Sampler};
+use super::swap::{SwapKind, SwapState, swap_state};
+use super::{Group, TargetError, refault};
 
 const PAGE: u64 = 4096;
 const BATCH: u64 = STRIP_BYTES / 64;
-/// Swap with less room than this is full.
-const SWAP_ROOM: u64 = 2 * STRIP_BYTES;
+/// Swap that is left to others: this share of it, as its inverse, and at most so much.
+const SWAP_LEFT_SHARE: u64 = 32;
+const SWAP_LEFT_MOST: u64 = 2 * STRIP_BYTES;
+/// How often it is looked again whether swap is full.
+const SWAP_LOOK: Nanos = Nanos::from_millis(10);
+/// How often it is measured what a refault takes.
+const REFAULT_LOOK: Nanos = Nanos::from_millis(60_000);
+/// Reading the parts of several programs may take this share of a core at most, as their inverse.
+const PARTS_SHARE: u64 = 200;
 
 /// A program, and its memory by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,16 +51,14 @@ pub struct Program {
 pub(super) struct Sums {
     pub resident_bytes: u64,
     pub swapped_bytes: u64,
-    pub zram_bytes: u64,
-    pub zram_held_bytes: u64,
-    pub swap_bytes: u64,
-    pub swap_free_bytes: u64,
 }
 
 struct Target {
     process: Process,
     map: Map,
     program: Program,
+    /// What it has of the memory that several programs share, as of the last reading.
+    part: Part,
 }
 
 pub(super) struct Kernel {
@@ -60,7 +66,15 @@ pub(super) struct Kernel {
     bits: AccessBits,
     targets: BTreeMap<u32, Target>,
     read: Vec<Strip>,
-    swap_free: u64,
+    swap: SwapState,
+    swap_at: Nanos,
+    sampler: Sampler,
+    refault: Option<Nanos>,
+    refault_at: Nanos,
+    /// Processes that were not there at the survey before the last.
+    newcomers: BTreeSet<i32>,
+    surveyed: bool,
+    parts_at: Nanos,
 }
 
 impl Kernel {
@@ -70,7 +84,14 @@ impl Kernel {
             bits,
             targets: BTreeMap::new(),
             read: Vec::new(),
-            swap_free: 0,
+            swap: SwapState::default(),
+            swap_at: Nanos(0),
+            sampler: Sampler::default(),
+            refault: None,
+            refault_at: Nanos(0),
+            newcomers: BTreeSet::new(),
+            surveyed: false,
+            parts_at: Nanos(0),
         }
     }
 
@@ -96,7 +117,21 @@ impl Kernel {
             }
             stays
         });
-        for pid in found {
+        // What forks to answer one request and ends is over before anything of it could be called cold.
+        let newcomers: BTreeSet<i32> = match self.surveyed {
+            true => found
+                .iter()
+                .copied()
+                .filter(|pid| !self.targets.contains_key(&(*pid as u32)))
+                .collect(),
+            false => BTreeSet::new(),
+        };
+        let lasting: Vec<i32> = found
+            .into_iter()
+            .filter(|pid| !newcomers.contains(pid) || self.newcomers.contains(pid))
+            .collect();
+        (self.newcomers, self.surveyed) = (newcomers, true);
+        for pid in lasting {
             if let Err(error) = self.look_at(pid, table) {
                 first_error = first_error.or(Some(error));
             }
@@ -112,8 +147,9 @@ impl Kernel {
         if !self.targets.contains_key(&space) {
             let process = Process::open(pid)?;
             let map = self.areas.map(&process)?;
-            let program = Program { pid, ..Program::default() };
-            self.targets.insert(space, Target { process, map, program });
+            let (program, part) = (Program { pid, ..Program::default() }, Part::default());
+            self.targets.insert(space, Target { process, map, program, part });
+            self.parts_at = Nanos(0);
         } else if let Some(target) = self.targets.get_mut(&space) {
             let before = target.map.space;
             target.map = self.areas.map(&target.process)?;
@@ -139,27 +175,58 @@ impl Kernel {
     }
 
     pub(super) fn is_swap_full(&self) -> bool {
-        self.swap_free < SWAP_ROOM
+        self.swap_room() < BATCH
+    }
+
+    pub(super) fn swap(&self) -> &SwapState {
+        &self.swap
+    }
+
+    /// What a refault takes, if that was measured.
+    pub(super) fn refault(&self) -> Option<Nanos> {
+        self.refault
+    }
+
+    /// Bytes that may be paged out.
+    fn swap_room(&self) -> u64 {
+        room(self.swap.total_bytes, self.swap.free_bytes)
+    }
+
+    fn look_at_swap(&mut self) {
+        self.swap_at = super::now();
+        self.swap = swap_state().unwrap_or_default();
+    }
+
+    /// Measures what a refault takes, if it is time to. It pages out some memory of this process.
+    pub(super) fn measure(&mut self) {
+        let now = super::now();
+        if now >= self.refault_at {
+            self.refault_at = now + REFAULT_LOOK;
+            self.refault = refault::measure().or(self.refault);
+        }
     }
 
     /// Reads figures, and tells the guard.
     pub(super) fn look(&mut self, groups: &[Group], guard: &mut Guard) -> Sums {
         let mut sums = Sums::default();
+        // Of one program all is its own. A page that several have counts once.
+        let several = self.targets.len() > 1;
+        if several {
+            self.look_at_parts();
+        }
         for target in self.targets.values() {
-            let Ok(figures) = Figures::of(&target.process) else { continue };
-            sums.resident_bytes += figures.resident_bytes;
-            sums.swapped_bytes += figures.swapped_bytes;
+            let part = match several {
+                true => target.part,
+                false => {
+                    let Ok(figures) = Figures::of(&target.process) else { continue };
+                    let Figures { resident_bytes, swapped_bytes, .. } = figures;
+                    Part { resident_bytes, swapped_bytes }
+                }
+            };
+            sums.resident_bytes += part.resident_bytes;
+            sums.swapped_bytes += part.swapped_bytes;
         }
-        if let Ok(state) = swap_state() {
-            sums.swap_free_bytes = state.free_bytes;
-            sums.swap_bytes = state.total_bytes;
-            for device in &state.devices {
-                let Some(zram) = Zram::of(&device.path) else { continue };
-                sums.zram_bytes += zram.memory_used_bytes;
-                sums.zram_held_bytes += zram.orig_bytes;
-            }
-        }
-        self.swap_free = sums.swap_free_bytes;
+        self.look_at_swap();
         // A cgroup's own is nearer to what its processes feel.
         let of_cgroups = groups.iter().filter_map(|group| match group {
             Group::Cgroup(folder) => Pressure::of_cgroup(folder),
@@ -167,9 +234,24 @@ impl Kernel {
         });
         let worst = of_cgroups.map(|pressure| pressure.some.avg10_percent).reduce(f64::max);
         let of_machine = || Some(Pressure::of_machine()?.some.avg10_percent);
-        let percent = worst.or_else(of_machine).unwrap_or(0.0);
-        guard.look(sums.resident_bytes / PAGE, percent);
+        guard.look(Standing {
+            resident_pages: sums.resident_bytes / PAGE,
+            pressure_percent: worst.or_else(of_machine).unwrap_or(0.0),
+            refault: self.refault,
+        });
         sums
+    }
+
+    /// As often as it may.
+    fn look_at_parts(&mut self) {
+        let now = super::now();
+        if now < self.parts_at {
+            return;
+        }
+        for target in self.targets.values_mut() {
+            target.part = Part::of(&target.process).unwrap_or(target.part);
+        }
+        self.parts_at = now + Nanos(super::now().since(now).0 * PARTS_SHARE);
     }
 
     fn advise(&self, place: Place, ranges: &[Range<u64>], advice: Advice) -> Option<Advised> {
@@ -216,14 +298,30 @@ impl Tiers for Kernel {
         }
     }
 
-    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<(), Code> {
+    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<Cost, Code> {
+        // Not all that was advised has left, and others free some.
+        if self.is_swap_full() && super::now().since(self.swap_at) >= SWAP_LOOK {
+            self.look_at_swap();
+        }
         if self.is_swap_full() {
             return Err(Code::Held);
         }
-        let advised = self.advise(place, &resting(batches, seen), Advice::PageOut);
+        let target = self.targets.get(&place.space).ok_or(Code::TargetNotFound)?;
+        let to_zram = self.swap.first().is_some_and(|device| device.kind == SwapKind::Zram);
+        let cost = match to_zram {
+            true => {
+                let sampled = self.sampler.sample(&target.process, place.address, batches, seen);
+                let Sampled { bytes, incompressible } = sampled;
+                Cost { bytes, incompressible }
+            }
+            false => Cost::NONE,
+        };
+        let mut ranges = resting(batches & !cost.incompressible, seen);
+        shorten(&mut ranges, self.swap_room());
+        let advised = self.advise(place, &ranges, Advice::PageOut);
         let advised = advised.ok_or(Code::TargetNotFound)?;
-        self.swap_free = self.swap_free.saturating_sub(advised.bytes);
-        code_of(&advised)
+        self.swap.free_bytes = self.swap.free_bytes.saturating_sub(advised.bytes);
+        code_of(&advised).map(|()| cost)
     }
 
     fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code> {
@@ -291,6 +389,20 @@ fn resting(batches: u64, seen: &Bits) -> Vec<Range<u64>> {
         }
     }
     ranges
+}
+
+/// Bytes of swap that may be filled.
+fn room(total_bytes: u64, free_bytes: u64) -> u64 {
+    free_bytes.saturating_sub(SWAP_LEFT_MOST.min(total_bytes / SWAP_LEFT_SHARE))
+}
+
+/// Drops what is beyond so many bytes.
+fn shorten(ranges: &mut Vec<Range<u64>>, mut room: u64) {
+    ranges.retain_mut(|range| {
+        range.end = range.end.min(range.start + room);
+        room -= range.end - range.start;
+        range.start < range.end
+    });
 }
 
 /// What of ranges in a strip can be managed, by address.
@@ -384,6 +496,17 @@ mod tests {
         ];
         assert_eq!(ranges, expected);
         assert_eq!(resting(1 << 6, &seen), []);
+        let mut ranges = ranges;
+        shorten(&mut ranges, 5 * PAGE);
+        assert_eq!(ranges, [page(0, 1)..page(0, 5), page(0, 7)..page(0, 8)]);
+    }
+
+    #[test]
+    fn small_swap_is_not_full_when_a_third_of_it_is_free() {
+        let mib = |mib: u64| mib << 20;
+        assert_eq!(room(mib(64), mib(23)), mib(21));
+        assert_eq!(room(mib(64), mib(2)), 0);
+        assert_eq!(room(mib(65_536), mib(33)), mib(1));
     }
 
     #[test]

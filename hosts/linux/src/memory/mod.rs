@@ -18,6 +18,8 @@ mod own_swap;
 mod pages;
 mod pattern;
 mod process;
+mod refault;
+mod sample;
 #[allow(dead_code, reason = "some of it is C's alone")]
 mod shared;
 mod swap;
@@ -30,10 +32,11 @@ pub use bits::{AccessBits, Backend, BitsError, STRIP_BYTES, Strip};
 pub use enclave::{Enclave, Options, StartError, Stats};
 pub use figures::{Figures, Pressure, Stall, trim_heap};
 pub use kernel::Program;
-pub use own_swap::{Swap, SwapError};
+pub use own_swap::{Swap, SwapError, SwapUse};
 pub use process::{Process, processes_of};
 pub use swap::{SwapDevice, SwapKind, SwapState, Zram, swap_state};
 pub use wave_memory::guard::{Held, Limits};
+pub use wave_memory::table::Account;
 
 /// Time on the host's monotonic clock.
 fn now() -> wave_core::clock::Nanos {

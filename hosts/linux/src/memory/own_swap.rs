@@ -5,6 +5,11 @@
 //! process is killed. The sentinel keeps the lock until then. So a process that gets the lock and finds such swap
 //! knows that both were killed, and takes it down.
 //!
+//! Several processes may share it ([`Swap::share`]): each holds the lock in common, and has a sentinel. A sentinel takes the
+//! swap down once nobody else holds the lock: the last one does, as the end of swap brings back everything that is in it,
+//! whoever paged it out. So processes that only use what swap there is hold the lock as well ([`SwapUse`]). To
+//! set up or to join is a matter of two steps, during which [`SETUP_NAME`] is locked.
+//!
 //! Files lie in folders that only root can enter, and are opened by their names there, without following links. What is swapped
 //! off is the file that was opened and checked, by its descriptor: never what a path leads to at that moment.
 
@@ -17,15 +22,20 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use wave_links::places::{PlaceError, ROOTS_RUNTIME_DIR, own_dir};
 
-use super::swap::{header, swap_state};
+use super::swap::{SwapDevice, SwapKind, header, swap_state, zram_name};
 
 /// In root's folder for sockets.
 const LOCK: &str = "/run/wave/swap.lock";
 const LOCK_NAME: &str = "swap.lock";
+const SETUP_NAME: &str = "swap.setup";
+/// How long to wait for others that set swap up or take it down, and how often it is looked.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(20);
 /// Mode of swap files: the owner's alone.
 const OWNERS: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Labels of our devices: one that is removed afterwards, and one that was there.
@@ -45,17 +55,25 @@ const ZRAM_PRIORITY: i32 = 100;
 const SWAP_FLAG_PREFER: i32 = 0x8000;
 
 /// What the sentinel runs: $1 is the device or file; of a device, $2 is what frees it, when written to $3. Others look
-/// into devices that come and go, and so hold them for a moment.
+/// into devices that come and go, and so hold them for a moment. Its output is the lock. While others share that, it waits in
+/// the background, and then takes down only what has the label $4 still.
 const SENTINEL: &str = r#"
 trap '' HUP INT QUIT TERM
+down() {
+    swapoff "$1" 2>/dev/null
+    if [ -z "$2" ]; then rm -f "$1"; return; fi
+    tries=50
+    until echo "$2" 2>/dev/null >"$3"; do
+        [ $((tries -= 1)) -gt 0 ] || return
+        sleep 0.1
+    done
+}
 while read -r _; do :; done
-swapoff "$1" 2>/dev/null
-if [ -z "$2" ]; then rm -f "$1"; exit; fi
-tries=50
-until echo "$2" 2>/dev/null >"$3"; do
-    [ $((tries -= 1)) -gt 0 ] || exit
-    sleep 0.1
-done
+if ! command -v flock >/dev/null 2>&1 || flock -n 1; then down "$@"; exit; fi
+{
+    flock 1
+    [ "$(dd if="$1" bs=1 skip=1052 count=15 2>/dev/null)" = "$4" ] && down "$@"
+} <&- &
 "#;
 
 /// Why there is no swap of our own, or why it is still there.
@@ -64,8 +82,8 @@ done
 pub enum SwapError {
     /// Another process of Wave's has some.
     #[error(
-        "another `wave` has swap of its own, or removes it ({LOCK} is locked): one at a time; use the swap that \
-         there is, or wait for the other to end"
+        "another `wave` uses swap that cannot be shared with this one, or removes it ({LOCK} is locked): wait for the \
+         other to end"
     )]
     Taken,
     /// This process may not set up swap.
@@ -103,23 +121,92 @@ pub struct Swap {
     sentinel: Child,
     /// Held by the sentinel too.
     _lock: File,
+    /// Whether others may use it, and whether others had set it up.
+    shared: bool,
+    joined: bool,
+}
+
+/// The use of swap that others may have set up: as long as this lives, it is not taken down.
+#[derive(Debug)]
+pub struct SwapUse {
+    _lock: File,
+}
+
+impl SwapUse {
+    /// Keeps what swap of our own there may be, now or later. None where this process may not, or where somebody has it for
+    /// themselves.
+    pub fn hold() -> Option<SwapUse> {
+        let lock = open_lock(LOCK_NAME).ok()?;
+        let shared = FlockOperation::NonBlockingLockShared;
+        rustix::fs::flock(&lock, shared).ok()?;
+        Some(SwapUse { _lock: lock })
+    }
 }
 
 impl Swap {
     /// Sets up swap of `bytes` bytes: in compressed memory where the kernel has zram, else in a file.
     pub fn set_up(bytes: u64) -> Result<Swap, SwapError> {
-        let lock = begin(bytes)?;
+        Swap::anywhere(begin(bytes)?, bytes, false)
+    }
+
+    fn anywhere(lock: File, bytes: u64, shared: bool) -> Result<Swap, SwapError> {
         let on_zram = match lock.try_clone() {
             Ok(lock) => on_zram(lock, bytes),
             Err(error) => Err(SwapError::Refused { doing: "locking", path: LOCK.into(), error }),
         };
-        let zram = match on_zram {
-            Ok(swap) => return Ok(swap),
-            Err(error) => error.to_string(),
-        };
-        let folders = FOLDERS.map(PathBuf::from);
-        in_file(lock, &folders, bytes)
-            .map_err(|error| SwapError::Nowhere { zram, file: error.to_string() })
+        let swap = on_zram.or_else(|zram| {
+            if shared {
+                // A sentinel that has ended has had the lock, and may have taken it for itself.
+                wait_for_lock(&lock, FlockOperation::NonBlockingLockShared)?;
+            }
+            let folders = FOLDERS.map(PathBuf::from);
+            in_file(lock, &folders, bytes).map_err(|error| SwapError::Nowhere {
+                zram: zram.to_string(),
+                file: error.to_string(),
+            })
+        });
+        swap.map(|mut swap| {
+            swap.shared = shared;
+            swap
+        })
+    }
+
+    /// Swap that other processes may share: what one of them has set up, or else `bytes` bytes of it as [`Swap::set_up`]
+    /// does. It is taken down when the last of them ends.
+    ///
+    /// # Errors
+    /// As for [`Swap::set_up`].
+    pub fn share(bytes: u64) -> Result<Swap, SwapError> {
+        check(bytes)?;
+        // Held while it is looked whether there is any.
+        let setup = open_lock(SETUP_NAME)?;
+        wait_for_lock(&setup, FlockOperation::NonBlockingLockExclusive)?;
+        let start = Instant::now();
+        loop {
+            // Not the lock that is kept: to go from one for itself to a shared one lets others in between, such as a
+            // sentinel that waits.
+            let alone = open_lock(LOCK_NAME)?;
+            if try_lock(&alone, FlockOperation::NonBlockingLockExclusive)? {
+                take_down_leftovers();
+            }
+            drop(alone);
+            let lock = open_lock(LOCK_NAME)?;
+            if try_lock(&lock, FlockOperation::NonBlockingLockShared)? {
+                return match ours() {
+                    Some(ours) => ours.join(lock),
+                    None => Swap::anywhere(lock, bytes, true),
+                };
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(SwapError::Taken);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether another process had set it up.
+    pub fn is_joined(&self) -> bool {
+        self.joined
     }
 
     /// Sets up swap of `bytes` bytes in compressed memory only.
@@ -148,10 +235,11 @@ impl Swap {
         &self.path
     }
 
-    /// Takes it down, and says if that fails.
+    /// Takes it down, unless others share it, and says if that fails.
     pub fn take_down(mut self) -> Result<(), SwapError> {
         self.end();
         match swap_state() {
+            Ok(_) if self.shared => Ok(()),
             Ok(state) if !state.has(&self.path) => Ok(()),
             _ => Err(SwapError::StillThere(self.path.clone())),
         }
@@ -170,43 +258,114 @@ impl Drop for Swap {
     }
 }
 
-/// Takes the lock, checks the size, and takes down swap that was left when an owner and its sentinel were killed.
-fn begin(bytes: u64) -> Result<File, SwapError> {
+fn check(bytes: u64) -> Result<(), SwapError> {
     if bytes < BYTES_MIN {
         return Err(SwapError::TooSmall(bytes));
     }
-    if !rustix::process::geteuid().is_root() {
-        return Err(SwapError::NotPermitted);
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(SwapError::NotPermitted),
     }
+}
+
+/// Takes the lock, checks the size, and takes down swap that was left when an owner and its sentinel were killed.
+fn begin(bytes: u64) -> Result<File, SwapError> {
+    check(bytes)?;
+    let lock = open_lock(LOCK_NAME)?;
+    match try_lock(&lock, FlockOperation::NonBlockingLockExclusive)? {
+        true => take_down_leftovers(),
+        false => return Err(SwapError::Taken),
+    }
+    Ok(lock)
+}
+
+fn open_lock(name: &str) -> Result<File, SwapError> {
     let refused = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => SwapError::NotPermitted,
         _ => SwapError::Refused { doing: "locking", path: LOCK.into(), error },
     };
     let folder = own_dir(Path::new(ROOTS_RUNTIME_DIR))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let lock = rustix::fs::openat(&folder, LOCK_NAME, flags, OWNERS);
-    let lock = File::from(lock.map_err(|error| refused(error.into()))?);
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(SwapError::Taken),
-        Err(error) => return Err(refused(error.into())),
+    let lock = rustix::fs::openat(&folder, name, flags, OWNERS);
+    lock.map(File::from).map_err(|error| refused(error.into()))
+}
+
+/// Whether it was free.
+fn try_lock(lock: &File, operation: FlockOperation) -> Result<bool, SwapError> {
+    match rustix::fs::flock(lock, operation) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => {
+            Err(SwapError::Refused { doing: "locking", path: LOCK.into(), error: error.into() })
+        }
     }
-    take_down_leftovers();
-    Ok(lock)
+}
+
+fn wait_for_lock(lock: &File, operation: FlockOperation) -> Result<(), SwapError> {
+    let start = Instant::now();
+    while !try_lock(lock, operation)? {
+        if start.elapsed() > PATIENCE {
+            return Err(SwapError::Taken);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Swap that one of us has set up, which is in use.
+struct Ours {
+    path: PathBuf,
+    value: String,
+    freeing: PathBuf,
+    label: &'static [u8; header::LABEL_BYTES],
+}
+
+fn ours() -> Option<Ours> {
+    let devices = swap_state().unwrap_or_default().devices;
+    devices.into_iter().find_map(|SwapDevice { path, kind, .. }| match kind {
+        SwapKind::Zram => {
+            let number = zram_name(&path)?.strip_prefix("zram")?.parse().ok()?;
+            let found = header::label(&zram_device(number).ok()?).ok()?;
+            let label = [&ADDED, &FOUND].into_iter().find(|label| **label == found)?;
+            let (value, freeing) = freeing(number, *label == ADDED);
+            Some(Ours { path, value, freeing, label })
+        }
+        SwapKind::File => {
+            let folder =
+                path.parent().filter(|_| path.file_name().is_some_and(|name| name == FILE))?;
+            let folder = own_dir(folder).ok()?;
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&folder, FILE, flags, Mode::empty()).ok()?;
+            let label = header::label(&File::from(file)).ok()?;
+            let (value, freeing) = (String::new(), PathBuf::new());
+            (label == FOUND).then_some(Ours { path, value, freeing, label: &FOUND })
+        }
+        SwapKind::Partition => None,
+    })
+}
+
+impl Ours {
+    /// The lock is held in common.
+    fn join(self, lock: File) -> Result<Swap, SwapError> {
+        let Ours { path, value, freeing, label } = self;
+        let mut swap = guarded(path, &value, &freeing, label, lock)?;
+        (swap.shared, swap.joined) = (true, true);
+        Ok(swap)
+    }
 }
 
 fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
     let (number, added) = free_zram()?;
     let path = PathBuf::from(format!("/dev/zram{number}"));
     let (value, freeing) = freeing(number, added);
-    let swap = guarded(path, &value, &freeing, lock)?;
+    let label = if added { &ADDED } else { &FOUND };
+    let swap = guarded(path, &value, &freeing, label, lock)?;
     let path = &swap.path;
     let refused = |doing| move |error| SwapError::Refused { doing, path: path.clone(), error };
     let set = |name: &str, value: String| std::fs::write(setting(number, name), value);
     // One that the kernel lacks is no reason not to swap.
     let _ = set("comp_algorithm", "lz4".to_owned());
     set("disksize", bytes.to_string()).map_err(refused("sizing"))?;
-    let label = if added { &ADDED } else { &FOUND };
     let device = zram_device(number).map_err(refused("opening"))?;
     header::write(&device, bytes, label).map_err(refused("writing to"))?;
     swap_on(&by_descriptor(&device), path, SWAP_FLAG_PREFER | ZRAM_PRIORITY)?;
@@ -283,7 +442,7 @@ fn in_file_of(lock: File, folder: &OwnedFd, bytes: u64) -> Result<Swap, SwapErro
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(folder, FILE, flags, OWNERS);
     let file = File::from(file.map_err(|error| refused(error.into()))?);
-    let swap = guarded(path.clone(), "", Path::new(""), lock)?;
+    let swap = guarded(path.clone(), "", Path::new(""), &FOUND, lock)?;
     // No holes: the kernel takes none in swap.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
         .map_err(|error| refused(error.into()))?;
@@ -303,17 +462,24 @@ fn free_bytes(folder: &OwnedFd) -> Option<u64> {
 }
 
 /// Swap that is not on yet, with its sentinel.
-fn guarded(path: PathBuf, value: &str, freeing: &Path, lock: File) -> Result<Swap, SwapError> {
+fn guarded(
+    path: PathBuf,
+    value: &str,
+    freeing: &Path,
+    label: &[u8; header::LABEL_BYTES],
+    lock: File,
+) -> Result<Swap, SwapError> {
     let refused = |error| SwapError::Refused { doing: "starting", path: "sh".into(), error };
     let kept = lock.try_clone().map_err(refused)?;
     let mut command = Command::new("sh");
     command.args(["-c", SENTINEL, "wave-swap"]).arg(&path).arg(value).arg(freeing);
+    command.arg(String::from_utf8_lossy(label).trim_end_matches('\0'));
     // What it would print goes nowhere: the lock is what it holds.
     command.stdin(Stdio::piped()).stdout(kept).stderr(Stdio::null()).current_dir("/");
     let own_session = || rustix::process::setsid().map(|_| ()).map_err(io::Error::from);
     // SAFETY: a system call, which may be made between fork and exec.
     let sentinel = unsafe { command.pre_exec(own_session) }.spawn().map_err(refused)?;
-    Ok(Swap { path, sentinel, _lock: lock })
+    Ok(Swap { path, sentinel, _lock: lock, shared: false, joined: false })
 }
 
 /// `what` is how `path` is said to the kernel.

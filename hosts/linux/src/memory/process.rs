@@ -50,6 +50,18 @@ impl Process {
         unsafe { libc::poll(&mut poll, 1, 0) == 0 }
     }
 
+    /// Copies ranges of its memory to `into`, one after the other. Returns how many bytes were read: up to the first that
+    /// cannot be.
+    pub(super) fn read(&self, from: &[libc::iovec], into: &mut [u8]) -> usize {
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let count = from.len() as libc::c_ulong;
+        // SAFETY: the kernel writes to `into` alone, no more than its length; the addresses of `from` are of the other
+        // process.
+        let read = unsafe { libc::process_vm_readv(self.pid, &local, 1, from.as_ptr(), count, 0) };
+        // Its number was its own, if it lives.
+        usize::try_from(read).ok().filter(|_| self.is_alive()).unwrap_or(0)
+    }
+
     /// One `process_madvise`: bytes that were advised.
     pub(super) fn advise(&self, pieces: &[libc::iovec], advice: i32) -> io::Result<u64> {
         let fd = self.fd.as_raw_fd();

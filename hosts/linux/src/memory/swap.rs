@@ -59,6 +59,12 @@ impl SwapState {
         state
     }
 
+    /// The device that pages go to next: of those with room the one of the highest priority.
+    pub(super) fn first(&self) -> Option<&SwapDevice> {
+        let has_room = |device: &&SwapDevice| device.used_bytes < device.size_bytes;
+        self.devices.iter().filter(has_room).max_by_key(|device| device.priority)
+    }
+
     /// Whether this is one of its devices.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.devices.iter().any(|device| device.path == path)

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 use wave_links::places::PlaceError;
-use wave_linux::memory::{Swap, SwapError, SwapKind, swap_state};
+use wave_linux::memory::{Swap, SwapError, SwapKind, SwapUse, swap_state};
 
 use wave_skip::skip;
 
@@ -182,19 +182,20 @@ fn refusal(set_up: impl Fn() -> Result<Swap, SwapError>) -> SwapError {
 /// What another process runs: sets up swap and holds it until it is killed.
 #[test]
 fn swap_process() {
-    if std::env::var_os(ROLE).is_none() {
-        return;
-    }
-    let swap = own_swap(32 * MIB);
+    let Some(role) = std::env::var_os(ROLE) else { return };
+    let swap = match role == "share" {
+        true => take(|| Swap::share(32 * MIB)),
+        false => own_swap(32 * MIB),
+    };
     println!("{ANSWER}{}", swap.as_ref().map_or(Path::new(""), |swap| swap.path()).display());
     std::io::stdin().lines().for_each(drop);
 }
 
-/// A process that has swap, and where that is.
-fn owner() -> Option<(Child, PathBuf)> {
+/// A process that has swap, to itself or shared, and where that is.
+fn owner(role: &str) -> Option<(Child, PathBuf)> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "swap::swap_process", "--nocapture", "--test-threads=1"]);
-    command.env(ROLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let path = lines.find_map(|line| Some(line.split_once(ANSWER)?.1.to_owned())).unwrap();
@@ -207,9 +208,36 @@ fn owner() -> Option<(Child, PathBuf)> {
     Some((child, path.into()))
 }
 
+/// One that was killed, one that ended, and one that only uses it: the last one takes it down.
+#[test]
+fn shared_swap_stays_until_nobody_uses_it() {
+    let Some((mut child, path)) = owner("share") else { return };
+    let second = Swap::share(64 * MIB).unwrap();
+    assert!(second.is_joined() && second.path() == path, "{second:?} beside {path:?}");
+    assert!(matches!(Swap::set_up(32 * MIB).unwrap_err(), SwapError::Taken));
+    let user = SwapUse::hold().expect("it is shared");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(is_swap(&path));
+    second.take_down().unwrap();
+    assert!(is_swap(&path), "somebody uses it");
+    let (third, mut fourth) = (Swap::share(32 * MIB).unwrap(), owner("share").unwrap().0);
+    assert!(third.is_joined());
+    drop((third, user));
+    assert!(is_swap(&path), "another process shares it");
+    fourth.kill().unwrap();
+    fourth.wait().unwrap();
+    // Another test may have some of its own as soon as this is taken down.
+    let Some(swap) = own_swap(MIB) else { return };
+    let devices = swap_state().unwrap().devices;
+    let left = devices.iter().filter(|device| device.path == path && device.size_bytes > 30 * MIB);
+    assert_eq!(left.count(), 0, "{devices:?}");
+    drop(swap);
+}
+
 #[test]
 fn own_swap_is_removed_when_its_owner_is_killed() {
-    let Some((mut child, path)) = owner() else { return };
+    let Some((mut child, path)) = owner("own") else { return };
     assert!(is_swap(&path));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -223,7 +251,7 @@ fn own_swap_is_removed_when_its_owner_is_killed() {
 
 #[test]
 fn leftover_swap_is_removed_by_the_next_run() {
-    let Some((mut child, path)) = owner() else { return };
+    let Some((mut child, path)) = owner("own") else { return };
     let pid = child.id();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let of_threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|thread| {

@@ -61,6 +61,10 @@ pub struct Explanation {
     pub limit: f32,
     /// Observations that this rests on.
     pub weight: f32,
+    /// How long until it is judged again where the batch belongs: until then warmth and verdict may differ.
+    pub judged_in: Nanos,
+    /// Of a batch that stayed when it was to be paged out: how long until that is tried again.
+    pub retry_in: Option<Nanos>,
 }
 
 /// Where a policy's randomness comes from.

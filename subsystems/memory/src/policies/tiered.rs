@@ -8,6 +8,10 @@
 //!     └─────────────────────┴────────────────────────────────────────────┘ the same way back
 //! ```
 //!
+//! What comes back and rests again, as after a sweep over everything, goes out again at the next reading, if it is judged cold
+//! still. What a page-out leaves behind (PARTIAL: memory that a fork shares, say) is wanted still, and asked for again after two
+//! ticks, then four, and so on up to an epoch.
+//!
 //! Time is cut into ticks of the shortest period. A batch of level *n* is due at every 2^n-th tick, the same for
 //! its whole strip, so that neighbours share a decision and a reading; strips take turns, so that each
 //! tick has about the same work. Randomness is a function of the seed, the strip and how often
@@ -39,6 +43,14 @@ pub struct Schedule {
     pub levels: u32,
     /// How many of the shortest periods an epoch has: a power of two.
     pub epoch_periods: u32,
+}
+
+impl Schedule {
+    /// What came back and is not touched for this long rests: a quarter of the longest period.
+    fn rest_us(&self) -> u32 {
+        let longest = self.shortest.0 << (self.levels - 1);
+        u32::try_from(longest / 4_000).unwrap_or(u32::MAX)
+    }
 }
 
 /// Number of batches in a strip.
@@ -161,6 +173,12 @@ struct Strip {
     slow: u64,
     /// Batches of decisions that are not answered.
     moving: u64,
+    /// Batches that stayed when they were to be paged out, until they are asked for again.
+    stayed: u64,
+    /// The tick from which on they may be.
+    retry: u32,
+    /// How often a page-out left something behind, since one did not.
+    failures: u8,
     /// Batches that the host cannot move.
     fixed: u64,
 }
@@ -176,6 +194,7 @@ impl Strip {
             &mut self.wanted,
             &mut self.slow,
             &mut self.moving,
+            &mut self.stayed,
             &mut self.fixed,
         ];
         for mask in self.levels.iter_mut().chain(masks) {
@@ -194,9 +213,10 @@ impl Strip {
     }
 
     /// What to move now, if anything.
-    fn next_move(&self) -> Option<(Action, u64)> {
+    fn next_move(&self, tick: u32) -> Option<(Action, u64)> {
         let wrong = (self.wanted ^ self.slow) & !(self.moving | self.fixed);
-        let (out, back) = (wrong & self.wanted, wrong & self.slow);
+        let waits = if tick < self.retry { self.stayed } else { 0 };
+        let (out, back) = (wrong & self.wanted & !waits, wrong & self.slow);
         if out != 0 {
             Some((Action::PageOut, out))
         } else {
@@ -333,6 +353,8 @@ impl<C: Classifier> Tiered<C> {
         let most = &mut self.pages[id];
         let mut sights = Sights::new(reading.interval_us);
         let (mut resting, mut seen, mut count) = (0, 0, 0);
+        // A good part is there, and rests.
+        let mut at_rest = 0;
         // Mapped, and no page in it yet.
         let mut empty = 0;
         for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
@@ -348,6 +370,8 @@ impl<C: Classifier> Tiered<C> {
                 continue;
             }
             resting |= u64::from(present != young) << batch;
+            let rests = present & !young;
+            at_rest |= u64::from(wire::is_good_part(rests, (*pages).into()) && rests != 0) << batch;
             seen |= 1 << batch;
             (sights.lanes[count], sights.young[count], sights.pages[count]) =
                 (batch as u8, *young, *pages);
@@ -356,6 +380,10 @@ impl<C: Classifier> Tiered<C> {
         (sights.batches, sights.count) = (seen, count);
         strip.resting = strip.resting & !reading.batches | resting;
         if reading.interval_us == 0 {
+            // Of batches that were to be paged out it shows what became of them, before or after the outcome.
+            let moved = reading.batches & strip.wanted & (strip.slow | strip.moving);
+            strip.stayed = strip.stayed & !moved | at_rest & moved;
+            strip.slow &= !strip.stayed;
             return true;
         }
         if let Some(prefetch) = &mut self.prefetch {
@@ -370,6 +398,14 @@ impl<C: Classifier> Tiered<C> {
         let mut rng = Self::rng(self.seed, id, strip);
         let Paces { faster, slower } =
             self.classifier.observe(&mut self.batches[id], &sights, &mut rng);
+        if self.prefetch.is_none() && reading.interval_us >= self.schedule.rest_us() {
+            // What was paged out came back and rests again, as after a sweep: it need not wait for the epoch's end.
+            let rested = at_rest & seen & strip.slow & strip.wanted;
+            if rested != 0 {
+                let verdicts = self.classifier.judge(&self.batches[id], rested, &mut rng);
+                strip.slow &= !(rested & verdicts.cold);
+            }
+        }
         let slower = slower | empty;
         let levels = &mut strip.levels[..self.schedule.levels as usize];
         for level in 1..levels.len() {
@@ -418,9 +454,13 @@ impl<C: Classifier> Tiered<C> {
         let strip = &mut self.strips[id];
         let coming = self.prefetch.as_mut().map_or(0, |prefetch| prefetch.take_coming(id as u32));
         let coming = coming & strip.slow & strip.wanted & !(strip.moving | strip.fixed);
-        let (action, batches) =
-            if coming != 0 { (Action::BringBack, coming) } else { strip.next_move()? };
+        let (action, batches) = if coming != 0 {
+            (Action::BringBack, coming)
+        } else {
+            strip.next_move(self.tick as u32)?
+        };
         strip.moving |= batches;
+        strip.stayed &= !batches;
         let named = strip.named(batches);
         Some(action.choice(strip.subject(id), strip.sequence, named))
     }
@@ -476,6 +516,9 @@ impl<C: Classifier> Tiering for Tiered<C> {
         let (strip, batch) = (strip as usize, batch as usize);
         let Opinion { warmth, limit, weight } =
             self.classifier.opinion(&self.batches[strip][batch]);
+        let ticks = |ticks: u64| Nanos(self.schedule.shortest.0.saturating_mul(ticks));
+        let epoch = u64::from(self.schedule.epoch_periods);
+        let stays = record.stayed & record.wanted & bit != 0;
         Some(Explanation {
             pages: self.pages[strip][batch].into(),
             period: Nanos(self.schedule.shortest.0 << level),
@@ -484,6 +527,8 @@ impl<C: Classifier> Tiering for Tiered<C> {
             warmth,
             limit,
             weight,
+            judged_in: ticks(epoch - (self.tick + strip as u64) % epoch),
+            retry_in: stays.then(|| ticks(u64::from(record.retry).saturating_sub(self.tick))),
         })
     }
 
@@ -520,8 +565,18 @@ impl<C: Classifier> Policy for Tiered<C> {
         let batches = decision.argument & strip.moving;
         strip.moving &= !batches;
         match outcome.code {
-            Code::Complete if action == Action::PageOut => {
-                strip.slow |= batches;
+            Code::Complete | Code::Partial if action == Action::PageOut => {
+                // What stayed is shown by a reading, before this or after it.
+                strip.slow |= batches & !strip.stayed;
+                strip.failures = match outcome.code {
+                    Code::Partial => {
+                        (strip.failures + 1).min(self.schedule.epoch_periods.ilog2() as u8)
+                    }
+                    _ => 0,
+                };
+                if strip.failures > 0 {
+                    strip.retry = (self.tick as u32).saturating_add(1 << strip.failures);
+                }
                 if let Some(prefetch) = &mut self.prefetch {
                     prefetch.on_page_out(decision.subject.id, batches);
                 }

@@ -1,0 +1,164 @@
+//! What pages take in compressed memory, estimated: a few pages of each batch are read and compressed by LZ4.
+
+use wave_memory::table::Bits;
+use wave_memory::wire;
+
+use super::process::Process;
+
+const PAGE: usize = 4096;
+const BATCH: u64 = 64 * PAGE as u64;
+/// Pages of a batch that are read.
+const SAMPLES: usize = 2;
+/// zram keeps a page as it is where compressing it leaves more than this (zsmalloc's largest class of several to a page).
+const HUGE_BYTES: usize = 3_600;
+/// What zsmalloc adds to each, and the steps of its sizes.
+const HANDLE_BYTES: usize = 8;
+const STEP_BYTES: usize = 16;
+/// Batches whose pages take more than this each are not worth it: an eighth of the memory for a refault that costs as
+/// much as any.
+const WORTH_BYTES: u16 = (PAGE - PAGE / 8) as u16;
+
+/// What was found of the batches of a strip.
+#[derive(Clone, Debug)]
+pub(super) struct Sampled {
+    /// Bytes that a page of each takes; of those that could not be read, a page's own.
+    pub bytes: [u16; 64],
+    /// Batches that are not worth it.
+    pub incompressible: u64,
+}
+
+/// Reads and compresses. It keeps room for a strip's samples.
+#[derive(Debug, Default)]
+pub(super) struct Sampler {
+    pages: Vec<u8>,
+    compressed: Vec<u8>,
+    state: u64,
+}
+
+impl Sampler {
+    /// Samples pages of these batches that are present and not young: reading others would bring them back.
+    pub(super) fn sample(
+        &mut self,
+        process: &Process,
+        strip: u64,
+        batches: u64,
+        seen: &Bits,
+    ) -> Sampled {
+        let mut sampled = Sampled { bytes: [PAGE as u16; 64], incompressible: 0 };
+        let mut places = Vec::new();
+        for batch in wire::bits(batches) {
+            let rests = seen.present[batch as usize] & !seen.young[batch as usize];
+            let pages = wire::bits(rests).count();
+            for sample in 0..SAMPLES.min(pages) {
+                // One of each half, anywhere in it.
+                let (first, after) = (sample * pages / SAMPLES, (sample + 1) * pages / SAMPLES);
+                let at = first + self.draw() as usize % (after - first).max(1);
+                let page = wire::bits(rests).nth(at).unwrap_or(0);
+                places.push((
+                    batch,
+                    strip + u64::from(batch) * BATCH + u64::from(page) * PAGE as u64,
+                ));
+            }
+        }
+        let read = self.read(process, &places);
+        let mut sums = [(0, 0); 64];
+        for (&(batch, _), page) in places.iter().zip(self.pages[..read].chunks_exact(PAGE)) {
+            let (bytes, count) = &mut sums[batch as usize];
+            *bytes += taken(page, &mut self.compressed);
+            *count += 1;
+        }
+        for batch in wire::bits(batches) {
+            let (bytes, count) = sums[batch as usize];
+            if count > 0 {
+                let bytes = (bytes / count) as u16;
+                sampled.bytes[batch as usize] = bytes;
+                sampled.incompressible |= u64::from(bytes > WORTH_BYTES) << batch;
+            }
+        }
+        // A huge page goes or stays whole.
+        for first in wire::bits(batches & wire::firsts(seen.huge)) {
+            let unit = first as usize..(first + wire::UNIT_BATCHES) as usize;
+            let sum: usize =
+                sampled.bytes[unit.clone()].iter().map(|bytes| usize::from(*bytes)).sum();
+            let mean = (sum / unit.len()) as u16;
+            sampled.bytes[unit].fill(mean);
+            let whole = 0xff << first;
+            sampled.incompressible &= !whole;
+            sampled.incompressible |= if mean > WORTH_BYTES { whole } else { 0 };
+        }
+        sampled
+    }
+
+    /// Reads whole pages, up to the first that cannot be read. Returns how many bytes.
+    fn read(&mut self, process: &Process, places: &[(u32, u64)]) -> usize {
+        self.pages.resize(places.len() * PAGE, 0);
+        let from: Vec<libc::iovec> = places
+            .iter()
+            .map(|(_, at)| libc::iovec { iov_base: *at as *mut libc::c_void, iov_len: PAGE })
+            .collect();
+        process.read(&from, &mut self.pages) / PAGE * PAGE
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.state >> 33
+    }
+}
+
+/// What zram takes for a page.
+fn taken(page: &[u8], compressed: &mut Vec<u8>) -> usize {
+    let (words, _) = page.as_chunks::<8>();
+    if words.iter().all(|word| *word == words[0]) {
+        return 0;
+    }
+    compressed.resize(lz4_flex::block::get_maximum_output_size(PAGE), 0);
+    match lz4_flex::block::compress_into(page, compressed) {
+        Ok(bytes) if bytes <= HUGE_BYTES => (bytes + HANDLE_BYTES).next_multiple_of(STEP_BYTES),
+        _ => PAGE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(of: impl Fn(u64) -> u64) -> Vec<u8> {
+        (0..PAGE as u64 / 8).flat_map(|word| of(word).to_ne_bytes()).collect()
+    }
+
+    fn noise(word: u64) -> u64 {
+        let mixed = (word + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ mixed >> 27
+    }
+
+    #[test]
+    fn a_page_takes_what_is_left_of_it() {
+        let mut buffer = Vec::new();
+        let mut taken = |of: fn(u64) -> u64| super::taken(&page(of), &mut buffer);
+        assert_eq!([taken(|_| 0), taken(|_| 7)], [0, 0], "one word all over is none");
+        assert_eq!(taken(noise), PAGE, "noise is kept as it is");
+        let half = taken(|word| if word % 2 == 0 { 1 } else { noise(word) });
+        assert!((PAGE / 2..PAGE * 3 / 4).contains(&half), "{half}");
+        let text = taken(|word| u64::from_ne_bytes(*b"a word, ") ^ (word % 5));
+        assert!(text < PAGE / 8, "{text}");
+    }
+
+    #[test]
+    fn only_pages_that_rest_are_read_and_noise_is_not_worth_it() {
+        let process = Process::ourselves().unwrap();
+        let strip_bytes = wave_memory::wire::STRIP_BYTES as usize;
+        let mut memory = vec![0_u8; 2 * strip_bytes];
+        let start = memory.as_ptr() as usize;
+        let offset = start.next_multiple_of(strip_bytes) - start;
+        let strip = (start + offset) as u64;
+        let batch = BATCH as usize;
+        let noise: Vec<u8> = (0..64).flat_map(|at| page(|word| noise(word + at * 512))).collect();
+        memory[offset + batch..][..batch].copy_from_slice(&noise);
+        let mut seen = Bits::default();
+        (seen.present[0], seen.present[1], seen.present[2]) = (u64::MAX, u64::MAX, u64::MAX);
+        seen.young[2] = u64::MAX;
+        let sampled = Sampler::default().sample(&process, strip, 0b1111, &seen);
+        assert_eq!(sampled.bytes[..4], [0, 4096, 4096, 4096], "of 2 and 3 nothing was read");
+        assert_eq!(sampled.incompressible, 0b10);
+    }
+}
