@@ -264,6 +264,7 @@ fn count(log: &Log, kinds: &mut Kinds) -> u64 {
             Entry::Retransmit(_)
             | Entry::LookForLoss(_)
             | Entry::ProbeTail(_)
+            | Entry::Release(_)
             | Entry::Heard(_)
             | Entry::SetMss(..)
             | Entry::Pace(..)

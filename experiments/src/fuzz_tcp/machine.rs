@@ -418,7 +418,7 @@ impl Machine {
                 begins(self, socket, flow, (80, remote.port()));
                 return 0;
             }
-            Event::Connected { socket, flow, local } => {
+            Event::Connected { socket, flow, local, .. } => {
                 begins(self, socket, flow, (local.port(), 80));
                 return 0;
             }

@@ -18,7 +18,9 @@ use wave_front_tcp::{
 };
 use wave_links::socket::Connection;
 use wave_links::{Memory, Payload};
-use wave_tcp::context::{Event, Filled, Moved, Progress, QUEUE_ENTRIES, Request, Sharing, window};
+use wave_tcp::context::{
+    Event, Filled, Moved, Progress, QUEUE_ENTRIES, Request, Sharing, Tail, window,
+};
 use wave_tcp::datapath::{FlowId, Ring};
 
 const PAYLOAD_BYTES: u64 = 1 << 20;
@@ -78,6 +80,7 @@ fn moved(written: u64) -> Request {
         read: 0,
         is_finished: false,
         is_eager: false,
+        tail: Tail::Whole,
         filled: Filled::default(),
     })
 }
@@ -202,8 +205,15 @@ fn what_no_process_of_ours_writes_is_its_fault() {
                 &mut requests,
                 Request::Slot { listener: 1, socket: 2, receive, send, filled: 0 },
             );
-            let connect =
-                Request::Connect { socket: 3, remote, local_port: 0, receive, send, filled: 0 };
+            let connect = Request::Connect {
+                socket: 3,
+                remote,
+                local_port: 0,
+                mss_max: u16::MAX,
+                receive,
+                send,
+                filled: 0,
+            };
             push(&program, &mut requests, connect);
             let mut taken = Vec::new();
             process.poll(8, |_, request| taken.push(request)).unwrap();

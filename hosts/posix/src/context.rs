@@ -9,7 +9,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 
 use rustix::io::Errno;
-use wave_tcp::context::{Event, Interest, Known, Reason, Request, SocketOptions};
+use wave_tcp::context::{Event, Interest, Known, Reason, Request, SocketOptions, Tail};
 use wave_tcp::datapath::FlowId;
 
 use crate::buddy::Buddy;
@@ -254,14 +254,17 @@ impl<Q: Queues> Context<Q> {
                 }
                 Ok(())
             }
-            Event::Accepted { socket, flow, remote, .. } => self.on_accepted(socket, flow, remote),
-            Event::Connected { socket: name, flow, local } => {
+            Event::Accepted { socket, flow, remote, mss, .. } => {
+                self.on_accepted(socket, flow, remote, mss)
+            }
+            Event::Connected { socket: name, flow, local, mss } => {
                 let socket = self.find(name).ok_or(Fault)?;
                 if socket.phase != Phase::Connecting {
                     return Err(Fault);
                 }
                 socket.phase = Phase::Open(flow);
                 socket.local = local;
+                socket.mss = mss;
                 if socket.is_closed {
                     self.outbox.push_back(Request::Abort { flow });
                 } else if socket.sending.is_eager || socket.sending.is_finished {
@@ -284,11 +287,18 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    fn on_accepted(&mut self, name: u32, flow: FlowId, remote: SocketAddr) -> Result<(), Fault> {
+    fn on_accepted(
+        &mut self,
+        name: u32,
+        flow: FlowId,
+        remote: SocketAddr,
+        mss: u16,
+    ) -> Result<(), Fault> {
         let socket = self.find(name).ok_or(Fault)?;
         let Phase::Slot(listener) = socket.phase else { return Err(Fault) };
         socket.phase = Phase::Open(flow);
         socket.remote = remote;
+        socket.mss = mss;
         match self.listeners.get_mut(&listener) {
             Some(listening) => {
                 listening.offered -= 1;
@@ -334,17 +344,23 @@ impl<Q: Queues> Context<Q> {
 
     /// Asks for a connection; `None` if there is no memory for its rings.
     pub fn connect(&mut self, remote: SocketAddr) -> Option<u32> {
-        self.connect_from(0, remote)
+        self.connect_from(0, remote, u16::MAX)
     }
 
-    /// As [`Context::connect`], from this port; 0 is any.
-    pub fn connect_from(&mut self, local_port: u16, remote: SocketAddr) -> Option<u32> {
+    /// As [`Context::connect`], from this port (0 is any), with segments of at most `mss_max` bytes, options included (TCP_MAXSEG).
+    pub fn connect_from(
+        &mut self,
+        local_port: u16,
+        remote: SocketAddr,
+        mss_max: u16,
+    ) -> Option<u32> {
         let unknown = SocketAddr::new([0, 0, 0, 0].into(), 0);
         let socket = self.insert(Phase::Connecting, unknown, remote)?;
         let Socket { receiving, sending, is_accepted, .. } = self.socket(socket);
         *is_accepted = true;
         let (receive, send, filled) = (receiving.ring, sending.ring, receiving.filled);
-        let connect = Request::Connect { socket, remote, local_port, receive, send, filled };
+        let connect =
+            Request::Connect { socket, remote, local_port, mss_max, receive, send, filled };
         self.outbox.push_back(connect);
         Some(socket)
     }
@@ -395,15 +411,20 @@ impl<Q: Queues> Context<Q> {
         socket.receiving.is_shut |= how != Shutdown::Write;
         if how != Shutdown::Read {
             socket.sending.is_finished = true;
+            socket.sending.tail = socket.sending.tail.released();
             self.mark(name);
         }
         self.flush();
         Ok(())
     }
 
-    /// TCP_NODELAY. The agent hears of it with the next publish.
+    /// TCP_NODELAY, which lets go what waits for more to be written. The agent hears of it with the next publish.
     pub fn set_eager(&mut self, name: u32, is_eager: bool) {
-        self.socket(name).sending.is_eager = is_eager;
+        let sending = &mut self.socket(name).sending;
+        sending.is_eager = is_eager;
+        if is_eager {
+            sending.tail = sending.tail.released();
+        }
         self.mark(name);
     }
 
@@ -445,7 +466,9 @@ impl<Q: Queues> Context<Q> {
 
     /// Bytes were written to a socket's ring. They are published in bursts.
     pub fn wrote(&mut self, name: u32, bytes: u64) {
-        let is_much = self.socket(name).sending.advance(bytes);
+        let sending = &mut self.socket(name).sending;
+        sending.tail = Tail::Whole;
+        let is_much = sending.advance(bytes);
         self.mark(name);
         self.writes += 1;
         if is_much || self.writes >= BURST {
@@ -453,17 +476,23 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// As [`Context::wrote`], for bytes that wait for others: until [`Context::push`], or until a quarter of the ring is full.
-    pub fn wrote_before_more(&mut self, name: u32, bytes: u64) {
-        if self.socket(name).sending.advance(bytes) {
+    /// As [`Context::wrote`], for bytes that wait for others, as `tail` says. The agent hears of them once they may fill a segment, and
+    /// with [`Context::push`], which is to follow.
+    pub fn wrote_before_more(&mut self, name: u32, bytes: u64, tail: Tail) {
+        let socket = self.socket(name);
+        let mss = u64::from(socket.mss);
+        let sending = &mut socket.sending;
+        sending.tail = tail;
+        if sending.advance(bytes) || sending.untold() >= mss {
             self.mark(name);
             self.flush();
         }
     }
 
-    /// Publishes what was written, if the socket is still there.
+    /// Publishes what was written, if the socket is still there. Bytes that wait for others go.
     pub fn push(&mut self, name: u32) {
-        if self.find(name).is_some() {
+        if let Some(socket) = self.find(name) {
+            socket.sending.tail = socket.sending.tail.released();
             self.mark(name);
             self.flush();
         }
@@ -485,6 +514,7 @@ impl<Q: Queues> Context<Q> {
         match socket.phase {
             Phase::Open(flow) => {
                 socket.sending.is_finished = true;
+                socket.sending.tail = socket.sending.tail.released();
                 // Exact positions come first: what is unread decides about how the connection ends.
                 self.mark(name);
                 self.outbox.push_back(Request::Close { flow });

@@ -2,13 +2,16 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use wave_tcp::context::{FILL_MAX, Filled, Known, Moved, Progress, SocketOptions};
+use wave_tcp::context::{FILL_MAX, Filled, Known, Moved, Progress, SocketOptions, Tail};
 use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::line::Fault;
 
 /// Memory that a ring gets first: enough for a peer's first window (RFC 6928).
 pub const FIRST_FILL: u32 = 16 << 10;
+
+/// Most bytes of a segment before anything is agreed (RFC 9293, MUST-15).
+const MSS_DEFAULT: u16 = 536;
 
 /// What there is of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub struct Socket {
     pub local: SocketAddr,
     /// The peer.
     pub remote: SocketAddr,
+    /// Most bytes of payload in its segments, as agreed with the peer; RFC 9293's 536 before that.
+    pub mss: u16,
     /// What comes in.
     pub receiving: Receiving,
     /// What goes out.
@@ -155,6 +160,8 @@ pub struct Sending {
     pub is_finished: bool,
     /// TCP_NODELAY.
     pub is_eager: bool,
+    /// What becomes of the last bytes before `written` if they do not fill a segment.
+    pub tail: Tail,
 }
 
 impl Socket {
@@ -173,6 +180,7 @@ impl Socket {
             is_accepted: false,
             local,
             remote,
+            mss: MSS_DEFAULT,
             receiving: Receiving {
                 ring: receive,
                 received: 0,
@@ -192,6 +200,7 @@ impl Socket {
                 acknowledged: 0,
                 is_finished: false,
                 is_eager: false,
+                tail: Tail::Whole,
             },
         }
     }
@@ -250,6 +259,7 @@ impl Socket {
             read: receiving.read,
             is_finished: sending.is_finished && written == sending.written,
             is_eager: sending.is_eager,
+            tail: sending.tail,
             filled,
         })
     }
@@ -347,6 +357,11 @@ impl Sending {
     pub fn advance(&mut self, bytes: u64) -> bool {
         self.written += bytes;
         self.written - self.told >= u64::from(self.ring.bytes / 4)
+    }
+
+    /// Bytes of which the agent does not know.
+    pub fn untold(&self) -> u64 {
+        self.written - self.told
     }
 
     /// Bytes that have not arrived at the peer.

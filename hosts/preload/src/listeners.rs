@@ -179,7 +179,11 @@ impl World {
         let reuses_port = sockopt::socket_reuseport(sys::fd(fd))?;
         let sharing = Sharing { secret: sys::random()?, reuses_port };
         let length = backlog.max(1) as u16;
-        let listener = self.context(life).listen_beside(own, length, sharing);
+        let context = self.context(life);
+        let listener = context.listen_beside(own, length, sharing);
+        if kept.mss_max != u16::MAX {
+            context.limit_segments(listener, kept.mss_max);
+        }
         let answer = self.await_answer(life, |context| context.listening(listener));
         let failed = match answer {
             Some(Ok(_)) => None,
@@ -320,9 +324,12 @@ impl World {
             let description = self.description(at);
             let State::Listening { is_shared, .. } = description.state else { continue };
             let Some(listens) = description.listens.as_deref().cloned() else { continue };
-            let Listens { own, backlog, sharing, .. } = listens;
+            let Listens { own, backlog, sharing, kept, .. } = listens;
             let context = self.context(life);
             let listener = context.listen_beside(own, backlog, sharing);
+            if kept.mss_max != u16::MAX {
+                context.limit_segments(listener, kept.mss_max);
+            }
             context.await_connections(listener, Interest::Yes);
             let description = self.description(at);
             description.life = life;

@@ -315,7 +315,7 @@ impl World {
         let port = description.bound.map_or(0, |bound| bound.port());
         let kept = Kept::of(sys::fd(fd), description.family)?;
         let agent = self.agent(life);
-        let name = agent.context.connect_from(port, remote).ok_or(Errno::NOBUFS)?;
+        let name = agent.context.connect_from(port, remote, kept.mss_max).ok_or(Errno::NOBUFS)?;
         agent.owners.insert(name, at);
         agent.context.flush();
         let description = self.description(at);

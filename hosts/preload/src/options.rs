@@ -41,6 +41,8 @@ pub struct Kept {
     send_bytes: usize,
     service: u8,
     hop_limit: u8,
+    /// TCP_MAXSEG, which counts for connections to come alone; `u16::MAX` is none.
+    pub mss_max: u16,
 }
 
 impl Kept {
@@ -64,6 +66,7 @@ impl Kept {
             send_bytes: sockopt::socket_send_buffer_size(fd)?,
             service,
             hop_limit,
+            mss_max: sys::mss_max(fd),
         })
     }
 
@@ -164,9 +167,15 @@ impl Sockets {
             let description = world.description(at);
             if let Ok(kept) = Kept::of(sys::fd(fd), description.family) {
                 match description.state {
-                    State::Listening { .. } => {
-                        if let Some(listens) = &mut description.listens {
-                            listens.kept = kept;
+                    State::Listening { listener, .. } => {
+                        let (life, mss_max) = (description.life, kept.mss_max);
+                        let before = description
+                            .listens
+                            .as_mut()
+                            .map(|listens| std::mem::replace(&mut listens.kept, kept));
+                        let is_new = before.is_some_and(|before| before.mss_max != mss_max);
+                        if let Some(listener) = listener.filter(|_| is_new) {
+                            world.context(life).limit_segments(listener, mss_max);
                         }
                     }
                     _ => world.configure(at, &kept),
@@ -203,6 +212,13 @@ impl Sockets {
                     number(description.error.take().map_or(0, Errno::raw_os_error))
                 }
                 (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => number((view.tcp == Tcp::Listen).into()),
+                (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => match description.state {
+                    State::Open(name) => {
+                        let life = description.life;
+                        number(world.context(life).socket(name).mss.into())
+                    }
+                    _ => Verdict::Kernels,
+                },
                 (libc::IPPROTO_TCP, libc::TCP_INFO) => {
                     let mut info = match description.state {
                         State::Open(name) => {

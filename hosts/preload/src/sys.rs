@@ -1,7 +1,7 @@
 //! System calls that rustix has no safe form of. None goes through a symbol that the skin takes.
 
 use std::ffi::c_int;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, Timespec};
@@ -105,6 +105,41 @@ pub fn calls_restart() -> bool {
         let is_handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
         !is_handled || action.sa_flags & libc::SA_RESTART != 0
     })
+}
+
+/// TCP_MAXSEG that a program has set of a socket which is not connected; `u16::MAX` if it has not, or to the kernel's default, 536.
+pub fn mss_max(fd: BorrowedFd<'_>) -> u16 {
+    const UNSET: c_int = 536;
+    let mut value: c_int = UNSET;
+    let mut length = size_of::<c_int>() as libc::socklen_t;
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+    // SAFETY: `value` is valid for writes of `length` bytes, and `length` for reads and writes.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd.as_raw_fd(),
+            level,
+            name,
+            &raw mut value,
+            &raw mut length,
+        )
+    };
+    match u16::try_from(value) {
+        Ok(bytes) if done == 0 && value != UNSET => bytes,
+        _ => u16::MAX,
+    }
+}
+
+/// Sets TCP_MAXSEG of a socket of the kernel's.
+#[cfg(test)]
+pub fn set_mss_max(number: c_int, bytes: c_int) {
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+    let length = size_of::<c_int>();
+    // SAFETY: `bytes` is valid for reads of `length` bytes.
+    let done = unsafe {
+        libc::syscall(libc::SYS_setsockopt, number, level, name, &raw const bytes, length)
+    };
+    assert_eq!(done, 0, "{number} is no TCP socket");
 }
 
 /// A set of signals, as the kernel has it.

@@ -6,6 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use wave_links::payload::Part;
+use wave_posix::Tail;
 
 use crate::agent::Agent;
 use crate::description::Tcp;
@@ -291,7 +292,8 @@ impl Send<'_, '_> {
             agent.copy_in(name, bytes, self.from, self.copied);
             self.copied += bytes as usize;
             if self.has_more || is_corked {
-                agent.context.wrote_before_more(name, bytes);
+                let tail = if self.has_more { Tail::More } else { Tail::Corked };
+                agent.context.wrote_before_more(name, bytes, tail);
                 world.hold(life, name);
             } else {
                 agent.context.wrote(name, bytes);

@@ -178,19 +178,20 @@ pub fn read(frame: &[u8]) -> Option<Seen> {
 }
 
 impl Seen {
-    /// Appends a segment that goes on where this one ends, as if the sender had not cut them. Returns whether it does.
+    /// Appends a segment that goes on where this one ends, as if the sender had not cut them. Its PSH counts, as in packetdrill. Returns
+    /// whether it goes on.
     pub fn join(&mut self, next: &Seen) -> bool {
         let cut = Flags::PSH | Flags::FIN;
         let (own, other) = (&self.segment, &next.segment);
         let goes_on = self.ports == next.ports
             && own.seq.wrapping_add(own.bytes) == other.seq
             && own.bytes > 0
-            && !own.flags.intersects(cut | Flags::SYN)
+            && !own.flags.intersects(Flags::FIN | Flags::SYN)
             && own.flags.without(cut) == other.flags.without(cut)
             && (own.ack, own.window) == (other.ack, other.window);
         if goes_on {
             self.segment.bytes += other.bytes;
-            self.segment.flags |= other.flags;
+            self.segment.flags = other.flags;
             self.payload.extend_from_slice(&next.payload);
         }
         goes_on

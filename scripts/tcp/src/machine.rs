@@ -6,12 +6,13 @@ use std::net::Ipv4Addr;
 
 use wave_core::clock::Nanos;
 use wave_posix::{Context, Fault, Queues};
-use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, QUEUE_ENTRIES, Request};
 use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, Packet, Payload, Segment};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::{MacAddress, Parsed, build_arp, checksum, parse};
+
+use crate::script;
 
 /// Our address, as packetdrill has it by default.
 pub const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
@@ -25,6 +26,8 @@ pub const PEER_MAC: MacAddress = [2, 0, 0, 0, 0, 2];
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 255, 254);
 /// Most bytes of an IPv4 packet.
 const MTU: u16 = 1_500;
+/// Most bytes of payload in a super-packet: two segments, as Linux sends where nothing is known of the path.
+const SUPER_BYTES: u32 = 2 * (MTU as u32 - 40);
 const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
 /// Steps of the data path in one poll.
 const BUDGET: usize = 64;
@@ -76,12 +79,13 @@ pub struct Machine {
 
 impl Machine {
     /// A machine whose program's rings have so many bytes: receive, send. They are sizes of rings.
-    pub fn new(ring_bytes: [u32; 2], algorithm: Algorithm) -> Machine {
+    pub fn new(ring_bytes: [u32; 2], chosen: script::Settings) -> Machine {
         let key = |number: u64| (number, !number);
         let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
         let bounds = Bounds { flows: 64, handshakes: 64, time_wait: 16, listeners: 16, slots: 128 };
+        let super_bytes = if chosen.takes_super_packets { SUPER_BYTES } else { 0 };
         let settings =
-            Settings { mac: OWN_MAC, super_bytes: 0, flows: bounds.flows, key: secrets.table };
+            Settings { mac: OWN_MAC, super_bytes, flows: bounds.flows, key: secrets.table };
         let address = Address {
             ip: OWN,
             prefix: 16,
@@ -95,7 +99,8 @@ impl Machine {
         // Scripts expect windows of the whole ring.
         context.fill_at_once();
         let mut stack = Stack::new(FlexToe::new(settings), address, bounds, secrets);
-        stack.set_congestion(algorithm);
+        stack.set_congestion(chosen.algorithm);
+        stack.set_timestamps(chosen.has_timestamps);
         Machine {
             stack,
             context,

@@ -131,7 +131,10 @@ fn other(option: &TcpOption) -> TcpOption {
 
 fn calls(call: &Call) -> Vec<(String, Call)> {
     let mut all = Vec::new();
-    if let Some(result) = call.result {
+    // The number of a new descriptor is the script's own name for it.
+    let opens =
+        matches!(call.name.as_str(), "socket" | "accept" | "epoll_create" | "epoll_create1");
+    if let Some(result) = call.result.filter(|result| !opens || *result < 0) {
         all.push(("result".into(), Call { result: Some(result + 1), ..call.clone() }));
     }
     if let Some(errno) = &call.errno {
@@ -142,6 +145,7 @@ fn calls(call: &Call) -> Vec<(String, Call)> {
         "getsockopt" => Some(3),
         "ioctl" => Some(2),
         "poll" => Some(0),
+        "epoll_wait" => Some(1),
         _ => None,
     };
     if let Some((at, argument)) =
@@ -156,6 +160,15 @@ fn calls(call: &Call) -> Vec<(String, Call)> {
 
 /// A value that a call fills in, otherwise than it was expected.
 fn flipped(argument: &Argument) -> Option<Argument> {
+    if let Argument::Struct(fields) = argument {
+        let mut fields = fields.clone();
+        let (_, events) = fields.iter_mut().find(|(name, _)| name == "events")?;
+        *events = match events {
+            Argument::Number(0) => Argument::Names(vec!["EPOLLIN".into()]),
+            _ => Argument::Number(0),
+        };
+        return Some(Argument::Struct(fields));
+    }
     let Argument::List(list) = argument else { return None };
     let mut list = list.clone();
     match list.first_mut()? {

@@ -1,13 +1,13 @@
 //! From tokens to a script.
 
 use wave_core::clock::Nanos;
-use wave_tcp::congestion::Algorithm;
 use wave_tcp::packet::{Ecn, Flags};
 
 use crate::BadScript;
 use crate::lexer::{Kind, Token, tokens};
 use crate::script::{
-    Action, Argument, Body, Call, Event, Packet, Script, Segment, TcpOption, Unreachable, When,
+    Action, Argument, Body, Call, Event, Packet, Script, Segment, Settings, TcpOption, Unreachable,
+    When,
 };
 use crate::shell;
 
@@ -25,8 +25,8 @@ const SECONDS_MAX: u64 = 86_400;
 pub fn parse(text: &str) -> Result<Script, BadScript> {
     let tokens = tokens(text)?;
     let line = text.lines().count().max(1);
-    let mut parser =
-        Parser { tokens, at: 0, end: (line, 1), tolerance: TOLERANCE, algorithm: None };
+    let settings = Settings::default();
+    let mut parser = Parser { tokens, at: 0, end: (line, 1), tolerance: TOLERANCE, settings };
     parser.options()?;
     let mut events = Vec::new();
     while let Some(token) = parser.peek() {
@@ -42,8 +42,7 @@ pub fn parse(text: &str) -> Result<Script, BadScript> {
     if events.is_empty() {
         return Err(parser.wrong("an event, such as `+0 < S 0:0(0) win 1000`"));
     }
-    let algorithm = parser.algorithm.unwrap_or_default();
-    Ok(Script { tolerance: parser.tolerance, algorithm, events })
+    Ok(Script { tolerance: parser.tolerance, settings: parser.settings, events })
 }
 
 fn bad(token: &Token, what: impl Into<String>) -> BadScript {
@@ -59,14 +58,12 @@ struct Parser {
     at: usize,
     end: (usize, usize),
     tolerance: Nanos,
-    algorithm: Option<Algorithm>,
+    settings: Settings,
 }
 
 impl Parser {
     fn shell(&mut self, command: &str, token: &Token) -> Result<(), BadScript> {
-        let chosen = shell::check(command).map_err(|what| bad(token, what))?;
-        self.algorithm = chosen.or(self.algorithm);
-        Ok(())
+        shell::apply(command, &mut self.settings).map_err(|what| bad(token, what))
     }
 
     fn peek(&self) -> Option<Token> {
@@ -544,6 +541,13 @@ impl Parser {
             }
             Some(Kind::Mark('{')) => {
                 self.at += 1;
+                if self.take_ellipsis() {
+                    // A part of a message, `{..., 40}`.
+                    self.must(',')?;
+                    let bytes = self.argument()?;
+                    self.must('}')?;
+                    return Ok(Argument::List(vec![Argument::Any, bytes]));
+                }
                 let mut fields = Vec::new();
                 while !self.take('}') {
                     if !fields.is_empty() {
@@ -551,6 +555,11 @@ impl Parser {
                     }
                     let Some(name) = self.word() else { return Err(self.wrong("a field's name")) };
                     self.at += 1;
+                    // How many there are, as in `msg_iov(1)`, shows itself.
+                    if self.take('(') {
+                        self.argument()?;
+                        self.must(')')?;
+                    }
                     self.must('=')?;
                     fields.push((name, self.argument()?));
                 }

@@ -1,11 +1,16 @@
 //! The program: file descriptors, and calls on the context that serves them on a host, too.
 
+mod options;
+mod readiness;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 
 use rustix::io::Errno;
 
+use self::options::Options;
+use self::readiness::{Set, Watched};
 use crate::errno;
 use crate::machine::{Machine, PEER};
 use crate::pattern::{byte, first_wrong};
@@ -21,8 +26,8 @@ const FIRST_FILE: i64 = 3;
 struct File {
     socket: Socket,
     is_nonblocking: bool,
-    /// A close resets: SO_LINGER with no time.
-    resets: bool,
+    options: Options,
+    watched: Watched,
 }
 
 #[derive(Debug)]
@@ -30,10 +35,11 @@ enum Socket {
     /// Neither connected nor listening.
     Fresh {
         local: SocketAddr,
-        is_eager: bool,
     },
     Listener(u32),
     Stream(u32),
+    /// Of epoll_create.
+    Set(Set),
 }
 
 /// A call that has returned.
@@ -58,6 +64,8 @@ pub struct Process {
     written: u64,
     /// Port of the peer to which the last call connected.
     pub connected_to: Option<u16>,
+    /// What the script says that the call returns.
+    wanted: Option<i64>,
 }
 
 /// A call that this interpreter does not have; the text says what it has.
@@ -79,7 +87,7 @@ fn failed_by(error: &io::Error) -> Answer {
     Ok(Outcome::Returned(Returned { value: -1, errno, differs: None }))
 }
 
-/// A call that has returned 0, and has filled an argument.
+/// A call that has filled an argument.
 fn filled(value: i64, expected: &Argument, actual: i64) -> Answer {
     let differs = match expected {
         Argument::Any => None,
@@ -121,12 +129,19 @@ impl Process {
         if !is_again {
             self.written = 0;
         }
+        self.tell_sets(machine);
+        self.wanted = call.result;
         let arguments = &call.arguments;
         let fd = arguments.first().and_then(number);
         match call.name.as_str() {
             "socket" => self.socket(arguments),
+            "epoll_create" | "epoll_create1" => {
+                let set = Socket::Set(Set::new()?);
+                done(self.insert(set, Options::default()))
+            }
             "bind" | "listen" | "accept" | "connect" | "read" | "recv" | "write" | "send"
-            | "sendto" | "shutdown" | "close" | "setsockopt" | "getsockopt" | "fcntl" | "ioctl" => {
+            | "sendto" | "sendmsg" | "shutdown" | "close" | "setsockopt" | "getsockopt"
+            | "fcntl" | "ioctl" | "epoll_ctl" | "epoll_wait" => {
                 let Some(fd) = fd else {
                     return Err(Unsupported(format!(
                         "{}'s first argument is a descriptor",
@@ -140,8 +155,9 @@ impl Process {
             }
             "poll" => self.poll(machine, arguments),
             other => Err(Unsupported(format!(
-                "no call `{other}`; there are socket, bind, listen, accept, connect, read, recv, write, send, sendto, \
-                 shutdown, close, setsockopt, getsockopt, fcntl, ioctl, poll"
+                "no call `{other}`; there are socket, bind, listen, accept, connect, read, recv, write, send, sendto, sendmsg, \
+                 shutdown, close, setsockopt, getsockopt, fcntl, ioctl, poll, epoll_create, epoll_create1, epoll_ctl, \
+                 epoll_wait"
             ))),
         }
     }
@@ -158,14 +174,20 @@ impl Process {
                 self.read(machine, fd, bytes(arguments)?)
             }
             "write" | "send" | "sendto" => {
-                no_flags(arguments.get(3))?;
-                self.write(machine, fd, bytes(arguments)?)
+                let has_more = has_more(arguments.get(3))?;
+                self.write(machine, fd, bytes(arguments)?, has_more)
+            }
+            "sendmsg" => {
+                let has_more = has_more(arguments.get(2))?;
+                self.write(machine, fd, message_bytes(arguments)?, has_more)
             }
             "shutdown" => self.shutdown(machine, fd, arguments),
             "close" => self.close(machine, fd),
             "setsockopt" => self.set_option(machine, fd, arguments),
             "getsockopt" => self.get_option(machine, fd, arguments),
             "fcntl" => self.control(fd, arguments),
+            "epoll_ctl" => self.watch(fd, arguments),
+            "epoll_wait" => self.wait(fd, arguments),
             _ => self.inquire(machine, fd, arguments),
         }
     }
@@ -174,10 +196,13 @@ impl Process {
         self.files.get_mut(&fd).expect("its descriptor was looked up")
     }
 
-    fn insert(&mut self, socket: Socket) -> i64 {
-        let free = (FIRST_FILE..).find(|fd| !self.files.contains_key(fd));
+    /// A new descriptor: the number that the script has for it, as in packetdrill, or the least free one.
+    fn insert(&mut self, socket: Socket, options: Options) -> i64 {
+        let is_free = |fd: &i64| *fd >= FIRST_FILE && !self.files.contains_key(fd);
+        let free = self.wanted.filter(is_free).or_else(|| (FIRST_FILE..).find(is_free));
         let fd = free.expect("there are more numbers than files");
-        self.files.insert(fd, File { socket, is_nonblocking: false, resets: false });
+        let watched = Watched::default();
+        self.files.insert(fd, File { socket, is_nonblocking: false, options, watched });
         fd
     }
 
@@ -190,7 +215,7 @@ impl Process {
             ));
         }
         let local = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let fd = self.insert(Socket::Fresh { local, is_eager: false });
+        let fd = self.insert(Socket::Fresh { local }, Options::default());
         self.file(fd).is_nonblocking = kinds.iter().any(|kind| kind == "SOCK_NONBLOCK");
         done(fd)
     }
@@ -198,7 +223,7 @@ impl Process {
     fn bind(&mut self, fd: i64, arguments: &[Argument]) -> Answer {
         let port = port_of(arguments.get(1))?.unwrap_or(PORT);
         match &mut self.file(fd).socket {
-            Socket::Fresh { local, .. } if local.port() == 0 => {
+            Socket::Fresh { local } if local.port() == 0 => {
                 local.set_port(port);
                 done(0)
             }
@@ -210,7 +235,7 @@ impl Process {
         let Some(backlog) = arguments.get(1).and_then(number) else {
             return Err(Unsupported("listen's second argument is a number".into()));
         };
-        let Socket::Fresh { local, .. } = self.file(fd).socket else {
+        let Socket::Fresh { local } = self.file(fd).socket else {
             return failed(Errno::INVAL);
         };
         let name = machine.context.listen(local, backlog.clamp(1, u16::MAX.into()) as u16);
@@ -234,8 +259,10 @@ impl Process {
         let Socket::Listener(name) = self.file(fd).socket else { return failed(Errno::INVAL) };
         match machine.context.accept(name) {
             Some(Ok((name, _))) => {
-                machine.settle();
-                done(self.insert(Socket::Stream(name)))
+                // A connection has its listener's options.
+                let options = self.file(fd).options;
+                options.apply(machine, name);
+                done(self.insert(Socket::Stream(name), options))
             }
             Some(Err(error)) => failed_by(&error),
             None if is_nonblocking => failed(Errno::AGAIN),
@@ -252,15 +279,16 @@ impl Process {
     ) -> Answer {
         let port = port_of(arguments.get(1))?.unwrap_or(PORT);
         let is_nonblocking = self.file(fd).is_nonblocking;
-        let name = match self.file(fd).socket {
-            Socket::Fresh { local, is_eager } if local.port() == 0 => {
-                let Some(name) = machine.context.connect((PEER, port).into()) else {
+        let name = match &self.file(fd).socket {
+            Socket::Fresh { local } if local.port() == 0 => {
+                let mss_max = self.file(fd).options.mss_max();
+                let peer = (PEER, port).into();
+                let Some(name) = machine.context.connect_from(0, peer, mss_max) else {
                     return failed(Errno::NOBUFS);
                 };
-                machine.context.set_eager(name, is_eager);
+                self.file(fd).options.apply(machine, name);
                 self.file(fd).socket = Socket::Stream(name);
                 self.connected_to = Some(port);
-                machine.settle();
                 name
             }
             Socket::Fresh { .. } => {
@@ -269,9 +297,10 @@ impl Process {
                         .into(),
                 ));
             }
-            Socket::Stream(name) if is_again => name,
+            Socket::Stream(name) if is_again => *name,
             // As Linux has it; programs of ours cannot ask twice.
             Socket::Stream(_) | Socket::Listener(_) => return failed(Errno::ISCONN),
+            Socket::Set(_) => return failed(Errno::NOTSOCK),
         };
         match machine.context.connected(name) {
             Some(Ok(())) => done(0),
@@ -312,8 +341,9 @@ impl Process {
         Ok(Outcome::Returned(Returned { value: bytes as i64, errno: None, differs }))
     }
 
-    fn write(&mut self, machine: &mut Machine, fd: i64, bytes: u64) -> Answer {
+    fn write(&mut self, machine: &mut Machine, fd: i64, bytes: u64, has_more: bool) -> Answer {
         let Some(name) = self.stream(fd) else { return failed(Errno::PIPE) };
+        let tail = self.file(fd).options.tail(has_more);
         loop {
             let left = bytes - self.written;
             if left == 0 {
@@ -342,7 +372,12 @@ impl Process {
                 }
             }
             self.written += room;
-            machine.context.wrote(name, room);
+            if tail.waits() {
+                machine.context.wrote_before_more(name, room, tail);
+                machine.context.mark(name);
+            } else {
+                machine.context.wrote(name, room);
+            }
             machine.settle();
         }
     }
@@ -366,175 +401,13 @@ impl Process {
     fn close(&mut self, machine: &mut Machine, fd: i64) -> Answer {
         let file = self.files.remove(&fd).expect("its descriptor was looked up");
         match file.socket {
-            Socket::Fresh { .. } => {}
+            Socket::Fresh { .. } | Socket::Set(_) => {}
             Socket::Listener(name) => machine.context.unlisten(name),
-            Socket::Stream(name) if file.resets => machine.context.abort(name),
+            Socket::Stream(name) if file.options.resets => machine.context.abort(name),
             Socket::Stream(name) => machine.context.close(name),
         }
         machine.settle();
         done(0)
-    }
-
-    fn set_option(&mut self, machine: &mut Machine, fd: i64, arguments: &[Argument]) -> Answer {
-        let name = names(arguments.get(2)).first().map(String::as_str).unwrap_or_default();
-        let value = match arguments.get(3) {
-            Some(Argument::List(list)) => list.first().and_then(number),
-            _ => None,
-        };
-        match (name, value) {
-            // What listens may be bound again at once.
-            ("SO_REUSEADDR", Some(_)) => done(0),
-            // Sizes of a context's rings are chosen when it begins; see `ring_bytes` of the run.
-            ("SO_RCVBUF" | "SO_SNDBUF", Some(_))
-                if matches!(self.file(fd).socket, Socket::Fresh { .. }) =>
-            {
-                done(0)
-            }
-            ("TCP_NODELAY", Some(value)) => {
-                match &mut self.file(fd).socket {
-                    Socket::Fresh { is_eager, .. } => *is_eager = value != 0,
-                    Socket::Stream(name) => {
-                        machine.context.set_eager(*name, value != 0);
-                        machine.settle();
-                    }
-                    Socket::Listener(_) => {
-                        return Err(Unsupported(
-                            "TCP_NODELAY is a stream's; listeners pass nothing on".into(),
-                        ));
-                    }
-                }
-                done(0)
-            }
-            ("SO_LINGER", None) => match arguments.get(3) {
-                Some(Argument::Struct(fields)) => {
-                    let field = |wanted: &str| {
-                        let found = fields.iter().find(|(name, _)| name == wanted);
-                        found.and_then(|(_, value)| number(value))
-                    };
-                    match (field("onoff"), field("linger")) {
-                        (Some(1), Some(0)) => self.file(fd).resets = true,
-                        (Some(0), _) => self.file(fd).resets = false,
-                        _ => {
-                            return Err(Unsupported(
-                                "SO_LINGER takes {onoff=1, linger=0} or {onoff=0, linger=0}".into(),
-                            ));
-                        }
-                    }
-                    done(0)
-                }
-                _ => Err(Unsupported("SO_LINGER takes {onoff=1, linger=0}".into())),
-            },
-            _ => Err(Unsupported(format!(
-                "no option `{name}` here; there are SO_REUSEADDR, SO_RCVBUF and SO_SNDBUF before listen and connect, SO_LINGER, \
-                 TCP_NODELAY"
-            ))),
-        }
-    }
-
-    fn get_option(&mut self, machine: &mut Machine, fd: i64, arguments: &[Argument]) -> Answer {
-        let option = names(arguments.get(2)).first().map(String::as_str).unwrap_or_default();
-        let stream = self.stream(fd);
-        let value = match (option, stream) {
-            ("SO_ERROR", Some(name)) => machine.context.socket(name).error.unwrap_or(0).into(),
-            ("SO_ERROR", None) => 0,
-            ("TCP_NODELAY", Some(name)) => machine.context.socket(name).sending.is_eager.into(),
-            _ => {
-                return Err(Unsupported(format!(
-                    "no option `{option}` to be read; there are SO_ERROR, TCP_NODELAY"
-                )));
-            }
-        };
-        filled(0, arguments.get(3).unwrap_or(&Argument::Any), value)
-    }
-
-    fn control(&mut self, fd: i64, arguments: &[Argument]) -> Answer {
-        const READ_WRITE: i64 = 0x2;
-        const NONBLOCK: i64 = 0x800;
-        let file = self.file(fd);
-        match (names(arguments.get(1)), names(arguments.get(2))) {
-            ([get], _) if get == "F_GETFL" => {
-                done(READ_WRITE | if file.is_nonblocking { NONBLOCK } else { 0 })
-            }
-            ([set], flags)
-                if set == "F_SETFL"
-                    && flags.iter().all(|flag| flag == "O_RDWR" || flag == "O_NONBLOCK") =>
-            {
-                file.is_nonblocking = flags.iter().any(|flag| flag == "O_NONBLOCK");
-                done(0)
-            }
-            _ => Err(Unsupported(
-                "fcntl takes F_GETFL, or F_SETFL with O_RDWR and O_NONBLOCK".into(),
-            )),
-        }
-    }
-
-    fn inquire(&mut self, machine: &mut Machine, fd: i64, arguments: &[Argument]) -> Answer {
-        let what = names(arguments.get(1)).first().map(String::as_str).unwrap_or_default();
-        let Some(name) = self.stream(fd) else { return failed(Errno::INVAL) };
-        let socket = machine.context.socket(name);
-        let value = match what {
-            "SIOCINQ" => socket.receiving.available(),
-            "SIOCOUTQ" => socket.sending.unacknowledged(),
-            _ => return Err(Unsupported("ioctl takes SIOCINQ and SIOCOUTQ".into())),
-        };
-        filled(0, arguments.get(2).unwrap_or(&Argument::Any), value as i64)
-    }
-
-    fn poll(&mut self, machine: &mut Machine, arguments: &[Argument]) -> Answer {
-        let Some(Argument::List(list)) = arguments.first() else {
-            return Err(Unsupported(
-                "poll takes [{fd=4, events=POLLIN, revents=POLLIN}], 1, 0".into(),
-            ));
-        };
-        let timeout = arguments.get(2).and_then(number).unwrap_or(0);
-        let mut ready = 0;
-        let mut differs = None;
-        for one in list {
-            let Argument::Struct(fields) = one else {
-                return Err(Unsupported("poll takes {fd=4, events=POLLIN, revents=POLLIN}".into()));
-            };
-            let field = |wanted: &str| {
-                fields.iter().find(|(name, _)| name == wanted).map(|(_, value)| value)
-            };
-            let fd = field("fd").and_then(number).unwrap_or(-1);
-            let events = names(field("events"));
-            if events.iter().any(|event| event != "POLLIN" && event != "POLLOUT") {
-                return Err(Unsupported("poll knows POLLIN and POLLOUT".into()));
-            }
-            let Some(file) = self.files.get(&fd) else { return failed(Errno::BADF) };
-            let context = &mut machine.context;
-            let (is_readable, is_writable) = match file.socket {
-                Socket::Fresh { .. } => (false, false),
-                Socket::Listener(name) => (context.acceptable(name) > 0, false),
-                Socket::Stream(name) => {
-                    (context.readable(name).is_some(), context.writable(name).is_some())
-                }
-            };
-            let is_ready = |event: &&String| match event.as_str() {
-                "POLLIN" => is_readable,
-                _ => is_writable,
-            };
-            let found: Vec<&str> = events.iter().filter(is_ready).map(String::as_str).collect();
-            ready += i64::from(!found.is_empty());
-            let mut wanted: Vec<&str> = match field("revents") {
-                Some(Argument::Number(0)) => Vec::new(),
-                revents => names(revents).iter().map(String::as_str).collect(),
-            };
-            let mut sorted = found.clone();
-            wanted.sort_unstable();
-            sorted.sort_unstable();
-            if wanted != sorted && differs.is_none() {
-                let text = |names: &[&str]| {
-                    let names = if names.is_empty() { "0".to_owned() } else { names.join("|") };
-                    format!("revents={names}")
-                };
-                differs = Some((text(&wanted), text(&found)));
-            }
-        }
-        if ready == 0 && timeout != 0 {
-            return Ok(Outcome::Waits);
-        }
-        Ok(Outcome::Returned(Returned { value: ready, errno: None, differs }))
     }
 }
 
@@ -545,11 +418,40 @@ fn bytes(arguments: &[Argument]) -> Result<u64, Unsupported> {
     }
 }
 
+/// Bytes of a message of sendmsg(2), `{msg_iov(2)=[{..., 40}, {..., 60}], ...}`.
+fn message_bytes(arguments: &[Argument]) -> Result<u64, Unsupported> {
+    let wrong = || {
+        Unsupported("a message is {msg_name(...)=..., msg_iov(1)=[{..., 40}], msg_flags=0}".into())
+    };
+    let Some(Argument::Struct(fields)) = arguments.get(1) else { return Err(wrong()) };
+    let parts = fields.iter().find(|(name, _)| name == "msg_iov").map(|(_, parts)| parts);
+    let Some(Argument::List(parts)) = parts else { return Err(wrong()) };
+    let lengths = parts.iter().map(|part| match part {
+        Argument::List(part) => part.get(1).and_then(number).filter(|bytes| *bytes >= 0),
+        _ => None,
+    });
+    let all: Option<i64> = lengths.sum();
+    all.map(|bytes| bytes as u64).ok_or_else(wrong)
+}
+
+/// Whether the flags of a call that writes say that more follows.
+fn has_more(flags: Option<&Argument>) -> Result<bool, Unsupported> {
+    let names = names(flags);
+    let is_more = names.iter().any(|name| name == "MSG_MORE");
+    let is_known = |name: &String| name == "MSG_MORE" || name == "MSG_NOSIGNAL";
+    match flags {
+        Some(Argument::Names(names)) if names.iter().all(is_known) => Ok(is_more),
+        _ => no_flags(flags).map(|()| false),
+    }
+}
+
 fn no_flags(flags: Option<&Argument>) -> Result<(), Unsupported> {
     match flags {
         None | Some(Argument::Any | Argument::Number(0)) => Ok(()),
         Some(Argument::Names(names)) if names == &["MSG_NOSIGNAL"] => Ok(()),
-        _ => Err(Unsupported("flags of calls are 0 or MSG_NOSIGNAL".into())),
+        _ => Err(Unsupported(
+            "flags of calls are 0, MSG_NOSIGNAL, and of those that write MSG_MORE".into(),
+        )),
     }
 }
 

@@ -24,7 +24,7 @@ const PATIENCE: Nanos = Nanos::from_millis(3_600_000);
 /// An expectation does not hold, or the script asks for what is not there.
 pub fn run(script: &Script) -> Result<(), RunError> {
     let mut run = Run {
-        machine: Machine::new(ring_bytes(script)?, script.algorithm),
+        machine: Machine::new(ring_bytes(script)?, script.settings),
         process: Process::default(),
         peers: Peers::default(),
         pending: None,

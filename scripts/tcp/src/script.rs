@@ -9,10 +9,31 @@ use wave_tcp::packet::{Ecn, Flags};
 pub struct Script {
     /// How far a time may be off (`--tolerance_usecs`).
     pub tolerance: Nanos,
-    /// Congestion control of all connections (`sysctl net.ipv4.tcp_congestion_control=dctcp`).
-    pub algorithm: Algorithm,
+    /// What its commands choose.
+    pub settings: Settings,
     /// In the order of the text.
     pub events: Vec<Event>,
+}
+
+/// What a script's commands choose for all connections, and for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Congestion control (`sysctl net.ipv4.tcp_congestion_control=dctcp`).
+    pub algorithm: Algorithm,
+    /// Handshakes agree on timestamps (`sysctl net.ipv4.tcp_timestamps=0`).
+    pub has_timestamps: bool,
+    /// The device takes super-packets (`ethtool -K tun0 tso off gso off`).
+    pub takes_super_packets: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            algorithm: Algorithm::default(),
+            has_timestamps: true,
+            takes_super_packets: true,
+        }
+    }
 }
 
 /// A line: when, and what.

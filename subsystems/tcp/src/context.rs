@@ -59,8 +59,44 @@ pub struct Moved {
     pub is_finished: bool,
     /// Small segments do not wait for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
+    /// The last bytes before `written`, which do not fill a segment.
+    pub tail: Tail,
     /// Memory of the rings.
     pub filled: Filled,
+}
+
+/// What becomes of written bytes that do not fill a segment. Those that wait go after a retransmission timeout at the latest, which is 200 ms
+/// or more, as in Linux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Tail {
+    /// They are the end of a message: they go as Nagle's algorithm has it, and carry PSH.
+    #[default]
+    Whole,
+    /// They wait for more (TCP_CORK).
+    Corked,
+    /// They wait for more, or for an acknowledgement (MSG_MORE).
+    More,
+    /// As `Whole`, but more follows, so that they carry no PSH.
+    Part,
+}
+
+impl Tail {
+    /// Whether it waits for more.
+    pub const fn waits(self) -> bool {
+        matches!(self, Tail::Corked | Tail::More)
+    }
+
+    /// As it is once it need not wait.
+    #[must_use]
+    pub const fn released(self) -> Tail {
+        match self {
+            Tail::Whole | Tail::Corked => Tail::Whole,
+            Tail::More | Tail::Part => Tail::Part,
+        }
+    }
+
+    const ALL: [Tail; 4] = [Tail::Whole, Tail::Corked, Tail::More, Tail::Part];
 }
 
 /// How much of a connection's rings has memory, of the host's own: so many bytes from the beginning of each. The agent uses no more,
@@ -172,6 +208,14 @@ pub enum Request {
         /// Whether its program waits. Of a new listener that is unknown.
         interest: Interest,
     },
+    /// TCP_MAXSEG of a listener: most bytes of a segment of its connections to come, in either direction, options included. Of a new one
+    /// it is `u16::MAX`: what the path allows.
+    LimitSegments {
+        /// Which.
+        listener: u32,
+        /// Most bytes.
+        mss_max: u16,
+    },
     /// Listen no more. Connections that were accepted go on.
     Unlisten {
         /// Which.
@@ -198,6 +242,8 @@ pub enum Request {
         remote: SocketAddr,
         /// From which port; 0 is any.
         local_port: u16,
+        /// TCP_MAXSEG: most bytes of a segment in either direction, options included; `u16::MAX` is what the path allows.
+        mss_max: u16,
         /// For what comes in.
         receive: Ring,
         /// For what goes out.
@@ -389,6 +435,8 @@ pub enum Event {
         flow: FlowId,
         /// The peer.
         remote: SocketAddr,
+        /// Most bytes of payload in our segments.
+        mss: u16,
     },
     /// A connection that was asked for is there.
     Connected {
@@ -398,6 +446,8 @@ pub enum Event {
         flow: FlowId,
         /// Our end.
         local: SocketAddr,
+        /// Most bytes of payload in our segments.
+        mss: u16,
     },
     /// There is no such connection, or no more. Its rings are the host's again.
     Failed {

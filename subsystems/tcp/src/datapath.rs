@@ -243,12 +243,17 @@ pub enum Command {
     ProbeTail,
     /// The peer's window is closed: send one byte beyond it.
     Probe,
+    /// Bytes have waited for long enough for the host to write more: send them.
+    Release,
     /// Ask whether the peer is there: a segment of nothing, one before the next.
     KeepAlive,
     /// Say once more what is expected (RFC 5961's challenge).
     Challenge,
     /// Send a reset. The flow stays until it is exported.
     Abort,
+    /// As `Abort`, in answer to a segment of the peer's: the reset has the number that the segment acknowledges, which is the one that the
+    /// peer expects and so believes at once (RFC 5961, 3.2; RFC 9293, 3.10.7.1).
+    Refuse,
 }
 
 /// What congestion control allows a flow.
@@ -310,6 +315,8 @@ pub struct Statistics {
     pub received: u64,
     /// The peer admits nothing beyond what is sent, and there is more.
     pub is_blocked: bool,
+    /// Bytes wait for the host to write more; [`Command::Release`] lets them go.
+    pub is_held: bool,
     /// State of our FIN.
     pub fin_sent: Fin,
     /// The peer's FIN came, and all before it.

@@ -272,11 +272,13 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         let bit = match command {
             Command::Retransmit => return self.command_entry(Entry::Retransmit(id)),
             Command::LookForLoss => return self.command_entry(Entry::LookForLoss(id)),
+            Command::Release => return self.command_entry(Entry::Release(id)),
             Command::ProbeTail => return self.command_entry(Entry::ProbeTail(id)),
             Command::Probe => asked::PROBE,
             Command::KeepAlive => asked::KEEP_ALIVE,
             Command::Challenge => asked::CHALLENGE,
             Command::Abort => asked::ABORT,
+            Command::Refuse => asked::REFUSE,
         };
         self.schedule.ask(id, bit);
     }

@@ -14,7 +14,7 @@ use core::ops::Range;
 
 use wave_core::clock::Nanos;
 
-use crate::context::{ContextId, Moved, Progress};
+use crate::context::{ContextId, Moved, Progress, Tail};
 use crate::counters::Tally;
 use crate::datapath::{
     Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Tuple, Write,
@@ -49,6 +49,8 @@ pub mod asked {
     pub const CHALLENGE: u8 = 4;
     /// A reset by the host.
     pub const ABORT: u8 = 8;
+    /// A reset that answers a segment.
+    pub const REFUSE: u8 = 16;
 }
 
 /// What enters a data path.
@@ -72,6 +74,8 @@ pub enum Entry<F> {
     LookForLoss(FlowId),
     /// HC: the tail of what was sent may be lost.
     ProbeTail(FlowId),
+    /// HC: bytes have waited for long enough for the host to write more.
+    Release(FlowId),
     /// Congestion control has heard of a loss or a mark that was noticed.
     Heard(FlowId),
     /// Segments have at most so many bytes of payload from now on.
@@ -99,6 +103,7 @@ impl<F> Entry<F> {
             Entry::Retransmit(flow) => Entry::Retransmit(*flow),
             Entry::LookForLoss(flow) => Entry::LookForLoss(*flow),
             Entry::ProbeTail(flow) => Entry::ProbeTail(*flow),
+            Entry::Release(flow) => Entry::Release(*flow),
             Entry::Heard(flow) => Entry::Heard(*flow),
             Entry::SetMss(flow, mss) => Entry::SetMss(*flow, *mss),
             Entry::Pace(flow, limits) => Entry::Pace(*flow, *limits),
@@ -178,6 +183,7 @@ enum Work<F> {
     Retransmit,
     LookForLoss,
     ProbeTail,
+    Release,
     Heard,
     SetMss(u16),
     Pace(Limits),
@@ -232,6 +238,7 @@ pub fn pre<F: AsRef<[u8]>>(
         Entry::Retransmit(flow) => (flow, Work::Retransmit),
         Entry::LookForLoss(flow) => (flow, Work::LookForLoss),
         Entry::ProbeTail(flow) => (flow, Work::ProbeTail),
+        Entry::Release(flow) => (flow, Work::Release),
         Entry::Heard(flow) => (flow, Work::Heard),
         Entry::SetMss(flow, mss) => (flow, Work::SetMss(mss)),
         Entry::Pace(flow, limits) => (flow, Work::Pace(limits)),
@@ -398,6 +405,10 @@ fn decide<F, R: Recovery>(
                 outcome.may_send = true;
             }
         }
+        Work::Release => {
+            flow.tail = Tail::Whole;
+            outcome.may_send = true;
+        }
         Work::Heard => {
             flow.until_heard = None;
             outcome.may_send = true;
@@ -416,6 +427,7 @@ fn decide<F, R: Recovery>(
             flow.window_bytes = limits.window_bytes;
             flow.bytes_per_second = limits.bytes_per_second.and_then(NonZeroU64::new);
             flow.has_reduced |= limits.has_reduced && flow.ecn.is_some();
+            R::on_window(flow);
             outcome.may_send = grows && flow.has_more();
         }
         Work::Freeze => {
@@ -527,9 +539,12 @@ fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>
     let outcome = &mut decided.outcome;
     // The segment that the peer expects, so that it is believed (RFC 5961, 3.2).
     let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
-    if asked & asked::ABORT != 0 {
-        let seq = latest(flow);
-        let said = say(flow, seq, Flags::RST | Flags::ACK, 0, now);
+    if asked & (asked::ABORT | asked::REFUSE) != 0 {
+        let (seq, flags) = match asked & asked::REFUSE {
+            0 => (latest(flow), Flags::RST | Flags::ACK),
+            _ => (seq_of(flow.send_base, flow.acknowledged), Flags::RST),
+        };
+        let said = say(flow, seq, flags, 0, now);
         decided.said[0] = Some((said, BARE));
         flow.is_frozen = true;
         outcome.tally.out_resets = 1;

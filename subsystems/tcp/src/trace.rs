@@ -63,6 +63,8 @@ points! {
     LookForLoss = "look_for_loss", "sequencer", ["", ""];
     /// The control plane asks for a tail-loss probe.
     ProbeTail = "probe_tail", "sequencer", ["", ""];
+    /// The control plane lets bytes go that waited for more.
+    Release = "release", "sequencer", ["", ""];
     /// Congestion control has heard of a loss or a mark.
     Heard = "heard", "sequencer", ["", ""];
     /// The MSS changes.

@@ -3,7 +3,7 @@
 use std::net::{Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
-use wave_tcp_planted::context::{Filled, Moved, Request, Sharing};
+use wave_tcp_planted::context::{Filled, Moved, Request, Sharing, Tail};
 use wave_tcp_planted::datapath::Ring;
 
 use super::super::Oracle;
@@ -52,7 +52,18 @@ impl Machine {
         let socket = self.new_socket(Socket { ends, ..self.fresh() });
         let filled = self.sockets[socket as usize].filled.receive;
         let (receive, send) = self.rings(socket);
-        self.ask(now, Request::Connect { socket, remote, local_port, receive, send, filled });
+        self.ask(
+            now,
+            Request::Connect {
+                socket,
+                remote,
+                local_port,
+                mss_max: u16::MAX,
+                receive,
+                send,
+                filled,
+            },
+        );
     }
 
     /// Room for bytes that are to be sent.
@@ -105,7 +116,7 @@ impl Machine {
         }
         filled.send = filled.send.max((*wrote).min(ring_bytes.into()) as u32);
         let Socket { wrote: written, read, is_finished, is_eager, filled, .. } = self.sockets[at];
-        let moved = Moved { flow, written, read, is_finished, is_eager, filled };
+        let moved = Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
         self.ask(now, Request::Moved(moved));
     }
 

@@ -22,7 +22,7 @@ use wave_links::socket::{Connection, SocketError};
 use wave_links::{Payload, SocketBell};
 use wave_posix::{Options, Toe};
 use wave_tcp::context::{
-    Event, FILL_MAX, Filled, Moved, QUEUE_ENTRIES, Reason, Request, Sharing, SocketOptions,
+    Event, FILL_MAX, Filled, Moved, QUEUE_ENTRIES, Reason, Request, Sharing, SocketOptions, Tail,
 };
 use wave_tcp::datapath::{FlowId, Ring};
 
@@ -190,7 +190,15 @@ impl Window {
     fn connect(&mut self, remote: SocketAddr, local_port: u16, bytes: u32) -> (u32, Ring) {
         let (socket, receive, send) = self.rings(bytes);
         let filled = RING_BYTES;
-        self.ask(Request::Connect { socket, remote, local_port, receive, send, filled });
+        self.ask(Request::Connect {
+            socket,
+            remote,
+            local_port,
+            mss_max: u16::MAX,
+            receive,
+            send,
+            filled,
+        });
         (socket, send)
     }
 
@@ -221,7 +229,15 @@ impl Window {
 }
 
 fn moved(flow: FlowId, written: u64, filled: Filled) -> Request {
-    Request::Moved(Moved { flow, written, read: 0, is_finished: false, is_eager: true, filled })
+    Request::Moved(Moved {
+        flow,
+        written,
+        read: 0,
+        is_finished: false,
+        is_eager: true,
+        tail: Tail::Whole,
+        filled,
+    })
 }
 
 /// Numbers that look random.
@@ -328,7 +344,15 @@ fn holes(path: &Path) {
         if socket > 1_001 {
             window.program.payload.populate(receive.offset, 4_096).unwrap();
         }
-        window.ask(Request::Connect { socket, remote, local_port: 0, receive, send, filled });
+        window.ask(Request::Connect {
+            socket,
+            remote,
+            local_port: 0,
+            mss_max: u16::MAX,
+            receive,
+            send,
+            filled,
+        });
         window.fails(socket, Reason::Invalid);
         assert_eq!(window.listen(9_001 + filled as u16 % 100), None);
         let listener = window.next;
@@ -486,7 +510,15 @@ fn events(path: &Path) {
     loop {
         let (receive, send, filled) = (ring, ring, 2 * RING_BYTES);
         let socket = pushed as u32;
-        let request = Request::Connect { socket, remote, local_port, receive, send, filled };
+        let request = Request::Connect {
+            socket,
+            remote,
+            local_port,
+            mss_max: u16::MAX,
+            receive,
+            send,
+            filled,
+        };
         let (tag, words) = request.to_words();
         if !window.push(tag, &words) {
             break;

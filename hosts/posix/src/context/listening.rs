@@ -52,6 +52,12 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
+    /// TCP_MAXSEG: segments of connections to come have at most so many bytes, options included.
+    pub fn limit_segments(&mut self, listener: u32, mss_max: u16) {
+        self.outbox.push_back(Request::LimitSegments { listener, mss_max });
+        self.flush();
+    }
+
     /// Whether the agent has given back what a listener had offered: it gets no more connections while its program leaves them to others.
     pub fn has_no_slots(&mut self, listener: u32) -> bool {
         self.listener(listener).offered == 0

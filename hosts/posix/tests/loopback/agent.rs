@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
 use wave_front_tcp::{Door, DoorOptions, Process, Taken};
-use wave_tcp::context::{Event, Filled, Interest, Moved, Progress, Reason, Request};
+use wave_tcp::context::{Event, Filled, Interest, Moved, Progress, Reason, Request, Tail};
 use wave_tcp::datapath::{FlowId, Ring};
 
 /// Turns without work before the agent parks.
@@ -329,6 +329,8 @@ impl Loopback {
             | Request::Inquire { .. }
             | Request::Take { .. }
             | Request::Offer { .. } => {}
+            // Nothing is cut into segments here.
+            Request::LimitSegments { .. } => {}
             Request::Unlisten { listener: name } => {
                 let is_it = |other: &Listener| (other.process, other.name) == (process, name);
                 if let Some(at) = self.listeners.iter().position(is_it) {
@@ -411,9 +413,12 @@ impl Loopback {
                 caller.filled,
             );
             let far = self.insert(other, one, to, socket, [receive, send], filled);
-            self.tell(to, Event::Accepted { listener: name, socket, flow: far, remote: local });
+            self.tell(
+                to,
+                Event::Accepted { listener: name, socket, flow: far, remote: local, mss: 1460 },
+            );
             let (process, socket) = (caller.process, caller.socket);
-            self.tell(process, Event::Connected { socket, flow: near, local });
+            self.tell(process, Event::Connected { socket, flow: near, local, mss: 1460 });
         }
     }
 
@@ -438,7 +443,8 @@ impl Loopback {
         let flow = FlowId { index: at as u32, generation: self.generation };
         let (is_finished, is_eager) = (false, false);
         let filled = Filled { receive: filled, send: 0 };
-        let host = Moved { flow, written: 0, read: 0, is_finished, is_eager, filled };
+        let host =
+            Moved { flow, written: 0, read: 0, is_finished, is_eager, tail: Tail::Whole, filled };
         let told = Progress { socket, received: 0, acknowledged: 0, is_finished };
         self.ends[at] = Some(End {
             process,

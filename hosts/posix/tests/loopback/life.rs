@@ -401,7 +401,7 @@ fn options_reach_the_agent_and_its_warnings_the_program() {
             let taken = process.poll(1, |_, request| match request {
                 Taken::Request(Request::Connect { socket, .. }) => {
                     name = socket;
-                    answer = Some(Event::Connected { socket, flow, local: anywhere() });
+                    answer = Some(Event::Connected { socket, flow, local: anywhere(), mss: 1460 });
                 }
                 Taken::Request(Request::Configure { flow: of, options }) => {
                     configured.push((of, options));
@@ -482,7 +482,7 @@ fn lie(lies: impl Fn(u32) -> Vec<Event> + Send + 'static) -> std::io::Error {
 #[test]
 fn an_agent_that_lies_resets_its_connections() {
     let flow = FlowId { index: 0, generation: 0 };
-    let connected = move |socket| Event::Connected { socket, flow, local: anywhere() };
+    let connected = move |socket| Event::Connected { socket, flow, local: anywhere(), mss: 1460 };
     let progress = |socket, received, acknowledged| {
         Event::Progress(Progress { socket, received, acknowledged, is_finished: false })
     };
@@ -497,6 +497,7 @@ fn an_agent_that_lies_resets_its_connections() {
                     socket,
                     flow: FlowId { index: 0, generation: 0 },
                     remote: anywhere(),
+                    mss: 1460,
                 },
                 connected,
             ]

@@ -428,6 +428,54 @@ fn bytes_wait_for_more_until_the_cork_is_drawn_or_200_ms_have_passed() {
 }
 
 #[test]
+fn corked_bytes_go_though_the_program_makes_no_call() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    let fd = connect(&client, 0);
+    let there = accept(&server, listener);
+    sockopt::set_tcp_cork(sys::fd(fd), true).unwrap();
+    client.cork_was_set(fd);
+    // Two full segments go at once, and the agent lets the rest go after a while.
+    let bytes = [7; 4_000];
+    assert_eq!(send(&client, fd, &bytes), Ok(4_000));
+    let mut got = [0; 4_000];
+    assert_eq!(receive(&server, there, &mut got, libc::MSG_WAITALL), Ok(4_000));
+    assert_eq!(got, bytes);
+    close(&client, &[fd]);
+    close(&server, &[there, listener]);
+}
+
+#[test]
+fn maxseg_counts_for_connections_to_come() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let mss = |sockets: &Sockets, fd| {
+        let value = ours(sockets.option(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG)).unwrap();
+        c_int::from_ne_bytes(value.try_into().unwrap())
+    };
+    let listener = listener(&server, 1);
+    // A timestamp takes 12 bytes.
+    let first = connect(&client, 0);
+    let whole = mss(&client, first);
+    sys::set_mss_max(listener, 1_000);
+    server.option_was_set(listener);
+    let second = connect(&client, 0);
+    assert_eq!(mss(&client, second), 988);
+    let third = socket();
+    sys::set_mss_max(third, 600);
+    let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
+    ours(client.connect(third, encode(remote, Family::V4).bytes())).unwrap();
+    assert_eq!(mss(&client, third), 588);
+    let there = [(); 3].map(|()| accept(&server, listener));
+    assert_eq!(there.map(|fd| mss(&server, fd)), [whole, 988, 588]);
+    assert!(whole > 988, "{whole}");
+    close(&client, &[first, second, third]);
+    close(&server, &there);
+    close(&server, &[listener]);
+}
+
+#[test]
 fn a_shared_listener_takes_connections_of_both() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));

@@ -7,7 +7,7 @@ use wave_core::queue::{Entry, Tag};
 
 use super::{
     Event, Filled, Interest, KeepAlive, Known, Moved, Progress, Reason, Request, Sharing,
-    SocketOptions,
+    SocketOptions, Tail,
 };
 use crate::datapath::{FlowId, Ring};
 
@@ -37,6 +37,7 @@ const TAKE: u16 = 12;
 const OFFER: u16 = 13;
 const LEND: u16 = 14;
 const INQUIRE: u16 = 15;
+const LIMIT_SEGMENTS: u16 = 16;
 
 const PROGRESS: u16 = 1;
 const LISTENING: u16 = 2;
@@ -52,6 +53,8 @@ const LENT: u16 = 11;
 
 const FINISHED: u8 = 1;
 const EAGER: u8 = 2;
+/// The place of [`Tail`] in the flags.
+const TAIL_SHIFT: u32 = 2;
 const KEEP_ALIVE: u8 = 1;
 const GIVE_UP: u8 = 2;
 const REUSES_PORT: u8 = 1;
@@ -60,9 +63,10 @@ impl Request {
     /// As an entry.
     pub fn to_words(&self) -> Words {
         match *self {
-            Request::Moved(Moved { flow, written, read, is_finished, is_eager, filled }) => {
-                let flags =
-                    if is_finished { FINISHED } else { 0 } | if is_eager { EAGER } else { 0 };
+            Request::Moved(Moved { flow, written, read, is_finished, is_eager, tail, filled }) => {
+                let flags = if is_finished { FINISHED } else { 0 }
+                    | if is_eager { EAGER } else { 0 }
+                    | (tail as u8) << TAIL_SHIFT;
                 let filled = pair(filled.receive, filled.send);
                 (Tag { kind: MOVED, flags }, [flow.to_word(), written, read, filled, 0, 0])
             }
@@ -84,11 +88,15 @@ impl Request {
                 let [a, b, c] = ring_words(receive, send, filled);
                 (tag(SLOT), [pair(listener, socket), a, b, c, 0, 0])
             }
-            Request::Connect { socket, remote, local_port, receive, send, filled } => {
+            Request::Connect { socket, remote, local_port, mss_max, receive, send, filled } => {
                 let [high, low] = address_words(remote.ip());
                 let ports = u32::from(local_port) << 16 | u32::from(remote.port());
                 let [a, b, c] = ring_words(receive, send, filled);
+                let c = c | u64::from(mss_max) << 16;
                 (tag(CONNECT), [pair(socket, ports), high, low, a, b, c])
+            }
+            Request::LimitSegments { listener, mss_max } => {
+                (tag(LIMIT_SEGMENTS), [pair(listener, mss_max.into()), 0, 0, 0, 0, 0])
             }
             Request::Join { secret } => {
                 (tag(JOIN), [(secret >> 64) as u64, secret as u64, 0, 0, 0, 0])
@@ -137,6 +145,7 @@ impl Request {
                 read: b,
                 is_finished: flags & FINISHED != 0,
                 is_eager: flags & EAGER != 0,
+                tail: Tail::ALL[usize::from(flags >> TAIL_SHIFT) % Tail::ALL.len()],
                 filled: Filled { receive: c as u32, send: (c >> 32) as u32 },
             }),
             LISTEN => Request::Listen {
@@ -162,8 +171,18 @@ impl Request {
                 let (receive, send, filled) = rings(c, d, e);
                 let remote = SocketAddr::new(address(a, b), right as u16);
                 let local_port = (right >> 16) as u16;
-                Request::Connect { socket: left, remote, local_port, receive, send, filled }
+                let mss_max = (e >> 16) as u16;
+                Request::Connect {
+                    socket: left,
+                    remote,
+                    local_port,
+                    mss_max,
+                    receive,
+                    send,
+                    filled,
+                }
             }
+            LIMIT_SEGMENTS => Request::LimitSegments { listener: left, mss_max: right as u16 },
             JOIN => Request::Join { secret: u128::from(first) << 64 | u128::from(a) },
             TAKE => {
                 let (receive, send, socket) = rings(a, b, c);
@@ -216,14 +235,14 @@ impl Event {
             Event::NotListening { listener, reason } => {
                 (tag(NOT_LISTENING), [pair(listener, reason as u32), 0, 0, 0, 0, 0])
             }
-            Event::Accepted { listener, socket, flow, remote } => {
+            Event::Accepted { listener, socket, flow, remote, mss } => {
                 let [high, low] = address_words(remote.ip());
-                let port = remote.port().into();
+                let port = u64::from(mss) << 16 | u64::from(remote.port());
                 (tag(ACCEPTED), [pair(listener, socket), flow.to_word(), high, low, port, 0])
             }
-            Event::Connected { socket, flow, local } => {
+            Event::Connected { socket, flow, local, mss } => {
                 let [high, low] = address_words(local.ip());
-                let port = local.port().into();
+                let port = u64::from(mss) << 16 | u64::from(local.port());
                 (tag(CONNECTED), [pair(socket, 0), flow.to_word(), high, low, port, 0])
             }
             Event::Failed { socket, reason } => {
@@ -279,11 +298,13 @@ impl Event {
                 socket: right,
                 flow: FlowId::from_word(a),
                 remote: SocketAddr::new(address(b, c), d as u16),
+                mss: (d >> 16) as u16,
             },
             CONNECTED => Event::Connected {
                 socket: left,
                 flow: FlowId::from_word(a),
                 local: SocketAddr::new(address(b, c), d as u16),
+                mss: (d >> 16) as u16,
             },
             FAILED => Event::Failed { socket: left, reason: reason()? },
             CLOSED => Event::Closed { socket: left },
@@ -345,7 +366,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_an_entry_says_is_read_as_it_was_written(kind in 0_u16..17, flags: u8, words: [u64; 6]) {
+        fn whatever_an_entry_says_is_read_as_it_was_written(kind in 0_u16..18, flags: u8, words: [u64; 6]) {
             let random = Entry::new(Tag { kind, flags }, &words);
             if let Ok(request) = Request::from_entry(&random) {
                 prop_assert_eq!(Request::from_entry(&entry(request.to_words())), Ok(request));

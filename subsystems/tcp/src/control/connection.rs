@@ -27,8 +27,9 @@ const ORPHANS_ONE_OF: u32 = 4;
 /// How long a closed connection waits for the peer's FIN (Linux's tcp_fin_timeout).
 const FIN_WAIT: Nanos = Nanos::from_millis(60_000);
 
-/// The shortest wait for an acknowledgement before the tail is probed.
-const TAIL_PROBE_MIN: Nanos = Nanos::from_millis(10);
+/// Added to two round trips before the tail is probed: those of a fast network are shorter than the time for which programs and agents are
+/// kept from running.
+const TAIL_PROBE_SLACK: Nanos = Nanos::from_millis(2);
 /// How long a peer may hold an acknowledgement of a single segment back (RFC 8985, 7.2: TLP.max_ack_delay).
 const ACKNOWLEDGEMENT_DELAY: Nanos = Nanos::from_millis(200);
 
@@ -44,6 +45,8 @@ pub(super) enum Timer {
     TailProbe,
     /// The peer's window is closed.
     Probe,
+    /// Bytes wait for the host to write more.
+    Held,
     /// The peer's FIN is awaited.
     FinWait,
     /// Nothing is sent: what was learnt of the network grows old.
@@ -237,13 +240,14 @@ impl Connection {
         }
     }
 
-    /// How long to wait for an acknowledgement before the tail is probed, where a timeout does not come first (RFC 8985, 7.2).
+    /// How long to wait for an acknowledgement before the tail is probed: at most as long as for a timeout, which the probe replaces then
+    /// (RFC 8985, 7.2).
     fn tail_probe_after(&self, statistics: &Statistics) -> Option<Nanos> {
         let smoothed = self.round_trip.smoothed().filter(|_| statistics.wants_tail_probe)?;
         let is_alone = self.outstanding <= u32::from(self.mss);
         let delayed = if is_alone { ACKNOWLEDGEMENT_DELAY } else { Nanos(0) };
-        let wait = Nanos((2 * smoothed.0).max(TAIL_PROBE_MIN.0)) + delayed;
-        (wait < self.round_trip.timeout()).then_some(wait)
+        let wait = Nanos(2 * smoothed.0) + TAIL_PROBE_SLACK + delayed;
+        Some(wait.min(self.round_trip.timeout()))
     }
 
     fn most_timeouts(&self) -> u8 {
@@ -341,7 +345,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         if closed_at.is_some_and(|received| statistics.received > received) {
             // RFC 2525, 2.17: nobody reads this any more.
-            return self.reset(now, flow, Reason::Reset);
+            return self.refuse(now, flow);
         }
         if statistics.fin_received && statistics.fin_sent == Fin::Acknowledged {
             if closed_at.is_some() || !orphan_until.is_never() {
@@ -377,6 +381,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             (Timer::TailProbe, now + wait)
         } else if connection.outstanding > 0 {
             (Timer::Retransmit, now + timeout)
+        } else if statistics.is_held {
+            (Timer::Held, now + timeout)
         } else if statistics.fin_sent == Fin::Acknowledged && connection.closed_at.is_some() {
             (Timer::FinWait, now + FIN_WAIT)
         } else if let Some(idle) = connection.idle_timer(now) {
@@ -435,6 +441,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.data.command(now, flow, Command::ProbeTail);
                 return self.timer(flow, Timer::Retransmit, Some(at));
             }
+            Timer::Held => return self.data.command(now, flow, Command::Release),
             Timer::KeepAlive => return self.on_keep_alive(now, flow),
             Timer::Idle => {
                 connection.congestion.restart();

@@ -76,6 +76,8 @@ pub(super) struct Handshake {
     scale: u8,
     /// What our ring for what comes in has memory for.
     window_bytes: u32,
+    /// Most bytes of a segment, options included, whatever the path allows.
+    mss_max: u16,
     tries: u8,
     sent_at: Nanos,
     /// What the network said of our SYN.
@@ -141,6 +143,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         slot: Slot,
         remote: SocketAddr,
         local_port: u16,
+        mss_max: u16,
     ) -> Result<(), Reason> {
         let ip = remote.ip();
         if !self.address.may_be_peer(ip) || remote.port() == 0 {
@@ -171,6 +174,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             window: 0,
             scale: scale_of(slot.receive.bytes),
             window_bytes: slot.window_bytes(),
+            mss_max,
             tries: 0,
             sent_at: now,
             error: None,
@@ -265,13 +269,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             flags: Flags::SYN | ecn,
             window: handshake.own_window(true),
             options: Options {
-                mss: Some(self.address.mss(tuple.remote.ip())),
+                mss: Some(self.own_mss(&tuple, &handshake)),
                 // An option that the peer did not name is not named back.
                 scale: (!is_answer || theirs.scale.is_some()).then_some(handshake.scale),
                 timestamps: if is_answer {
                     theirs.timestamps.map(|(value, _)| (stamp, value))
                 } else {
-                    Some((stamp, 0))
+                    self.has_timestamps.then_some((stamp, 0))
                 },
                 sack_permitted: self.data.is_selective() && (!is_answer || theirs.sack_permitted),
                 ..Options::default()
@@ -312,7 +316,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
         let Some(at) = self.place(tuple.local) else { return };
         self.trace.put(now, Point::SynReceived, None, [tuple.remote.port().into(), 0]);
-        let Listener { context, name, slots, backlog, half_open, .. } = &self.listeners[at];
+        let Listener { context, name, slots, backlog, half_open, mss_max, .. } =
+            &self.listeners[at];
+        let mss_max = *mss_max;
         let (process, name) = (context.process, *name);
         let Some(slot) = slots.front() else {
             self.counters.overflows += 1;
@@ -337,10 +343,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             mac,
             own: self.secrets.sequence(&tuple, now),
             peer: segment.seq,
-            options: segment.options,
+            options: self.agreed(segment),
             window: segment.window,
             scale,
             window_bytes,
+            mss_max,
             tries: 0,
             sent_at: now,
             error: None,
@@ -425,6 +432,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
+    /// Most bytes of a segment, options included, that our side allows.
+    fn own_mss(&self, tuple: &Tuple, handshake: &Handshake) -> u16 {
+        self.address.mss(tuple.remote.ip()).min(handshake.mss_max.max(MSS_MIN))
+    }
+
+    /// Of the options of a peer's SYN those that count.
+    fn agreed(&self, segment: &TcpSegment) -> Options {
+        let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
+        Options { timestamps, ..segment.options }
+    }
+
     fn on_syn_sent(
         &mut self,
         now: Nanos,
@@ -452,9 +470,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if !flags.contains(Flags::SYN) {
             return;
         }
+        let options = self.agreed(segment);
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         handshake.peer = segment.seq;
-        handshake.options = segment.options;
+        handshake.options = options;
         handshake.window = segment.window;
         handshake.mac = mac;
         handshake.ecn.on_syn(flags);
@@ -523,8 +542,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let has_scale = handshake.options.scale.is_some();
         let stamps = handshake.options.timestamps.is_some();
         let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
-        let mss = theirs.min(self.address.mss(tuple.remote.ip()))
-            - if stamps { TIMESTAMP_BYTES } else { 0 };
+        let mss =
+            theirs.min(self.own_mss(tuple, &handshake)) - if stamps { TIMESTAMP_BYTES } else { 0 };
         let congestion = Congestion::new(self.algorithm, mss);
         let recent = segment.options.timestamps.or(handshake.options.timestamps);
         let established = Established {
@@ -580,13 +599,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     fn connection_is_there(&mut self, flow: FlowId) {
         let Some(connection) = &self.connections[flow.index as usize] else { return };
-        let (context, socket) = (connection.context, connection.socket);
+        let (context, socket, mss) = (connection.context, connection.socket, connection.mss);
         let event = match connection.listener {
             Some(listener) => {
                 self.counters.passive_opens += 1;
-                Event::Accepted { listener, socket, flow, remote: connection.tuple().remote }
+                Event::Accepted { listener, socket, flow, remote: connection.tuple().remote, mss }
             }
-            None => Event::Connected { socket, flow, local: connection.tuple().local },
+            None => Event::Connected { socket, flow, local: connection.tuple().local, mss },
         };
         self.tell(context, event);
     }

@@ -68,6 +68,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             backlog,
             sharing,
             interest: Interest::Unknown,
+            mss_max: u16::MAX,
             slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
             half_open: 0,
             half_open_order: VecDeque::with_capacity(2 * self.half_open_max(backlog) as usize + 1),

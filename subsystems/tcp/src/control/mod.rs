@@ -140,6 +140,8 @@ struct Listener {
     backlog: u16,
     sharing: Sharing,
     interest: Interest,
+    /// TCP_MAXSEG.
+    mss_max: u16,
     slots: VecDeque<Slot>,
     /// Number of handshakes under way.
     half_open: u32,
@@ -197,6 +199,8 @@ pub struct Stack<F, D> {
     bounds: Bounds,
     secrets: Secrets,
     algorithm: Algorithm,
+    /// Handshakes offer and answer timestamps (RFC 7323).
+    has_timestamps: bool,
     listeners: Vec<Listener>,
     /// Connections that were given to listeners which share a port.
     turn: usize,
@@ -245,6 +249,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             bounds,
             secrets,
             algorithm: Algorithm::default(),
+            has_timestamps: true,
             listeners: Vec::with_capacity(bounds.listeners as usize),
             turn: 0,
             families: Vec::new(),
@@ -281,6 +286,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Connections that begin from now on follow this algorithm.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
         self.algorithm = algorithm;
+    }
+
+    /// Whether connections that begin from now on agree on timestamps (RFC 7323), where their peers do. They do unless this says otherwise.
+    pub fn set_timestamps(&mut self, has_timestamps: bool) {
+        self.has_timestamps = has_timestamps;
     }
 
     /// What new connections follow.
@@ -364,10 +374,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.tell(from, Event::Failed { socket, reason });
                 }
             }
-            Request::Connect { socket, remote, local_port, receive, send, filled } => {
+            Request::LimitSegments { listener, mss_max } => {
+                if let Some(at) = self.listener_of(from, listener) {
+                    self.listeners[at].mss_max = mss_max;
+                }
+            }
+            Request::Connect { socket, remote, local_port, mss_max, receive, send, filled } => {
                 let slot = Slot { socket, receive, send, filled };
                 let started = match slot.fits(&mut memory) {
-                    true => self.connect(now, from, slot, remote, local_port),
+                    true => self.connect(now, from, slot, remote, local_port, mss_max),
                     false => Err(Reason::Invalid),
                 };
                 if let Err(reason) = started {

@@ -373,13 +373,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         self.tell(owner, Event::Closed { socket: owners_name });
         let (local, remote) = (state.tuple.local, state.tuple.remote);
+        let mss = state.sending.mss;
         self.tell(
             context,
             match to {
                 To::Listener { name: listener, .. } => {
-                    Event::Accepted { listener, socket, flow, remote }
+                    Event::Accepted { listener, socket, flow, remote, mss }
                 }
-                _ => Event::Connected { socket, flow, local },
+                _ => Event::Connected { socket, flow, local, mss },
             },
         );
         let progress = Progress {

@@ -1,4 +1,4 @@
-//! Proportional rate reduction (RFC 6937): after a loss, a sender goes on sending in proportion to what arrives, so that about one reduced
+//! Proportional rate reduction (RFC 9937): after a loss, a sender goes on sending in proportion to what arrives, so that about one reduced
 //! window is in flight at the end of recovery. Without it, the sender is silent until half of a window has arrived, and then sends a burst.
 
 /// The state of one recovery, in bytes.
@@ -27,21 +27,32 @@ impl Reduction {
         Reduction { delivered, flight, arrived: 0, out: 0, limit }
     }
 
-    /// An acknowledgement: the peer is known to have `delivered` bytes, and `in_flight` are in flight.
-    pub fn on_acknowledgement(&mut self, delivered: u64, in_flight: u64, window: u32, mss: u16) {
+    /// An acknowledgement: the peer is known to have `delivered` bytes, and `in_flight` are in flight. It is safe if it acknowledges
+    /// something new and no further loss was found (SafeACK).
+    pub fn on_acknowledgement(
+        &mut self,
+        delivered: u64,
+        in_flight: u64,
+        window: u32,
+        mss: u16,
+        is_safe: bool,
+    ) {
         let newly = narrow(delivered.saturating_sub(self.delivered));
         self.delivered = self.delivered.max(delivered);
         self.arrived = self.arrived.saturating_add(newly);
         let in_flight = narrow(in_flight);
         let more = if in_flight > window {
-            let due = u64::from(self.arrived) * u64::from(window) / u64::from(self.flight.max(1));
-            narrow(due).saturating_sub(self.out)
+            let due = u64::from(self.arrived) * u64::from(window);
+            narrow(due.div_ceil(self.flight.max(1).into())).saturating_sub(self.out)
         } else {
-            // RFC 6937's slow-start reduction bound.
-            let owed = self.arrived.saturating_sub(self.out);
-            (window - in_flight).min(owed.max(newly).saturating_add(mss.into()))
+            // As many bytes as have arrived, and in slow start a segment more: not while losses go on.
+            let owed = self.arrived.saturating_sub(self.out).max(newly);
+            let grown = if is_safe { owed.saturating_add(mss.into()) } else { owed };
+            grown.min(window - in_flight)
         };
-        self.limit = in_flight.saturating_add(more);
+        // What was lost goes again at once.
+        let first = if self.out == 0 { mss.into() } else { 0 };
+        self.limit = in_flight.saturating_add(more.max(first));
     }
 
     /// `bytes` were sent.
@@ -64,7 +75,7 @@ fn narrow(bytes: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// RFC 6937, Figure 2: of 20 segments the first is lost, and a window of 10 is kept, by Reno's half.
+    /// RFC 6937, Figure 2 (RFC 9937 has the same example): of 20 segments the first is lost, and a window of 10 is kept, by Reno's half.
     #[test]
     fn every_second_segment_that_arrives_lets_one_go() {
         // The lost segment, and three that told of it, are not in flight.
@@ -73,7 +84,7 @@ mod tests {
         let mut sent = Vec::new();
         for arrived in 4..=19 {
             in_flight -= 1_000;
-            reduction.on_acknowledgement(arrived * 1_000, in_flight, 10_000, 1_000);
+            reduction.on_acknowledgement(arrived * 1_000, in_flight, 10_000, 1_000, false);
             let segments = (reduction.limit() - in_flight) / 1_000;
             reduction.on_sent(segments as u32 * 1_000);
             in_flight += segments * 1_000;
@@ -84,12 +95,27 @@ mod tests {
     }
 
     #[test]
-    fn after_heavy_loss_at_most_two_segments_answer_one() {
-        let mut reduction = Reduction::new(3_000, 20_000, 2_000, 1_000);
-        reduction.on_acknowledgement(4_000, 1_000, 10_000, 1_000);
-        assert_eq!(reduction.limit(), 3_000);
-        reduction.on_sent(2_000);
-        reduction.on_acknowledgement(5_000, 2_000, 10_000, 1_000);
-        assert_eq!(reduction.limit(), 4_000);
+    fn after_heavy_loss_two_segments_answer_one_and_one_while_losses_go_on() {
+        for (is_safe, segments) in [(true, 2), (false, 1)] {
+            let mut reduction = Reduction::new(3_000, 20_000, 2_000, 1_000);
+            let mut in_flight = 2_000;
+            for arrived in 4..8 {
+                in_flight -= 1_000;
+                reduction.on_acknowledgement(arrived * 1_000, in_flight, 10_000, 1_000, is_safe);
+                assert_eq!(reduction.limit(), in_flight + segments * 1_000);
+                reduction.on_sent(segments as u32 * 1_000);
+                in_flight += segments * 1_000;
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_lost_segment_goes_at_once_even_if_the_window_is_full() {
+        let mut reduction = Reduction::new(3_000, 20_000, 16_000, 1_000);
+        reduction.on_acknowledgement(3_000, 16_000, 10_000, 1_000, false);
+        assert_eq!(reduction.limit(), 17_000);
+        reduction.on_sent(1_000);
+        reduction.on_acknowledgement(3_000, 17_000, 10_000, 1_000, false);
+        assert_eq!(reduction.limit(), 17_000);
     }
 }

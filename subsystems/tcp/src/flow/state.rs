@@ -16,7 +16,7 @@ use wave_core::clock::Nanos;
 use super::disorder::{Disorder, Loss};
 use super::intervals::{Interval, Intervals};
 use super::moment::Moment;
-use crate::context::ContextId;
+use crate::context::{ContextId, Tail};
 use crate::datapath::{
     EcnState, Established, Fin, INTERVALS_MAX, Limits, Path, Receiving, Ring, Sending, Timestamps,
     Tuple,
@@ -103,7 +103,9 @@ pub struct Protocol {
     /// The peer's group in the pool.
     pub group: u8,
     /// End of bytes that were sent only once, and when.
-    pub timed: (u64, Moment),
+    pub timed_end: Seq,
+    /// See `timed_end`.
+    pub timed_at: Moment,
     /// The shortest time from sending to acknowledgement.
     pub round_trip_min: Moment,
     /// Quarters of a round trip for which overtaken bytes may only be late. 0: bytes were never late.
@@ -117,6 +119,10 @@ pub struct Protocol {
     pub until_heard: Option<u8>,
     /// Small segments do not wait (TCP_NODELAY).
     pub is_eager: bool,
+    /// What becomes of bytes that do not fill a segment, as the host said last.
+    pub tail: Tail,
+    /// The number behind the last segment that was sent and not full.
+    pub small_end: Seq,
     /// The congestion window.
     pub window_bytes: u32,
     /// The rate; `None` is as fast as the window allows.
@@ -160,7 +166,7 @@ pub struct Protocol {
     pub acknowledge_at: Moment,
     /// Whether an ACK must go out now.
     pub acknowledge_now: bool,
-    /// Number of further full segments that are acknowledged at once.
+    /// Number of further segments that are acknowledged at once.
     pub quick: u8,
     /// When a wrong segment was answered last (RFC 5961, 7).
     pub answered_at: Moment,
@@ -225,8 +231,9 @@ pub struct Post {
     pub round_trip: Moment,
 }
 
-/// Number of full segments at the start of a connection that are acknowledged at once, as long as the host answers none: the peer's window
-/// is small, and grows by acknowledgements. Linux does the same for short segments; here a request and its reply stay two packets.
+/// Number of segments at the start of a connection that are acknowledged at once, as long as the host answers none, as in Linux: the peer's
+/// window is small, and grows by acknowledgements, and a peer with Nagle's algorithm holds its second short segment back until the first
+/// one is acknowledged.
 const QUICK: u8 = 16;
 
 impl Pre {
@@ -363,13 +370,17 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         is_selective,
         disorder: disorder(receiving.intervals, acknowledged),
         group: 0,
-        timed: (0, Moment::NEVER),
+        timed_end: Seq(0),
+        timed_at: Moment::NEVER,
         round_trip_min: Moment::NEVER,
         reordering: 0,
         probe: None,
         probe_end: 0,
         until_heard: None,
         is_eager,
+        // The host says so again with its next request.
+        tail: Tail::Whole,
+        small_end: seq_of(sending.base, acknowledged),
         window_bytes: limits.window_bytes,
         bytes_per_second: limits.bytes_per_second.and_then(NonZeroU64::new),
         ecn,

@@ -28,6 +28,7 @@ impl<F> Entry<F> {
             Entry::Retransmit(flow) => (Point::Retransmit, Some(*flow), bare),
             Entry::LookForLoss(flow) => (Point::LookForLoss, Some(*flow), bare),
             Entry::ProbeTail(flow) => (Point::ProbeTail, Some(*flow), bare),
+            Entry::Release(flow) => (Point::Release, Some(*flow), bare),
             Entry::Heard(flow) => (Point::Heard, Some(*flow), bare),
             Entry::SetMss(flow, mss) => (Point::SetMss, Some(*flow), [(*mss).into(), 0]),
             Entry::Pace(flow, limits) => {

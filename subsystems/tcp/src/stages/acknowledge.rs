@@ -4,6 +4,7 @@ use wave_core::clock::Nanos;
 
 use super::receive::Dropped;
 use super::recover::{Heard, Recovery, forget};
+use crate::context::Tail;
 use crate::flow::state::Protocol;
 use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
@@ -78,6 +79,9 @@ pub fn acknowledge<R: Recovery>(
         flow.next = flow.next.max(flow.acknowledged);
         outcome.bytes = (flow.acknowledged_bytes() - before) as u32;
         outcome.is_new = true;
+        if flow.tail == Tail::More {
+            flow.tail = Tail::Part;
+        }
         let echo = summary.timestamps.filter(|_| flow.has_timestamps).map(|(_, echo)| echo);
         outcome.round_trip = echo.and_then(|echo| {
             let sent_at = echo.wrapping_sub(flow.timestamp_offset);

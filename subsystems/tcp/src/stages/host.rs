@@ -38,10 +38,15 @@ pub fn moved(flow: &mut Protocol, moved: &Moved) -> HostMoved {
     }
     outcome.has_more |= moved.is_eager && !flow.is_eager;
     flow.is_eager = moved.is_eager;
+    if moved.written == flow.written && flow.tail != moved.tail {
+        flow.tail = moved.tail;
+        outcome.has_more |= !flow.tail.waits();
+    }
     if moved.read > flow.read || moved.filled.receive > flow.filled {
         flow.read = flow.read.max(moved.read);
         flow.filled = flow.filled.max(moved.filled.receive);
-        outcome.opens_window = window_grows(flow);
+        // Nothing comes behind the peer's FIN.
+        outcome.opens_window = !flow.has_fin() && window_grows(flow);
     }
     outcome
 }
@@ -91,7 +96,7 @@ mod tests {
     use wave_core::clock::Nanos;
 
     use super::*;
-    use crate::context::Filled;
+    use crate::context::{Filled, Tail};
     use crate::datapath::FlowId;
     use crate::flow::state::split;
     use crate::flow::tests::established;
@@ -102,7 +107,15 @@ mod tests {
 
     fn at(written: u64, read: u64, is_finished: bool) -> Moved {
         let flow = FlowId { index: 0, generation: 0 };
-        Moved { flow, written, read, is_finished, is_eager: false, filled: Filled::default() }
+        Moved {
+            flow,
+            written,
+            read,
+            is_finished,
+            is_eager: false,
+            tail: Tail::Whole,
+            filled: Filled::default(),
+        }
     }
 
     #[test]

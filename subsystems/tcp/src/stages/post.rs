@@ -3,11 +3,11 @@
 use super::acknowledge::Acknowledged;
 use super::recover::Recovery;
 use super::say::Said;
-use super::transmit::is_blocked;
+use super::transmit::{is_blocked, is_held};
 use crate::datapath::{FlowId, Head, Statistics, Tuple};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
-use crate::packet::{MacAddress, TcpHeader, build_tcp, set_diffserv};
+use crate::packet::{Flags, MacAddress, TcpHeader, build_tcp, set_diffserv};
 
 const _: () = assert!(HEADERS_BYTES_MAX <= Head::BYTES_MAX);
 
@@ -35,7 +35,7 @@ pub fn head(mac: MacAddress, tuple: &Tuple, pre: &Pre, said: &Said) -> Head {
         ecn: said.ecn,
         ttl: pre.hop_limit,
         seq: said.seq,
-        ack: Some(said.ack),
+        ack: said.flags.contains(Flags::ACK).then_some(said.ack),
         flags: said.flags,
         window: said.window,
         options: said.options,
@@ -58,6 +58,7 @@ pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Pos
         written: protocol.written,
         received: protocol.received,
         is_blocked: is_blocked(protocol),
+        is_held: is_held(protocol),
         fin_sent: protocol.sent_fin(),
         fin_received: protocol.has_landed_fin(),
         acknowledged_bytes: post.acknowledged_bytes,
@@ -87,7 +88,7 @@ mod tests {
     use crate::flow::intervals::Interval;
     use crate::flow::state::split;
     use crate::flow::tests::established;
-    use crate::packet::{Flags, Parsed, parse};
+    use crate::packet::{Parsed, parse};
     use crate::seq::Seq;
     use crate::stages::say::say;
 

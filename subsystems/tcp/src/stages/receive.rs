@@ -226,7 +226,7 @@ fn place<R: Recovery>(
         outcome.has_news = bytes > 0 || flow.has_fin();
         flow.untold_bytes = flow.untold_bytes.saturating_add(bytes);
         let is_cut = to < behind;
-        let is_quick = flow.quick > 0 && bytes >= u32::from(flow.mss);
+        let is_quick = flow.quick > 0 && bytes > 0;
         flow.quick -= u8::from(is_quick);
         let is_second = flow.untold_bytes >= 2 * u32::from(flow.mss);
         let at_once = had_gap || is_cut || flow.has_fin() || is_second || is_quick;
@@ -384,6 +384,7 @@ mod tests {
     #[test]
     fn what_came_before_is_skipped_and_acknowledged_at_once() {
         let mut flow = flow();
+        flow.quick = 0;
         let first = segment(&flow, 0, 100, false);
         assert_eq!(receive::<GoBackN>(&mut flow, &first, NOW).acknowledge, Some(When::Later));
         let again = receive::<GoBackN>(&mut flow, &first, NOW);

@@ -6,17 +6,24 @@
 //! | sign of a loss | 3 duplicates | 3 duplicates, 3 ranges or more than 2 segments above, or a quarter of a round trip (RFC 8985) |
 //! | sign of a tail loss | a timeout | a probe after two round trips (RFC 8985, section 7) |
 //! | retransmitted | everything | bytes that the peer does not have, and once more if later data overtakes them |
-//! | sent after a loss | the new window at once | in proportion to what arrives (RFC 6937) |
+//! | sent after a loss | the new window at once | in proportion to what arrives (RFC 9937) |
 //! | in flight | bytes sent and not acknowledged | of those, the bytes that the peer does not have and that are not lost |
 //! | after a timeout | everything is sent again | everything except what the peer reports from then on |
 //!
 //! If a peer does not agree to selective acknowledgements, [`Sack`] counts duplicates: NewReno (RFC 6582). Both have the same state, so
 //! that a connection can move between engines.
 
+mod newreno;
+mod overtaken;
+mod tail;
+
 use core::fmt::Debug;
 
 use wave_core::clock::Nanos;
 
+use self::newreno::count_duplicates;
+use self::overtaken::{find_lost, find_lost_again, reordering_window, suspect, watch_holes};
+use self::tail::{judge_probe, probe};
 use super::acknowledge::rewind;
 use super::transmit::Sent;
 use crate::datapath::INTERVALS_MAX;
@@ -25,6 +32,7 @@ use crate::flow::intervals::Interval;
 use crate::flow::moment::Moment;
 use crate::flow::reduction::Reduction;
 use crate::flow::state::{Mark, Protocol, TailProbe};
+use crate::seq::seq_of;
 use crate::summary::Summary;
 
 /// Number of duplicates that mean a loss.
@@ -98,6 +106,9 @@ pub trait Recovery: Copy + Debug + Send + 'static {
     /// A segment was sent, up to a position behind its last byte and its FIN.
     fn on_sent(flow: &mut Protocol, sent: &Sent, end: u64, cause: Cause, now: Nanos);
 
+    /// Congestion control has set the window.
+    fn on_window(flow: &mut Protocol);
+
     /// When to [`Recovery::look`].
     fn overdue_at(flow: &Protocol) -> Option<Nanos>;
 
@@ -147,6 +158,8 @@ impl Recovery for GoBackN {
 
     fn on_sent(_flow: &mut Protocol, _sent: &Sent, _end: u64, _cause: Cause, _now: Nanos) {}
 
+    fn on_window(_flow: &mut Protocol) {}
+
     fn overdue_at(_flow: &Protocol) -> Option<Nanos> {
         None
     }
@@ -167,8 +180,10 @@ impl Recovery for Sack {
     }
 
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
+        // Before this acknowledgement: what it delivers counts in a recovery that it begins, too (RFC 9937, 6.1).
+        let had = delivered(flow) - heard.newly;
         if !flow.is_selective {
-            return count_duplicates(flow, heard, now);
+            return count_duplicates(flow, heard, had, now);
         }
         if heard.newly > 0 {
             flow.duplicates = 0;
@@ -184,33 +199,19 @@ impl Recovery for Sack {
         }
         let has_probe_repaired = judge_probe(flow, heard, repeated);
         if flow.disorder.is_none() {
-            return go_back_without_board(flow) || has_probe_repaired;
+            return go_back_without_board(flow, had) || has_probe_repaired;
         }
         suspect(flow, now);
         watch_holes(flow, now);
-        let has_lost = Sack::look(flow, now);
-        reduce(flow);
+        let lost = flow.loss().lost;
+        let has_lost = look(flow, had, now);
+        let is_safe = heard.newly > 0 && !has_lost && flow.loss().lost == lost;
+        reduce(flow, is_safe);
         has_lost || has_probe_repaired
     }
 
     fn look(flow: &mut Protocol, now: Nanos) -> bool {
-        if !flow.is_selective || flow.disorder.is_none() || is_after_timeout(flow) {
-            return false;
-        }
-        let is_lost_again = find_lost_again(flow, now);
-        let Loss { is_recovering, lost, .. } = *flow.loss();
-        let Some(found) = find_lost(flow, now).filter(|found| *found > lost) else {
-            return is_lost_again;
-        };
-        if let Some(disorder) = &mut flow.disorder {
-            disorder.loss.lost = found;
-        }
-        suspect(flow, now);
-        if is_recovering {
-            return is_lost_again;
-        }
-        begin(flow);
-        true
+        look(flow, delivered(flow), now)
     }
 
     fn next(flow: &Protocol) -> Option<Span> {
@@ -260,10 +261,15 @@ impl Recovery for Sack {
         }
         // Karn's rule: bytes sent twice measure nothing.
         if sent.is_again {
-            flow.timed.1 = Moment::NEVER;
-        } else if flow.timed.1.is_never() {
-            flow.timed = (sent.position + u64::from(sent.bytes), now.into());
+            flow.timed_at = Moment::NEVER;
+        } else if flow.timed_at.is_never() {
+            flow.timed_end = seq_of(flow.send_base, sent.position + u64::from(sent.bytes));
+            flow.timed_at = now.into();
         }
+    }
+
+    fn on_window(flow: &mut Protocol) {
+        reduce(flow, false);
     }
 
     fn overdue_at(flow: &Protocol) -> Option<Nanos> {
@@ -290,6 +296,27 @@ impl Recovery for Sack {
     }
 }
 
+/// Looks for losses; the peer had `had` bytes before what made us look. Returns as [`Recovery::on_acknowledgement`] does.
+fn look(flow: &mut Protocol, had: u64, now: Nanos) -> bool {
+    if !flow.is_selective || flow.disorder.is_none() || is_after_timeout(flow) {
+        return false;
+    }
+    let is_lost_again = find_lost_again(flow, now);
+    let Loss { is_recovering, lost, .. } = *flow.loss();
+    let Some(found) = find_lost(flow, now).filter(|found| *found > lost) else {
+        return is_lost_again;
+    };
+    if let Some(disorder) = &mut flow.disorder {
+        disorder.loss.lost = found;
+    }
+    suspect(flow, now);
+    if is_recovering {
+        return is_lost_again;
+    }
+    begin(flow, had);
+    true
+}
+
 /// What was outstanding at a timeout is not yet acknowledged: it is sent again in order.
 fn is_after_timeout(flow: &Protocol) -> bool {
     flow.acknowledged < flow.recover && !flow.loss().is_recovering
@@ -297,53 +324,23 @@ fn is_after_timeout(flow: &Protocol) -> bool {
 
 /// Clears the state after a timeout: the peer may have discarded bytes that it had SACKed (RFC 2018, section 8).
 pub fn forget(flow: &mut Protocol) {
-    (flow.timed.1, flow.probe) = (Moment::NEVER, None);
+    (flow.timed_at, flow.probe) = (Moment::NEVER, None);
     if let Some(disorder) = &mut flow.disorder {
         disorder.loss = Loss::new(flow.acknowledged);
     }
 }
 
 /// Of a peer's selective acknowledgements nothing could be remembered: three duplicates are a loss, as for [`GoBackN`].
-fn go_back_without_board(flow: &mut Protocol) -> bool {
+fn go_back_without_board(flow: &mut Protocol, had: u64) -> bool {
     let is_loss = flow.duplicates >= DUPLICATES && flow.acknowledged >= flow.recover;
     if is_loss {
-        begin(flow);
+        begin(flow, had);
     }
     is_loss
 }
 
-/// NewReno (RFC 6582), for a peer without selective acknowledgements: a duplicate says that a segment has arrived, but not which one.
-fn count_duplicates(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
-    let mss = u64::from(flow.mss);
-    if heard.newly > 0 {
-        // Duplicates had reported all but the segment that was sent again.
-        let told = heard.newly.saturating_sub(mss) / mss;
-        let left = u64::from(flow.duplicates).saturating_sub(told);
-        flow.duplicates = if flow.loss().is_recovering { left as u8 } else { 0 };
-        advance(flow, now);
-        // A partial acknowledgement: the segment that it expects is lost, too.
-        let lost = (flow.acknowledged + mss).min(flow.highest);
-        match flow.disorder.as_mut().filter(|disorder| disorder.loss.is_recovering) {
-            Some(disorder) => disorder.loss.lost = lost,
-            None => flow.duplicates = 0,
-        }
-    } else if heard.is_repeated {
-        flow.duplicates = flow.duplicates.saturating_add(1);
-        let is_loss = flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover;
-        if is_loss && !flow.loss().is_recovering {
-            if let Some(disorder) = &mut flow.disorder {
-                disorder.loss.lost = (flow.acknowledged + mss).min(flow.highest);
-            }
-            begin(flow);
-            return true;
-        }
-    }
-    reduce(flow);
-    false
-}
-
-/// A loss is noticed, and recovery begins. Without room for its state, everything is sent again.
-fn begin(flow: &mut Protocol) {
+/// A loss is noticed, and recovery begins: the peer had `had` bytes before. Without room for its state, everything is sent again.
+fn begin(flow: &mut Protocol, had: u64) {
     let Some(disorder) = &mut flow.disorder else {
         rewind(flow);
         flow.until_heard = Some(1);
@@ -353,21 +350,21 @@ fn begin(flow: &mut Protocol) {
     flow.recover = flow.highest;
     flow.next = flow.highest;
     flow.until_heard = Some(1);
-    let (has, in_flight) = (delivered(flow), in_flight(flow));
+    let in_flight = in_flight(flow);
     if let Some(disorder) = &mut flow.disorder {
-        disorder.loss.reduction = Reduction::new(has, flow.highest, in_flight, flow.mss);
+        disorder.loss.reduction = Reduction::new(had, flow.highest, in_flight, flow.mss);
     }
 }
 
 /// Updates the reduction with the bytes that have arrived.
-fn reduce(flow: &mut Protocol) {
+fn reduce(flow: &mut Protocol, is_safe: bool) {
     if !flow.loss().is_recovering {
         return;
     }
     let (has, in_flight) = (delivered(flow), in_flight(flow));
     let (window, mss) = (flow.window_bytes, flow.mss);
     if let Some(disorder) = &mut flow.disorder {
-        disorder.loss.reduction.on_acknowledgement(has, in_flight, window, mss);
+        disorder.loss.reduction.on_acknowledgement(has, in_flight, window, mss, is_safe);
     }
 }
 
@@ -390,12 +387,12 @@ fn advance(flow: &mut Protocol, now: Nanos) {
             loss.end(flow.acknowledged);
         }
     }
-    let (position, at) = flow.timed;
-    if let Some(at) = at.get().filter(|_| position <= flow.acknowledged) {
+    let is_acknowledged = flow.timed_end.since(seq_of(flow.send_base, flow.acknowledged)) <= 0;
+    if let Some(at) = flow.timed_at.get().filter(|_| is_acknowledged) {
         let took = now.since(at);
         flow.round_trip_min =
             flow.round_trip_min.get().map_or(took, |least| least.min(took)).into();
-        flow.timed.1 = Moment::NEVER;
+        flow.timed_at = Moment::NEVER;
     }
 }
 
@@ -435,109 +432,6 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
     blocks
 }
 
-/// Whether a probe with old bytes repaired a loss, of which there is no other sign (RFC 8985, 7.4).
-fn judge_probe(flow: &mut Protocol, heard: &Heard<'_>, repeated: Option<Interval>) -> bool {
-    let Some(TailProbe::Sent { is_again }) = flow.probe else { return false };
-    let end = flow.probe_end;
-    if flow.acknowledged < end {
-        return false;
-    }
-    let is_behind = flow.acknowledged > end;
-    let came_twice = heard.is_repeated || repeated.is_some_and(|bytes| bytes.end == end);
-    if is_again && !is_behind && !came_twice {
-        // The next acknowledgement tells.
-        return false;
-    }
-    flow.probe = None;
-    let is_repair = is_again && is_behind && !came_twice && !flow.loss().is_recovering;
-    if is_repair {
-        flow.until_heard = Some(1);
-    }
-    is_repair
-}
-
-/// The bytes of a probe: the next segment if the peer admits one, else the last one again. Our own windows do not hold it back.
-fn probe(flow: &Protocol) -> Option<Span> {
-    let mss = u64::from(flow.mss);
-    let next = flow.end().min(flow.next + mss);
-    let (from, to) = if flow.next < flow.end() && next <= flow.edge {
-        (flow.next, next)
-    } else {
-        let last = flow.highest.min(flow.written).saturating_sub(mss);
-        (flow.acknowledged.max(last), flow.highest)
-    };
-    (from < to).then_some(Span { from, to, room: mss + 1, cause: Cause::TailProbe })
-}
-
-/// Remembers when later data overtakes retransmissions.
-fn watch_holes(flow: &mut Protocol, now: Nanos) {
-    let Protocol { disorder: Some(disorder), acknowledged, highest, .. } = flow else { return };
-    let loss = &mut disorder.loss;
-    let Some(mark) = &mut loss.mark else { return };
-    if loss.board.missing(*acknowledged, mark.end) == 0 {
-        // Retransmissions since then are compared with data sent from here on.
-        let end = loss.swept;
-        let has_more = loss.board.missing(*acknowledged, end) > 0;
-        let mark = Mark { end, highest: *highest, passed_at: Moment::NEVER };
-        loss.mark = has_more.then_some(mark);
-    } else if loss.board.end() > mark.highest && mark.passed_at.is_never() {
-        mark.passed_at = now.into();
-    }
-}
-
-/// Finds lost retransmissions: data that was sent later has arrived. Returns whether there is one.
-fn find_lost_again(flow: &mut Protocol, now: Nanos) -> bool {
-    let Loss { board, mark, .. } = flow.loss();
-    let Some(Mark { end, highest, passed_at }) = *mark else { return false };
-    let window = reordering_window(flow);
-    let is_overdue = passed_at.get().zip(window).is_some_and(|(at, window)| now >= at + window);
-    let later_bytes = (board.end().saturating_sub(highest)) - board.missing(highest, board.end());
-    // Where bytes come late without being lost, only time tells.
-    let is_enough =
-        (flow.reordering == 0 || window.is_none()) && later_bytes > 2 * u64::from(flow.mss);
-    if !is_overdue && !is_enough {
-        return false;
-    }
-    if let Some(disorder) = &mut flow.disorder {
-        let loss = &mut disorder.loss;
-        (loss.mark, loss.again, loss.resend) = (None, end, flow.acknowledged);
-    }
-    flow.until_heard = Some(1);
-    true
-}
-
-/// Remembers since when bytes are overtaken.
-fn suspect(flow: &mut Protocol, now: Nanos) {
-    let Some(disorder) = &mut flow.disorder else { return };
-    let loss = &mut disorder.loss;
-    let Some(last) = loss.board.ranges().last() else { return };
-    if loss.suspect <= loss.lost && last.start > loss.lost {
-        loss.suspect = last.start;
-        loss.suspected_at = now;
-    }
-}
-
-/// How long bytes may be overtaken without being lost (RFC 8985, 6.2), once a round trip was measured.
-fn reordering_window(flow: &Protocol) -> Option<Nanos> {
-    let least = flow.round_trip_min.get()?;
-    Some(Nanos(least.0 / 4 * u64::from(flow.reordering.max(1))))
-}
-
-/// A position: all bytes before it that the peer does not have are lost.
-fn find_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
-    let Loss { board, suspect, suspected_at, .. } = flow.loss();
-    let first = board.ranges().first()?.start;
-    let window = reordering_window(flow);
-    let is_overdue = window.is_some_and(|window| now >= *suspected_at + window);
-    let by_time = (*suspect > flow.acknowledged && is_overdue).then_some(*suspect);
-    // Where bytes come late without being lost, only time tells.
-    if flow.reordering > 0 && window.is_some() {
-        return by_time;
-    }
-    let by_count = (flow.duplicates >= DUPLICATES).then_some(first);
-    [by_time, by_count, board.lost(flow.mss)].into_iter().flatten().max()
-}
-
 /// Bytes that the peer is known to have.
 fn delivered(flow: &Protocol) -> u64 {
     flow.acknowledged + flow.loss().board.bytes() + told_by_duplicates(flow)
@@ -575,7 +469,7 @@ mod tests {
     use crate::flow::disorder::Disorder;
     use crate::flow::state::split;
     use crate::flow::tests::established;
-    use crate::seq::{Seq, seq_of};
+    use crate::seq::Seq;
     use crate::stages::acknowledge::{Acknowledged, acknowledge};
     use crate::stages::transmit::transmit;
 
@@ -787,12 +681,12 @@ mod tests {
         assert_eq!(send(&mut flow, ms(10))[0], (0, 1_000));
         hear(&mut flow, 0, &[(6_000, 20_000), (1_000, 5_000)], ms(12));
         let sent = send(&mut flow, ms(12));
-        assert_eq!((sent[0], flow.highest), ((5_000, 6_000), 34_000), "{sent:?}");
+        assert_eq!((sent[0], flow.highest), ((5_000, 6_000), 36_000), "{sent:?}");
         // The second one comes, and what was new: at first too little to tell.
         assert!(
             !hear(&mut flow, 0, &[(20_000, 22_000), (1_000, 20_000)], ms(20)).is_fast_retransmit
         );
-        assert!(send(&mut flow, ms(20)).iter().all(|(from, _)| *from >= 34_000));
+        assert!(send(&mut flow, ms(20)).iter().all(|(from, _)| *from >= 36_000));
         let later = hear(&mut flow, 0, &[(1_000, 30_000)], ms(21));
         assert!(later.is_fast_retransmit, "the loss of what is sent again is a second one");
         assert_eq!(send(&mut flow, ms(21)), [(0, 1_000)]);

@@ -3,6 +3,7 @@
 use wave_core::clock::Nanos;
 
 use super::recover::{Cause, Recovery, Span};
+use crate::context::Tail;
 use crate::flow::state::Protocol;
 use crate::seq::{Seq, seq_of};
 
@@ -17,7 +18,7 @@ pub struct Sent {
     pub bytes: u32,
     /// The stream ends behind it.
     pub fin: bool,
-    /// Nothing is left to be sent behind it.
+    /// It ends what was written, and nothing follows soon.
     pub push: bool,
     /// Whether the bytes were sent before.
     pub is_again: bool,
@@ -47,7 +48,7 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
     let left = to.min(flow.written).saturating_sub(from);
     let mss = u64::from(flow.mss);
     let mut bytes = left.min(open).min(bytes_max.into());
-    if bytes > mss && bytes < left {
+    if bytes > mss && (bytes < left || !may_end(flow)) {
         // Whole segments, as long as more follows.
         bytes -= bytes % mss;
     }
@@ -68,21 +69,42 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
     }
     flow.highest = flow.highest.max(end);
     flow.until_heard = flow.until_heard.map(|left| left - 1);
+    if !bytes.is_multiple_of(mss) {
+        flow.small_end = seq_of(flow.send_base, from + bytes);
+    }
     let seq = seq_of(flow.send_base, from);
     let bytes = bytes as u32;
-    let sent =
-        Sent { seq, position: from, bytes, fin, push: reaches_end, is_again, is_probe: false };
+    let push = reaches_end && !matches!(flow.tail, Tail::More | Tail::Part);
+    let sent = Sent { seq, position: from, bytes, fin, push, is_again, is_probe: false };
     R::on_sent(flow, &sent, end, cause, now);
     Some(sent)
 }
 
-/// Nagle's algorithm, and the sender's part against silly windows (RFC 9293, 3.7.4 and 3.8.6.2.1).
+/// Whether the end of what was written may go although it fills no segment: by Nagle's algorithm, if no small segment is on its way
+/// (RFC 9293, 3.7.4 and A.3: Minshall's), and if the host does not wait to write more.
+fn may_end(flow: &Protocol) -> bool {
+    let acknowledged = seq_of(flow.send_base, flow.acknowledged);
+    let has_small = flow.outstanding() > 0 && flow.small_end.since(acknowledged) > 0;
+    let waits = flow.tail.waits() && !flow.is_finished;
+    !waits && (flow.is_eager || !has_small)
+}
+
+/// Whether a small segment may go, also against silly windows (RFC 9293, 3.8.6.2.1).
 fn may_be_small(flow: &Protocol, from: u64, bytes: u64, reaches_end: bool) -> bool {
     let is_first = from == flow.acknowledged;
     let is_again = from < flow.highest;
     let is_tiny_window = flow.window_bytes < u32::from(flow.mss);
-    let may_go = if reaches_end { flow.is_eager || is_first } else { is_first && is_tiny_window };
-    is_again || may_go || 2 * bytes >= u64::from(flow.window_max.max(1))
+    let is_half_of_window = 2 * bytes >= u64::from(flow.window_max.max(1));
+    is_again
+        || match reaches_end {
+            true => may_end(flow) || is_half_of_window && !flow.tail.waits(),
+            false => is_first && is_tiny_window || is_half_of_window,
+        }
+}
+
+/// Whether bytes wait for the host to write more, and nothing is on its way whose acknowledgement would be waited for first.
+pub fn is_held(flow: &Protocol) -> bool {
+    flow.tail.waits() && flow.outstanding() == 0 && flow.next < flow.written
 }
 
 /// Whether the peer's window holds everything back, so that it must be asked whether that is still so: it is closed, or too small for

@@ -285,6 +285,7 @@ fn two_that_connect_to_each_other_at_once_have_one_connection() {
                 socket: 9,
                 remote,
                 local_port,
+                mss_max: u16::MAX,
                 receive,
                 send,
                 filled: receive.bytes,

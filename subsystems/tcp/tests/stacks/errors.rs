@@ -131,7 +131,7 @@ fn segments_become_as_short_as_a_router_says_and_long_again_later() {
     // A larger one later changes nothing.
     peer.write(&[7; 2_000]);
     let heard = peer.after(5);
-    assert_eq!(sizes(&heard), [960, 960]);
+    assert_eq!(sizes(&heard), [960, 960, 80]);
     peer.icmp(UNREACHABLE, TOO_BIG, 1_400, heard[0].quoted());
     assert_eq!(sizes(&peer.after(5)), NONE);
     peer.acknowledge(1_920);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing};
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing, Tail};
 use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
 use wave_tcp::executors::Inline;
@@ -143,7 +143,15 @@ impl<R: Recovery> Machine<R> {
         let (receive, send) = self.rings(socket);
         self.ask(
             now,
-            Request::Connect { socket, remote, local_port, receive, send, filled: self.ring },
+            Request::Connect {
+                socket,
+                remote,
+                local_port,
+                mss_max: u16::MAX,
+                receive,
+                send,
+                filled: self.ring,
+            },
         );
     }
 
@@ -183,6 +191,7 @@ impl<R: Recovery> Machine<R> {
             read: state.read.len() as u64,
             is_finished: state.is_finished,
             is_eager: false,
+            tail: Tail::Whole,
             filled: Filled { receive: self.ring, send: self.ring },
         };
         if self.stack.room_for_requests() > 0 {

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::machine::Machine;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{Event, Filled, Moved, Request, SocketOptions};
+use wave_tcp::context::{Event, Filled, Moved, Request, SocketOptions, Tail};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Established;
 use wave_tcp::packet::{
@@ -305,6 +305,7 @@ impl Peer {
             read: 0,
             is_finished: false,
             is_eager: true,
+            tail: Tail::Whole,
             filled: Filled::default(),
         };
         self.machine.ask(self.now, Request::Moved(moved));

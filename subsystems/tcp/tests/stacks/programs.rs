@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing};
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing, Tail};
 use wave_tcp::control::{Owner, PayloadMemory, State};
 use wave_tcp::datapath::Ring;
 use wave_tcp::packet::Flags;
@@ -47,8 +47,15 @@ fn one_program_of_many_connections_leaves_room_to_another() {
     assert_eq!(both[0].stack.counters().beyond_share, 4);
     let ring = |offset| Ring { offset, bytes: 4_096 };
     let (receive, send, filled) = (ring(0), ring(4_096), 4_096);
-    let connect =
-        Request::Connect { socket: 7, remote: nowhere, local_port: 0, receive, send, filled };
+    let connect = Request::Connect {
+        socket: 7,
+        remote: nowhere,
+        local_port: 0,
+        mss_max: u16::MAX,
+        receive,
+        send,
+        filled,
+    };
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
     both[0].stack.request(now, other, connect, 8_192_u64);
     assert_eq!(both[0].stack.counters().beyond_share, 4);
@@ -77,6 +84,7 @@ fn a_program_connects_from_no_port_at_which_another_listens_nor_from_the_systems
         socket: 7,
         remote,
         local_port,
+        mss_max: u16::MAX,
         receive: ring(0),
         send: ring(4_096),
         filled: 4_096,
@@ -113,7 +121,15 @@ fn memory_that_is_named_and_not_there_costs_the_connection_and_is_not_used() {
     let now = peer.now;
     let moved = |filled| {
         let (written, read, is_finished, is_eager) = (0, 0, false, false);
-        Request::Moved(Moved { flow, written, read, is_finished, is_eager, filled })
+        Request::Moved(Moved {
+            flow,
+            written,
+            read,
+            is_finished,
+            is_eager,
+            tail: Tail::Whole,
+            filled,
+        })
     };
     // All of it is known already: nothing is looked for.
     let known = Filled { receive: 1, send: 0 };
@@ -183,7 +199,7 @@ fn a_number_is_free_only_after_the_last_request_of_its_process() {
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let gone = ContextId { process: CONTEXT.process + 1, context: 0 };
     let (written, read, is_finished, is_eager, filled) = (1, 0, false, false, Filled::default());
-    let moved = Moved { flow, written, read, is_finished, is_eager, filled };
+    let moved = Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
     let stack = &mut peer.machine.stack;
     stack.request(peer.now, gone, Request::Moved(moved), 0_u64);
     stack.leave(gone.process);

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 
 use crate::machine::{CONTEXT, Machine};
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request};
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Tail};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Datapath;
 use wave_tcp::packet::{
@@ -295,6 +295,7 @@ fn a_process_moves_closes_and_resets_no_connection_but_its_own() {
         read: 0,
         is_finished: true,
         is_eager: false,
+        tail: Tail::Whole,
         filled: Filled::default(),
     };
     for request in [Request::Moved(moved), Request::Close { flow }, Request::Abort { flow }] {
@@ -316,6 +317,7 @@ fn a_host_that_claims_what_cannot_be_loses_its_connection() {
         read: 1,
         is_finished: false,
         is_eager: false,
+        tail: Tail::Whole,
         filled: Filled::default(),
     };
     let now = meeting.now;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Filled, Moved, Progress};
+use wave_tcp::context::{ContextId, Filled, Moved, Progress, Tail};
 use wave_tcp::datapath::{
     Batch, Checksum, Command, Datapath, Effect, Established, FlowId, Packet, Payload, Ring,
     Segment, Statistics, Ticket, Write,
@@ -110,6 +110,7 @@ impl Side {
             read: self.read.len() as u64,
             is_finished: self.is_finished,
             is_eager: false,
+            tail: Tail::Whole,
             filled: Filled::default(),
         };
         let mut requests = VecDeque::from([(CONTEXT, moved)]);

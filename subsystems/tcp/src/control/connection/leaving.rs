@@ -6,7 +6,7 @@ use super::super::shares::Kind;
 use super::super::time_wait::{LASTS, Over};
 use super::super::{CLOSED_PER_POLL, Stack};
 use super::{Connection, FIN_WAIT, Leaving, ORPHAN_LASTS, ORPHANS_ONE_OF, Timer};
-use crate::context::{ContextId, Event, Filled, Moved, Reason};
+use crate::context::{ContextId, Event, Filled, Moved, Reason, Tail};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId};
 use crate::flow::moment::Moment;
 use crate::seq::seq_of;
@@ -52,7 +52,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Tells the peer that the connection is gone, and lets it leave.
     pub(in crate::control) fn reset(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
-        self.data.command(now, flow, Command::Abort);
+        self.end_by(now, flow, Command::Abort, reason);
+    }
+
+    /// As [`Stack::reset`], in answer to a segment.
+    pub(in crate::control) fn refuse(&mut self, now: Nanos, flow: FlowId) {
+        self.end_by(now, flow, Command::Refuse, Reason::Reset);
+    }
+
+    fn end_by(&mut self, now: Nanos, flow: FlowId, how: Command, reason: Reason) {
+        self.data.command(now, flow, how);
         // Nothing precedes the reset: no FIN of a close that finds data unread.
         self.data.freeze(flow);
         self.lose(flow, reason);
@@ -161,7 +170,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let written = sending.written.max(written_said);
             let read = receiving.read.max(read_said);
             let (is_finished, is_eager, filled) = (true, state.is_eager, Filled::default());
-            let finish = Moved { flow, written, read, is_finished, is_eager, filled };
+            let finish =
+                Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
             self.requests.push_back((context, finish));
             if closed_at.is_none() {
                 if let Some(connection) = self.connection(flow) {

@@ -1,0 +1,42 @@
+//! Recovery for peers without selective acknowledgements: NewReno (RFC 6582).
+
+use wave_core::clock::Nanos;
+
+use super::{DUPLICATES, Heard, advance, begin, reduce};
+use crate::flow::state::Protocol;
+
+/// A duplicate says that a segment has arrived, but not which one.
+pub(super) fn count_duplicates(
+    flow: &mut Protocol,
+    heard: &Heard<'_>,
+    had: u64,
+    now: Nanos,
+) -> bool {
+    let mss = u64::from(flow.mss);
+    if heard.newly > 0 {
+        // Duplicates had reported all but the segment that was sent again.
+        let told = heard.newly.saturating_sub(mss) / mss;
+        let left = u64::from(flow.duplicates).saturating_sub(told);
+        flow.duplicates = if flow.loss().is_recovering { left as u8 } else { 0 };
+        advance(flow, now);
+        // A partial acknowledgement: the segment that it expects is lost, too.
+        let lost = (flow.acknowledged + mss).min(flow.highest);
+        match flow.disorder.as_mut().filter(|disorder| disorder.loss.is_recovering) {
+            Some(disorder) => disorder.loss.lost = lost,
+            None => flow.duplicates = 0,
+        }
+    } else if heard.is_repeated {
+        flow.duplicates = flow.duplicates.saturating_add(1);
+        let is_loss = flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover;
+        if is_loss && !flow.loss().is_recovering {
+            if let Some(disorder) = &mut flow.disorder {
+                disorder.loss.lost = (flow.acknowledged + mss).min(flow.highest);
+            }
+            begin(flow, had);
+            return true;
+        }
+    }
+    // A partial acknowledgement tells of another loss.
+    reduce(flow, false);
+    false
+}
