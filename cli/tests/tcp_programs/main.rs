@@ -3,6 +3,7 @@
 mod deaths;
 mod forks;
 mod network;
+mod replacements;
 mod servers;
 
 use std::fs;
