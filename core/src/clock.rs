@@ -6,6 +6,7 @@ use core::ops::{Add, Sub};
 ///
 /// Host and agent clocks are never compared: what crosses the link is a duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Nanos(pub u64);
 
 impl Nanos {

@@ -31,6 +31,21 @@ impl Sender {
         }
     }
 
+    /// The end of `place`, where another producer has pushed `produced` entries. `None` if its entries go by DMA: what is under way there
+    /// is that producer's.
+    pub fn resume(place: &QueuePlace, side: Side, produced: u64) -> Option<Sender> {
+        let ring = || Producer::resume(place.ring, place.mapping(side), produced);
+        (place.transport == Transport::Mmio).then(|| Sender::Mmio(ring(), place.home))
+    }
+
+    /// Number of entries pushed since the beginning; `None` if they go by DMA.
+    pub fn produced(&self) -> Option<u64> {
+        match self {
+            Sender::Mmio(ring, _) => Some(ring.produced()),
+            Sender::Dma(_) => None,
+        }
+    }
+
     /// Writes one entry. It travels at the latest with the next publish.
     #[inline]
     pub fn push<const N: usize>(
@@ -112,6 +127,21 @@ impl Receiver {
                 Receiver::Mmio(Consumer::new(place.ring, place.mapping(side)), place.home)
             }
             _ => Receiver::Dma(DmaConsumer::new(place.ring, home_of(side), place.staging)),
+        }
+    }
+
+    /// The end of `place`, where another consumer has popped `consumed` entries and has published `credited` of them. `None` if its
+    /// entries come by DMA.
+    pub fn resume(place: &QueuePlace, side: Side, positions: [u64; 2]) -> Option<Receiver> {
+        let ring = || Consumer::resume(place.ring, place.mapping(side), positions);
+        (place.transport == Transport::Mmio).then(|| Receiver::Mmio(ring(), place.home))
+    }
+
+    /// Entries popped, and those of them that were published as credit; `None` if they come by DMA.
+    pub fn positions(&self) -> Option<[u64; 2]> {
+        match self {
+            Receiver::Mmio(ring, _) => Some([ring.consumed(), ring.credited()]),
+            Receiver::Dma(_) => None,
         }
     }
 

@@ -142,6 +142,13 @@ impl Producer {
         Producer { ring, cached: mapping == Mapping::WriteThrough, produced: 0, credit: 0 }
     }
 
+    /// Goes on for another producer, which has pushed so many entries.
+    pub fn resume(ring: Ring, mapping: Mapping, produced: u64) -> Producer {
+        // As full as it can be: the first push looks.
+        let credit = produced.saturating_sub(ring.entries.into());
+        Producer { produced, credit, ..Producer::new(ring, mapping) }
+    }
+
     /// Place and size of the ring.
     pub fn ring(&self) -> Ring {
         self.ring
@@ -232,6 +239,11 @@ impl Consumer {
         let cached = mapping == Mapping::WriteThrough;
         let word_by_word = mapping == Mapping::Uncached;
         Consumer { ring, cached, word_by_word, fresh: false, consumed: 0, credited: 0 }
+    }
+
+    /// Goes on for another consumer, which has popped `consumed` entries and has published `credited` of them.
+    pub fn resume(ring: Ring, mapping: Mapping, [consumed, credited]: [u64; 2]) -> Consumer {
+        Consumer { consumed, credited, ..Consumer::new(ring, mapping) }
     }
 
     /// Place and size of the ring.

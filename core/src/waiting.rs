@@ -147,6 +147,11 @@ impl Heap {
         self.entries.first().map(|entry| (entry.key, entry.id))
     }
 
+    /// The key of an id, if it waits.
+    pub fn key(&self, id: u32) -> Option<u64> {
+        self.entries.get(self.at[id as usize] as usize).map(|entry| entry.key)
+    }
+
     /// Every id in the heap, in no particular order.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.entries.iter().map(|entry| entry.id)

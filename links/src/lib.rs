@@ -26,6 +26,6 @@ pub mod socket;
 pub use any::{AnyBell, AnyDma, AnyPort, AnyWindow, LinkError, LinkSpec};
 pub use costs::Costs;
 pub use doorbell::{EventFd, SocketBell};
-pub use memory::{MapError, Memory};
+pub use memory::{Lender, MapError, Memory};
 pub use payload::{LentPayload, Payload, Populator};
 pub use pci::DeviceBell;

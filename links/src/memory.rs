@@ -15,7 +15,8 @@
 //! Where many processes lend memory to one agent, no page of it may be charged to the agent: a page belongs to the memory
 //! cgroup of whoever touches it first. So the lender touches its pages before it lends them. The borrower maps the file, adds a seal
 //! under which no page is taken away any more (F_SEAL_FUTURE_WRITE: no holes are punched, and nobody maps the file for writing
-//! anew), and then checks once that each page is there (docs/adr/0063).
+//! anew), and then checks once that each page is there (docs/adr/0063). Memory of a user whom the borrower trusts is not sealed, so that
+//! another borrower can take over (docs/adr/0072).
 
 use std::ffi::CString;
 use std::io;
@@ -40,6 +41,25 @@ pub struct Memory {
     lines_host: u32,
     lines_extra: u32,
     in_kernel: bool,
+}
+
+/// Whose memory is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lender {
+    /// A stranger's: it is sealed, so that no page is taken away. No other process can borrow it later.
+    Stranger,
+    /// Of a user who could do the borrower worse: its own, or root. It is not sealed, and the borrower can hand it on.
+    Trusted,
+}
+
+impl Lender {
+    /// Seals a file that is mapped already, if its lender is a stranger.
+    pub(crate) fn seal(self, fd: BorrowedFd<'_>) -> Result<(), MapError> {
+        match self {
+            Lender::Stranger => keep_pages(fd),
+            Lender::Trusted => Ok(()),
+        }
+    }
 }
 
 /// Why a file that was handed over could not be used as a link's memory.
@@ -139,6 +159,7 @@ impl Memory {
         fd: BorrowedFd<'_>,
         lines_nic: u32,
         lines_host: u32,
+        lender: Lender,
     ) -> Result<Memory, MapError> {
         let expected = bytes_of(lines_nic, lines_host, 0);
         if expected == 0 {
@@ -147,7 +168,7 @@ impl Memory {
         check_size(fd, expected)?;
         let map = SharedMap::sparse(fd, expected as usize)
             .map_err(|source| MapError::System { what: "map", source })?;
-        keep_pages(fd)?;
+        lender.seal(fd)?;
         if let Some(at) = (0..expected).step_by(PAGE_BYTES as usize).find(|at| !has_page(fd, *at)) {
             return Err(MapError::Hole { at });
         }
@@ -555,17 +576,17 @@ mod tests {
     #[test]
     fn lent_lines_are_there_and_stay() {
         let (ours, fd) = Memory::create_to_lend("test", 64, 64).unwrap();
-        let theirs = Memory::map_lent(fd.as_fd(), 64, 64).unwrap();
+        let theirs = Memory::map_lent(fd.as_fd(), 64, 64, Lender::Stranger).unwrap();
         ours.region(Home::Host)[5].store(1, Relaxed);
         assert_eq!(theirs.region(Home::Host)[5].load(Relaxed), 1);
         let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         assert_eq!(rustix::fs::fallocate(&fd, punch, 0, 4096), Err(rustix::io::Errno::PERM));
 
         let empty = memory_to_lend("test", 8192).unwrap();
-        let error = Memory::map_lent(empty.as_fd(), 64, 64).unwrap_err();
+        let error = Memory::map_lent(empty.as_fd(), 64, 64, Lender::Stranger).unwrap_err();
         assert!(matches!(error, MapError::Hole { at: 0 }) && error.is_peers_fault(), "{error}");
         let (_ours, sealed) = Memory::create("test", 64, 64, 0).unwrap();
-        let error = Memory::map_lent(sealed.as_fd(), 64, 64).unwrap_err();
+        let error = Memory::map_lent(sealed.as_fd(), 64, 64, Lender::Stranger).unwrap_err();
         assert!(matches!(error, MapError::Unsealable(_)) && error.is_peers_fault(), "{error}");
     }
 

@@ -21,8 +21,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::memory::{
-    MapError, PAGE_BYTES, SharedMap, check, check_sealed, check_size, file_size, has_page,
-    keep_pages, memory_to_lend,
+    Lender, MapError, PAGE_BYTES, SharedMap, check, check_sealed, check_size, file_size, has_page,
+    memory_to_lend,
 };
 
 /// Bytes outside of a payload memory.
@@ -197,12 +197,17 @@ impl LentPayload {
     ///
     /// # Errors
     /// As [`Payload::map`]; also if pages could be taken away.
-    pub fn take(file: OwnedFd, bytes: u64) -> Result<LentPayload, MapError> {
+    pub fn take(file: OwnedFd, bytes: u64, lender: Lender) -> Result<LentPayload, MapError> {
         // In this order: once it is sealed, no process maps it for writing.
         let payload = Payload::map(file.as_fd(), bytes)?;
-        keep_pages(file.as_fd())?;
+        lender.seal(file.as_fd())?;
         let words = bytes.div_ceil(PAGE_BYTES).div_ceil(64) as usize;
         Ok(LentPayload { payload, file, found: vec![0; words] })
+    }
+
+    /// The memory's file, to be handed to another borrower.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Size of the memory in bytes.
@@ -227,6 +232,14 @@ impl LentPayload {
             }
         }
         true
+    }
+
+    /// Remembers the pages of the `bytes` bytes at `at`, which an earlier borrower has found. Bytes beyond the memory are ignored.
+    pub fn found_before(&mut self, at: u64, bytes: u32) {
+        let end = at.saturating_add(bytes.into()).min(self.bytes());
+        for page in at / PAGE_BYTES..end.div_ceil(PAGE_BYTES) {
+            self.found[(page / 64) as usize] |= 1 << (page % 64);
+        }
     }
 
     /// Copies `from` to offset `at`.
@@ -409,7 +422,7 @@ mod tests {
     /// A memory of 1 MiB, borrowed.
     fn lent() -> (Payload, File, LentPayload) {
         let (lender, file) = Payload::create("test", 1 << 20).unwrap();
-        let lent = LentPayload::take(file.try_clone().unwrap(), 1 << 20).unwrap();
+        let lent = LentPayload::take(file.try_clone().unwrap(), 1 << 20, Lender::Stranger).unwrap();
         (lender, File::from(file), lent)
     }
 

@@ -28,6 +28,8 @@ use crate::places::remove_socket;
 
 /// Most doorbells in one offer (the kernel passes at most 253 descriptors in a message).
 pub const DOORBELLS_MAX: usize = 249;
+/// Most descriptors in one message ([`Connection::send_descriptors`]).
+pub const DESCRIPTORS_MAX: usize = 253;
 /// Most files in one offer beside the window's.
 pub const FILES_MAX: usize = 3;
 /// Most bytes of text in an offer or refusal.
@@ -195,6 +197,21 @@ impl Listener {
         }
     }
 
+    /// Goes on for another process, which has handed the listening socket over. Its file at `path` is this process's from then on: the
+    /// other one must not drop its [`Listener`].
+    ///
+    /// # Errors
+    /// The file is not there.
+    pub fn adopt(fd: OwnedFd, path: &Path, allowed: &[u32]) -> Result<Listener, SocketError> {
+        let metadata = fs::symlink_metadata(path).map_err(|source| SocketError::Path {
+            what: "stat",
+            path: path.into(),
+            source,
+        })?;
+        let file = (metadata.dev(), metadata.ino());
+        Ok(Listener { fd, path: path.into(), file, allowed: allowed.into() })
+    }
+
     /// Path that the socket is bound to.
     pub fn path(&self) -> &Path {
         &self.path
@@ -346,6 +363,49 @@ impl Connection {
         let lines = header.lines;
         let doorbells = fds.by_ref().take(doorbells).collect();
         Ok(ReceivedOffer { subsystem, lines, memory, doorbells, files: fds.collect(), link })
+    }
+
+    /// Goes on with a connection that another process has handed over. Its peer is the same.
+    ///
+    /// # Errors
+    /// It is no socket.
+    pub fn adopt(fd: OwnedFd) -> Result<Connection, SocketError> {
+        Connection::over(fd)
+    }
+
+    /// Sends a message of the caller's own with at most [`DESCRIPTORS_MAX`] descriptors. Never blocks.
+    ///
+    /// # Errors
+    /// The peer hung up, or takes nothing more at present.
+    pub fn send_descriptors(&self, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
+        ancillary::send(self.as_fd(), text, fds).map_err(|source| match source.raw_os_error() {
+            Some(libc::EPIPE | libc::ECONNRESET) => SocketError::HungUp,
+            _ => SocketError::System { what: "send a message", source },
+        })
+    }
+
+    /// Waits for a message of [`Connection::send_descriptors`]; a timeout of zero only looks.
+    ///
+    /// # Errors
+    /// None came in time, the peer hung up, or a part of the message was lost.
+    pub fn receive_descriptors(
+        &self,
+        timeout: Duration,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), SocketError> {
+        let failed = |source| SocketError::System { what: "receive a message", source };
+        if poll(self.as_fd(), libc::POLLIN, Some(timeout)).map_err(failed)? == 0 {
+            return Err(SocketError::Timeout);
+        }
+        let mut bytes = vec![0; TEXT_BYTES_MAX];
+        let received = ancillary::receive(self.as_fd(), &mut bytes).map_err(failed)?;
+        if received.bytes == 0 {
+            return Err(SocketError::HungUp);
+        }
+        if received.truncated {
+            return Err(SocketError::Malformed("a part of a message was lost"));
+        }
+        bytes.truncate(received.bytes);
+        Ok((bytes, received.fds))
     }
 
     /// The words in which the peer refused what was sent to it, if it did. Never blocks.

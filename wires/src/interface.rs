@@ -122,6 +122,31 @@ impl Interface {
         Ok(Interface { fd, name, limits, pool, counters: Counters::default(), is_down: false })
     }
 
+    /// Goes on with an interface that another process has opened for the same address, by its descriptor.
+    ///
+    /// # Errors
+    /// The interface has gone.
+    pub fn adopt(fd: OwnedFd, options: &InterfaceOptions) -> Result<Interface, InterfaceError> {
+        let name = options.name.clone();
+        let failed = |what| {
+            let name = name.clone();
+            move |source: io::Error| InterfaceError::of(what, name, source)
+        };
+        let ask = |code, what| {
+            let mut answer =
+                Request::named(&name).ok_or_else(|| InterfaceError::Name(name.clone()))?;
+            device::control(fd.as_fd(), code, &mut answer).map_err(failed(what))?;
+            Ok(answer)
+        };
+        let hardware = ask(libc::SIOCGIFHWADDR, "read the Ethernet address of")?;
+        let mtu = ask(libc::SIOCGIFMTU, "read the MTU of")?.number();
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        let mac = our_mac(&format!("{name} {}", options.address), hardware.mac());
+        let limits = Limits { mtu, gso_bytes: GSO_BYTES, mac };
+        let pool = Pool::new(options.frames, HEADER_BYTES + FRAME_BYTES_MAX);
+        Ok(Interface { fd, name, limits, pool, counters: Counters::default(), is_down: false })
+    }
+
     /// The error if the interface is there no more. One that is down may come up again.
     fn check(&mut self) -> io::Result<()> {
         self.is_down = true;

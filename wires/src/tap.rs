@@ -101,6 +101,28 @@ impl Tap {
         if is_made && options.persistent {
             device::control_number(fd.as_fd(), libc::TUNSETPERSIST, 1).map_err(failed("keep"))?;
         }
+        Tap::over(fd, &TapOptions { name, ..options.clone() }, is_made)
+    }
+
+    /// Goes on with a device that another process has opened, by its descriptor.
+    ///
+    /// # Errors
+    /// It is no TAP device, or was deleted.
+    pub fn adopt(fd: OwnedFd) -> Result<Tap, TapError> {
+        let mut request = Request::default();
+        device::control(fd.as_fd(), libc::TUNGETIFF, &mut request).map_err(|source| {
+            TapError::System { what: "ask for the name of", name: "a TAP device".into(), source }
+        })?;
+        let options = TapOptions::new(request.name());
+        Tap::over(fd, &options, false)
+    }
+
+    fn over(fd: OwnedFd, options: &TapOptions, is_made: bool) -> Result<Tap, TapError> {
+        let name = options.name.clone();
+        let failed = |what| {
+            let name = name.clone();
+            move |source| TapError::System { what, name, source }
+        };
         let socket = device::socket().map_err(failed("ask for the state of"))?;
         let mut request = Request::named(&name).ok_or_else(|| TapError::Name(name.clone()))?;
         device::control(socket.as_fd(), libc::SIOCGIFHWADDR, &mut request)

@@ -15,7 +15,7 @@ const DEATHS: u32 = 4;
 const REQUESTS: u64 = 300;
 
 /// Stores and fetches values until the connection ends. Each byte must be the right one.
-fn use_redis(client: usize, done: &AtomicU64, stops: &AtomicBool) -> io::Result<()> {
+pub fn use_redis(client: usize, done: &AtomicU64, stops: &AtomicBool) -> io::Result<()> {
     let mut stream = connect(SocketAddr::from((AGENT, 6379)));
     for at in 0_u64.. {
         if stops.load(Ordering::Relaxed) {

@@ -6,6 +6,7 @@ mod matrix;
 mod network;
 mod passing;
 mod replica;
+mod replacements;
 mod servers;
 
 use std::fs;

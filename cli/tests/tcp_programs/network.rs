@@ -107,8 +107,8 @@ impl Drop for Running {
 pub struct Up {
     pub folder: TempDir,
     pub agent: Running,
-    /// A user that may use the agent.
-    allowed: Option<String>,
+    /// A user that may use the agent, by this option.
+    other: Option<[String; 2]>,
 }
 
 impl Up {
@@ -117,13 +117,18 @@ impl Up {
         // For programs that run as another user.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let agent = Up::agent(folder.path(), &[]);
-        Up { folder, agent, allowed: None }
+        Up { folder, agent, other: None }
     }
 
     /// An agent for a user as well.
     pub fn allowing(user: &str) -> Up {
+        Up::with("--allow", user)
+    }
+
+    /// An agent with a user in this option.
+    pub fn with(option: &str, user: &str) -> Up {
         let mut up = Up::new();
-        up.allowed = Some(user.to_owned());
+        up.other = Some([option.to_owned(), user.to_owned()]);
         up.kill();
         up.start_again();
         up
@@ -148,14 +153,26 @@ impl Up {
 
     /// Starts another agent at the same socket.
     pub fn start_again(&mut self) {
-        let Some(user) = &self.allowed else {
+        let Some([option, user]) = &self.other else {
             self.agent = Up::agent(self.folder.path(), &[]);
             return;
         };
-        self.agent = Up::agent(self.folder.path(), &["--allow", user]);
+        self.agent = Up::agent(self.folder.path(), &[option, user]);
         for socket in ["toe.sock", "toe.sock.ss"] {
             fs::set_permissions(self.path(socket), fs::Permissions::from_mode(0o666)).unwrap();
         }
+    }
+
+    /// Another agent replaces the one that runs, which leaves.
+    pub fn replace(&mut self) {
+        let mut child = wave();
+        child.args(["tcp", "replace", "--socket"]).arg(self.path("toe.sock"));
+        let mut child = child.spawn().unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        assert!(first.contains("10.77.0.2"), "{first}: {:?}", child.wait_with_output());
+        assert!(self.agent.0.wait().unwrap().success(), "the agent that was replaced");
+        self.agent = Running(child);
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

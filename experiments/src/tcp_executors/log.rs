@@ -73,8 +73,13 @@ impl Executor<Frame> for Recorder {
         self.inner.pop(waits, effects)
     }
 
-    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
-        let installed = self.inner.install(now, established);
+    fn install(
+        &mut self,
+        now: Nanos,
+        name: Option<FlowId>,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom> {
+        let installed = self.inner.install(now, name, established);
         if installed.is_ok() {
             let event = Event::Install(now, Box::new(*established));
             self.log.borrow_mut().events.push(event);

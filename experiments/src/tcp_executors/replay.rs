@@ -102,7 +102,7 @@ pub fn replay<E: Executor<Bytes>>(log: &Log, executor: &mut E) -> Replayed {
                 while pop(executor, false, &mut replayed) {}
             }
             Event::Install(now, established) => {
-                let installed = executor.install(*now, established);
+                let installed = executor.install(*now, None, established);
                 living.push(installed.expect("there was room, and is"));
             }
             Event::SetPath(id, path) => executor.set_path(*id, *path),

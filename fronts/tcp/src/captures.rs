@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -81,7 +81,16 @@ impl Captures {
         let listener = bind_beside(&path)?;
         // Captures show what programs say: for the agent's user and root alone.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Captures {
+        Ok(Captures::over(listener, path, name))
+    }
+
+    /// Goes on for another agent, with its listening socket. Captures of that agent have ended.
+    pub(crate) fn adopt(listener: OwnedFd, door: &Path, name: &str) -> Captures {
+        Captures::over(listener.into(), captures_path(door), name)
+    }
+
+    fn over(listener: UnixListener, path: PathBuf, name: &str) -> Captures {
+        Captures {
             listener,
             path,
             name: name.to_owned(),
@@ -89,7 +98,11 @@ impl Captures {
             running: Vec::new(),
             frames: 0,
             dropped: 0,
-        })
+        }
+    }
+
+    pub(crate) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// Begins captures, and ends those whose readers have left.

@@ -1,6 +1,6 @@
 //! Lets processes in: accepts connections and checks what they offer. Never blocks, whatever they do.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use wave_core::clock::Nanos;
 use wave_core::layout::{ConfigError, HeaderError, Layout, PROTOCOL_VERSION, read_header};
 use wave_core::link::{Home, Port, Side};
 use wave_links::socket::{Connection, Listener, ReceivedOffer, SocketError};
-use wave_links::{LentPayload, LinkError, LinkSpec, MapError, Memory, Payload, SocketBell};
-use wave_tcp::context::{CONTEXTS_MAX, CROWD, window};
+use wave_links::{Lender, LentPayload, LinkError, LinkSpec, MapError, Memory, Payload, SocketBell};
+use wave_tcp::context::{CONTEXTS_MAX, CROWD, window as window_of};
 use wave_tcp::control::{Owner, Shares};
 
 use crate::process::Process;
@@ -28,6 +28,9 @@ const DEAF_FOR: Nanos = Nanos::from_millis(100);
 pub struct DoorOptions {
     /// Users whose processes may come, beside this process's own user and root.
     pub allowed: Vec<u32>,
+    /// Users whose processes may come and are trusted with their memory, as those of this process's own user and root: it is not sealed, so
+    /// that another agent can go on with it.
+    pub trusted: Vec<u32>,
     /// Most bytes of a process's payload memory. It is sparse, and the process's: see [`LentPayload`].
     pub payload_bytes_max: u64,
 }
@@ -35,7 +38,22 @@ pub struct DoorOptions {
 impl Default for DoorOptions {
     /// No other users; 64 GiB.
     fn default() -> DoorOptions {
-        DoorOptions { allowed: Vec::new(), payload_bytes_max: 1 << 36 }
+        DoorOptions { allowed: Vec::new(), trusted: Vec::new(), payload_bytes_max: 1 << 36 }
+    }
+}
+
+impl DoorOptions {
+    /// All users that may come, beside our own and root.
+    fn users(&self) -> Vec<u32> {
+        self.allowed.iter().chain(&self.trusted).copied().collect()
+    }
+
+    fn lender(&self, connection: &Connection) -> Lender {
+        let Owner { user, has_system_ports: is_own, .. } = owner_of(connection);
+        match is_own || self.trusted.contains(&user) {
+            true => Lender::Trusted,
+            false => Lender::Stranger,
+        }
     }
 }
 
@@ -98,7 +116,7 @@ pub enum OfferError {
     /// The window's header is none.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// The window's header has another configuration than [`window`]'s.
+    /// The window's header has another configuration than [`window_of`]'s.
     #[error("peer's fault: the window's header has another configuration than that of TCP")]
     Config,
     /// A file is not a sealed memfd of the size that it should have.
@@ -148,8 +166,44 @@ impl Door {
     /// # Errors
     /// The path cannot be listened at.
     pub fn bind(path: &Path, options: DoorOptions) -> Result<Door, SocketError> {
-        let listener = Listener::bind(path, &options.allowed)?;
+        let listener = Listener::bind(path, &options.users())?;
         Ok(Door { listener, options, waiting: Vec::with_capacity(WAITING_MAX), deaf_until: None })
+    }
+
+    /// Goes on for another agent, with its listening socket, which is bound to `path`.
+    ///
+    /// # Errors
+    /// They are none.
+    pub(crate) fn adopt(
+        listener: OwnedFd,
+        path: &Path,
+        options: DoorOptions,
+    ) -> Result<Door, SocketError> {
+        let listener = Listener::adopt(listener, path, &options.users())?;
+        Ok(Door { listener, options, waiting: Vec::with_capacity(WAITING_MAX), deaf_until: None })
+    }
+
+    /// Goes on with a connection of another agent's that has offered nothing yet.
+    pub(crate) fn adopt_waiting(&mut self, now: Nanos, fd: OwnedFd) -> Result<(), SocketError> {
+        self.waiting.push(Waiting { connection: Connection::adopt(fd)?, since: now });
+        Ok(())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.listener.path()
+    }
+
+    pub(crate) fn options(&self) -> &DoorOptions {
+        &self.options
+    }
+
+    pub(crate) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Connections that have offered nothing yet.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.waiting.iter().map(|waiting| waiting.connection.as_fd())
     }
 
     /// Accepts a connection, and looks at the offers of those that wait. Returns the first process whose offer is good, for the
@@ -173,7 +227,9 @@ impl Door {
             };
             let Waiting { connection, .. } = self.waiting.swap_remove(at);
             let (pid, uid) = (connection.peer_pid(), connection.peer_uid());
-            let opened = offer.and_then(|offer| open(offer, self.options.payload_bytes_max));
+            let lender = self.options.lender(&connection);
+            let opened =
+                offer.and_then(|offer| open(offer, self.options.payload_bytes_max, lender));
             return match opened {
                 Ok(opened) => Ok(Some(Process::new(connection, opened))),
                 Err(error) => {
@@ -254,6 +310,8 @@ pub(crate) fn owner_of(connection: &Connection) -> Owner {
 pub(crate) struct Opened {
     pub(crate) layout: Layout,
     pub(crate) memory: Arc<Memory>,
+    /// The file of `memory`.
+    pub(crate) window: OwnedFd,
     pub(crate) payload: LentPayload,
     /// One per context.
     pub(crate) bells: Vec<SocketBell>,
@@ -261,8 +319,12 @@ pub(crate) struct Opened {
 }
 
 /// Checks everything in an offer. Sizes come before mappings.
-fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferError> {
-    let ReceivedOffer { subsystem, lines, memory, doorbells, files, link } = offer;
+fn open(
+    offer: ReceivedOffer,
+    payload_bytes_max: u64,
+    lender: Lender,
+) -> Result<Opened, OfferError> {
+    let ReceivedOffer { subsystem, lines, memory: window, doorbells, files, link } = offer;
     if subsystem != wave_tcp::SUBSYSTEM.id {
         return Err(OfferError::Subsystem(subsystem.number()));
     }
@@ -275,12 +337,12 @@ fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferErr
     }
     let [payload] = <[_; 1]>::try_from(files).map_err(|files| OfferError::Files(files.len()))?;
 
-    let layout = Layout::new(window(contexts))?;
+    let layout = Layout::new(window_of(contexts))?;
     let need = [layout.nic_lines, layout.host_lines, 0];
     if lines != need {
         return Err(OfferError::Lines { have: lines, need });
     }
-    let mapped = Memory::map_lent(memory.as_fd(), need[0], need[1]);
+    let mapped = Memory::map_lent(window.as_fd(), need[0], need[1], lender);
     let memory =
         Arc::new(mapped.map_err(|error| OfferError::Map { what: "the window's file", error })?);
     let port = LinkSpec::Shm.port(&memory, Side::Agent, &[])?;
@@ -294,7 +356,7 @@ fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferErr
     if bytes > payload_bytes_max {
         return Err(OfferError::PayloadBytes { have: bytes, max: payload_bytes_max });
     }
-    let payload = LentPayload::take(payload, bytes).map_err(failed)?;
+    let payload = LentPayload::take(payload, bytes, lender).map_err(failed)?;
 
     let mut bells = Vec::with_capacity(doorbells.len());
     for (vector, fd) in doorbells.into_iter().enumerate() {
@@ -302,5 +364,5 @@ fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferErr
         bells.push(bell.map_err(|_| OfferError::Doorbell { vector })?);
     }
     let agent_bell = bells.pop().ok_or(OfferError::Doorbells(0))?;
-    Ok(Opened { layout, memory, payload, bells, agent_bell })
+    Ok(Opened { layout, memory, window, payload, bells, agent_bell })
 }

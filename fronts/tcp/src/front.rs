@@ -1,15 +1,17 @@
 //! The front: a stack, a wire, and the processes whose connections the stack has.
 
 mod doors;
+mod replacement;
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::{OwnBell, Seat, ThreadFront};
 use wave_core::agent::Front;
@@ -31,6 +33,7 @@ use crate::inquiries::Inquiries;
 use crate::process::{Process, Taken};
 use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
 use crate::traces::{TRACES_MAX, Traces};
+use replacement::Replaceable;
 
 /// Requests that are taken from one process in a turn, and frames from the wire.
 const REQUESTS_PER_TURN: usize = 64;
@@ -48,8 +51,8 @@ const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Polls in which the stack resets its connections at its end: some for each of 64.
 const ENDING_POLLS_MAX: usize = 1024;
-/// Descriptors of the door, and those for inquiries, captures and traces.
-const DOOR_DESCRIPTORS_MAX: usize = 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX;
+/// Descriptors of the door, and those for inquiries, captures, traces and agents that replace this one.
+const DOOR_DESCRIPTORS_MAX: usize = 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX + 2;
 /// Descriptors to wait on: these, two of each process, and the wire's.
 const DESCRIPTORS_MAX: usize = DOOR_DESCRIPTORS_MAX + 2 * PROCESSES_MAX + 1;
 /// Time between two questions whether somebody is at a door.
@@ -63,7 +66,7 @@ const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 const TAKES_NO_EVENTS: &str = "it does not take its events";
 
 /// Processes and requests that were turned away, for all who look.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TurnedAway {
     /// No window was accepted.
     pub(crate) at_the_door: u64,
@@ -104,6 +107,8 @@ pub struct TcpFront<W, R = Sack> {
     traces: Traces,
     /// By number.
     processes: Vec<Option<Seated>>,
+    /// Numbers of processes that were not taken over, whose connections have not all left.
+    lost: Vec<u16>,
     seats: Seats,
     /// Processes that got no seat, or lost theirs.
     turned_away: TurnedAway,
@@ -124,8 +129,20 @@ pub struct TcpFront<W, R = Sack> {
     /// A process may have gone.
     may_have_lost: bool,
     ends: Arc<AtomicBool>,
+    start: Instant,
     seat: Seat,
     failure: Option<String>,
+    replaceable: Option<Replaceable>,
+    /// Another agent has taken over.
+    is_replaced: bool,
+}
+
+/// Where others come to the agent.
+struct Places {
+    door: Door,
+    inquiries: Inquiries,
+    captures: Captures,
+    traces: Traces,
 }
 
 /// Bytes of headers that a super-packet's payload leaves room for.
@@ -145,14 +162,6 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         options: &TcpOptions,
     ) -> io::Result<TcpFront<W, R>> {
         let limits = wire.limits();
-        let key = rand::random::<(u64, u64)>;
-        let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
-        let settings = Settings {
-            mac: limits.mac,
-            super_bytes: limits.gso_bytes.saturating_sub(HEADERS_BYTES),
-            flows: options.bounds.flows,
-            key: key(),
-        };
         let address = Address {
             ip: options.ip,
             prefix: options.prefix,
@@ -161,14 +170,35 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             mac: limits.mac,
             mtu: limits.mtu,
         };
-        let mut stack = Stack::new(
-            FlexToe::with_trace(settings, traces.trace()),
-            address,
-            options.bounds,
-            secrets,
-        );
+        let places = Places { door, inquiries, captures, traces };
+        let start = Instant::now();
+        let mut front = TcpFront::assemble(wire, places, address, options.bounds, start)?;
+        front.stack.set_congestion(options.congestion);
+        front.seat = options.seat;
+        Ok(front)
+    }
+
+    /// A front whose clock began at `start`.
+    fn assemble(
+        wire: W,
+        places: Places,
+        address: Address,
+        bounds: Bounds,
+        start: Instant,
+    ) -> io::Result<TcpFront<W, R>> {
+        let Places { door, inquiries, captures, traces } = places;
+        let limits = wire.limits();
+        let key = rand::random::<(u64, u64)>;
+        let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
+        let settings = Settings {
+            mac: limits.mac,
+            super_bytes: limits.gso_bytes.saturating_sub(HEADERS_BYTES),
+            flows: bounds.flows,
+            key: key(),
+        };
+        let data = FlexToe::with_trace(settings, traces.trace());
+        let mut stack = Stack::new(data, address, bounds, secrets);
         stack.set_trace(traces.trace());
-        stack.set_congestion(options.congestion);
         let ends = Arc::new(AtomicBool::new(false));
         // Whoever waits then is woken by the signal, or looks again by itself.
         for signal in [SIGINT, SIGTERM] {
@@ -182,6 +212,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             captures,
             traces,
             processes: Vec::with_capacity(PROCESSES_MAX),
+            lost: Vec::new(),
             seats: Seats::new(),
             turned_away: TurnedAway::default(),
             outputs: VecDeque::with_capacity(OUTPUTS),
@@ -196,13 +227,18 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             is_called: true,
             may_have_lost: false,
             ends,
-            seat: options.seat,
+            start,
+            seat: Seat::Shared,
             failure: None,
+            replaceable: None,
+            is_replaced: false,
         })
     }
 
     fn seat(&mut self, now: Nanos, process: Process) {
-        let free = self.processes.iter().position(Option::is_none);
+        let is_free =
+            |at: &usize| self.processes[*at].is_none() && !self.lost.contains(&(*at as u16));
+        let free = (0..self.processes.len()).find(is_free);
         let at = free.unwrap_or(self.processes.len());
         if at == PROCESSES_MAX {
             self.turned_away.without_seat += 1;
@@ -351,6 +387,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 }
                 Output::Released(process) => {
                     self.processes[usize::from(process)] = None;
+                    self.lost.retain(|lost| *lost != process);
                     self.seats.leave(process);
                 }
             }
@@ -475,7 +512,8 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
             self.is_called |= self.hears_a_call();
         }
         let is_called = std::mem::take(&mut self.is_called);
-        if is_called || now.since(self.knocked) >= DOORS_AT_LEAST {
+        let looks = is_called || now.since(self.knocked) >= DOORS_AT_LEAST;
+        if looks {
             worked = self.look_at_doors(now);
             // Another may wait behind it.
             self.is_called = worked;
@@ -514,6 +552,10 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
         for process in self.present_mut() {
             process.publish();
         }
+        if looks && self.look_for_a_successor(now) {
+            // Time has passed, or this is over.
+            return Progress::More;
+        }
         let has_more = self.next.is_some_and(|at| at <= now);
         if worked || has_more { Progress::More } else { Progress::Done }
     }
@@ -523,16 +565,30 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
     }
 
     fn prepare_park(&mut self) {
+        if self.is_replaced {
+            return;
+        }
         self.present_mut().for_each(Process::park);
     }
 
     fn unpark(&mut self) {
+        // Rings are for the new agent.
+        if self.is_replaced {
+            return;
+        }
         self.present_mut().for_each(Process::unpark);
     }
 }
 
 impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
+    fn start(&self) -> Instant {
+        self.start
+    }
+
     fn has_ended(&mut self) -> bool {
+        if self.is_replaced {
+            return true;
+        }
         if self.failure.is_none() && self.ends.load(Ordering::Relaxed) {
             self.end(self.looked);
             return true;
@@ -550,6 +606,9 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
 
     /// It is alone: nobody decides beside it.
     fn wait(&mut self, _bell: Option<&OwnBell>, timeout: Duration) {
+        if self.is_replaced {
+            return;
+        }
         // On the stack: a sleep allocates nothing.
         let mut polled = ArrayVec::<PollFd<'_>, DESCRIPTORS_MAX>::new();
         let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);

@@ -1,7 +1,7 @@
 //! A socket at which programs such as `wave tcp ss` ask what the agent has. Nothing that they do holds it up.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -69,6 +69,16 @@ impl Inquiries {
         // Everybody may look, as with ss(8).
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
         Ok(Inquiries { listener, path, open: Vec::new(), latest: None })
+    }
+
+    /// Goes on for another agent, with its listening socket.
+    pub(crate) fn adopt(listener: OwnedFd, door: &Path) -> Inquiries {
+        let path = path_of(door);
+        Inquiries { listener: listener.into(), path, open: Vec::new(), latest: None }
+    }
+
+    pub(crate) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// Answers who asks, as far as they take it.

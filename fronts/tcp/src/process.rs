@@ -1,7 +1,9 @@
 //! A process that was let in: the agent's end of its window.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::{AGENT_READY, Layout, PROTOCOL_VERSION};
 use wave_core::link::{Doorbell, Home, Port, Side, Window};
@@ -9,8 +11,8 @@ use wave_core::park::ParkWord;
 use wave_core::queue::{self, PushError};
 use wave_links::shm::ShmPort;
 use wave_links::socket::Connection;
-use wave_links::{AnyPort, LentPayload, SocketBell};
-use wave_tcp::context::{Event, Malformed, Request};
+use wave_links::{AnyPort, Lender, LentPayload, Memory, SocketBell};
+use wave_tcp::context::{Event, Malformed, Request, window as window_of};
 use wave_tcp::control::Owner;
 use wave_tcp::datapath::Ring;
 
@@ -52,6 +54,8 @@ pub enum Taken {
 pub struct Process {
     connection: Connection,
     layout: Layout,
+    /// The window's file, to be handed to another agent.
+    window: OwnedFd,
     port: AnyPort,
     contexts: Vec<Context>,
     /// The context that [`Process::poll`] begins with.
@@ -59,6 +63,21 @@ pub struct Process {
     payload: LentPayload,
     /// Rung by the process where it finds the agent parked.
     bell: SocketBell,
+}
+
+/// Where a process's queues are, beside its descriptors.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct KeptProcess {
+    payload_bytes: u64,
+    /// Of each context: requests that were taken, and those of them of which the process knows; events that were sent.
+    queues: Vec<([u64; 2], Option<u64>)>,
+}
+
+impl KeptProcess {
+    /// Number of its descriptors.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.queues.len() + 4
+    }
 }
 
 #[derive(Debug)]
@@ -72,7 +91,7 @@ struct Context {
 
 impl Process {
     pub(crate) fn new(connection: Connection, opened: Opened) -> Process {
-        let Opened { layout, memory, payload, bells, agent_bell } = opened;
+        let Opened { layout, memory, window, payload, bells, agent_bell } = opened;
         let context = |(at, bell): (usize, SocketBell)| Context {
             requests: Receiver::new(&layout.messages[at], Side::Agent),
             events: Sender::new(&layout.decisions[at], Side::Agent),
@@ -81,7 +100,68 @@ impl Process {
         };
         let contexts = bells.into_iter().enumerate().map(context).collect();
         let port = AnyPort::from(ShmPort::new(&memory));
-        Process { connection, layout, port, contexts, first: 0, payload, bell: agent_bell }
+        Process { connection, layout, window, port, contexts, first: 0, payload, bell: agent_bell }
+    }
+
+    /// Where its queues are, and its descriptors, for another agent to [`Process::restore`] it. Everything must be published.
+    pub(crate) fn hand_over(&self) -> (KeptProcess, Vec<BorrowedFd<'_>>) {
+        let queues = |context: &Context| {
+            (context.requests.positions().unwrap_or_default(), context.events.produced())
+        };
+        let kept = KeptProcess {
+            payload_bytes: self.payload.bytes(),
+            queues: self.contexts.iter().map(queues).collect(),
+        };
+        let own = [self.connection.as_fd(), self.window.as_fd(), self.payload.file()];
+        let bells = self.contexts.iter().map(|context| context.bell.as_fd());
+        (kept, own.into_iter().chain([self.bell.as_fd()]).chain(bells).collect())
+    }
+
+    /// Goes on with a process that another agent has let in. Nothing in its memory is written.
+    ///
+    /// # Errors
+    /// Its memory cannot be had, as that of a stranger, or its descriptors are others.
+    pub(crate) fn restore(kept: &KeptProcess, fds: Vec<OwnedFd>) -> Result<Process, String> {
+        let contexts = kept.queues.len();
+        let (mut fds, expected) = (fds.into_iter(), kept.descriptors());
+        if fds.len() != expected || contexts == 0 {
+            return Err(format!("it has {expected} descriptors, {} came", fds.len()));
+        }
+        let [connection, window, payload, bell] =
+            [(); 4].map(|()| fds.next().expect("they were counted"));
+        let connection = Connection::adopt(connection).map_err(|error| error.to_string())?;
+        let layout = Layout::new(window_of(contexts as u16)).map_err(|error| error.to_string())?;
+        let (nic, host) = (layout.nic_lines, layout.host_lines);
+        // The other agent has sealed the memory of strangers, and then it cannot be mapped.
+        let lender = Lender::Trusted;
+        let memory = Memory::map_lent(window.as_fd(), nic, host, lender)
+            .map_err(|error| error.to_string())?;
+        let payload = LentPayload::take(payload, kept.payload_bytes, lender)
+            .map_err(|error| error.to_string())?;
+        let bell_of = |fd| SocketBell::from_untrusted(fd).map_err(|error| error.to_string());
+        let agent_bell = bell_of(bell)?;
+        let mut contexts = Vec::with_capacity(contexts);
+        for (at, ((consumed, produced), bell)) in kept.queues.iter().zip(fds).enumerate() {
+            let requests = Receiver::resume(&layout.messages[at], Side::Agent, *consumed);
+            let events = produced
+                .and_then(|produced| Sender::resume(&layout.decisions[at], Side::Agent, produced));
+            let (Some(requests), Some(events)) = (requests, events) else {
+                return Err("its queues go by DMA".to_owned());
+            };
+            let bell = bell_of(bell)?;
+            contexts.push(Context { requests, events, bell, is_unpublished: false });
+        }
+        let port = AnyPort::from(ShmPort::new(&Arc::new(memory)));
+        Ok(Process {
+            connection,
+            layout,
+            window,
+            port,
+            contexts,
+            first: 0,
+            payload,
+            bell: agent_bell,
+        })
     }
 
     /// Tells the process that it was let in.
@@ -120,8 +200,8 @@ impl Process {
 
     /// Descriptors that it takes of this process.
     pub(crate) fn descriptors(&self) -> u32 {
-        // A bell of each context and the agent's, the connection, the payload memory.
-        self.contexts.len() as u32 + 3
+        // A bell of each context and the agent's, the connection, the window, the payload memory.
+        self.contexts.len() as u32 + 4
     }
 
     /// The memory in which its rings lie.

@@ -1,14 +1,16 @@
 //! Admitted processes, and what each uses of the agent: windows, descriptors, address space, waiting events.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 use wave_links::LentPayload;
 use wave_tcp::context::{Event, Request};
 use wave_tcp::control::{PayloadMemory, Shares};
 use wave_tcp::datapath::Ring;
 
-use crate::process::Process;
+use crate::process::{KeptProcess, Process};
 
 /// Most processes at a time: a server with a process for each of 1,000 connections leaves room to others.
 pub const PROCESSES_MAX: usize = 2_048;
@@ -51,6 +53,18 @@ pub(crate) struct Seated {
     pub(crate) is_gone: bool,
 }
 
+/// What an agent knows of a process, beside its descriptors.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct KeptSeat {
+    pub(crate) process: KeptProcess,
+    overflow: VecDeque<(u16, Event)>,
+    latest: HashMap<u32, u64>,
+    first: u64,
+    spans: Vec<u64>,
+    has_hung_up: bool,
+    is_gone: bool,
+}
+
 /// A process does not get this connection: its program or user has used up its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BeyondShare {
@@ -81,6 +95,16 @@ impl Seats {
         true
     }
 
+    /// Takes what a process needs that another agent has admitted.
+    pub(crate) fn take_over(&mut self, seated: &Seated) {
+        let (at, process) = (seated.at, &seated.process);
+        self.0.enter(at, process.owner());
+        self.0.take(at, WINDOWS, 1);
+        self.0.take(at, DESCRIPTORS, process.descriptors());
+        self.0.take(at, SPANS, seated.spans.iter().map(|word| word.count_ones()).sum());
+        self.0.take(at, EVENTS, seated.events_max);
+    }
+
     /// Frees a seat.
     pub(crate) fn leave(&mut self, at: u16) {
         self.0.leave(at);
@@ -102,6 +126,33 @@ impl Seated {
             has_hung_up: false,
             is_gone: false,
         }
+    }
+
+    /// What another agent is to know of it, with its descriptors.
+    pub(crate) fn hand_over(&self) -> (KeptSeat, Vec<BorrowedFd<'_>>) {
+        let (process, fds) = self.process.hand_over();
+        let kept = KeptSeat {
+            process,
+            overflow: self.overflow.clone(),
+            latest: self.latest.clone(),
+            first: self.first,
+            spans: self.spans.clone(),
+            has_hung_up: self.has_hung_up,
+            is_gone: self.is_gone,
+        };
+        (kept, fds)
+    }
+
+    /// Goes on with a process of another agent.
+    ///
+    /// # Errors
+    /// See [`Process::restore`].
+    pub(crate) fn restore(at: u16, kept: KeptSeat, fds: Vec<OwnedFd>) -> Result<Seated, String> {
+        let process = Process::restore(&kept.process, fds)?;
+        let KeptSeat { overflow, latest, first, spans, has_hung_up, is_gone, .. } = kept;
+        let events_max = (overflow.len() as u32).next_multiple_of(EVENTS_AT_A_TIME);
+        let seated = Seated::new(at, process);
+        Ok(Seated { overflow, latest, first, events_max, spans, has_hung_up, is_gone, ..seated })
     }
 
     /// Takes the spans of a request's rings, if it names any.

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -75,9 +75,22 @@ impl Traces {
         let listener = bind_beside(&path)?;
         // Traces show which hosts communicate, and when: only for the agent's user and root.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Traces::over(listener, path))
+    }
+
+    /// Goes on for another agent, with its listening socket. Its readers are gone.
+    pub(crate) fn adopt(listener: OwnedFd, door: &Path) -> Traces {
+        Traces::over(listener.into(), traces_path(door))
+    }
+
+    fn over(listener: UnixListener, path: PathBuf) -> Traces {
         let trace = Arc::new(Trace::new(RECORDS));
         let (asking, running) = (Vec::new(), Vec::new());
-        Ok(Traces { listener, path, trace, asking, running, lines: String::new() })
+        Traces { listener, path, trace, asking, running, lines: String::new() }
+    }
+
+    pub(crate) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// The ring, for the code that passes trace points.

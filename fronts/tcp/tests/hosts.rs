@@ -286,11 +286,6 @@ fn offers_that_are_not_what_they_say_are_refused() {
     });
     let error = test.refuse(hollow);
     assert!(error.to_string().contains("no page at byte 0"), "{error}");
-    let sealed = program(&test, |program| {
-        program.files = vec![Memory::create("test", 64, 64, 0).unwrap().1];
-    });
-    let error = test.refuse(sealed);
-    assert!(error.to_string().contains("cannot be sealed"), "{error}");
     let ordinary = program(&test, |program| {
         program.files = vec![tempfile::tempfile().unwrap().into()];
     });

@@ -12,6 +12,7 @@ mod entries;
 
 use core::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 
@@ -37,7 +38,7 @@ pub const fn window(contexts: u16) -> Config {
 }
 
 /// Whom an event is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContextId {
     /// The process, by its window's number at the agent.
     pub process: u16,
@@ -102,7 +103,7 @@ impl Tail {
 /// How much of a connection's rings has memory, of the host's own: so many bytes from the beginning of each. The agent uses no more,
 /// and names the peer a window no larger; a ring that has all of its memory is used in laps. It looks at the pages: a host that names
 /// more than it has, or more than [`FILL_MAX`] at a time, loses the connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
     /// Of the ring for what comes in.
     pub receive: u32,
@@ -165,7 +166,7 @@ impl Default for KeepAlive {
 }
 
 /// Which other listeners may have the same address and port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sharing {
     /// Those with the same secret: of a process, and of the children that it forked. 0 is no secret.
     pub secret: u128,
@@ -174,7 +175,7 @@ pub struct Sharing {
 }
 
 /// Whether a program waits for a listener's connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Interest {
     /// It leaves them to listeners that share the port.
     No,
@@ -317,7 +318,7 @@ pub enum Request {
 }
 
 /// Where a connection's streams are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// The host's name for it.
     pub socket: u32,
@@ -351,7 +352,7 @@ pub struct Known {
 }
 
 /// Why there is no connection, or none any more. Numbers are Linux's, as errno.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u16)]
 pub enum Reason {
     /// EACCES: the host's user may not have that port.
@@ -400,7 +401,7 @@ impl Reason {
 }
 
 /// Agent to host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// See [`Progress`].
     Progress(Progress),

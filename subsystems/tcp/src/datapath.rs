@@ -8,6 +8,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use crate::context::{ContextId, Moved, Progress};
@@ -19,7 +20,7 @@ pub const EFFECTS_PER_STEP: usize = 4;
 pub const INTERVALS_MAX: usize = 4;
 
 /// A connection of one data path. The generation tells it from others that had its index before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FlowId {
     /// Its place in the table.
     pub index: u32,
@@ -50,7 +51,7 @@ impl fmt::Display for FlowId {
 pub struct Ticket(pub u64);
 
 /// A ring of a process's payload memory that holds one direction of one connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ring {
     /// Where it begins, in bytes.
     pub offset: u64,
@@ -257,7 +258,7 @@ pub enum Command {
 }
 
 /// What congestion control allows a flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Most bytes that are sent and not acknowledged.
     pub window_bytes: u32,
@@ -268,7 +269,7 @@ pub struct Limits {
 }
 
 /// When an acknowledgement echoes a mark of the network's (ECE).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Echo {
     /// From a mark on, until the peer says that it has reduced its window (RFC 3168, 6.1.3).
     UntilReduced,
@@ -277,7 +278,7 @@ pub enum Echo {
 }
 
 /// Explicit congestion notification of a connection whose handshake agreed on it (RFC 3168).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EcnState {
     /// How we echo marks.
     pub echo: Echo,
@@ -342,7 +343,7 @@ pub struct Statistics {
 }
 
 /// State of our FIN.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fin {
     /// The host has more to say.
     #[default]
@@ -356,7 +357,7 @@ pub enum Fin {
 }
 
 /// Both ends of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tuple {
     /// Address and port of this end.
     pub local: SocketAddr,
@@ -365,7 +366,7 @@ pub struct Tuple {
 }
 
 /// One direction: what we send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
     /// Ring from which the host's bytes are sent.
     pub ring: Ring,
@@ -390,7 +391,7 @@ pub struct Sending {
 }
 
 /// The other direction: what we receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receiving {
     /// Ring into which bytes are received.
     pub ring: Ring,
@@ -413,7 +414,7 @@ pub struct Receiving {
 }
 
 /// Timestamps of a connection (RFC 7323).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timestamps {
     /// The peer's value to be echoed.
     pub recent: u32,
@@ -422,7 +423,7 @@ pub struct Timestamps {
 }
 
 /// An established connection with nothing on its way, in no data path's own terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Established {
     /// Both ends of the connection.
     pub tuple: Tuple,
@@ -487,6 +488,12 @@ pub trait Datapath<F> {
     /// # Errors
     /// There is no room.
     fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom>;
+
+    /// Takes a connection under the name that it had before, in this data path or another one: hosts know it by that.
+    ///
+    /// # Errors
+    /// There is no room, or its place is taken.
+    fn restore(&mut self, now: Nanos, id: FlowId, established: &Established) -> Result<(), NoRoom>;
 
     /// Begins nothing more for a flow. What is on its way goes on.
     fn freeze(&mut self, flow: FlowId);

@@ -226,6 +226,20 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         self.pop(!has_entry, effects) || has_entry
     }
 
+    /// Takes a connection, under the name that it had before if there is one.
+    fn put(
+        &mut self,
+        now: Nanos,
+        name: Option<FlowId>,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom> {
+        self.now = now;
+        self.settle();
+        let id = self.executor.install(now, name, established)?;
+        self.schedule.install(id, established.limits.bytes_per_second);
+        Ok(id)
+    }
+
     fn is_busy(&self) -> bool {
         !(self.packets.is_empty()
             && self.requests.is_empty()
@@ -307,11 +321,11 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
     }
 
     fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
-        self.now = now;
-        self.settle();
-        let id = self.executor.install(now, established)?;
-        self.schedule.install(id, established.limits.bytes_per_second);
-        Ok(id)
+        self.put(now, None, established)
+    }
+
+    fn restore(&mut self, now: Nanos, id: FlowId, established: &Established) -> Result<(), NoRoom> {
+        self.put(now, Some(id), established).map(drop)
     }
 
     fn freeze(&mut self, id: FlowId) {

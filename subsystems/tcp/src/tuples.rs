@@ -7,12 +7,14 @@ use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher13;
 
+use serde::{Deserialize, Serialize};
+
 use crate::datapath::{FlowId, NoRoom, Tuple};
 
 const NONE: u32 = u32::MAX;
 
 /// Both ends of a connection in 37 bytes, as they are compared and kept: a [`Tuple`] has 64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ends {
     is_v6: bool,
     /// Ports in the machine's byte order: local, remote.
@@ -87,7 +89,13 @@ pub struct Tuples<T> {
     /// Indices by a keyed hash of both ends, open addressing with linear steps. Twice as many as slots, or more.
     places: Vec<u32>,
     key: (u64, u64),
+    /// Names that the table gives have later generations than this.
+    oldest: u32,
 }
+
+/// Lives of a place between names that another table gave and those that this one gives: places that were free in the other table may
+/// have had later lives there.
+const LIVES_APART: u32 = 1 << 16;
 
 impl<T: Copy> Tuples<T> {
     /// For so many entries. The key keeps peers from choosing ends that collide.
@@ -98,6 +106,7 @@ impl<T: Copy> Tuples<T> {
             free: (0..entries).collect(),
             places: alloc::vec![NONE; places],
             key,
+            oldest: 0,
         }
     }
 
@@ -197,15 +206,55 @@ impl<T: Copy> Tuples<T> {
             return Err(NoRoom);
         }
         let index = self.free.pop_front().ok_or(NoRoom)?;
+        let generation = self.slots[index as usize].generation.max(self.oldest).wrapping_add(1);
+        let name = FlowId { index, generation };
+        self.put(ends, name, value);
+        Ok(name)
+    }
+
+    /// Takes an entry under a name that it had before, here or in another table.
+    ///
+    /// # Errors
+    /// Its place is taken or beyond the table, or an entry with these ends is there.
+    pub fn restore(&mut self, tuple: Tuple, name: FlowId, value: T) -> Result<(), NoRoom> {
+        let ends = Ends::from(&tuple);
+        let free = self.free.iter().position(|index| *index == name.index).ok_or(NoRoom)?;
+        if self.place(&ends).is_some() {
+            return Err(NoRoom);
+        }
+        self.free.remove(free);
+        if self.slots[name.index as usize].generation != name.generation {
+            self.oldest = self.oldest.max(name.generation.saturating_add(LIVES_APART));
+        }
+        self.put(ends, name, value);
+        Ok(())
+    }
+
+    /// [`Tuples::restore`] if there is a name, or [`Tuples::insert`].
+    ///
+    /// # Errors
+    /// As these.
+    pub fn insert_as(
+        &mut self,
+        name: Option<FlowId>,
+        tuple: Tuple,
+        value: T,
+    ) -> Result<FlowId, NoRoom> {
+        match name {
+            Some(name) => self.restore(tuple, name, value).map(|()| name),
+            None => self.insert(tuple, value),
+        }
+    }
+
+    fn put(&mut self, ends: Ends, name: FlowId, value: T) {
         let mut at = self.home(&ends);
         while self.places[at] != NONE {
             at = (at + 1) & (self.places.len() - 1);
         }
-        self.places[at] = index;
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
+        self.places[at] = name.index;
+        let slot = &mut self.slots[name.index as usize];
+        slot.generation = name.generation;
         slot.entry = Some((ends, value));
-        Ok(self.name(index))
     }
 
     /// Removes and returns an entry.

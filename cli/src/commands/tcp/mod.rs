@@ -3,6 +3,7 @@
 mod capture;
 mod executors;
 mod network;
+mod replace;
 mod run;
 mod script;
 mod ss;
@@ -25,6 +26,8 @@ pub struct TcpArgs {
 enum What {
     /// Own an address on a TAP device or another interface, and speak TCP there for programs that attach to a socket.
     Up(up::UpArgs),
+    /// Start an agent that replaces a running one, without resetting its connections.
+    Replace(replace::ReplaceArgs),
     /// Capture the frames that an agent receives and sends, as tcpdump does.
     Capture(capture::CaptureArgs),
     /// Run an unmodified program over an agent's TCP.
@@ -42,6 +45,7 @@ enum What {
 pub fn execute(args: &TcpArgs) -> ExitCode {
     let done = match &args.what {
         What::Up(args) => up::up(args),
+        What::Replace(args) => replace::replace(args),
         What::Capture(args) => capture::capture(args),
         What::Run(args) => run::run(args),
         What::Ss(args) => ss::ss(args),

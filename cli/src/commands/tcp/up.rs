@@ -7,7 +7,8 @@ use clap::Args;
 use wave_agent::{Seat, serve};
 use wave_experiments::run::Failure;
 use wave_front_tcp::{
-    Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, Traces, holder_of,
+    Captures, Door, DoorOptions, Inquiries, Successors, TcpFront, TcpOptions, Traces, WireKind,
+    holder_of,
 };
 use wave_links::{say, tell};
 use wave_tcp::congestion::Algorithm;
@@ -34,10 +35,11 @@ Examples:
   wave serve http --toe /run/wave-toe0.sock              in another terminal
   curl -o /dev/null http://10.77.0.2/1g                  in a third terminal
   wave tcp ss --tap toe0
+  wave tcp replace --tap toe0                            another agent takes over; no connection is reset
   wave tcp up --address 10.77.0.2/24 --address fd77::2/64
   wave tcp up --interface veth1 --address 10.78.0.3/24   beside the kernel's own address there
 
-Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 bad arguments; 3 the device, the address or the socket is not available, or
+Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 2 bad arguments; 3 the device, the address or the socket is not available, or
 the device was deleted."
 )]
 pub struct UpArgs {
@@ -65,6 +67,10 @@ pub struct UpArgs {
     /// Users whose programs may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
+    /// Users like those of --allow that are also trusted not to take memory from the agent. Their connections survive `wave tcp replace`,
+    /// as those of this user and root do.
+    #[arg(long, value_name = "UID,...", value_delimiter = ',')]
+    trust: Vec<u32>,
     /// Congestion control. dctcp asks peers for ECN, and paces connections that have met congestion; reno uses ECN where peers ask.
     #[arg(long, value_name = "ALGORITHM", default_value = "reno", value_parser = congestion)]
     congestion: Algorithm,
@@ -206,7 +212,7 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
     } else {
         format!("which was there; MTU {mtu}; see ip address show {name}")
     };
-    run(args, homes, tap, &name, &about)
+    run(args, homes, tap, (WireKind::Tap, &name), &about)
 }
 
 /// Runs an agent on an existing interface.
@@ -229,7 +235,7 @@ fn share(args: &UpArgs, homes: &Homes, name: &str) -> Result<(), Failure> {
     }
     refuse_taken(&mut interface, ip, name)?;
     let about = format!("which the kernel uses, too; MTU {}", interface.limits().mtu);
-    run(args, homes, interface, name, &about)
+    run(args, homes, interface, (WireKind::Interface, name), &about)
 }
 
 fn refuse_linuxs(ip: IpAddr) -> Result<(), Failure> {
@@ -253,12 +259,15 @@ fn run(
     args: &UpArgs,
     homes: &Homes,
     wire: impl Wire,
-    name: &str,
+    (kind, name): (WireKind, &str),
     about: &str,
 ) -> Result<(), Failure> {
     let Network { ip, prefix } = homes.v4;
     let socket = args.socket.clone().unwrap_or_else(|| default_socket(name));
-    let door = DoorOptions { allowed: args.allow.clone(), ..DoorOptions::default() };
+    // Another agent that replaces this one may start in another folder.
+    let socket = std::path::absolute(&socket).map_err(Failure::cannot)?;
+    let (allowed, trusted) = (args.allow.clone(), args.trust.clone());
+    let door = DoorOptions { allowed, trusted, ..DoorOptions::default() };
     let door = Door::bind(&socket, door).map_err(Failure::cannot)?;
     let inquiries = Inquiries::beside(&socket)
         .map_err(|error| Failure::cannot(format!("{}.ss: {error}", socket.display())))?;
@@ -266,6 +275,7 @@ fn run(
         .map_err(|error| Failure::cannot(format!("{}.capture: {error}", socket.display())))?;
     let traces = Traces::beside(&socket)
         .map_err(|error| Failure::cannot(format!("{}.trace: {error}", socket.display())))?;
+    let successors = Successors::beside(&socket).map_err(Failure::cannot)?;
     if let Some(cpu) = args.cpu {
         wave_agent::pin(cpu).map_err(Failure::cannot)?;
     }
@@ -279,18 +289,32 @@ fn run(
         // The agent sleeps as soon as there is nothing to do: the other end of the wire may need this CPU.
         seat: Seat::Shared,
     };
-    let mut front: TcpFront<_> = TcpFront::new(wire, door, inquiries, captures, traces, &options)
+    let front: TcpFront<_> = TcpFront::new(wire, door, inquiries, captures, traces, &options)
         .map_err(Failure::cannot)?;
+    let front = front.replaceable(successors, kind, name);
     if !args.quiet {
         let beside = homes.v6.map_or_else(String::new, |v6| format!(" and {}", v6.ip));
         tell!("Speaking TCP at {ip}{beside}, on {name} ({about}); Ctrl-C ends it");
         tell!("Next: wave serve http --toe {}", socket.display());
     }
+    go_on(front, args.quiet)
+}
+
+/// Serves until Ctrl-C or SIGTERM, or until another agent has taken over.
+pub(super) fn go_on<W: Wire>(mut front: TcpFront<W>, quiet: bool) -> Result<(), Failure> {
     serve(&mut front);
+    if front.is_replaced() {
+        // The sockets and the wire are the new agent's.
+        std::mem::forget(front);
+        if !quiet {
+            say!("wave tcp: another agent has taken over; leaving");
+        }
+        return Ok(());
+    }
     match wave_agent::ThreadFront::failure(&front) {
         Some(why) => Err(Failure::cannot(why)),
         None => {
-            if !args.quiet {
+            if !quiet {
                 say!("wave tcp: ended");
             }
             Ok(())

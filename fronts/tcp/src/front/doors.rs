@@ -14,7 +14,8 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
     /// What becomes readable when somebody comes, asks, or has had enough.
     pub(super) fn door_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let asked = self.captures.fds().chain(self.traces.fds());
-        self.door.fds().chain(self.inquiries.fds()).chain(asked)
+        let others = self.inquiries.fds().chain(self.successor_fds());
+        self.door.fds().chain(others).chain(asked)
     }
 
     /// Whether somebody is there: one system call, where a look at each door is several, and dearer.

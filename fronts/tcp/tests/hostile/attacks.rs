@@ -327,6 +327,12 @@ fn holes(path: &Path) {
     let refused = Window::of(program).err().unwrap();
     assert!(refused.contains("no page at byte 0"), "{refused}");
 
+    let mut program = Program::over(connect(path), 1, PAYLOAD_BYTES);
+    program.files = vec![wave_links::Memory::create("sealed", 64, 64, 0).unwrap().1];
+    program.offer().unwrap();
+    let refused = Window::of(program).err().unwrap();
+    assert!(refused.contains("cannot be sealed"), "{refused}");
+
     let mut window = Window::open(path, 1, PAYLOAD_BYTES).unwrap();
     let payload = window.program.files[0].try_clone().unwrap();
     for file in [&window.program.memory, &payload] {

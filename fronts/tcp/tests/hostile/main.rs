@@ -48,9 +48,12 @@ fn random_entries_lines_and_credits_cost_only_their_writer() {
 
 #[test]
 fn holes_that_are_punched_lent_or_named_cost_only_their_program_and_no_memory_of_the_agents() {
+    if !rustix::process::geteuid().is_root() {
+        return wave_skip::skip("only root can be another user, whom the agent does not trust");
+    }
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
-    succeeds(attack(&agent, "holes"));
+    succeeds(attack(&agent, "as-stranger holes"));
     good.finish();
 }
 

@@ -1,5 +1,7 @@
 //! DCTCP's estimate of the share of data that meets congestion (RFC 8257, 3.3).
 
+use serde::{Deserialize, Serialize};
+
 use super::Heard;
 
 /// All of the data, in units of [`MarkedFraction::alpha`].
@@ -11,7 +13,7 @@ const GAIN_SHIFT: u32 = 4;
 ///
 /// Acknowledgements are counted as they are read, several at a time: where a window of data ends within a reading, the bytes behind
 /// its end count for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkedFraction {
     alpha: u32,
     bytes: u32,

@@ -6,6 +6,7 @@
 mod dctcp;
 mod reno;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 pub use dctcp::{MarkedFraction, ONE};
@@ -14,7 +15,7 @@ pub use reno::Reno;
 use crate::datapath::Echo;
 
 /// The congestion control of an agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
     /// RFC 5681. ECN is used where the peer asks for it, and a mark halves the window (RFC 3168).
     #[default]
@@ -72,7 +73,7 @@ pub struct Heard {
 }
 
 /// Congestion control of one connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Congestion {
     algorithm: Algorithm,
     reno: Reno,

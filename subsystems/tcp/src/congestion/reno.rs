@@ -1,7 +1,9 @@
 //! Reno (RFC 5681), counted in bytes (RFC 3465), with an initial window of ten segments (RFC 6928).
 
+use serde::{Deserialize, Serialize};
+
 /// The state of one connection's window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reno {
     window: u32,
     threshold: u32,

@@ -2,10 +2,12 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 use crate::packet::{IPV4_BYTES, IPV6_BYTES, MacAddress, TCP_BYTES};
 
 /// Addresses of an agent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Address {
     /// IPv4 address of the agent.
     pub ip: Ipv4Addr,
@@ -22,7 +24,7 @@ pub struct Address {
 }
 
 /// An IPv6 address in its network. There is no other way to get one: routers' advertisements are not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ipv6Home {
     /// IPv6 address of the agent.
     pub ip: Ipv6Addr,

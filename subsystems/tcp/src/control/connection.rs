@@ -2,6 +2,7 @@
 
 mod leaving;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use super::Stack;
@@ -34,7 +35,7 @@ const TAIL_PROBE_SLACK: Nanos = Nanos::from_millis(2);
 const ACKNOWLEDGEMENT_DELAY: Nanos = Nanos::from_millis(200);
 
 /// What the one timer of a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Timer {
     None,
     /// Something is not acknowledged.
@@ -56,7 +57,7 @@ pub(super) enum Timer {
 }
 
 /// How a connection leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Leaving {
     /// Both streams have ended, and the host has closed.
     Closed { remembers: bool },
@@ -65,7 +66,7 @@ enum Leaving {
 }
 
 /// What the control plane knows of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Connection {
     pub flow: FlowId,
     ends: Ends,
@@ -204,6 +205,11 @@ impl Connection {
     /// Whether its host hears of it: it is neither closed nor about to leave.
     pub(super) fn is_heard_of(&self) -> bool {
         !self.has_closed() && self.leaving.is_none()
+    }
+
+    /// Whether it is about to leave.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
     }
 
     /// What is waited for while nothing is sent, and until when.

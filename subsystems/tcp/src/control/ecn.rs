@@ -1,10 +1,12 @@
 //! Agreeing on explicit congestion notification (RFC 3168, 6.1.1).
 
+use serde::{Deserialize, Serialize};
+
 use crate::datapath::{Echo, EcnState};
 use crate::packet::Flags;
 
 /// The ECN bits of both sides of a handshake.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Agreement {
     /// The peer's SYN, and each repetition of it, asks for ECN or agrees to it.
     peer_has_ecn: bool,

@@ -5,6 +5,7 @@ mod doubt;
 
 use core::net::{IpAddr, SocketAddr};
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use super::connection::Connection;
@@ -43,7 +44,7 @@ const MSS_MIN: u16 = 48;
 pub(super) const TIMESTAMP_BYTES: u16 = 12;
 
 /// Who waits for a handshake.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum For {
     /// A listener of this process, by its name.
     Listener { process: u16, name: u32 },
@@ -52,7 +53,7 @@ enum For {
 }
 
 /// Progress of a handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Stage {
     /// The next hop's Ethernet address is asked for.
     Resolving,
@@ -62,7 +63,7 @@ enum Stage {
     Received,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Handshake {
     whom: For,
     stage: Stage,
@@ -104,8 +105,16 @@ impl Handshake {
         matches!(self.whom, For::Listener { .. })
     }
 
+    /// The room of a host that connects, by its process.
+    pub(super) fn slot(&self) -> Option<(u16, Slot)> {
+        match self.whom {
+            For::Host { context, slot } => Some((context.process, slot)),
+            For::Listener { .. } => None,
+        }
+    }
+
     /// The process that it is for.
-    fn process(&self) -> u16 {
+    pub(super) fn process(&self) -> u16 {
         match self.whom {
             For::Listener { process, .. } => process,
             For::Host { context, .. } => context.process,

@@ -9,6 +9,7 @@ mod discovery;
 mod ecn;
 mod errors;
 mod frames;
+mod handover;
 mod handshake;
 mod listeners;
 mod memory;
@@ -28,10 +29,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_core::waiting::Heap;
 
 pub use address::{Address, Ipv6Home};
+pub use handover::State as StackState;
 pub use memory::PayloadMemory;
 pub use secrets::Secrets;
 pub use shares::{Owner, Shares};
@@ -71,7 +74,7 @@ const ANSWERS_PER_MILLISECOND: u32 = 16;
 const CLOSED_PER_POLL: u32 = 64;
 
 /// Bounds of a stack's tables.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Bounds {
     /// Most connections at once.
     pub flows: u32,
@@ -106,7 +109,7 @@ pub enum Output<F> {
     Released(u16),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Slot {
     socket: u32,
     receive: Ring,
@@ -131,7 +134,7 @@ impl Slot {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Listener {
     context: ContextId,
     name: u32,
@@ -150,7 +153,7 @@ struct Listener {
 }
 
 /// What the control plane counts.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ControlCounters {
     /// Connections that we asked for (ActiveOpens).
     pub active_opens: u64,
@@ -298,6 +301,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.algorithm
     }
 
+    /// Bounds of the tables.
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
     /// Addresses of the agent.
     pub fn address(&self) -> &Address {
         &self.address
@@ -442,6 +450,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         for index in 0..self.connections.len() {
             if let Some(flow) = self.connections[index].map(|connection| connection.flow) {
                 self.reset(now, flow, Reason::Reset);
+            }
+        }
+    }
+
+    /// Resets the connections of a process, which has lost its memory. It still is to [`Stack::leave`].
+    pub fn reset_all_of(&mut self, now: Nanos, process: u16) {
+        for index in 0..self.connections.len() {
+            let own = self.connections[index].filter(|one| one.context.process == process);
+            if let Some(connection) = own {
+                self.reset(now, connection.flow, Reason::Reset);
             }
         }
     }

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use crate::packet::MacAddress;
@@ -16,7 +17,7 @@ pub const ASK_AFTER: Nanos = Nanos::from_millis(1_000);
 /// Questions before it is given up.
 pub const ASKS_MAX: u8 = 3;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Neighbour {
     ip: IpAddr,
     mac: MacAddress,
@@ -24,7 +25,7 @@ struct Neighbour {
 }
 
 /// Ethernet addresses of next hops.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Neighbours(Vec<Neighbour>);
 
 impl Neighbours {

@@ -1,5 +1,6 @@
 //! Options of a connection that its host sets, and keep-alives (RFC 9293, 3.8.4 and 3.9.1.9).
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use super::Stack;
@@ -13,7 +14,7 @@ const ASK_AFTER_MIN: Nanos = Nanos::from_millis(1_000);
 const PROBES_MIN: u8 = 2;
 
 /// A connection's options in 16 bytes: times in milliseconds, as hosts state them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct KeptOptions {
     /// 0: idle peers are not asked.
     idle_ms: u32,

@@ -1,5 +1,6 @@
 //! The retransmission timeout (RFC 6298).
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use crate::flow::moment::Moment;
@@ -16,7 +17,7 @@ pub const INITIAL: Nanos = Nanos::from_millis(1_000);
 pub const INITIAL_AFTER_LOSS: Nanos = Nanos::from_millis(3_000);
 
 /// What is known of a round trip's time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrip {
     smoothed: Moment,
     variation: Nanos,

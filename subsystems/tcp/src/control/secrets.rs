@@ -3,6 +3,7 @@
 
 use core::hash::{Hash, Hasher};
 
+use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use wave_core::clock::Nanos;
 
@@ -13,7 +14,7 @@ use crate::seq::Seq;
 pub const PORTS: core::ops::Range<u16> = 32_768..60_999;
 
 /// Keys, drawn at random when the agent starts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Secrets {
     /// Key of initial sequence numbers.
     pub sequence: (u64, u64),

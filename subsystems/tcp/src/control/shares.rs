@@ -5,6 +5,8 @@
 
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use super::Stack;
 use crate::context::Reason;
 use crate::datapath::Datapath;
@@ -13,7 +15,7 @@ use crate::datapath::Datapath;
 const SYSTEM_PORTS_END: u16 = 1024;
 
 /// The owner of a process: windows of one program count together, as do programs of one user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The program, by its process id.
     pub program: u32,
@@ -67,6 +69,12 @@ impl<const N: usize> Shares<N> {
 
     pub(super) fn owner(&self, process: u16) -> Option<Owner> {
         self.processes.get(usize::from(process)).and_then(|(owner, _)| *owner)
+    }
+
+    /// Processes that have an owner.
+    pub(super) fn owners(&self) -> impl Iterator<Item = (u16, Owner)> {
+        let all = self.processes.iter().zip(0..);
+        all.filter_map(|((owner, _), process)| Some((process, (*owner)?)))
     }
 
     /// Whether a process may have `more` of a table.

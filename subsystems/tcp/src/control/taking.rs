@@ -6,6 +6,7 @@
 
 use core::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use super::connection::Timer;
@@ -23,7 +24,7 @@ const LENT_MAX: usize = 1_024;
 const PATIENCE: Nanos = Nanos::from_millis(4_000);
 
 /// A connection that changes hands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Take {
     flow: FlowId,
     to: To,
@@ -42,7 +43,7 @@ pub(super) struct Lent {
 }
 
 /// Whom it goes to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum To {
     /// A process that knows how far it was read and written, and how long it waits.
     Child { context: ContextId, slot: Slot, read: u64, written: u64, until: Nanos },
@@ -52,7 +53,7 @@ enum To {
     Listener { context: ContextId, name: u32, slot: Slot },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Step {
     Waits,
     /// The data path was told to stop.
@@ -74,6 +75,23 @@ pub struct Carry {
     pub to: [Ring; 2],
     /// Bytes to be copied, at most [`FILL_MAX`] of each.
     pub bytes: [u32; 2],
+}
+
+impl Take {
+    /// Whether nothing was frozen or copied for it yet.
+    pub(super) fn has_not_begun(&self) -> bool {
+        self.progress == Step::Waits
+    }
+
+    /// The rings of the new owner, if it is known, and their memory.
+    pub(super) fn memory(&self) -> Option<(u16, Slot, Filled)> {
+        self.to.owner().map(|(context, slot, filled)| (context.process, slot, filled))
+    }
+
+    /// Its connection is not frozen any more.
+    pub(super) fn begin_again(&mut self) {
+        self.progress = Step::Waits;
+    }
 }
 
 impl To {

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use crate::datapath::{FlowId, Tuple};
@@ -15,7 +16,7 @@ use crate::tuples::Tuples;
 pub const LASTS: Nanos = Nanos::from_millis(60_000);
 
 /// A connection that is over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Over {
     /// Until when it is remembered.
     pub until: Nanos,
@@ -114,6 +115,11 @@ impl TimeWait {
             }
             self.order.pop_front();
         }
+    }
+
+    /// All connections, the oldest first.
+    pub fn in_order(&self) -> impl Iterator<Item = (Tuple, &Over)> {
+        self.order.iter().filter_map(|id| self.table.entry(*id))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Tuple, &Over)> {

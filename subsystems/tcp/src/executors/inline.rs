@@ -72,8 +72,13 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
         Some(pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push_back(effect)))
     }
 
-    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
-        self.flows.install(now, established)
+    fn install(
+        &mut self,
+        now: Nanos,
+        name: Option<FlowId>,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom> {
+        self.flows.install(now, name, established)
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {

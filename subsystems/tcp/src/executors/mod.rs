@@ -45,7 +45,12 @@ pub trait Executor<F> {
     ///
     /// # Errors
     /// There is no room, or one with these ends is there.
-    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom>;
+    fn install(
+        &mut self,
+        now: Nanos,
+        name: Option<FlowId>,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom>;
 
     /// Takes a flow out. Nothing may be in flight.
     fn remove(&mut self, id: FlowId) -> Option<Established>;
@@ -83,8 +88,13 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
         (**self).pop(waits, effects)
     }
 
-    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
-        (**self).install(now, established)
+    fn install(
+        &mut self,
+        now: Nanos,
+        name: Option<FlowId>,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom> {
+        (**self).install(now, name, established)
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {

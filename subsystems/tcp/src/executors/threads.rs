@@ -248,10 +248,15 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         }
     }
 
-    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
+    fn install(
+        &mut self,
+        now: Nanos,
+        name: Option<FlowId>,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom> {
         let (pre, protocol, post) = split(established, now);
         let tuple = established.tuple;
-        let id = self.shared.pre.write().expect(PANICKED).insert(tuple, pre)?;
+        let id = self.shared.pre.write().expect(PANICKED).insert_as(name, tuple, pre)?;
         self.shared.protocol.lock().expect(PANICKED).insert(id, &tuple, protocol);
         self.shared.post.lock().expect(PANICKED).insert(id, post);
         Ok(id)

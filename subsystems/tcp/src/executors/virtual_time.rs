@@ -257,8 +257,13 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
         }
     }
 
-    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
-        self.flows.install(now, established)
+    fn install(
+        &mut self,
+        now: Nanos,
+        name: Option<FlowId>,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom> {
+        self.flows.install(now, name, established)
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {

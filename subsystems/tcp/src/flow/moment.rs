@@ -2,10 +2,11 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 /// A time, or none.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment(u64);
 
 impl Moment {

@@ -111,13 +111,18 @@ impl Flows {
         }
     }
 
-    /// Takes a flow.
+    /// Takes a flow, under the name that it had before if there is one.
     ///
     /// # Errors
     /// There is no room, or one with these ends is there.
-    pub fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
+    pub fn install(
+        &mut self,
+        now: Nanos,
+        name: Option<FlowId>,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom> {
         let (pre, protocol, post) = split(established, now);
-        let id = self.pre.insert(established.tuple, pre)?;
+        let id = self.pre.insert_as(name, established.tuple, pre)?;
         self.protocol.insert(id, &established.tuple, protocol);
         self.post.insert(id, post);
         Ok(id)

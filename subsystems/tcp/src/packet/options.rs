@@ -1,6 +1,8 @@
 //! TCP options (RFC 9293, 3.2): maximum segment size, window scale and timestamps (RFC 7323), selective
 //! acknowledgements (RFC 2018).
 
+use serde::{Deserialize, Serialize};
+
 use crate::seq::Seq;
 
 /// Most bytes of options in a header.
@@ -19,7 +21,7 @@ const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
 /// Options of a segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// Most bytes of payload that the sender takes in a segment; never 0. In SYN segments only.
     pub mss: Option<u16>,

@@ -163,13 +163,33 @@ fn a_process_that_has_gone_closes_its_connections() {
 fn every_connection_ends_and_every_byte_arrives_whatever_the_wire_does() {
     let mut timeouts = 0;
     for seed in 0..400 {
-        timeouts += storm(seed);
+        timeouts += storm(seed, &mut |_, _| {});
     }
     assert!(timeouts > 0);
 }
 
-/// Several connections at once, with random writes, reads and ends.
-fn storm(seed: u64) -> u64 {
+#[test]
+fn every_connection_ends_and_every_byte_arrives_though_agents_are_replaced() {
+    let mut count = [0; 2];
+    for seed in 0..200 {
+        let mut rng = Pcg32::seed_from_u64(seed);
+        storm(seed, &mut |both, now| {
+            for machine in both.iter_mut() {
+                match rng.random_range(0..40) {
+                    0 => machine.replace(now),
+                    1 => machine.keep(now),
+                    _ => continue,
+                }
+                let is_connected = states(machine).contains(&State::Established);
+                count[usize::from(is_connected)] += 1;
+            }
+        });
+    }
+    assert!(count[0] > 200 && count[1] > 2_000, "{count:?}");
+}
+
+/// Several connections at once, with random writes, reads and ends, and something else that happens in each turn.
+fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
     let mut rng = Pcg32::seed_from_u64(seed);
     let chance = |rng: &mut Pcg32, most: f64| rng.random_range(0.0..most);
     let adversity = Adversity {
@@ -206,6 +226,7 @@ fn storm(seed: u64) -> u64 {
         |at: usize| -> Vec<u8> { (0..total).map(|byte| (byte * (7 + at) / 3) as u8).collect() };
     let streams = [stream(0), stream(1)];
     run(&mut both, &mut now, Nanos(120 * MINUTE.0), |both, at| {
+        happens(both, at);
         for (side, machine) in both.iter_mut().enumerate() {
             let mut names: Vec<u32> = machine.sockets.keys().copied().collect();
             names.sort_unstable();
@@ -250,7 +271,7 @@ fn storm(seed: u64) -> u64 {
 /// not read all that came.
 #[test]
 fn a_reset_after_both_ends_takes_nothing_from_the_host() {
-    storm(87);
+    storm(87, &mut |_, _| {});
 }
 
 /// The end that was said for the process named less than the process had said itself, and was ignored.

@@ -33,6 +33,10 @@ pub struct Socket {
 pub struct Machine<R: Recovery = Sack> {
     pub stack: Stack<Frame, FlexToe<Frame, Inline<Frame, R>>>,
     pub wire: Memory,
+    /// The last byte of its address.
+    last: u8,
+    /// Number of stacks that it has had.
+    stacks: u64,
     memory: Vec<u8>,
     ring: u32,
     pub sockets: HashMap<u32, Socket>,
@@ -50,6 +54,28 @@ impl<R: Recovery> Machine<R> {
     }
 
     pub fn with_rings(last: u8, wire: Memory, ring: u32) -> Machine<R> {
+        Machine {
+            stack: Machine::<R>::new_stack(last, &wire, 0),
+            wire,
+            last,
+            stacks: 1,
+            memory: vec![0; 64 * 2 * ring as usize],
+            ring,
+            sockets: HashMap::new(),
+            accepted: VecDeque::new(),
+            events: Vec::new(),
+            next_socket: 0,
+            released: Vec::new(),
+            others: Vec::new(),
+        }
+    }
+
+    /// A stack with secrets of its own.
+    fn new_stack(
+        last: u8,
+        wire: &Memory,
+        number: u64,
+    ) -> Stack<Frame, FlexToe<Frame, Inline<Frame, R>>> {
         let limits = wire.limits();
         let mac = limits.mac;
         let address = Address {
@@ -65,22 +91,53 @@ impl<R: Recovery> Machine<R> {
             mtu: limits.mtu,
         };
         let bounds = Bounds { flows: 64, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
-        let key = |n: u64| (n, u64::from(last));
+        let key = |n: u64| (n + 8 * number, u64::from(last));
         let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
         let super_bytes = limits.gso_bytes.saturating_sub(80);
         let settings = Settings { mac, super_bytes, flows: bounds.flows, key: key(5) };
-        Machine {
-            stack: Stack::new(FlexToe::new(settings), address, bounds, secrets),
-            wire,
-            memory: vec![0; 64 * 2 * ring as usize],
-            ring,
-            sockets: HashMap::new(),
-            accepted: VecDeque::new(),
-            events: Vec::new(),
-            next_socket: 0,
-            released: Vec::new(),
-            others: Vec::new(),
+        Stack::new(FlexToe::new(settings), address, bounds, secrets)
+    }
+
+    /// Works, but takes nothing in, until all connections are frozen.
+    pub fn freeze(&mut self, now: Nanos) {
+        let mut is_asked = false;
+        for _ in 0..1_000 {
+            self.work(now);
+            if !is_asked && self.stack.is_at_rest(now) {
+                self.stack.freeze();
+                is_asked = true;
+            } else if is_asked && self.stack.is_at_rest(now) && self.stack.is_frozen() {
+                return;
+            }
         }
+        panic!("its work has no end");
+    }
+
+    /// Another agent takes over, which gets the state as text.
+    pub fn replace(&mut self, now: Nanos) {
+        self.freeze(now);
+        let before = self.shown();
+        let text = serde_json::to_vec(&self.stack.state()).unwrap();
+        self.stack = Machine::<R>::new_stack(self.last, &self.wire, self.stacks);
+        self.stacks += 1;
+        self.stack.restore(now, serde_json::from_slice(&text).unwrap()).unwrap();
+        assert_eq!(self.shown(), before);
+    }
+
+    /// Another agent nearly takes over.
+    pub fn keep(&mut self, now: Nanos) {
+        self.freeze(now);
+        let before = self.shown();
+        self.stack.thaw(now);
+        assert_eq!(self.shown(), before);
+    }
+
+    /// All that the stack shows of itself, in any order.
+    fn shown(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        self.stack.show(&mut |shown| all.push(format!("{shown:?}")));
+        all.sort_unstable();
+        all
     }
 
     /// Bytes of a ring from a position on.
@@ -220,6 +277,11 @@ impl<R: Recovery> Machine<R> {
             let segment_bytes = frame.segment_bytes;
             self.stack.receive(Packet { frame, checksum, segment_bytes });
         }
+        self.work(now)
+    }
+
+    /// Does what is wanted. Returns when it wants to go on.
+    fn work(&mut self, now: Nanos) -> Option<Nanos> {
         let mut out = VecDeque::new();
         let next = self.stack.poll(now, 64, &mut out);
         for output in out {

@@ -4,6 +4,7 @@ mod congestion;
 mod connections;
 mod errors;
 mod failures;
+mod handover;
 mod ipv6;
 mod machine;
 mod opening;

@@ -1,0 +1,79 @@
+//! `wave tcp replace`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use wave_agent::Seat;
+use wave_experiments::run::Failure;
+use wave_front_tcp::{HandoverError, Predecessor, TcpFront, WireKind};
+use wave_links::tell;
+use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
+
+use super::default_socket;
+use super::up::go_on;
+
+/// The agent to replace.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Takes the running agent's device, addresses, listeners, connections and programs over, and serves until Ctrl-C or SIGTERM.
+The running agent leaves. Programs and their peers notice a pause of some milliseconds: no connection is reset and no
+byte is lost. Captures and traces end. If anything fails before the new agent has everything, the running one goes on.
+
+It must run as the running agent's user. Agents of versions that do not understand each other do not
+replace each other. Programs of users whom the agent only allows, and does not trust (wave tcp up --allow, --trust), lose
+their connections as if the agent had been killed, since their memory is sealed for that agent.
+
+Examples:
+  sudo wave tcp replace                      upgrade the agent on toe0 without stopping its programs
+  sudo wave tcp replace --interface veth1
+
+Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 3 there is no agent that can be replaced, or the device was deleted."
+)]
+pub struct ReplaceArgs {
+    /// The agent's device.
+    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
+    tap: String,
+    /// The agent's socket [default: /run/wave-NAME.sock].
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
+    /// Run on this CPU.
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Print only errors.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Replaces an agent, and runs until Ctrl-C or SIGTERM.
+pub fn replace(args: &ReplaceArgs) -> Result<(), Failure> {
+    let socket = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    if let Some(cpu) = args.cpu {
+        wave_agent::pin(cpu).map_err(Failure::cannot)?;
+    }
+    let cannot = |error: HandoverError| {
+        Failure::cannot(format!("the agent at {} was not replaced: {error}", socket.display()))
+    };
+    let (from, wire) = Predecessor::meet(&socket).map_err(cannot)?;
+    match from.wire() {
+        WireKind::Tap => with(args, Tap::adopt(wire).map_err(Failure::cannot)?, from, &cannot),
+        WireKind::Interface => {
+            let options = InterfaceOptions::new(from.name(), from.address().ip);
+            let interface = Interface::adopt(wire, &options).map_err(Failure::cannot)?;
+            with(args, interface, from, &cannot)
+        }
+    }
+}
+
+fn with(
+    args: &ReplaceArgs,
+    wire: impl Wire,
+    from: Predecessor,
+    cannot: &dyn Fn(HandoverError) -> Failure,
+) -> Result<(), Failure> {
+    let (ip, name) = (from.address().ip, from.name().to_owned());
+    let front: TcpFront<_> = TcpFront::take_over(wire, from, Seat::Shared).map_err(cannot)?;
+    if !args.quiet {
+        tell!("Speaking TCP at {ip}, on {name}, in the place of another agent; Ctrl-C ends it");
+    }
+    go_on(front, args.quiet)
+}

@@ -1,0 +1,230 @@
+//! The front hands everything to another agent, or takes everything from one.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use wave_agent::Seat;
+use wave_core::clock::Nanos;
+use wave_links::say;
+use wave_links::socket::Connection;
+use wave_tcp::stages::recover::Recovery;
+use wave_wires::Wire;
+
+use super::{Places, STEPS_PER_POLL, TcpFront};
+use crate::captures::Captures;
+use crate::door::{Door, DoorOptions};
+use crate::handover::{
+    About, HandoverError, Kept, Predecessor, Sockets, Successors, WireKind, commit,
+    from_machine_time, send, stay, to_machine_time, welcome,
+};
+use crate::inquiries::Inquiries;
+use crate::process::Process;
+use crate::seats::Seated;
+use crate::traces::Traces;
+
+/// Polls until nothing is on its way any more, and until connections are frozen. A poll takes some tens of microseconds.
+const SETTLING_POLLS_MAX: usize = 4096;
+
+/// How a front can be replaced.
+pub(super) struct Replaceable {
+    successors: Successors,
+    wire: WireKind,
+    /// The wire's name in Linux.
+    name: String,
+}
+
+impl<W: Wire, R: Recovery> TcpFront<W, R> {
+    /// Lets agents that come to `successors` replace this one. They go on with the descriptor of the wire, whose name in Linux is `name`.
+    pub fn replaceable(self, successors: Successors, wire: WireKind, name: &str) -> Self {
+        let name = name.to_owned();
+        TcpFront { replaceable: Some(Replaceable { successors, wire, name }), ..self }
+    }
+
+    /// Takes everything from a running agent, which leaves. `wire` was opened from its wire's descriptor. The front that is returned must
+    /// go on at once: nobody else does.
+    ///
+    /// # Errors
+    /// The other agent goes on, or has died.
+    pub fn take_over(
+        wire: W,
+        from: Predecessor,
+        seat: Seat,
+    ) -> Result<TcpFront<W, R>, HandoverError> {
+        let (about, sockets) = (&from.about, &from.sockets);
+        let own = |fd: &OwnedFd| fd.try_clone();
+        let options = DoorOptions {
+            allowed: about.allowed.clone(),
+            trusted: about.trusted.clone(),
+            payload_bytes_max: about.payload_bytes_max,
+        };
+        let successors = Successors::adopt(own(&sockets.successors)?, &about.door)?;
+        let places = Places {
+            door: Door::adopt(own(&sockets.door)?, &about.door, options)?,
+            inquiries: Inquiries::adopt(own(&sockets.inquiries)?, &about.door),
+            captures: Captures::adopt(own(&sockets.captures)?, &about.door, &about.name),
+            traces: Traces::adopt(own(&sockets.traces)?, &about.door),
+        };
+        let start = from_machine_time(about.clock_ns);
+        // All that takes time is done while the other agent still serves.
+        let front = TcpFront::assemble(wire, places, about.address, about.bounds, start)?;
+        let mut front = front.replaceable(successors, about.wire, &about.name);
+        front.seat = seat;
+        let taken = from.receive().and_then(|(kept, fds)| front.restore(kept, fds));
+        match taken.and_then(|()| from.replace()) {
+            Ok(()) => {}
+            Err(error) => {
+                // The sockets are the other agent's, and their files are not to be removed.
+                std::mem::forget(front);
+                return Err(error);
+            }
+        }
+        let now = front.now();
+        for process in front.lost.clone() {
+            front.stack.reset_all_of(now, process);
+            front.stack.leave(process);
+        }
+        Ok(front)
+    }
+
+    /// Whether another agent has taken over. This one must touch nothing any more, not even to drop it.
+    pub fn is_replaced(&self) -> bool {
+        self.is_replaced
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+
+    pub(super) fn successor_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.replaceable.iter().flat_map(|replaceable| replaceable.successors.fds())
+    }
+
+    /// Lets another agent take over that wants to. Returns whether that was tried.
+    pub(super) fn look_for_a_successor(&mut self, now: Nanos) -> bool {
+        let Some(mut replaceable) = self.replaceable.take() else { return false };
+        let (wire, name) = (replaceable.wire, &replaceable.name);
+        let ready = replaceable.successors.look(now, |listener, connection| {
+            let Some(descriptor) = self.wire.as_fd() else { return Ok(()) };
+            let sockets = Sockets {
+                door: self.door.listener(),
+                inquiries: self.inquiries.listener(),
+                captures: self.captures.listener(),
+                traces: self.traces.listener(),
+                successors: listener,
+            };
+            welcome(connection, &self.about(wire, name), descriptor, &sockets)
+        });
+        self.replaceable = Some(replaceable);
+        let Some(connection) = ready else { return false };
+        match self.hand_over(&connection) {
+            Ok(()) => self.is_replaced = true,
+            Err(error) => {
+                say!("wave tcp: another agent has not taken over: {error}");
+                let now = self.now();
+                self.stack.thaw(now);
+                stay(connection);
+            }
+        }
+        true
+    }
+
+    fn about(&self, wire: WireKind, name: &str) -> About {
+        let options = self.door.options();
+        About {
+            version: About::VERSION,
+            wire,
+            name: name.to_owned(),
+            address: *self.stack.address(),
+            bounds: self.stack.bounds(),
+            door: self.door.path().to_owned(),
+            allowed: options.allowed.clone(),
+            trusted: options.trusted.clone(),
+            payload_bytes_max: options.payload_bytes_max,
+            clock_ns: to_machine_time(self.start),
+        }
+    }
+
+    /// Hands everything over. After an error, connections may be frozen, and are this agent's.
+    fn hand_over(&mut self, to: &Connection) -> Result<(), HandoverError> {
+        self.settle(|front, now| front.stack.is_at_rest(now))?;
+        self.stack.freeze();
+        // A timer may still have ended a connection.
+        self.settle(|front, now| front.stack.is_at_rest(now) && front.stack.is_frozen())?;
+        self.present_mut().for_each(Process::publish);
+        let (kept, fds) = self.put_down();
+        send(to, &kept, &fds)?;
+        Ok(commit(to)?)
+    }
+
+    /// Works, but takes nothing in, until something is so.
+    fn settle(&mut self, is_so: impl Fn(&mut Self, Nanos) -> bool) -> Result<(), HandoverError> {
+        for _ in 0..SETTLING_POLLS_MAX {
+            let now = self.now();
+            self.send_held(now);
+            // As on any cable, what it has no room for is lost.
+            while let Some(segment) = self.held.pop_front() {
+                if let Some(ticket) = segment.ticket {
+                    self.stack.complete(now, ticket);
+                }
+            }
+            self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
+            let is_quiet = self.outputs.is_empty();
+            self.perform(now);
+            if is_quiet && self.held.is_empty() && is_so(self, now) {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other("its work has no end").into())
+    }
+
+    fn put_down(&self) -> (Kept, Vec<BorrowedFd<'_>>) {
+        let mut fds = Vec::new();
+        let mut processes = Vec::with_capacity(self.processes.len());
+        for seated in &self.processes {
+            processes.push(seated.as_ref().map(|seated| {
+                let (kept, of_process) = seated.hand_over();
+                fds.extend(of_process);
+                kept
+            }));
+        }
+        let before = fds.len();
+        fds.extend(self.door.waiting());
+        let waiting = fds.len() - before;
+        let (stack, turned_away) = (self.stack.state(), self.turned_away);
+        (Kept { stack, processes, waiting, turned_away }, fds)
+    }
+
+    /// Picks up another agent's state. Nothing that others see changes.
+    fn restore(&mut self, kept: Kept, fds: Vec<OwnedFd>) -> Result<(), HandoverError> {
+        let now = self.now();
+        let Kept { stack, processes, turned_away, .. } = kept;
+        self.turned_away = turned_away;
+        let mut fds = fds.into_iter();
+        for (at, kept) in (0..).zip(processes) {
+            let restored = kept.map(|kept| {
+                let own = fds.by_ref().take(kept.process.descriptors()).collect();
+                Seated::restore(at, kept, own)
+            });
+            let seated = match restored.transpose() {
+                Ok(seated) => seated,
+                Err(error) => {
+                    say!("wave tcp: the connections of a process are not taken over: {error}");
+                    self.lost.push(at);
+                    None
+                }
+            };
+            seated.iter().for_each(|seated| self.seats.take_over(seated));
+            self.processes.push(seated);
+        }
+        for fd in fds {
+            self.door.adopt_waiting(now, fd)?;
+        }
+        stack.memory(&mut |process, ring, bytes| {
+            if let Some(Some(seated)) = self.processes.get_mut(usize::from(process)) {
+                seated.process.payload_mut().found_before(ring.offset, bytes);
+            }
+        });
+        let misfit = |error| HandoverError::Other(format!("its state does not fit: {error}"));
+        self.stack.restore(now, stack).map_err(misfit)
+    }
+}

@@ -1,0 +1,357 @@
+//! An agent replaces another one that is running: what the two say to each other (docs/adr/0072).
+//!
+//! ```text
+//!  new agent                                old agent
+//!  connects to SOCKET.replace ────────────> checks who it is
+//!                             <──────────── what it is, its wire, its listening sockets
+//!  makes its tables
+//!  READY                      ────────────> ends what is on its way, freezes connections: the pause begins
+//!                             <──────────── its state in a file, the descriptors of its processes
+//!  picks all up, writes nothing
+//!  RESTORED                   ────────────>
+//!  serves: the pause ends     <──────────── COMMIT; the old agent leaves, and touches nothing any more
+//! ```
+//!
+//! Whatever fails before COMMIT leaves the old agent as it was: it says STAY and goes on. If it dies in between, the new one takes its
+//! place as soon as its end of the socket is closed.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use wave_core::clock::Nanos;
+use wave_links::socket::{Connection, DESCRIPTORS_MAX, Listener, SocketError};
+use wave_tcp::control::{Address, Bounds, StackState};
+
+use crate::front::TurnedAway;
+use crate::seats::KeptSeat;
+
+/// Of everything that is handed over. Agents of different versions do not replace each other.
+const VERSION: u32 = 1;
+/// Time for a new agent to make its tables.
+const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
+/// Time for it to pick the state up. Nobody is served meanwhile.
+const RESTORE_PATIENCE: Duration = Duration::from_millis(2_000);
+/// Time for an old agent to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const READY: &[u8] = b"ready";
+const RESTORED: &[u8] = b"restored";
+const COMMIT: &[u8] = b"commit";
+const STAY: &[u8] = b"stay";
+const DESCRIPTORS: &[u8] = b"descriptors";
+
+/// Where a new agent connects, of an agent whose door is at `door`.
+pub fn replace_path(door: &Path) -> PathBuf {
+    let mut name = door.as_os_str().to_owned();
+    name.push(".replace");
+    name.into()
+}
+
+/// A new agent does not replace another one.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// There is no agent that can be replaced, or it has gone.
+    #[error(transparent)]
+    Socket(SocketError),
+    /// It does not answer.
+    #[error("it does not answer in time: is it stopped?")]
+    Silent,
+    /// It goes on: another agent is replacing it, or this one was too slow.
+    #[error("the agent that runs goes on")]
+    Stays,
+    /// It is of another version, or says what no agent of ours says.
+    #[error("the agent that runs cannot be replaced by this one: {0}")]
+    Other(String),
+    /// A system call failed.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl From<SocketError> for HandoverError {
+    fn from(error: SocketError) -> HandoverError {
+        match error {
+            SocketError::Timeout => HandoverError::Silent,
+            error => HandoverError::Socket(error),
+        }
+    }
+}
+
+/// The kind of a front's wire, by which another agent goes on with its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WireKind {
+    /// A TAP device.
+    Tap,
+    /// An interface that is shared with the kernel.
+    Interface,
+}
+
+/// What a new agent must know before it makes its tables.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) version: u32,
+    pub(crate) wire: WireKind,
+    /// The wire's name in Linux.
+    pub(crate) name: String,
+    pub(crate) address: Address,
+    pub(crate) bounds: Bounds,
+    pub(crate) door: PathBuf,
+    pub(crate) allowed: Vec<u32>,
+    pub(crate) trusted: Vec<u32>,
+    pub(crate) payload_bytes_max: u64,
+    /// When the agent's clock began, by the machine's.
+    pub(crate) clock_ns: u64,
+}
+
+impl About {
+    pub(crate) const VERSION: u32 = VERSION;
+}
+
+/// Everything else.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) stack: StackState,
+    /// By number.
+    pub(crate) processes: Vec<Option<KeptSeat>>,
+    /// Connections at the door that have offered nothing yet.
+    pub(crate) waiting: usize,
+    pub(crate) turned_away: TurnedAway,
+}
+
+impl Kept {
+    fn descriptors(&self) -> usize {
+        let of_processes = self.processes.iter().flatten().map(|seat| seat.process.descriptors());
+        of_processes.sum::<usize>() + self.waiting
+    }
+}
+
+/// Descriptors that come with [`About`].
+#[derive(Debug)]
+pub(crate) struct Sockets<F> {
+    pub(crate) door: F,
+    pub(crate) inquiries: F,
+    pub(crate) captures: F,
+    pub(crate) traces: F,
+    pub(crate) successors: F,
+}
+
+/// When a clock began, by the machine's clock.
+pub(crate) fn to_machine_time(start: Instant) -> u64 {
+    machine_time().saturating_sub(start.elapsed().as_nanos() as u64)
+}
+
+/// The same clock in this process.
+pub(crate) fn from_machine_time(start_ns: u64) -> Instant {
+    let since = Duration::from_nanos(machine_time().saturating_sub(start_ns));
+    let now = Instant::now();
+    now.checked_sub(since).unwrap_or(now)
+}
+
+fn machine_time() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Where agents come that want to replace this one. The socket's file is removed on drop.
+#[derive(Debug)]
+pub struct Successors {
+    listener: Listener,
+    candidate: Option<(Connection, Nanos)>,
+}
+
+impl Successors {
+    /// Listens beside a door that was bound.
+    ///
+    /// # Errors
+    /// The path cannot be listened at.
+    pub fn beside(door: &Path) -> Result<Successors, SocketError> {
+        Ok(Successors { listener: Listener::bind(&replace_path(door), &[])?, candidate: None })
+    }
+
+    pub(crate) fn adopt(listener: OwnedFd, door: &Path) -> Result<Successors, SocketError> {
+        let listener = Listener::adopt(listener, &replace_path(door), &[])?;
+        Ok(Successors { listener, candidate: None })
+    }
+
+    /// What to poll for input.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let candidate = self.candidate.as_ref().map(|(connection, _)| connection.as_fd());
+        std::iter::once(self.listener.as_fd()).chain(candidate)
+    }
+
+    /// Tells a new agent what this one is, and returns it once its tables are there. One at a time.
+    pub(crate) fn look(
+        &mut self,
+        now: Nanos,
+        welcome: impl FnOnce(BorrowedFd<'_>, &Connection) -> Result<(), SocketError>,
+    ) -> Option<Connection> {
+        if let Some((connection, since)) = self.candidate.take() {
+            return match connection.receive_descriptors(Duration::ZERO) {
+                Ok((text, _)) if text == READY => Some(connection),
+                Err(SocketError::Timeout) if now.since(since) < CANDIDATE_PATIENCE => {
+                    self.candidate = Some((connection, since));
+                    None
+                }
+                _ => None,
+            };
+        }
+        // A stranger was told.
+        let connection = self.listener.accept().ok().flatten()?;
+        if welcome(self.listener.as_fd(), &connection).is_ok() {
+            self.candidate = Some((connection, now));
+        }
+        None
+    }
+}
+
+/// Tells a new agent what this one is.
+pub(crate) fn welcome(
+    to: &Connection,
+    about: &About,
+    wire: BorrowedFd<'_>,
+    sockets: &Sockets<BorrowedFd<'_>>,
+) -> Result<(), SocketError> {
+    let Sockets { door, inquiries, captures, traces, successors } = *sockets;
+    let text = serde_json::to_vec(about).unwrap_or_default();
+    to.send_descriptors(&text, &[wire, door, inquiries, captures, traces, successors])
+}
+
+/// Hands everything to a new agent. Returns once it has all, and has said so.
+pub(crate) fn send(
+    to: &Connection,
+    kept: &Kept,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), HandoverError> {
+    let file = memfd_create("wave-tcp-state", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
+    let mut file = File::from(file);
+    let mut writer = io::BufWriter::with_capacity(1 << 18, &mut file);
+    serde_json::to_writer(&mut writer, kept).map_err(io::Error::from)?;
+    writer.flush()?;
+    drop(writer);
+    to.send_descriptors(READY, &[file.as_fd()])?;
+    for part in fds.chunks(DESCRIPTORS_MAX) {
+        to.send_descriptors(DESCRIPTORS, part)?;
+    }
+    match to.receive_descriptors(RESTORE_PATIENCE)? {
+        (text, _) if text == RESTORED => Ok(()),
+        (text, _) => Err(HandoverError::Other(String::from_utf8_lossy(&text).into_owned())),
+    }
+}
+
+/// From now on the new agent serves; or, if this fails, this one still does.
+pub(crate) fn commit(to: &Connection) -> Result<(), SocketError> {
+    to.send_descriptors(COMMIT, &[])
+}
+
+/// This agent goes on.
+pub(crate) fn stay(to: Connection) {
+    match to.send_descriptors(STAY, &[]) {
+        Ok(()) | Err(SocketError::HungUp) => {}
+        // As long as this end is open, the other one waits.
+        Err(_) => std::mem::forget(to),
+    }
+}
+
+/// A running agent that is about to be replaced by this process.
+#[derive(Debug)]
+pub struct Predecessor {
+    connection: Connection,
+    pub(crate) about: About,
+    pub(crate) sockets: Sockets<OwnedFd>,
+}
+
+impl Predecessor {
+    /// Connects to the agent whose door is at `door`, and asks what it is. It goes on serving. Returns its wire, too.
+    ///
+    /// # Errors
+    /// There is none, or none that this process can replace.
+    pub fn meet(door: &Path) -> Result<(Predecessor, OwnedFd), HandoverError> {
+        let connection = Connection::connect(&replace_path(door))?;
+        let (text, fds) = connection.receive_descriptors(PATIENCE)?;
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let other = |error: serde_json::Error| HandoverError::Other(error.to_string());
+        let Version { version } = serde_json::from_slice(&text).map_err(other)?;
+        if version != VERSION {
+            let why = format!("its state has version {version}, this one takes {VERSION}");
+            return Err(HandoverError::Other(why));
+        }
+        let about = serde_json::from_slice(&text).map_err(other)?;
+        let [wire, door, inquiries, captures, traces, successors] = <[OwnedFd; 6]>::try_from(fds)
+            .map_err(|fds| {
+            HandoverError::Other(format!("{} descriptors came, not 6", fds.len()))
+        })?;
+        let sockets = Sockets { door, inquiries, captures, traces, successors };
+        Ok((Predecessor { connection, about, sockets }, wire))
+    }
+
+    /// The kind of its wire.
+    pub fn wire(&self) -> WireKind {
+        self.about.wire
+    }
+
+    /// Name of its wire in Linux.
+    pub fn name(&self) -> &str {
+        &self.about.name
+    }
+
+    /// Its addresses.
+    pub fn address(&self) -> &Address {
+        &self.about.address
+    }
+
+    /// The socket that programs attach to.
+    pub fn door(&self) -> &Path {
+        &self.about.door
+    }
+
+    /// Says that this process is ready, and receives everything.
+    pub(crate) fn receive(&self) -> Result<(Kept, Vec<OwnedFd>), HandoverError> {
+        self.connection.send_descriptors(READY, &[])?;
+        let (text, fds) = self.hear()?;
+        let Some(file) = fds.into_iter().next().filter(|_| text == READY) else {
+            return Err(HandoverError::Stays);
+        };
+        let (mut file, mut bytes) = (File::from(file), Vec::new());
+        file.rewind()?;
+        file.read_to_end(&mut bytes)?;
+        let kept: Kept = serde_json::from_slice(&bytes)
+            .map_err(|error| HandoverError::Other(error.to_string()))?;
+        let (expected, mut fds) = (kept.descriptors(), Vec::new());
+        while fds.len() < expected {
+            let (text, more) = self.hear()?;
+            if text != DESCRIPTORS || more.is_empty() {
+                return Err(HandoverError::Stays);
+            }
+            fds.extend(more);
+        }
+        Ok((kept, fds))
+    }
+
+    fn hear(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), HandoverError> {
+        Ok(self.connection.receive_descriptors(PATIENCE)?)
+    }
+
+    /// Says that this process has all, and waits for its turn. Until this returns, the other agent may go on.
+    pub(crate) fn replace(self) -> Result<(), HandoverError> {
+        self.connection.send_descriptors(RESTORED, &[])?;
+        loop {
+            match self.connection.receive_descriptors(PATIENCE) {
+                Ok((text, _)) if text == COMMIT => return Ok(()),
+                Ok(_) => return Err(HandoverError::Stays),
+                // It cannot tell, but has not gone either.
+                Err(SocketError::Timeout) => {}
+                // It has died before it could say anything: nobody serves any more.
+                Err(SocketError::HungUp) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

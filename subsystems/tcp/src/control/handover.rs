@@ -1,0 +1,209 @@
+//! An agent takes over from another one: the state of a stack, as the other agent puts it down and this one picks it up
+//! (docs/adr/0072).
+//!
+//! The old agent takes nothing more in, and works until nothing is on its way ([`Stack::is_at_rest`]). Then it freezes its connections
+//! and puts its state down. A new stack that picks it up goes on where the old one stood: connections keep their names, so hosts
+//! notice nothing. If no agent picks it up, the old one thaws its connections, and has lost nothing either.
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+use wave_core::clock::Nanos;
+
+use super::connection::Connection;
+use super::handshake::Handshake;
+use super::neighbours::Neighbours;
+use super::shares::{Kind, Owner};
+use super::taking::Take;
+use super::time_wait::Over;
+use super::{ControlCounters, Listener, Secrets, Stack};
+use crate::congestion::Algorithm;
+use crate::context::SocketOptions;
+use crate::datapath::{Datapath, Established, FlowId, NoRoom, Ring, Tuple};
+
+/// A connection, its state in the data path, and its deadline.
+type Kept = (Connection, Established, Option<Nanos>);
+
+/// All that a stack knows, but for its addresses and bounds. Times are those of its clock, which the successor must go on with.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    secrets: Secrets,
+    algorithm: Algorithm,
+    owners: Vec<(u16, Owner)>,
+    families: Vec<u128>,
+    listeners: Vec<Listener>,
+    turn: usize,
+    takes: Vec<Take>,
+    handshakes: Vec<(FlowId, Tuple, Handshake, Option<Nanos>)>,
+    connections: Vec<Kept>,
+    time_wait: Vec<(Tuple, Over)>,
+    neighbours: Neighbours,
+    lingering: Vec<u16>,
+    orphans: u32,
+    ports_tried: u32,
+    counters: ControlCounters,
+}
+
+impl State {
+    /// Number of connections.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// All memory of processes that the stack uses: the process, the ring, and the bytes from its beginning.
+    pub fn memory(&self, see: &mut dyn FnMut(u16, Ring, u32)) {
+        for (connection, state, _) in &self.connections {
+            let (process, filled) = (connection.context.process, connection.filled);
+            see(process, state.receiving.ring, filled.receive);
+            see(process, state.sending.ring, filled.send);
+        }
+        for listener in &self.listeners {
+            for slot in &listener.slots {
+                see(listener.context.process, slot.receive, slot.filled);
+            }
+        }
+        for (_, _, handshake, _) in &self.handshakes {
+            if let Some((process, slot)) = handshake.slot() {
+                see(process, slot.receive, slot.filled);
+            }
+        }
+        for (process, slot, filled) in self.takes.iter().filter_map(Take::memory) {
+            see(process, slot.receive, filled.receive);
+            see(process, slot.send, filled.send);
+        }
+    }
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// Whether nothing is to be done before time passes or something comes. Outputs of earlier polls must have been performed.
+    pub fn is_at_rest(&mut self, now: Nanos) -> bool {
+        let is_done = self.packets.is_empty()
+            && self.requests.is_empty()
+            && self.leaving.is_empty()
+            && self.gone.is_empty()
+            && self.released.is_empty()
+            && self.out.is_empty()
+            && self.takes.iter().all(Take::has_not_begun);
+        is_done && self.data.poll(now, 0, &mut self.effects).is_none_or(|at| at > now)
+    }
+
+    /// Begins nothing more on any connection. Polls go on until [`Stack::is_frozen`].
+    pub fn freeze(&mut self) {
+        for index in 0..self.connections.len() {
+            if let Some(flow) = self.connections[index].map(|connection| connection.flow) {
+                self.data.freeze(flow);
+            }
+        }
+    }
+
+    /// Whether nothing of any connection is on its way.
+    pub fn is_frozen(&self) -> bool {
+        self.connections.iter().flatten().all(|connection| self.data.frozen(connection.flow))
+    }
+
+    /// Takes connections up again that were frozen, as if their state had come from another agent.
+    pub fn thaw(&mut self, now: Nanos) {
+        self.takes.iter_mut().for_each(Take::begin_again);
+        for index in 0..self.connections.len() {
+            let Some(connection) = self.connections[index] else { continue };
+            // One that is about to leave does so frozen.
+            if !connection.is_leaving()
+                && let Some(state) = self.data.export(connection.flow)
+            {
+                let restored = self.resume(now, &connection, &state);
+                debug_assert!(restored.is_ok(), "its place has just become free");
+            }
+        }
+    }
+
+    /// Puts the state of a frozen stack down.
+    pub fn state(&self) -> State {
+        let connection = |connection: &Connection| {
+            let state = self.data.inspect(connection.flow)?;
+            Some((*connection, state, self.deadline(connection.flow.index)))
+        };
+        let handshake = |(id, tuple, handshake): (FlowId, Tuple, &Handshake)| {
+            (id, tuple, *handshake, self.deadline(self.bounds.flows + id.index))
+        };
+        State {
+            secrets: self.secrets,
+            algorithm: self.algorithm,
+            owners: self.shares.owners().collect(),
+            families: self.families.clone(),
+            listeners: self.listeners.clone(),
+            turn: self.turn,
+            takes: self.takes.clone(),
+            handshakes: self.handshakes.iter().map(handshake).collect(),
+            connections: self.connections.iter().flatten().filter_map(connection).collect(),
+            time_wait: self.time_wait.in_order().map(|(tuple, over)| (tuple, *over)).collect(),
+            neighbours: self.neighbours.clone(),
+            lingering: self.lingering.clone(),
+            orphans: self.orphans,
+            ports_tried: self.ports_tried,
+            counters: self.counters,
+        }
+    }
+
+    /// Picks up the state of another stack, which had the same addresses and bounds. This one is new.
+    ///
+    /// # Errors
+    /// It does not fit. This stack is to be dropped then.
+    pub fn restore(&mut self, now: Nanos, state: State) -> Result<(), NoRoom> {
+        let State { secrets, algorithm, owners, families, listeners, turn, takes, .. } = state;
+        // The table's key is its own: entries lie where it says.
+        self.secrets = Secrets { table: self.secrets.table, ..secrets };
+        self.algorithm = algorithm;
+        owners.into_iter().for_each(|(process, owner)| self.shares.enter(process, owner));
+        self.families = families;
+        self.turn = turn;
+        self.takes.extend(takes);
+        self.takes.iter_mut().for_each(Take::begin_again);
+        for mut listener in listeners {
+            let most = self.bounds.slots.min(listener.backlog.into()) as usize;
+            listener.slots.reserve(most.saturating_sub(listener.slots.len()));
+            self.take_share(listener.context.process, Kind::Listener);
+            self.listeners.push(listener);
+        }
+        for (id, tuple, handshake, deadline) in state.handshakes {
+            self.handshakes.restore(tuple, id, handshake)?;
+            self.take_share(handshake.process(), Kind::Handshake);
+            self.set_timer(self.bounds.flows + id.index, deadline);
+        }
+        for (connection, established, deadline) in state.connections {
+            self.resume(now, &connection, &established)?;
+            self.take_share(connection.context.process, Kind::Connection);
+            self.connections[connection.flow.index as usize] = Some(connection);
+            self.set_timer(connection.flow.index, deadline);
+        }
+        for (tuple, over) in state.time_wait {
+            self.time_wait.insert(tuple, over);
+        }
+        self.neighbours = state.neighbours;
+        self.lingering = state.lingering;
+        self.orphans = state.orphans;
+        self.ports_tried = state.ports_tried;
+        self.counters = state.counters;
+        Ok(())
+    }
+
+    /// The data path takes a connection, under its old name.
+    fn resume(
+        &mut self,
+        now: Nanos,
+        connection: &Connection,
+        established: &Established,
+    ) -> Result<(), NoRoom> {
+        self.data.restore(now, connection.flow, established)?;
+        let path = connection.path();
+        let usual = SocketOptions::default();
+        if (path.diffserv, path.hop_limit) != (usual.diffserv, usual.hop_limit) {
+            self.data.set_path(connection.flow, path);
+        }
+        Ok(())
+    }
+
+    /// The deadline of a connection or a handshake.
+    fn deadline(&self, id: u32) -> Option<Nanos> {
+        self.timers.key(id).map(Nanos)
+    }
+}

@@ -1,0 +1,124 @@
+//! An agent that takes over from another one: every state of a connection, listeners, and names that hosts know.
+
+use std::net::SocketAddr;
+
+use wave_core::clock::Nanos;
+use wave_tcp::context::{Event, Reason, Request};
+use wave_tcp::control::State;
+use wave_tcp::packet::Flags;
+use wave_wires::{Adversity, Memory};
+
+use crate::connections::{SERVER, machines, states};
+use crate::machine::{Machine, join, run};
+use crate::peer::{MINUTE, Peer};
+
+fn calm() -> Adversity {
+    Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
+}
+
+/// A silent network behind a machine.
+fn cut(both: &mut [Machine; 2]) {
+    let (one, other) = Memory::pair(&Adversity { loss: 1.0, ..calm() });
+    (both[0].wire, both[1].wire) = (one, other);
+}
+
+#[test]
+fn a_handshake_that_is_under_way_on_both_sides_is_completed_by_their_successors() {
+    let mut both = machines(&calm());
+    let mut now = Nanos(0);
+    both[1].listen(now, 80, 2);
+    let socket = both[0].connect(now, SocketAddr::from(SERVER));
+    run(&mut both, &mut now, MINUTE, |both, _| states(&both[1]).contains(&State::SynReceived));
+    assert_eq!(states(&both[0]), [State::SynSent]);
+    both.iter_mut().for_each(|machine| machine.replace(now));
+    let asked = now;
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        both[0].sockets[&socket].flow.is_some() && both[1].accepted.len() == 1
+    });
+    assert!(now.since(asked) < Nanos::from_millis(1), "nothing was sent twice");
+    // The listener has a slot left, and its host may name it.
+    let another = both[0].connect(now, SocketAddr::from(SERVER));
+    run(&mut both, &mut now, MINUTE, |both, _| both[1].accepted.len() == 2);
+    both[1].ask(now, Request::Unlisten { listener: 80 });
+    let refused = both[0].connect(now, SocketAddr::from(SERVER));
+    run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&refused].is_over);
+    assert_eq!(both[0].sockets[&refused].failed, Some(Reason::Refused));
+    assert!(both[0].sockets[&another].failed.is_none());
+}
+
+#[test]
+fn a_handshake_that_nobody_answers_is_given_up_at_its_time() {
+    let start = |replaces: bool| {
+        let mut both = machines(&calm());
+        let mut now = Nanos(0);
+        // The neighbour is known.
+        let refused = both[0].connect(now, SocketAddr::from(SERVER));
+        run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&refused].is_over);
+        cut(&mut both);
+        let socket = both[0].connect(now, SocketAddr::from(SERVER));
+        let mut next = Nanos::from_millis(500);
+        run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, at| {
+            if replaces && at > next {
+                both[0].replace(at);
+                next = at + Nanos::from_millis(10_000);
+            }
+            both[0].sockets[&socket].is_over
+        });
+        assert_eq!(both[0].sockets[&socket].failed, Some(Reason::TimedOut));
+        now
+    };
+    let (alone, replaced) = (start(false), start(true));
+    assert!(alone.0.abs_diff(replaced.0) < 50_000_000, "{alone:?}, {replaced:?}");
+}
+
+#[test]
+fn what_is_over_is_remembered_and_each_state_of_an_end_goes_on() {
+    let (mut both, mut now, socket, peer) = join(machines(&calm()));
+    let replace = |both: &mut [Machine; 2], now: Nanos, expected: [&[State]; 2]| {
+        for (machine, expected) in both.iter_mut().zip(expected) {
+            assert_eq!(states(machine), expected);
+            machine.replace(now);
+            assert_eq!(states(machine), expected);
+        }
+    };
+    both[0].close(now, socket);
+    run(&mut both, &mut now, MINUTE, |both, _| states(&both[0]) == [State::FinWait2]);
+    replace(&mut both, now, [&[State::FinWait2], &[State::Listen, State::CloseWait]]);
+    cut(&mut both);
+    both[1].close(now, peer);
+    run(&mut both, &mut now, MINUTE, |both, _| states(&both[1]).contains(&State::LastAck));
+    replace(&mut both, now, [&[State::FinWait2], &[State::Listen, State::LastAck]]);
+    let (one, other) = Memory::pair(&calm());
+    (both[0].wire, both[1].wire) = (one, other);
+    run(&mut both, &mut now, MINUTE, |both, _| both.iter().all(Machine::is_empty));
+    replace(&mut both, now, [&[State::TimeWait], &[State::Listen]]);
+    let before = now;
+    run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| states(&both[0]).is_empty());
+    assert!(now.since(before) > Nanos::from_millis(50_000), "it was remembered");
+}
+
+/// Names that hosts know stay; those of connections that have gone name nothing in the successor.
+#[test]
+fn a_connections_name_stays_and_an_old_one_names_nothing() {
+    let mut peer = Peer::accepted();
+    let first = peer.machine.sockets[&peer.socket].flow.unwrap();
+    peer.machine.replace(peer.now);
+    peer.sends(b"question");
+    peer.after(50);
+    assert_eq!(peer.machine.sockets[&peer.socket].received, 8);
+    peer.write(b"answer");
+    assert_eq!(peer.after(5).last().unwrap().payload(), b"answer");
+    peer.acknowledge(6);
+    peer.after(5);
+    assert_eq!(peer.machine.sockets[&peer.socket].acknowledged, 6);
+    // A state that names a flow once more does not fit.
+    let text = serde_json::to_string(&peer.machine.stack.state()).unwrap();
+    let state = serde_json::from_str(&text).unwrap();
+    assert!(peer.machine.stack.restore(peer.now, state).is_err());
+    let now = peer.now;
+    peer.machine.ask(now, Request::Abort { flow: first });
+    let reset = peer.after(5).pop().unwrap();
+    assert!(reset.segment.flags.contains(Flags::RST));
+    let failed = |event: &Event| matches!(event, Event::Failed { reason: Reason::Reset, .. });
+    assert!(peer.machine.events.iter().any(failed));
+}
