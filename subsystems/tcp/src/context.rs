@@ -331,7 +331,7 @@ pub struct Progress {
 }
 
 /// What an agent knows of a connection's path: tcp(7)'s TCP_INFO.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// The host's name for it.
     pub socket: u32,
