@@ -1,6 +1,7 @@
 //! `wave memory`: the memory of running programs under an agent.
 
 pub mod agent;
+pub mod course;
 pub mod explain;
 mod heat;
 pub mod overhead;

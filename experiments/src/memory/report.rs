@@ -1,6 +1,5 @@
 //! Results of a run: a table, one JSON object, and a folder with a page, a plot and the samples.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use maud::html;
 use serde::{Deserialize, Serialize};
 use wave_linux::memory::{Enclave, Group, Held, Limits, Stats, Swap};
 
+use super::course::Course;
 use super::explain::{Asked, explain};
 use super::run::Wanted;
 use super::size::{show, show_signed};
@@ -90,7 +90,7 @@ impl Sample {
         }
     }
 
-    fn net_saved(&self) -> i64 {
+    pub(super) fn net_saved(&self) -> i64 {
         self.net_saved_bytes.unwrap_or(0)
     }
 
@@ -124,20 +124,6 @@ pub fn held_by_guard(held: Held) -> &'static str {
         Held::Refaults => "pages come back too often",
         Held::Pressure => "tasks wait for memory",
     }
-}
-
-/// What a run came to, over its whole time.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Course {
-    /// Net savings: at most, and in the mean over the run.
-    pub net_saved_bytes_max: i64,
-    pub net_saved_bytes_mean: f64,
-    pub resident_bytes_mean: f64,
-    pub refaults_per_second: f64,
-    /// Time that the programs lost because pages came back, as a share of the run, in percent.
-    pub slowdown_percent: f64,
-    /// For how long nothing was paged out, by reason.
-    pub held_seconds: BTreeMap<String, f64>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -528,33 +514,6 @@ impl Report {
             ul { @for line in self.notes() { li { (line) } } }
         };
         document(&format!("Memory under {}", self.policy), &body)
-    }
-}
-
-impl Course {
-    fn of(samples: &[Sample], stats: &Stats) -> Course {
-        let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
-            return Course::default();
-        };
-        let mut course = Course { net_saved_bytes_max: i64::MIN, ..Course::default() };
-        for sample in samples {
-            course.net_saved_bytes_max = course.net_saved_bytes_max.max(sample.net_saved());
-            course.net_saved_bytes_mean += sample.net_saved() as f64 / samples.len() as f64;
-            course.resident_bytes_mean += sample.resident_bytes as f64 / samples.len() as f64;
-        }
-        for pair in samples.windows(2) {
-            if let Some(why) = &pair[1].held {
-                *course.held_seconds.entry(why.clone()).or_default() +=
-                    pair[1].seconds - pair[0].seconds;
-            }
-        }
-        let seconds = last.seconds - first.seconds;
-        if seconds > 0.0 {
-            course.refaults_per_second = (last.refaults - first.refaults) as f64 / seconds;
-            let refault = stats.refault.unwrap_or_default().as_secs_f64();
-            course.slowdown_percent = 100.0 * course.refaults_per_second * refault;
-        }
-        course
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! What is not set has its default; `wave policies` lists them.
 
+mod classifier;
 pub mod prefetch;
 pub mod sol;
 pub mod strides;
