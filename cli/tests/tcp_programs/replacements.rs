@@ -187,7 +187,7 @@ fn connections_of_trusted_users_survive_and_those_of_strangers_are_reset() {
             let _servers = [echo(&up), echo_of_nobody(&up, NOBODYS)];
             let mut streams = [ECHO, NOBODYS].map(|port| connect(SocketAddr::from((AGENT, port))));
             let [own, nobodys] = &mut streams;
-            let mut ask = |stream: &mut std::net::TcpStream| {
+            let ask = |stream: &mut std::net::TcpStream| {
                 let mut answer = [0; 6];
                 stream.write_all(b"anyone")?;
                 stream.read_exact(&mut answer)?;
