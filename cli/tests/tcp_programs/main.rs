@@ -5,8 +5,8 @@ mod forks;
 mod matrix;
 mod network;
 mod passing;
-mod replica;
 mod replacements;
+mod replica;
 mod servers;
 
 use std::fs;

@@ -14,7 +14,7 @@ use super::connection::Connection;
 use super::handshake::Handshake;
 use super::neighbours::Neighbours;
 use super::shares::{Kind, Owner};
-use super::taking::Take;
+use super::taking::{Lent, Take};
 use super::time_wait::Over;
 use super::{ControlCounters, Listener, Secrets, Stack};
 use crate::congestion::Algorithm;
@@ -34,6 +34,7 @@ pub struct State {
     listeners: Vec<Listener>,
     turn: usize,
     takes: Vec<Take>,
+    lent: Vec<Lent>,
     handshakes: Vec<(FlowId, Tuple, Handshake, Option<Nanos>)>,
     connections: Vec<Kept>,
     time_wait: Vec<(Tuple, Over)>,
@@ -133,6 +134,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             listeners: self.listeners.clone(),
             turn: self.turn,
             takes: self.takes.clone(),
+            lent: self.lent.clone(),
             handshakes: self.handshakes.iter().map(handshake).collect(),
             connections: self.connections.iter().flatten().filter_map(connection).collect(),
             time_wait: self.time_wait.in_order().map(|(tuple, over)| (tuple, *over)).collect(),
@@ -155,6 +157,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.algorithm = algorithm;
         owners.into_iter().for_each(|(process, owner)| self.shares.enter(process, owner));
         self.families = families;
+        self.lent = state.lent;
         self.turn = turn;
         self.takes.extend(takes);
         self.takes.iter_mut().for_each(Take::begin_again);

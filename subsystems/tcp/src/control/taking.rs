@@ -32,7 +32,7 @@ pub(super) struct Take {
 }
 
 /// A connection that whoever knows the secret may take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Lent {
     flow: FlowId,
     secret: u128,
