@@ -6,8 +6,16 @@ use std::fs;
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Crates that may contain `unsafe`.
-const UNSAFE: &[&str] =
-    &["links", "wires", "hosts/user", "hosts/c", "hosts/linux", "hosts/preload", "workloads"];
+const UNSAFE: &[&str] = &[
+    "confine",
+    "links",
+    "wires",
+    "hosts/user",
+    "hosts/c",
+    "hosts/linux",
+    "hosts/preload",
+    "workloads",
+];
 
 fn metadata() -> Metadata {
     MetadataCommand::new()
@@ -43,7 +51,7 @@ fn may_use(from: &str, to: &str) -> bool {
     let layer = |place: &str| place.split('/').next().unwrap_or_default().to_owned();
     let (from, to) = (layer(from), layer(to));
     let allowed: &[&str] = match from.as_str() {
-        "core" | "clients" => &[],
+        "core" | "clients" | "confine" => &[],
         // What its loads are sent by.
         "workloads" => &["clients"],
         "subsystems" | "links" => &["core"],
