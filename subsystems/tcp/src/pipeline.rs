@@ -7,7 +7,10 @@
 //! Everything that changes a flow is an [`Entry`] with a number. Between the stages goes a summary of it, and what the stages before
 //! found out. The protocol stage takes entries in the order of their numbers; the others take them in any.
 
+mod effects;
 mod points;
+
+pub use effects::{count, post};
 
 use core::num::NonZeroU64;
 use core::ops::Range;
@@ -16,12 +19,10 @@ use wave_core::clock::Nanos;
 
 use crate::context::{ContextId, Moved, Progress, Tail};
 use crate::counters::Tally;
-use crate::datapath::{
-    Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Tuple, Write,
-};
+use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet};
 use crate::flow::disorder::Pool;
-use crate::flow::state::{Post, Pre, Protocol, TailProbe};
-use crate::packet::{Ecn, Flags, MacAddress, partial_checksum};
+use crate::flow::state::{Pre, Protocol, TailProbe};
+use crate::packet::{Ecn, Flags};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, rewind};
 use crate::stages::marks::{Marks, burst_bytes, take_marks};
@@ -29,7 +30,7 @@ use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive, wants_disorder};
 use crate::stages::recover::Recovery;
 use crate::stages::say::{Said, news, say};
 use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
-use crate::stages::{host, post, pre};
+use crate::stages::{host, pre};
 use crate::summary::Summary;
 use crate::trace::{Point, Trace};
 use crate::tuples::Tuples;
@@ -568,48 +569,4 @@ fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>
         outcome.tally.out_segments += 1;
     }
     decided.notify = news(flow).map(|progress| (flow.context, progress));
-}
-
-/// The post stage's counts (Stats). They commute.
-pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
-    if let Some(acknowledged) = &decided.acknowledged {
-        post::count(post, acknowledged);
-    }
-}
-
-/// The post stage (Ack, Stamp, Pos): the effects of an entry, in order.
-pub fn post<F>(
-    mac: MacAddress,
-    trace: &Trace,
-    flow: Option<(&Tuple, &Pre, &Post)>,
-    decided: Decided<F>,
-    mut out: impl FnMut(Effect<F>),
-) -> Outcome {
-    if trace.is_on() {
-        decided.trace_effects(trace);
-    }
-    let Decided { flow: id, said, write, notify, process, outcome, .. } = decided;
-    let Some((tuple, pre, post)) = flow else { return outcome };
-    for (said, data) in said.into_iter().flatten() {
-        let payload = match said.bytes {
-            0 => Payload::None,
-            bytes => Payload::Ring { process, ring: post.send, position: data.position, bytes },
-        };
-        out(Effect::Send(Segment {
-            ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),
-            head: post::head(mac, tuple, pre, &said),
-            payload,
-            checksum: Some(partial_checksum(&tuple.local)),
-            segment_bytes: data.segment_bytes,
-        }));
-    }
-    if let Some((frame, position, bytes)) = write {
-        // The ticket is given where copies are put in order.
-        let ticket = Ticket(0);
-        out(Effect::Write(Write { ticket, process, ring: post.receive, position, frame, bytes }));
-    }
-    if let Some((context, progress)) = notify {
-        out(Effect::Notify(context, progress));
-    }
-    outcome
 }

@@ -69,8 +69,8 @@ impl Sampler {
         }
         for batch in wire::bits(batches) {
             let (bytes, count) = sums[batch as usize];
-            if count > 0 {
-                let bytes = (bytes / count) as u16;
+            if let Some(mean) = bytes.checked_div(count) {
+                let bytes = mean as u16;
                 sampled.bytes[batch as usize] = bytes;
                 sampled.incompressible |= u64::from(bytes > WORTH_BYTES) << batch;
             }
