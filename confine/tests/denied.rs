@@ -21,8 +21,11 @@ const USER: &str = "WAVE_CONFINE_USER";
 
 const NOBODY: User = User { uid: 65_534, gid: 65_533 };
 
+/// Something that a process tries, with a folder in which it may have files.
+type Try = fn(&Path) -> io::Result<()>;
+
 /// What is tried, by name.
-const TRIES: [(&str, fn(&Path) -> io::Result<()>); 26] = [
+const TRIES: [(&str, Try); 26] = [
     ("read its own folder", |folder| fs::read(folder.join("own/file")).map(drop)),
     ("read another folder", |folder| fs::read(folder.join("other/file")).map(drop)),
     ("write into its own folder", |folder| fs::write(folder.join("own/new"), "x")),

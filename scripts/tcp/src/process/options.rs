@@ -148,11 +148,10 @@ impl Process {
         place.set(value);
         let options = file.options;
         match file.socket {
+            Socket::Stream(_) if option == "TCP_CORK" && options.is_corked => {}
             Socket::Stream(name) if option == "TCP_CORK" => {
-                if !options.is_corked {
-                    machine.context.push(name);
-                    machine.settle();
-                }
+                machine.context.push(name);
+                machine.settle();
             }
             Socket::Stream(name) => options.apply(machine, name),
             Socket::Listener(name) if option == "TCP_MAXSEG" => {

@@ -1,0 +1,67 @@
+//! The front's thread: its sleep, and its end.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wave_agent::{OwnBell, Seat, ThreadFront};
+use wave_tcp::stages::recover::Recovery;
+use wave_wires::Wire;
+
+use super::{DESCRIPTORS_MAX, TcpFront};
+
+impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
+    fn start(&self) -> Instant {
+        self.start
+    }
+
+    fn has_ended(&mut self) -> bool {
+        if self.is_replaced {
+            return true;
+        }
+        if self.failure.is_none() && self.ends.load(Ordering::Relaxed) {
+            self.end(self.looked);
+            return true;
+        }
+        self.failure.is_some()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure.clone()
+    }
+
+    fn seat(&self) -> Seat {
+        self.seat
+    }
+
+    /// It is alone: nobody decides beside it.
+    fn wait(&mut self, _bell: Option<&OwnBell>, timeout: Duration) {
+        if self.is_replaced {
+            return;
+        }
+        // On the stack: a sleep allocates nothing.
+        let mut polled = ArrayVec::<PollFd<'_>, DESCRIPTORS_MAX>::new();
+        let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        polled.extend(self.wire.as_fd().map(input));
+        let first = polled.len();
+        polled.extend(self.door_fds().map(input));
+        let doors = first..polled.len();
+        for process in self.present() {
+            let [bell, line] = process.fds();
+            // Nothing is ever read from its line, so that only its end may wake.
+            polled.extend([input(bell), PollFd::from_borrowed_fd(line, PollFlags::RDHUP)]);
+        }
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        // A signal ends the wait, too.
+        let _ = poll(&mut polled, Some(&timeout));
+        let is_set = |polled: &PollFd<'_>| !polled.revents().is_empty();
+        let is_called = polled[doors.clone()].iter().any(is_set);
+        // Of each process the bell, then the line.
+        let may_have_lost = polled[doors.end..].iter().skip(1).step_by(2).any(is_set);
+        drop(polled);
+        self.is_called |= is_called;
+        self.may_have_lost |= may_have_lost;
+    }
+}

@@ -1,0 +1,135 @@
+//! The end of a handshake: its connection.
+
+use wave_core::clock::Nanos;
+
+use super::super::connection::Connection;
+use super::super::rtt::RoundTrip;
+use super::super::shares::Kind;
+use super::super::{Slot, Stack};
+use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, TIMESTAMP_BYTES};
+use crate::congestion::Congestion;
+use crate::context::{Event, Reason};
+use crate::datapath::{
+    Datapath, Established, Fin, FlowId, Limits, Receiving, Sending, Timestamps, Tuple,
+};
+use crate::packet::TcpSegment;
+use crate::trace::Point;
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// Our SYN was acknowledged: a first round trip. Of a SYN that was sent twice nothing is learnt (Karn's rule; RFC 6298, 5.7).
+    pub(super) fn measure(&mut self, now: Nanos, flow: FlowId, handshake: &Handshake) {
+        if let Some(connection) = &mut self.connections[flow.index as usize] {
+            match handshake.tries {
+                1 if handshake.is_repeated => {}
+                1 => connection.round_trip.sample(now.since(handshake.sent_at)),
+                _ => connection.round_trip = RoundTrip::after_lost_syn(),
+            }
+        }
+    }
+
+    /// The handshake is over: the data path takes the connection.
+    pub(super) fn establish(
+        &mut self,
+        now: Nanos,
+        id: FlowId,
+        tuple: &Tuple,
+        window: u32,
+        segment: &TcpSegment,
+    ) -> Option<FlowId> {
+        let handshake = *self.handshakes.get(id)?;
+        let (context, slot, listener) = match handshake.whom {
+            For::Host { context, slot } => (context, slot, None),
+            For::Listener { process, name } => {
+                let own = self.listener_named(process, name)?;
+                let at = match self.listeners[own].slots.is_empty() {
+                    false => own,
+                    // Another one that shares the port may have a slot, or it was left to others.
+                    true => self.place(tuple.local).unwrap_or(own),
+                };
+                if !self.has_room(self.listeners[at].context.process, Kind::Connection) {
+                    // As without a slot.
+                    self.counters.beyond_share += 1;
+                    return None;
+                }
+                let listener = &mut self.listeners[at];
+                let Some(slot) = listener.slots.pop_front() else {
+                    // The peer believes that it is connected. What it sends is not acknowledged, and our SYN is sent again, until
+                    // there is a slot.
+                    self.counters.overflows += 1;
+                    return None;
+                };
+                (listener.context, slot, Some(listener.name))
+            }
+        };
+        let Slot { socket, receive, send, filled } = slot;
+        let has_scale = handshake.options.scale.is_some();
+        let stamps = handshake.options.timestamps.is_some();
+        let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
+        let mss =
+            theirs.min(self.own_mss(tuple, &handshake)) - if stamps { TIMESTAMP_BYTES } else { 0 };
+        let congestion = Congestion::new(self.algorithm, mss);
+        let recent = segment.options.timestamps.or(handshake.options.timestamps);
+        let established = Established {
+            tuple: *tuple,
+            peer_mac: handshake.mac,
+            context,
+            socket,
+            sending: Sending {
+                ring: send,
+                base: handshake.own.plus(1),
+                acknowledged: 0,
+                sent: 0,
+                written: 0,
+                edge: window.into(),
+                fin: Fin::No,
+                scale: handshake.options.scale.unwrap_or(0),
+                mss,
+                filled: 0,
+            },
+            receiving: Receiving {
+                ring: receive,
+                base: handshake.peer.plus(1),
+                received: 0,
+                read: 0,
+                edge: handshake.own_window(true).into(),
+                intervals: Default::default(),
+                fin: None,
+                scale: if has_scale { handshake.scale } else { 0 },
+                filled,
+            },
+            timestamps: stamps.then(|| Timestamps {
+                recent: recent.map_or(0, |(value, _)| value),
+                offset: self.secrets.timestamp(tuple),
+            }),
+            is_selective: self.data.is_selective() && handshake.options.sack_permitted,
+            ecn: handshake.ecn.state(self.algorithm.echo()),
+            is_eager: false,
+            limits: Limits { window_bytes: congestion.window(), ..Limits::default() },
+        };
+        self.drop_handshake(id);
+        let Ok(flow) = self.data.install(now, &established) else {
+            self.counters.full += 1;
+            self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
+            return None;
+        };
+        self.take_share(context.process, Kind::Connection);
+        let values = [mss.into(), established.ecn.is_some().into()];
+        self.trace.put(now, Point::Established, Some(flow), values);
+        let connection = Connection::new(now, flow, &established, listener, congestion);
+        self.connections[flow.index as usize] = Some(connection);
+        Some(flow)
+    }
+
+    pub(super) fn connection_is_there(&mut self, flow: FlowId) {
+        let Some(connection) = &self.connections[flow.index as usize] else { return };
+        let (context, socket, mss) = (connection.context, connection.socket, connection.mss);
+        let event = match connection.listener {
+            Some(listener) => {
+                self.counters.passive_opens += 1;
+                Event::Accepted { listener, socket, flow, remote: connection.tuple().remote, mss }
+            }
+            None => Event::Connected { socket, flow, local: connection.tuple().local, mss },
+        };
+        self.tell(context, event);
+    }
+}

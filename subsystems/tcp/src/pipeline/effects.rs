@@ -1,0 +1,52 @@
+//! The post stage: counts, and the effects of an entry.
+
+use super::{Decided, Outcome, SEND};
+use crate::datapath::{Effect, Payload, Segment, Ticket, Tuple, Write};
+use crate::flow::state::{Post, Pre};
+use crate::packet::{MacAddress, partial_checksum};
+use crate::stages::post;
+use crate::trace::Trace;
+
+/// The post stage's counts (Stats). They commute.
+pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
+    if let Some(acknowledged) = &decided.acknowledged {
+        post::count(post, acknowledged);
+    }
+}
+
+/// The post stage (Ack, Stamp, Pos): the effects of an entry, in order.
+pub fn post<F>(
+    mac: MacAddress,
+    trace: &Trace,
+    flow: Option<(&Tuple, &Pre, &Post)>,
+    decided: Decided<F>,
+    mut out: impl FnMut(Effect<F>),
+) -> Outcome {
+    if trace.is_on() {
+        decided.trace_effects(trace);
+    }
+    let Decided { flow: id, said, write, notify, process, outcome, .. } = decided;
+    let Some((tuple, pre, post)) = flow else { return outcome };
+    for (said, data) in said.into_iter().flatten() {
+        let payload = match said.bytes {
+            0 => Payload::None,
+            bytes => Payload::Ring { process, ring: post.send, position: data.position, bytes },
+        };
+        out(Effect::Send(Segment {
+            ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),
+            head: post::head(mac, tuple, pre, &said),
+            payload,
+            checksum: Some(partial_checksum(&tuple.local)),
+            segment_bytes: data.segment_bytes,
+        }));
+    }
+    if let Some((frame, position, bytes)) = write {
+        // The ticket is given where copies are put in order.
+        let ticket = Ticket(0);
+        out(Effect::Write(Write { ticket, process, ring: post.receive, position, frame, bytes }));
+    }
+    if let Some((context, progress)) = notify {
+        out(Effect::Notify(context, progress));
+    }
+    outcome
+}
