@@ -163,6 +163,9 @@ impl Sockets {
             if stays_open && !(is_borrowing && world.is_anothers(fd, at)) {
                 let lines = (!is_borrowing).then_some(&mut lines);
                 lives.extend(world.give_ticket(fd, at, lines));
+            } else if !stays_open && !is_borrowing {
+                // Other processes may have this listener: what nobody has accepted here is theirs.
+                world.leave_listener(at);
             }
         }
         world.await_heard(lives);
@@ -231,14 +234,11 @@ impl World {
         };
         let passed = match state {
             State::Idle => Passed::Bound(description.bound?),
-            State::Listening { is_shared, listener } => {
-                let listens = description.listens.as_deref_mut()?;
-                let Listens { own, backlog, sharing, .. } = listens.clone();
-                if let Some(listener) = listener.filter(|_| lines.is_some()) {
+            State::Listening { is_shared, .. } => {
+                let Listens { own, backlog, sharing, .. } = description.listens.as_deref()?.clone();
+                if lines.is_some() {
                     // Those that nobody has accepted wait for the next program.
-                    listens.interest = Interest::No;
-                    self.has_left_listeners = true;
-                    self.leave_to_others(life, listener);
+                    self.leave_listener(at);
                 }
                 Passed::Listening { own, backlog, sharing, is_shared }
             }
@@ -274,6 +274,18 @@ impl World {
         // Without a ticket, the descriptor is a socket that is not connected.
         let _ = sys::attach(fd, &Ticket { cookie, line, passed }.to_words());
         told
+    }
+
+    /// Leaves a listener's connections to others, if the description listens. Should exec(2) fail, the next accept(2) asks for some again.
+    fn leave_listener(&mut self, at: usize) {
+        let description = self.description(at);
+        let (life, state) = (description.life, description.state);
+        let State::Listening { listener: Some(listener), .. } = state else { return };
+        if let Some(listens) = &mut description.listens {
+            listens.interest = Interest::No;
+        }
+        self.has_left_listeners = true;
+        self.leave_to_others(life, listener);
     }
 
     /// Whether the ticket of a descriptor names another connection than this description's.
