@@ -140,6 +140,18 @@ pub(crate) struct Sockets<F> {
     pub(crate) successors: F,
 }
 
+impl Sockets<OwnedFd> {
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Sockets {
+            door: self.door.try_clone()?,
+            inquiries: self.inquiries.try_clone()?,
+            captures: self.captures.try_clone()?,
+            traces: self.traces.try_clone()?,
+            successors: self.successors.try_clone()?,
+        })
+    }
+}
+
 /// When a clock began, by the machine's clock.
 pub(crate) fn to_machine_time(start: Instant) -> u64 {
     machine_time().saturating_sub(start.elapsed().as_nanos() as u64)

@@ -50,19 +50,20 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         from: Predecessor,
         seat: Seat,
     ) -> Result<TcpFront<W, R>, HandoverError> {
-        let (about, sockets) = (&from.about, &from.sockets);
-        let own = |fd: &OwnedFd| fd.try_clone();
+        let about = &from.about;
+        // What is adopted removes its file on drop: descriptors may run out before, but not in between.
+        let sockets = from.sockets.try_clone()?;
         let options = DoorOptions {
             allowed: about.allowed.clone(),
             trusted: about.trusted.clone(),
             payload_bytes_max: about.payload_bytes_max,
         };
-        let successors = Successors::adopt(own(&sockets.successors)?, &about.door)?;
+        let successors = Successors::adopt(sockets.successors, &about.door)?;
         let places = Places {
-            door: Door::adopt(own(&sockets.door)?, &about.door, options)?,
-            inquiries: Inquiries::adopt(own(&sockets.inquiries)?, &about.door),
-            captures: Captures::adopt(own(&sockets.captures)?, &about.door, &about.name),
-            traces: Traces::adopt(own(&sockets.traces)?, &about.door),
+            door: Door::adopt(sockets.door, &about.door, options)?,
+            inquiries: Inquiries::adopt(sockets.inquiries, &about.door),
+            captures: Captures::adopt(sockets.captures, &about.door, &about.name),
+            traces: Traces::adopt(sockets.traces, &about.door),
         };
         let start = from_machine_time(about.clock_ns);
         // All that takes time is done while the other agent still serves.
