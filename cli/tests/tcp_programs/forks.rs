@@ -45,7 +45,7 @@ fn fetch(port: u16) -> std::io::Result<u32> {
     Ok(worker.unwrap().parse().unwrap())
 }
 
-/// Fetches until both workers have served; none of `before`.
+/// Fetches until both workers have served; none of `before`. A worker of two reloads ago may still be there.
 fn workers(port: u16, before: &HashSet<u32>) -> HashSet<u32> {
     let mut found = HashSet::new();
     within_patience("requests to both workers", || {
@@ -69,6 +69,7 @@ fn nginx_serves_in_forked_workers_through_reloads_and_the_death_of_its_agent() {
         let running = nginx(&up, "listen 10.77.0.2:8080;");
         let master = Pid::from_child(&running.0.0);
         let mut now = workers(8080, &HashSet::new());
+        let mut all = now.clone();
         let stops = AtomicBool::new(false);
         let reloads = std::env::var("WAVE_RELOADS").ok().and_then(|text| text.parse().ok());
         let (reloads, requests) = (reloads.unwrap_or(RELOADS), AtomicU64::new(0));
@@ -84,12 +85,19 @@ fn nginx_serves_in_forked_workers_through_reloads_and_the_death_of_its_agent() {
             });
             for _ in 0..reloads {
                 kill_process(master, Signal::HUP).unwrap();
-                now = workers(8080, &now);
+                now = workers(8080, &all);
+                all.extend(&now);
             }
             stops.store(true, Ordering::Relaxed);
             clients.into_iter().for_each(|client| client.join().unwrap());
         });
         println!("{reloads} reloads, {} requests", requests.into_inner());
+        let id = running.0.0.id();
+        within_patience("the end of old workers", || {
+            let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+            let children = children.split_whitespace().map(|id| id.parse().unwrap());
+            (children.collect::<HashSet<u32>>() == now).then_some(())
+        });
         up.kill();
         up.start_again();
         assert_eq!(workers(8080, &HashSet::new()), now);
