@@ -87,7 +87,8 @@ fn up_with<W: Wire, R: Recovery>(
     let traces = Traces::beside(&args.socket).map_err(|error| failed(&error))?;
     let bounds = Bounds::default();
     let options = TcpOptions {
-        congestion: Algorithm::default(),
+        // As network::CONGESTION.
+        congestion: Algorithm::Reno,
         ip: args.address,
         prefix: PREFIX,
         gateway: None,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use wave_links::say;
 
 use crate::Output;
-use crate::client::{Load, set};
+use crate::client::Load;
 use crate::cpu::two;
 use crate::network::Network;
 use crate::process::Process;
@@ -33,16 +33,13 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
     let mut network = Network::new()?;
     // As ours, in both networks. Linux's least retransmission timeout is 200 ms, as ours.
     let buffers = format!("4096 {BUFFER_BYTES} {BUFFER_BYTES}");
-    let settings = [
-        ("ipv4/tcp_congestion_control", "reno"),
+    let settings: [(&str, &str); 3] = [
         ("ipv4/tcp_rmem", &buffers),
         ("ipv4/tcp_wmem", &buffers),
         ("ipv4/tcp_no_metrics_save", "1"),
     ];
     for (name, value) in settings {
-        set(name, value)?;
-        network.client.tell(&format!("set {name} {value}"))?;
-        network.client.expect("done")?;
+        network.set(name, value)?;
     }
     let (client, cpu) = (network.client.pid().to_string(), two()?[1].to_string());
     let ends = ["--near", NEAR, "--near-address", LINUX, "--far", FAR, "--far-address", CLIENT];
@@ -108,7 +105,6 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
         "bench": "tcp loss",
         "seeds": seeds,
         "chunk_seconds": output.chunk_seconds.as_secs_f64(),
-        "congestion": "reno",
         "buffer_bytes": BUFFER_BYTES,
         "cases": cases,
     });

@@ -43,6 +43,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
     after_help = "Program and client are in two network namespaces that the command creates, which needs root. Chunks of all stacks
 take turns; figures are medians over chunks, ratios are medians of ratios of neighbouring chunks, with p5 and p95 beside
 them. CPU is the machine's busy time, less the time of foreign processes, divided into program, agent and the rest.
+All senders have Reno's congestion control.
 by_tasks is the time that the scheduler charged to the bench's own processes and ksoftirqd; other users of the machine
 disturb it less.
 
@@ -179,6 +180,10 @@ fn main() -> ExitCode {
         Which::Keeper(args) => return ended(apps::keeper::run(&args)),
         Which::Relay(args) => return ended(relay::run(&args)),
     };
+    let result = result.map(|mut value| {
+        value["congestion"] = network::CONGESTION.into();
+        value
+    });
     match result {
         // Longer than a line for a user may be.
         Ok(value) if output.json => return ended(process::answer(&value.to_string())),

@@ -7,7 +7,7 @@ use std::process::Command;
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 
-use crate::client::Load;
+use crate::client::{Load, set};
 use crate::cpu::{Snapshot, Spent, tree, two};
 use crate::process::Process;
 
@@ -22,6 +22,10 @@ const AGENT: &str = "10.90.0.3";
 /// On the TAP device, in the client's network.
 const TAP_CLIENT: &str = "10.91.0.2";
 const TAP_AGENT: &str = "10.91.0.3";
+
+/// Congestion control of every sender, Linux's and ours. The machine's own choice would decide about the figures: BBR's pace, say,
+/// follows how a receiver shares its CPU.
+pub const CONGESTION: &str = "reno";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
@@ -109,7 +113,16 @@ impl Network {
         let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
         let client = Process::start(&["client", &cpus[1].to_string()])?;
         ip("link set lo up")?;
-        Ok(Network { client, folder, cpus, helpers: Vec::new() })
+        let mut network = Network { client, folder, cpus, helpers: Vec::new() };
+        network.set("ipv4/tcp_congestion_control", CONGESTION)?;
+        Ok(network)
+    }
+
+    /// Sets a value of `/proc/sys/net` in both networks.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        set(name, value)?;
+        self.client.tell(&format!("set {name} {value}"))?;
+        self.client.expect("done")
     }
 
     pub fn with_cable(mut self) -> Result<Network, String> {
