@@ -188,6 +188,62 @@ fn a_child_accepts_what_came_before_the_fork_of_a_parent_that_never_looks() {
 }
 
 #[test]
+fn what_came_before_a_fork_waits_for_the_child_though_its_parent_closes_the_listener() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("closed.py");
+        let program = "import os, socket\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             os.read(0, 1)\n\
+             if os.fork() == 0:\n    \
+                 os.read(0, 1)\n    \
+                 for _ in range(3):\n        \
+                     c, _ = s.accept()\n        \
+                     c.sendall(c.recv(10000, socket.MSG_WAITALL))\n        \
+                     c.close()\n    \
+                 s.close()\n    \
+                 os._exit(0)\n\
+             s.close()\n\
+             os.write(1, b'closed\\n')\n\
+             os.wait()\n\
+             while s.fileno() < 0:\n    \
+                 try:\n        s = socket.create_server(('10.77.0.2', 7000))\n    \
+                 except OSError:\n        pass\n\
+             s.accept()[0].sendall(b'parent')\n";
+        fs::write(&script, program).unwrap();
+        let mut command = up.over(&[python, script.to_str().unwrap()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut server = Running(command.spawn().unwrap());
+        let early: Vec<_> = (0..3).map(|_| connect(SocketAddr::from((AGENT, 7000)))).collect();
+        // As much as makes a ring grow whose program looks.
+        let sent = [7; 10_000];
+        for mut stream in &early {
+            stream.write_all(&sent).unwrap();
+        }
+        within_patience("acknowledgements", || {
+            let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+            let mut queues = sockets.lines().skip(1).map(|line| line.split_whitespace().nth(4));
+            queues.all(|queue| queue.unwrap().starts_with("00000000:")).then_some(())
+        });
+        let stdin = server.0.stdin.as_mut().unwrap();
+        stdin.write_all(b"f").unwrap();
+        let mut closed = [0; 7];
+        server.0.stdout.as_mut().unwrap().read_exact(&mut closed).unwrap();
+        stdin.write_all(b"a").unwrap();
+        for mut stream in early {
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert!(answer == sent, "{} bytes", answer.len());
+        }
+        // The port is free again.
+        let mut answer = String::new();
+        connect(SocketAddr::from((AGENT, 7000))).read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "parent");
+    });
+}
+
+#[test]
 fn a_connection_ends_when_the_last_process_that_has_it_is_done() {
     in_a_network(|| {
         let Some(python) = python() else { return };

@@ -19,25 +19,6 @@ const ECHO: &str = "import os, socket, sys\n\
 
 /// Runs a Python server which lets other programs echo, over many connections at once.
 fn serves(program: &str) {
-    serves_to(program, || echo(7000));
-}
-
-/// Clients that come one by one, once the server says that it is ready: connections that nobody has accepted at exec(2) may be reset
-/// (docs/guide/tcp-programs.md).
-fn one_by_one() {
-    for connection in 0..20_u8 {
-        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
-        let sent = [connection; 3_000];
-        stream.write_all(&sent).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got).unwrap();
-        assert!(got == sent, "{} bytes of {}", got.len(), sent.len());
-    }
-}
-
-/// Runs a Python server for these clients. They come when it has made a file `ready`, if it does so.
-fn serves_to(program: &str, clients: fn()) {
     let program = program.to_owned();
     in_a_network(move || {
         let Some(python) = python() else { return };
@@ -54,10 +35,7 @@ fn serves_to(program: &str, clients: fn()) {
         let stderr = fs::File::create(&complaints).unwrap();
         command.current_dir(up.folder.path()).stderr(stderr);
         let _running = Running(command.spawn().unwrap());
-        if program.contains("ready") {
-            within_patience("readiness", || up.path("ready").exists().then_some(()));
-        }
-        let served = std::panic::catch_unwind(clients);
+        let served = std::panic::catch_unwind(|| echo(7000));
         assert_eq!(fs::read_to_string(complaints).unwrap(), "");
         served.unwrap();
     });
@@ -111,16 +89,14 @@ fn a_process_that_has_read_from_a_connection_executes_a_program_that_goes_on() {
 
 #[test]
 fn a_program_executed_by_the_process_that_accepted_a_connection_serves_it() {
-    serves_to(
+    serves(
         "for _ in range(25):\n    \
              if os.fork() == 0:\n        \
                  c, _ = s.accept()\n        \
                  os.set_inheritable(c.fileno(), True)\n        \
                  os.execv(python, [python, 'echo.py', str(c.fileno())])\n\
-         open('ready', 'w').close()\n\
          s.close()\n\
          signal.pause()\n",
-        one_by_one,
     );
 }
 
@@ -152,11 +128,10 @@ while True:\n    \
 
 #[test]
 fn a_listener_that_a_program_inherits_accepts() {
-    serves_to(
+    serves(
         "child = '''\n\
 import socket, threading\n\
 s = socket.socket(fileno=3)\n\
-open(\"ready\", \"w\").close()\n\
 def serve(c):\n    \
     while data := c.recv(5000):\n        c.sendall(data)\n    \
     c.close()\n\
@@ -165,7 +140,6 @@ while True:\n    threading.Thread(target=serve, args=(s.accept()[0],)).start()\n
          if s.fileno() != 3: os.dup2(s.fileno(), 3)\n\
          os.set_inheritable(3, True)\n\
          os.execv(python, [python, '-c', child])\n",
-        || echo(7000),
     );
 }
 

@@ -328,3 +328,31 @@ fn an_agent_goes_on_whatever_becomes_of_one_that_was_to_replace_it() {
         });
     });
 }
+
+#[test]
+fn an_agent_whose_door_was_removed_is_not_replaced_and_keeps_its_other_sockets() {
+    in_a_network(|| {
+        let up = Up::new();
+        let _server = echo(&up);
+        std::fs::remove_file(up.path("toe.sock")).unwrap();
+        let files = || {
+            let entries = std::fs::read_dir(up.folder.path()).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let before = files();
+        assert!(before.contains(&"toe.sock.replace".into()));
+        let mut new = wave();
+        new.args(["tcp", "replace", "--socket"]).arg(up.path("toe.sock"));
+        let refused = new.output().unwrap();
+        let why = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && why.contains("was not replaced"), "{why}");
+        assert_eq!(files(), before);
+        let mut stream = connect(SocketAddr::from((AGENT, ECHO)));
+        stream.write_all(b"still").unwrap();
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"still");
+    });
+}

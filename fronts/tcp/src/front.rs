@@ -172,7 +172,8 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         };
         let places = Places { door, inquiries, captures, traces };
         let start = Instant::now();
-        let mut front = TcpFront::assemble(wire, places, address, options.bounds, start)?;
+        let ends = ends_by_signals()?;
+        let mut front = TcpFront::assemble(wire, places, address, options.bounds, start, ends);
         front.stack.set_congestion(options.congestion);
         front.seat = options.seat;
         Ok(front)
@@ -185,7 +186,8 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         address: Address,
         bounds: Bounds,
         start: Instant,
-    ) -> io::Result<TcpFront<W, R>> {
+        ends: Arc<AtomicBool>,
+    ) -> TcpFront<W, R> {
         let Places { door, inquiries, captures, traces } = places;
         let limits = wire.limits();
         let key = rand::random::<(u64, u64)>;
@@ -199,12 +201,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let data = FlexToe::with_trace(settings, traces.trace());
         let mut stack = Stack::new(data, address, bounds, secrets);
         stack.set_trace(traces.trace());
-        let ends = Arc::new(AtomicBool::new(false));
-        // Whoever waits then is woken by the signal, or looks again by itself.
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&ends))?;
-        }
-        Ok(TcpFront {
+        TcpFront {
             stack,
             wire,
             door,
@@ -232,7 +229,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             failure: None,
             replaceable: None,
             is_replaced: false,
-        })
+        }
     }
 
     fn seat(&mut self, now: Nanos, process: Process) {
@@ -501,6 +498,15 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let here = self.processes.iter_mut().flatten().filter(|seated| !seated.is_gone);
         here.map(|seated| &mut seated.process)
     }
+}
+
+/// What SIGINT and SIGTERM set. Whoever waits then is woken by the signal, or looks again by itself.
+fn ends_by_signals() -> io::Result<Arc<AtomicBool>> {
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ends))?;
+    }
+    Ok(ends)
 }
 
 impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use rustix::net::getpeername;
 use rustix::net::sockopt::{socket_acceptconn, socket_linger};
 
-use crate::description::{State, Tcp};
+use crate::description::{Description, State, Tcp};
+use crate::graves::Buried;
 use crate::names::family_of;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
@@ -42,16 +43,26 @@ impl Sockets {
         let (view, forks) = (world.view(at), world.forks);
         let description = world.description(at);
         let is_last = description.handles == 1;
-        if let (true, State::Open(name)) = (is_last, description.state)
-            && (description.forks < forks || description.is_passed)
-        {
-            let life = description.life;
-            if world.bury(fd, life, name) {
-                world.description(at).state = State::Idle;
-                world.remove(fd);
-                world.release(at);
-                return Ok(true);
+        let others_may_have_it = description.forks < forks || description.is_passed;
+        let is_left = world.has_left_listeners;
+        if is_last && is_left {
+            world.leave_listener(at);
+        }
+        let Description { life, state, .. } = *world.description(at);
+        let buried = match state {
+            _ if !is_last => None,
+            State::Open(name) if others_may_have_it => Some(Buried::Connection(name)),
+            // The kernel's placeholder of a shared one is no sign of life: it listens.
+            State::Listening { listener: Some(listener), is_shared: false } if is_left => {
+                Some(Buried::Listener(listener))
             }
+            _ => None,
+        };
+        if buried.is_some_and(|socket| world.bury(fd, life, socket)) {
+            world.description(at).state = State::Idle;
+            world.remove(fd);
+            world.release(at);
+            return Ok(true);
         }
         let description = world.description(at);
         if let (true, State::Open(name), Some(patience)) = (is_last, description.state, linger) {

@@ -1,4 +1,5 @@
-//! Connections that the program has closed, and that a child of fork(2) may still have: they end with the last copy, as in Linux.
+//! Connections and listeners that the program has closed, and that a child of fork(2) may still have: they end with the last copy, as in
+//! Linux.
 //!
 //! The kernel knows when that is: a placeholder is in an epoll of ours, from which it disappears with its last descriptor in any process.
 //! Until then it is reported, because a socket without a connection is always ready (POLLHUP).
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use wave_posix::Phase;
 
 use crate::sys;
 use crate::world::World;
@@ -17,7 +19,15 @@ use crate::world::World;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Closed connections that somebody may have.
+/// A socket of this process at an agent.
+#[derive(Clone, Copy, Debug)]
+pub enum Buried {
+    Connection(u32),
+    /// It was left to others. It keeps what nobody has accepted until they listen.
+    Listener(u32),
+}
+
+/// Closed sockets that somebody may have.
 #[derive(Debug, Default)]
 pub struct Graves {
     set: Option<OwnedFd>,
@@ -30,20 +40,22 @@ pub struct Graves {
 struct Grave {
     /// The data of the placeholder in the set.
     id: u64,
-    /// The agent's life, and the connection, until another process has taken it.
-    connection: Option<(u64, u32)>,
+    /// The agent's life, and the socket; none if it is a connection that another process has taken.
+    buried: Option<(u64, Buried)>,
 }
 
 impl Graves {
-    /// Longest sleep before the next look.
+    /// Longest sleep before the next look. A peer waits for the end of a connection, and nobody for that of a listener.
     pub fn patience(&self) -> Option<Duration> {
-        self.graves.iter().any(|grave| grave.connection.is_some()).then_some(LOOK_EVERY)
+        let is_connection =
+            |grave: &Grave| matches!(grave.buried, Some((_, Buried::Connection(_))));
+        self.graves.iter().any(is_connection).then_some(LOOK_EVERY)
     }
 }
 
 impl World {
-    /// Keeps a connection whose last descriptor here is about to be closed. Returns false if it must end at once.
-    pub fn bury(&mut self, fd: c_int, life: u64, name: u32) -> bool {
+    /// Keeps a socket whose last descriptor here is about to be closed. Returns false if it must end at once.
+    pub fn bury(&mut self, fd: c_int, life: u64, socket: Buried) -> bool {
         if self.graves.set.is_none() {
             let Ok(set) = epoll::create(CreateFlags::CLOEXEC) else { return false };
             self.hide(set.as_raw_fd());
@@ -55,12 +67,14 @@ impl World {
             return false;
         }
         self.graves.last = id;
-        self.graves.graves.push(Grave { id, connection: Some((life, name)) });
-        self.agent(life).owners.remove(&name);
+        self.graves.graves.push(Grave { id, buried: Some((life, socket)) });
+        if let Buried::Connection(name) = socket {
+            self.agent(life).owners.remove(&name);
+        }
         true
     }
 
-    /// Ends connections that nobody has any more.
+    /// Ends sockets that nobody has any more.
     pub fn look_at_graves(&mut self, is_urgent: bool) {
         let count = self.graves.graves.len();
         if count == 0 {
@@ -79,20 +93,32 @@ impl World {
         let mut graves = std::mem::take(&mut self.graves.graves);
         graves.retain_mut(|grave| {
             let is_alive = alive.contains(&grave.id);
-            if let Some((life, name)) = grave.connection
-                && (!is_alive || self.has_ended(life, name))
+            if let Some((life, socket)) = grave.buried
+                && (!is_alive || self.has_ended(life, socket))
             {
-                self.end_connection(life, name);
-                grave.connection = None;
+                self.end(life, socket);
+                grave.buried = None;
             }
             is_alive
         });
         self.graves.graves = graves;
     }
 
-    fn has_ended(&mut self, life: u64, name: u32) -> bool {
+    fn has_ended(&mut self, life: u64, socket: Buried) -> bool {
         let context = self.context(life);
-        context.is_dead() || context.socket(name).phase == wave_posix::Phase::Ended
+        context.is_dead()
+            || matches!(socket, Buried::Connection(name) if context.socket(name).phase == Phase::Ended)
+    }
+
+    fn end(&mut self, life: u64, socket: Buried) {
+        match socket {
+            Buried::Connection(name) => self.end_connection(life, name),
+            Buried::Listener(listener) => {
+                let context = self.context(life);
+                context.unlisten(listener);
+                context.flush();
+            }
+        }
     }
 
     /// Closes a connection that has no description any more.
@@ -105,9 +131,9 @@ impl World {
         }
     }
 
-    /// Whether an agent has such connections.
+    /// Whether an agent has such sockets.
     pub fn has_graves_of(&self, life: u64) -> bool {
-        let of = |grave: &Grave| grave.connection.is_some_and(|(other, _)| other == life);
+        let of = |grave: &Grave| grave.buried.is_some_and(|(other, _)| other == life);
         self.graves.graves.iter().any(of)
     }
 }

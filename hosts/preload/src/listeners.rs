@@ -173,6 +173,8 @@ impl World {
         is_shared: bool,
     ) -> Result<(), Errno> {
         let life = self.attach()?;
+        // One that was buried may have had the port.
+        self.look_at_graves(true);
         let description = self.description(at);
         description.life = life;
         let kept = Kept::of(sys::fd(fd), description.family)?;

@@ -277,7 +277,7 @@ impl World {
     }
 
     /// Leaves a listener's connections to others, if the description listens. Should exec(2) fail, the next accept(2) asks for some again.
-    fn leave_listener(&mut self, at: usize) {
+    pub fn leave_listener(&mut self, at: usize) {
         let description = self.description(at);
         let (life, state) = (description.life, description.state);
         let State::Listening { listener: Some(listener), .. } = state else { return };

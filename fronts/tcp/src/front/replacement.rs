@@ -1,6 +1,7 @@
 //! The front hands everything to another agent, or takes everything from one.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use wave_agent::Seat;
@@ -10,7 +11,7 @@ use wave_links::socket::Connection;
 use wave_tcp::stages::recover::Recovery;
 use wave_wires::Wire;
 
-use super::{Places, STEPS_PER_POLL, TcpFront};
+use super::{Places, STEPS_PER_POLL, TcpFront, ends_by_signals};
 use crate::captures::Captures;
 use crate::door::{Door, DoorOptions};
 use crate::handover::{
@@ -51,34 +52,31 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         seat: Seat,
     ) -> Result<TcpFront<W, R>, HandoverError> {
         let about = &from.about;
-        // What is adopted removes its file on drop: descriptors may run out before, but not in between.
         let sockets = from.sockets.try_clone()?;
         let options = DoorOptions {
             allowed: about.allowed.clone(),
             trusted: about.trusted.clone(),
             payload_bytes_max: about.payload_bytes_max,
         };
-        let successors = Successors::adopt(sockets.successors, &about.door)?;
+        let start = from_machine_time(about.clock_ns);
+        let ends = ends_by_signals()?;
+        // Sockets remove their files on drop. Until the other agent has left, these are its own, so they are never dropped here.
+        let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &about.door)?);
         let places = Places {
             door: Door::adopt(sockets.door, &about.door, options)?,
             inquiries: Inquiries::adopt(sockets.inquiries, &about.door),
             captures: Captures::adopt(sockets.captures, &about.door, &about.name),
             traces: Traces::adopt(sockets.traces, &about.door),
         };
-        let start = from_machine_time(about.clock_ns);
         // All that takes time is done while the other agent still serves.
-        let front = TcpFront::assemble(wire, places, about.address, about.bounds, start)?;
-        let mut front = front.replaceable(successors, about.wire, &about.name);
+        let front = TcpFront::assemble(wire, places, about.address, about.bounds, start, ends);
+        let successors = ManuallyDrop::into_inner(successors);
+        let mut front = ManuallyDrop::new(front.replaceable(successors, about.wire, &about.name));
         front.seat = seat;
-        let taken = from.receive().and_then(|(kept, fds)| front.restore(kept, fds));
-        match taken.and_then(|()| from.replace()) {
-            Ok(()) => {}
-            Err(error) => {
-                // The sockets are the other agent's, and their files are not to be removed.
-                std::mem::forget(front);
-                return Err(error);
-            }
-        }
+        let (kept, fds) = from.receive()?;
+        front.restore(kept, fds)?;
+        from.replace()?;
+        let mut front = ManuallyDrop::into_inner(front);
         let now = front.now();
         for process in front.lost.clone() {
             front.stack.reset_all_of(now, process);

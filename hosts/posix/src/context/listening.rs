@@ -58,9 +58,10 @@ impl<Q: Queues> Context<Q> {
         self.flush();
     }
 
-    /// Whether the agent has given back what a listener had offered: it gets no more connections while its program leaves them to others.
-    pub fn has_no_slots(&mut self, listener: u32) -> bool {
-        self.listener(listener).offered == 0
+    /// Whether the agent has given back what a listener had offered, or the listener is there no more: it gets no more connections while its
+    /// program leaves them to others.
+    pub fn has_no_slots(&self, listener: u32) -> bool {
+        self.listeners.get(&listener).is_none_or(|listener| listener.offered == 0)
     }
 
     /// Leaves connections that nobody has accepted to other listeners.
@@ -130,6 +131,7 @@ impl<Q: Queues> Context<Q> {
         socket.is_accepted = true;
         // Its first bytes may have come before.
         self.change(name);
+        self.fill_ahead(name);
         Some(name)
     }
 

@@ -64,10 +64,12 @@ impl<Q: Queues> Context<Q> {
         Some(place.life << PLACE_BITS | at)
     }
 
-    /// Gives a ring memory ahead of what comes in. Without any, the connection could only stand still, and is reset.
+    /// Gives a ring memory ahead of what comes in. Without any, the connection could only stand still, and is reset. A connection that
+    /// nobody has accepted keeps to what its slot had: so it fits a slot of another process.
     pub(super) fn fill_ahead(&mut self, name: u32) {
         let socket = self.socket(name);
-        let Some((at, more)) = socket.receiving.wanted().filter(|_| !socket.is_closed) else {
+        let grows = socket.is_accepted && !socket.is_closed;
+        let Some((at, more)) = socket.receiving.wanted().filter(|_| grows) else {
             return;
         };
         match self.line.populate(at, more) {

@@ -295,7 +295,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.lose(flow, Reason::Invalid);
         }
         let Some(connection) = self.connection(flow) else { return };
-        connection.heard = statistics.heard;
+        connection.heard = connection.heard.max(statistics.heard);
         if let Some(took) = statistics.round_trip {
             connection.round_trip.sample(took);
         }
@@ -383,7 +383,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             (Timer::Probe, now + timeout)
         } else if let Some(at) = statistics.overdue_at.filter(|at| *at < now + timeout) {
             (Timer::Overdue, at.max(now))
-        } else if let Some(wait) = connection.tail_probe_after(statistics) {
+        } else if let Some(wait) = connection
+            .tail_probe_after(statistics)
+            // A timeout that runs is not put off: the data path may have been another's, and know of no probe or loss.
+            .filter(|_| has_moved || connection.timer != Timer::Retransmit)
+        {
             (Timer::TailProbe, now + wait)
         } else if connection.outstanding > 0 {
             (Timer::Retransmit, now + timeout)

@@ -48,9 +48,9 @@ enum To {
     /// A process that knows how far it was read and written, and how long it waits.
     Child { context: ContextId, slot: Slot, read: u64, written: u64, until: Nanos },
     /// Any other listener of these.
-    Any { from: ContextId, local: SocketAddr, sharing: Sharing },
-    /// One of them.
-    Listener { context: ContextId, name: u32, slot: Slot },
+    Any { from: ContextId, sharing: Sharing },
+    /// One of them, by its name and with one of its slots.
+    Listener { from: ContextId, sharing: Sharing, context: ContextId, name: u32, slot: Slot },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -78,6 +78,11 @@ pub struct Carry {
 }
 
 impl Take {
+    /// Whether the connection waits for another listener.
+    pub(super) fn is_offer_of(&self, flow: FlowId) -> bool {
+        self.flow == flow && !matches!(self.to, To::Child { .. })
+    }
+
     /// Whether nothing was frozen or copied for it yet.
     pub(super) fn has_not_begun(&self) -> bool {
         self.progress == Step::Waits
@@ -207,13 +212,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = self.connection(flow).filter(|one| one.is_heard_of());
         let own = connection.filter(|one| one.context.process == from.process);
         let Some(connection) = own else { return };
-        let (local, name) = (connection.tuple().local, connection.listener);
+        let name = connection.listener;
         let listener = name.and_then(|name| self.listener_of(from, name));
         let is_known = self.takes.iter().any(|other| other.flow == flow);
         match listener {
             Some(at) if !is_known && self.takes.len() < TAKES_MAX => {
                 let sharing = self.listeners[at].sharing;
-                let to = To::Any { from, local, sharing };
+                let to = To::Any { from, sharing };
                 self.takes.push(Take { flow, to, progress: Step::Waits });
             }
             _ if is_known => {}
@@ -221,15 +226,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A process has gone: it takes nothing any more. What it has lent stays lent.
+    /// A process has gone: it takes nothing any more. What it has lent stays lent, and what it has offered stays on offer.
     pub(super) fn forget_takes(&mut self, process: u16) {
         let lent = self.lent.iter_mut().filter(|lent| lent.lender == Some(process));
         lent.for_each(|lent| lent.lender = None);
         let is_its =
             |take: &Take| take.to.owner().is_some_and(|(context, ..)| context.process == process);
         while let Some(at) = self.takes.iter().position(is_its) {
-            let Take { flow, to, progress } = self.takes.swap_remove(at);
-            if progress >= Step::Frozen || matches!(to, To::Listener { .. }) {
+            let Take { flow, to, progress } = self.takes[at];
+            if let To::Listener { from, sharing, .. } = to {
+                let (to, progress) = (To::Any { from, sharing }, progress.min(Step::Frozen));
+                self.takes[at] = Take { flow, to, progress };
+                continue;
+            }
+            self.takes.swap_remove(at);
+            if progress >= Step::Frozen {
                 self.reset(Nanos(0), flow, Reason::Reset);
             }
         }
@@ -270,6 +281,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = self.connection(flow).filter(|one| one.is_heard_of());
         let connection = connection.ok_or(Reason::Reset)?;
         let (owner, had) = (connection.context.process, connection.filled);
+        let local = connection.tuple().local;
         let state = self.data.inspect(flow).ok_or(Reason::Reset)?;
         let written = state.sending.written;
         match to {
@@ -287,7 +299,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
                 }
             }
-            To::Any { from, local, sharing } => {
+            To::Any { from, sharing } => {
                 let Some(chosen) = self.heir_of(from, local, sharing)? else { return Ok(false) };
                 self.takes[at].to = chosen;
                 return Ok(true);
@@ -316,7 +328,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(true)
     }
 
-    /// A listener that waits for connections, with its slot; none if there is none at present.
+    /// A listener that waits for connections, in turn, with its slot; none if there is none at present.
     ///
     /// # Errors
     /// Nobody listens there any more who could begin to wait.
@@ -326,23 +338,27 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         local: SocketAddr,
         sharing: Sharing,
     ) -> Result<Option<To>, Reason> {
-        let shares = |at: &usize| {
-            let one = &self.listeners[*at];
-            super::is_at(one.local, local) && self.may_share(from, sharing, one)
+        let all = || {
+            let all = self.listeners.iter().enumerate();
+            all.filter(|(_, one)| {
+                super::is_at(one.local, local) && self.may_share(from, sharing, one)
+            })
         };
-        let mut all = (0..self.listeners.len()).filter(shares).peekable();
-        all.peek().ok_or(Reason::Reset)?;
-        let may_have = |at: &usize| {
-            let one = &self.listeners[*at];
-            one.interest == Interest::Yes
-                && !one.slots.is_empty()
-                && self.has_room_to_take(one.context.process)
+        all().next().ok_or(Reason::Reset)?;
+        let may_have = || {
+            all().filter(|(_, one)| {
+                one.interest == Interest::Yes
+                    && !one.slots.is_empty()
+                    && self.has_room_to_take(one.context.process)
+            })
         };
-        let Some(at) = all.find(may_have) else { return Ok(None) };
+        let turn = self.turn % may_have().count().max(1);
+        let Some((at, _)) = may_have().nth(turn) else { return Ok(None) };
+        self.turn = self.turn.wrapping_add(1);
         let listener = &mut self.listeners[at];
         let (context, name) = (listener.context, listener.name);
         let slot = listener.slots.pop_front();
-        Ok(slot.map(|slot| To::Listener { context, name, slot }))
+        Ok(slot.map(|slot| To::Listener { from, sharing, context, name, slot }))
     }
 
     /// The rings of a connection were copied.
@@ -364,6 +380,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.set_timer(flow.index, None);
         let Some(mut connection) = self.connections[flow.index as usize].take() else { return };
         let (owner, owners_name) = (connection.context, connection.socket);
+        // The owner may have gone, and have no other connection.
+        self.release(owner.process);
         (state.context, state.socket) = (context, socket);
         (state.receiving.ring, state.sending.ring) = (slot.receive, slot.send);
         (state.receiving.filled, state.sending.filled) = (filled.receive, filled.send);

@@ -172,7 +172,7 @@ pub struct Protocol {
     pub answered_at: Moment,
     /// Whether the flow begins nothing new.
     pub is_frozen: bool,
-    /// When the peer was heard of last.
+    /// When the peer was heard of last; 0 if it was not since the flow is here.
     pub heard: Nanos,
 
     /// The context that is notified of the connection: the one that used it last.
@@ -406,7 +406,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         quick: if receiving.received == 0 { QUICK } else { 0 },
         answered_at: Moment::NEVER,
         is_frozen: false,
-        heard: now,
+        heard: Nanos(0),
         context,
         socket,
         send_ring_bytes: sending.ring.bytes,

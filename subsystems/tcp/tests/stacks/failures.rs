@@ -132,7 +132,7 @@ fn are_questions(peer: &Peer, heard: &[Heard]) -> bool {
     })
 }
 
-fn keep_alive(idle: u64, interval: u64, probes: u8) -> SocketOptions {
+pub fn keep_alive(idle: u64, interval: u64, probes: u8) -> SocketOptions {
     let keep = KeepAlive { idle: seconds(idle), interval: seconds(interval), probes };
     SocketOptions { keep_alive: Some(keep), ..SocketOptions::default() }
 }

@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{Event, Reason, Request};
+use wave_tcp::context::{Event, Reason, Request, SocketOptions};
 use wave_tcp::control::State;
 use wave_tcp::packet::Flags;
 use wave_wires::{Adversity, Memory};
 
 use crate::connections::{SERVER, machines, states};
+use crate::failures::keep_alive;
 use crate::machine::{Machine, join, run};
-use crate::peer::{MINUTE, Peer};
+use crate::peer::{MINUTE, MS, Peer, SECOND, Sends};
 
 fn calm() -> Adversity {
     Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
@@ -121,4 +122,82 @@ fn a_connections_name_stays_and_an_old_one_names_nothing() {
     assert!(reset.segment.flags.contains(Flags::RST));
     let failed = |event: &Event| matches!(event, Event::Failed { reason: Reason::Reset, .. });
     assert!(peer.machine.events.iter().any(failed));
+}
+
+/// SACK permitted.
+const SELECTIVE: [u8; 4] = [1, 1, 4, 2];
+
+/// How long a connection lasts whose peer is silent from now on. The agent may be replaced more often than any timer fires.
+fn lasts(mut peer: Peer, is_replaced: bool) -> Nanos {
+    let from = peer.now;
+    while !peer.machine.sockets[&peer.socket].is_over {
+        if is_replaced {
+            peer.machine.replace(peer.now);
+        }
+        peer.until(Nanos::from_millis(100), Nanos(10 * MS.0));
+        assert!(peer.now.since(from) < Nanos(20 * MINUTE.0));
+    }
+    let socket = &peer.machine.sockets[&peer.socket];
+    // A program that has closed hears only that it is over.
+    assert_eq!(socket.failed, (!socket.is_closed).then_some(Reason::TimedOut));
+    peer.now.since(from)
+}
+
+#[test]
+fn a_peer_that_has_vanished_is_given_up_at_its_time_however_often_agents_are_replaced() {
+    let wrote = |bytes: usize| {
+        let mut peer = Peer::accepted_with(&SELECTIVE, 1500);
+        peer.write(&vec![7; bytes]);
+        peer
+    };
+    let limited = || {
+        let mut peer = Peer::accepted_with(&SELECTIVE, 1500);
+        let give_up_after = Some(Nanos(20 * SECOND.0));
+        peer.configure(SocketOptions { give_up_after, ..SocketOptions::default() });
+        peer.write(b"hello?");
+        peer
+    };
+    // The peer reports that it lacks the second of three segments, and nothing after that.
+    let overtaken = || {
+        let mut peer = wrote(3 * 1460);
+        peer.after(5);
+        let [start, end] = [2 * 1460, 3 * 1460].map(|at| peer.ack.plus(at).0.to_be_bytes());
+        let block = [&[1, 1, 5, 10], &start[..], &end[..]].concat();
+        peer.ack = peer.ack.plus(1460);
+        peer.send(Sends { flags: Flags::ACK, options: &block, ..peer.plain() });
+        peer
+    };
+    let window_closed = || {
+        let mut peer = Peer::accepted_with(&SELECTIVE, 1500);
+        peer.write(b"first");
+        peer.after(5);
+        peer.ack = peer.ack.plus(5);
+        peer.send(Sends { flags: Flags::ACK, window: 0, ..peer.plain() });
+        peer.after(5);
+        peer.write(b"second");
+        peer
+    };
+    let idle = || {
+        let mut peer = Peer::accepted_with(&SELECTIVE, 1500);
+        peer.configure(keep_alive(20, 5, 4));
+        peer
+    };
+    let closed = || {
+        let mut peer = wrote(6);
+        let (now, socket) = (peer.now, peer.socket);
+        peer.machine.close(now, socket);
+        peer
+    };
+    let cases: [(&str, &dyn Fn() -> Peer); 7] = [
+        ("one segment", &|| wrote(6)),
+        ("several segments", &|| wrote(5_000)),
+        ("a limit of the host's", &limited),
+        ("a segment that was overtaken", &overtaken),
+        ("a closed window", &window_closed),
+        ("keep-alives", &idle),
+        ("a closed connection", &closed),
+    ];
+    for (name, start) in cases {
+        assert_eq!(lasts(start(), true), lasts(start(), false), "{name}");
+    }
 }

@@ -4,9 +4,10 @@ use std::net::{SocketAddr, SocketAddrV4};
 
 use wave_tcp::context::{ContextId, Event, Interest, Reason, Request, Sharing};
 use wave_tcp::control::{Output, Owner};
+use wave_tcp::datapath::{FlowId, Ring};
 use wave_tcp::packet::Flags;
 
-use crate::machine::CONTEXT;
+use crate::machine::{CONTEXT, RING};
 use crate::peer::{ISN, PEER, Peer, Sends};
 
 const SECRET: Sharing = Sharing { secret: 1 << 100 | 7, reuses_port: false };
@@ -135,6 +136,27 @@ fn a_handshake_outlives_its_listener_if_another_one_shares_the_port() {
 }
 
 #[test]
+fn a_handshake_outlives_its_listener_though_nobody_waits_for_another_one_yet() {
+    let mut peer = group(&[4, 0]);
+    waits(&mut peer, 1, true);
+    waits(&mut peer, 2, false);
+    assert!(begin(&mut peer, 5000));
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
+    assert_eq!(complete(&mut peer, 5000), None);
+    let source = SocketAddrV4::new(*PEER.ip(), 5000);
+    let early = Sends { source, seq: ISN.plus(1), data: b"early", ..peer.plain() };
+    peer.send(early.clone());
+    let heard = peer.after(5);
+    assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
+    waits(&mut peer, 2, true);
+    peer.machine.slot(peer.now, 2);
+    peer.send(Sends { ack: Some(peer.ack), ..early });
+    peer.after(50);
+    let socket = peer.machine.accepted.pop_front().unwrap();
+    assert_eq!(peer.machine.sockets[&socket].received, 5);
+}
+
+#[test]
 fn a_port_is_shared_with_those_who_know_its_secret_and_with_nobody_else() {
     let mut peer = Peer::new();
     let now = peer.now;
@@ -213,4 +235,107 @@ fn a_connection_that_nobody_has_accepted_goes_to_a_listener_that_waits() {
     peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
     let heard = peer.after(5);
     assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
+}
+
+/// A process that has gone.
+const GONE: ContextId = ContextId { process: CONTEXT.process + 1, context: 0 };
+
+/// Connections of a process that has offered them and gone, and the listener beside its own that nobody waits for yet.
+fn offered(connections: u16) -> Peer {
+    let mut peer = group(&[0]);
+    let memory = 1_u64 << 30;
+    peer.machine.stack.request(peer.now, GONE, listen(1, 80, SECRET), memory);
+    let interest = Interest::Yes;
+    peer.machine.stack.request(peer.now, GONE, Request::Await { listener: 1, interest }, memory);
+    for at in 0..connections {
+        let ring = |number: u32| Ring { offset: u64::from(number) * u64::from(RING), bytes: RING };
+        let number = 64 + 2 * u32::from(at);
+        let (receive, send, filled) = (ring(number), ring(number + 1), RING);
+        let slot = Request::Slot { listener: 1, socket: at.into(), receive, send, filled };
+        peer.machine.stack.request(peer.now, GONE, slot, memory);
+        assert_eq!(connect(&mut peer, 5000 + at), None);
+        let source = SocketAddrV4::new(*PEER.ip(), 5000 + at);
+        peer.send(Sends { source, seq: ISN.plus(1), data: b"early", ..peer.plain() });
+        peer.after(50);
+    }
+    let accepted = peer.machine.others.iter().filter_map(|(_, event)| match event {
+        Event::Accepted { flow, .. } => Some(*flow),
+        _ => None,
+    });
+    let flows: Vec<FlowId> = accepted.collect();
+    assert_eq!(flows.len(), usize::from(connections));
+    for flow in flows {
+        peer.machine.stack.request(peer.now, GONE, Request::Offer { flow }, memory);
+    }
+    peer.machine.stack.leave(GONE.process);
+    peer
+}
+
+#[test]
+fn connections_that_a_process_has_offered_outlive_it() {
+    let mut peer = offered(3);
+    let heard = peer.after(2_000);
+    assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
+    assert!(peer.machine.released.is_empty(), "its memory is still used");
+    waits(&mut peer, 1, true);
+    (0..3).for_each(|_| peer.machine.slot(peer.now, 1));
+    peer.after(50);
+    assert_eq!(peer.machine.accepted.len(), 3);
+    assert_eq!(peer.machine.released, [GONE.process]);
+    for socket in peer.machine.accepted.clone() {
+        peer.machine.read(socket, 100);
+        assert_eq!(peer.machine.sockets[&socket].read, b"early");
+    }
+}
+
+#[test]
+fn connections_on_offer_end_with_the_last_listener() {
+    let mut peer = offered(3);
+    peer.after(50);
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
+    let heard = peer.after(50);
+    assert_eq!(heard.iter().filter(|heard| heard.has(Flags::RST)).count(), 3);
+    assert_eq!(peer.machine.released, [GONE.process]);
+}
+
+#[test]
+fn connections_on_offer_go_to_the_listeners_that_wait_in_turn() {
+    let mut peer = offered(4);
+    peer.machine.ask(peer.now, listen(2, 80, SECRET));
+    for listener in [1, 2] {
+        (0..4).for_each(|_| peer.machine.slot(peer.now, listener as u16));
+        waits(&mut peer, listener, true);
+    }
+    peer.machine.events.clear();
+    peer.after(50);
+    let accepted = peer.machine.events.iter().filter_map(|event| match event {
+        Event::Accepted { listener, .. } => Some(*listener),
+        _ => None,
+    });
+    let mut by: Vec<u32> = accepted.collect();
+    by.sort();
+    assert_eq!(by, [1, 1, 2, 2]);
+}
+
+#[test]
+fn a_connection_on_offer_outlives_the_process_that_was_about_to_get_it() {
+    let mut peer = offered(1);
+    let heir = ContextId { process: GONE.process + 1, context: 0 };
+    let memory = 1_u64 << 30;
+    let (receive, send) =
+        (Ring { offset: 0, bytes: RING }, Ring { offset: RING.into(), bytes: RING });
+    for request in [
+        listen(1, 80, SECRET),
+        Request::Await { listener: 1, interest: Interest::Yes },
+        Request::Slot { listener: 1, socket: 0, receive, send, filled: RING },
+    ] {
+        peer.machine.stack.request(peer.now, heir, request, memory);
+    }
+    peer.machine.step(peer.now);
+    peer.machine.stack.leave(heir.process);
+    waits(&mut peer, 1, true);
+    peer.machine.slot(peer.now, 1);
+    let heard = peer.after(50);
+    assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
+    assert_eq!(peer.machine.accepted.len(), 1);
 }

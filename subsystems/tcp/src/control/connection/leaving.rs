@@ -150,7 +150,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let to = (from + CLOSED_PER_POLL).min(self.bounds.flows);
         for index in from..to {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
-            if connection.context.process != process || !connection.orphan_until.is_never() {
+            if connection.context.process != process
+                || !connection.orphan_until.is_never()
+                || self.takes.iter().any(|take| take.is_offer_of(connection.flow))
+            {
                 continue;
             }
             connection.orphan_until = (now + ORPHAN_LASTS).into();
@@ -189,7 +192,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Says that nothing of a process that has gone is left, if that is so.
-    fn release(&mut self, process: u16) {
+    pub(in crate::control) fn release(&mut self, process: u16) {
         let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
         if !self.connections.iter().flatten().any(|one| one.context.process == process) {
             self.lingering.swap_remove(at);
