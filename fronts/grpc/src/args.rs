@@ -38,6 +38,10 @@ pub struct RpcArgs {
     /// Link to that scheduler: shm, or a modelled link by its name or cost file.
     #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
     pub notes_link: LinkSpec,
+    /// Users whose scheduler may take notes, besides this user and root. They also need write permission on the socket: chmod or
+    /// setfacl.
+    #[arg(long, value_name = "UID,...", value_delimiter = ',', requires = "notes")]
+    pub notes_allow: Vec<u32>,
     /// Certificate in PEM; clients must speak TLS then.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
