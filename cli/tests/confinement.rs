@@ -174,6 +174,7 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
     let (socket, notes) = (place("kv.sock"), place("notes.sock"));
     let mut server = Running::start(&format!("serve kv --offload {socket} --keys 1000 --quiet"));
     assert!(server.first_line().starts_with("Serving"));
+    is_confined(server.pid(), 0);
     let cpu = wave_links::cpus::allowed().unwrap()[0];
     let listens = format!("agent --rpc {socket} --listen 127.0.0.1:0 --connection-cpus {cpu}");
     let mut front =
@@ -218,6 +219,27 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
         client.call(call).is_ok()
     });
     is_confined(front.pid(), 0);
+}
+
+#[test]
+fn a_server_that_allows_another_user_has_an_agent_of_that_user() {
+    if !is_root() {
+        return skip("only root becomes another user");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = folder.path().join("interop.sock");
+    let text = socket.display();
+    let mut server = Running::start(&format!("serve interop --offload {text} --allow 65534"));
+    assert!(server.first_line().starts_with("Serving"));
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
+    let line = format!("agent --rpc {text} --listen 127.0.0.1:0 --share-cpu --user 65534:65534");
+    let mut agent = Running::start(&line);
+    // It attaches as that user, since a front looks for its host when it is confined.
+    let said = agent.says("steers to");
+    assert!(!said.contains("cannot attach"), "{said}");
+    is_confined(agent.pid(), 0);
+    assert!(threads(agent.pid()).values().all(|fields| fields["Uid"].starts_with("65534\t")));
 }
 
 #[test]
