@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use nix::sched::{CloneFlags, unshare};
 use wave_skip::skip;
 use wave_user::{Enclave, Options};
 
@@ -240,6 +242,52 @@ fn a_server_that_allows_another_user_has_an_agent_of_that_user() {
     assert!(!said.contains("cannot attach"), "{said}");
     is_confined(agent.pid(), 0);
     assert!(threads(agent.pid()).values().all(|fields| fields["Uid"].starts_with("65534\t")));
+}
+
+/// Runs a test in an empty network, or leaves it out.
+fn in_a_network(test: impl FnOnce() + Send + 'static) {
+    if !is_root() || fs::metadata("/dev/net/tun").is_err() {
+        return skip("making TAP devices needs root and /dev/net/tun");
+    }
+    let named = thread::Builder::new().name(thread::current().name().unwrap_or("-").to_owned());
+    let thread = named.spawn(|| unshare(CloneFlags::CLONE_NEWNET).map(|()| test()));
+    match thread.unwrap().join() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => skip(format!("a network of the test's own: {error}")),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+#[test]
+fn an_agent_of_tcp_its_successor_and_a_program_over_them_are_confined() {
+    in_a_network(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("toe.sock").display().to_string();
+        let line = "tcp up --tap waveconfine0 --address 10.78.0.2/24 --user 65534:65533";
+        let mut agent = Running::start(&format!("{line} --socket {socket}"));
+        assert!(agent.first_line().starts_with("Speaking TCP"));
+        is_confined(agent.pid(), 0);
+        let mut server = Running::start(&format!("serve echo --toe {socket}"));
+        assert!(server.first_line().starts_with("Serving"));
+        is_confined(server.pid(), 0);
+        let mut stream = TcpStream::connect(("10.78.0.2", 7)).unwrap();
+        let mut echo = |text: [u8; 4]| {
+            stream.write_all(&text).unwrap();
+            let mut back = [0; 4];
+            stream.read_exact(&mut back).unwrap();
+            assert_eq!(back, text);
+        };
+        echo(*b"here");
+        let line = "tcp replace --user 65534:65533";
+        let mut successor = Running::start(&format!("{line} --socket {socket}"));
+        assert!(successor.first_line().starts_with("Speaking TCP"));
+        assert!(agent.child.wait().unwrap().success());
+        is_confined(successor.pid(), 0);
+        assert!(
+            threads(successor.pid()).values().all(|fields| fields["Uid"].starts_with("65534\t"))
+        );
+        echo(*b"gone");
+    });
 }
 
 #[test]

@@ -273,8 +273,8 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         Role::Agent | Role::MemoryHost => &[],
         // Hosts are lost and found, clients come, and a scheduler that wants notes gets a window.
         Role::Front => &[SYS_connect, SYS_accept, SYS_accept4, SYS_memfd_create, SYS_ftruncate],
-        // Programs come.
-        Role::Tcp => &[SYS_accept, SYS_accept4],
+        // Programs come, and an agent that takes its place gets its state in a file of memory.
+        Role::Tcp => &[SYS_accept, SYS_accept4, SYS_memfd_create],
         // Agents come, and each gets a window; a program over an agent's TCP attaches to it. What is served lies in files.
         Role::Server => SERVER,
     };
