@@ -244,6 +244,62 @@ fn a_server_that_allows_another_user_has_an_agent_of_that_user() {
     assert!(threads(agent.pid()).values().all(|fields| fields["Uid"].starts_with("65534\t")));
 }
 
+#[test]
+fn a_host_that_pages_memory_out_and_its_agents_are_confined() {
+    if !is_root() || wave_linux::memory::AccessBits::open().is_err() {
+        return skip("access bits of other processes cannot be read here");
+    }
+    let mut target = sleeping();
+    let line = format!("memory run --pid {} --dry-run --agent-user 65534:65534", target.pid());
+    let mut host = Running::start(&line);
+    // It says how things are once its agent decides.
+    host.says("resident");
+    // CAP_DAC_OVERRIDE, _READ_SEARCH, KILL, SETGID, SETUID, SYS_PTRACE, SYS_ADMIN, SYS_NICE, PERFMON, BPF.
+    let kept = [1, 2, 5, 6, 7, 19, 21, 23, 38, 39].map(|bit: u32| 1_u64 << bit);
+    let kept = kept.iter().sum::<u64>();
+    let agents = || children(host.pid());
+    until("an agent", || agents().iter().any(|&pid| is_switched(pid)));
+    let first = agents()[0];
+    is_confined(first, 0);
+    let fields = threads(host.pid());
+    assert!(fields.values().all(|fields| fields["Seccomp"] == "2"), "{fields:#?}");
+    for fields in fields.values() {
+        let set = u64::from_str_radix(&fields["CapEff"], 16).unwrap();
+        assert_eq!(set & !kept, 0, "the host kept {set:x}");
+    }
+    // It starts another one, which is confined in turn.
+    let _ = rustix::process::kill_process(
+        rustix::process::Pid::from_raw(first as i32).unwrap(),
+        rustix::process::Signal::KILL,
+    );
+    until("another agent", || agents().iter().any(|&pid| pid != first && is_switched(pid)));
+    let second = *agents().iter().find(|&&pid| pid != first).unwrap();
+    is_confined(second, 0);
+    assert!(target.child.try_wait().unwrap().is_none());
+    // The agent ends with its host, though it has become another user since it asked for that.
+    drop(host);
+    let has_ended = |fields: &BTreeMap<String, String>| fields["State"].starts_with('Z');
+    until("the agent's end", || threads(second).values().all(has_ended));
+}
+
+#[test]
+fn a_confined_host_of_memory_writes_its_report() {
+    if !is_root() || wave_linux::memory::AccessBits::open().is_err() {
+        return skip("access bits of other processes cannot be read here");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let target = sleeping();
+    let (out, log) = (folder.path().join("out"), folder.path().join("x.wavelog"));
+    let pid = target.pid().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(["memory", "run", "--dry-run", "--quiet", "--seconds", "1", "--pid", &pid]);
+    let output = command.arg("--out").arg(&out).arg("--record").arg(&log).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for file in [out.join("report.html"), out.join("results.json"), log] {
+        assert!(fs::metadata(&file).is_ok_and(|about| about.len() > 0), "{}", file.display());
+    }
+}
+
 /// Runs a test in an empty network, or leaves it out.
 fn in_a_network(test: impl FnOnce() + Send + 'static) {
     if !is_root() || fs::metadata("/dev/net/tun").is_err() {
@@ -288,6 +344,24 @@ fn an_agent_of_tcp_its_successor_and_a_program_over_them_are_confined() {
         );
         echo(*b"gone");
     });
+}
+
+fn sleeping() -> Running {
+    let mut command = Command::new("sleep");
+    command.arg("1000");
+    Running::of(command)
+}
+
+/// Whether the process is another user's already.
+fn is_switched(pid: u32) -> bool {
+    let all = threads(pid);
+    !all.is_empty() && all.values().all(|fields| fields["Uid"].starts_with("65534\t"))
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let own = format!("/proc/{pid}/task/{pid}/children");
+    let text = fs::read_to_string(Path::new(&own)).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 #[test]

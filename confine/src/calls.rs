@@ -184,6 +184,7 @@ const HOST: &[c_long] = &[
     SYS_connect,
     SYS_memfd_create,
     SYS_process_madvise,
+    SYS_process_vm_readv,
     SYS_swapoff,
     // Agents give up rights of their own.
     SYS_capset,
