@@ -60,6 +60,8 @@ pub struct RpcOptions {
     pub limits: Limits,
     /// CPUs that do nothing but serve connections, a thread on each; without any, the front's own core does.
     pub connection_cpus: Vec<usize>,
+    /// Send a report of the host's load with each call's trailers.
+    pub load_reports: bool,
     /// How its cores wait for work.
     pub seat: Seat,
     /// Say nothing but errors.
@@ -191,7 +193,8 @@ impl RpcFront {
             (cores, far) = cores::start(&common, std::mem::take(&mut accepts), &ready)?;
         }
         let Common { totals, admission, tls, .. } = common;
-        let shared = Shared::new(options.limits, start, totals);
+        let mut shared = Shared::new(options.limits, start, totals);
+        shared.reports_load = options.load_reports;
         let engine = Rc::new(RefCell::new(Engine::new(shared, far, Arc::clone(&ready))));
         let host = options.host.clone();
         let quiet = options.quiet;

@@ -35,6 +35,7 @@ pub use self::calls::Arrival;
 use self::calls::{Calls, Place, Standing};
 pub use self::error::{DispatchError, HostGone, Refused};
 pub use self::event::Event;
+pub use self::waiting::Queues;
 use self::waiting::Tally;
 use crate::boxes::{Frame, Inbox, Outbox};
 use crate::extents::Extents;
