@@ -65,6 +65,9 @@ struct InteropArgs {
     /// Users whose agents may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
+    /// End each frame in the window with a checksum, both ways: damage there is an error, and no call has a wrong value.
+    #[arg(long)]
+    checksums: bool,
     /// Number of workers, each of which serves one call at a time.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=240))]
     workers: u16,
@@ -107,6 +110,9 @@ struct KvArgs {
     /// Users whose agents may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',', requires = "offload")]
     allow: Vec<u32>,
+    /// End each frame in the window with a checksum, both ways: damage there is an error, and no call has a wrong value.
+    #[arg(long, requires = "offload")]
+    checksums: bool,
     /// Address to listen on; port 0 is any free one.
     #[arg(
         long,
@@ -183,7 +189,8 @@ fn kv(args: &KvArgs) -> Result<(), Failure> {
         }
         Some(socket) => {
             let options = options(socket, &args.allow).workers(workers(&cpus)?);
-            let options = Options { cpus: cpus.clone(), ..options };
+            let checksums = args.checksums;
+            let options = Options { cpus: cpus.clone(), checksums, ..options };
             let server = Server::start(options, store::methods(store)).map_err(Failure::cannot)?;
             seal(limited)?;
             tell(args, "socket", &socket.display().to_string(), cpus.len().max(1));
@@ -200,6 +207,7 @@ fn interop(args: &InteropArgs) -> Result<(), Failure> {
     let mut options = options(&args.offload, &args.allow).workers(args.workers);
     // Workers that wait for each other's clients share few CPUs.
     options.yields_cpu = true;
+    options.checksums = args.checksums;
     (options.config.messages.entries, options.config.decisions.entries) = (args.ring, args.ring);
     options.config.prestage = options.config.prestage.min((args.ring / 2) as u16);
     let server = Server::start(options, interop::methods()).map_err(Failure::cannot)?;

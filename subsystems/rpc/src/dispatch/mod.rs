@@ -351,6 +351,9 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             let Some(Frame { head, first, second }) = frame else { break };
             if head.kind == WORKER && !of.is_there {
                 of.is_there = true;
+                if of.inbox.is_checked() {
+                    of.outbox.check();
+                }
                 of.thread = (head.argument != 0).then(|| Subject::from_word(head.argument));
                 *absent -= 1;
                 *are_threads |= of.thread.is_some();
