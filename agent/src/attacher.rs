@@ -1,5 +1,6 @@
 //! Attaching beside the loop: a host that answers slowly must not hold anybody else up.
 
+use std::cell::Cell;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,19 +20,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Attaches once. It may be told to say nothing.
 type Attach<T> = fn(&Path, bool) -> Result<T, AttachError>;
 
-/// A thread that retries to attach to a socket until a host, or another expected peer, listens there.
+/// A thread that retries to attach to a socket until a host, or another expected peer, listens there. It starts when it is asked
+/// first ([`Attacher::take`]): a process gives up rights before it has threads.
 pub struct Attacher<T> {
     socket: PathBuf,
     attach: Attach<T>,
     ring: Arc<dyn Fn() + Send + Sync>,
     quiet: bool,
+    has_begun: Cell<bool>,
     sender: Sender<T>,
     receiver: Receiver<T>,
     is_over: Arc<AtomicBool>,
 }
 
 impl<T: Send + 'static> Attacher<T> {
-    /// Begins to look for the host that listens at `socket`. `ring` wakes the thread that calls [`Attacher::take`].
+    /// For the host that listens at `socket`. `ring` wakes the thread that calls [`Attacher::take`].
     ///
     /// # Errors
     /// The path can never be a host's socket: retrying would not help.
@@ -46,9 +49,8 @@ impl<T: Send + 'static> Attacher<T> {
         }
         let (sender, receiver) = channel();
         let (ring, is_over) = (Arc::new(ring), Arc::default());
-        let attacher = Attacher { socket, attach, ring, quiet, sender, receiver, is_over };
-        attacher.begin();
-        Ok(attacher)
+        let has_begun = Cell::new(false);
+        Ok(Attacher { socket, attach, ring, quiet, has_begun, sender, receiver, is_over })
     }
 
     /// Looks for a host again. Only after the last one was taken, and lost.
@@ -83,6 +85,9 @@ impl<T: Send + 'static> Attacher<T> {
 
     /// The attached host, once, as soon as it was found.
     pub fn take(&self) -> Option<T> {
+        if !self.has_begun.replace(true) {
+            self.begin();
+        }
         self.receiver.try_recv().ok()
     }
 

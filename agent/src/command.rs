@@ -7,16 +7,19 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, Parser};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use wave_confine::{Profile, User};
 use wave_core::control::Revoked;
 use wave_core::log::Header;
+use wave_core::policy::Policy;
 use wave_links::say;
 
-use crate::attach::{Wanted, attach_as};
+use crate::attach::{Attached, Wanted, attach_as};
+use crate::confine;
 use crate::device::attach_device;
 use crate::front::ThreadFront;
 use crate::notes::NotesFrom;
 use crate::pin::pin;
-use crate::record::record_to;
+use crate::record::{FileLog, record_to};
 use crate::registry::Registry;
 use crate::run::{Exit, Seat, run_with, serve};
 
@@ -47,6 +50,10 @@ pub struct AgentArgs {
     /// What the log's header says about where it comes from.
     #[arg(long, hide = true, requires = "record", value_name = "TEXT")]
     pub record_about: Option<String>,
+    /// Become this user once attached, or once it listens: a name of /etc/passwd, or UID:GID. Only root may. To attach again, as
+    /// an agent with --rpc does, this user needs the host's permission (its --allow, and the socket's mode).
+    #[arg(long, value_name = "USER")]
+    pub user: Option<User>,
     /// Print errors only.
     #[arg(long, short)]
     pub quiet: bool,
@@ -108,7 +115,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
 }
 
 /// Has the kernel end this process with its parent; returns whether the parent is still there.
-fn leave_with_parent() -> bool {
+pub(crate) fn leave_with_parent() -> bool {
     let before = getppid();
     let asked = set_parent_process_death_signal(Some(Signal::KILL));
     // A parent that went in between sends nothing; its orphans have another one by now.
@@ -121,127 +128,164 @@ pub fn fail(code: u8, why: impl Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Attaches and runs until the host goes or turns the agent out.
+/// Attaches, gives up the rights that it does not need any more, and runs until the host goes or turns the agent out.
 pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     if let Some(left) = args.begin(registry) {
         return left;
     }
-    match &args.notes_from {
+    let done = match &args.notes_from {
         None => decide(registry, args, ()),
         Some(socket) => match NotesFrom::new(socket.clone(), args.quiet) {
             Ok(link) => decide(registry, args, link),
-            Err(error) => fail(3, format_args!("cannot take notes: {error}")),
+            Err(error) => Err((3, format!("cannot take notes: {error}"))),
         },
+    };
+    ended(done)
+}
+
+/// The exit code, with a line about what went wrong.
+fn ended(done: Result<ExitCode, (u8, String)>) -> ExitCode {
+    match done {
+        Ok(code) => code,
+        Err((0, _)) => ExitCode::SUCCESS,
+        Err((code, why)) => fail(code, why),
     }
 }
 
-/// [`execute`] with a front on the same thread, after [`AgentArgs::begin`]; also ends when the front has ended.
-pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFront) -> ExitCode {
+/// Attaches, and decides with this front beside.
+fn decide(
+    registry: &Registry,
+    args: &AgentArgs,
+    front: impl ThreadFront,
+) -> Result<ExitCode, (u8, String)> {
+    let deciding = Deciding::new(registry, args)?;
+    confine::seal(confine::limit(registry, args, confine::profile(args))?, args.quiet)?;
+    Ok(deciding.run(args, front))
+}
+
+/// The whole of an agent with a front, once its threads run on the agent's CPU: decides for a host beside it if one is named, and
+/// otherwise gives it the thread. `prepare` opens all that takes rights, and starts no thread; then the process keeps those of
+/// `profile` alone, and `make` makes the front. Ends when the front has ended.
+pub fn serve_beside<P, F: ThreadFront>(
+    registry: &Registry,
+    args: &AgentArgs,
+    profile: Profile,
+    prepare: impl FnOnce() -> Result<P, (u8, String)>,
+    make: impl FnOnce(P) -> Result<F, (u8, String)>,
+) -> ExitCode {
+    if let Some(left) = args.begin(registry) {
+        return left;
+    }
     if args.notes_from.is_some() {
         return fail(2, "--notes-from is for a scheduler without a front in its agent");
     }
-    decide(registry, args, front)
+    ended(beside(registry, args, profile, prepare, make))
 }
 
-/// The whole of an agent with the front that `make` makes, once its threads run on the agent's CPU: decides for a host beside it
-/// if one is named, and otherwise gives it the thread. Ends when the front has ended.
-///
-/// # Errors
-/// `make`'s: an exit code, and why there is no front.
-pub fn serve_beside<F: ThreadFront>(
+fn beside<P, F: ThreadFront>(
     registry: &Registry,
     args: &AgentArgs,
-    make: impl FnOnce() -> Result<F, (u8, String)>,
+    profile: Profile,
+    prepare: impl FnOnce() -> Result<P, (u8, String)>,
+    make: impl FnOnce(P) -> Result<F, (u8, String)>,
 ) -> Result<ExitCode, (u8, String)> {
-    if let Some(left) = args.begin(registry) {
-        return Ok(left);
-    }
-    let mut front = make()?;
-    if args.has_host() {
-        return Ok(execute_with(registry, args, &mut front));
+    let prepared = prepare()?;
+    let deciding = match args.has_host() {
+        true => Some(Deciding::new(registry, args)?),
+        false => None,
+    };
+    let limited = confine::limit(registry, args, profile)?;
+    let mut front = make(prepared)?;
+    confine::seal(limited, args.quiet)?;
+    if let Some(deciding) = deciding {
+        return Ok(deciding.run(args, &mut front));
     }
     serve(&mut front);
     front.failure().map_or(Ok(ExitCode::SUCCESS), |why| Err((2, why)))
 }
 
-/// Attaches, and decides with this front beside.
-fn decide(registry: &Registry, args: &AgentArgs, mut front: impl ThreadFront) -> ExitCode {
-    let seat = Seat::of(args);
-    let (place, attached) = match (&args.attach, &args.device) {
-        (_, Some(folder)) => (folder, attach_device(folder)),
-        (Some(socket), None) => (socket, attach_as(socket, Wanted::Policy, args.quiet)),
-        (None, None) => return fail(2, NOWHERE),
-    };
-    let place = place.display();
-    let attached = match attached {
-        Ok(attached) => attached,
-        Err(error) => return fail(3, format_args!("cannot attach to {place}: {error}")),
-    };
-    let config = attached.layout.config;
-    let policy = match registry.make(&args.policy, &config) {
-        Ok(policy) => policy,
-        Err(error) => return fail(2, error),
-    };
-    if !args.quiet {
-        say!(
-            "wave agent: `{}` attached to {} ({} cores, up to {} subjects, link {})",
-            args.policy,
-            place,
-            config.cores,
-            config.subjects,
-            attached.link,
-        );
-    }
-    let left = match &args.record {
-        None => run_with(attached, policy, (), seat, &mut front),
-        Some(file) => {
+/// An agent that is attached, and has opened all that it needs.
+struct Deciding {
+    place: PathBuf,
+    attached: Attached,
+    policy: Box<dyn Policy + Send>,
+    log: Option<FileLog>,
+}
+
+impl Deciding {
+    fn new(registry: &Registry, args: &AgentArgs) -> Result<Deciding, (u8, String)> {
+        let (place, attached) = match (&args.attach, &args.device) {
+            (_, Some(folder)) => (folder, attach_device(folder)),
+            (Some(socket), None) => (socket, attach_as(socket, Wanted::Policy, args.quiet)),
+            (None, None) => return Err((2, NOWHERE.to_owned())),
+        };
+        let cannot = |error| (3, format!("cannot attach to {}: {error}", place.display()));
+        let attached = attached.map_err(cannot)?;
+        let config = attached.layout.config;
+        let policy = registry.make(&args.policy, &config).map_err(|error| (2, error))?;
+        if !args.quiet {
+            say!(
+                "wave agent: `{}` attached to {} ({} cores, up to {} subjects, link {})",
+                args.policy,
+                place.display(),
+                config.cores,
+                config.subjects,
+                attached.link,
+            );
+        }
+        let log = args.record.as_ref().map(|file| {
             let link = &attached.link;
             let about = match &args.record_about {
                 Some(about) => format!("{about}, link {link}"),
                 None => format!("link {link}"),
             };
             let header = Header { config, policy: args.policy.clone(), about };
-            match record_to(file, &header) {
-                Ok(log) => run_with(attached, policy, log, seat, &mut front),
-                Err(error) => {
-                    return fail(
-                        3,
-                        format_args!("cannot write the log {}: {error}", file.display()),
-                    );
-                }
-            }
-        }
-    };
-    if let Some(why) = front.failure() {
-        return fail(2, why);
+            record_to(file, &header)
+                .map_err(|error| (3, format!("cannot write the log {}: {error}", file.display())))
+        });
+        let log = log.transpose()?;
+        Ok(Deciding { place: place.clone(), attached, policy, log })
     }
-    match left {
-        Ok(Exit::Revoked(Revoked::Fault)) => fail(
-            TURNED_OUT,
-            format_args!(
-                "{place} has turned this agent out: it read nonsense in this agent's part of the window; \
-                 the host's output says what. The host decides by itself until another attaches"
-            ),
-        ),
-        Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
-            TURNED_OUT,
-            format_args!(
-                "{place} has turned this agent out: a thread waited too long for its decision; the host decides by itself until \
-                 another attaches. An agent that other processes keep from running needs a CPU of its own (--cpu), or --share-cpu"
-            ),
-        ),
-        Ok(exit) => {
-            if !args.quiet {
-                let why = match exit {
-                    Exit::Revoked(Revoked::Replaced) => "another agent has taken over",
-                    Exit::Revoked(_) => "the host has ended",
-                    Exit::HostGone => "the host has gone",
-                    Exit::FrontEnded => "asked to end",
-                };
-                say!("wave agent: {why}; leaving");
-            }
-            ExitCode::SUCCESS
+
+    /// Decides until the host goes or turns the agent out, or the front has ended.
+    fn run(self, args: &AgentArgs, mut front: impl ThreadFront) -> ExitCode {
+        let Deciding { place, attached, policy, log } = self;
+        let (place, seat) = (place.display(), Seat::of(args));
+        let left = match log {
+            None => run_with(attached, policy, (), seat, &mut front),
+            Some(log) => run_with(attached, policy, log, seat, &mut front),
+        };
+        if let Some(why) = front.failure() {
+            return fail(2, why);
         }
-        Err(error) => fail(4, error),
+        match left {
+            Ok(Exit::Revoked(Revoked::Fault)) => fail(
+                TURNED_OUT,
+                format_args!(
+                    "{place} has turned this agent out: it read nonsense in this agent's part of the window; \
+                     the host's output says what. The host decides by itself until another attaches"
+                ),
+            ),
+            Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
+                TURNED_OUT,
+                format_args!(
+                    "{place} has turned this agent out: a thread waited too long for its decision; the host decides by itself until \
+                     another attaches. An agent that other processes keep from running needs a CPU of its own (--cpu), or --share-cpu"
+                ),
+            ),
+            Ok(exit) => {
+                if !args.quiet {
+                    let why = match exit {
+                        Exit::Revoked(Revoked::Replaced) => "another agent has taken over",
+                        Exit::Revoked(_) => "the host has ended",
+                        Exit::HostGone => "the host has gone",
+                        Exit::FrontEnded => "asked to end",
+                    };
+                    say!("wave agent: {why}; leaving");
+                }
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(4, error),
+        }
     }
 }

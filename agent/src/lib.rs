@@ -20,6 +20,7 @@
 mod attach;
 mod attacher;
 mod command;
+mod confine;
 mod device;
 mod front;
 mod notes;
@@ -30,7 +31,7 @@ mod run;
 
 pub use attach::{AttachError, Attached, HostBell, HostLine, OwnBell, attach, attach_rpc};
 pub use attacher::Attacher;
-pub use command::{AgentArgs, TURNED_OUT, execute, execute_with, fail, main_with, serve_beside};
+pub use command::{AgentArgs, TURNED_OUT, execute, fail, main_with, serve_beside};
 pub use device::{DeviceError, DeviceLine, attach_device};
 pub use front::ThreadFront;
 pub use notes::NotesFrom;

@@ -41,7 +41,7 @@ pub struct NotesFrom {
 }
 
 impl NotesFrom {
-    /// Begins to look for the front that offers its notes at `socket`.
+    /// From the front that offers its notes at `socket`.
     ///
     /// # Errors
     /// The system has no descriptor left, or what is at `socket` is no socket.

@@ -17,6 +17,7 @@ type Own = Policies<dyn Policy + Send>;
 pub struct Registry {
     own: Vec<&'static Own>,
     subsystems: Vec<&'static Subsystem>,
+    keeps_rights: bool,
 }
 
 impl std::fmt::Debug for Registry {
@@ -28,7 +29,7 @@ impl std::fmt::Debug for Registry {
 impl Registry {
     /// The subsystems that Wave ships, with their policies.
     pub fn shipped() -> Registry {
-        Registry { own: Vec::new(), subsystems: SUBSYSTEMS.to_vec() }
+        Registry { subsystems: SUBSYSTEMS.to_vec(), ..Registry::default() }
     }
 
     /// Adds a subsystem. Panics if its number or its name is taken, or its number is reserved for this project.
@@ -49,6 +50,19 @@ impl Registry {
     pub fn with_policies(mut self, policies: &'static Policies<dyn Policy + Send>) -> Registry {
         self.own.insert(0, policies);
         self
+    }
+
+    /// For policies that need more than decisions do: open files while they run, say, or start processes. The agent keeps all of
+    /// its rights; otherwise it gives up those that no agent needs once it is attached
+    /// (`docs/threat-model.md`, "Confinement").
+    pub fn unconfined(mut self) -> Registry {
+        self.keeps_rights = true;
+        self
+    }
+
+    /// Whether agents keep their rights.
+    pub(crate) fn keeps_rights(&self) -> bool {
+        self.keeps_rights
     }
 
     /// Descriptors of the registered subsystems.

@@ -17,7 +17,7 @@ use crate::agent::agent;
 use crate::hostile::hostile;
 use crate::kernel::kernel;
 use crate::line::described;
-use crate::payload::payload;
+use crate::payload::{checksums, payload};
 use crate::preempt::preempt;
 use crate::queue::{peer, queue};
 use crate::rpc::{Plan, host as rpc_host, rpc};
@@ -119,6 +119,8 @@ Examples:
     Hostile(HostileArgs),
     /// Large messages of RPCs in extents, against the same in entries of a queue.
     Payload(PayloadArgs),
+    /// Messages of calls with checksums, against the same without.
+    Checksums(ChecksumsArgs),
     /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
     Kernel(KernelArgs),
     /// TCP by an agent against Linux's: streams, requests, unmodified servers, idle connections, loss.
@@ -195,6 +197,28 @@ Examples:
 Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
 )]
 struct PayloadArgs {
+    #[command(flatten)]
+    output: Output,
+    /// Number of chunks that are measured of each; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+}
+
+/// How checksums are to be measured.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "As `wave bench payload`, over shm and as hosts send messages: with checksums of each frame in both directions
+(wave serve kv --checksums), and without.
+
+  SIZE: plain_ns, checked_ns   nanoseconds per message there and back, host and agent together, medians over chunks
+  ratio                        checked by plain (below 1.1: checksums cost less than a tenth)
+
+Example:
+  wave bench checksums
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct ChecksumsArgs {
     #[command(flatten)]
     output: Output,
     /// Number of chunks that are measured of each; one more warms up.
@@ -394,6 +418,7 @@ impl Bench {
             Which::Hostile(HostileArgs { output, chunks, chunk_seconds, rate }) => {
                 (hostile(&plan(chunks, chunk_seconds, rate), output.json), output)
             }
+            Which::Checksums(args) => (checksums(args.chunks, args.output.json), args.output),
             Which::Payload(args) => (payload(args.chunks, args.output.json), args.output),
             Which::Kernel(args) => {
                 let patience = args.patience.map(Nanos::from_millis);

@@ -121,8 +121,17 @@ impl Turns {
 }
 
 /// The worker's thread: echoes, in turns, when it is told that a chunk begins.
-fn host(layout: &Layout, port: &AnyPort, turns: &Turns, chunks: &mpsc::Receiver<()>) {
+fn host(
+    layout: &Layout,
+    port: &AnyPort,
+    is_checked: bool,
+    turns: &Turns,
+    chunks: &mpsc::Receiver<()>,
+) {
     let mut stub = Stub::new(layout, 0);
+    if is_checked {
+        stub.check();
+    }
     let _ = stub.announce(port, None).and_then(|()| stub.publish(port));
     turns.pass();
     let mut reply = Vec::new();
@@ -174,7 +183,12 @@ struct Cost {
 }
 
 impl Rig {
-    fn new(link: &LinkSpec, payloads: PayloadConfig, cpu: usize) -> Result<Rig, String> {
+    fn new(
+        link: &LinkSpec,
+        payloads: PayloadConfig,
+        is_checked: bool,
+        cpu: usize,
+    ) -> Result<Rig, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let mut config = match link {
             LinkSpec::Shm => Config::coherent(1),
@@ -208,7 +222,8 @@ impl Rig {
             let _ = pin(cpu);
             let types = its_layout.mappings(Side::Host);
             let port = its_link.port(&its_memory, Side::Host, &types);
-            host(&its_layout, &port.expect("as the control context's"), &its, &chunks);
+            let port = port.expect("as the control context's");
+            host(&its_layout, &port, is_checked, &its, &chunks);
         });
         let port = Rc::new(port(Side::Agent)?);
         let steering = steer::by_name("jbsq", &config).map_err(|error| text(&error))?;
@@ -270,7 +285,7 @@ pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
     let extents = PayloadConfig { inline_max: 0, ..Options::payloads(&links[0]) };
     let mut rigs = Vec::new();
     for link in &links {
-        let rig = |payloads| Rig::new(link, payloads, host);
+        let rig = |payloads| Rig::new(link, payloads, false, host);
         rigs.push([rig(PayloadConfig::NONE)?, rig(extents)?]);
     }
     let messages = SIZES.map(|size| Bytes::from(vec![0xa5; size]));
@@ -299,6 +314,41 @@ pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
     result.insert("extent_bytes".into(), (u64::from(extents.lines) * 64).into());
     for (link, rows) in links.iter().zip(&rows) {
         result.insert(link.name().into(), of_link(rows));
+    }
+    Ok(result.into())
+}
+
+/// Messages whose frames have checksums beside the same without, over shared memory, in extents where hosts use them.
+pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
+    let [host, agent] = two_cpus()?;
+    pin(agent)?;
+    let link = LinkSpec::Shm;
+    let rig = |is_checked| Rig::new(&link, Options::payloads(&link), is_checked, host);
+    let mut rigs = [rig(false)?, rig(true)?];
+    let mut rows = [const { [const { Vec::new() }; 2] }; SIZES.len()];
+    let progress = Progress::new(u64::from(chunks + WARM_UP), quiet);
+    for chunk in 0..chunks + WARM_UP {
+        progress.begin(&format!("chunk {} of {}", chunk + 1, chunks + WARM_UP));
+        for (size, row) in SIZES.iter().zip(&mut rows) {
+            let message = Bytes::from(vec![0xa5; *size]);
+            let count = (CHUNK_BYTES / size).clamp(1, CHUNK_MESSAGES_MAX);
+            for (rig, costs) in rigs.iter_mut().zip(row) {
+                let Cost { host, agent } = rig.chunk(&message, count)?;
+                if chunk >= WARM_UP {
+                    costs.push(host + agent);
+                }
+            }
+        }
+        progress.end();
+    }
+    let mut result = Map::new();
+    result.insert("bench".into(), "checksums".into());
+    result.insert("peer".into(), "the same messages without checksums".into());
+    result.insert("chunks".into(), chunks.into());
+    for (size, row) in SIZES.iter().zip(rows) {
+        let [plain, checked] = row.map(|costs| Chunks::new(costs).median());
+        let cost = json!({ "plain_ns": plain, "checked_ns": checked, "ratio": checked / plain });
+        result.insert(size.to_string(), cost);
     }
     Ok(result.into())
 }

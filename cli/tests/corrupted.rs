@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use wave_core::endpoint::Sender;
 use wave_core::layout::{Layout, PROTOCOL_VERSION, read_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
-use wave_core::queue::Tag;
+use wave_core::queue::{PAYLOAD_WORDS, Tag};
 use wave_links::socket::{Connection, Listener, Offer};
 use wave_links::{AnyPort, EventFd, LinkSpec, Memory};
 
@@ -94,10 +94,11 @@ fn window_between(front: &Listener, host: &std::path::Path) -> Between {
     Between { layout, port, bells: bells.collect(), _ends: [agent, connection] }
 }
 
-/// A host, and a front that steers to it.
-fn pair(folder: &TempDir) -> (Process, Process, Between) {
+/// A host with these options, and a front that steers to it.
+fn pair(folder: &TempDir, options: &str) -> (Process, Process, Between) {
     let (host_path, front_path) = (folder.path().join("host"), folder.path().join("front"));
-    let mut host = Process::start(&format!("serve kv --offload {} --keys 10", host_path.display()));
+    let line = format!("serve kv --offload {} --keys 10 {options}", host_path.display());
+    let mut host = Process::start(&line);
     // It listens once it has said so.
     let mut told = String::new();
     BufReader::new(host.child.stdout.take().unwrap()).read_line(&mut told).unwrap();
@@ -112,7 +113,7 @@ fn pair(folder: &TempDir) -> (Process, Process, Between) {
 #[test]
 fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() {
     let folder = TempDir::new().unwrap();
-    let (mut host, mut front, between) = pair(&folder);
+    let (mut host, mut front, between) = pair(&folder, "");
 
     // Nobody has called, so the front has sent nothing yet.
     let mut requests = Sender::new(&between.layout.decisions[0], Side::Agent);
@@ -129,9 +130,23 @@ fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() 
 }
 
 #[test]
+fn a_host_that_wants_checksums_turns_out_an_agent_whose_frame_has_none() {
+    let folder = TempDir::new().unwrap();
+    let (mut host, mut front, between) = pair(&folder, "--checksums");
+    let mut requests = Sender::new(&between.layout.decisions[0], Side::Agent);
+    // A head of a frame without bytes.
+    requests.push(&between.port, NONSENSE, &[0; PAYLOAD_WORDS]).unwrap();
+    requests.publish(&between.port);
+    between.bells[0].ring();
+    let said = host.says("turning the agent at");
+    assert!(said.contains("has no checksum"), "{said}");
+    front.says("turned this agent out: it read nonsense");
+}
+
+#[test]
 fn a_front_that_finds_nonsense_itself_says_what() {
     let folder = TempDir::new().unwrap();
-    let (_host, mut front, Between { layout, port, _ends, .. }) = pair(&folder);
+    let (_host, mut front, Between { layout, port, _ends, .. }) = pair(&folder, "");
     let nic = port.window(Home::Nic);
     wave_core::link::Window::store(nic, layout.incarnation, 0, 0x1234_5678);
     wave_core::link::Window::publish(nic);

@@ -184,6 +184,7 @@ const HOST: &[c_long] = &[
     SYS_connect,
     SYS_memfd_create,
     SYS_process_madvise,
+    SYS_process_vm_readv,
     SYS_swapoff,
     // Agents give up rights of their own.
     SYS_capset,
@@ -224,6 +225,9 @@ const OLDER_FILES: &[c_long] = &[SYS_open, SYS_mkdir, SYS_rmdir, SYS_rename];
 /// bpf(2) commands of a host whose programs are loaded: maps, runs, links and iterators.
 const BPF: [u64; 9] = [1, 2, 3, 4, 10, 15, 28, 33, 34];
 
+/// prctl(2) operations about names, and what rustix asks for at first (PR_GET_AUXV, which libc does not name).
+const PRCTLS: [u64; 4] = [PR_SET_NAME as u64, PR_GET_NAME as u64, PR_SET_VMA as u64, 0x4155_5856];
+
 /// fcntl(2) commands about descriptors and seals; none has the kernel send signals.
 const FCNTLS: [i32; 8] =
     [F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS];
@@ -251,7 +255,7 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         // Threads, and no processes.
         (SYS_clone, vec![masked(0, CLONE_THREAD as u64, CLONE_THREAD as u64)?]),
         (SYS_tgkill, any_of(0, &[u64::from(std::process::id())])?),
-        (SYS_prctl, any_of(0, &[PR_SET_NAME as u64, PR_GET_NAME as u64, PR_SET_VMA as u64])?),
+        (SYS_prctl, any_of(0, &PRCTLS)?),
         (SYS_prlimit64, any_of(0, &[0])?),
         (SYS_sched_setaffinity, any_of(0, &[0])?),
         (SYS_ioctl, any_of(1, &[FIONBIO, FIONREAD, TCGETS, TIOCGWINSZ])?),
@@ -270,8 +274,8 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         Role::Agent | Role::MemoryHost => &[],
         // Hosts are lost and found, clients come, and a scheduler that wants notes gets a window.
         Role::Front => &[SYS_connect, SYS_accept, SYS_accept4, SYS_memfd_create, SYS_ftruncate],
-        // Programs come.
-        Role::Tcp => &[SYS_accept, SYS_accept4],
+        // Programs come, and an agent that takes its place gets its state in a file of memory.
+        Role::Tcp => &[SYS_accept, SYS_accept4, SYS_memfd_create],
         // Agents come, and each gets a window; a program over an agent's TCP attaches to it. What is served lies in files.
         Role::Server => SERVER,
     };

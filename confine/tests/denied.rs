@@ -103,6 +103,8 @@ fn may(role: Role) -> &'static [&'static str] {
             "change another folder's file",
             "remove another folder's file",
             "make a folder elsewhere",
+            // It reads samples of what it pages out.
+            "look into another process",
             "signal another process",
             "start a process",
             "start another program",

@@ -57,8 +57,8 @@ fn may_use(from: &str, to: &str) -> bool {
         "subsystems" | "links" => &["core"],
         // What is sent lies in a host's payload memory.
         "wires" => &["core", "links"],
-        "agent" => &["core", "links", "subsystems"],
-        "fronts" => &["core", "links", "wires", "subsystems", "agent", "clients"],
+        "agent" => &["core", "links", "subsystems", "confine"],
+        "fronts" => &["core", "links", "wires", "subsystems", "agent", "clients", "confine"],
         "hosts" => &["core", "links", "subsystems"],
         "scripts" => &["core", "subsystems", "hosts"],
         "lab" => &["core", "links", "subsystems", "agent"],
@@ -66,6 +66,7 @@ fn may_use(from: &str, to: &str) -> bool {
         "docs" => &["core", "agent"],
         "report" => &["workloads", "lab"],
         "experiments" => &[
+            "confine",
             "core",
             "links",
             "wires",
@@ -78,6 +79,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "report",
         ],
         "benches" | "cli" => &[
+            "confine",
             "core",
             "links",
             "wires",

@@ -35,11 +35,13 @@ pub struct AgentCommand {
 }
 
 /// Options of the front for gRPC, which a front for datagrams must refuse: a user who asks for TLS must get it.
-const OF_GRPC: [&str; 12] = [
+const OF_GRPC: [&str; 14] = [
     "connection_cpus",
     "notes",
+    "notes_allow",
     "tls_cert",
     "tls_key",
+    "load_reports",
     "message_kib",
     "header_kib",
     "connections",

@@ -58,6 +58,8 @@ enum Need {
     Tcp,
     /// `wave memory run` is better with it.
     SaferMemory,
+    /// Agents and hosts have fewer rights with it.
+    Confinement,
 }
 
 impl Need {
@@ -73,6 +75,7 @@ impl Need {
             Need::Memory => "wave memory run",
             Need::Tcp => "wave tcp up",
             Need::SaferMemory => "holding back in wave memory run",
+            Need::Confinement => "confining agents and hosts",
         }
     }
 }
@@ -140,11 +143,12 @@ fn checks(remedies: &Remedies) -> Vec<Check> {
     let again = || remedies.as_root("wave doctor");
     let cpus_allowed = cpu::allowed_cpus().map_or(0, |cpus| cpus.len());
     let groups = iommu_groups();
+    let kernel = wave_confine::Kernel::ask();
     vec![
         check(
             "kernel",
             Need::Everything,
-            kernel(),
+            release(),
             type_this("upgrade to Debian 12 or later (Linux 6.1)"),
         ),
         check("sealed shared memory", Need::Everything, sealed_memory(), type_this("dmesg | tail")),
@@ -187,7 +191,17 @@ fn checks(remedies: &Remedies) -> Vec<Check> {
             type_this("sudo wave memory run --zram 1GiB --pid PID"),
         ),
         check("memory pressure (PSI)", Need::SaferMemory, pressure(), remedies.pressure()),
+        check("seccomp", Need::Confinement, found(kernel.seccomp), None),
+        check("Landlock", Need::Confinement, found(kernel.landlock), None),
     ]
+}
+
+/// What the kernel confines a process by.
+fn found(supported: wave_confine::Supported) -> Result<String, String> {
+    match supported.is_there {
+        true => Ok(supported.about),
+        false => Err(supported.about),
+    }
 }
 
 /// One is made, and goes again at once.
@@ -269,7 +283,7 @@ fn recording() -> Result<String, String> {
     Ok("the kernel runs the programs of `wave record`".to_owned())
 }
 
-fn kernel() -> Result<String, String> {
+fn release() -> Result<String, String> {
     let release = machine::kernel();
     if version_at_least(&release, (5, 10)) {
         Ok(release)

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
+use wave_confine::User;
 use wave_core::link::Home;
 use wave_links::LinkSpec;
 use wave_linux::memory::{Backend, DeviceOptions, Group, Limits};
@@ -88,6 +89,9 @@ struct RunArgs {
     /// Access to the device: by VFIO with interrupts, or by its files in sysfs, where a thread must poll.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Way::Vfio, requires = "device")]
     device_by: Way,
+    /// Have the agent become this user once it is attached: a name of /etc/passwd, or UID:GID.
+    #[arg(long, value_name = "USER", conflicts_with = "device")]
+    agent_user: Option<User>,
     /// Page nothing out while refaults cost the programs more than this share of the time, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
     slowdown: f64,
@@ -243,6 +247,7 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
             access: args.device_by.into(),
             decisions: Home::Host,
         }),
+        user: args.agent_user,
         limits: Limits {
             slowdown: args.slowdown / 100.0,
             refaults_per_minute: args.refaults.map_or(f64::INFINITY, |percent| percent / 100.0),

@@ -13,6 +13,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use wave_confine::{Limited, Profile, Role};
 use wave_grpc::listen_address;
 use wave_links::say;
 use wave_user::rpc::{Options, Server};
@@ -61,6 +62,12 @@ struct InteropArgs {
     /// Serve requests from the agent attached to this socket.
     #[arg(long, value_name = "SOCKET")]
     offload: PathBuf,
+    /// Users whose agents may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
+    #[arg(long, value_name = "UID,...", value_delimiter = ',')]
+    allow: Vec<u32>,
+    /// End each frame in the window with a checksum, both ways: damage there is an error, and no call has a wrong value.
+    #[arg(long)]
+    checksums: bool,
     /// Number of workers, each of which serves one call at a time.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=240))]
     workers: u16,
@@ -100,6 +107,12 @@ struct KvArgs {
     /// Serve requests from the agent attached to this socket.
     #[arg(long, value_name = "SOCKET")]
     offload: Option<PathBuf>,
+    /// Users whose agents may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
+    #[arg(long, value_name = "UID,...", value_delimiter = ',', requires = "offload")]
+    allow: Vec<u32>,
+    /// End each frame in the window with a checksum, both ways: damage there is an error, and no call has a wrong value.
+    #[arg(long, requires = "offload")]
+    checksums: bool,
     /// Address to listen on; port 0 is any free one.
     #[arg(
         long,
@@ -157,7 +170,15 @@ pub fn execute(args: &ServeArgs) -> ExitCode {
 fn kv(args: &KvArgs) -> Result<(), Failure> {
     // From here on, so that none is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
-    let store = fill(args)?;
+    let log = args.log_writes.as_deref().map(open_log).transpose()?;
+    // Before anything has threads. A server of the host's own sockets is what offloaded ones are compared with.
+    let limited = args.offload.as_deref().map(|socket| {
+        // Where the store's database will be.
+        let folder = Some(Path::new("/dev/shm")).filter(|folder| folder.exists());
+        limit(profile(socket).with_writes(folder.map_or_else(std::env::temp_dir, Path::to_owned)))
+    });
+    let limited = limited.transpose()?;
+    let store = fill(args, log)?;
     let cpus = args.cpus.clone().map_or(Vec::new(), |Cpus(cpus)| cpus);
     match &args.offload {
         None => {
@@ -167,7 +188,11 @@ fn kv(args: &KvArgs) -> Result<(), Failure> {
             server.stop().map_err(Failure::cannot)
         }
         Some(socket) => {
-            let server = offloaded(socket, cpus.clone(), store)?;
+            let options = options(socket, &args.allow).workers(workers(&cpus)?);
+            let checksums = args.checksums;
+            let options = Options { cpus: cpus.clone(), checksums, ..options };
+            let server = Server::start(options, store::methods(store)).map_err(Failure::cannot)?;
+            seal(limited)?;
             tell(args, "socket", &socket.display().to_string(), cpus.len().max(1));
             signals.forever().next();
             drop(server);
@@ -178,12 +203,15 @@ fn kv(args: &KvArgs) -> Result<(), Failure> {
 
 fn interop(args: &InteropArgs) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
-    let mut options = Options::new(&args.offload).workers(args.workers);
+    let limited = limit(profile(&args.offload))?;
+    let mut options = options(&args.offload, &args.allow).workers(args.workers);
     // Workers that wait for each other's clients share few CPUs.
     options.yields_cpu = true;
+    options.checksums = args.checksums;
     (options.config.messages.entries, options.config.decisions.entries) = (args.ring, args.ring);
     options.config.prestage = options.config.prestage.min((args.ring / 2) as u16);
     let server = Server::start(options, interop::methods()).map_err(Failure::cannot)?;
+    seal(Some(limited))?;
     let socket = args.offload.display();
     wave_links::tell!(
         "Serving grpc.testing.TestService at {socket}; Ctrl-C ends it\nNext: {}",
@@ -194,10 +222,31 @@ fn interop(args: &InteropArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn offloaded(socket: &Path, cpus: Vec<usize>, store: Store) -> Result<Server, Failure> {
-    let workers = u16::try_from(cpus.len().max(1)).map_err(Failure::cannot)?;
-    let options = Options { cpus, ..Options::new(socket).workers(workers) };
-    Server::start(options, store::methods(store)).map_err(Failure::cannot)
+fn options(socket: &Path, allow: &[u32]) -> Options {
+    Options { allowed_uids: allow.to_vec(), ..Options::new(socket) }
+}
+
+fn workers(cpus: &[usize]) -> Result<u16, Failure> {
+    u16::try_from(cpus.len().max(1)).map_err(Failure::cannot)
+}
+
+fn profile(socket: &Path) -> Profile {
+    Profile::of(Role::Server).with_socket(socket)
+}
+
+/// Gives up all other rights than the profile's, except filters of system calls.
+fn limit(profile: Profile) -> Result<Limited, Failure> {
+    profile.limit().map_err(Failure::cannot)
+}
+
+/// The rest, once all of its threads are there.
+fn seal(limited: Option<Limited>) -> Result<(), Failure> {
+    limited.map_or(Ok(()), |limited| limited.seal().map(|_| ()).map_err(Failure::cannot))
+}
+
+fn open_log(path: &Path) -> Result<File, Failure> {
+    let file = File::options().create(true).append(true).open(path);
+    file.map_err(|error| Failure::cannot(format!("{}: {error}", path.display())))
 }
 
 /// The command that starts an agent with a front for gRPC beside so many workers and a client.
@@ -242,15 +291,15 @@ fn tell(args: &KvArgs, place: &str, name: &str, threads: usize) {
     }
 }
 
-fn fill(args: &KvArgs) -> Result<Store, Failure> {
+fn fill(args: &KvArgs, log: Option<File>) -> Result<Store, Failure> {
     let progress = Progress::new(1, args.quiet || args.json);
     progress.begin("filling the store");
     let mut database = Database::open_in_order(None).map_err(Failure::cannot)?;
     database.fill(args.keys, args.value_bytes, |_, _| {}).map_err(Failure::cannot)?;
     progress.end();
     let store = Store::new(database);
-    let Some(path) = &args.log_writes else { return Ok(store) };
-    let file = File::options().create(true).append(true).open(path);
-    let file = file.map_err(|error| Failure::cannot(format!("{}: {error}", path.display())))?;
-    Ok(store.with_log_of_writes(file))
+    Ok(match log {
+        None => store,
+        Some(file) => store.with_log_of_writes(file),
+    })
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use wave_confine::User;
 use wave_lab::Failure;
 use wave_linux::memory::Enclave;
 
@@ -14,12 +15,20 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// The same from behind a device.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Starts one that attaches to `socket` and writes `log`, on any CPU.
-pub fn start(policy: &str, socket: &Path, log: Option<&Path>) -> Result<AgentProcess, Failure> {
+/// Starts one that attaches to `socket` and writes `log`, on any CPU, and becomes `user`.
+pub fn start(
+    policy: &str,
+    socket: &Path,
+    log: Option<&Path>,
+    user: Option<User>,
+) -> Result<AgentProcess, Failure> {
     let mut words: Vec<OsString> = vec!["--policy".into(), policy.into()];
     words.extend(["--attach".into(), socket.into()]);
     if let Some(file) = log {
         words.extend(["--record".into(), file.into(), "--record-about".into(), "memory".into()]);
+    }
+    if let Some(user) = user {
+        words.extend(["--user".into(), user.to_string().into()]);
     }
     AgentProcess::start_with(&words, None, true)
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wave_confine::{Profile, Role, User};
 use wave_core::clock::Nanos;
 use wave_links::LinkSpec;
 use wave_links::say;
@@ -48,6 +49,8 @@ pub struct Wanted {
     pub link: LinkSpec,
     /// Agents come from behind this device, and none is started here.
     pub device: Option<DeviceOptions>,
+    /// The user that agents become.
+    pub user: Option<User>,
     /// Limits beyond which nothing is paged out.
     pub limits: Limits,
     pub dry_run: bool,
@@ -95,6 +98,8 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;
     options.backend = wanted.backend;
+    let limited = Profile::of(Role::MemoryHost).starting_as(wanted.user).limit();
+    let limited = limited.map_err(Failure::cannot)?;
     let before = Before::now();
     let enclave = match Enclave::start(options) {
         Ok(enclave) => enclave,
@@ -111,6 +116,8 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         }
         Err(error) => return Err(Failure::cannot(error)),
     };
+    // Programs in the kernel are loaded, and the command is there: what comes is agents and paging out.
+    limited.seal().map_err(Failure::cannot)?;
     let mut agent = match &wanted.device {
         None => Some(start_agent(wanted, &enclave, 0)?),
         Some(_) => None,
@@ -178,7 +185,7 @@ fn start_agent(wanted: &Wanted, enclave: &Enclave, number: u32) -> Result<AgentP
         0 => file.clone(),
         number => file.with_extension(format!("{number}.wavelog")),
     });
-    agent::start(&wanted.policy, enclave.socket(), log.as_deref())
+    agent::start(&wanted.policy, enclave.socket(), log.as_deref(), wanted.user)
 }
 
 /// A command that this run has started.

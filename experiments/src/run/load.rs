@@ -26,7 +26,8 @@ pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Vec<(String, 
     let variants = &scenario.variants;
     let mut rows: Vec<Row> =
         variants.iter().map(|variant| Row { variant: variant.clone(), factor: 1.0 }).collect();
-    if !variants.iter().any(|variant| is(variant, Placement::OnHost)) {
+    let has_onhost = variants.iter().any(|variant| is(variant, Placement::OnHost));
+    if !has_onhost || !scenario.run.equal_cores {
         return (rows, Vec::new());
     }
     let mut left_out = Vec::new();
@@ -174,5 +175,16 @@ prestage = 4
         };
         assert_eq!(names(3), ("far; near, deeper".to_owned(), 2));
         assert_eq!(names(4), ("far; near; near, deeper; far, equal cores".to_owned(), 0));
+    }
+
+    #[test]
+    fn equal_cores_can_be_switched_off() {
+        let mut scenario = scenario();
+        scenario.run.equal_cores = false;
+        for cpus in [3, 4] {
+            let (rows, left_out) = rows(&scenario, cpus);
+            let names: Vec<_> = rows.iter().map(|row| row.variant.name.as_str()).collect();
+            assert_eq!((names, left_out.len()), (vec!["far", "near", "near, deeper"], 0));
+        }
     }
 }

@@ -400,6 +400,7 @@ fn run(
             ("run.loads_per_second", raw.loads_per_second.as_ref().map(Spanned::span)),
             ("run.refine", raw.refine.as_ref().map(Spanned::span)),
             ("run.search", raw.search.as_ref().map(Spanned::span)),
+            ("run.equal_cores", raw.equal_cores.as_ref().map(Spanned::span)),
         ];
         if let Some((field, Some(span))) = unused.into_iter().find(|(_, span)| span.is_some()) {
             let message = format!(
@@ -412,7 +413,15 @@ fn run(
         let seconds = warmup + f64::from(times.kills) * times.every_ms as f64 / 1e3;
         source.few_requests("crash.load_per_second", load, seconds, written.span())?;
         let load = Load::Each(vec![load]);
-        return Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine: 0, compare: None });
+        return Ok(Run {
+            seconds,
+            warmup_seconds: warmup,
+            seed,
+            load,
+            refine: 0,
+            compare: None,
+            equal_cores: true,
+        });
     }
 
     let seconds = match &raw.seconds {
@@ -472,7 +481,14 @@ fn run(
         let message = "`run.refine` has a meaning only with kind = \"load\" and `loads_per_second`";
         return Err(source.refuse(written.span(), message));
     }
-    Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine, compare: None })
+    if let Some(written) = &raw.equal_cores
+        && *kind != Kind::Load
+    {
+        let message = "`run.equal_cores` has a meaning only with kind = \"load\"";
+        return Err(source.refuse(written.span(), message));
+    }
+    let equal_cores = raw.equal_cores.as_ref().is_none_or(|written| *written.get_ref());
+    Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine, compare: None, equal_cores })
 }
 
 fn compare(

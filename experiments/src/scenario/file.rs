@@ -65,6 +65,7 @@ pub(super) struct RawRun {
     pub refine: Option<Spanned<u32>>,
     pub search: Option<Spanned<RawSearch>>,
     pub compare: Option<Spanned<RawCompare>>,
+    pub equal_cores: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -38,12 +38,20 @@ pub struct RpcArgs {
     /// Link to that scheduler: shm, or a modelled link by its name or cost file.
     #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
     pub notes_link: LinkSpec,
+    /// Users whose scheduler may take notes, besides this user and root. They also need write permission on the socket: chmod or
+    /// setfacl.
+    #[arg(long, value_name = "UID,...", value_delimiter = ',', requires = "notes")]
+    pub notes_allow: Vec<u32>,
     /// Certificate in PEM; clients must speak TLS then.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// Send a report of the host's load (ORCA) in the trailers of each call, for clients that balance by it. Clients that ask for
+    /// reports on a stream of their own (OpenRcaService) get them in any case.
+    #[arg(long, requires = "listen")]
+    pub load_reports: bool,
     /// Largest message in KiB, before and after compression; a larger one gets RESOURCE_EXHAUSTED.
     #[arg(long, value_name = "KIB", default_value_t = 4096, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
@@ -99,6 +107,7 @@ impl RpcArgs {
                 idle: seconds(self.idle_s),
                 drain: seconds(self.drain_s),
             },
+            load_reports: self.load_reports,
             connection_cpus: self.connection_cpus.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),
             seat,
             quiet,

@@ -7,6 +7,8 @@
 //! What a call holds is bounded on both ways: it reads only while the host has taken all but a window of what came before,
 //! and the host sends only a window more than was passed on.
 
+mod news;
+
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -26,6 +28,7 @@ use crate::gzip::{self, BadGzip};
 use crate::health::{self, Health};
 use crate::http2_stream::{Gone, Stream};
 use crate::limits::{CALL_BYTES, UNCHECKED_REPLY_BYTES};
+use crate::orca;
 use crate::peer::Peer;
 use crate::reflection;
 use crate::reply;
@@ -43,6 +46,8 @@ pub enum Route {
     Watch(Option<String>, Option<Health>),
     /// Reflection, by the front itself.
     Reflection,
+    /// The front: reports of the host's load. How often, and when the next one is due, once it is known.
+    Load(Option<(Nanos, Nanos)>),
 }
 
 /// What becomes of a call's slot.
@@ -170,7 +175,11 @@ impl Call {
 
     /// When the front has to end it; what the host has is timed by the dispatcher.
     pub(crate) fn due(&self) -> Option<Nanos> {
-        self.deadline.filter(|_| self.subject.is_none())
+        let report = match self.route {
+            Route::Load(Some((_, next))) => Some(next),
+            _ => None,
+        };
+        self.deadline.filter(|_| self.subject.is_none()).into_iter().chain(report).min()
     }
 
     pub(crate) fn holds(&self) -> usize {
@@ -361,6 +370,12 @@ impl Call {
                 *service = Some(health::service(&message).map_err(Stop::Refused)?);
                 Ok(self.tell_health(shared)?)
             }
+            Route::Load(times) => {
+                let every = orca::interval(&message).map_err(Stop::Refused)?;
+                *times = Some((every, shared.stepped + every));
+                let report = shared.totals.load.report(shared.now());
+                Ok(self.reply(shared, report, true, false)?)
+            }
             Route::Check => {
                 let answer =
                     health::check(&message, shared.methods.as_deref(), shared.is_serving());
@@ -370,23 +385,6 @@ impl Call {
             }
             _ => self.begin(shared, slot, Some(message), true),
         }
-    }
-
-    /// Tells a watcher how the service is, if that has changed, and its client has read the last news.
-    pub(crate) fn tell_health(&mut self, shared: &Shared) -> Result<(), Gone> {
-        let Route::Watch(Some(service), told) = &mut self.route else { return Ok(()) };
-        let health = Health::of(service, shared.methods.as_deref(), shared.is_serving());
-        if !self.out.queue.is_empty() || self.out.trailers.is_some() {
-            return Ok(());
-        }
-        if told.replace(health) != Some(health) {
-            self.reply(shared, health.message(), true, false)?;
-        }
-        if shared.is_draining {
-            let status = Status::new(Code::Unavailable, "the agent that serves this address ends");
-            self.out.trailers = Some(shared.templates.trailers(&status, &[]));
-        }
-        Ok(())
     }
 
     /// Gives the call to the host.
@@ -474,7 +472,11 @@ impl Call {
         self.finish(shared, status, &[]);
     }
 
+    /// The time that [`Call::due`] told has come.
     pub(crate) fn expire(&mut self, shared: &mut Shared) {
+        if self.tells_load(shared) {
+            return;
+        }
         self.drop_replies();
         let status = Status::new(Code::DeadlineExceeded, "the deadline has passed");
         self.out.trailers = None;
@@ -575,10 +577,13 @@ impl Call {
                 host.grant(subject, bytes);
             }
         }
-        let Some(trailers) = self.out.trailers.take() else {
+        let Some(mut trailers) = self.out.trailers.take() else {
             self.tell_health(shared)?;
             return Ok(Written::All);
         };
+        if shared.reports_load && self.is_hosts() {
+            orca::add(&mut trailers, &shared.totals.load.report(shared.stepped));
+        }
         if self.stream.has_responded() {
             self.stream.trailers(trailers)?;
         } else {

@@ -6,10 +6,11 @@ use std::time::Instant;
 use clap::{Args, Parser};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wave_agent::{AgentArgs, Registry, Seat, fail, serve_beside};
+use wave_confine::{Profile, Role};
 use wave_links::say;
 
 use crate::args::RpcArgs;
-use crate::front::{FrontError, RpcFront};
+use crate::front::{FrontError, Listening, RpcFront};
 use crate::notes::NotesTo;
 
 /// What an agent with a front is told.
@@ -52,18 +53,18 @@ pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
     if args.rpc.rpc.is_none() {
         return fail(2, NOWHERE);
     }
-    serve_beside(registry, &args.agent, || {
-        let mut front = make_front(args)?;
-        if !has_scheduler {
-            make_notes(args)?.into_iter().for_each(|notes| front.offer_notes(notes));
-        }
+    let sockets = args.rpc.rpc.iter().chain(&args.rpc.notes);
+    let profile = sockets.fold(Profile::of(Role::Front), |profile, path| profile.with_socket(path));
+    let prepare = || Ok((listen(args)?, if has_scheduler { None } else { make_notes(args)? }));
+    serve_beside(registry, &args.agent, profile, prepare, |(listening, notes)| {
+        let mut front = make_front(listening, args.agent.quiet)?;
+        notes.into_iter().for_each(|notes| front.offer_notes(notes));
         Ok(front)
     })
-    .unwrap_or_else(|(code, why)| fail(code, why))
 }
 
-/// The front; or an exit code, and why there is none.
-fn make_front(args: &FrontArgs) -> Result<RpcFront, (u8, String)> {
+/// The front's sockets; or an exit code, and why there are none.
+fn listen(args: &FrontArgs) -> Result<Listening, (u8, String)> {
     let (seat, quiet) = (Seat::of(&args.agent), args.agent.quiet);
     let options = args.rpc.options(seat, quiet).ok_or_else(|| (2, NOWHERE.to_owned()))?;
     let descriptors = take_descriptors();
@@ -74,15 +75,21 @@ fn make_front(args: &FrontArgs) -> Result<RpcFront, (u8, String)> {
             options.limits.connections
         );
     }
-    let front = RpcFront::new(options, Instant::now()).map_err(|error| {
-        (if matches!(error, FrontError::Steer(_)) { 2 } else { 3 }, error.to_string())
-    })?;
+    Listening::new(options).map_err(refused)
+}
+
+fn make_front(listening: Listening, quiet: bool) -> Result<RpcFront, (u8, String)> {
+    let front = RpcFront::over(listening, Instant::now()).map_err(refused)?;
     if !quiet {
         for address in front.addresses() {
             say!("wave agent: gRPC at {address}");
         }
     }
     Ok(front)
+}
+
+fn refused(error: FrontError) -> (u8, String) {
+    (if matches!(error, FrontError::Steer(_)) { 2 } else { 3 }, error.to_string())
 }
 
 /// Raises the limit of descriptors to the hard limit, and returns it.
@@ -97,7 +104,7 @@ fn take_descriptors() -> u64 {
 fn make_notes(args: &FrontArgs) -> Result<Option<NotesTo>, (u8, String)> {
     let Some(socket) = &args.rpc.notes else { return Ok(None) };
     let link = &args.rpc.notes_link;
-    let notes = NotesTo::new(socket, link.clone(), args.agent.quiet);
+    let notes = NotesTo::new(socket, &args.rpc.notes_allow, link.clone(), args.agent.quiet);
     let notes = notes.map_err(|error| (3, error.to_string()))?;
     if !args.agent.quiet {
         say!("wave agent: notes at {}, link {}", socket.display(), link.name());

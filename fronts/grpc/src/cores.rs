@@ -172,6 +172,7 @@ fn make(
     let Common { options, start, totals, admission, tls } = common;
     let mut shared = Shared::new(options.limits, start, totals);
     shared.host = Some(Host::Far(far));
+    shared.reports_load = options.load_reports;
     let engine = Engine::new(shared, Vec::new(), Arc::clone(&ready));
     let engine = Rc::new(RefCell::new(engine));
     let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;

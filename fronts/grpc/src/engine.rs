@@ -10,7 +10,7 @@ use http::request::Parts;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
-use wave_rpc::dispatch::{Event, HostGone};
+use wave_rpc::dispatch::{Event, HostGone, Queues};
 use wave_rpc::service::Service;
 use wave_rpc::status::{Code, Status};
 use wave_rpc::window::Load;
@@ -23,6 +23,7 @@ use crate::http2_stream::Stream;
 use crate::lanes::{ROOM_EVERY, Told};
 use crate::limits::{CALL_BYTES, RESET_SOON};
 use crate::methods::Methods;
+use crate::orca;
 use crate::peer::Peer;
 use crate::reflection;
 use crate::reply;
@@ -46,6 +47,8 @@ pub struct Engine {
     cores: Vec<FarCore>,
     /// How many hosts were attached.
     hosts: u32,
+    /// When the host's load was measured last.
+    measured: Nanos,
     /// Whether connection cores were told of the latest host.
     is_told: bool,
 }
@@ -63,6 +66,7 @@ impl Engine {
             was_serving: false,
             cores,
             hosts: 0,
+            measured: Nanos(0),
             is_told: false,
         }
     }
@@ -143,6 +147,7 @@ impl Engine {
             "/grpc.health.v1.Health/Check" => return Ok(Route::Check),
             "/grpc.health.v1.Health/Watch" => return Ok(Route::Watch(None, None)),
             path if reflection::PATHS.contains(&path) => return Ok(Route::Reflection),
+            orca::PATH => return Ok(Route::Load(None)),
             _ => {}
         }
         let is_there = self.shared.host.as_ref().is_some_and(Host::is_there);
@@ -225,6 +230,9 @@ impl Engine {
                     return Err(error.into());
                 }
             }
+        }
+        if now.since(self.measured) >= orca::LOOK_EVERY {
+            self.measure(now);
         }
         self.tell_health();
         self.tell_cores();
@@ -314,7 +322,27 @@ impl Engine {
         }
     }
 
+    /// Measures the host's load, on the core that has its queues.
+    pub fn measure(&mut self, now: Nanos) {
+        self.measured = now;
+        if !matches!(self.shared.host, Some(Host::Far(_))) {
+            let own = self.shared.host.as_ref().and_then(Host::own);
+            let queues = own.map_or(Queues::default(), |own| own.dispatch.queues());
+            self.shared.totals.load.look(now, queues);
+        }
+    }
+
     fn on_event(&mut self, event: Event) {
+        let is_own = self.shared.host.as_ref().is_some_and(|host| host.own().is_some());
+        let is_ok = match &event {
+            Event::Message { end: true, .. } => Some(true),
+            Event::Status { status, .. } => Some(status.code == Code::Ok),
+            Event::Stopped { .. } => Some(false),
+            _ => None,
+        };
+        if let Some(is_ok) = is_ok.filter(|_| is_own) {
+            self.shared.totals.load.end(is_ok);
+        }
         let subject = match event {
             Event::Service(service) => return self.on_service(service),
             Event::Headers { call, .. }

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{AbortHandle, LocalSet};
+use tokio_rustls::TlsAcceptor;
 use wave_agent::{Attached, Attacher, HostLine, OwnBell, Seat, attach_rpc};
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
@@ -59,6 +60,8 @@ pub struct RpcOptions {
     pub limits: Limits,
     /// CPUs that do nothing but serve connections, a thread on each; without any, the front's own core does.
     pub connection_cpus: Vec<usize>,
+    /// Send a report of the host's load with each call's trailers.
+    pub load_reports: bool,
     /// How its cores wait for work.
     pub seat: Seat,
     /// Say nothing but errors.
@@ -150,26 +153,48 @@ pub struct RpcFront {
     unfit: Option<PolicyError>,
 }
 
-impl RpcFront {
-    /// Listens, and begins to look for the host. `start` is where the agent's clock began.
-    pub fn new(options: RpcOptions, start: Instant) -> Result<RpcFront, FrontError> {
+/// A front that listens, and has read its certificate: what takes rights and no thread.
+pub struct Listening {
+    options: RpcOptions,
+    tls: Option<TlsAcceptor>,
+    listeners: Vec<std::net::TcpListener>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Listening {
+    /// Listens. Clients wait in the sockets' backlogs.
+    pub fn new(options: RpcOptions) -> Result<Listening, FrontError> {
         // Before anything else is touched: some host could have it.
         let largest = Config { subjects: 1, ..Config::coherent(CORES_MAX as u16) };
         steer::by_name(&options.steer, &largest)?;
         let tls = options.tls.as_ref();
         let tls = tls.map(|(certificate, key)| tls::acceptor(certificate, key)).transpose()?;
+        let (listeners, addresses) = bind(&options.listen)?;
+        Ok(Listening { options, tls, listeners, addresses })
+    }
+}
+
+impl RpcFront {
+    /// Listens, and looks for the host. `start` is where the agent's clock began.
+    pub fn new(options: RpcOptions, start: Instant) -> Result<RpcFront, FrontError> {
+        RpcFront::over(Listening::new(options)?, start)
+    }
+
+    /// Starts the connection cores, and looks for the host.
+    pub fn over(listening: Listening, start: Instant) -> Result<RpcFront, FrontError> {
+        let Listening { options, tls, listeners, addresses } = listening;
         let ready = Arc::new(Ready::default());
         let totals = Arc::new(Totals::new(options.limits.held_bytes));
         let connections = options.limits.connections_for(descriptors());
         let admission = Arc::new(Admission::new(connections, Arc::clone(&totals)));
         let common = Common { options: options.clone(), start, totals, admission, tls };
-        let (listeners, addresses) = bind(&options.listen)?;
         let (mut accepts, mut cores, mut far) = (listeners, Vec::new(), Vec::new());
         if !options.connection_cpus.is_empty() {
             (cores, far) = cores::start(&common, std::mem::take(&mut accepts), &ready)?;
         }
         let Common { totals, admission, tls, .. } = common;
-        let shared = Shared::new(options.limits, start, totals);
+        let mut shared = Shared::new(options.limits, start, totals);
+        shared.reports_load = options.load_reports;
         let engine = Rc::new(RefCell::new(Engine::new(shared, far, Arc::clone(&ready))));
         let host = options.host.clone();
         let quiet = options.quiet;

@@ -44,6 +44,7 @@ mod limits;
 mod metadata;
 mod methods;
 mod notes;
+mod orca;
 mod peer;
 mod percent;
 mod reflection;

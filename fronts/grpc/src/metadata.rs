@@ -56,11 +56,8 @@ pub fn append(headers: &mut HeaderMap, metadata: &[u8]) -> Result<(), BadReply> 
         if is_https_own(key) {
             continue;
         }
-        let value = if key.ends_with("-bin") {
-            HeaderValue::try_from(BASE64.encode(value))
-        } else {
-            HeaderValue::from_bytes(value)
-        };
+        let value =
+            if key.ends_with("-bin") { Ok(encode(value)) } else { HeaderValue::from_bytes(value) };
         let name = HeaderName::from_bytes(key.as_bytes());
         let (Ok(name), Ok(value)) = (name, value) else { continue };
         bytes += name.as_str().len() + value.len() + 32;
@@ -70,6 +67,11 @@ pub fn append(headers: &mut HeaderMap, metadata: &[u8]) -> Result<(), BadReply> 
         headers.try_append(name, value).map_err(|_| BadReply::TooLarge)?;
     }
     Ok(())
+}
+
+/// The value of a `-bin` header.
+pub fn encode(value: &[u8]) -> HeaderValue {
+    HeaderValue::try_from(BASE64.encode(value)).expect("base64 is text")
 }
 
 fn is_https_own(name: &str) -> bool {

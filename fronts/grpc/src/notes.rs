@@ -35,13 +35,18 @@ pub struct NotesTo {
 }
 
 impl NotesTo {
-    /// Listens at `socket` for the scheduler's agent. `link` is what lies between the two: the queue is in NIC memory, and the
-    /// scheduler reads across the link.
+    /// Listens at `socket` for the scheduler's agent, of this user, root or one in `allowed`. `link` is what lies between the two: the
+    /// queue is in NIC memory, and the scheduler reads across the link.
     ///
     /// # Errors
     /// The socket's.
-    pub fn new(socket: &Path, link: LinkSpec, quiet: bool) -> Result<NotesTo, SocketError> {
-        let listener = Listener::bind(socket, &[])?;
+    pub fn new(
+        socket: &Path,
+        allowed: &[u32],
+        link: LinkSpec,
+        quiet: bool,
+    ) -> Result<NotesTo, SocketError> {
+        let listener = Listener::bind(socket, allowed)?;
         Ok(NotesTo { listener, link, line: None, looked: None, buffer: Vec::new(), quiet })
     }
 

@@ -13,6 +13,7 @@ use wave_rpc::status::{Code, Status};
 use crate::host::Host;
 use crate::limits::Limits;
 use crate::methods::Methods;
+use crate::orca::Meter;
 use crate::reply::Templates;
 
 /// How many calls came to what in the front.
@@ -51,12 +52,14 @@ impl FrontCounts {
 pub struct Totals {
     held: AtomicUsize,
     held_max: usize,
+    /// The load of the host.
+    pub load: Meter,
 }
 
 impl Totals {
     /// Allows at most `held_max` bytes for messages.
     pub fn new(held_max: usize) -> Totals {
-        Totals { held: AtomicUsize::new(0), held_max }
+        Totals { held: AtomicUsize::new(0), held_max, load: Meter::default() }
     }
 
     pub fn held(&self) -> usize {
@@ -103,6 +106,8 @@ pub struct Shared {
     pub totals: Arc<Totals>,
     /// When calls that the host does not have end by themselves, and their slots.
     pub deadlines: BTreeSet<(Nanos, u32)>,
+    /// Calls end with a report of the host's load.
+    pub reports_load: bool,
     /// The front is about to end.
     pub is_draining: bool,
     pub counts: FrontCounts,
@@ -121,6 +126,7 @@ impl Shared {
             templates: Templates::default(),
             totals,
             deadlines: BTreeSet::new(),
+            reports_load: false,
             is_draining: false,
             counts: FrontCounts::default(),
             stepped: Nanos(0),

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use wave_agent::{AgentArgs, Registry, Seat, fail, serve_beside};
+use wave_agent::{AgentArgs, Registry, Seat, serve_beside};
+use wave_confine::{Profile, Role};
 use wave_links::say;
 
 use crate::front::{FrontError, UdpFront, UdpOptions};
@@ -49,7 +50,8 @@ impl UdpArgs {
 
 /// Runs a UDP front for a host, beside a scheduler or alone, until SIGTERM or SIGINT.
 pub fn execute(registry: &Registry, agent: &AgentArgs, options: UdpOptions) -> ExitCode {
-    serve_beside(registry, agent, || {
+    let profile = Profile::of(Role::Front).with_socket(&options.host);
+    let prepare = || {
         let quiet = options.quiet;
         let front = UdpFront::new(options, Instant::now()).map_err(|error| {
             let is_argument = matches!(error, FrontError::Steer(_) | FrontError::Public(_));
@@ -59,8 +61,8 @@ pub fn execute(registry: &Registry, agent: &AgentArgs, options: UdpOptions) -> E
             say!("wave agent: {} at {}", front.language(), front.address());
         }
         Ok(front)
-    })
-    .unwrap_or_else(|(code, why)| fail(code, why))
+    };
+    serve_beside(registry, agent, profile, prepare, Ok)
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -122,6 +122,7 @@ impl Front {
             tls: None,
             limits: Limits { drain: Duration::ZERO, ..Limits::default() },
             connection_cpus: Vec::new(),
+            load_reports: false,
             seat: Seat::Shared,
             quiet: true,
         };

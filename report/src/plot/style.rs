@@ -105,6 +105,19 @@ pub enum Key {
     Patch,
 }
 
+/// The names of curves, where one that lies on an earlier curve says so: only the last one drawn is seen.
+pub fn told_apart<C: PartialEq>(names: Vec<String>, curves: &[Vec<C>]) -> Vec<String> {
+    let twin = |at: usize| {
+        let curve = curves.get(at).filter(|curve| !curve.is_empty())?;
+        curves[..at].iter().position(|other| other == curve)
+    };
+    let name = |(at, name): (usize, &String)| match twin(at) {
+        Some(first) => format!("{name} (same curve as {})", names[first]),
+        None => name.clone(),
+    };
+    names.iter().enumerate().map(name).collect()
+}
+
 pub fn legend_height(entries: usize) -> u32 {
     (entries.div_ceil(2) as u32) * LEGEND_ROW as u32 + 20
 }
@@ -183,4 +196,17 @@ pub fn axis_number(number: f64) -> String {
 /// A decimal logarithm, as the number that it is of.
 pub fn log_number(log: f64) -> String {
     axis_number(10f64.powf(log))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_that_lies_on_another_says_so() {
+        let names = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        let curves = [vec![1, 2], vec![3], vec![1, 2], vec![]];
+        let told = told_apart(names, &curves);
+        assert_eq!(told, ["a", "b", "c (same curve as a)", "d"]);
+    }
 }

@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 use super::chart::{Axis, chart};
 use super::style::{
     DrawError, Key, MUTED, axis_number, colour, legend, legend_height, log_number, log_ticks,
-    marker, plot, text, ticks,
+    marker, plot, text, ticks, told_apart,
 };
 use crate::model::{Point, RunResult};
 
@@ -28,7 +28,8 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
     let high = dots().map(|dot| dot.1).fold(limit, f64::max) + 0.15;
     let x_ticks = ticks(dots().map(|dot| dot.0).fold(0.0, f64::max) * 1.02, 8);
     let right = x_ticks.last().copied().unwrap_or(1.0);
-    let names: Vec<String> = result.variants.iter().map(|variant| variant.name.clone()).collect();
+    let names = result.variants.iter().map(|variant| variant.name.clone()).collect();
+    let names = told_apart(names, &curves);
     let class = headline(result);
 
     plot(

@@ -11,7 +11,7 @@ use super::{Row, Sheet};
 use crate::plot::chart::{Axis as ChartAxis, chart};
 use crate::plot::style::{
     DrawError, Key, MUTED, axis_number, colour, legend, legend_height, log_number, log_ticks,
-    marker, plot, text, ticks,
+    marker, plot, text, ticks, told_apart,
 };
 use crate::save::ReportError;
 
@@ -180,7 +180,10 @@ fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<Stri
         false => key.0,
     };
     let names: Vec<String> = match is_each {
-        true => keys.iter().map(|key| curve_name(&variants, key, &keys, below)).collect(),
+        true => {
+            let names = keys.iter().map(|key| curve_name(&variants, key, &keys, below)).collect();
+            told_apart(names, &curves.values().cloned().collect::<Vec<_>>())
+        }
         false => variants.iter().map(|name| (*name).to_owned()).collect(),
     };
     let y_title = format!("{} ({})", metric.title, metric.unit);

@@ -9,7 +9,9 @@ use wave_core::message::Subject;
 use wave_core::queue::{Entry, Malformed, PAYLOAD_WORDS, PushError, Tag};
 
 use crate::extents::{BadExtent, Extents};
-use crate::wire::{DATA, DATA_BYTES, EXTENT, HEAD_BYTES, Head, RETURN, to_words};
+use crate::wire::{
+    CHECK_BYTES, CHECKED, DATA, DATA_BYTES, EXTENT, HEAD_BYTES, Head, RETURN, to_words,
+};
 
 /// Bytes of a frame's two parts together, at most: the largest message, and metadata.
 pub const FRAME_BYTES_MAX: u64 = 72 << 20;
@@ -49,6 +51,8 @@ pub struct Outbox {
     /// The last entry found no room.
     no_room: bool,
     unpublished: bool,
+    /// Frames end with a checksum.
+    is_checked: bool,
 }
 
 impl Outbox {
@@ -61,7 +65,13 @@ impl Outbox {
             unstaged: 0,
             no_room: false,
             unpublished: false,
+            is_checked: false,
         }
+    }
+
+    /// Adds a checksum to each frame from now on.
+    pub fn check(&mut self) {
+        self.is_checked = true;
     }
 
     /// The worker's extents, for its other queue's [`Inbox`].
@@ -84,7 +94,14 @@ impl Outbox {
         second: &[u8],
     ) -> Result<(), PushError> {
         debug_assert_eq!(head.lengths, [first.len() as u32, second.len() as u32]);
-        let parts = Parts(first, second);
+        let mut head = *head;
+        let check: [u8; CHECK_BYTES];
+        let mut parts = Parts([first, second, &[]]);
+        if self.is_checked {
+            head.flags |= CHECKED;
+            check = head.checksum(first, second).to_le_bytes();
+            parts = Parts([first, second, &check]);
+        }
         let mut unwritten = Some(head.encode(&parts.block(0)));
         let mut at = HEAD_BYTES.min(parts.len());
         let mut way = Way::Entries;
@@ -102,9 +119,7 @@ impl Outbox {
             }
         }
         let is_copied = matches!(way, Way::Extents { .. });
-        let mut bytes = Vec::with_capacity(parts.len() - at);
-        bytes.extend_from_slice(&first[at.min(first.len())..]);
-        bytes.extend_from_slice(&second[at.saturating_sub(first.len())..]);
+        let bytes = parts.rest(at);
         self.waiting.push_back(Waiting { head: unwritten, bytes, at: 0, way });
         // Where copies take no time, it goes at once.
         if is_copied && self.waiting.len() == 1 {
@@ -143,7 +158,7 @@ impl Outbox {
         for Waiting { bytes, at, way, .. } in &mut waiting {
             let Way::Extents { untold } = way else { continue };
             let before = *at;
-            let (reached, begun) = self.stage(port, &Parts(bytes, &[]), before);
+            let (reached, begun) = self.stage(port, &Parts([bytes, &[], &[]]), before);
             (*at, *untold) = (reached, *untold + begun);
             self.unstaged -= reached - before;
             if reached < bytes.len() {
@@ -172,7 +187,7 @@ impl Outbox {
             return Ok(false);
         }
         let Way::Extents { untold } = &mut frame.way else {
-            frame.at = self.push_data(port, &Parts(&frame.bytes, &[]), frame.at)?;
+            frame.at = self.push_data(port, &Parts([&frame.bytes, &[], &[]]), frame.at)?;
             return Ok(frame.at == frame.bytes.len());
         };
         while *untold > 0 {
@@ -286,30 +301,39 @@ impl Outbox {
     }
 }
 
-/// Two pieces of bytes as one.
-struct Parts<'a>(&'a [u8], &'a [u8]);
+/// Pieces of bytes as one: a frame's two parts and its checksum.
+struct Parts<'a>([&'a [u8]; 3]);
 
 impl Parts<'_> {
     fn len(&self) -> usize {
-        self.0.len() + self.1.len()
+        self.0.iter().map(|part| part.len()).sum()
     }
 
     /// The bytes from `at` on, and zeros beyond.
     #[inline]
-    fn block<const N: usize>(&self, at: usize) -> [u8; N] {
-        let Parts(first, second) = self;
+    fn block<const N: usize>(&self, mut at: usize) -> [u8; N] {
         let mut block = [0; N];
-        let from_first = first.len().saturating_sub(at).min(N);
-        if from_first > 0 {
-            block[..from_first].copy_from_slice(&first[at..at + from_first]);
-        }
-        let at = (at + from_first).saturating_sub(first.len());
-        let from_second = (second.len() - at.min(second.len())).min(N - from_first);
-        if from_second > 0 {
-            block[from_first..from_first + from_second]
-                .copy_from_slice(&second[at..at + from_second]);
+        let mut filled = 0;
+        for part in &self.0 {
+            let rest = &part[at.min(part.len())..];
+            at = at.saturating_sub(part.len());
+            let count = rest.len().min(N - filled);
+            if count > 0 {
+                block[filled..filled + count].copy_from_slice(&rest[..count]);
+                filled += count;
+            }
         }
         block
+    }
+
+    /// A copy of the bytes from `at` on.
+    fn rest(&self, mut at: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len() - at);
+        for part in &self.0 {
+            bytes.extend_from_slice(&part[at.min(part.len())..]);
+            at = at.saturating_sub(part.len());
+        }
+        bytes
     }
 }
 
@@ -339,6 +363,14 @@ pub enum BadFrame {
     /// A frame announces more bytes than are allowed.
     #[error("peer's fault: a frame of {0} bytes")]
     Long(u64),
+    /// The frame is not as it was sent.
+    #[error(
+        "peer's fault, or the memory's between: a frame of kind {0} does not have its checksum"
+    )]
+    Checksum(u16),
+    /// A queue whose frames have checksums has one without.
+    #[error("peer's fault: a frame of kind {0} has no checksum")]
+    Unchecked(u16),
     /// The frame names an extent that it may not.
     #[error(transparent)]
     Extent(#[from] BadExtent),
@@ -352,12 +384,24 @@ pub struct Inbox {
     head: Option<Head>,
     bytes: Vec<u8>,
     took: bool,
+    /// Every frame has to end with a checksum.
+    is_checked: bool,
 }
 
 impl Inbox {
     /// Receives frames from a queue.
     pub fn new(receiver: Receiver) -> Inbox {
-        Inbox { receiver, head: None, bytes: Vec::new(), took: false }
+        Inbox { receiver, head: None, bytes: Vec::new(), took: false, is_checked: false }
+    }
+
+    /// Takes only frames with checksums from now on.
+    pub fn check(&mut self) {
+        self.is_checked = true;
+    }
+
+    /// Whether frames have checksums: it was asked for, or one had.
+    pub fn is_checked(&self) -> bool {
+        self.is_checked
     }
 
     /// Number of entries taken so far.
@@ -410,6 +454,9 @@ impl Inbox {
                 (None, DATA | EXTENT) | (Some(_), _) => return Err(BadFrame::Turn(kind)),
                 (None, _) => {
                     let (head, bytes) = Head::decode(&entry).ok_or(BadFrame::Size(kind))?;
+                    if self.is_checked && head.flags & CHECKED == 0 {
+                        return Err(BadFrame::Unchecked(kind));
+                    }
                     if head.bytes() > FRAME_BYTES_MAX {
                         return Err(BadFrame::Long(head.bytes()));
                     }
@@ -422,7 +469,15 @@ impl Inbox {
             };
             if self.bytes.len() as u64 == head.bytes() {
                 self.head = None;
-                let (first, second) = self.bytes.split_at(head.lengths[0] as usize);
+                let (first, rest) = self.bytes.split_at(head.lengths[0] as usize);
+                let (second, check) = rest.split_at(head.lengths[1] as usize);
+                if head.flags & CHECKED != 0 {
+                    self.is_checked = true;
+                    if head.checksum(first, second).to_le_bytes() != check {
+                        return Err(BadFrame::Checksum(head.kind));
+                    }
+                }
+                let head = Head { flags: head.flags & !CHECKED, ..head };
                 return Ok(Some(Frame { head, first, second }));
             }
             self.head = Some(head);

@@ -110,6 +110,12 @@ pub struct Stub {
 }
 
 impl Stub {
+    /// Has frames of both directions end with checksums: before anything else.
+    pub fn check(&mut self) {
+        self.inbox.check();
+        self.outbox.check();
+    }
+
     /// Worker number `worker` of a fresh window.
     pub fn new(layout: &Layout, worker: u16) -> Stub {
         let at = usize::from(worker);

@@ -30,6 +30,9 @@
 //! | WORKER | | | the worker's thread, as a subject's word, and 0 if it is none's |
 //! | SERVICE | what the host serves ([`crate::service`]) | | |
 //!
+//! With the flag [`CHECKED`] eight bytes follow the second part: a checksum. A host that has it on its frames wants it on those of its
+//! agent, which sends its first frame to a worker after that worker's first.
+//!
 //! A head's flag [`END`] says that nothing follows in its direction: on a BEGIN or MESSAGE that the client has half-closed, on a
 //! reply's MESSAGE that the call ended with OK and no trailers. The frames of a call are in order; the entries of one frame
 //! follow each other, with none but returns between them. SERVICE comes in the control context's queue, WORKER first in a worker's, all else in a worker's.
@@ -82,6 +85,11 @@ pub const HAS_MESSAGE: u8 = 2;
 /// that. What crosses the link is never compressed.
 pub const COMPRESSED: u8 = 4;
 
+/// Flag of any head: the frame ends with eight bytes more, its [`Head::checksum`]. All frames of a queue have it, or none.
+pub const CHECKED: u8 = 8;
+/// How many those are.
+pub const CHECK_BYTES: usize = 8;
+
 /// Flags of a message's head.
 pub const fn message_flags(end: bool, compressed: bool) -> u8 {
     (if end { END } else { 0 }) | (if compressed { COMPRESSED } else { 0 })
@@ -120,7 +128,25 @@ impl Head {
 
     /// How many bytes follow in the head and after it.
     pub const fn bytes(&self) -> u64 {
-        self.lengths[0] as u64 + self.lengths[1] as u64
+        let check = if self.flags & CHECKED != 0 { CHECK_BYTES as u64 } else { 0 };
+        self.lengths[0] as u64 + self.lengths[1] as u64 + check
+    }
+
+    /// A checksum (XXH3) of the head and of both parts: against damage, not against forgery.
+    pub fn checksum(&self, first: &[u8], second: &[u8]) -> u64 {
+        let mut head = [0; 28];
+        let words = [self.call.to_word(), self.argument];
+        let [call, argument] = words.map(u64::to_le_bytes);
+        let [one, two] = self.lengths.map(u32::to_le_bytes);
+        head[..8].copy_from_slice(&call);
+        head[8..16].copy_from_slice(&argument);
+        head[16..20].copy_from_slice(&one);
+        head[20..24].copy_from_slice(&two);
+        head[24..26].copy_from_slice(&self.kind.to_le_bytes());
+        head[26] = self.flags;
+        [head.as_slice(), first, second]
+            .iter()
+            .fold(0, |seed, part| xxhash_rust::xxh3::xxh3_64_with_seed(part, seed))
     }
 
     /// Entries of the whole frame, where it has no extents.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_confine::{Profile, Role};
 use wave_experiments::run::Failure;
 use wave_links::tell;
 use wave_posix::{Stream, StreamId, Toe};
@@ -94,6 +95,8 @@ fn run<S: Session>(
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(Failure::cannot)?;
     }
+    let limited = Profile::of(Role::Server).with_socket(&args.toe).limit();
+    let limited = limited.map_err(Failure::cannot)?;
     let toe = Toe::connect(&args.toe)
         .map_err(|error| Failure::cannot(format!("{error}; wave tcp up starts an agent")))?;
     let port = args.port.unwrap_or(port);
@@ -102,6 +105,7 @@ fn run<S: Session>(
         .map_err(|error| Failure::cannot(format!("cannot listen at port {port}: {error}")))?;
     listener.set_nonblocking(true);
     let local = listener.local_addr().map_err(Failure::cannot)?;
+    limited.seal().map_err(Failure::cannot)?;
     tell!("Serving {name} at {local}; Ctrl-C ends it");
     let lost = |error| Failure::cannot(format!("the agent has gone: {error}"));
     // By the streams' indices. Only those of which there is news are looked at.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use wave_agent::Seat;
+use wave_confine::{Profile, Role, User};
 use wave_experiments::run::Failure;
 use wave_front_tcp::{HandoverError, Predecessor, TcpFront, WireKind};
 use wave_links::tell;
@@ -36,6 +37,9 @@ pub struct ReplaceArgs {
     /// The agent's socket [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]
     socket: Option<PathBuf>,
+    /// Become this user before anything is taken over: a name of /etc/passwd, or UID:GID. Only root may.
+    #[arg(long, value_name = "USER")]
+    user: Option<User>,
     /// Run on this CPU.
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
@@ -71,6 +75,8 @@ fn with(
     cannot: &dyn Fn(HandoverError) -> Failure,
 ) -> Result<(), Failure> {
     let (ip, name) = (from.address().ip, from.name().to_owned());
+    let profile = Profile::of(Role::Tcp).becoming(args.user).with_socket(from.door());
+    profile.confine().map_err(Failure::cannot)?;
     let front: TcpFront<_> = TcpFront::take_over(wire, from, Seat::Shared).map_err(cannot)?;
     if !args.quiet {
         tell!("Speaking TCP at {ip}, on {name}, in the place of another agent; Ctrl-C ends it");

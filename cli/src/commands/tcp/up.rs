@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use wave_agent::{Seat, serve};
+use wave_confine::{Profile, Role, User};
 use wave_experiments::run::Failure;
 use wave_front_tcp::{
     Captures, Door, DoorOptions, Inquiries, Successors, TcpFront, TcpOptions, Traces, WireKind,
@@ -77,6 +78,9 @@ pub struct UpArgs {
     /// Keep the device when the agent exits.
     #[arg(long)]
     persistent: bool,
+    /// Become this user once the device and the socket are there: a name of /etc/passwd, or UID:GID. Only root may.
+    #[arg(long, value_name = "USER")]
+    user: Option<User>,
     /// Run on this CPU.
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
@@ -292,6 +296,8 @@ fn run(
     let front: TcpFront<_> = TcpFront::new(wire, door, inquiries, captures, traces, &options)
         .map_err(Failure::cannot)?;
     let front = front.replaceable(successors, kind, name);
+    let profile = Profile::of(Role::Tcp).becoming(args.user).with_socket(&socket);
+    profile.confine().map_err(Failure::cannot)?;
     if !args.quiet {
         let beside = homes.v6.map_or_else(String::new, |v6| format!(" and {}", v6.ip));
         tell!("Speaking TCP at {ip}{beside}, on {name} ({about}); Ctrl-C ends it");

@@ -59,7 +59,8 @@ impl Ours {
             options.limits = Limits::NONE;
         }
         let enclave = Enclave::start(options).map_err(Failure::cannot)?;
-        let mut agent = places.beside(|| agent::start(&self.policy, enclave.socket(), None))?;
+        let mut agent =
+            places.beside(|| agent::start(&self.policy, enclave.socket(), None, None))?;
         agent::wait_until_attached(Some(&mut agent), &enclave)?;
         Ok(HostAndAgent { agent, enclave })
     }

@@ -204,7 +204,7 @@ impl Ground<'_> {
             error => Failure::cannot(error),
         })?;
         let log = self.record.map(|folder| folder.join(format!("{}.wavelog", slug(&variant.name))));
-        let mut agent = agent::start(policy, enclave.socket(), log.as_deref())?;
+        let mut agent = agent::start(policy, enclave.socket(), log.as_deref(), None)?;
         agent::wait_until_attached(Some(&mut agent), &enclave)?;
         Ok(Manager { agent, enclave, before })
     }

@@ -238,6 +238,11 @@ pub(super) const REQUESTS: &[Row] = &[
     row("run.compare", "Runs all variants under one more load. Only `load`."),
     row("run.compare.with", "Variant from whose saturation the load is taken."),
     row("run.compare.at", "Load as a share of that saturation."),
+    row(
+        "run.equal_cores",
+        "Whether each offloaded variant runs once more, with one core more, where another one is `onhost`. Only `load`.",
+    )
+    .default("true"),
     row("host", "The host's side; variants may differ from it."),
     row("host.cores", "Worker cores of an enclave."),
     row("host.max_threads", "Threads that an enclave can hold, no fewer than `host.cores`."),

@@ -87,6 +87,9 @@ impl Front for RpcFront {
     }
 
     fn prepare_park(&mut self) {
+        // Nobody looks while it sleeps.
+        let now = self.now();
+        self.engine.borrow_mut().measure(now);
         if let Some(host) = &mut self.engine.borrow_mut().shared.host {
             host.prepare_park();
         }

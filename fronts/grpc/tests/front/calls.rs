@@ -21,10 +21,21 @@ pub async fn client(fixture: &Fixture) -> Client {
 
 #[test]
 fn all_four_kinds_of_calls() {
-    let fixture = Fixture::new();
+    all_kinds(Fixture::new());
+}
+
+#[test]
+fn all_four_kinds_of_calls_with_checksums() {
+    all_kinds(Fixture::with(Limits::default(), |mut options| {
+        options.checksums = true;
+        options.workers(2)
+    }));
+}
+
+fn all_kinds(fixture: Fixture) {
     run(async {
         let mut client = client(&fixture).await;
-        for message in [&b""[..], b"x", &[7; 1000]] {
+        for message in [&b""[..], b"x", &[7; 1_000], &[7; 100_000]] {
             assert_eq!(client.call("/test.Test/Echo", &[], &[message]).await.ok(), [message]);
         }
         let all = client.call("/test.Test/Chat", &[], &[b"a", b"", b"c"]).await;

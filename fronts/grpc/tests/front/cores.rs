@@ -124,6 +124,7 @@ fn options(folder: &tempfile::TempDir, connection_cpus: Vec<usize>) -> RpcOption
         // Longer than anybody waits here.
         limits: Limits { drain: Duration::from_secs(3600), ..Limits::default() },
         connection_cpus,
+        load_reports: false,
         seat: Seat::Shared,
         quiet: true,
     }

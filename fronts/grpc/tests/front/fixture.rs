@@ -81,6 +81,16 @@ impl Fixture {
 
     /// With this many connection cores.
     pub fn on_cores(cores: usize, limits: Limits, tls: Option<(&str, &str)>) -> Fixture {
+        Fixture::reporting(false, cores, limits, tls)
+    }
+
+    /// With reports of load in trailers, or without.
+    pub fn reporting(
+        load_reports: bool,
+        cores: usize,
+        limits: Limits,
+        tls: Option<(&str, &str)>,
+    ) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -94,6 +104,7 @@ impl Fixture {
             steer: "jbsq:k=4".into(),
             tls,
             limits,
+            load_reports,
             connection_cpus: cpus(cores),
             seat: Seat::Shared,
             quiet: true,

@@ -67,6 +67,7 @@ pub fn front_options(socket: OsString, address: &str, steer: &str) -> RpcOptions
         tls: None,
         limits: Limits::default(),
         connection_cpus: cpus(connection_cores()),
+        load_reports: false,
         seat: Seat::Shared,
         quiet: true,
     }

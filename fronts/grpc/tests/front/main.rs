@@ -13,5 +13,6 @@ mod hosts;
 mod killed;
 mod limits;
 mod notes;
+mod orca;
 mod refused;
 mod tls;

@@ -60,7 +60,7 @@ fn front_process() {
     let options = front_options(rpc, &address, "jbsq:k=1");
     let link = LinkSpec::builtin(&link).unwrap();
     let mut front = RpcFront::new(options, Instant::now()).unwrap();
-    front.offer_notes(NotesTo::new(&PathBuf::from(notes), link, true).unwrap());
+    front.offer_notes(NotesTo::new(&PathBuf::from(notes), &[], link, true).unwrap());
     serve(&mut front);
 }
 

@@ -92,6 +92,9 @@ impl Control {
         let layout = &guest.incarnation.layout;
         let place = &layout.messages[layout.control_context()];
         let mut outbox = Outbox::new(Sender::new(place, Side::Host), Extents::none());
+        if self.shared.checksums {
+            outbox.check();
+        }
         let service = self.shared.methods.service().encode();
         let head =
             Head { lengths: [service.len() as u32, 0], ..Head::new(SERVICE, Subject::default()) };

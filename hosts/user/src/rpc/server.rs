@@ -45,6 +45,9 @@ pub struct Options {
     pub batch: u32,
     /// Whether a worker without work gives its CPU to others between looks: where it shares one.
     pub yields_cpu: bool,
+    /// Whether each frame in the window ends with a checksum, both ways: a frame that was damaged there ends the agent's
+    /// incarnation, and no call has a wrong value. `wave bench checksums` measures their cost.
+    pub checksums: bool,
     /// How long a worker looks for the next call before it sleeps, if most calls before came within that time; otherwise it sleeps
     /// at once. The CPU time of a sleep and its wake-up is the best value. A thread of an enclave never looks.
     pub spin: Nanos,
@@ -73,6 +76,7 @@ impl Options {
             cpus: Vec::new(),
             batch: 1,
             yields_cpu: false,
+            checksums: false,
             spin: SPIN,
         }
     }
@@ -178,6 +182,7 @@ pub(super) struct Shared {
     pub(super) methods: Methods,
     pub(super) batch: u32,
     pub(super) yields_cpu: bool,
+    pub(super) checksums: bool,
     pub(super) spin: Nanos,
     /// Counts the changes of `incarnation`.
     pub(super) epoch: AtomicU64,
@@ -293,6 +298,7 @@ impl Server {
         patience: Patience,
     ) -> Result<(Server, Vec<Worker>), ServeError> {
         let Options { socket, allowed_uids, config, link, batch, yields_cpu, spin, .. } = options;
+        let checksums = options.checksums;
         methods.check().map_err(ServeError::Methods)?;
         let layout = Layout::new(Config { subsystem: wave_rpc::SUBSYSTEM.id, ..config })?;
         let listener = Listener::bind(&socket, &allowed_uids)?;
@@ -305,6 +311,7 @@ impl Server {
             methods,
             batch: batch.max(1),
             yields_cpu,
+            checksums,
             spin,
             epoch: AtomicU64::new(0),
             incarnation: Mutex::new(None),

@@ -111,6 +111,9 @@ impl Worker {
             Patience::Pthread => None,
         };
         if let Some(Link { port, stub, .. }) = &mut self.link {
+            if self.shared.checksums {
+                stub.check();
+            }
             let announced = stub.announce(port, thread);
             self.unpublished += 1;
             self.publish();

@@ -35,6 +35,7 @@ pub use self::calls::Arrival;
 use self::calls::{Calls, Place, Standing};
 pub use self::error::{DispatchError, HostGone, Refused};
 pub use self::event::Event;
+pub use self::waiting::Queues;
 use self::waiting::Tally;
 use crate::boxes::{Frame, Inbox, Outbox};
 use crate::extents::Extents;
@@ -350,6 +351,9 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             let Some(Frame { head, first, second }) = frame else { break };
             if head.kind == WORKER && !of.is_there {
                 of.is_there = true;
+                if of.inbox.is_checked() {
+                    of.outbox.check();
+                }
                 of.thread = (head.argument != 0).then(|| Subject::from_word(head.argument));
                 *absent -= 1;
                 *are_threads |= of.thread.is_some();

@@ -19,6 +19,17 @@ use crate::wire::{Head, WAITS, YIELDS};
 /// Most calls that are stopped at once: one in this many of those that may wait.
 const STOPPED_SHARE: u32 = 16;
 
+/// Calls in an agent's queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queues {
+    /// Workers of the host.
+    pub workers: u32,
+    /// Calls that a worker runs or has queued, without streams that wait for their clients.
+    pub at_workers: u32,
+    /// Calls that no worker has yet.
+    pub waiting: u32,
+}
+
 /// How many calls of workers have which standing.
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -52,6 +63,11 @@ impl Tally {
         }
     }
 
+    /// Calls of all workers that take their time.
+    pub(super) fn at_workers(&self) -> u32 {
+        self.running.iter().chain(&self.yielding).map(|&calls| u32::from(calls)).sum()
+    }
+
     /// What steering may know.
     pub(super) fn workers(&self, are_threads: bool) -> Workers<'_> {
         Workers { calls: &self.running, yielding: &self.yielding, are_threads }
@@ -59,6 +75,16 @@ impl Tally {
 }
 
 impl<L: Port, B: Doorbell> Dispatch<L, B> {
+    /// What is in the queues now: a look at each worker.
+    pub fn queues(&self) -> Queues {
+        let handed: u32 = self.workers.iter().map(|worker| worker.open as u32).sum();
+        Queues {
+            workers: self.workers.len() as u32,
+            at_workers: self.tally.at_workers(),
+            waiting: self.open().saturating_sub(handed),
+        }
+    }
+
     /// A worker says that a call of its own waits.
     pub(super) fn on_waits(
         &mut self,
