@@ -20,8 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Attaches once. It may be told to say nothing.
 type Attach<T> = fn(&Path, bool) -> Result<T, AttachError>;
 
-/// A thread that retries to attach to a socket until a host, or another expected peer, listens there. It starts when it is asked
-/// first ([`Attacher::take`]): a process gives up rights before it has threads.
+/// A thread that retries to attach to a socket until a host, or another expected peer, listens there. The thread starts with the
+/// first [`Attacher::take`], so that a process can give up rights before it has threads.
 pub struct Attacher<T> {
     socket: PathBuf,
     attach: Attach<T>,
@@ -34,7 +34,7 @@ pub struct Attacher<T> {
 }
 
 impl<T: Send + 'static> Attacher<T> {
-    /// For the host that listens at `socket`. `ring` wakes the thread that calls [`Attacher::take`].
+    /// Makes an attacher for the host at `socket`, without its thread. `ring` wakes the thread that calls [`Attacher::take`].
     ///
     /// # Errors
     /// The path can never be a host's socket: retrying would not help.
@@ -83,7 +83,7 @@ impl<T: Send + 'static> Attacher<T> {
         });
     }
 
-    /// The attached host, once, as soon as it was found.
+    /// Takes the host that the thread has attached to, if there is one. The first call starts the thread.
     pub fn take(&self) -> Option<T> {
         if !self.has_begun.replace(true) {
             self.begin();

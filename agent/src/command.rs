@@ -50,8 +50,8 @@ pub struct AgentArgs {
     /// What the log's header says about where it comes from.
     #[arg(long, hide = true, requires = "record", value_name = "TEXT")]
     pub record_about: Option<String>,
-    /// Become this user once attached, or once it listens: a name of /etc/passwd, or UID:GID. Only root may. To attach again, as
-    /// an agent with --rpc does, this user needs the host's permission (its --allow, and the socket's mode).
+    /// Switch to this user once attached, or once listening: a name in /etc/passwd, or UID:GID. Needs root. An agent with --rpc
+    /// attaches as this user, so its host must let this user attach (its --allow, and the socket's mode).
     #[arg(long, value_name = "USER")]
     pub user: Option<User>,
     /// Print errors only.
@@ -128,7 +128,7 @@ pub fn fail(code: u8, why: impl Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Attaches, gives up the rights that it does not need any more, and runs until the host goes or turns the agent out.
+/// Attaches, gives up the rights that it no longer needs, and runs until the host goes or turns the agent out.
 pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     if let Some(left) = args.begin(registry) {
         return left;
@@ -143,7 +143,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     ended(done)
 }
 
-/// The exit code, with a line about what went wrong.
+/// The exit code; prints an error.
 fn ended(done: Result<ExitCode, (u8, String)>) -> ExitCode {
     match done {
         Ok(code) => code,
@@ -152,7 +152,7 @@ fn ended(done: Result<ExitCode, (u8, String)>) -> ExitCode {
     }
 }
 
-/// Attaches, and decides with this front beside.
+/// Attaches, and decides with this front on the same thread.
 fn decide(
     registry: &Registry,
     args: &AgentArgs,
@@ -163,9 +163,11 @@ fn decide(
     Ok(deciding.run(args, front))
 }
 
-/// The whole of an agent with a front, once its threads run on the agent's CPU: decides for a host beside it if one is named, and
-/// otherwise gives it the thread. `prepare` opens all that takes rights, and starts no thread; then the process keeps those of
-/// `profile` alone, and `make` makes the front. Ends when the front has ended.
+/// Runs an agent with a front on the agent's CPU. If a host is named, the agent also decides for it; otherwise the front has the thread
+/// to itself. Ends when the front has ended.
+///
+/// `prepare` opens all that needs rights, and starts no thread. Then the process gives up all rights but those of `profile`, and `make`
+/// makes the front, and may start threads.
 pub fn serve_beside<P, F: ThreadFront>(
     registry: &Registry,
     args: &AgentArgs,
@@ -204,7 +206,7 @@ fn beside<P, F: ThreadFront>(
     front.failure().map_or(Ok(ExitCode::SUCCESS), |why| Err((2, why)))
 }
 
-/// An agent that is attached, and has opened all that it needs.
+/// An attached agent that has opened every file it needs, and so can be confined.
 struct Deciding {
     place: PathBuf,
     attached: Attached,

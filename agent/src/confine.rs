@@ -1,4 +1,4 @@
-//! What an agent gives up once it is set up.
+//! Confines an agent once it is set up.
 
 use wave_confine::{Confined, Limited, Profile, Role};
 use wave_links::say;
@@ -6,7 +6,7 @@ use wave_links::say;
 use crate::command::{AgentArgs, leave_with_parent};
 use crate::registry::Registry;
 
-/// What an agent without a front needs once it is attached.
+/// The profile of an attached agent without a front.
 pub(crate) fn profile(args: &AgentArgs) -> Profile {
     match &args.notes_from {
         None => Profile::of(Role::Agent),
@@ -14,7 +14,7 @@ pub(crate) fn profile(args: &AgentArgs) -> Profile {
     }
 }
 
-/// Gives up all rights but the profile's, except filters of system calls. Nothing, for a registry whose agents keep them.
+/// Gives up all rights but the profile's; the filter of system calls follows with [`seal`]. `None` if the registry is unconfined.
 pub(crate) fn limit(
     registry: &Registry,
     args: &AgentArgs,
@@ -24,31 +24,31 @@ pub(crate) fn limit(
         return match args.user {
             None => Ok(None),
             Some(_) => {
-                Err((2, "this agent keeps its rights: --user is for one that gives them up".into()))
+                Err((2, "--user needs a confined agent, and this one keeps its rights".into()))
             }
         };
     }
     let limited = profile.becoming(args.user).limit().map_err(|error| (3, error.to_string()))?;
-    // The kernel forgets it with a change of users.
+    // A switch of users clears the parent-death signal.
     if args.user.is_some() && args.leave_with_parent && !leave_with_parent() {
         return Err((0, "its parent has ended".to_owned()));
     }
     Ok(Some(limited))
 }
 
-/// The rest, once all threads of the set-up are there.
+/// Installs the filter of system calls, once set-up has started all of its threads.
 pub(crate) fn seal(limited: Option<Limited>, quiet: bool) -> Result<(), (u8, String)> {
     let Some(limited) = limited else { return Ok(()) };
     let Confined { seccomp, landlock } = limited.seal().map_err(|error| (3, error.to_string()))?;
     let missing = match (seccomp, landlock) {
         (true, true) => return Ok(()),
         (false, true) => "filter system calls",
-        (true, false) => "hold a process to its folders",
-        (false, false) => "filter system calls or hold a process to its folders",
+        (true, false) => "restrict file access",
+        (false, false) => "filter system calls or restrict file access",
     };
     if !quiet {
         say!(
-            "wave agent: this kernel does not {missing} (`wave doctor`); capabilities are gone all the same"
+            "wave agent: this kernel cannot {missing} (see `wave doctor`); capabilities are given up all the same"
         );
     }
     Ok(())

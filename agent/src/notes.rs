@@ -41,7 +41,7 @@ pub struct NotesFrom {
 }
 
 impl NotesFrom {
-    /// From the front that offers its notes at `socket`.
+    /// Takes notes from the front that offers them at `socket`.
     ///
     /// # Errors
     /// The system has no descriptor left, or what is at `socket` is no socket.

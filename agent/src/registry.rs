@@ -52,15 +52,14 @@ impl Registry {
         self
     }
 
-    /// For policies that need more than decisions do: open files while they run, say, or start processes. The agent keeps all of
-    /// its rights; otherwise it gives up those that no agent needs once it is attached
-    /// (`docs/threat-model.md`, "Confinement").
+    /// Lets agents keep all of their rights, for policies that open files or start processes while they run. Otherwise an agent
+    /// gives up the rights that decisions do not need once it is attached (`docs/threat-model.md`, "Confinement").
     pub fn unconfined(mut self) -> Registry {
         self.keeps_rights = true;
         self
     }
 
-    /// Whether agents keep their rights.
+    /// Whether agents are unconfined.
     pub(crate) fn keeps_rights(&self) -> bool {
         self.keeps_rights
     }

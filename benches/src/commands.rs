@@ -119,7 +119,7 @@ Examples:
     Hostile(HostileArgs),
     /// Large messages of RPCs in extents, against the same in entries of a queue.
     Payload(PayloadArgs),
-    /// Messages of calls with checksums, against the same without.
+    /// Messages of RPCs with checksums, against the same without.
     Checksums(ChecksumsArgs),
     /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
     Kernel(KernelArgs),
@@ -207,11 +207,11 @@ struct PayloadArgs {
 /// How checksums are to be measured.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "As `wave bench payload`, over shm and as hosts send messages: with checksums of each frame in both directions
+    after_help = "Like `wave bench payload`, over shm and with the extents that hosts use: with a checksum on each frame in both directions
 (wave serve kv --checksums), and without.
 
   SIZE: plain_ns, checked_ns   nanoseconds per message there and back, host and agent together, medians over chunks
-  ratio                        checked by plain (below 1.1: checksums cost less than a tenth)
+  ratio                        checked over plain (below 1.1: checksums cost less than a tenth)
 
 Example:
   wave bench checksums

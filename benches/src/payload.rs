@@ -318,7 +318,7 @@ pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
     Ok(result.into())
 }
 
-/// Messages whose frames have checksums beside the same without, over shared memory, in extents where hosts use them.
+/// Messages whose frames have checksums, against the same without, over shared memory, with the extents that hosts use.
 pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
     let [host, agent] = two_cpus()?;
     pin(agent)?;

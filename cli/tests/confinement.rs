@@ -1,4 +1,4 @@
-//! Processes of `wave` have given up what they do not need, without being asked: every thread of each, as the kernel tells.
+//! Processes of `wave` are confined by default: every thread of each, as /proc tells.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use wave_user::{Enclave, Options};
 
 /// Long enough for any machine; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// CAP_SETUID, CAP_SYS_MODULE, CAP_SYS_RAWIO and CAP_SYS_BOOT: nothing that is set up has them.
+/// CAP_SETUID, CAP_SYS_MODULE, CAP_SYS_RAWIO and CAP_SYS_BOOT: no agent, front or server keeps them.
 const NOBODYS: u64 = 1 << 7 | 1 << 16 | 1 << 17 | 1 << 22;
 
 /// A process, killed on drop.
@@ -33,7 +33,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts `wave` with these words.
+    /// Starts `wave` with these arguments, separated by spaces.
     fn start(line: &str) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
         command.args(line.split_whitespace());
@@ -47,7 +47,7 @@ impl Running {
         Running { child, errors }
     }
 
-    /// The first line that it prints: it is set up then.
+    /// The first line that it prints. It is set up by then.
     fn first_line(&mut self) -> String {
         let mut line = String::new();
         let out = self.child.stdout.as_mut().expect("it is piped");
@@ -68,7 +68,7 @@ impl Running {
         }
     }
 
-    /// The address at which it says that it listens.
+    /// The address at which it listens, as it says itself.
     fn address(&mut self) -> String {
         let said = self.says(" at 127.0.0.1:");
         said.trim_end().rsplit(' ').next().expect("an address").to_owned()
@@ -98,7 +98,7 @@ fn threads(pid: u32) -> BTreeMap<String, BTreeMap<String, String>> {
     tasks.filter_map(status).collect()
 }
 
-/// Waits until all threads of the process are filtered, and checks the rest; `capabilities`: those that it may keep.
+/// Waits until every thread of the process has a seccomp filter, and checks its other rights. It may keep `capabilities`.
 fn is_confined(pid: u32, capabilities: u64) {
     let begin = Instant::now();
     let field = |fields: &BTreeMap<String, String>, name: &str| fields.get(name).cloned();
@@ -131,7 +131,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn an_agent_that_decides_is_confined_and_its_host_in_a_users_program_is_not() {
+fn an_attached_agent_is_confined_and_the_program_with_its_host_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let enclave = Enclave::start(Options::new(folder.path().join("host.sock")).cores(1)).unwrap();
     let log = folder.path().join("log");
@@ -150,7 +150,7 @@ fn an_agent_that_decides_is_confined_and_its_host_in_a_users_program_is_not() {
 }
 
 #[test]
-fn an_agent_becomes_the_user_that_is_asked_for() {
+fn an_agent_switches_to_the_user_that_it_is_given() {
     if !is_root() {
         return skip("only root becomes another user");
     }
@@ -182,7 +182,7 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
     let mut front =
         Running::start(&format!("{listens} --share-cpu --notes {notes} --notes-allow 65534"));
     let address = front.address();
-    // A call after the other: how long they take does not matter.
+    // One call at a time. Their latency does not matter.
     let call = || {
         until("a reply by gRPC", || {
             let line = "load grpc --closed --connections 1 --streams 1 --mix echo=1 --seconds 1";
@@ -193,7 +193,7 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
     };
     call();
     is_confined(front.pid(), 0);
-    // A scheduler takes its notes, which are windows that the front makes when it is confined.
+    // A scheduler takes the front's notes. The front makes the window for them while it is confined.
     let enclave = Enclave::start(Options::new(folder.path().join("host.sock")).cores(1)).unwrap();
     let mut line = format!("agent --attach {} --notes-from {notes}", enclave.socket().display());
     if is_root() {
@@ -205,7 +205,7 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
     let mut scheduler = Running::start(&format!("{line} --share-cpu"));
     scheduler.says("notes come from");
     is_confined(scheduler.pid(), 0);
-    // The host goes, and another one comes: the front finds it.
+    // The host ends and another one starts: the front finds it.
     drop(server);
     let mut server = Running::start(&format!("serve kv --offload {socket} --keys 1000 --quiet"));
     assert!(server.first_line().starts_with("Serving"));
@@ -224,7 +224,7 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
 }
 
 #[test]
-fn a_server_that_allows_another_user_has_an_agent_of_that_user() {
+fn an_agent_of_an_allowed_user_attaches_to_a_server() {
     if !is_root() {
         return skip("only root becomes another user");
     }
@@ -237,7 +237,7 @@ fn a_server_that_allows_another_user_has_an_agent_of_that_user() {
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
     let line = format!("agent --rpc {text} --listen 127.0.0.1:0 --share-cpu --user 65534:65534");
     let mut agent = Running::start(&line);
-    // It attaches as that user, since a front looks for its host when it is confined.
+    // It attaches as that user, since a front looks for its host once it is confined.
     let said = agent.says("steers to");
     assert!(!said.contains("cannot attach"), "{said}");
     is_confined(agent.pid(), 0);
@@ -252,7 +252,7 @@ fn a_host_that_pages_memory_out_and_its_agents_are_confined() {
     let mut target = sleeping();
     let line = format!("memory run --pid {} --dry-run --agent-user 65534:65534", target.pid());
     let mut host = Running::start(&line);
-    // It says how things are once its agent decides.
+    // It prints a status line once its agent decides.
     host.says("resident");
     // CAP_DAC_OVERRIDE, _READ_SEARCH, KILL, SETGID, SETUID, SYS_PTRACE, SYS_ADMIN, SYS_NICE, PERFMON, BPF.
     let kept = [1, 2, 5, 6, 7, 19, 21, 23, 38, 39].map(|bit: u32| 1_u64 << bit);
@@ -267,7 +267,7 @@ fn a_host_that_pages_memory_out_and_its_agents_are_confined() {
         let set = u64::from_str_radix(&fields["CapEff"], 16).unwrap();
         assert_eq!(set & !kept, 0, "the host kept {set:x}");
     }
-    // It starts another one, which is confined in turn.
+    // The host starts another agent, which is confined as well.
     let _ = rustix::process::kill_process(
         rustix::process::Pid::from_raw(first as i32).unwrap(),
         rustix::process::Signal::KILL,
@@ -276,14 +276,14 @@ fn a_host_that_pages_memory_out_and_its_agents_are_confined() {
     let second = *agents().iter().find(|&&pid| pid != first).unwrap();
     is_confined(second, 0);
     assert!(target.child.try_wait().unwrap().is_none());
-    // The agent ends with its host, though it has become another user since it asked for that.
+    // The agent ends with its host, although the switch to another user has cleared its parent-death signal.
     drop(host);
     let has_ended = |fields: &BTreeMap<String, String>| fields["State"].starts_with('Z');
     until("the agent's end", || threads(second).values().all(has_ended));
 }
 
 #[test]
-fn a_confined_host_of_memory_writes_its_report() {
+fn a_confined_memory_host_writes_its_report() {
     if !is_root() || wave_linux::memory::AccessBits::open().is_err() {
         return skip("access bits of other processes cannot be read here");
     }
@@ -300,7 +300,7 @@ fn a_confined_host_of_memory_writes_its_report() {
     }
 }
 
-/// Runs a test in an empty network, or leaves it out.
+/// Runs a test in an empty network namespace, or skips it.
 fn in_a_network(test: impl FnOnce() + Send + 'static) {
     if !is_root() || fs::metadata("/dev/net/tun").is_err() {
         return skip("making TAP devices needs root and /dev/net/tun");
@@ -315,7 +315,7 @@ fn in_a_network(test: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn an_agent_of_tcp_its_successor_and_a_program_over_them_are_confined() {
+fn a_tcp_agent_its_successor_and_their_server_are_confined() {
     in_a_network(|| {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("toe.sock").display().to_string();
@@ -352,7 +352,7 @@ fn sleeping() -> Running {
     Running::of(command)
 }
 
-/// Whether the process is another user's already.
+/// Whether the process has switched to user 65534.
 fn is_switched(pid: u32) -> bool {
     let all = threads(pid);
     !all.is_empty() && all.values().all(|fields| fields["Uid"].starts_with("65534\t"))
@@ -365,7 +365,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 #[test]
-fn doctor_says_what_this_kernel_confines_by() {
+fn doctor_reports_whether_the_kernel_has_seccomp_and_landlock() {
     let output = Command::new(env!("CARGO_BIN_EXE_wave")).args(["doctor", "--json"]).output();
     let told: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
     let checks = told["checks"].as_array().unwrap();

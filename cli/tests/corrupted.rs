@@ -130,7 +130,7 @@ fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() 
 }
 
 #[test]
-fn a_host_that_wants_checksums_turns_out_an_agent_whose_frame_has_none() {
+fn a_host_with_checksums_turns_out_an_agent_whose_frame_has_none() {
     let folder = TempDir::new().unwrap();
     let (mut host, mut front, between) = pair(&folder, "--checksums");
     let mut requests = Sender::new(&between.layout.decisions[0], Side::Agent);

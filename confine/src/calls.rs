@@ -225,7 +225,7 @@ const OLDER_FILES: &[c_long] = &[SYS_open, SYS_mkdir, SYS_rmdir, SYS_rename];
 /// bpf(2) commands of a host whose programs are loaded: maps, runs, links and iterators.
 const BPF: [u64; 9] = [1, 2, 3, 4, 10, 15, 28, 33, 34];
 
-/// prctl(2) operations about names, and what rustix asks for at first (PR_GET_AUXV, which libc does not name).
+/// prctl(2) operations on names, and PR_GET_AUXV (which libc does not define): rustix calls it on first use.
 const PRCTLS: [u64; 4] = [PR_SET_NAME as u64, PR_GET_NAME as u64, PR_SET_VMA as u64, 0x4155_5856];
 
 /// fcntl(2) commands about descriptors and seals; none has the kernel send signals.
@@ -274,7 +274,7 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         Role::Agent | Role::MemoryHost => &[],
         // Hosts are lost and found, clients come, and a scheduler that wants notes gets a window.
         Role::Front => &[SYS_connect, SYS_accept, SYS_accept4, SYS_memfd_create, SYS_ftruncate],
-        // Programs come, and an agent that takes its place gets its state in a file of memory.
+        // Programs connect, and a successor gets the state in a memfd.
         Role::Tcp => &[SYS_accept, SYS_accept4, SYS_memfd_create],
         // Agents come, and each gets a window; a program over an agent's TCP attaches to it. What is served lies in files.
         Role::Server => SERVER,

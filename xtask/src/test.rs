@@ -12,7 +12,7 @@ use crate::vm;
 pub const USAGE: &str = "usage: cargo xtask test                  run every test: the workspace's, the guide's \
                          crate's and the virtual machine's";
 
-/// A failed program of tests does not hide what later ones find.
+/// With `--no-fail-fast`, a failed test program does not hide what later ones find.
 const WORKSPACE: &[&str] = &["test", "--workspace", "--locked", "--no-fail-fast"];
 const GUIDE: &[&str] = &[
     "test",

@@ -87,7 +87,7 @@ fn up_with<W: Wire, R: Recovery>(
     let traces = Traces::beside(&args.socket).map_err(|error| failed(&error))?;
     let bounds = Bounds::default();
     let options = TcpOptions {
-        // As network::CONGESTION.
+        // The same as `network::CONGESTION`.
         congestion: Algorithm::Reno,
         ip: args.address,
         prefix: PREFIX,

@@ -43,7 +43,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
     after_help = "Program and client are in two network namespaces that the command creates, which needs root. Chunks of all stacks
 take turns; figures are medians over chunks, ratios are medians of ratios of neighbouring chunks, with p5 and p95 beside
 them. CPU is the machine's busy time, less the time of foreign processes, divided into program, agent and the rest.
-All senders have Reno's congestion control.
+All senders use Reno congestion control.
 by_tasks is the time that the scheduler charged to the bench's own processes and ksoftirqd; other users of the machine
 disturb it less.
 

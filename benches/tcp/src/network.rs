@@ -23,8 +23,8 @@ const AGENT: &str = "10.90.0.3";
 const TAP_CLIENT: &str = "10.91.0.2";
 const TAP_AGENT: &str = "10.91.0.3";
 
-/// Congestion control of every sender, Linux's and ours. The machine's own choice would decide about the figures: BBR's pace, say,
-/// follows how a receiver shares its CPU.
+/// Congestion control of every sender, Linux's and ours. The machine's default would shape the figures: BBR's pace, for one, depends
+/// on how the receiver shares its CPU.
 pub const CONGESTION: &str = "reno";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -58,7 +58,7 @@ enum Need {
     Tcp,
     /// `wave memory run` is better with it.
     SaferMemory,
-    /// Agents and hosts have fewer rights with it.
+    /// Confines agents and hosts.
     Confinement,
 }
 
@@ -196,7 +196,7 @@ fn checks(remedies: &Remedies) -> Vec<Check> {
     ]
 }
 
-/// What the kernel confines a process by.
+/// Whether the kernel supports one of the means of confinement.
 fn found(supported: wave_confine::Supported) -> Result<String, String> {
     match supported.is_there {
         true => Ok(supported.about),

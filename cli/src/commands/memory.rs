@@ -89,7 +89,7 @@ struct RunArgs {
     /// Access to the device: by VFIO with interrupts, or by its files in sysfs, where a thread must poll.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Way::Vfio, requires = "device")]
     device_by: Way,
-    /// Have the agent become this user once it is attached: a name of /etc/passwd, or UID:GID.
+    /// Switch the agent to this user once it is attached: a name in /etc/passwd, or UID:GID.
     #[arg(long, value_name = "USER", conflicts_with = "device")]
     agent_user: Option<User>,
     /// Page nothing out while refaults cost the programs more than this share of the time, in percent.

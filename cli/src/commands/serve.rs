@@ -65,7 +65,7 @@ struct InteropArgs {
     /// Users whose agents may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
-    /// End each frame in the window with a checksum, both ways: damage there is an error, and no call has a wrong value.
+    /// End each frame in the window with a checksum, in both directions: a damaged frame is an error, never a wrong value.
     #[arg(long)]
     checksums: bool,
     /// Number of workers, each of which serves one call at a time.
@@ -110,7 +110,7 @@ struct KvArgs {
     /// Users whose agents may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',', requires = "offload")]
     allow: Vec<u32>,
-    /// End each frame in the window with a checksum, both ways: damage there is an error, and no call has a wrong value.
+    /// End each frame in the window with a checksum, in both directions: a damaged frame is an error, never a wrong value.
     #[arg(long, requires = "offload")]
     checksums: bool,
     /// Address to listen on; port 0 is any free one.
@@ -171,7 +171,7 @@ fn kv(args: &KvArgs) -> Result<(), Failure> {
     // From here on, so that none is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
     let log = args.log_writes.as_deref().map(open_log).transpose()?;
-    // Before anything has threads. A server of the host's own sockets is what offloaded ones are compared with.
+    // Before any thread starts. An on-host server is not confined: it is the baseline for offloaded ones.
     let limited = args.offload.as_deref().map(|socket| {
         // Where the store's database will be.
         let folder = Some(Path::new("/dev/shm")).filter(|folder| folder.exists());
@@ -234,12 +234,12 @@ fn profile(socket: &Path) -> Profile {
     Profile::of(Role::Server).with_socket(socket)
 }
 
-/// Gives up all other rights than the profile's, except filters of system calls.
+/// Gives up all rights but the profile's; the filter of system calls follows with [`seal`].
 fn limit(profile: Profile) -> Result<Limited, Failure> {
     profile.limit().map_err(Failure::cannot)
 }
 
-/// The rest, once all of its threads are there.
+/// Installs the filter of system calls, once all threads have started.
 fn seal(limited: Option<Limited>) -> Result<(), Failure> {
     limited.map_or(Ok(()), |limited| limited.seal().map(|_| ()).map_err(Failure::cannot))
 }

@@ -45,7 +45,8 @@ fn fetch(port: u16) -> std::io::Result<u32> {
     Ok(worker.unwrap().parse().unwrap())
 }
 
-/// Fetches until both workers have served; none of `before`. A worker of two reloads ago may still be there.
+/// Fetches until two workers have served that are not in `before`. Workers from before the last reload may still serve, so `before`
+/// names all earlier ones.
 fn workers(port: u16, before: &HashSet<u32>) -> HashSet<u32> {
     let mut found = HashSet::new();
     within_patience("requests to both workers", || {
@@ -188,7 +189,7 @@ fn a_child_accepts_what_came_before_the_fork_of_a_parent_that_never_looks() {
 }
 
 #[test]
-fn what_came_before_a_fork_waits_for_the_child_though_its_parent_closes_the_listener() {
+fn unaccepted_connections_wait_for_a_child_after_its_parent_closes_the_listener() {
     in_a_network(|| {
         let Some(python) = python() else { return };
         let up = Up::new();
@@ -216,7 +217,7 @@ fn what_came_before_a_fork_waits_for_the_child_though_its_parent_closes_the_list
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut server = Running(command.spawn().unwrap());
         let early: Vec<_> = (0..3).map(|_| connect(SocketAddr::from((AGENT, 7000)))).collect();
-        // As much as makes a ring grow whose program looks.
+        // Enough to make an accepted connection's ring grow.
         let sent = [7; 10_000];
         for mut stream in &early {
             stream.write_all(&sent).unwrap();

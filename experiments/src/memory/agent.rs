@@ -15,7 +15,7 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// The same from behind a device.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Starts one that attaches to `socket` and writes `log`, on any CPU, and becomes `user`.
+/// Starts an agent, on any CPU, that attaches to `socket`, writes `log`, and switches to `user`.
 pub fn start(
     policy: &str,
     socket: &Path,

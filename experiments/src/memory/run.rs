@@ -49,7 +49,7 @@ pub struct Wanted {
     pub link: LinkSpec,
     /// Agents come from behind this device, and none is started here.
     pub device: Option<DeviceOptions>,
-    /// The user that agents become.
+    /// The user that agents switch to.
     pub user: Option<User>,
     /// Limits beyond which nothing is paged out.
     pub limits: Limits,
@@ -116,7 +116,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         }
         Err(error) => return Err(Failure::cannot(error)),
     };
-    // Programs in the kernel are loaded, and the command is there: what comes is agents and paging out.
+    // The programs in the kernel are loaded, and the command has started. What follows is starting agents and paging out.
     limited.seal().map_err(Failure::cannot)?;
     let mut agent = match &wanted.device {
         None => Some(start_agent(wanted, &enclave, 0)?),

@@ -95,13 +95,12 @@ pub struct Run {
     pub refine: u32,
     /// What all variants are compared at besides; only with [`Kind::Load`].
     pub compare: Option<Compare>,
-    /// Whether offloaded variants beside on-host ones run once more, with the on-host ones' number of cores; only with
-    /// [`Kind::Load`].
+    /// Whether each offloaded variant also runs with one core more, if another variant is on-host; only with [`Kind::Load`].
     #[serde(skip_serializing_if = "is_default")]
     pub equal_cores: bool,
 }
 
-/// Results say only where equal cores are switched off, so that those from before stay comparable.
+/// Results omit the default, so that they stay comparable with older ones.
 fn is_default(equal_cores: &bool) -> bool {
     *equal_cores
 }

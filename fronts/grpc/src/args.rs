@@ -48,8 +48,8 @@ pub struct RpcArgs {
     /// Private key of the certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Send a report of the host's load (ORCA) in the trailers of each call, for clients that balance by it. Clients that ask for
-    /// reports on a stream of their own (OpenRcaService) get them in any case.
+    /// Send a load report (ORCA) in the trailers of each call, for clients that balance load. Streams of load reports
+    /// (OpenRcaService) are available in any case.
     #[arg(long, requires = "listen")]
     pub load_reports: bool,
     /// Largest message in KiB, before and after compression; a larger one gets RESOURCE_EXHAUSTED.

@@ -46,7 +46,7 @@ pub enum Route {
     Watch(Option<String>, Option<Health>),
     /// Reflection, by the front itself.
     Reflection,
-    /// The front: reports of the host's load. How often, and when the next one is due, once it is known.
+    /// A stream of load reports, by the front itself: their interval, and when the next one is due, once the request has come.
     Load(Option<(Nanos, Nanos)>),
 }
 
@@ -173,7 +173,7 @@ impl Call {
         matches!(self.route, Route::Host(_))
     }
 
-    /// When the front has to end it; what the host has is timed by the dispatcher.
+    /// When the front has to end it, or to send its next load report. The dispatcher times calls that the host has.
     pub(crate) fn due(&self) -> Option<Nanos> {
         let report = match self.route {
             Route::Load(Some((_, next))) => Some(next),
@@ -472,7 +472,7 @@ impl Call {
         self.finish(shared, status, &[]);
     }
 
-    /// The time that [`Call::due`] told has come.
+    /// Acts on the time that [`Call::due`] returned: sends a load report, or ends the call at its deadline.
     pub(crate) fn expire(&mut self, shared: &mut Shared) {
         if self.tells_load(shared) {
             return;

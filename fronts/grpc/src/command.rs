@@ -63,7 +63,7 @@ pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
     })
 }
 
-/// The front's sockets; or an exit code, and why there are none.
+/// Opens the front's sockets. The error is an exit code, and why there are none.
 fn listen(args: &FrontArgs) -> Result<Listening, (u8, String)> {
     let (seat, quiet) = (Seat::of(&args.agent), args.agent.quiet);
     let options = args.rpc.options(seat, quiet).ok_or_else(|| (2, NOWHERE.to_owned()))?;

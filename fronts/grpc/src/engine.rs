@@ -47,7 +47,7 @@ pub struct Engine {
     cores: Vec<FarCore>,
     /// How many hosts were attached.
     hosts: u32,
-    /// When the host's load was measured last.
+    /// When the host's load was last sampled.
     measured: Nanos,
     /// Whether connection cores were told of the latest host.
     is_told: bool,
@@ -322,7 +322,7 @@ impl Engine {
         }
     }
 
-    /// Measures the host's load, on the core that has its queues.
+    /// Samples the host's load. Does nothing on a core that does not have its queues.
     pub fn measure(&mut self, now: Nanos) {
         self.measured = now;
         if !matches!(self.shared.host, Some(Host::Far(_))) {

@@ -60,7 +60,7 @@ pub struct RpcOptions {
     pub limits: Limits,
     /// CPUs that do nothing but serve connections, a thread on each; without any, the front's own core does.
     pub connection_cpus: Vec<usize>,
-    /// Send a report of the host's load with each call's trailers.
+    /// Send a load report in the trailers of each call.
     pub load_reports: bool,
     /// How its cores wait for work.
     pub seat: Seat,
@@ -153,7 +153,7 @@ pub struct RpcFront {
     unfit: Option<PolicyError>,
 }
 
-/// A front that listens, and has read its certificate: what takes rights and no thread.
+/// A front's listening sockets and its certificate: the part of its set-up that needs rights, and no thread.
 pub struct Listening {
     options: RpcOptions,
     tls: Option<TlsAcceptor>,
@@ -162,7 +162,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Listens. Clients wait in the sockets' backlogs.
+    /// Listens, and reads the certificate. Clients wait in the sockets' backlogs.
     pub fn new(options: RpcOptions) -> Result<Listening, FrontError> {
         // Before anything else is touched: some host could have it.
         let largest = Config { subjects: 1, ..Config::coherent(CORES_MAX as u16) };
@@ -180,7 +180,7 @@ impl RpcFront {
         RpcFront::over(Listening::new(options)?, start)
     }
 
-    /// Starts the connection cores, and looks for the host.
+    /// Starts the connection cores of a front that listens, and looks for the host.
     pub fn over(listening: Listening, start: Instant) -> Result<RpcFront, FrontError> {
         let Listening { options, tls, listeners, addresses } = listening;
         let ready = Arc::new(Ready::default());

@@ -69,7 +69,7 @@ pub fn append(headers: &mut HeaderMap, metadata: &[u8]) -> Result<(), BadReply> 
     Ok(())
 }
 
-/// The value of a `-bin` header.
+/// Encodes bytes as the value of a `-bin` header.
 pub fn encode(value: &[u8]) -> HeaderValue {
     HeaderValue::try_from(BASE64.encode(value)).expect("base64 is text")
 }

@@ -35,8 +35,8 @@ pub struct NotesTo {
 }
 
 impl NotesTo {
-    /// Listens at `socket` for the scheduler's agent, of this user, root or one in `allowed`. `link` is what lies between the two: the
-    /// queue is in NIC memory, and the scheduler reads across the link.
+    /// Listens at `socket` for the scheduler's agent, which must run as this user, root or a user in `allowed`. `link` is what lies
+    /// between the two: the queue is in NIC memory, and the scheduler reads across the link.
     ///
     /// # Errors
     /// The socket's.

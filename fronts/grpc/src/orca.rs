@@ -1,7 +1,7 @@
-//! ORCA: reports of the host's load, for clients that balance by it (gRFC A51): in the trailers of calls, and as a service of the
-//! front's own, `xds.service.orca.v3.OpenRcaService`.
+//! Load reports (ORCA, gRFC A51), for clients that balance load: in the trailers of calls, and on streams of the front's own service,
+//! `xds.service.orca.v3.OpenRcaService`.
 //!
-//! The agent has the queues, so it knows the load without asking the host. Figures are averages over about a second.
+//! The agent has the queues, so it knows the load without asking the host. Utilization and rates are averages over about a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,24 +24,24 @@ const TRAILER: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin")
 /// Shortest and default interval between reports on a stream.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(100);
 const INTERVAL: Nanos = Nanos::from_millis(10_000);
-/// The figures of an instant count for 1/e after this long.
+/// Time constant of the averages: after this long, a sample's weight has fallen to 1/e.
 const MEMORY: Nanos = Nanos::from_millis(1_000);
-/// Shortest time between two looks at the queues.
+/// Shortest time between two samples of the queues.
 pub const LOOK_EVERY: Nanos = Nanos::from_millis(1);
 
 /// `xds.data.orca.v3.OrcaLoadReport`, without the fields that a front does not know.
 #[derive(Clone, PartialEq, Message)]
 pub struct Report {
-    /// Calls that end in a second, whatever their status.
+    /// Calls that end per second, whatever their status.
     #[prost(double, tag = "6")]
     pub rps_fractional: f64,
-    /// Those that end with another status than OK.
+    /// Calls per second that end with a status other than OK.
     #[prost(double, tag = "7")]
     pub eps: f64,
     /// Figures by name: see [`Meter::report`].
     #[prost(btree_map = "string, double", tag = "8")]
     pub named_metrics: BTreeMap<String, f64>,
-    /// Calls that workers run or have queued, and those that wait for a worker, per worker. More than 1 if calls wait.
+    /// Calls per worker: those that workers run or have queued, and those that wait for a worker. More than 1 if calls wait.
     #[prost(double, tag = "9")]
     pub application_utilization: f64,
 }
@@ -54,26 +54,26 @@ pub struct Request {
     pub report_interval: Option<prost_types::Duration>,
 }
 
-/// The interval that a request asks for, or the nearest that a front keeps.
+/// The interval that a request asks for, clamped to what a front supports.
 pub fn interval(message: &[u8]) -> Result<Nanos, Status> {
     let request = Request::decode(message).map_err(|error| {
-        Status::new(Code::InvalidArgument, format!("no OrcaLoadReportRequest: {error}"))
+        Status::new(Code::InvalidArgument, format!("not an OrcaLoadReportRequest: {error}"))
     })?;
     let Some(asked) = request.report_interval else { return Ok(INTERVAL) };
     let (seconds, nanos) = (asked.seconds.max(0) as u64, asked.nanos.max(0) as u64);
     let asked = Nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos));
-    // A year is never, and its end is still a time.
+    // A year stands for never: a time that far ahead does not overflow.
     Ok(asked.clamp(INTERVAL_MIN, Nanos::from_millis(365 * 86_400_000)))
 }
 
-/// Adds a report to the trailers, unless the handler has made one.
+/// Adds a load report to the trailers, unless the handler has set its own.
 pub fn add(trailers: &mut HeaderMap, report: &[u8]) {
     if !trailers.contains_key(&TRAILER) {
         trailers.insert(TRAILER, metadata::encode(report));
     }
 }
 
-/// The load of the host, measured on the core that has its queues, and read by all.
+/// The load of the host, sampled on the core that has its queues, and read by all cores.
 #[derive(Debug, Default)]
 pub struct Meter(Mutex<State>);
 
@@ -81,8 +81,9 @@ pub struct Meter(Mutex<State>);
 struct State {
     looked: Nanos,
     queues: Queues,
-    /// Ended since that look, and with an error.
+    /// Calls that have ended since the last sample.
     ended: u64,
+    /// Those of them that ended with an error.
     failed: u64,
     utilization: f64,
     rps: f64,
@@ -94,20 +95,20 @@ impl Meter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is in the queues now; zeros without a host.
+    /// Takes a sample of the queues; zeros without a host.
     pub fn look(&self, now: Nanos, queues: Queues) {
         let mut state = self.state();
         *state = State { queues, ..state.at(now) };
     }
 
-    /// A call has ended.
+    /// Counts a call that has ended.
     pub fn end(&self, is_ok: bool) {
         let mut state = self.state();
         state.ended += 1;
         state.failed += u64::from(!is_ok);
     }
 
-    /// A report of this moment, serialized.
+    /// The load report at `now`, serialized.
     pub fn report(&self, now: Nanos) -> Bytes {
         let state = *self.state();
         let Queues { workers, at_workers, waiting } = state.queues;
@@ -128,7 +129,7 @@ impl Meter {
 }
 
 impl State {
-    /// The averages of another time: the queues were since the last look as they were then.
+    /// The averages carried on to `now`, as if the queues had not changed since the last sample.
     fn at(self, now: Nanos) -> State {
         let seconds = now.since(self.looked).0 as f64 / 1e9;
         if seconds <= 0.0 {
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn averages_follow_queues_and_rates_and_fade_when_nobody_looks() {
+    fn averages_follow_queues_and_rates_and_decay_between_samples() {
         let meter = Meter::default();
         let queues = Queues { workers: 4, at_workers: 4, waiting: 2 };
         // 200 calls a second for ten seconds, every fourth of which fails.
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_held_to_what_a_front_keeps() {
+    fn intervals_are_clamped_to_what_a_front_supports() {
         let ask = |seconds, nanos| {
             let report_interval = Some(prost_types::Duration { seconds, nanos });
             interval(&Request { report_interval }.encode_to_vec()).unwrap()
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handlers_own_report_stays() {
+    fn a_handlers_own_report_is_kept() {
         let mut trailers = HeaderMap::new();
         add(&mut trailers, &[8, 1]);
         assert_eq!(trailers["endpoint-load-metrics-bin"], "CAE");

@@ -106,7 +106,7 @@ pub struct Shared {
     pub totals: Arc<Totals>,
     /// When calls that the host does not have end by themselves, and their slots.
     pub deadlines: BTreeSet<(Nanos, u32)>,
-    /// Calls end with a report of the host's load.
+    /// Trailers have a load report.
     pub reports_load: bool,
     /// The front is about to end.
     pub is_draining: bool,

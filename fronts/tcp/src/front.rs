@@ -500,7 +500,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
     }
 }
 
-/// What SIGINT and SIGTERM set. Whoever waits then is woken by the signal, or looks again by itself.
+/// A flag that SIGINT and SIGTERM set. A thread that waits is woken by the signal, or looks at the flag again by itself.
 fn ends_by_signals() -> io::Result<Arc<AtomicBool>> {
     let ends = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

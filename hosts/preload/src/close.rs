@@ -52,7 +52,7 @@ impl Sockets {
         let buried = match state {
             _ if !is_last => None,
             State::Open(name) if others_may_have_it => Some(Buried::Connection(name)),
-            // The kernel's placeholder of a shared one is no sign of life: it listens.
+            // A shared listener's placeholder listens in the kernel, so an epoll does not tell whether a copy is left.
             State::Listening { listener: Some(listener), is_shared: false } if is_left => {
                 Some(Buried::Listener(listener))
             }

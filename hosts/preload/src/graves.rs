@@ -23,11 +23,11 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 #[derive(Clone, Copy, Debug)]
 pub enum Buried {
     Connection(u32),
-    /// It was left to others. It keeps what nobody has accepted until they listen.
+    /// A listener that was left to other processes. Until they listen, it keeps the connections that nobody has accepted.
     Listener(u32),
 }
 
-/// Closed sockets that somebody may have.
+/// Closed sockets of which another process may have a copy.
 #[derive(Debug, Default)]
 pub struct Graves {
     set: Option<OwnedFd>,
@@ -40,12 +40,12 @@ pub struct Graves {
 struct Grave {
     /// The data of the placeholder in the set.
     id: u64,
-    /// The agent's life, and the socket; none if it is a connection that another process has taken.
+    /// The agent's life, and the socket; `None` once the socket has ended here, for example because another process has taken it.
     buried: Option<(u64, Buried)>,
 }
 
 impl Graves {
-    /// Longest sleep before the next look. A peer waits for the end of a connection, and nobody for that of a listener.
+    /// Longest sleep before the next look. Only connections need one: their peers wait for the end.
     pub fn patience(&self) -> Option<Duration> {
         let is_connection =
             |grave: &Grave| matches!(grave.buried, Some((_, Buried::Connection(_))));
@@ -74,7 +74,7 @@ impl World {
         true
     }
 
-    /// Ends sockets that nobody has any more.
+    /// Ends sockets whose last copy is closed.
     pub fn look_at_graves(&mut self, is_urgent: bool) {
         let count = self.graves.graves.len();
         if count == 0 {
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Whether an agent has such sockets.
+    /// Whether sockets of this agent are kept here.
     pub fn has_graves_of(&self, life: u64) -> bool {
         let of = |grave: &Grave| grave.buried.is_some_and(|(other, _)| other == life);
         self.graves.graves.iter().any(of)

@@ -173,7 +173,7 @@ impl World {
         is_shared: bool,
     ) -> Result<(), Errno> {
         let life = self.attach()?;
-        // One that was buried may have had the port.
+        // A closed listener that is kept for children may have the port.
         self.look_at_graves(true);
         let description = self.description(at);
         description.life = life;

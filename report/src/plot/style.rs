@@ -105,7 +105,7 @@ pub enum Key {
     Patch,
 }
 
-/// The names of curves, where one that lies on an earlier curve says so: only the last one drawn is seen.
+/// Names for the legend. A curve that is equal to an earlier one names it, since only the one drawn last is visible.
 pub fn told_apart<C: PartialEq>(names: Vec<String>, curves: &[Vec<C>]) -> Vec<String> {
     let twin = |at: usize| {
         let curve = curves.get(at).filter(|curve| !curve.is_empty())?;
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_that_lies_on_another_says_so() {
+    fn a_curve_that_is_equal_to_an_earlier_one_names_it() {
         let names = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let curves = [vec![1, 2], vec![3], vec![1, 2], vec![]];
         let told = told_apart(names, &curves);

@@ -301,7 +301,7 @@ impl Outbox {
     }
 }
 
-/// Pieces of bytes as one: a frame's two parts and its checksum.
+/// A frame's two parts and its checksum, as one sequence of bytes.
 struct Parts<'a>([&'a [u8]; 3]);
 
 impl Parts<'_> {
@@ -363,12 +363,12 @@ pub enum BadFrame {
     /// A frame announces more bytes than are allowed.
     #[error("peer's fault: a frame of {0} bytes")]
     Long(u64),
-    /// The frame is not as it was sent.
+    /// The frame does not match its checksum.
     #[error(
-        "peer's fault, or the memory's between: a frame of kind {0} does not have its checksum"
+        "peer's fault, or the fault of memory between: a frame of kind {0} does not match its checksum"
     )]
     Checksum(u16),
-    /// A queue whose frames have checksums has one without.
+    /// A frame has no checksum, in a queue whose frames have one.
     #[error("peer's fault: a frame of kind {0} has no checksum")]
     Unchecked(u16),
     /// The frame names an extent that it may not.
@@ -394,12 +394,12 @@ impl Inbox {
         Inbox { receiver, head: None, bytes: Vec::new(), took: false, is_checked: false }
     }
 
-    /// Takes only frames with checksums from now on.
+    /// Refuses frames without a checksum from now on.
     pub fn check(&mut self) {
         self.is_checked = true;
     }
 
-    /// Whether frames have checksums: it was asked for, or one had.
+    /// Whether frames must have checksums: after [`Inbox::check`], or once a frame had one.
     pub fn is_checked(&self) -> bool {
         self.is_checked
     }

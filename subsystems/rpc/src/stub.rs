@@ -110,7 +110,7 @@ pub struct Stub {
 }
 
 impl Stub {
-    /// Has frames of both directions end with checksums: before anything else.
+    /// Ends frames with checksums, in both directions. To be called before any frame is sent or received.
     pub fn check(&mut self) {
         self.inbox.check();
         self.outbox.check();

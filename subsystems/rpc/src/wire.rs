@@ -30,8 +30,8 @@
 //! | WORKER | | | the worker's thread, as a subject's word, and 0 if it is none's |
 //! | SERVICE | what the host serves ([`crate::service`]) | | |
 //!
-//! With the flag [`CHECKED`] eight bytes follow the second part: a checksum. A host that has it on its frames wants it on those of its
-//! agent, which sends its first frame to a worker after that worker's first.
+//! With the flag [`CHECKED`], a checksum of eight bytes follows the second part. A host whose frames have checksums requires them on its
+//! agent's frames. The agent knows in time: it sends its first frame to a worker after that worker's first frame.
 //!
 //! A head's flag [`END`] says that nothing follows in its direction: on a BEGIN or MESSAGE that the client has half-closed, on a
 //! reply's MESSAGE that the call ended with OK and no trailers. The frames of a call are in order; the entries of one frame
@@ -85,9 +85,9 @@ pub const HAS_MESSAGE: u8 = 2;
 /// that. What crosses the link is never compressed.
 pub const COMPRESSED: u8 = 4;
 
-/// Flag of any head: the frame ends with eight bytes more, its [`Head::checksum`]. All frames of a queue have it, or none.
+/// Flag of any head: the frame ends with its [`Head::checksum`]. All frames of a queue have it, or none.
 pub const CHECKED: u8 = 8;
-/// How many those are.
+/// Bytes of a checksum.
 pub const CHECK_BYTES: usize = 8;
 
 /// Flags of a message's head.

@@ -1,5 +1,5 @@
-//! Damage in a window: a message that comes is the one that was sent, or the damage is found. Found by a soak test, in which a
-//! window that was written into gave 34 wrong values of 3,839 as OK.
+//! Damage in a window: a message arrives as it was sent, or the damage is found. A soak test that wrote into a window had found 34
+//! wrong values of 3,839, in calls that ended with OK.
 
 #[path = "../../../core/tests/common/mod.rs"]
 mod common;
@@ -20,11 +20,11 @@ use wave_rpc::wire::{Head, MESSAGE};
 enum Found {
     /// The message as it was sent.
     Right,
-    /// Another one.
+    /// A different message.
     Wrong,
     /// The peer, or the memory, is said to be at fault.
     Damage,
-    /// Nothing came: the watchdog's matter.
+    /// Nothing arrived. It is for the watchdog to find that.
     Nothing,
 }
 
@@ -66,7 +66,7 @@ impl Rig {
             outbox.publish(port);
             self.link.tick();
         }
-        // Somewhere that was written to.
+        // A word that was written to.
         loop {
             let home = if rng.random() { Home::Nic } else { Home::Host };
             let line = rng.random_range(0..self.link.lines(home));
@@ -141,7 +141,7 @@ fn frames_with_and_without_checksums_do_not_mix() {
     };
     let head = Head { lengths: [2, 40], ..Head::new(MESSAGE, Subject::default()) };
     let whole = Ok(Some((head, vec![7; 40])));
-    // An agent does not ask for them: it goes by what its host sends.
+    // An agent does not require checksums: it follows its host's frames.
     assert_eq!(
         [send(false, false), send(true, true), send(true, false)],
         [(); 3].map(|()| whole.clone())

@@ -336,7 +336,7 @@ pub struct Statistics {
     pub wants_tail_probe: bool,
     /// The last sample of the round-trip time, if there was one.
     pub round_trip: Option<Nanos>,
-    /// When the peer was heard of last; 0 if it was not since the flow was installed.
+    /// When the peer was last heard from; 0 if it was not since the flow was installed.
     pub heard: Nanos,
     /// The host said what cannot be. The data path has sent a reset, and the connection is to leave.
     pub is_at_fault: bool,

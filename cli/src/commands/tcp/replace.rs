@@ -37,7 +37,7 @@ pub struct ReplaceArgs {
     /// The agent's socket [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]
     socket: Option<PathBuf>,
-    /// Become this user before anything is taken over: a name of /etc/passwd, or UID:GID. Only root may.
+    /// Switch to this user before anything is taken over: a name in /etc/passwd, or UID:GID. Needs root.
     #[arg(long, value_name = "USER")]
     user: Option<User>,
     /// Run on this CPU.

@@ -78,7 +78,7 @@ pub struct UpArgs {
     /// Keep the device when the agent exits.
     #[arg(long)]
     persistent: bool,
-    /// Become this user once the device and the socket are there: a name of /etc/passwd, or UID:GID. Only root may.
+    /// Switch to this user once the device and the socket exist: a name in /etc/passwd, or UID:GID. Needs root.
     #[arg(long, value_name = "USER")]
     user: Option<User>,
     /// Run on this CPU.

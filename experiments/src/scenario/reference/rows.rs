@@ -240,7 +240,7 @@ pub(super) const REQUESTS: &[Row] = &[
     row("run.compare.at", "Load as a share of that saturation."),
     row(
         "run.equal_cores",
-        "Whether each offloaded variant runs once more, with one core more, where another one is `onhost`. Only `load`.",
+        "Whether each offloaded variant also runs with one core more, if another variant is `onhost`. Only `load`.",
     )
     .default("true"),
     row("host", "The host's side; variants may differ from it."),

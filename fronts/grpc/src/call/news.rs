@@ -1,4 +1,4 @@
-//! Streams by which the front itself tells news: of its host's health, and of its host's load.
+//! Streams that the front itself serves: changes of its host's health, and load reports.
 
 use wave_rpc::status::{Code, Status};
 
@@ -8,8 +8,8 @@ use crate::http2_stream::Gone;
 use crate::shared::Shared;
 
 impl Call {
-    /// Tells a watcher how the service is, if that has changed, and its client has read the last news. Streams that never finish on
-    /// their own end with the front.
+    /// Sends a Watch stream the service's health, if it has changed and the client has read the last message. Ends Watch streams and
+    /// streams of load reports when the front drains, since they never finish on their own.
     pub(crate) fn tell_health(&mut self, shared: &Shared) -> Result<(), Gone> {
         if matches!(self.route, Route::Load(Some(_))) && shared.is_draining {
             self.finish(shared, &ending(), &[]);
@@ -28,7 +28,7 @@ impl Call {
         Ok(())
     }
 
-    /// Sends a report of load whose time has come. Returns whether it was that time, and not the call's deadline.
+    /// Sends the load report that is due. Returns false if none is: the call has no load reports, or its deadline has passed.
     pub(super) fn tells_load(&mut self, shared: &Shared) -> bool {
         let now = shared.stepped;
         let Route::Load(Some((every, next))) = &mut self.route else { return false };
@@ -36,10 +36,10 @@ impl Call {
             return false;
         }
         *next = now + *every;
-        // A client that has not read the last one gets none, and no more when it does.
+        // A client that has not read the last report skips this one, and does not get it later.
         if self.out.queue.is_empty() {
             let report = shared.totals.load.report(now);
-            // One that has gone is found by the next look.
+            // If the client has gone, the next poll finds out.
             let _ = self.reply(shared, report, true, false);
         }
         true

@@ -87,7 +87,7 @@ impl Front for RpcFront {
     }
 
     fn prepare_park(&mut self) {
-        // Nobody looks while it sleeps.
+        // The load is not sampled while the front sleeps.
         let now = self.now();
         self.engine.borrow_mut().measure(now);
         if let Some(host) = &mut self.engine.borrow_mut().shared.host {

@@ -84,7 +84,7 @@ impl Fixture {
         Fixture::reporting(false, cores, limits, tls)
     }
 
-    /// With reports of load in trailers, or without.
+    /// With load reports in trailers, or without.
     pub fn reporting(
         load_reports: bool,
         cores: usize,

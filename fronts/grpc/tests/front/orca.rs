@@ -1,4 +1,4 @@
-//! Load reports (ORCA), as a client by tonic reads them: on a stream, and in the trailers of calls.
+//! Load reports (ORCA), as a tonic client reads them: on a stream, and in the trailers of calls.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use super::fixture::{Fixture, connection_cores};
 
 const PATH: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
 
-/// All fields of `xds.data.orca.v3.OrcaLoadReport`, after the protocol's own file.
+/// All fields of `xds.data.orca.v3.OrcaLoadReport`, as in the protocol's own .proto file.
 #[derive(Clone, PartialEq, Message)]
 struct Report {
     #[prost(double, tag = "1")]
@@ -66,7 +66,7 @@ async fn channel(fixture: &Fixture) -> Channel {
 }
 
 #[test]
-fn a_client_by_tonic_hears_the_load_of_the_queues_until_the_front_ends() {
+fn a_tonic_client_gets_load_reports_until_the_front_ends() {
     let fixture = Fixture::new();
     run(async {
         let mut stream = reports(channel(&fixture).await, 100).await;
@@ -74,7 +74,7 @@ fn a_client_by_tonic_hears_the_load_of_the_queues_until_the_front_ends() {
         // The first comes at once, and others follow without a call.
         let first = next().await;
         assert_eq!(first.named_metrics.len(), 3, "{first:?}");
-        // Six calls for two workers, which end when they are cancelled.
+        // Six calls for two workers. The calls end when they are cancelled.
         let mut client = client(&fixture).await;
         let begun = fixture.seen.begun.load(Ordering::SeqCst);
         let mut calls = Vec::new();
@@ -94,7 +94,7 @@ fn a_client_by_tonic_hears_the_load_of_the_queues_until_the_front_ends() {
         assert_eq!(named("wave.workers"), 2.0);
         assert_eq!(named("wave.at_workers") + named("wave.waiting"), 6.0, "{busy:?}");
         drop(calls);
-        // Workers are free again, and what failed is counted: calls that ended by their clients do not.
+        // Workers are free again, and failed calls count as errors; calls that their clients cancelled do not.
         loop {
             let mut answer = client.open("/test.Test/Fail", &[], false).await;
             answer.send(&[[5].as_slice(), b"no"].concat(), true).await;
@@ -109,7 +109,7 @@ fn a_client_by_tonic_hears_the_load_of_the_queues_until_the_front_ends() {
         let ended = loop {
             match stream.message().await {
                 Ok(Some(_)) => {}
-                Ok(None) => panic!("it ended well, and says not why"),
+                Ok(None) => panic!("it ended with OK, and does not say why"),
                 Err(status) => break status,
             }
         };
@@ -118,7 +118,7 @@ fn a_client_by_tonic_hears_the_load_of_the_queues_until_the_front_ends() {
 }
 
 #[test]
-fn trailers_have_a_report_only_where_they_are_asked_for() {
+fn trailers_have_a_report_only_if_the_front_is_told_to_send_them() {
     for reports_load in [true, false] {
         let cores = connection_cores();
         let mut fixture = Fixture::reporting(reports_load, cores, Limits::default(), None);
@@ -139,8 +139,8 @@ fn trailers_have_a_report_only_where_they_are_asked_for() {
             assert!(has_one(&failed.trailers) || has_one(&failed.headers), "{failed:?}");
             let report = STANDARD_NO_PAD.decode(trailer.as_bytes()).unwrap();
             let report = Report::decode(&*report).unwrap();
-            assert_eq!(report.cpu_utilization, 0.0, "it does not know that");
-            // Health is the front's own, and says nothing of load.
+            assert_eq!(report.cpu_utilization, 0.0, "the agent does not know it");
+            // The front answers Health itself, without a load report.
             let health = client.call("/grpc.health.v1.Health/Check", &[], &[&[]]).await;
             assert!(!has_one(&health.trailers));
         });

@@ -60,7 +60,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         };
         let start = from_machine_time(about.clock_ns);
         let ends = ends_by_signals()?;
-        // Sockets remove their files on drop. Until the other agent has left, these are its own, so they are never dropped here.
+        // Sockets remove their files on drop. Until the other agent has left, the files are its own, so no error path may drop them.
         let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &about.door)?);
         let places = Places {
             door: Door::adopt(sockets.door, &about.door, options)?,

@@ -58,8 +58,8 @@ impl<Q: Queues> Context<Q> {
         self.flush();
     }
 
-    /// Whether the agent has given back what a listener had offered, or the listener is there no more: it gets no more connections while its
-    /// program leaves them to others.
+    /// Whether the agent has given back all slots of a listener, or the listener is gone. Such a listener gets no more connections while
+    /// its program leaves them to others.
     pub fn has_no_slots(&self, listener: u32) -> bool {
         self.listeners.get(&listener).is_none_or(|listener| listener.offered == 0)
     }

@@ -65,7 +65,7 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Gives a ring memory ahead of what comes in. Without any, the connection could only stand still, and is reset. A connection that
-    /// nobody has accepted keeps to what its slot had: so it fits a slot of another process.
+    /// nobody has accepted gets no more than its slot had, so that it fits a slot of another process.
     pub(super) fn fill_ahead(&mut self, name: u32) {
         let socket = self.socket(name);
         let grows = socket.is_accepted && !socket.is_closed;

@@ -45,8 +45,8 @@ pub struct Options {
     pub batch: u32,
     /// Whether a worker without work gives its CPU to others between looks: where it shares one.
     pub yields_cpu: bool,
-    /// Whether each frame in the window ends with a checksum, both ways: a frame that was damaged there ends the agent's
-    /// incarnation, and no call has a wrong value. `wave bench checksums` measures their cost.
+    /// Whether each frame in the window ends with a checksum, in both directions. A damaged frame then ends the agent's
+    /// incarnation, and no call gets a wrong value. `wave bench checksums` measures the cost.
     pub checksums: bool,
     /// How long a worker looks for the next call before it sleeps, if most calls before came within that time; otherwise it sleeps
     /// at once. The CPU time of a sleep and its wake-up is the best value. A thread of an enclave never looks.

@@ -63,7 +63,7 @@ impl Tally {
         }
     }
 
-    /// Calls of all workers that take their time.
+    /// Calls that run or yield, of all workers.
     pub(super) fn at_workers(&self) -> u32 {
         self.running.iter().chain(&self.yielding).map(|&calls| u32::from(calls)).sum()
     }
@@ -75,7 +75,7 @@ impl Tally {
 }
 
 impl<L: Port, B: Doorbell> Dispatch<L, B> {
-    /// What is in the queues now: a look at each worker.
+    /// Counts the calls in the queues now. Looks at each worker.
     pub fn queues(&self) -> Queues {
         let handed: u32 = self.workers.iter().map(|worker| worker.open as u32).sum();
         Queues {

@@ -385,7 +385,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             (Timer::Overdue, at.max(now))
         } else if let Some(wait) = connection
             .tail_probe_after(statistics)
-            // A timeout that runs is not put off: the data path may have been another's, and know of no probe or loss.
+            // A running timeout is not postponed: a data path that has just taken the flow over knows of no earlier probe or loss.
             .filter(|_| has_moved || connection.timer != Timer::Retransmit)
         {
             (Timer::TailProbe, now + wait)

@@ -169,7 +169,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             .map(|(id, tuple, _)| (id, tuple.local))
             .collect();
         for (id, own) in waiting {
-            // Another one that shares the port completes it, also if nobody waits there yet.
+            // Another listener that shares the port completes it, even if nobody waits there yet.
             match self.place(own).or_else(|| self.listener_at(own)) {
                 Some(at) => self.give_handshake(id, at),
                 None => self.drop_handshake(id),

@@ -47,9 +47,9 @@ pub(super) struct Lent {
 enum To {
     /// A process that knows how far it was read and written, and how long it waits.
     Child { context: ContextId, slot: Slot, read: u64, written: u64, until: Nanos },
-    /// Any other listener of these.
+    /// Any other listener that shares the port.
     Any { from: ContextId, sharing: Sharing },
-    /// One of them, by its name and with one of its slots.
+    /// The one that was chosen of these, and one of its slots.
     Listener { from: ContextId, sharing: Sharing, context: ContextId, name: u32, slot: Slot },
 }
 
@@ -328,10 +328,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(true)
     }
 
-    /// A listener that waits for connections, in turn, with its slot; none if there is none at present.
+    /// Chooses a listener that waits for connections, in turn, and takes one of its slots; `None` if no listener waits at present.
     ///
     /// # Errors
-    /// Nobody listens there any more who could begin to wait.
+    /// No listener is left there that could begin to wait.
     fn heir_of(
         &mut self,
         from: ContextId,
@@ -380,7 +380,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.set_timer(flow.index, None);
         let Some(mut connection) = self.connections[flow.index as usize].take() else { return };
         let (owner, owners_name) = (connection.context, connection.socket);
-        // The owner may have gone, and have no other connection.
+        // If the owner has gone, this may have been its last connection.
         self.release(owner.process);
         (state.context, state.socket) = (context, socket);
         (state.receiving.ring, state.sending.ring) = (slot.receive, slot.send);

@@ -172,7 +172,7 @@ pub struct Protocol {
     pub answered_at: Moment,
     /// Whether the flow begins nothing new.
     pub is_frozen: bool,
-    /// When the peer was heard of last; 0 if it was not since the flow is here.
+    /// When the peer was last heard from; 0 if it was not since the flow was installed.
     pub heard: Nanos,
 
     /// The context that is notified of the connection: the one that used it last.

@@ -127,7 +127,7 @@ fn a_connections_name_stays_and_an_old_one_names_nothing() {
 /// SACK permitted.
 const SELECTIVE: [u8; 4] = [1, 1, 4, 2];
 
-/// How long a connection lasts whose peer is silent from now on. The agent may be replaced more often than any timer fires.
+/// How long a connection lasts once its peer is silent. With `is_replaced`, the agent is replaced more often than any timer fires.
 fn lasts(mut peer: Peer, is_replaced: bool) -> Nanos {
     let from = peer.now;
     while !peer.machine.sockets[&peer.socket].is_over {
@@ -138,13 +138,13 @@ fn lasts(mut peer: Peer, is_replaced: bool) -> Nanos {
         assert!(peer.now.since(from) < Nanos(20 * MINUTE.0));
     }
     let socket = &peer.machine.sockets[&peer.socket];
-    // A program that has closed hears only that it is over.
+    // A program that has closed the connection is told only that it is over.
     assert_eq!(socket.failed, (!socket.is_closed).then_some(Reason::TimedOut));
     peer.now.since(from)
 }
 
 #[test]
-fn a_peer_that_has_vanished_is_given_up_at_its_time_however_often_agents_are_replaced() {
+fn a_vanished_peer_times_out_on_time_however_often_agents_are_replaced() {
     let wrote = |bytes: usize| {
         let mut peer = Peer::accepted_with(&SELECTIVE, 1500);
         peer.write(&vec![7; bytes]);
@@ -157,7 +157,7 @@ fn a_peer_that_has_vanished_is_given_up_at_its_time_however_often_agents_are_rep
         peer.write(b"hello?");
         peer
     };
-    // The peer reports that it lacks the second of three segments, and nothing after that.
+    // The peer reports that it lacks the second of three segments, and is silent after that.
     let overtaken = || {
         let mut peer = wrote(3 * 1460);
         peer.after(5);

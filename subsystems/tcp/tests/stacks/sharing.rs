@@ -240,7 +240,7 @@ fn a_connection_that_nobody_has_accepted_goes_to_a_listener_that_waits() {
 /// A process that has gone.
 const GONE: ContextId = ContextId { process: CONTEXT.process + 1, context: 0 };
 
-/// Connections of a process that has offered them and gone, and the listener beside its own that nobody waits for yet.
+/// A peer with connections on offer whose process has gone. Another listener shares their port, but nobody waits there yet.
 fn offered(connections: u16) -> Peer {
     let mut peer = group(&[0]);
     let memory = 1_u64 << 30;
