@@ -79,31 +79,41 @@ fn run_with(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<Outcome, Error> {
-    let scratch = Scratch::new().map_err(|error| Error::Machine(format!("scratch: {error}")))?;
-    let logs =
-        Logs::begin(&scratch.name).map_err(|error| Error::Machine(format!("logs: {error}")))?;
-    let mut running = Running::start(kernel, wanted, accelerator, &scratch, &logs)
-        .map_err(|error| Error::Machine(format!("{error}{}", logs.telling(false))))?;
-    let ended = running.follow(wanted.silence_max, out, err);
-    match ended {
-        Ended::Exit(exit_code) => Ok(Outcome { exit_code }),
-        Ended::TimedOut { started } => {
-            let what = if started {
-                "the command was silent"
-            } else {
-                "the guest did not start, and was silent"
-            };
-            let (seconds, log) = (wanted.silence_max.as_secs(), logs.telling(started));
-            Err(Error::TimedOut(format!("{what} for {seconds} s{log}")))
-        }
-        Ended::Gone { started } => {
-            let when = if started { "while the command ran" } else { "before the command" };
-            let log = logs.telling(started);
-            Err(Error::Machine(format!("the guest panicked or stopped {when}{log}")))
-        }
-        Ended::Failed(why) => {
-            Err(Error::Machine(format!("in the guest: {why}{}", logs.telling(false))))
-        }
+    let mut may_hang = true;
+    loop {
+        let scratch =
+            Scratch::new().map_err(|error| Error::Machine(format!("scratch: {error}")))?;
+        let logs =
+            Logs::begin(&scratch.name).map_err(|error| Error::Machine(format!("logs: {error}")))?;
+        let mut running = Running::start(kernel, wanted, accelerator, &scratch, &logs)
+            .map_err(|error| Error::Machine(format!("{error}{}", logs.telling(false))))?;
+        return match running.follow(wanted.silence_max, out, err) {
+            Ended::Exit(exit_code) => Ok(Outcome { exit_code }),
+            // The kernel brings up its CPUs, and hangs now and then on an emulated machine. Nothing of ours has run.
+            Ended::TimedOut { started: false } if std::mem::take(&mut may_hang) => {
+                let log = logs.telling(false);
+                let _ =
+                    writeln!(err, "vm: the guest hung before it started, and is booted again{log}");
+                continue;
+            }
+            Ended::TimedOut { started } => {
+                let what = if started {
+                    "the command was silent"
+                } else {
+                    "the guest did not start, and was silent"
+                };
+                let (seconds, log) = (wanted.silence_max.as_secs(), logs.telling(started));
+                Err(Error::TimedOut(format!("{what} for {seconds} s{log}")))
+            }
+            Ended::Gone { started } => {
+                let when = if started { "while the command ran" } else { "before the command" };
+                let log = logs.telling(started);
+                Err(Error::Machine(format!("the guest panicked or stopped {when}{log}")))
+            }
+            Ended::Failed(why) => {
+                Err(Error::Machine(format!("in the guest: {why}{}", logs.telling(false))))
+            }
+        };
     }
 }
 
