@@ -98,8 +98,12 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;
     options.backend = wanted.backend;
-    let limited = Profile::of(Role::MemoryHost).starting_as(wanted.user).limit();
-    let limited = limited.map_err(Failure::cannot)?;
+    // For each agent behind a device, the host loads programs into the kernel: its window is a map of theirs.
+    let limited = match &wanted.device {
+        None => Some(Profile::of(Role::MemoryHost).starting_as(wanted.user).limit()),
+        Some(_) => None,
+    };
+    let limited = limited.transpose().map_err(Failure::cannot)?;
     let before = Before::now();
     let enclave = match Enclave::start(options) {
         Ok(enclave) => enclave,
@@ -117,7 +121,9 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         Err(error) => return Err(Failure::cannot(error)),
     };
     // The programs in the kernel are loaded, and the command has started. What follows is starting agents and paging out.
-    limited.seal().map_err(Failure::cannot)?;
+    if let Some(limited) = limited {
+        limited.seal().map_err(Failure::cannot)?;
+    }
     let mut agent = match &wanted.device {
         None => Some(start_agent(wanted, &enclave, 0)?),
         Some(_) => None,
