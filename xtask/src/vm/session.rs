@@ -89,7 +89,7 @@ fn run_with(
             .map_err(|error| Error::Machine(format!("{error}{}", logs.telling(false))))?;
         return match running.follow(wanted.silence_max, out, err) {
             Ended::Exit(exit_code) => Ok(Outcome { exit_code }),
-            // The kernel brings up its CPUs, and hangs now and then on an emulated machine. Nothing of ours has run.
+            // The guest's kernel has hung in its boot on an emulated machine. Nothing of ours has run yet.
             Ended::TimedOut { started: false } if std::mem::take(&mut may_hang) => {
                 let log = logs.telling(false);
                 let _ =
