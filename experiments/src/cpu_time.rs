@@ -1,18 +1,18 @@
-//! The CPU time of processes, to the nanosecond, by the names of their threads.
+//! CPU time of processes in nanoseconds, by thread name.
 
 use std::fs;
 
-/// CPU time so far of the threads of process `pid` whose names begin with `name`. The kernel adds a run up when it ends.
+/// CPU time so far of the threads of process `pid` whose names begin with `name`. The kernel counts a run only once it ends.
 pub fn cpu_ns(pid: u32, name: &str) -> Result<u64, String> {
     sum(pid, name, 0)
 }
 
-/// For how long they have been ready to run so far, and others ran on their CPUs.
+/// Time so far that these threads were ready to run and waited for a CPU.
 pub fn waited_ns(pid: u32, name: &str) -> Result<u64, String> {
     sum(pid, name, 1)
 }
 
-/// A word of `/proc/PID/task/*/schedstat`.
+/// Sum over the threads of one word of `/proc/PID/task/*/schedstat`.
 fn sum(pid: u32, name: &str, word: usize) -> Result<u64, String> {
     let failed = |error: &dyn std::fmt::Display| format!("CPU times of process {pid}: {error}");
     let mut sum = 0;
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_threads_cpu_time_is_found_by_its_name() {
+    fn cpu_time_is_found_by_thread_name() {
         let thread = std::thread::Builder::new().name("bench-spins".into());
         let (spun, go_on) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
         let spins = thread.spawn(move || {
@@ -48,7 +48,7 @@ mod tests {
         });
         spun.1.recv().unwrap();
         let me = std::process::id();
-        // The kernel adds a run up when it ends: when the thread sleeps.
+        // The kernel counts a run only once it ends: when the thread sleeps.
         while cpu_ns(me, "bench-spins").unwrap() < 10_000_000 {
             std::thread::yield_now();
         }

@@ -1,7 +1,7 @@
-//! Seeded histories of two TCP stacks over an adversarial wire, in virtual time, and rules that every history keeps.
+//! Seeded histories of two TCP stacks over an adversarial wire, in virtual time, and rules that every history must keep.
 //!
-//! The stacks are the code of `subsystems/tcp`, compiled once more so that faults can be planted in it: each fault is planted
-//! alone, and a history that breaks a rule catches it.
+//! The stacks are the code of `subsystems/tcp`, compiled a second time so that faults can be planted in it. Each fault is
+//! planted alone; a history that breaks a rule catches it.
 
 pub(crate) mod history;
 pub(crate) mod machine;
@@ -20,45 +20,46 @@ use wave_tcp_planted::planted::plant;
 
 /// Seeds that a thread takes at a time.
 const BATCH: u64 = 50;
-/// Violations that are shown.
+/// Maximum number of violations shown.
 const FAILURES_MAX: usize = 20;
-/// Histories that are tried for each planted fault, at most.
+/// Maximum number of histories tried for each planted fault.
 pub const PLANTED_SEEDS_MAX: u64 = 500;
 
-/// A rule that every history keeps.
+/// A rule that every history must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Oracle {
-    /// What is read is what was written, from the first byte to the last.
+    /// The bytes read are the bytes written, from the first to the last.
     Bytes,
-    /// A host is told of bytes that lie in its memory, and positions do not go back.
+    /// A host is notified only of bytes that lie in its memory, and positions never go back.
     Told,
     /// Every connection ends, once.
     Ends,
-    /// A connection fails only where a host has given it up.
+    /// A connection fails only if a host gave it up.
     NoFailure,
-    /// At the end, no table has an entry.
+    /// At the end, every table is empty.
     Empty,
-    /// An acknowledgement covers only bytes that were copied to the host's memory.
+    /// An acknowledgement covers only bytes already copied to the host's memory.
     AckOfCopied,
-    /// An end that came with its bytes, in any order, is acknowledged with them.
+    /// A FIN whose preceding bytes have all arrived, in any order, is acknowledged with them.
     FinKept,
-    /// The advertised right edge does not move left by a unit of the window or more.
+    /// The advertised right edge never moves left by a unit of the window or more.
     WindowKept,
-    /// Beyond the peer's edge, only probes of one byte are sent.
+    /// Beyond the peer's right edge, only probes of one byte are sent.
     PeersWindow,
-    /// A connection is reset only where its host has given it up.
+    /// A connection is reset only if its host gave it up.
     ResetHasCause,
-    /// Times between retransmissions of the same bytes double, while the peer is silent.
+    /// Times between retransmissions of the same bytes double while the peer is silent.
     BackOff,
-    /// A fast retransmit follows three duplicate acknowledgements without data, or a selective one of bytes behind a gap.
+    /// A fast retransmit follows three duplicate acknowledgements without data, or a selective acknowledgement of bytes behind
+    /// a gap.
     FastRetransmit,
-    /// A selective acknowledgement covers only bytes that came.
+    /// A selective acknowledgement covers only bytes that arrived.
     SackOfReceived,
-    /// ECE is sent, and data may be marked, only where the handshake agreed on ECN, and no bare acknowledgement, SYN, or data that is
-    /// sent again may be marked.
+    /// ECE is sent, and data is sent as ECN-capable, only if the handshake agreed on ECN. Bare acknowledgements, SYNs and
+    /// retransmitted data are never ECN-capable.
     EcnAgreed,
-    /// A mark of data is echoed by the next segment that acknowledges it; DCTCP echoes nothing else.
+    /// A mark on data is echoed by the next segment that acknowledges it; DCTCP echoes nothing else.
     MarkEchoed,
     /// An old SYN does not end TIME-WAIT.
     Remembered,
@@ -66,7 +67,7 @@ pub enum Oracle {
     NoPanic,
 }
 
-/// A rule that a history breaks.
+/// A broken rule in a history.
 #[derive(Clone, Debug, Serialize)]
 pub struct Violation {
     /// Seed of the history.
@@ -75,28 +76,28 @@ pub struct Violation {
     pub what: String,
 }
 
-/// What happened in histories.
+/// Event counts of histories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Retransmission timeouts.
     pub rtos: u64,
-    /// Losses noticed without a timeout.
+    /// Losses detected without a timeout.
     pub fast_retransmits: u64,
-    /// Those of them that selective acknowledgements told of.
+    /// Those of them detected by selective acknowledgements.
     pub sack_recoveries: u64,
-    /// Advertised windows that closed.
+    /// Advertised windows that closed to zero.
     pub zero_windows: u64,
     /// Streams whose sequence numbers wrapped.
     pub sequence_wraps: u64,
-    /// Connections with ECN, by their ends.
+    /// Connection ends that use ECN.
     pub ecn_connections: u64,
-    /// Marks on data that came in order of such connections.
+    /// Marks on in-order data of these connections.
     pub marks: u64,
     /// Segments that echo a mark.
     pub echoes: u64,
-    /// Segments that say that the window was reduced.
+    /// Segments that report a reduced congestion window (CWR).
     pub reductions: u64,
-    /// SYNs that asked for ECN and were dropped for it.
+    /// SYNs that asked for ECN and were dropped for that reason.
     pub asking_syns_dropped: u64,
 }
 
@@ -115,14 +116,14 @@ impl Counts {
     }
 }
 
-/// Which histories are run.
+/// The histories to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub seeds: u64,
     pub seed: u64,
-    /// A fault in all of them.
+    /// A fault to plant in all of them.
     pub planted: Option<Planted>,
-    /// Each fault is planted alone, in histories beside these.
+    /// Whether each fault is also planted alone, in additional histories.
     pub plants_all: bool,
 }
 
@@ -138,7 +139,7 @@ pub struct Caught {
     pub oracle: Option<Oracle>,
 }
 
-/// What came of all histories.
+/// The result of all histories.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
     pub seeds: u64,
@@ -146,7 +147,7 @@ pub struct Found {
     pub violations: u64,
     #[serde(flatten)]
     pub counts: Counts,
-    /// A hash of every frame, copy and end.
+    /// Hash of every frame, copy and end of a connection.
     pub trace_hash: String,
     /// The first violations, by seed.
     pub failures: Vec<Violation>,
@@ -197,7 +198,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Found {
     found
 }
 
-/// Looks for a history that catches a fault.
+/// Searches for a history that catches a fault.
 fn caught(fault: Planted, first: u64) -> Caught {
     let name = fault.name();
     let mut seeds = first..first + PLANTED_SEEDS_MAX;
@@ -210,7 +211,7 @@ fn caught(fault: Planted, first: u64) -> Caught {
     }
 }
 
-/// Runs one history in this thread. A panic in it breaks a rule, too.
+/// Runs one history in this thread. A panic counts as a broken rule.
 fn history(seed: u64, planted: Option<Planted>) -> Outcome {
     plant(planted);
     let ended = catch_unwind(|| history::run(seed));
@@ -232,7 +233,7 @@ impl Found {
         self.failures.extend(outcome.violation);
     }
 
-    /// Names of planted faults that no history has caught.
+    /// Names of planted faults that no history caught.
     pub fn missed(&self) -> Vec<&'static str> {
         self.planted.iter().filter(|fault| !fault.caught).map(|fault| fault.name).collect()
     }
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_keep_every_rule_and_meet_what_they_are_for() {
+    fn histories_keep_every_rule_and_cover_every_kind_of_event() {
         let found = run(&plan(300), true);
         assert_eq!(found.violations, 0, "{:#?}", found.failures);
         let Counts { rtos, fast_retransmits, sack_recoveries, zero_windows, .. } = found.counts;
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seeds_give_the_same_histories() {
+    fn equal_seeds_give_equal_histories() {
         let [one, other] = [(); 2].map(|()| run(&plan(60), true));
         assert_eq!((&one.trace_hash, one.counts), (&other.trace_hash, other.counts));
         let later = run(&Plan { seed: 60, ..plan(60) }, true);

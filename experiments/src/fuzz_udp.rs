@@ -26,10 +26,10 @@ use wave_lab::progress::Progress;
 
 /// Senders of the flood, each with a cookie of its own.
 const SENDERS: usize = 8;
-/// Requests of the good client per second.
+/// Requests per second of the well-behaved client.
 const GOOD_PER_SECOND: f64 = 1_000.0;
 const CHUNK: Duration = Duration::from_secs(1);
-/// Interval between tries of the good client.
+/// Interval between tries of the well-behaved client.
 const RETRY: Duration = Duration::from_millis(20);
 /// Time for the last answers of a chunk.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -55,24 +55,24 @@ pub struct Found {
     pub rounds: u64,
     /// Sent datagrams by kind.
     pub sent: Sent,
-    /// Number of times that the agent ended on its own.
+    /// Number of times that the agent died.
     pub crashes: u64,
     /// Largest growth of the agent's resident memory.
     pub rss_growth_bytes: u64,
     pub rss_growth_bytes_max: u64,
-    /// Requests of the good client.
+    /// Requests of the well-behaved client.
     pub good_sent: u64,
-    /// Requests of the good client without a correct reply.
+    /// Requests of the well-behaved client without a correct reply.
     pub good_failed: u64,
-    /// Its p99 beside the flood over that beside the other flood, median.
+    /// Median ratio of its p99 beside the flood to its p99 beside the other flood.
     pub good_p99_ratio: f64,
-    /// Its p99 beside the flood over its p99 alone, median.
+    /// Median ratio of its p99 beside the flood to its p99 alone.
     pub good_p99_ratio_vs_alone: f64,
     /// Its p99 alone, in nanoseconds: p5, p50, p95 over rounds.
     pub good_p99_alone_ns: serde_json::Value,
-    /// Its p99 beside a flood to another socket.
+    /// Its p99 beside a flood to another socket, in nanoseconds.
     pub good_p99_flooded_elsewhere_ns: serde_json::Value,
-    /// Its p99 beside the flood.
+    /// Its p99 beside the flood, in nanoseconds.
     pub good_p99_flooded_ns: serde_json::Value,
 }
 
@@ -80,21 +80,24 @@ impl Found {
     /// Descriptions of failed checks; empty if all passed.
     pub fn failed(&self) -> Vec<String> {
         let checks = [
-            (self.crashes > 0, format!("the agent crashed {} times", self.crashes)),
+            (self.crashes > 0, format!("the agent crashed {} time(s)", self.crashes)),
             (
                 self.rss_growth_bytes > self.rss_growth_bytes_max,
-                format!("the agent grew by {} bytes", self.rss_growth_bytes),
+                format!("the agent's resident memory grew by {} bytes", self.rss_growth_bytes),
             ),
             (
                 self.good_failed > 0,
-                format!("{} requests of the good client had no correct reply", self.good_failed),
+                format!(
+                    "{} requests of the well-behaved client got no correct reply",
+                    self.good_failed
+                ),
             ),
         ];
         checks.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, what)| what).collect()
     }
 }
 
-/// An agent's process, restarted when it ends.
+/// An agent process, restarted when it ends.
 struct Agent {
     words: Vec<String>,
     process: Process,
@@ -149,7 +152,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
     let settings = Settings {
         target: address.to_string(),
         sockets: 1,
-        mix: "echo=1".parse().expect("it is a mix"),
+        mix: "echo=1".parse().expect("a valid mix"),
         keys: 1_000,
         value_bytes: 64,
         retry: Some(RETRY),
@@ -161,7 +164,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
         stalls: None,
     };
     let mut good = Generator::connect(&settings).map_err(Failure::cannot)?;
-    // Warm up: the host attaches, and the agent allocates the memory that a quiet client needs.
+    // Warms up: the host attaches, and the agent allocates the memory that a quiet client needs.
     for _ in 0..2 {
         chunk(&mut good)?;
     }
@@ -221,7 +224,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
 }
 
 impl Found {
-    /// Counts a chunk of the good client. Returns its p99 in nanoseconds.
+    /// Counts a chunk of the well-behaved client. Returns its p99 in nanoseconds.
     fn take(&mut self, Outcome { point, ends, .. }: Outcome) -> f64 {
         self.good_sent += point.sent;
         self.good_failed += point.sent - point.done + ends.wrong;

@@ -1,4 +1,4 @@
-//! What a command says when it is interrupted.
+//! Messages of a command that is interrupted, and its command line for resuming.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use signal_hook::iterator::Signals;
 
 use wave_lab::Failure;
 
-/// Folders that go away with an interrupted process.
+/// Folders to remove when the process is interrupted.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Has `folder` removed if [`say`] ends the process.
@@ -17,16 +17,16 @@ pub fn remove_at_end(folder: &Path) {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder.to_path_buf());
 }
 
-/// On SIGINT or SIGTERM prints what `last_words` says, and ends the process as the signal would have.
+/// On SIGINT or SIGTERM, prints `last_words` and ends the process as the signal would have.
 ///
-/// A signal that the process was started to ignore stays ignored. To be called once, before threads are pinned.
+/// A signal that the process inherited as ignored stays ignored. Call this once, before threads are pinned.
 pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failure> {
     let ignored = ignored();
     let signals = [SIGINT, SIGTERM].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
     let mut signals = Signals::new(signals).map_err(Failure::cannot)?;
     let body = move || {
         if let Some(signal) = signals.forever().next() {
-            // A bar, or what the terminal shows of Ctrl-C, stands on the line. Standard error may have no reader.
+            // The cursor may stand behind a progress bar or an echoed ^C. Standard error may have no reader.
             for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 let _ = std::fs::remove_dir_all(folder);
             }
@@ -39,14 +39,14 @@ pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failu
     Ok(())
 }
 
-/// The signals that this process ignores: signal n is bit n - 1.
+/// The mask of signals that this process ignores: signal n is bit n - 1.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The words of this command, as a shell takes them, without `--record` and its value and with `--resume`.
+/// This command line, quoted for a shell, without `--record` and its value, and with `--resume`.
 pub fn resuming_command() -> String {
     resuming(words())
 }
@@ -65,17 +65,17 @@ fn resuming(mut words: impl Iterator<Item = String>) -> String {
     command.join(" ")
 }
 
-/// This command, as a shell takes it.
+/// This command line, quoted for a shell.
 pub fn same_command() -> String {
     words().map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")
 }
 
-/// The words of this command, as text; bytes that are not UTF-8 are replaced.
+/// The arguments of this command, as text; bytes that are not UTF-8 are replaced.
 fn words() -> impl Iterator<Item = String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned())
 }
 
-/// `word` as one word of a shell.
+/// `word`, quoted as one word of a shell.
 pub fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_resuming_command_can_be_typed_as_it_stands() {
+    fn resuming_command_is_quoted_for_a_shell() {
         let resuming = |line: &[&str]| resuming(line.iter().map(|word| (*word).to_owned()));
         assert_eq!(
             resuming(&["wave", "run", "a b.toml", "--record", "/logs", "--out=x"]),

@@ -1,4 +1,4 @@
-//! Processes that experiments and benches start, of Wave's own programs and of others.
+//! Starts processes for experiments and benches: Wave's own programs and others.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-/// Polling interval while the end of a process is waited for.
+/// Polling interval while waiting for a process to end.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// A command that runs `wave` with these arguments: this program, or the one beside `wave-bench`.
@@ -17,7 +17,7 @@ pub fn wave<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> io::Result<C
     let wave = if is_bench { own.with_file_name("wave") } else { own };
     if !wave.exists() {
         let how = "build it with `cargo build --release --package wave`";
-        let text = format!("{} is not there: {how}", wave.display());
+        let text = format!("{} does not exist: {how}", wave.display());
         return Err(io::Error::new(ErrorKind::NotFound, text));
     }
     let mut command = Command::new(wave);
@@ -32,15 +32,15 @@ pub fn own<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> io::Result<Co
     Ok(command)
 }
 
-/// A process. Killed and waited for when it is dropped.
+/// A process. Killed and waited for on drop.
 #[derive(Debug)]
 pub struct Process(Child);
 
 impl Process {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
-    /// The system's error, with the program's path before it.
+    /// The system's error, prefixed with the program's path.
     pub fn start(command: &mut Command) -> io::Result<Process> {
         command.spawn().map(Process).map_err(|error| {
             let program = command.get_program().display();
@@ -48,22 +48,22 @@ impl Process {
         })
     }
 
-    /// Its number; the kernel may give it to another process once the end of this one was seen.
+    /// Process id. The kernel may reuse it once the end of this process was seen.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.0)
     }
 
-    /// What it writes to standard output, if that is a pipe; once.
+    /// Takes its standard output, if that is a pipe; None the second time.
     pub fn output(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
     }
 
-    /// Its standard input, if that is a pipe; once.
+    /// Takes its standard input, if that is a pipe; None the second time.
     pub fn input(&mut self) -> Option<ChildStdin> {
         self.0.stdin.take()
     }
 
-    /// Waits for its end, for at most `patience`.
+    /// Waits for the process to end, for at most `patience`.
     pub fn wait_for_end(&mut self, patience: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -79,7 +79,7 @@ impl Process {
         self.wait_for_end(Duration::ZERO).is_some()
     }
 
-    /// CPU time that it has used, in the kernel's ticks (10 ms). None once it is gone.
+    /// CPU time that it has used, in the kernel's ticks (10 ms). None once the process is gone.
     pub fn cpu_time(&self) -> Option<Duration> {
         let pid = self.pid().as_raw_pid();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -95,7 +95,7 @@ impl Drop for Process {
     }
 }
 
-/// User and system time in a line of `/proc/PID/stat`. The name in it may hold anything.
+/// User and system time in a line of `/proc/PID/stat`. The name in that line may contain any character.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(11);
@@ -112,7 +112,7 @@ pub struct Dialogue {
 }
 
 impl Dialogue {
-    /// Starts it, with pipes for its standard input and output.
+    /// Starts a process with pipes for its standard input and output.
     ///
     /// # Errors
     /// As [`Process::start`].
@@ -127,18 +127,18 @@ impl Dialogue {
         &mut self.process
     }
 
-    /// Tells it a line.
+    /// Writes a line to its standard input.
     ///
     /// # Errors
-    /// It has closed its standard input.
+    /// The process has closed its standard input.
     pub fn tell(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.told, "{line}")
     }
 
-    /// The next line that it says, without its end.
+    /// Reads the next line of its output, without the line end.
     ///
     /// # Errors
-    /// It has ended.
+    /// The process has ended.
     pub fn hear(&mut self) -> io::Result<String> {
         let mut line = String::new();
         match self.says.read_line(&mut line)? {
@@ -153,14 +153,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_named_like_its_fields_is_read_right() {
+    fn stat_line_with_misleading_process_name_is_parsed() {
         let stat = "7 (a) 1 (b)) S 1 7 7 0 -1 4194560 100 0 0 0 42 58 0 0 20 0 1 0 1000 0";
         assert_eq!(cpu_ticks(stat), Some(100));
         assert_eq!(cpu_ticks("7 (a) S 1"), None);
     }
 
     #[test]
-    fn a_dialogue_exchanges_lines_and_tells_the_end() {
+    fn dialogue_exchanges_lines_and_reports_the_end() {
         let mut cat = Dialogue::start(Command::new("head").args(["-n", "1"])).unwrap();
         cat.tell("what is told").unwrap();
         assert_eq!(cat.hear().unwrap(), "what is told");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_killed_when_it_is_dropped() {
+    fn drop_kills_the_process() {
         let sleeps = Process::start(Command::new("sleep").arg("1000")).unwrap();
         let pid = sleeps.pid();
         drop(sleeps);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn missing_program_is_named() {
         let error = Process::start(&mut Command::new("/nowhere/wave")).unwrap_err();
         assert!(error.to_string().starts_with("/nowhere/wave: "), "{error}");
     }

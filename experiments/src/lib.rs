@@ -1,7 +1,7 @@
-//! Experiments: scenarios and their runs, sweeps, reproduced figures, validation, bake-offs, recordings and what is measured
-//! of running programs.
+//! Experiments: scenarios and their runs, sweeps, reproduced figures, validation, bake-offs, recordings, and measurements of
+//! running programs.
 #![forbid(unsafe_code)]
-// Only the project's own programs use it, and its documentation is built with private items.
+// Only the project's own programs use this crate, and its documentation is built with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 

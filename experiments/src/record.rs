@@ -21,13 +21,13 @@ use wave_sched::workload::{Header, VERSION, Workload};
 use crate::run::{self, Failure, machine};
 use wave_lab::progress::Progress;
 
-/// How often the kernel's events are fetched: its buffer holds those of far longer.
+/// Interval at which the kernel's events are fetched: its buffer holds far more.
 const FETCH: Duration = Duration::from_millis(20);
-/// How often it is said how far the recording is.
+/// Interval at which progress is shown.
 const SAY: Duration = Duration::from_secs(2);
-/// Runs that are kept in memory, at some 70 bytes each. Then the recording ends.
+/// Maximum number of runs kept in memory, at some 70 bytes each. The recording ends there.
 const RUNS_MAX: usize = 4_000_000;
-/// How long a command that has been told to end may take to do so.
+/// Time allowed for a command to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub enum Whom {
     All,
     /// A process and its children.
     Process(u32),
-    /// This command, which is started for it.
+    /// A command, started for the recording.
     Command(Vec<OsString>),
 }
 
@@ -70,7 +70,7 @@ pub struct Recording {
     pub exit_code: Option<u8>,
 }
 
-/// Records until the time is over, the process ends, or somebody interrupts; writes it to `out`.
+/// Records until the time is up, the process ends, or an interrupt; writes the recording to `out`.
 pub fn record(
     whom: &Whom,
     seconds: Option<f64>,
@@ -90,7 +90,7 @@ pub fn command(words: &[&str]) -> Result<Recording, Failure> {
     until(Arc::default(), &whom, None, true, true)
 }
 
-/// Records until there is a reason to end: also that `stop` is set.
+/// Records until one of the conditions for ending holds, or `stop` is set.
 fn until(
     stop: Arc<AtomicBool>,
     whom: &Whom,
@@ -102,7 +102,7 @@ fn until(
         RecordError::NoProcess(_) => Failure::Scenario(error.to_string()),
         error => Failure::cannot(error),
     })?;
-    // From the thread that started the recorder, as its children are recorded.
+    // From the thread that started the recorder: its children are recorded.
     let child = match whom {
         Whom::Command(words) => Some(start(words, stdout_is_ours)?),
         _ => None,
@@ -119,7 +119,7 @@ fn unwritten(out: &Path, error: &io::Error) -> Failure {
     Failure::Cannot(format!("{}: cannot be written: {error}", out.display()))
 }
 
-/// A flag that an interrupt sets. The second interrupt ends the program.
+/// A flag that an interrupt sets. A second interrupt ends the program.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -152,7 +152,7 @@ struct Session {
     since: Instant,
 }
 
-/// Takes events until there is a reason to stop.
+/// Takes events until a condition for ending holds. Returns it.
 fn session_end(
     whom: &Whom,
     session: &mut Session,
@@ -208,7 +208,7 @@ impl Session {
         Ok((runs >= RUNS_MAX).then_some("there is no room for more runs"))
     }
 
-    /// Ends the recording, then the command if it still runs.
+    /// Ends the recording, and then the command if it still runs.
     fn finish(self, whom: &Whom, mut history: History) -> Result<Workload, Failure> {
         let Session { recorder, child, .. } = self;
         let begins_ns = recorder.begins_ns();
@@ -235,14 +235,14 @@ impl Session {
     }
 }
 
-/// Asks a command to end, and ends it if it does not.
+/// Asks a command to end, and kills it if it does not.
 fn end(mut child: Child) -> io::Result<()> {
     let asked = Instant::now();
     if child.try_wait()?.is_none()
         && let Ok(pid) = i32::try_from(child.id())
         && let Some(pid) = Pid::from_raw(pid)
     {
-        // Not waited for yet: the id is surely its own.
+        // Not waited for yet, so the id is still its own.
         kill_process(pid, Signal::TERM)?;
     }
     while child.try_wait()?.is_none() {
@@ -255,7 +255,7 @@ fn end(mut child: Child) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that appears whole or not at all, and that is known to be writable before the work begins.
+/// A file that appears complete or not at all, and is known to be writable before the work begins.
 struct Output {
     new: NamedTempFile,
     path: PathBuf,
@@ -267,7 +267,7 @@ impl Output {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // A fresh name, which no process can have taken before.
+        // A fresh name, which no other process can have taken.
         let new = tempfile::Builder::new()
             .prefix(".new-")
             .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file

@@ -1,4 +1,4 @@
-//! The store and the echo, for clients that an agent's front serves: the same functions as on the host.
+//! The key-value store and the echo, for clients of an agent's front: the same functions as on the host.
 
 mod memcached;
 
@@ -9,12 +9,12 @@ use wave_workloads::grpc::proto::kv::{GetRequest, PutRequest, RangeReply, RangeR
 use wave_workloads::grpc::store::{Refusal, Store, echo, spin};
 use wave_workloads::udp::Stalls;
 
-/// The field of every request that says within how many microseconds its reply is wanted.
+/// The field of every request with its SLO in microseconds.
 const SLO_FIELD: u16 = 1;
 const PATHS: [&str; 3] =
     ["/wave.kv.v1.Store/Get", "/wave.kv.v1.Store/Put", "/wave.kv.v1.Store/Range"];
 
-/// The class of a RANGE; all others are of class 0.
+/// The class of a RANGE; all others have class 0.
 const RANGE_CLASS: u8 = 1;
 
 /// All methods of `proto/kv.proto` and `proto/echo.proto`, and memcached's commands.
@@ -46,12 +46,12 @@ pub fn methods(store: Store) -> Methods {
     memcached::methods(methods, store).descriptors(DESCRIPTORS)
 }
 
-/// The echo, and work of a known length: methods 0 and 1.
+/// The echo, and work of a given length: methods 0 and 1.
 pub fn echo_methods() -> Methods {
     echo_methods_counting(Stalls::default())
 }
 
-/// The same. Counts work during which the machine stalled, before its reply.
+/// As [`echo_methods`], but counts work during which the machine stalled, before its reply.
 pub fn echo_methods_counting(stalls: Stalls) -> Methods {
     let path = "/wave.echo.v1.Echo/Unary";
     let methods = typed::unary(Methods::new(), path, |_, payload: Payload| Ok(echo(payload)));

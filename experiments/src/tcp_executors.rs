@@ -1,8 +1,8 @@
-//! The executors of TCP's data path compared: one log of what entered it, replayed through each; and histories in which each runs
-//! both ends freely.
+//! Comparison of the executors of TCP's data path: one log of inputs, replayed through each executor; and histories in which
+//! each executor runs both ends freely.
 //!
-//! A log is taken from a history of [`crate::fuzz_tcp`]: two stacks over an adversarial wire. It has everything that the sequencer
-//! stamps, in order: packets, requests, the scheduler's turns (grants), copies done, timers and commands.
+//! A log is recorded from a history of [`crate::fuzz_tcp`]: two stacks over an adversarial wire. It has everything that the
+//! sequencer stamps, in order: packets, requests, the scheduler's turns (grants), completed copies, timers and commands.
 
 mod log;
 mod replay;
@@ -31,46 +31,46 @@ use replay::{NOBODY, Replayed, replay};
 const REPLICAS: NonZeroUsize = NonZeroUsize::new(2).expect("two");
 /// Seeds that a worker takes at a time.
 const BATCH: u64 = 10;
-/// Differences that are shown.
+/// Maximum number of differences shown.
 const FAILURES_MAX: usize = 20;
 
 /// Entries of logs, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kinds {
     pub packets: u64,
-    /// What hosts did to their streams.
+    /// Requests of hosts about their streams.
     pub requests: u64,
     /// Turns that the scheduler gave: to send, or to acknowledge and notify.
     pub grants: u64,
     pub completions: u64,
     /// Delayed acknowledgements that may be due.
     pub timers: u64,
-    /// What the control plane said: what is lost, windows, ends.
+    /// Commands of the control plane: losses, windows, ends.
     pub commands: u64,
 }
 
-/// What came of all seeds.
+/// Result of all seeds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
-    /// Number of seeds, each with a log of either end.
+    /// Number of seeds, each with a log of each end.
     pub seeds: u64,
     pub flows: u64,
     pub entries: u64,
     pub entries_by_kind: Kinds,
-    /// Every flow puts out the same bytes through all executors.
+    /// Whether every flow's output is the same through all executors.
     pub flows_equal: bool,
-    /// Seeds with a flow that puts out something else with no sequencer, in virtual time.
+    /// Seeds with a flow whose output differs without a sequencer, in virtual time.
     pub planted_seeds_that_differ: u64,
     pub planted_differs: bool,
-    /// Histories in which threads run both ends, and others in virtual time.
+    /// Number of histories in which threads run both ends, and of those in virtual time.
     pub free_runs: u64,
-    /// All of them keep all rules of `wave fuzz tcp`, those about bytes among them.
+    /// Whether all of them keep all rules of `wave fuzz tcp`, including those about bytes.
     pub streams_agree: bool,
-    /// What came out of the executor on one core.
+    /// Output of the executor on one core.
     pub inline: Counts,
     pub threads: Counts,
     pub virtual_time: Counts,
-    /// Entries that were overtaken in a stage of virtual time.
+    /// Entries that were overtaken in a stage in virtual time.
     pub virtual_time_overtaken: u64,
     pub failures: Vec<Failed>,
 }
@@ -83,7 +83,7 @@ pub struct Failed {
     pub what: String,
 }
 
-/// Compares the executors by the histories of so many seeds, from the first on.
+/// Compares the executors by the histories of `seeds` seeds, from `first` on.
 pub fn run(first: u64, seeds: u64, quiet: bool) -> Found {
     let batches = seeds.div_ceil(BATCH);
     let progress = Progress::new(batches, quiet);
@@ -190,7 +190,7 @@ fn compare(seed: u64) -> Found {
 }
 
 impl Found {
-    /// Replays the log of one end through each executor. Returns whether it comes out otherwise without a sequencer.
+    /// Replays the log of one end through each executor. Returns whether the result differs without a sequencer.
     fn replay_all<R: Recovery>(&mut self, seed: u64, end: u64, log: &Log) -> bool {
         let found = self;
         found.entries += count(log, &mut found.entries_by_kind);
@@ -242,14 +242,14 @@ fn record(seed: u64) -> Vec<Log> {
         logs.borrow_mut().push(log);
         Box::new(recorder)
     };
-    // Whether the history keeps its rules is the fuzzer's question.
+    // Whether the history keeps the rules is for the fuzzer to check.
     let _ = run_over(seed, &runs, true);
     let take =
         |log: Rc<RefCell<Log>>| Rc::try_unwrap(log).expect("the history is over").into_inner();
     logs.into_inner().into_iter().map(take).collect()
 }
 
-/// Counts entries by kind; returns all.
+/// Counts entries by kind; returns their total.
 fn count(log: &Log, kinds: &mut Kinds) -> u64 {
     let mut entries = 0;
     for event in &log.events {
@@ -274,7 +274,7 @@ fn count(log: &Log, kinds: &mut Kinds) -> u64 {
     entries
 }
 
-/// What `run` returns, or the text of its panic.
+/// Returns the result of `run`, or the text of its panic.
 fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn executors_put_out_the_same_and_without_a_sequencer_they_do_not() {
+    fn executors_agree_except_without_a_sequencer() {
         let found = run(0, 20, true);
         assert!(found.flows_equal && found.streams_agree, "{:#?}", found.failures);
         assert!(found.planted_differs, "{found:#?}");
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn virtual_time_is_the_same_each_time() {
+    fn virtual_time_is_deterministic() {
         let [one, other] = [(); 2].map(|()| {
             let logs = record(1);
             let outs = logs.iter().map(|log| {

@@ -1,4 +1,4 @@
-//! A recorded workload, replayed under policies and set beside what Linux did.
+//! A recorded workload, replayed under policies and compared with Linux.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ use wave_report::number::{micros, short};
 
 use crate::experiment::Report;
 
-/// The file that holds everything.
+/// File with the complete result.
 pub const RESULT: &str = "result.json";
-/// What is compared where nothing is asked for.
+/// Policies compared by default.
 const POLICIES: [&str; 3] = ["fifo", "shinjuku", "vm"];
-/// What the first row is called.
+/// Name of the first row.
 const LINUX: &str = "recorded (Linux)";
 
-/// Where the results about the workload `name` go below `out`: they are simulated.
+/// Folder below `out` for the results about the workload `name`: they are simulated.
 pub fn folder(out: &Path, name: &str) -> PathBuf {
     out.join(format!("{name}.sim"))
 }
@@ -45,8 +45,7 @@ pub struct Compared {
     replayed: Vec<(String, Replayed)>,
 }
 
-/// Replays the workload in `file` under each policy, or the usual three, on so many cores, or as many
-/// as it was recorded on.
+/// Replays the workload in `file` under each policy, or the usual three, on `cores` cores, or as many as it was recorded on.
 pub fn compare(
     file: &Path,
     names: &[String],
@@ -82,7 +81,7 @@ pub fn compare(
     Ok(Compared { name, workload, linux, cores, replayed })
 }
 
-/// What of a recording was others' doing, in words.
+/// The share of a recording caused by other processes, in words.
 pub fn interference(workload: &Workload) -> String {
     let Header { wave_workload, interference_ns, cpus, .. } = workload.header;
     let mut text = match interference_ns {
@@ -187,19 +186,19 @@ impl Report for Compared {
         Ok(self.to_json().to_string())
     }
 
-    /// Writes everything into a directory of the workload's name in `out`.
+    /// Writes everything into a directory named after the workload, in `out`.
     fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
         let directory = Directory::create(folder(out, &self.name))?;
         directory.write(RESULT, format!("{}\n", self.to_json()).as_bytes())?;
         Ok(directory.into_path())
     }
 
-    /// What did not come to its end as it should have.
+    /// Replays that did not finish properly.
     fn failed(&self) -> Vec<String> {
         let mut failed = Vec::new();
         for (name, Replayed { unfinished, counters, .. }) in &self.replayed {
             if *unfinished > 0 {
-                failed.push(format!("{name}: {unfinished} threads did not come to their end"));
+                failed.push(format!("{name}: {unfinished} threads did not finish"));
             }
             if counters.lost_agents > 0 || !counters.agent_errors.is_empty() {
                 failed.push(format!("{name}: its agent was turned out"));
@@ -215,7 +214,7 @@ impl Compared {
         std::iter::once((LINUX, &self.linux)).chain(policies)
     }
 
-    /// Everything, with every thread's part.
+    /// The complete result, with every thread's part.
     fn to_json(&self) -> Value {
         let mut schedules: Vec<Value> =
             self.rows().map(|(name, schedule)| self.schedule_json(name, schedule)).collect();

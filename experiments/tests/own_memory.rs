@@ -1,9 +1,9 @@
-//! Alone in its process: tests beside it would allocate and free meanwhile.
+//! Runs alone in its process: tests in parallel would allocate and free meanwhile.
 
 use wave_experiments::memory::overhead::Before;
 
 #[test]
-fn memory_allocated_since_then_counts() {
+fn memory_allocated_since_the_baseline_counts() {
     let before = Before::now();
     let more = std::hint::black_box(vec![1_u8; 64 << 20]);
     let grown = before.grown(&[]);

@@ -1,4 +1,4 @@
-//! A cgroup of a program's own: MGLRU ages one at a time, and its counters are those of the program.
+//! A cgroup for one program: MGLRU ages one cgroup at a time, and its counters are those of the program.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use wave_lab::Failure;
 const ROOT: &str = "/sys/fs/cgroup";
 const PREFIX: &str = "wave-bakeoff-";
 
-/// What lets programs be counted: undone when it is dropped.
+/// The memory controller, enabled below the root; restored on drop.
 pub struct Controller {
     enabled: bool,
 }
 
 impl Controller {
-    /// Whether cgroups of version 2 have memory's controller.
+    /// Whether the machine has cgroup v2 with the memory controller.
     pub fn is_there() -> bool {
         let text = std::fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"));
         text.unwrap_or_default().split_whitespace().any(|name| name == "memory")
     }
 
-    /// Enables it for groups below the root.
+    /// Enables the memory controller for groups below the root.
     pub fn enable() -> Result<Controller, Failure> {
         remove_leftovers();
         let file = Path::new(ROOT).join("cgroup.subtree_control");
@@ -40,7 +40,7 @@ impl Drop for Controller {
     }
 }
 
-/// Groups left by runs that were killed. One that is in use cannot be removed.
+/// Removes groups left by runs that were killed. A group in use cannot be removed, and stays.
 fn remove_leftovers() {
     for entry in std::fs::read_dir(ROOT).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -49,7 +49,7 @@ fn remove_leftovers() {
     }
 }
 
-/// Removed when it is dropped: its processes must have ended by then.
+/// A cgroup, removed on drop: its processes must have ended by then.
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -65,7 +65,7 @@ impl Cgroup {
         &self.0
     }
 
-    /// As the kernel names it: the path below the root.
+    /// The kernel's name for it: the path below the root.
     pub fn name(&self) -> String {
         format!("/{}", self.0.file_name().unwrap_or_default().to_string_lossy())
     }
@@ -83,7 +83,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The last process may take a moment to leave it.
+        // The last process may take a moment to leave the group.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;

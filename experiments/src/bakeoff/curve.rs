@@ -1,10 +1,10 @@
-//! Savings at equal refaults: what the settings of tools come to as curves, and how one compares with others.
+//! Savings at equal refaults: the settings of each tool as a curve, and the comparison of one curve with the others.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What one setting came to.
+/// The result of one setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spot {
     /// Refaults per second; above 0.
@@ -13,29 +13,30 @@ pub struct Spot {
     pub saved: f64,
 }
 
-/// One tool's savings over those of others: at each number of refaults, over the one that saves most there.
+/// One tool's savings over those of others: at each refault rate, over the rival that saves most there.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Ratio {
-    /// The geometric mean over the refaults that are compared; 0 where the first tool saves nothing at one of them. None
-    /// where the others save nothing.
+    /// Geometric mean over the compared refault rates; 0 where the first tool saves nothing at one of them. None where the
+    /// others save nothing.
     pub ratio: Option<f64>,
     /// Smallest of the ratios at the points where both curves have one.
     pub least: Option<f64>,
     /// The largest of these ratios.
     pub most: Option<f64>,
-    /// Whether the first tool's curve and another's have a range of refaults in common. If not, nearest ends are compared.
+    /// Whether the first tool's curve and another's have a range of refaults in common. If not, their nearest ends are
+    /// compared.
     pub overlap: bool,
-    /// From how many refaults per second to how many: of an overlap, the same for all; else where the first
-    /// tool's end is, and where the other's.
+    /// Range of refault rates compared. With an overlap: its lowest and highest rate. Without: the rate at the first tool's
+    /// end, and at the other's end.
     pub refaults_per_second: [f64; 2],
-    /// The other tools, and the number of compared places at which each saves most of them.
+    /// For each rival, the number of compared rates at which it saves the most of all rivals.
     pub best_at: BTreeMap<String, usize>,
 }
 
-/// Compares as many places of an overlap.
+/// Number of steps into which an overlap is divided; both of its ends are compared.
 const PLACES: usize = 32;
 
-/// The settings of one tool that no other of its settings beats: more saved with no more refaults. Ascending.
+/// The Pareto frontier of one tool's settings: more saved with no more refaults. In ascending order.
 pub fn frontier(spots: &[Spot]) -> Vec<Spot> {
     let mut sorted = spots.to_vec();
     sorted.sort_by(|a, b| a.refaults.total_cmp(&b.refaults).then(b.saved.total_cmp(&a.saved)));
@@ -48,7 +49,7 @@ pub fn frontier(spots: &[Spot]) -> Vec<Spot> {
     best
 }
 
-/// The savings at this many refaults: between settings, linear in the logarithm of refaults.
+/// Savings at this refault rate: linear between settings in the logarithm of the rate.
 fn at(curve: &[Spot], refaults: f64) -> f64 {
     let after = curve.partition_point(|spot| spot.refaults < refaults);
     match (after.checked_sub(1).map(|before| curve[before]), curve.get(after)) {
@@ -61,7 +62,7 @@ fn at(curve: &[Spot], refaults: f64) -> f64 {
     }
 }
 
-/// The first tool's savings over the best of the others' at equal refaults. None without settings.
+/// The first tool's savings over the best of the others' at equal refault rates. None if a side has no settings.
 pub fn compare(ours: &[Spot], others: &[(&str, Vec<Spot>)]) -> Option<Ratio> {
     let ours = frontier(ours);
     let curve = |(name, spots): &(&str, Vec<Spot>)| {
@@ -102,17 +103,17 @@ pub fn compare(ours: &[Spot], others: &[(&str, Vec<Spot>)]) -> Option<Ratio> {
     })
 }
 
-/// The fewest refaults of a curve, and the most.
+/// The lowest and the highest refault rate of a curve.
 fn ends(curve: &[Spot]) -> Option<[f64; 2]> {
     Some([curve.first()?.refaults, curve.last()?.refaults])
 }
 
-/// None where the other tool saves nothing: that says nothing of how much better the first is.
+/// Ratio of the savings. None where the other tool saves nothing: then there is no measure of how much better the first is.
 fn over(ours: f64, theirs: f64) -> Option<f64> {
     (theirs > 0.0).then(|| ours.max(0.0) / theirs)
 }
 
-/// The curve of a rival, to interpolate in.
+/// The curve of a rival, for interpolation.
 struct Curve {
     name: String,
     curve: Vec<Spot>,
@@ -120,14 +121,14 @@ struct Curve {
 }
 
 impl Curve {
-    /// Whether this many refaults are in its range, up to rounding.
+    /// Whether this refault rate is in the curve's range, up to rounding.
     fn has(&self, refaults: f64) -> bool {
         const ROUNDING: f64 = 1e-9;
         let [low, high] = self.ends;
         low * (1.0 - ROUNDING) <= refaults && refaults <= high * (1.0 + ROUNDING)
     }
 
-    /// The comparison where both curves are nearest, without a range in common.
+    /// Compares curves without a common range, where they are nearest.
     fn apart(&self, [our_low, our_high]: [f64; 2], ours: &[Spot]) -> Ratio {
         let [low, high] = self.ends;
         let [mine, other] = if our_high < low { [our_high, low] } else { [our_low, high] };
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_has_only_settings_that_no_other_beats() {
+    fn curve_is_the_pareto_frontier_of_the_settings() {
         let found =
             frontier(&spots(&[(10.0, 5.0), (1.0, 2.0), (20.0, 4.0), (1.0, 1.0), (9.0, 5.0)]));
         assert_eq!(found, spots(&[(1.0, 2.0), (9.0, 5.0)]));
@@ -165,20 +166,20 @@ mod tests {
     }
 
     #[test]
-    fn equal_refaults_are_compared() {
+    fn savings_are_compared_at_equal_refaults() {
         let theirs = spots(&[(1.0, 10.0), (100.0, 30.0)]);
         let twice = spots(&[(1.0, 20.0), (100.0, 60.0)]);
         let found = versus(&twice, &theirs).unwrap();
         assert!((found.ratio.unwrap() - 2.0).abs() < 1e-9 && found.overlap);
         let [low, high] = found.refaults_per_second;
         assert!((low - 1.0).abs() < 1e-9 && (high - 100.0).abs() < 1e-6, "{low} {high}");
-        // At 10 refaults theirs is halfway, 20.
+        // At 10 refaults the rival is halfway between its settings: 20.
         let one = versus(&spots(&[(10.0, 10.0)]), &theirs).unwrap();
         assert!((one.ratio.unwrap() - 0.5).abs() < 1e-9, "{one:?}");
     }
 
     #[test]
-    fn curves_apart_are_compared_at_their_nearest_ends_and_say_so() {
+    fn curves_without_overlap_are_compared_at_nearest_ends_and_marked() {
         let (few, many) =
             (spots(&[(1.0, 10.0), (2.0, 20.0)]), spots(&[(50.0, 40.0), (90.0, 50.0)]));
         let found = versus(&few, &many).unwrap();
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn at_each_number_of_refaults_the_best_of_the_others_counts() {
+    fn best_rival_is_chosen_at_each_refault_rate() {
         let ours = spots(&[(1.0, 10.0), (100.0, 10.0001)]);
         let careful = ("careful", spots(&[(1.0, 20.0), (10.0, 20.0001)]));
         let eager = ("eager", spots(&[(10.0, 25.0), (100.0, 40.0)]));
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tool_that_saves_more_is_not_hidden_where_the_first_saves_nothing() {
+    fn zero_savings_of_the_first_tool_give_ratio_zero_not_none() {
         let ours = spots(&[(1.0, -2.0), (10.0, 5.0)]);
         let found = versus(&ours, &spots(&[(1.0, 10.0), (10.0, 20.0)])).unwrap();
         assert_eq!((found.ratio, found.least), (Some(0.0), Some(0.0)));

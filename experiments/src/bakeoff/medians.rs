@@ -10,15 +10,15 @@ use super::report::{ProgramResult, Results};
 /// A ratio of savings over several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Median {
-    /// The median of the runs that have one; of two in the middle, their mean.
+    /// Median of the runs that have a ratio; the mean of the middle two if their number is even.
     pub ratio: Option<f64>,
     pub least: Option<f64>,
     pub most: Option<f64>,
-    /// Number of results that the median is of.
+    /// Number of runs.
     pub runs: usize,
-    /// How many of them have a ratio.
+    /// Number of runs with a ratio.
     pub compared: usize,
-    /// Whether the curves had refaults in common in all of those.
+    /// Whether the curves overlapped in all runs with a ratio.
     pub overlap: bool,
 }
 
@@ -26,9 +26,9 @@ pub struct Median {
 pub struct Medians {
     /// SOL's net savings over the best rival's at equal refaults.
     pub sol_vs_best_rival: BTreeMap<String, Median>,
-    /// The same, of SOL as it ships alone.
+    /// The same for SOL as it ships, alone.
     pub shipped_vs_best_rival: BTreeMap<String, Median>,
-    /// Names of the programs that decide the comparison.
+    /// Names of the judges: the programs that decide the comparison.
     pub judges: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Median {
 }
 
 impl Medians {
-    /// Of all runs of each program that these results have.
+    /// The medians for each program in these results.
     pub fn of(results: &[Results]) -> Medians {
         let mut programs: BTreeMap<String, Vec<&ProgramResult>> = BTreeMap::new();
         for result in results.iter().flat_map(|results| &results.programs) {

@@ -1,9 +1,9 @@
-//! The bake-off: net bytes saved against refaults per second, ours beside DAMON's proactive reclaim and MGLRU's aging
-//! and eviction, on the same programs.
+//! The bake-off: net bytes saved against refaults per second, for SOL, DAMON's proactive reclaim, MGLRU's aging and eviction,
+//! and `memory.reclaim`, on the same programs.
 //!
 //! Each setting of each tool gets a fresh process with the same accesses, in a cgroup of its own, and the same time.
-//! What came of it is measured from outside and alike for all: pages that were read back from swap by the
-//! cgroup's own counter, the process's bytes in swap, and what compressed swap and the tool take.
+//! Results are measured from outside and alike for all tools: pages read back from swap by the cgroup's own counter, the
+//! process's bytes in swap, and the memory that compressed swap and the tool take.
 
 mod cgroup;
 mod curve;
@@ -39,33 +39,33 @@ use crate::memory::swap::SwapOn;
 use crate::run::{Failure, Journal};
 use wave_lab::progress::Progress;
 
-/// How often it is looked how much is saved.
+/// Interval at which savings are sampled.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// The virtual machine that has everything that the bake-off needs.
+/// The command that runs the bake-off in a virtual machine with everything that it needs.
 const IN_VM: &str = "cargo xtask vm run --module zram --timeout 3600 -- target/release/wave run";
 
-/// Writes to a file of the kernel's.
+/// Writes to one of the kernel's files.
 fn put(file: &Path, value: &str) -> Result<(), Failure> {
     std::fs::write(file, value)
         .map_err(|error| Failure::Cannot(format!("{} <- {value}: {error}", file.display())))
 }
 
-/// Refuses where something is missing. Changes nothing.
+/// Checks that everything needed is there, without changing anything.
 fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
     let refuse = |what: &str| {
         Err(Failure::Cannot(format!(
-            "{}: {what}; a kernel that has it runs in a virtual machine: {IN_VM} {}",
+            "{}: {what}. A suitable kernel runs in a virtual machine: {IN_VM} {}",
             plan.name,
             file.display()
         )))
     };
     if !rustix::process::geteuid().is_root() {
-        let why = "only root may page out other processes' memory: run this as root";
+        let why = "paging out other processes' memory needs root: run this as root";
         return Err(Failure::Cannot(format!("{}: {why}", plan.name)));
     }
     let mut missing = tools::missing(&plan.settings());
     if !Controller::is_there() {
-        missing.push("the memory controller of cgroups of version 2".to_owned());
+        missing.push("the memory controller of cgroup v2".to_owned());
     }
     if !missing.is_empty() {
         return refuse(&format!("this kernel lacks {}", missing.join("; ")));
@@ -90,7 +90,7 @@ fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs every point, except those that `journal` has.
+/// Runs every point that is not yet in `journal`.
 pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<Results, Failure> {
     look_whether_it_can(plan, file)?;
     let end = Arc::new(AtomicBool::new(false));
@@ -103,7 +103,7 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<R
     journal.follow(&progress);
     let started = journal.started();
     let swap_bytes = size::parse(&plan.swap).map_err(Failure::Scenario)?;
-    // Undone in the other order.
+    // Undone in reverse order, on drop.
     let places = Places::take()?;
     let statistics = Statistics::pause()?;
     let controller = Controller::enable()?;
@@ -133,11 +133,11 @@ struct Ground<'a> {
     end: Arc<AtomicBool>,
     places: Places,
     progress: Progress,
-    /// Dropped last; there is some while a point is measured.
+    /// Dropped last. None between points.
     swap: Option<Swap>,
 }
 
-/// Counters at one moment, to be subtracted later.
+/// Counters at one moment; results are differences of two.
 struct Counters {
     at: Instant,
     pages_in: u64,
@@ -163,7 +163,9 @@ impl Counters {
 impl Ground<'_> {
     fn look_whether_over(&self) -> Result<(), Failure> {
         match self.end.load(Ordering::SeqCst) {
-            true => Err(Failure::Cannot("it was interrupted: everything is undone".to_owned())),
+            true => Err(Failure::Cannot(
+                "interrupted; all changes to the machine are undone".to_owned(),
+            )),
             false => Ok(()),
         }
     }
@@ -177,13 +179,13 @@ impl Ground<'_> {
         Ok(())
     }
 
-    /// The zram device that swap is on, if it is.
+    /// The zram device below the swap, if there is one.
     fn zram(&self) -> Option<(Zram, &Path)> {
         let path = self.swap.as_ref()?.path();
         Some((Zram::of(path)?, path))
     }
 
-    /// Has zram give back what is lost between pieces that were freed, as it would when the machine lacks memory.
+    /// Makes zram release the gaps between freed pieces, as it would when the machine runs out of memory.
     fn compact(&self) -> Result<(), Failure> {
         match self.zram().and_then(|(_, path)| path.file_name()) {
             Some(name) => put(&Path::new("/sys/block").join(name).join("compact"), "1"),
@@ -191,12 +193,12 @@ impl Ground<'_> {
         }
     }
 
-    /// What compressed swap takes, if it is compressed.
+    /// Memory that compressed swap takes; 0 if swap is not compressed.
     fn compressed_bytes(&self) -> u64 {
         self.zram().map_or(0, |(zram, _)| zram.memory_used_bytes)
     }
 
-    /// One tool with one setting, on a fresh process.
+    /// Measures one setting of one tool on a fresh process.
     fn point(&self, planned: &plan::Program, setting: &Setting) -> Result<Point, Failure> {
         self.look_whether_over()?;
         self.progress.begin(&format!(
@@ -205,7 +207,7 @@ impl Ground<'_> {
             setting.tool(),
             setting.describe()
         ));
-        // Removed after its processes have ended.
+        // Dropped after the program, so that its processes have ended.
         let cgroup = Cgroup::make()?;
         let program = Program::start(planned, self.plan.seed, &cgroup, self.places, || {
             self.look_whether_over()
@@ -260,13 +262,10 @@ impl Ground<'_> {
     fn facts(&self, statistics: &Statistics) -> Vec<(String, String)> {
         let fact = |what: &str, how: &str| (what.to_owned(), how.to_owned());
         let mut facts = vec![
-            fact(
-                "refaults",
-                "pages read back from swap, by the cgroup's pswpin, whoever asked for them",
-            ),
+            fact("refaults", "pages read back from swap, by the cgroup's pswpin, for any cause"),
             fact(
                 "net saved",
-                "the process's bytes in swap, less the memory that compressed swap takes for them, a mean over the \
+                "the process's bytes in swap, less the memory that compressed swap takes for them, averaged over the \
                  measured time; less what the tool takes itself at its end",
             ),
             fact(
@@ -282,22 +281,22 @@ impl Ground<'_> {
         ];
         let Places { shared, aside } = self.places;
         facts.push((
-            format!("CPU {shared}: the program and the tool that pages it out; CPU {aside}: our agent, redis's client"),
-            "no CPU has to be interrupted for a page-out, which takes an emulated machine longer than all else".into(),
+            format!("CPU {shared}: the program and the thread that pages it out; CPU {aside}: our agent, redis's client"),
+            "no page-out interrupts another CPU: in an emulated machine that would take longer than everything else".into(),
         ));
         if self.plan.swap_on.contains(&SwapOn::Zram) {
             facts.push(fact(
                 "zram was compacted once before it was measured",
-                "what is lost between freed pieces is given back when the machine lacks memory",
+                "a machine short of memory would get the gaps between freed pieces back, too",
             ));
         }
         if self.plan.swap_on.contains(&SwapOn::File) {
-            facts.push(fact("swap in a file", "it takes no memory: nothing is subtracted for it"));
+            facts.push(fact("swap in a file", "takes no memory: nothing is subtracted for it"));
         }
         if statistics.were_on() {
             facts.push(fact(
                 "DAMON's statistics (damon_stat) were switched off for the run",
-                "they clear accessed bits of all memory, and keep DAMON from other uses",
+                "they clear accessed bits of all memory, and block other uses of DAMON",
             ));
         }
         facts

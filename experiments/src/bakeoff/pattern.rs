@@ -1,4 +1,4 @@
-//! Access patterns: which page of its memory a program of ours uses next.
+//! Access patterns: which page of its memory one of our programs uses next.
 
 use std::time::Duration;
 
@@ -16,19 +16,19 @@ const PAGE_WORDS: usize = PAGE / 8;
 const BATCH_WORDS: usize = 64 * PAGE_WORDS;
 /// Share of the accesses that go to the hot fifth.
 const HOT_ACCESSES: f64 = 0.999;
-/// Parts of the memory, one of which is hot.
+/// Number of parts of the memory; one of them is hot.
 const PARTS: usize = 5;
-/// Pages of every batch that are always used, as an allocator's lists are, and the share of accesses to them.
+/// Pages of every batch that are always in use, like an allocator's free lists, and the share of accesses to them.
 const BUSY: [usize; 3] = [0, 21, 42];
 const BUSY_ACCESSES: f64 = 0.25;
-/// Share of the accesses that scan the cold rest, page by page.
+/// Share of the accesses that scan the cold part, page by page.
 const SCAN_ACCESSES: f64 = 0.05;
-/// The hot share of a working set that grows: at the begin of a phase, and at its end.
+/// Hot share of a growing working set, at the start and at the end of a phase.
 const GROWING: [f64; 2] = [0.1, 0.5];
-/// Bursts: the part of a phase that has one, and the share of its accesses.
+/// Bursts: the part of each phase that has a burst, and the burst's share of the accesses.
 const BURST_TIME: f64 = 0.25;
 const BURST_ACCESSES: f64 = 0.5;
-/// Walks over linked nodes: how many are visited, and the standard deviation of where walks begin, of all nodes.
+/// Walks over linked nodes: nodes per walk, and the standard deviation of the walks' starts as a share of all nodes.
 const WALK_NODES: usize = 16;
 const WALK_DEVIATION: f64 = 0.05;
 
@@ -38,28 +38,28 @@ const WALK_DEVIATION: f64 = 0.05;
 pub enum Pattern {
     /// 99.9% of the accesses go to the first fifth of the memory, the rest to the rest.
     HotSet,
-    /// The same, and a quarter of the accesses goes to three pages of every 256 KiB.
+    /// As `HotSet`, but a quarter of the accesses goes to three pages of every 256 KiB.
     Metadata,
-    /// Zipf of 0.99 over pages in the order of their addresses.
+    /// Zipf with exponent 0.99 over pages in the order of their addresses.
     Zipf,
-    /// A hot fifth, and every so often the next one.
+    /// A hot fifth; each phase moves it to the next fifth.
     Phases,
-    /// A redis server, and GETs of the first half of its keys.
+    /// A redis server, with GETs of the first half of its keys.
     Redis,
-    /// A hot fifth, and a scan that goes through the rest page by page, again and again.
+    /// A hot fifth, and a scan that loops over the rest page by page.
     ScanLoop,
     /// A hot set that grows from a tenth to half of the memory during each phase.
     Growing,
-    /// A hot fifth, and in the first quarter of each phase another fifth.
+    /// A hot fifth, and in the first quarter of each phase a second one.
     Bursts,
-    /// Walks along a list whose nodes are scattered over the memory, from normally distributed places.
+    /// Walks along a list whose nodes are scattered over the memory; the starts are normally distributed.
     LinkedNodes,
-    /// A dict of Python's, whose newest fifth is looked up most.
+    /// A Python dict; most lookups go to its newest fifth.
     PythonDict,
 }
 
 impl Pattern {
-    /// The pattern as a sentence of the report.
+    /// The pattern as a phrase for the report.
     pub fn describe(self) -> &'static str {
         match self {
             Pattern::HotSet => {
@@ -93,7 +93,7 @@ impl Pattern {
         }
     }
 
-    /// Whether what is used depends on the time within a phase.
+    /// Whether the pages in use depend on the time within a phase.
     pub fn has_phases(self) -> bool {
         matches!(self, Pattern::Phases | Pattern::Growing | Pattern::Bursts)
     }
@@ -104,14 +104,14 @@ pub struct Memory {
     pattern: Pattern,
     phase: Duration,
     words: Vec<u64>,
-    /// The first word of a batch.
+    /// Index of the first word on a batch boundary.
     first: usize,
     pages: usize,
     rng: Pcg64Mcg,
     zipf: Zipf<f64>,
     /// The page that a scan visits next.
     scan: usize,
-    /// Pages in the order of a list's nodes, the node to visit next, and how many of the walk are left.
+    /// Pages in the order of the list's nodes, the next node to visit, and the number of nodes left in this walk.
     nodes: Vec<u32>,
     node: usize,
     nodes_left: usize,
@@ -130,7 +130,7 @@ impl Memory {
             page[..PAGE_WORDS / 2].fill_with(|| rng.random());
             page[PAGE_WORDS / 2..].fill(1);
         }
-        let zipf = Zipf::new(pages as f64, 0.99).expect("there are pages, and the exponent is one");
+        let zipf = Zipf::new(pages as f64, 0.99).expect("at least one page, and a valid exponent");
         let mut nodes = Vec::new();
         if pattern == Pattern::LinkedNodes {
             nodes.extend(0..pages as u32);
@@ -204,13 +204,13 @@ impl Memory {
         (begin + offset) % self.pages
     }
 
-    /// Uses it at this rate, in accesses per second, for ever.
+    /// Accesses the memory at `rate` accesses per second, for ever.
     pub fn use_at(mut self, rate: f64) -> std::io::Result<()> {
         paced(rate, |time, count| {
             for _ in 0..count {
                 let page = self.page(time);
                 let at = self.first + page * PAGE_WORDS + self.rng.random_range(0..PAGE_WORDS);
-                // Half of the accesses write.
+                // Half of the accesses are writes.
                 let word = std::hint::black_box(self.words[at]);
                 if self.rng.random() {
                     self.words[at] = std::hint::black_box(word);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_use_the_pages_that_they_say() {
+    fn patterns_access_the_pages_in_their_description() {
         let hot = shares(Pattern::HotSet, PHASE);
         assert!((part(&hot, 0) - HOT_ACCESSES).abs() < 0.001, "{}", part(&hot, 0));
         let phases = shares(Pattern::Phases, PHASE);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_uses_every_page_of_the_rest_alike() {
+    fn scan_visits_every_cold_page_equally() {
         let scanned = shares(Pattern::ScanLoop, PHASE);
         assert!((part(&scanned, 0) - (1.0 - SCAN_ACCESSES)).abs() < 0.005);
         let rest = &scanned[scanned.len() / PARTS..];
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_working_set_grows_within_a_phase() {
+    fn working_set_grows_within_a_phase() {
         let used = |share: f64| {
             let shares = shares(Pattern::Growing, PHASE.mul_f64(share));
             shares.iter().filter(|share| **share > 0.0).count() as f64 / shares.len() as f64
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_uses_another_part_for_a_quarter_of_a_phase() {
+    fn burst_uses_another_fifth_for_a_quarter_of_a_phase() {
         for (time, second_part) in [(0.1, BURST_ACCESSES), (0.3, 0.0), (1.2, BURST_ACCESSES)] {
             let shares = shares(Pattern::Bursts, PHASE.mul_f64(time));
             assert!((part(&shares, 1) - second_part).abs() < 0.01, "{time}: {}", part(&shares, 1));
@@ -286,13 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn linked_nodes_are_scattered_and_few_are_hot() {
+    fn linked_nodes_are_scattered_and_a_fifth_is_hot() {
         let shares = shares(Pattern::LinkedNodes, PHASE);
-        // No part of the addresses is preferred, ...
+        // No part of the addresses is preferred ...
         for at in 0..PARTS {
             assert!((part(&shares, at) - 0.2).abs() < 0.1, "{at}: {}", part(&shares, at));
         }
-        // ... but two standard deviations on either side of the middle have most accesses.
+        // ... but most accesses go to nodes within two standard deviations of the middle.
         let mut sorted = shares.clone();
         sorted.sort_by(|a, b| b.total_cmp(a));
         let hot: f64 = sorted[..shares.len() / PARTS].iter().sum();

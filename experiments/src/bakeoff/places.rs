@@ -1,7 +1,8 @@
-//! CPUs of a bake-off: the program and the tool that pages it out share one; processes that only decide or ask have another.
+//! CPUs of a bake-off: the program and the thread that pages it out share one; processes that only decide or send requests have
+//! another.
 //!
-//! Paging out has to tell every CPU that the program runs on, by an interrupt for each page that is written. In an emulated
-//! machine that takes milliseconds, more than all else together, and as long as its CPUs have to wait for real ones: the
+//! Paging out must interrupt every CPU that the program runs on, once for each page that is written. In an emulated machine an
+//! interrupt takes milliseconds, more than everything else together, and longer still while its CPUs wait for real ones: the
 //! tool that waits least for others would win. On one CPU no tool can move its work elsewhere.
 
 use rustix::process::Pid;
@@ -10,17 +11,17 @@ use wave_workloads::cpu;
 
 use wave_lab::Failure;
 
-/// Two CPUs; the same one where there is one.
+/// Two CPUs; both the same on a machine with one.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// CPU of the program and of the tool that pages it out.
+    /// CPU of the program and of the thread that pages it out.
     pub shared: usize,
     /// CPU of the agent and of the client.
     pub aside: usize,
 }
 
 impl Places {
-    /// Takes the first two, and puts this thread, with all that it starts, on the first.
+    /// Takes the first two allowed CPUs. Pins this thread, and all that it starts, to the first.
     pub fn take() -> Result<Places, Failure> {
         let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
         let shared = cpus.first().copied().unwrap_or(0);
@@ -29,7 +30,7 @@ impl Places {
         Ok(places)
     }
 
-    /// Starts something beside the program: what `start` starts has the other CPU.
+    /// Runs `start` with this thread pinned to the second CPU, so that what it starts stays there.
     pub fn beside<T>(&self, start: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
         cpu::pin_current_thread(self.aside).map_err(Failure::cannot)?;
         let started = start();
@@ -37,7 +38,7 @@ impl Places {
         started
     }
 
-    /// Puts a thread of the kernel's beside the program.
+    /// Pins a kernel thread to the program's CPU.
     pub fn share(&self, thread: i32) -> Result<(), Failure> {
         let mut set = CpuSet::new();
         set.set(self.shared);

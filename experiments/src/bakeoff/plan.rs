@@ -13,7 +13,7 @@ use crate::scenario::error::line_at;
 use crate::scenario::file;
 use wave_report::slug;
 
-/// `kind` of a scenario of this sort.
+/// The `kind` of these scenarios.
 pub const KIND: &str = "memory-bakeoff";
 
 /// A bake-off's scenario, checked.
@@ -26,17 +26,17 @@ pub struct Plan {
     /// One paragraph for the reader; may be empty.
     #[serde(default)]
     pub description: String,
-    /// Of every program's accesses.
+    /// Seed of every program's accesses.
     pub seed: u64,
-    /// From when a tool begins until its figures count.
+    /// Seconds from a tool's start until its figures count.
     pub warmup_seconds: f64,
-    /// Seconds of measuring, after the warm-up.
+    /// Seconds of measurement, after the warm-up.
     pub seconds: f64,
-    /// The same times of settings that are `slow`: of every tool alike.
+    /// Both times for settings marked `slow`, of any tool.
     pub slow: Slow,
     /// Size of the swap that is set up for the run.
     pub swap: String,
-    /// Where it is: everything is run with each of these.
+    /// Kinds of swap: everything runs once with each.
     #[serde(default = "Plan::swap_on")]
     pub swap_on: Vec<SwapOn>,
     /// Programs whose memory is managed.
@@ -45,38 +45,38 @@ pub struct Plan {
     pub wave: Vec<Ours>,
     pub damon: Vec<Damon>,
     pub mglru: Vec<Mglru>,
-    /// Settings of reclaim by `memory.reclaim`.
+    /// Settings of `memory.reclaim`.
     pub reclaim: Vec<Reclaim>,
 }
 
-/// Longer times, for settings that need them to settle.
+/// Longer times, for settings that need longer to settle.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slow {
-    /// From when a tool begins until its figures count.
+    /// Seconds from a tool's start until its figures count.
     pub warmup_seconds: f64,
-    /// For how long they do, at least.
+    /// Seconds of measurement, at least.
     pub seconds: f64,
 }
 
-/// A program, and how it uses its memory.
+/// A program and its access pattern.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// Name of the tool in tables.
+    /// Name of the program in tables.
     pub name: String,
     pub pattern: Pattern,
-    /// Whether it judges: no setting of ours was chosen in sight of its results.
+    /// Whether the program is a judge: no setting of ours was chosen with its results in view.
     #[serde(default)]
     pub judge: bool,
-    /// Size of the memory, with its unit.
+    /// Size of the memory, with a unit.
     pub memory: String,
-    /// How often it touches a page; of redis, GETs; of Python's dict, lookups.
+    /// Page accesses per second; GETs for redis, lookups for Python's dict.
     pub accesses_per_second: f64,
-    /// Of patterns with phases: how long one lasts.
+    /// Length of a phase, for patterns that have phases.
     #[serde(default = "Program::phase_seconds")]
     pub phase_seconds: f64,
-    /// For how long it is measured, where that is not the usual time: whole phases, say.
+    /// Seconds of measurement, if not the plan's: whole phases, for example.
     pub seconds: Option<f64>,
 }
 
@@ -94,10 +94,10 @@ pub fn parse(path: &Path, text: &str) -> Result<Plan, ScenarioError> {
     Ok(plan)
 }
 
-/// What cannot be run.
+/// An error in the plan.
 #[derive(Debug)]
 struct Wrong {
-    /// The field or table that is to blame, as `program[0].memory`.
+    /// The field or table at fault, as `program[0].memory`.
     at: String,
     why: String,
 }
@@ -111,7 +111,7 @@ impl Plan {
         vec![SwapOn::Zram]
     }
 
-    /// For how many seconds a setting settles on a program, and is measured.
+    /// Seconds of warm-up and of measurement for this program and setting.
     pub fn times(&self, program: &Program, setting: &Setting) -> [f64; 2] {
         let seconds = program.seconds.unwrap_or(self.seconds);
         match setting.is_slow() {
@@ -125,7 +125,9 @@ impl Plan {
             let name = &self.name;
             return wrong(
                 "name",
-                format!("`name` is \"{name}\", expected small letters, digits and single hyphens"),
+                format!(
+                    "`name` is \"{name}\", expected lowercase letters, digits and single hyphens"
+                ),
             );
         }
         let of_programs = self.program.iter().enumerate().flat_map(|(at, program)| {
@@ -154,7 +156,7 @@ impl Plan {
             return wrong("swap_on", "`swap_on` is \"zram\", \"file\" or both, each once");
         }
         if self.program.is_empty() {
-            return wrong("program", "expected a [[program]] or more");
+            return wrong("program", "expected at least one [[program]]");
         }
         for (at, program) in self.program.iter().enumerate() {
             let Program { name, memory, accesses_per_second, .. } = program;
@@ -164,7 +166,7 @@ impl Plan {
                 return wrong(
                     format!("program[{at}].name"),
                     format!(
-                        "`program.name` is \"{name}\", expected letters or digits, and other ones than every other's"
+                        "`program.name` is \"{name}\", expected letters or digits, different from those of every other program"
                     ),
                 );
             }
@@ -189,10 +191,10 @@ impl Plan {
         if [self.wave.len(), self.damon.len(), self.mglru.len(), self.reclaim.len()].contains(&0) {
             return wrong(
                 "kind",
-                "expected a [[wave]], a [[damon]], a [[mglru]] and a [[reclaim]], or more of each",
+                "expected at least one each of [[wave]], [[damon]], [[mglru]] and [[reclaim]]",
             );
         }
-        // A partial phase would be no fair sample of the program.
+        // A partial phase would not be a fair sample of the program.
         let with_phases =
             self.program.iter().enumerate().filter(|(_, program)| program.pattern.has_phases());
         for (at, program) in with_phases {
@@ -201,7 +203,7 @@ impl Plan {
                 let phases = seconds / program.phase_seconds;
                 if (phases - phases.round()).abs() > 1e-6 {
                     let why = format!(
-                        "{} is measured for {seconds} s with {}, expected whole phases of {} s",
+                        "{} is measured for {seconds} s with {}, expected a whole number of phases of {} s",
                         program.name,
                         setting.describe(),
                         program.phase_seconds
@@ -223,7 +225,7 @@ impl Plan {
     }
 }
 
-/// Checks all settings of one tool.
+/// Checks every setting of one tool.
 fn each<T>(
     tool: &str,
     settings: &[T],
@@ -247,15 +249,15 @@ mod tests {
         let text = shipped();
         assert!(text.contains(from), "{from} is not in the scenario");
         let text = text.replacen(from, to, 1);
-        let error = parse(Path::new("x.toml"), &text).expect_err("this is to be refused");
+        let error = parse(Path::new("x.toml"), &text).expect_err("the plan is refused");
         error.to_string()
     }
 
     #[test]
-    fn the_shipped_scenario_is_right_and_what_is_wrong_is_named() {
+    fn shipped_scenario_is_accepted_and_errors_name_their_field() {
         let plan: Plan = toml::from_str(&shipped()).unwrap();
         plan.check().unwrap();
-        assert!(plan.settings().len() >= 9, "a curve has three points or more");
+        assert!(plan.settings().len() >= 9, "a curve needs three points");
         assert!(refusal("seed = 1", "speed = 1").starts_with("x.toml:8: unknown field `speed`"));
         let memory = refusal("memory = \"64MiB\"", "memory = \"much\"");
         let line = 1 + shipped().lines().position(|line| line == "memory = \"64MiB\"").unwrap();
@@ -263,7 +265,7 @@ mod tests {
         assert!(refusal("policy = \"sol:", "policy = \"sol:color=red,").contains("color"));
         assert!(refusal("\nseconds = ", "\nseconds = -").contains("`seconds` is -"));
         assert!(refusal("swap = \"", "swap = \"x").contains("512MiB"));
-        assert!(refusal("name = \"memory", "name = \"Memory").contains("small letters"));
+        assert!(refusal("name = \"memory", "name = \"Memory").contains("lowercase letters"));
         assert!(refusal("pattern = \"zipf\"", "pattern = \"zap\"").contains("zap"));
         assert!(refusal("age_ms = ", "age_ms = 0 # ").contains("`age_ms` is 0"));
     }

@@ -1,4 +1,4 @@
-//! A program of a bake-off: a process in a cgroup of its own, and how it is made to use its memory.
+//! A program of a bake-off: a process in a cgroup of its own, and the code that makes it use its memory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -21,27 +21,27 @@ use crate::memory::size;
 use wave_lab::Failure;
 use wave_lab::terminal::note;
 
-/// Accesses come in groups, one every so often.
+/// Interval between groups of accesses.
 const TICK: Duration = Duration::from_millis(2);
-/// How often it is told how many there were.
+/// Interval at which a program reports its number of accesses.
 const TELL: Duration = Duration::from_millis(20);
-/// How long a program may take until its memory is filled.
+/// Time allowed for a program to fill its memory.
 pub(super) const FILL_PATIENCE: Duration = Duration::from_secs(120);
-/// A dict of Python's, and lookups in it.
+/// A Python program: a dict, and lookups in it.
 const PYTHON_DICT: &str = include_str!("python_dict.py");
 
-/// What a process of ours is to do.
+/// The task of one of our processes.
 #[derive(Debug, Deserialize, Serialize)]
 enum Order {
     /// Use memory by a pattern.
     Use { cgroup: PathBuf, pattern: Pattern, bytes: u64, rate: f64, seed: u64, phase: Duration },
-    /// Become another program; what it prints is the number of its accesses, or nothing of interest.
+    /// Exec another program. If `tells`, it prints the number of its accesses; else its output is ignored.
     Become { cgroup: PathBuf, words: Vec<String>, name: String, tells: bool },
-    /// Send requests to a redis.
+    /// Send requests to a redis server.
     Ask { port: u16, bytes: u64, rate: f64, seed: u64 },
 }
 
-/// A program that runs. Killed when it is dropped: its client first.
+/// A running program. Killed on drop, its client first.
 pub struct Program {
     client: Option<Process>,
     target: Process,
@@ -49,7 +49,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it in its cgroup, and waits until its memory is filled. `over` says when to give up.
+    /// Starts the program in its cgroup, and waits until its memory is filled. `over` fails when the wait must be given up.
     pub fn start(
         planned: &plan::Program,
         seed: u64,
@@ -145,7 +145,7 @@ fn python_words(bytes: u64, rate: f64, seed: u64) -> Result<Vec<String>, Failure
     Ok(words.into_iter().chain(numbers).collect())
 }
 
-/// What the hidden command does.
+/// Entry point of the hidden command.
 pub fn main(order: &str) -> ExitCode {
     let done = serde_json::from_str(order).map_err(std::io::Error::from).and_then(obey);
     match done {
@@ -177,13 +177,13 @@ fn obey(order: Order) -> std::io::Result<()> {
     }
 }
 
-/// Every tool gets pages of 4 KiB.
+/// Joins the cgroup, without huge pages: every tool gets pages of 4 KiB.
 fn enter(cgroup: &Path) -> std::io::Result<()> {
     std::fs::write(cgroup.join("cgroup.procs"), "0")?;
     Ok(rustix::thread::disable_transparent_huge_pages(true)?)
 }
 
-/// Calls `step` at a fixed rate, however long a step takes, and reports the number of calls.
+/// Calls `step` at intervals with the number of accesses due at `rate`, and prints the number so far. A late step catches up.
 pub(super) fn paced(
     rate: f64,
     mut step: impl FnMut(Duration, usize) -> std::io::Result<()>,

@@ -13,21 +13,21 @@ use wave_lab::Failure;
 
 /// Bytes of a value in redis.
 const VALUE_BYTES: usize = 2_000;
-/// Commands that are on their way to redis at once.
+/// Commands in flight to redis.
 const COMMANDS: usize = 100;
 
-/// A port that is not in use.
+/// A port that is free now.
 pub fn free_port() -> std::io::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Where redis is; Debian's redis-tools have the server under another name.
+/// Path of the redis server; Debian's redis-tools install it under another name.
 pub fn redis_program() -> Option<&'static str> {
     let places = ["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"];
     places.into_iter().find(|path| Path::new(path).exists())
 }
 
-/// The words of a command that starts a server on this port.
+/// The command line of a server on this port.
 pub fn server_words(port: u16) -> Result<Vec<String>, Failure> {
     let program = redis_program().ok_or_else(|| {
         Failure::Cannot("redis is not installed: apt-get install redis-tools".to_owned())
@@ -37,7 +37,7 @@ pub fn server_words(port: u16) -> Result<Vec<String>, Failure> {
     Ok(words.into_iter().map(str::to_owned).collect())
 }
 
-/// Keys and values of a redis.
+/// A client of a redis server, which knows its keys.
 pub struct Redis {
     stream: TcpStream,
     keys: usize,
@@ -89,7 +89,7 @@ impl Redis {
         self.stream.read_exact(&mut self.answers)
     }
 
-    /// One byte of each value is asked for: what counts is that it is touched.
+    /// GETs random keys of the first half at this rate. Asks for one byte of each value: enough to touch it.
     pub fn ask_at(mut self, rate: f64) -> std::io::Result<()> {
         paced(rate, |_, mut count| {
             while count > 0 {

@@ -1,4 +1,4 @@
-//! What came of a bake-off: a table, one object, and a folder with a page and plots.
+//! Results of a bake-off: a table, one object, and a folder with a page and plots.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,43 +21,44 @@ use wave_report::plot::style::{
 use wave_report::slug;
 use wave_report::{Directory, document, figure};
 
-/// The share of the accesses that a program must reach to have kept up.
+/// Share of its planned access rate that a program must reach to have kept up.
 pub const KEPT_UP: f64 = 0.95;
 
 /// One setting of one tool, on one program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Point {
-    /// Tool that drew the curve.
+    /// Tool of this point's curve.
     pub tool: String,
     /// The tool's setting, as text.
     pub setting: String,
-    /// Whether that is SOL as it ships.
+    /// Whether this is SOL as it ships.
     pub shipped: bool,
-    /// What the tool has come to, where it tunes itself.
+    /// Settings that a self-tuning tool arrived at.
     pub tuned: Option<String>,
     pub warmup_seconds: f64,
-    /// For how long it was measured.
+    /// Seconds of measurement.
     pub seconds: f64,
-    /// Of the process, in memory, before the tool began.
+    /// Resident memory of the process before the tool started.
     pub resident_before_bytes: u64,
-    /// Of the process, in memory; a mean.
+    /// Resident memory of the process; a mean.
     pub resident_bytes: f64,
-    /// Of the process, in swap; a mean.
+    /// Memory of the process in swap; a mean.
     pub swapped_bytes: f64,
-    /// What compressed swap took for that; a mean.
+    /// Memory that compressed swap took for it; a mean.
     pub compressed_bytes: f64,
-    /// What the tool took itself, at the end.
+    /// Memory that the tool itself took, at the end.
     pub tool_bytes: f64,
-    /// What is in swap, less both.
+    /// Bytes in swap, minus the two figures above.
     pub net_saved_bytes: f64,
     /// Pages read back from swap.
     pub refaults_per_second: f64,
     pub pages_out_per_second: f64,
     /// Faults that waited for swap or a file.
     pub major_faults_per_second: f64,
-    /// What the program came to.
+    /// Access rate that the program reached.
     pub accesses_per_second: f64,
-    /// Whether that is what it was to do, or nearly. If not, its refaults are of other accesses, and nothing is compared.
+    /// Whether that is at least [`KEPT_UP`] of the planned rate. If not, the refaults are those of other accesses, and the
+    /// point is not compared.
     pub kept_up: bool,
     /// CPU time of the tool, compressing included, as a share of one core.
     pub core_share: f64,
@@ -77,7 +78,7 @@ pub struct ProgramResult {
     pub sol_vs: BTreeMap<String, Option<Ratio>>,
     /// SOL's savings over the best rival's.
     pub sol_vs_best_rival: Option<Ratio>,
-    /// The same, of SOL as it ships alone.
+    /// The same for SOL as it ships, alone.
     pub shipped_vs_best_rival: Option<Ratio>,
 }
 
@@ -87,7 +88,7 @@ pub struct Results {
     pub scenario: String,
     pub description: String,
     pub started: String,
-    /// Which version of this program.
+    /// Version of this program.
     pub version: String,
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
@@ -95,7 +96,7 @@ pub struct Results {
     pub plan: Plan,
     /// For each program, SOL's net savings over the best rival's at equal refaults.
     pub sol_vs_best_rival: BTreeMap<String, Option<Ratio>>,
-    /// The same, of SOL as it ships alone.
+    /// The same for SOL as it ships, alone.
     pub shipped_vs_best_rival: BTreeMap<String, Option<Ratio>>,
     /// The rule by which ratios are computed.
     pub comparison: String,
@@ -128,7 +129,7 @@ impl ProgramResult {
         result
     }
 
-    /// The program, and where swap was if that is not zram.
+    /// Name of the program, with the kind of swap if not zram.
     pub(super) fn label(&self) -> String {
         match self.swap_on {
             SwapOn::Zram => self.name.clone(),
@@ -136,7 +137,7 @@ impl ProgramResult {
         }
     }
 
-    /// On a logarithm's axis nothing is 0: fewer than one refault in ten seconds counts as that.
+    /// Points to compare. A logarithmic axis has no 0: rates below one refault in ten seconds count as that.
     fn spots(&self, of: impl Fn(&Point) -> bool) -> Vec<Spot> {
         const LEAST: f64 = 0.1;
         let of = self.points.iter().filter(|point| of(point) && point.kept_up);
@@ -170,8 +171,7 @@ impl ProgramResult {
         tools
     }
 
-    /// Net saved over refaults per second, a curve per tool. Settings that another one of the same tool beats are
-    /// hollow.
+    /// Plots net savings over refaults per second, a curve per tool. Settings beaten by another of the same tool are hollow.
     fn draw(&self) -> Result<String, DrawError> {
         const HEIGHT: u32 = 420;
         let tools = self.tools();
@@ -219,7 +219,8 @@ fn show(ratio: Option<&Ratio>) -> String {
     let Some(Ratio { ratio: Some(ratio), least, most, overlap, refaults_per_second, best_at }) =
         ratio
     else {
-        return "no comparison: a rival saves nothing, or the program kept up with none of the settings".to_owned();
+        return "no comparison: a rival saves nothing, or the program kept up with no setting"
+            .to_owned();
     };
     let [a, b] = refaults_per_second;
     let [least, most] = [least, most].map(|end| end.unwrap_or(*ratio));
@@ -236,7 +237,7 @@ fn show(ratio: Option<&Ratio>) -> String {
 }
 
 impl Results {
-    /// What a bake-off by this plan found.
+    /// Computes the results of a bake-off from its points.
     pub fn new(
         plan: &Plan,
         started: String,
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn sol_is_compared_with_the_best_rival_and_the_shipped_row_by_itself() {
+    fn sol_and_shipped_sol_are_each_compared_with_the_best_rival() {
         let points = [
             point("sol", 10.0, 20.0, false),
             point("sol", 100.0, 40.0, false),
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terminal_has_every_comparison_and_what_fell_behind_is_compared_with_nothing() {
+    fn text_lists_every_comparison_and_leaves_out_points_that_fell_behind() {
         let mut behind = point("damon", 10.0, 40.0, false);
         behind.kept_up = false;
         let text = results(vec![point("sol", 10.0, 20.0, true), behind]).text();

@@ -1,4 +1,4 @@
-//! A comparison of memory's tools, on the real kernel.
+//! A comparison of memory tools on the real kernel.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::run::Journal;
 
 pub(super) const KIND: Kind = Kind { names: &[bakeoff::KIND], read };
 
-/// A bake-off, and the file that it is in.
+/// A bake-off, and its file.
 struct BakeOff {
     plan: Plan,
     file: PathBuf,
@@ -43,7 +43,7 @@ impl Experiment for BakeOff {
     }
 
     fn run(&self, wanted: &Wanted<'_>, journal: &Arc<Journal>) -> Result<Box<dyn Report>, Failure> {
-        // It undoes what it did to the machine when it is interrupted.
+        // When interrupted, it undoes its changes to the machine.
         let results = bakeoff::run(&self.plan, &self.file, wanted.quiet, journal)?;
         Ok(Box::new(results))
     }

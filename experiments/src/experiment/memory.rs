@@ -40,7 +40,7 @@ impl Experiment for Memory {
                 interrupt::say(move || say.last_words())?;
                 memory::sim::run(self, wanted.quiet, wanted.record, journal)
             }
-            // It undoes what it did to the machine when it is interrupted.
+            // When interrupted, it undoes its changes to the machine.
             Host::User => memory::run(self, wanted.quiet, wanted.record, journal),
         };
         Ok(Box::new(ran?))

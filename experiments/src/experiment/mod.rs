@@ -1,7 +1,8 @@
-//! What `wave run` runs: experiments of several kinds. Each kind reads its file, runs on the hosts that it has, and makes a report.
+//! Experiments of `wave run`, of several kinds. Each kind reads its file, runs on the hosts that it supports, and makes a
+//! report.
 //!
-//! [`KINDS`] lists them. A new kind is a file beside these, with its own part of [`crate::scenario`] for its fields, and a line in
-//! that list.
+//! [`KINDS`] lists them. A new kind is a file in this folder, with its own part of [`crate::scenario`] for its fields, and a
+//! line in that list.
 
 mod bakeoff;
 mod memory;
@@ -20,7 +21,7 @@ use crate::run::machine::hash;
 use crate::scenario::error::check_files;
 use crate::scenario::{ScenarioError, kind_of};
 
-/// What enforces decisions in an experiment.
+/// The side that enforces decisions in an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     /// Processes on this machine.
@@ -38,20 +39,20 @@ impl Host {
     }
 }
 
-/// How an experiment is to be run.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub host: Host,
     pub quiet: bool,
-    /// Whether cores, queues and outcomes are shown on the terminal while it runs.
+    /// Whether cores, queues and outcomes are shown on the terminal during the run.
     pub live: bool,
-    /// The directory for agents' logs, if there are to be logs.
+    /// Directory for the agents' logs; None to write no logs.
     pub record: Option<&'a Path>,
 }
 
 /// An experiment, as read from its file.
 pub trait Experiment {
-    /// Its name: that of the folder of its results.
+    /// Name of the experiment, and of the folder of its results.
     fn name(&self) -> &str;
 
     /// Hash of the experiment and of the files that it names.
@@ -60,10 +61,10 @@ pub trait Experiment {
     /// A file that it names cannot be read.
     fn digest(&self) -> Result<String, Failure>;
 
-    /// Refuses options that this kind does not have. Called before anything is written.
+    /// Refuses options that this kind does not support. Called before anything is written.
     ///
     /// # Errors
-    /// Says what it does not have.
+    /// Names the unsupported option.
     fn check(&self, wanted: &Wanted<'_>) -> Result<(), Failure>;
 
     /// Runs the points that are not in `journal`.
@@ -81,23 +82,23 @@ fn without_live(kind: &str, name: &str, wanted: &Wanted<'_>) -> Result<(), Failu
     }
 }
 
-/// What an experiment found.
+/// The result of an experiment.
 pub trait Report {
     fn text(&self) -> String;
 
     /// As one object on one line.
     ///
     /// # Errors
-    /// It has no such form.
+    /// The result has no JSON form.
     fn json(&self) -> Result<String, Failure>;
 
-    /// Writes its files into a folder of its own below `out`, which is returned: among them the page `report.html`.
+    /// Writes its files, among them the page `report.html`, into a folder of its own below `out`, and returns that folder.
     ///
     /// # Errors
     /// Says which file could not be written.
     fn write(&self, out: &Path) -> Result<PathBuf, Failure>;
 
-    /// Checks that failed, in words; empty where all is well.
+    /// Checks that failed, in words; empty if all passed.
     fn failed(&self) -> Vec<String> {
         Vec::new()
     }
@@ -108,17 +109,17 @@ pub trait Report {
     }
 }
 
-/// Where an experiment comes from.
+/// Source of an experiment.
 #[derive(Clone, Copy, Debug)]
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
-    /// A user's program that is started for every agent.
+    /// A user's program, started in place of every agent.
     agent: Option<&'a Path>,
 }
 
 impl Source<'_> {
-    /// For kinds of experiments with Wave's own agents.
+    /// Refuses `--agent`, for kinds that run only Wave's own agents.
     fn without_agent(&self) -> Result<(), Failure> {
         match self.agent {
             None => Ok(()),
@@ -130,13 +131,13 @@ impl Source<'_> {
     }
 }
 
-/// A kind of experiment: the values of `kind` that it stands for, and its parser.
+/// A kind of experiment: its values of `kind`, and its parser.
 struct Kind {
     names: &'static [&'static str],
     read: fn(&Source<'_>) -> Result<Box<dyn Experiment>, Failure>,
 }
 
-/// All kinds. A file that names none is read by the first, which refuses it.
+/// All kinds. The first reads files without a `kind`, and refuses them.
 const KINDS: &[Kind] = &[
     requests::KIND,
     memory::KIND,
@@ -152,10 +153,10 @@ pub(crate) fn kinds() -> Vec<&'static str> {
     KINDS.iter().flat_map(|kind| kind.names).copied().collect()
 }
 
-/// Reads the experiment in `path`. With `agent`, that program is started for every agent.
+/// Reads the experiment in `path`. With `agent`, that program is started in place of every agent.
 ///
 /// # Errors
-/// Says which file, which line and why; or that there is no such agent.
+/// Says which file, which line and why; or that the agent does not exist.
 pub fn load(path: &Path, agent: Option<&Path>) -> Result<Box<dyn Experiment>, Failure> {
     let wrong = |error: ScenarioError| Failure::Scenario(error.to_string());
     let text = std::fs::read_to_string(path);
@@ -169,16 +170,16 @@ pub fn load(path: &Path, agent: Option<&Path>) -> Result<Box<dyn Experiment>, Fa
     Ok(experiment)
 }
 
-/// Hash of what an experiment says and of the content of these files.
+/// Hash of an experiment and of the contents of these files.
 fn digest<'a>(
     experiment: &impl Serialize,
     files: impl IntoIterator<Item = &'a PathBuf>,
 ) -> Result<String, Failure> {
-    let mut text = serde_json::to_vec(experiment).expect("string keys only, so it has a form");
+    let mut text = serde_json::to_vec(experiment).expect("experiments have string keys only");
     for file in files {
         let content = std::fs::read(file).map_err(|error| {
             let file = file.display();
-            Failure::Scenario(format!("{file}: cannot be read: {error}; the scenario names it"))
+            Failure::Scenario(format!("{file}: cannot be read: {error}; named by the scenario"))
         })?;
         text.extend(content);
     }
@@ -190,23 +191,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_names_of_its_own() {
+    fn names_of_kinds_are_unique() {
         let names: Vec<&str> = KINDS.iter().flat_map(|kind| kind.names).copied().collect();
         let distinct: std::collections::BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(names.len(), distinct.len(), "{names:?}");
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn missing_scenario_file_is_named() {
         let refused = load(Path::new("scenarios/none.toml"), None).err().expect("no such file");
         assert_eq!(refused.exit_code(), 2);
         assert!(refused.to_string().starts_with("scenarios/none.toml: cannot be read: "));
     }
 
     #[test]
-    fn a_wrong_kind_is_named_and_no_other_field() {
+    fn wrong_kind_is_reported_before_unknown_fields() {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-        // Fields of other kinds come first, which that kind would not have either.
+        // Fields of other kinds come first, which this kind would not have either.
         for kind in ["\"lod\"", "3", "\"Memory\""] {
             let text = format!("steer = 1\n\nkind = {kind}\n[memory]\nswap = \"1GiB\"\n");
             std::fs::write(file.path(), &text).unwrap();
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_costs_that_is_not_there_is_named_with_its_line() {
+    fn missing_cost_file_is_reported_with_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("x.toml");
         let text = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1]\n[host]\nlink = \"model:mine.toml\"\n";
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_kind_is_refused_with_all_kinds() {
+    fn missing_kind_is_refused_with_a_list_of_all_kinds() {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
         let refusal = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_ones_own_is_for_kinds_that_schedule_threads() {
+    fn custom_agent_is_refused_by_kinds_that_do_not_schedule_threads() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
         for file in [
             "rocksdb-sol.toml",

@@ -23,7 +23,7 @@ fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, Failure> {
     let mut scenario = scenario.map_err(|error| Failure::Scenario(error.to_string()))?;
     if let Some(program) = source.agent {
         if scenario.agents().next().is_none() {
-            let why = "--agent: no variant has an agent";
+            let why = "--agent: no variant of the scenario has an agent";
             return Err(Failure::Scenario(format!("{}: {why}", source.path.display())));
         }
         scenario.agents_mut().for_each(|agent| agent.program = Some(program.to_owned()));
@@ -51,10 +51,10 @@ impl Experiment for Scenario {
         let refuse = |why: &str| Err(Failure::Scenario(why.to_owned()));
         match wanted.host {
             Host::Sim if self.agents().any(|agent| agent.program.is_some()) => {
-                refuse("--agent starts processes, and a simulated run has none")
+                refuse("--agent starts a process, and simulated runs have none")
             }
             Host::Sim if wanted.live => {
-                refuse("--live watches a native run; a simulated one has no time to watch")
+                refuse("--live watches native runs only, not simulated ones")
             }
             _ => Ok(()),
         }
@@ -63,7 +63,7 @@ impl Experiment for Scenario {
     fn run(&self, wanted: &Wanted<'_>, journal: &Arc<Journal>) -> Result<Box<dyn Report>, Failure> {
         let (say, is_live) = (Arc::clone(journal), wanted.live);
         interrupt::say(move || {
-            // The terminal must be as before when these words are printed.
+            // Restores the terminal before these lines are printed.
             if is_live {
                 ratatui::restore();
             }
@@ -77,7 +77,7 @@ impl Experiment for Scenario {
         let live = is_live.then(|| Live::start(feed.clone())).transpose();
         let live = live.map_err(Failure::Scenario)?;
         let ran = run::run(self, wanted.quiet || is_live, feed, wanted.record, journal);
-        // The terminal must be as before when the first word is printed.
+        // Restores the terminal before anything else is printed.
         drop(live);
         Ok(Box::new(ran?))
     }

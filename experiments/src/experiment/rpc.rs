@@ -43,7 +43,7 @@ impl Experiment for Rpc {
     }
 }
 
-/// A run of RPCs, with its own table before those of all runs.
+/// A run of RPCs, with its own table before the table of all runs.
 struct Compared(Finished);
 
 impl Report for Compared {

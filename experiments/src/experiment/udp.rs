@@ -1,4 +1,4 @@
-//! Experiments on requests in datagrams: how many a worker has at hand, their preemption, and feedback to their senders.
+//! Experiments on requests in datagrams: outstanding requests per worker, preemption, and feedback to senders.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

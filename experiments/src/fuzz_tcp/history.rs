@@ -1,4 +1,4 @@
-//! One history: two stacks, some connections between them, and a wire that does its worst, all drawn from a seed.
+//! One history: two stacks, some connections between them, and an adversarial wire, all drawn from a seed.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -16,20 +16,20 @@ use super::{Counts, Oracle, Violation};
 
 const PORT: u16 = 80;
 const FIRST_PORT: u16 = 40_000;
-/// Most connections of a history.
+/// Maximum number of connections in a history.
 const CONNECTIONS_MAX: u16 = 4;
-/// All of them end within this time.
+/// Time within which all connections must end.
 const ENDS_WITHIN: Nanos = Nanos::from_millis(2 * 3_600_000);
-/// A handshake that nobody ends, and then a connection that is remembered, leave within this time.
+/// Time within which an unfinished handshake, and then a connection in TIME-WAIT, must be forgotten.
 const FORGETS_WITHIN: Nanos = Nanos::from_millis(200_000);
-/// How long an ended connection is remembered, at least, less a second.
+/// Minimum time for which an ended connection is remembered, less a second.
 const REMEMBERS: Nanos = Nanos::from_millis(59_000);
-/// Steps of a machine, at most.
+/// Maximum number of steps of a history.
 const STEPS_MAX: u64 = 2_000_000;
-/// The clock stops no more often than this.
+/// Minimum time between two stops of the clock.
 const TICK: Nanos = Nanos::from_micros(20);
 
-/// What came of a history.
+/// The result of a history.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub violation: Option<Violation>,
@@ -37,17 +37,17 @@ pub struct Outcome {
     pub trace_hash: u64,
 }
 
-/// What the hosts of a history do.
+/// Behaviour of the hosts in a history.
 #[derive(Clone, Copy, Debug)]
 struct Hosts {
-    /// Bytes that each side of each connection writes.
+    /// Bytes that each side writes on each connection.
     totals: [u64; 2],
     write_max: u64,
     read_max: u64,
-    /// Probability that a host stops reading for a while, each time that it reads.
+    /// Probability, at each read, that a host stops reading for a while.
     pauses: f64,
     pause_max: Nanos,
-    /// Time between two things that a host does.
+    /// Maximum time between two actions of a host.
     acts_every: Nanos,
 }
 
@@ -57,9 +57,9 @@ struct History {
     rng: Pcg32,
     now: Nanos,
     hosts: Hosts,
-    /// When each connection begins.
+    /// Start of each connection.
     connects: Vec<(Nanos, u16)>,
-    /// When an old SYN comes again.
+    /// Times at which old SYNs are replayed.
     replays: Vec<Nanos>,
     /// Spans of virtual time in which the network delivers nothing.
     cuts: Vec<(Nanos, Nanos)>,
@@ -71,8 +71,8 @@ pub fn run(seed: u64) -> Outcome {
     run_over(seed, &inline, true)
 }
 
-/// Runs the history of a seed. `runs` makes what runs the stages, of the first side and then of the other one; `is_prompt` if a poll
-/// does all that its budget allows before it returns.
+/// Runs the history of a seed. `runs` makes the executor of the stages, first for one side, then for the other. `is_prompt`: a
+/// poll finishes all that its budget allows before it returns.
 pub fn run_over(seed: u64, runs: &dyn Fn(Settings, By) -> Runs, is_prompt: bool) -> Outcome {
     let mut history = History::new(seed, runs);
     for machine in &mut history.both {
@@ -93,7 +93,7 @@ pub fn run_over(seed: u64, runs: &dyn Fn(Settings, By) -> Runs, is_prompt: bool)
     Outcome { violation, counts, trace_hash }
 }
 
-/// A length: half of them even, and the others such that short ones are met, too.
+/// Draws a length: half of the time uniformly, else so that short ones occur, too.
 fn length(rng: &mut Pcg32, most: u64) -> u64 {
     if rng.random_bool(0.5) {
         return rng.random_range(0..=most);
@@ -144,7 +144,7 @@ impl History {
         });
         let (one, other) = Memory::pair(&adversity);
         let mut both = [Machine::new(kinds[0], one, runs), Machine::new(kinds[1], other, runs)];
-        // IPv6 has no links that are narrower.
+        // IPv6 has no links with a smaller MTU.
         let hosts = match seed % 4 == 3 && adversity.mtu >= 1280 {
             true => [1, 2].map(|side| IpAddr::V6(host6(side))),
             false => [1, 2].map(|side| IpAddr::V4(Ipv4Addr::new(10, 0, 0, side))),
@@ -173,7 +173,7 @@ impl History {
             machine.abrupt.clone_from(&abrupt);
         }
         let replays = (0..rng.random_range(0..3)).map(|_| soon(&mut rng, 2_000)).collect();
-        // Short enough that most tries of a handshake, and of an end, fall outside: otherwise it may fail for good reason.
+        // Short enough that most attempts of a handshake, and of a close, fall outside: otherwise it may rightly fail.
         let count = usize::from(rng.random_bool(0.3));
         let cuts = (0..count)
             .map(|_| {
@@ -192,7 +192,7 @@ impl History {
         }
         self.old_syns()?;
         self.go_on(FORGETS_WITHIN, never, |_| false)?;
-        // What an old SYN began has ended, too.
+        // Connections that an old SYN opened must have ended, too.
         if !self.go_on(ENDS_WITHIN, never, is_over)? {
             return Err(self.unended("a connection"));
         }
@@ -209,10 +209,10 @@ impl History {
         for socket in self.both.iter().flat_map(|machine| &machine.sockets) {
             sockets.push((socket.ends, socket.wrote, socket.read, socket.received, socket.is_over));
         }
-        (Oracle::Ends, format!("{what} does not end: {entries:?}, {sockets:?}"))
+        (Oracle::Ends, format!("{what} did not end: {entries:?}, {sockets:?}"))
     }
 
-    /// An old SYN does not end what is remembered.
+    /// Checks that old SYNs do not end connections in TIME-WAIT.
     fn old_syns(&mut self) -> Result<(), (Oracle, String)> {
         let until = self.now + Nanos::from_millis(50);
         let closed = &self.both[1].closed;
@@ -226,7 +226,7 @@ impl History {
         match remembered.iter().find(|ends| !still.contains(ends)) {
             None => Ok(()),
             Some(ends) => {
-                Err((Oracle::Remembered, format!("{ends:?} is forgotten for an old SYN")))
+                Err((Oracle::Remembered, format!("an old SYN ended {ends:?} in TIME-WAIT")))
             }
         }
     }
@@ -238,7 +238,7 @@ impl History {
             && server.sockets.iter().all(|socket| socket.is_over || socket.flow.is_none())
     }
 
-    /// Goes on until `is_done`, for at most so long. Returns whether it is done.
+    /// Runs until `is_done`, for at most `most` and not past `until`. Returns whether it is done.
     fn go_on(
         &mut self,
         most: Nanos,
@@ -260,7 +260,7 @@ impl History {
                 if let Some(at) = machine.step(now, &mut self.rng) {
                     next = next.min(at);
                 }
-                // What the step told the hosts.
+                // The step may have given the hosts something to do.
                 let acts = machine.sockets.iter().filter_map(|socket| socket.acts_at).min();
                 next = next.min(acts.unwrap_or(end));
                 if let Some(broken) = machine.broken.take() {
@@ -276,7 +276,7 @@ impl History {
         Ok(false)
     }
 
-    /// Begins connections, replays SYNs, and cuts the wire. Returns when there is something of the kind again.
+    /// Starts connections, replays SYNs, and cuts the wire. Returns the time of the next such event.
     fn schedule(&mut self) -> Nanos {
         let now = self.now;
         let server = self.server;
@@ -304,7 +304,7 @@ impl History {
         connects.chain(self.replays.iter().copied()).chain(cuts).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Lets the hosts of a machine do what is due. Returns when there is more.
+    /// Runs the actions of a machine's hosts that are due. Returns the time of the next one.
     fn hosts_act(&mut self, side: usize) -> Nanos {
         for at in 0..self.both[side].sockets.len() {
             if self.both[side].sockets[at].acts_at.is_some_and(|acts_at| acts_at <= self.now) {
@@ -349,14 +349,17 @@ impl History {
         }
         let room = machine.room(at);
         let socket = &mut machine.sockets[at];
-        // Some ends go with the last bytes, some follow them.
+        // Some FINs go with the last bytes, some follow them.
         socket.is_finished |= socket.wrote == total && rng.random_bool(0.7);
         socket.is_eager |= rng.random_bool(0.02);
         let has_read = socket.peer_is_finished && socket.read == socket.received;
         if socket.is_finished && has_read {
             let peers = hosts.totals[1 - side];
             if socket.read != peers && !is_abrupt && machine.broken.is_none() {
-                let what = format!("the end is read at {}, and {peers} were written", socket.read);
+                let what = format!(
+                    "end of stream was read after {} bytes, but {peers} were written",
+                    socket.read
+                );
                 machine.broken = Some((Oracle::Bytes, what));
             }
             return machine.close(now, at);
@@ -381,11 +384,11 @@ impl History {
     }
 }
 
-/// What a history does with ECN: drawn apart from the rest, which is the same for a seed with it and without.
+/// ECN of a history. Drawn from its own generator: all else is the same for a seed with and without ECN.
 #[derive(Clone, Copy, Debug)]
 struct Ecn {
     algorithms: [Algorithm; 2],
-    /// Probability that a packet is marked that may be.
+    /// Probability that the network marks an ECN-capable packet.
     ce_mark: f64,
     /// Probability that the network drops a SYN that asks for ECN.
     drops_asking_syns: f64,
@@ -404,7 +407,7 @@ impl Ecn {
     }
 }
 
-/// How both sides recover from losses: half of the time by selective acknowledgements on both.
+/// Loss recovery of both sides: selective acknowledgements on both for half of the seeds.
 fn recoveries(rng: &mut Pcg32) -> [By; 2] {
     match rng.random_range(0..6) {
         0 => [By::GoBackN; 2],
@@ -414,8 +417,8 @@ fn recoveries(rng: &mut Pcg32) -> [By; 2] {
     }
 }
 
-/// The time at which a history begins: for three seeds of four such that the sequence numbers of a connection's first side, or
-/// its other one, wrap soon.
+/// The time at which a history begins. For half of the seeds it is chosen so that the sequence numbers of one side of a
+/// connection wrap soon.
 fn start(rng: &mut Pcg32, kinds: &[Kind; 2], ends: &[SocketAddr; 2]) -> Nanos {
     let side = rng.random_range(0..4);
     let before = length(rng, 20_000) as u32;
@@ -424,7 +427,7 @@ fn start(rng: &mut Pcg32, kinds: &[Kind; 2], ends: &[SocketAddr; 2]) -> Nanos {
     }
     let tuple = Tuple { local: ends[side], remote: ends[1 - side] };
     let first = kinds[side].secrets.sequence(&tuple, Nanos(0));
-    // Sequence numbers follow a clock of 4 us.
+    // Sequence numbers follow a clock with a period of 4 us.
     let ticks = 0_u32.wrapping_sub(before).wrapping_sub(first.0);
     Nanos(u64::from(ticks) * 4_000)
 }

@@ -1,4 +1,4 @@
-//! A machine in virtual time: a stack, its wire, and a process whose memory is written late and in any order.
+//! A machine in virtual time: a stack, its wire, and a process; copies to the process's memory complete late and in any order.
 
 mod process;
 
@@ -25,20 +25,20 @@ use super::watch::{Broken, Watch};
 use super::{Counts, Oracle};
 
 const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
-/// Frames that are taken in one step, so that all of them are looked at in its poll.
+/// Maximum number of frames taken in one step. The step's poll must handle them all.
 const FRAMES_PER_STEP: usize = 16;
 /// Steps of the data path in one poll: its sources take turns.
 const BUDGET: usize = SOURCES as usize * FRAMES_PER_STEP;
 
-/// What runs a machine's stages.
+/// The executor of a machine's stages.
 pub type Runs = Box<dyn Executor<Frame>>;
 
-/// How a machine recovers from losses.
+/// A machine's loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// One interval, and all over again.
+    /// Go-back-N: one interval of received bytes; everything after a loss is sent again.
     GoBackN,
-    /// Selective acknowledgements, where the peer has them, too.
+    /// Selective acknowledgements, if the peer has them, too.
     Sack,
 }
 
@@ -53,7 +53,7 @@ pub fn inline(settings: Settings, by: By) -> Runs {
 /// A connection: our port, and the peer's.
 pub type Ends = (u16, u16);
 
-/// One connection, as its process knows it.
+/// One connection, as seen by its process.
 #[derive(Clone, Debug, Default)]
 pub struct Socket {
     pub flow: Option<FlowId>,
@@ -66,64 +66,64 @@ pub struct Socket {
     pub is_finished: bool,
     pub is_eager: bool,
     pub is_closed: bool,
-    /// The process has given it up while there was something to read, or to come: a reset has a cause.
+    /// The process gave up the connection while bytes were still unread or to come: it may send a reset.
     pub may_reset: bool,
     pub is_over: bool,
     pub filled: Filled,
-    /// When the process does something next.
+    /// Time of the process's next action.
     pub acts_at: Option<Nanos>,
-    /// Until then it reads nothing.
+    /// The process reads nothing before this time.
     pub paused_until: Nanos,
-    /// When it gives up the connection, if ever.
+    /// Time at which the process gives up the connection, if ever.
     pub gives_up_at: Option<Nanos>,
 }
 
 /// Sizes and keys of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Last byte of its address, and the number of its side.
+    /// Last byte of the machine's address, and the number of its side.
     pub side: u8,
     pub secrets: Secrets,
     pub ring_bytes: u32,
     pub sockets: u32,
-    /// How it recovers from losses.
+    /// Loss recovery.
     pub by: By,
-    /// Its congestion control.
+    /// Congestion control.
     pub algorithm: Algorithm,
-    /// Probability that the network drops a SYN of its that asks for ECN.
+    /// Probability that the network drops this machine's SYNs if they ask for ECN.
     pub drops_asking_syns: f64,
-    /// Most time that a copy takes.
+    /// Longest time that a copy takes.
     pub copy_max: Nanos,
 }
 
 pub struct Machine {
     pub stack: Stack<Frame, FlexToe<Frame, Runs>>,
     pub wire: Memory,
-    /// Nothing that is sent arrives.
+    /// Whether the network drops everything that this machine sends.
     pub is_cut: bool,
     kind: Kind,
     memory: Vec<u8>,
     pub sockets: Vec<Socket>,
     watches: BTreeMap<Ends, Watch>,
-    /// Ends of connections that were closed, and when.
+    /// Ends of closed connections, and the times of closing.
     pub closed: BTreeMap<Ends, Nanos>,
-    /// SYNs that were sent, without those that answer.
+    /// SYNs sent, without SYN-ACKs.
     pub syns: Vec<(Segment<Frame>, Ends)>,
     copies: Vec<(Nanos, Write<Frame>)>,
     delivered: Vec<(Ends, TcpSegment)>,
     scratch: Vec<u8>,
-    /// A copy or a transmission was completed since the last poll.
+    /// Whether a copy or a transmission has completed since the last poll.
     has_completed: bool,
     fast_retransmits: u64,
     lost_retransmits: u64,
-    /// Probes of a tail that stand for the loss that they repaired.
+    /// Tail loss probes already matched with the loss that they repaired.
     probes_spent: u64,
-    /// What is given to the data path is done when its poll returns.
+    /// Whether a poll finishes all the work given to the data path before it returns.
     pub is_prompt: bool,
     pub broken: Option<Broken>,
     pub trace: Trace,
     pub counts: Counts,
-    /// Connections of these ports of the client may fail.
+    /// Client ports whose connections may fail.
     pub abrupt: Vec<u16>,
 }
 
@@ -134,7 +134,7 @@ fn byte(side: u8, ends: Ends, position: u64) -> u8 {
         as u8
 }
 
-/// The ends of the segment that is copied.
+/// The ends of the connection whose segment is copied.
 fn ends_of(write: &Write<Frame>) -> Ends {
     match parse(&write.frame, true) {
         Ok(Parsed::Tcp { segment, .. }) => (segment.destination_port, segment.source_port),
@@ -190,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// Takes what came, and does what is wanted. Returns when it wants to go on.
+    /// Takes arrived frames, polls the stack, and carries out its outputs. Returns the time of the next step, if any is due.
     pub fn step(&mut self, now: Nanos, rng: &mut Pcg32) -> Option<Nanos> {
         self.copy_due(now);
         self.delivered.clear();
@@ -216,13 +216,13 @@ impl Machine {
                     self.copies.push((now + Nanos(takes), write));
                 }
                 Output::Event(_, event) => told += self.on_event(now, event, rng),
-                // Nobody forks here.
+                // No process forks in these histories.
                 Output::Carry(_) | Output::Released(_) => {}
             }
         }
         self.check_losses(told);
         if self.is_prompt && next.is_none_or(|at| at > now) {
-            // Copies take effect in the order in which they began, whatever connection they are of.
+            // Copies take effect in the order in which they began, across all connections.
             let first = self.copies.iter().map(|(_, write)| write.ticket.0).min();
             let first = Ticket(first.unwrap_or(u64::MAX));
             self.watches.values_mut().for_each(|watch| watch.settle_marks(first));
@@ -232,7 +232,7 @@ impl Machine {
         [next, copied, again].into_iter().flatten().min()
     }
 
-    /// The engine wants bytes copied.
+    /// The engine starts a copy.
     fn write_begins(&mut self, write: &Write<Frame>) {
         let Ok(Parsed::Tcp { ip, segment, .. }) = parse(&write.frame, true) else { return };
         let ends = (segment.destination_port, segment.source_port);
@@ -242,7 +242,8 @@ impl Machine {
         }
     }
 
-    /// Every loss that the engine has noticed, but by a timeout, was told by a peer, or repaired by a probe of the tail.
+    /// Checks that a cause is known for every loss that the engine detected, other than by a timeout: reported by the peer, or
+    /// repaired by a tail loss probe.
     fn check_losses(&mut self, mut told: u64) {
         let counters = self.stack.data.counters();
         let (noticed, again) = (counters.fast_retransmits, counters.lost_retransmits);
@@ -250,7 +251,7 @@ impl Machine {
         (self.fast_retransmits, self.lost_retransmits) = (noticed, again);
         told += self.watches.values().filter(|watch| watch.was_told_of_loss()).count() as u64;
         if told > 0 {
-            // The blocks that tell of a loss tell also that what was sent again is lost.
+            // The blocks that report a loss also report that retransmitted bytes were lost.
             told += lost_again;
         }
         let unspent = counters.tail_probes - self.probes_spent;
@@ -258,8 +259,9 @@ impl Machine {
         self.probes_spent += repaired;
         told += repaired;
         if new > told && self.is_prompt {
-            let what =
-                format!("{new} losses are noticed, and {told} were told of by three duplicates");
+            let what = format!(
+                "{new} losses were detected, but only {told} were reported by the peer or repaired by probes"
+            );
             self.breaks(Oracle::FastRetransmit, what);
         }
         for socket in &self.sockets {
@@ -323,7 +325,7 @@ impl Machine {
             Payload::Ring { bytes, .. } => bytes,
             _ => 0,
         };
-        // As long as the headers say. The checksum is the wire's to complete.
+        // Only the length matters. The wire completes the checksum.
         self.scratch.clear();
         self.scratch.extend_from_slice(head);
         self.scratch.resize(head.len() + bytes as usize, 0);
@@ -349,7 +351,7 @@ impl Machine {
         }
     }
 
-    /// Sends a SYN of before once more.
+    /// Sends an earlier SYN again.
     pub fn replay(&mut self, at: usize) {
         let syn = self.syns.swap_remove(at);
         self.put(&syn.0);
@@ -375,12 +377,15 @@ impl Machine {
                 .checksum
                 .map(|place| CsumPlace { start: place.start, offset: place.offset }),
         };
-        let _ = self.wire.send(segment.head.bytes(), parts, offload).expect("it is a packet");
+        let _ = self
+            .wire
+            .send(segment.head.bytes(), parts, offload)
+            .expect("the wire accepts every packet of the stack");
     }
 
     fn check(&mut self, now: Nanos, ends: Ends, segment: &TcpSegment, ecn: Ecn, bytes: u64) {
         if segment.flags.contains(Flags::SYN) && ecn != Ecn::NotCapable {
-            self.breaks(Oracle::EcnAgreed, format!("the SYN of port {} may be marked", ends.0));
+            self.breaks(Oracle::EcnAgreed, format!("the SYN of port {} is ECN-capable", ends.0));
         }
         let is_exact = self.is_prompt;
         let Some(watch) = self.watches.get_mut(&ends) else { return };
@@ -390,13 +395,14 @@ impl Machine {
         if segment.flags.contains(Flags::RST) {
             let socket = self.sockets.iter().find(|socket| socket.ends == ends);
             if !socket.is_some_and(|socket| socket.may_reset) {
-                let what = format!("port {} resets its connection with {}", ends.0, ends.1);
+                let what =
+                    format!("port {} reset its connection with {} without cause", ends.0, ends.1);
                 self.breaks(Oracle::ResetHasCause, what);
             }
         }
     }
 
-    /// Returns how many connections have left that were told of a loss.
+    /// Returns the number of connections that ended while the peer had reported a loss: 0 or 1.
     fn on_event(&mut self, now: Nanos, event: Event, rng: &mut Pcg32) -> u64 {
         let soon = now + Nanos::from_micros(rng.random_range(0..1_000));
         let begins = |machine: &mut Machine, socket: u32, flow: FlowId, ends: Ends| {
@@ -424,11 +430,11 @@ impl Machine {
             }
             Event::Failed { socket, reason } => {
                 let Socket { ends: (own, peer), flow, .. } = self.sockets[socket as usize];
-                // A few questions for a neighbour are lost easily.
+                // Repeated loss of the few requests to a neighbour is likely: no failure of the stack.
                 let has_begun = flow.is_some() || reason != Reason::NoNeighbour;
                 if has_begun && !self.abrupt.contains(&own) && !self.abrupt.contains(&peer) {
                     let stage = if flow.is_some() { "connection" } else { "handshake" };
-                    let what = format!("the {stage} of port {own} with {peer} fails: {reason:?}");
+                    let what = format!("the {stage} of port {own} with {peer} failed: {reason:?}");
                     self.breaks(Oracle::NoFailure, what);
                 }
                 socket
@@ -448,7 +454,7 @@ impl Machine {
         self.trace.add(u64::from(socket) << 32 | u64::from(ends.0));
         self.closed.insert(ends, now);
         if was_over {
-            self.breaks(Oracle::Ends, format!("port {} to {} ends twice", ends.0, ends.1));
+            self.breaks(Oracle::Ends, format!("port {} to {} ended twice", ends.0, ends.1));
         }
         let Some(watch) = self.watches.remove(&ends) else { return 0 };
         self.counts.zero_windows += watch.zero_windows;
@@ -475,10 +481,15 @@ impl Machine {
         let port = state.ends;
         self.trace.add(progress.received << 20 ^ progress.acknowledged);
         if goes_back {
-            self.breaks(Oracle::Told, format!("{port:?}: the host is told what was before"));
+            self.breaks(
+                Oracle::Told,
+                format!("{port:?}: a position reported to the host went back"),
+            );
         }
         if is_early {
-            let what = format!("{port:?}: the host is told {progress:?}, and {copied} are copied");
+            let what = format!(
+                "{port:?}: the host was notified of {progress:?}, but {copied} bytes are copied"
+            );
             self.breaks(Oracle::Told, what);
         }
     }
@@ -494,7 +505,7 @@ impl Machine {
         found
     }
 
-    /// Entries of its tables that are no listeners.
+    /// Entries of its tables, without listeners.
     pub fn entries(&self) -> Vec<(State, Ends)> {
         let mut found = Vec::new();
         self.stack.show(&mut |shown| {

@@ -1,6 +1,6 @@
-//! What happened in a history, as a hash.
+//! A hash of all that happens in a history.
 
-/// A hash of all that happened.
+/// Hash of the words added so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace(pub u64);
 

@@ -1,5 +1,5 @@
-//! What is seen of one connection from outside: the frames that leave and enter a machine, and the copies to its memory. Each rule
-//! that a frame breaks is a violation.
+//! One connection as observed from outside: the frames that leave and enter a machine, and the copies to its memory. A frame
+//! that breaks a rule is a violation.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,54 +10,54 @@ use wave_tcp_planted::seq::Seq;
 
 use super::Oracle;
 
-/// Lateness of a timer: the virtual clock stops at least so often while something is due.
+/// Allowed lateness of a timer: while something is due, the virtual clock stops at least this often.
 const LATE: Nanos = Nanos::from_millis(1);
-/// The longest timeout of the engine.
+/// Longest retransmission timeout of the engine.
 const TIMEOUT_MAX: Nanos = Nanos::from_millis(120_000);
-/// Duplicate acknowledgements that mean a loss.
+/// Number of duplicate acknowledgements that report a loss.
 const DUPLICATES: u32 = 3;
 
 /// A rule that was broken, and how.
 pub type Broken = (Oracle, String);
 
-/// One connection, as one of its machines shows it.
+/// One connection, as observed at one of its machines.
 #[derive(Clone, Debug)]
 pub struct Watch {
     send_base: Seq,
     receive_base: Seq,
     send_scale: u8,
     receive_scale: u8,
-    /// All before it was copied to the host's ring, and the stretches behind it, by their starts.
+    /// Contiguous bytes copied to the host's ring, and the stretches beyond them, by their starts.
     copied: u64,
     stretches: BTreeMap<u64, u64>,
-    /// Ends of the peer's stream, as valid frames named them.
+    /// Positions of the peer's FIN in valid frames.
     fins: Vec<u64>,
-    /// An end whose payload was copied with it.
+    /// Position of a FIN whose payload was copied with it.
     fin_taken: Option<u64>,
-    /// Right edge of our window, and of the peer's.
+    /// Right edge of our window and of the peer's.
     edge: u64,
     peer_edge: u64,
-    /// What the peer has acknowledged, and what was sent.
+    /// Bytes acknowledged by the peer, and bytes sent.
     acknowledged: u64,
     sent: u64,
-    /// Times at which the byte at `acknowledged` was sent, since a frame of the peer came last.
+    /// Times at which the byte at `acknowledged` was sent, since the last frame from the peer.
     sendings: Vec<Nanos>,
-    /// Duplicate acknowledgements without data, by what they acknowledge.
+    /// Number of duplicate acknowledgements without data, by position.
     duplicates: BTreeMap<u64, u32>,
-    /// Both sides have selective acknowledgements.
+    /// Whether both sides have selective acknowledgements.
     is_selective: bool,
-    /// How far the peer has told of bytes behind a gap, and what the engine has taken of its acknowledgements.
+    /// Highest position that the peer has reported behind a gap, and the highest acknowledgement that the engine has processed.
     told_of: u64,
     taken: u64,
-    /// Stretches of the peer's stream that came, by their starts.
+    /// Stretches of the peer's stream that arrived, by their starts.
     came: BTreeMap<u64, u64>,
-    /// The window that was told last is closed.
+    /// Whether the window last advertised is closed.
     is_closed: bool,
-    /// What the handshake agreed on.
+    /// ECN as agreed in the handshake.
     ecn: Option<EcnState>,
-    /// Copies that the engine may not have taken, in the order in which they began.
+    /// Copies that the engine may not have processed yet, in the order in which they began.
     writes: VecDeque<MarkedWrite>,
-    /// A mark is echoed once the engine has taken all copies before those.
+    /// Whether the engine echoes a mark after all copies before those in `writes`.
     is_echoing: bool,
     pub echoes: u64,
     pub reductions: u64,
@@ -65,7 +65,7 @@ pub struct Watch {
     pub wraps: u64,
 }
 
-/// A copy of data, and what its packet said of congestion.
+/// A copy of data, and the congestion bits of its packet.
 #[derive(Clone, Copy, Debug)]
 struct MarkedWrite {
     ticket: Ticket,
@@ -75,7 +75,7 @@ struct MarkedWrite {
 }
 
 impl Watch {
-    /// A connection that has just begun.
+    /// A newly established connection.
     pub fn new(established: &Established) -> Watch {
         let Established { sending, receiving, .. } = established;
         Watch {
@@ -108,12 +108,12 @@ impl Watch {
         }
     }
 
-    /// How much of the peer's stream lies in the host's ring.
+    /// Contiguous bytes of the peer's stream in the host's ring.
     pub fn copied(&self) -> u64 {
         self.copied
     }
 
-    /// A frame comes in whose checksum is right.
+    /// A frame with a valid checksum arrives.
     pub fn hear(&mut self, segment: &TcpSegment) {
         self.sendings.clear();
         if segment.flags.intersects(Flags::SYN | Flags::RST) {
@@ -145,7 +145,7 @@ impl Watch {
         }
     }
 
-    /// Payload was copied; `fin` if its frame ends the stream behind it.
+    /// Payload was copied; `fin` if a FIN follows it in its frame.
     pub fn copy(&mut self, position: u64, bytes: u64, fin: bool) {
         let end = position + bytes;
         if fin {
@@ -165,14 +165,14 @@ impl Watch {
         self.ecn.is_some()
     }
 
-    /// A copy of data begins.
+    /// A copy of data starts.
     pub fn write_begins(&mut self, ticket: Ticket, is_marked: bool, has_reduced: bool) {
         if self.has_ecn() {
             self.writes.push_back(MarkedWrite { ticket, is_marked, has_reduced, is_done: false });
         }
     }
 
-    /// It is done. Returns whether it was marked.
+    /// A copy of data completes. Returns whether its packet was marked.
     pub fn write_is_done(&mut self, ticket: Ticket) -> bool {
         let write = self.writes.iter_mut().find(|write| write.ticket == ticket);
         write.is_some_and(|write| {
@@ -181,7 +181,7 @@ impl Watch {
         })
     }
 
-    /// Whether a mark is echoed after another copy.
+    /// Whether the engine echoes a mark after this copy.
     fn echo_after(&self, is_echoing: bool, write: &MarkedWrite) -> bool {
         match self.ecn.map(|ecn| ecn.echo) {
             Some(Echo::Exact) => write.is_marked,
@@ -189,7 +189,7 @@ impl Watch {
         }
     }
 
-    /// The engine has taken all copies that began before this one.
+    /// The engine has processed all copies that began before this one.
     pub fn settle_marks(&mut self, first: Ticket) {
         while let Some(write) = self.writes.front().copied().filter(|it| it.ticket.0 < first.0) {
             self.is_echoing = self.echo_after(self.is_echoing, &write);
@@ -197,7 +197,8 @@ impl Watch {
         }
     }
 
-    /// Only what was agreed on is said, and marks are echoed. `is_exact` if what the engine has taken is known.
+    /// Checks that ECN is used only as agreed, and that marks are echoed. `is_exact`: it is known which copies the engine has
+    /// processed.
     fn check_ecn(
         &mut self,
         segment: &TcpSegment,
@@ -214,7 +215,10 @@ impl Watch {
             || ((reduces || ecn != Ecn::NotCapable) && !is_capable)
             || ecn == Ecn::Congestion;
         if is_wrong {
-            let what = format!("{ecn:?} and {:?} are sent with {:?}", segment.flags, self.ecn);
+            let what = format!(
+                "{ecn:?} and {:?} were sent on a connection with {:?}",
+                segment.flags, self.ecn
+            );
             return Err((Oracle::EcnAgreed, what));
         }
         if self.ecn.is_none() || !is_exact {
@@ -227,13 +231,13 @@ impl Watch {
             may_be |= is_echoing == echoes;
         }
         if !may_be {
-            let what = format!("a mark is {}echoed", if echoes { "" } else { "not " });
+            let what = format!("a mark was wrongly {}echoed", if echoes { "" } else { "not " });
             return Err((Oracle::MarkEchoed, what));
         }
         Ok(())
     }
 
-    /// A frame leaves; a super-packet as a whole. `is_exact` if a poll of the engine does all that there is.
+    /// A frame leaves; a super-packet counts as one. `is_exact`: a poll of the engine finishes all its work.
     pub fn send(
         &mut self,
         now: Nanos,
@@ -256,26 +260,28 @@ impl Watch {
     fn check_ack(&mut self, segment: &TcpSegment) -> Result<(), Broken> {
         let near = (self.copied, self.receive_base.plus(self.copied as u32));
         let Some(ack) = segment.ack.and_then(|ack| ack.position(near.0, near.1)) else {
-            return Err((Oracle::AckOfCopied, "a segment acknowledges nothing".to_owned()));
+            return Err((Oracle::AckOfCopied, "a segment has no valid acknowledgement".to_owned()));
         };
         let copied = self.copied;
         let most = copied + u64::from(self.fins.contains(&copied));
         if ack > most {
             let what = format!(
-                "position {ack} is acknowledged, and {most} are copied to the host's memory"
+                "position {ack} is acknowledged, but only {most} are copied to the host's memory"
             );
             return Err((Oracle::AckOfCopied, what));
         }
         if self.fin_taken == Some(ack) {
-            let what =
-                format!("the end at {ack} came with bytes that are acknowledged, and is not");
+            let what = format!(
+                "the FIN at {ack} is not acknowledged, but the bytes that came with it are"
+            );
             return Err((Oracle::FinKept, what));
         }
         self.check_blocks(segment, near)?;
         let unit = 1 << self.receive_scale;
         let edge = ack + (u64::from(segment.window) << self.receive_scale);
         if edge + unit <= self.edge {
-            let what = format!("the right edge went back from {} to {edge}", self.edge);
+            let what =
+                format!("the right edge of the window moved left from {} to {edge}", self.edge);
             return Err((Oracle::WindowKept, what));
         }
         self.edge = self.edge.max(edge);
@@ -285,11 +291,11 @@ impl Watch {
         Ok(())
     }
 
-    /// What selective acknowledgements tell of has come.
+    /// Checks that selective acknowledgements cover only bytes that arrived.
     fn check_blocks(&self, segment: &TcpSegment, near: (u64, Seq)) -> Result<(), Broken> {
         let blocks = segment.options.sack_blocks();
         if !blocks.is_empty() && !self.is_selective {
-            let what = "blocks are sent, and nobody agreed to them".to_owned();
+            let what = "SACK blocks were sent, but not agreed on in the handshake".to_owned();
             return Err((Oracle::SackOfReceived, what));
         }
         for (first, behind) in blocks {
@@ -302,7 +308,9 @@ impl Watch {
                 }
             }
             if there < end {
-                let what = format!("{start} to {end} are told of, and {there} to {end} never came");
+                let what = format!(
+                    "a SACK block covers {start} to {end}, but {there} to {end} never arrived"
+                );
                 return Err((Oracle::SackOfReceived, what));
             }
         }
@@ -312,12 +320,14 @@ impl Watch {
     fn check_sent(&mut self, now: Nanos, segment: &TcpSegment, bytes: u64) -> Result<(), Broken> {
         let length = bytes + u64::from(segment.flags.contains(Flags::FIN));
         let near = (self.sent, self.send_base.plus(self.sent as u32));
-        // A probe of whether the peer is there stands one before the first byte.
+        // A keep-alive probe has the sequence number before the first byte.
         let Some(start) = segment.seq.position(near.0, near.1) else { return Ok(()) };
         let end = start + length;
         if end > self.peer_edge && length > 1 {
-            let what =
-                format!("{start} to {end} are sent beyond the peer's edge {}", self.peer_edge);
+            let what = format!(
+                "{start} to {end} were sent beyond the peer's right edge {}",
+                self.peer_edge
+            );
             return Err((Oracle::PeersWindow, what));
         }
         let wrap = (1 << 32) - u64::from(self.send_base.0);
@@ -327,13 +337,13 @@ impl Watch {
             return Ok(());
         }
         self.sendings.push(now);
-        // The first one may have met a timer that ran already.
+        // The first interval may come from a timer that was running already.
         let [_, .., first, second, third] = self.sendings[..] else { return Ok(()) };
         let (before, after) = (second.since(first), third.since(second));
         let least = Nanos((2 * before.since(LATE).0).min(TIMEOUT_MAX.0)).since(LATE);
         if after < least {
             let what = format!(
-                "the byte at {start} is sent again after {} ms, and before that after {} ms",
+                "the byte at {start} was sent again after {} ms, the time before after {} ms",
                 after.0 / 1_000_000,
                 before.0 / 1_000_000
             );
@@ -342,12 +352,12 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether the peer told of a loss of bytes that its acknowledgements have not passed.
+    /// Whether the peer reported a loss of bytes that the engine's processed acknowledgements have not passed.
     pub fn was_told_of_loss(&self) -> bool {
         self.told_of > self.taken || self.duplicates.values().any(|count| *count >= DUPLICATES)
     }
 
-    /// The engine has taken acknowledgements up to here.
+    /// The engine has processed acknowledgements up to this position.
     pub fn has_taken(&mut self, acknowledged: u64) {
         self.taken = acknowledged;
         self.duplicates = self.duplicates.split_off(&acknowledged);

@@ -128,7 +128,7 @@ impl Sender {
     }
 
     fn valid(&mut self) {
-        // Sometimes repeat the previous id.
+        // Sometimes repeats the previous id.
         self.header.id += u64::from(self.rng.random_bool(0.9));
         self.header.flags = if self.rng.random() { IDEMPOTENT } else { 0 };
         self.header.class = self.rng.random_range(0..3);
@@ -147,7 +147,7 @@ impl Sender {
             }
         };
         match self.rng.random_range(0..8) {
-            // Flip a bit, mostly of the header.
+            // Flips a bit, mostly in the header.
             0..3 if length > 0 => {
                 let end = if self.rng.random_bool(0.8) { length.min(HEADER_BYTES) } else { length };
                 let at = self.rng.random_range(0..end);
@@ -158,13 +158,13 @@ impl Sender {
                 let longer = length + self.length();
                 self.datagram.resize(longer, 0xff);
             }
-            // Set a word of the header to an extreme or random value.
+            // Sets a word of the header to an extreme or random value.
             5 => {
                 let at = [8, 16, 24][self.rng.random_range(0..3)];
                 let value = [0, 1, u64::MAX, self.rng.next_u64()][self.rng.random_range(0..4)];
                 word(&mut self.datagram, at, value);
             }
-            // Use any sender's cookie.
+            // Uses any sender's cookie.
             6 => {
                 let cookie = cookies[self.rng.random_range(0..cookies.len())];
                 word(&mut self.datagram, 24, cookie);

@@ -1,7 +1,7 @@
-//! The live view of a run: the deciding side, the cores' states, and the latencies so far.
+//! The live view of a run: what decides, the cores' states, and the latencies so far.
 //!
-//! A thread of its own looks at the running system a few times a second and draws. It sits where
-//! the generator and the agent sit, so figures of a run that is watched are a little worse.
+//! A thread of its own samples the running system a few times a second and draws. It shares CPUs with the generator and the
+//! agent, so a watched run's figures are a little worse.
 
 mod view;
 
@@ -20,7 +20,7 @@ use view::View;
 
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
-/// What is running now. The run tells it, the view looks.
+/// The system that runs now. The run sets it; the view reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Feed(Arc<Mutex<Watched>>);
 
@@ -45,7 +45,7 @@ impl Feed {
         self.change(|watched| watched.step = step.to_owned());
     }
 
-    /// These run now, until they end.
+    /// Sets the enclaves and work to show, until they end.
     pub fn watch(&self, enclaves: Vec<Weak<Enclave>>, work: &Arc<Work>) {
         self.change(|watched| {
             watched.enclaves = enclaves;
@@ -54,7 +54,7 @@ impl Feed {
     }
 }
 
-/// A live view; the terminal is as before once it is dropped.
+/// A live view; restores the terminal on drop.
 #[derive(Debug)]
 pub struct Live {
     stop: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Takes over the terminal. Fails, in words, where standard output is none.
+    /// Takes over the terminal. Fails if standard output is not a terminal.
     pub fn start(feed: Feed) -> Result<Live, String> {
         if !std::io::stdout().is_terminal() {
             return Err("--live draws on a terminal, and standard output is none: leave --live \
@@ -73,7 +73,7 @@ impl Live {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let body = move || {
-            // The first CPU is the generator's (see `run::seating`); anywhere will do.
+            // The first CPU is the generator's (see `run::seating`); any other will do.
             if let Ok(cpus) = cpu::allowed_cpus() {
                 let _ = cpu::pin_current_thread(cpus[0]);
             }
@@ -85,7 +85,7 @@ impl Live {
                 }
                 before = view;
                 if wants_to_leave() {
-                    // A raw terminal makes no signal of Ctrl-C.
+                    // In raw mode, Ctrl-C raises no signal.
                     let _ = signal_hook::low_level::raise(signal_hook::consts::SIGINT);
                     break;
                 }
@@ -119,7 +119,7 @@ fn look(feed: &Feed, before: &View) -> View {
     View::new(titles, cpu::monotonic_ns(), stats, recorded.as_ref(), before)
 }
 
-/// Waits for the next look; whether `q` or Ctrl-C was pressed meanwhile.
+/// Waits for the next update. Returns whether `q` or Ctrl-C was pressed meanwhile.
 fn wants_to_leave() -> bool {
     match event::poll(LOOK_EVERY) {
         Ok(true) => match event::read() {

@@ -1,4 +1,4 @@
-//! What the live view shows at one moment, and how.
+//! Contents of the live view at one moment, and their layout.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -16,10 +16,10 @@ pub struct View {
     at_ns: u64,
     stats: Vec<(EnclaveStats, usize)>,
     cores: Vec<Core>,
-    /// Name, in all, per second.
+    /// Name, total, and rate per second.
     outcomes: Vec<(String, u64, f64)>,
     classes: Vec<(String, Latency)>,
-    /// Requests sent, done and under way.
+    /// Requests sent, done and in flight.
     requests: Option<(u64, u64, u64)>,
 }
 
@@ -34,7 +34,7 @@ struct Core {
 }
 
 impl View {
-    /// What is to be shown now, with rates since `before`.
+    /// The current state, with rates since `before`.
     pub fn new(
         (title, step): (String, String),
         at_ns: u64,
@@ -44,7 +44,7 @@ impl View {
     ) -> View {
         let mut view = View { title, step, at_ns, ..View::default() };
         let seconds = at_ns.saturating_sub(before.at_ns).max(1) as f64 / 1e9;
-        // Another system's counters begin anew.
+        // The counters of another system start from zero.
         let same = before.stats.len() == stats.len()
             && before
                 .stats
@@ -112,12 +112,12 @@ pub fn draw(frame: &mut Frame<'_>, view: &View) {
             Span::raw(&view.step),
         ]),
         Line::styled(
-            "q leaves; a run that is watched is a little slower",
+            "q closes this view; a watched run is a little slower",
             Style::new().fg(Color::DarkGray),
         ),
     ];
     frame.render_widget(Paragraph::new(head), areas[0]);
-    frame.render_widget(Paragraph::new(deciders(view)).block(block("who decides")), areas[1]);
+    frame.render_widget(Paragraph::new(deciders(view)).block(block("deciding")), areas[1]);
 
     let rows = view.cores.iter().map(|core| {
         let polling = (100.0 - core.busy_percent - core.parked_percent).max(0.0);
@@ -131,13 +131,13 @@ pub fn draw(frame: &mut Frame<'_>, view: &View) {
             format!("{:8.0}", core.fallback_per_second),
         ])
     });
-    let header = ["core", "", "busy %", "poll %", "parked %", "switches/s", "by fallback/s"];
+    let header = ["core", "", "busy %", "poll %", "parked %", "switches/s", "fallback/s"];
     frame.render_widget(table(header, [5, 22, 8, 8, 9, 11, 13], rows, "host cores"), areas[2]);
 
     let rows = view.outcomes.iter().map(|(name, count, rate)| {
         Row::new([name.clone(), format!("{count:12}"), format!("{rate:10.0}")])
     });
-    let header = ["outcome", "in all", "per second"];
+    let header = ["outcome", "total", "per second"];
     frame.render_widget(table(header, [22, 13, 11], rows, "outcomes of decisions"), areas[3]);
 
     let us = |ns: u64| format!("{:9.1}", ns as f64 / 1e3);
@@ -153,7 +153,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View) {
     });
     let title = match view.requests {
         Some((sent, done, under_way)) => {
-            format!("latency of this point, us: {sent} sent, {done} done, {under_way} under way")
+            format!("latency of this point, us: {sent} sent, {done} done, {under_way} in flight")
         }
         None => "latency of this point, us".to_owned(),
     };
@@ -163,7 +163,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View) {
 
 fn deciders(view: &View) -> Vec<Line<'_>> {
     if view.stats.is_empty() {
-        return vec![Line::raw("Linux, with plain threads (or nobody yet)")];
+        return vec![Line::raw("Linux, with plain threads (or nothing has started yet)")];
     }
     let enclaves = view.stats.iter().enumerate();
     enclaves
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_since_the_look_before() {
+    fn rates_are_since_the_previous_update() {
         let titles = || ("experiment".to_owned(), "a step".to_owned());
         let before = View::new(titles(), 0, stats(100, 0, 0), None, &View::default());
         let now = stats(1_100, 600_000_000, 100_000_000);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn another_systems_counters_make_no_rates() {
+    fn counters_of_another_system_give_no_rates() {
         let titles = (String::new(), String::new());
         let before = View::new(titles.clone(), 0, stats(500, 0, 0), None, &View::default());
         let view = View::new(titles, 1_000_000_000, stats(5, 0, 0), None, &before);

@@ -1,4 +1,4 @@
-//! What benches and experiments measure in the same way: chunks, CPUs, preemptions, iterations of SOL.
+//! Measurements shared by benches and experiments: chunks, CPUs, preemptions, iterations of SOL.
 
 mod preempted;
 pub mod sol;
@@ -14,7 +14,7 @@ pub use preempted::{Preempted, REST};
 pub struct Chunks(Vec<f64>);
 
 impl Chunks {
-    /// From values in any order.
+    /// Takes values in any order.
     pub fn new(mut values: Vec<f64>) -> Chunks {
         values.sort_by(f64::total_cmp);
         Chunks(values)
@@ -31,7 +31,7 @@ impl Chunks {
         self.0.get((last as f64 * share).round() as usize).copied().unwrap_or(f64::NAN)
     }
 
-    /// The median; NaN of no chunks.
+    /// The median; NaN without values.
     pub fn median(&self) -> f64 {
         self.at(0.5)
     }
@@ -48,7 +48,7 @@ pub fn two_cpus() -> Result<[usize; 2], String> {
     match cpus[..] {
         [first, second, ..] => Ok([first, second]),
         _ => Err(format!(
-            "a bench needs two CPUs, this process may use {}: see `taskset -pc $$`",
+            "a bench needs two CPUs, but this process may use only {}: see `taskset -pc $$`",
             cpus.len()
         )),
     }
@@ -59,7 +59,7 @@ pub fn pin(cpu: usize) -> Result<(), String> {
     cpu::pin_current_thread(cpu).map_err(|error| error.to_string())
 }
 
-/// Nanoseconds per operation of `count` operations.
+/// Runs `body`, which does `count` operations; returns nanoseconds per operation.
 pub fn ns_per(count: usize, body: impl FnOnce()) -> f64 {
     let start = Instant::now();
     body();

@@ -1,8 +1,8 @@
 //! Preemptions of one host core's threads, by an agent on another CPU.
 //!
-//! The core runs a user-level thread that passes safe points without end, or a kernel-level one that passes none. The
-//! agent asks for the end of its run now and then; the time runs from before the agent's step that writes the word until
-//! the core has the thread back.
+//! The core runs a user-level thread that passes safe points in a loop, or a kernel-level one that passes none. Now and then
+//! the agent asks for the end of its run. Measured is the time from just before the agent's step that writes the word until the
+//! core has the thread back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,22 +24,22 @@ use super::pin;
 /// Rest between two preemptions, and between two of the signals that they are compared with.
 pub const REST: Nanos = Nanos::from_micros(20);
 
-/// What policy and measured thread tell each other.
+/// Shared state of the policy and the measured thread.
 #[derive(Default)]
 struct Exchange {
-    /// Whether runs are to be ended.
+    /// Whether the policy ends runs.
     preempts: AtomicBool,
-    /// After how long; 0 if each only when the thread has taken note of the one before.
+    /// Length of a run until it is ended. 0: each preemption waits until the thread has noted the one before.
     slice_ns: AtomicU64,
-    /// When the last preemption was asked for; 0 while the thread has not been asked, or is back.
+    /// When the last preemption was requested; 0 while none is, or once the thread has noted it.
     asked_ns: AtomicU64,
 }
 
-/// FIFO that ends every run, a while after the one before.
+/// FIFO that also ends every run.
 struct Ender {
     fifo: Fifo,
     exchange: Arc<Exchange>,
-    /// When the run that is known to be there is to be ended; none if none is.
+    /// When the current run, known to have started, is to be ended; None if no run is known.
     end: Option<Nanos>,
 }
 
@@ -88,7 +88,7 @@ impl Policy for Ender {
     }
 }
 
-/// One host core with an agent that ends its runs, on another CPU.
+/// One host core, and an agent on another CPU that ends its runs.
 pub struct Preempted {
     enclave: Arc<Enclave>,
     exchange: Arc<Exchange>,
@@ -96,7 +96,7 @@ pub struct Preempted {
 }
 
 impl Preempted {
-    /// Starts both, each on the CPU of this number.
+    /// Starts both: the host core on CPU `host`, the agent on CPU `agents`.
     pub fn start(host: usize, agents: usize) -> Result<Preempted, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let socket = places::socket("preempt").map_err(|error| text(&error))?;
@@ -105,7 +105,7 @@ impl Preempted {
         options.config.subjects = 16;
         options.config.spin = Nanos::from_micros(50);
         options.kernel_threads = 2;
-        // While the signals have the host core's CPU, no decision is made; that is no fault of the host or agent.
+        // While signals occupy the host core's CPU, no decision is made; neither host nor agent is at fault.
         options.config.patience = Nanos::from_millis(60_000);
         let enclave = Arc::new(Enclave::start(options).map_err(|error| text(&error))?);
         let attached = attach(enclave.socket()).map_err(|error| text(&error))?;
@@ -125,8 +125,8 @@ impl Preempted {
         Ok(Preempted { enclave, exchange, agent })
     }
 
-    /// Nanoseconds of each of `rounds` preemptions of a thread that does nothing but pass safe points, which
-    /// mean nothing to a kernel-level one.
+    /// Durations in nanoseconds of `rounds` preemptions of a thread that only passes safe points; these have no effect on a
+    /// kernel-level thread.
     pub fn preemptions(&self, kind: ThreadKind, rounds: usize) -> Result<Vec<f64>, String> {
         let (host, told) = (Arc::clone(&self.enclave), Arc::clone(&self.exchange));
         let body = move || {
@@ -134,7 +134,7 @@ impl Preempted {
             told.preempts.store(true, Ordering::Release);
             while took.len() < rounds {
                 let is_asked = told.asked_ns.load(Ordering::Acquire) != 0;
-                // One that is preempted anywhere has to find out.
+                // A kernel-level thread is preempted anywhere, and must find out by itself.
                 if preempt_point() || (kind == ThreadKind::Kernel && is_asked) {
                     let asked_ns = told.asked_ns.load(Ordering::Acquire);
                     let back = host.stats().cores[0].preempted_at;
@@ -166,12 +166,14 @@ impl Preempted {
         self.exchange.preempts.store(slice.is_some(), Ordering::Release);
     }
 
-    /// Ends both. An error if the agent had not decided everything.
+    /// Ends both. An error if the fallback made any decision.
     pub fn end(self) -> Result<(), String> {
         let stats = self.enclave.stats();
         let by_fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
         if stats.lost_agents != 0 || by_fallback != 0 {
-            return Err(format!("the agent was lost, and {by_fallback} switches were not its own"));
+            return Err(format!(
+                "the agent was lost, or the fallback decided: {by_fallback} switches"
+            ));
         }
         drop(self.enclave);
         self.agent.join().map_err(|_| "the agent panicked".to_owned())?

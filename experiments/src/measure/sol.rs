@@ -1,8 +1,7 @@
 //! Iterations of SOL over 100 GiB, on one core and on two.
 //!
-//! An iteration decides what to scan and to move, and takes in what was scanned; every one of the 409,600
-//! batches is due. Fast draws, exact draws, a peer, and both draws with the strips divided between two threads
-//! take turns; the first turns warm up.
+//! An iteration decides what to scan and what to move, and takes in the readings; every one of the 409,600 batches is due. Fast
+//! draws, exact draws, a peer, and both draws with the strips divided between two threads take turns; the first turns warm up.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -23,10 +22,10 @@ use super::{Chunks, pin, two_cpus};
 /// 100 GiB in strips of 16 MiB.
 pub const STRIPS: u32 = 6_400;
 pub const BATCHES: usize = STRIPS as usize * STRIP_BATCHES as usize;
-/// Number of turns that are measured.
+/// Number of measured turns.
 pub const ROUNDS: usize = 31;
 const WARM_UP: usize = 2;
-/// Of the access words and of the policies' draws.
+/// Seed of the access words and of the policies' draws.
 pub const SEED: u64 = 1;
 /// The only period: every batch is due each time.
 pub const PERIOD: Nanos = Nanos::from_millis(300);
@@ -41,7 +40,7 @@ pub fn access_words() -> Vec<[u64; 2]> {
     (0..BATCHES).map(young).map(|young| [young, u64::MAX]).collect()
 }
 
-/// The words of these strips as the readings in which they cross the link.
+/// The access words of these strips as readings, as they cross the link.
 pub fn readings(words: &[[u64; 2]], strips: Range<u32>, interval: Nanos) -> Vec<u64> {
     let mut extent = Vec::new();
     for id in strips {
@@ -58,7 +57,7 @@ pub fn readings(words: &[[u64; 2]], strips: Range<u32>, interval: Nanos) -> Vec<
     extent
 }
 
-/// A policy that manages some strips, and the counters that are read of it.
+/// A policy that manages some strips, and its counters.
 pub struct Agent {
     policy: Tiered<Sol>,
     readings: Vec<u64>,
@@ -66,7 +65,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// One with these settings that manages these strips, and reads `readings` at each iteration.
+    /// Creates an agent that manages these strips, and takes in `readings` at each iteration.
     pub fn new(settings: Settings, strips: Range<u32>, readings: Vec<u64>) -> Agent {
         let mut policy = Tiered::new(Sol::new(settings), strips.end, SEED);
         for id in strips {
@@ -85,13 +84,13 @@ impl Agent {
         Agent { policy, readings, now: Nanos(0) }
     }
 
-    /// One where every batch is always due.
+    /// An agent for which every batch is always due.
     fn busy(sampling: Sampling, words: &[[u64; 2]], strips: Range<u32>) -> Agent {
         let settings = Settings { shortest: PERIOD, levels: 1, sampling, ..Settings::default() };
         Agent::new(settings, strips.clone(), readings(words, strips, PERIOD))
     }
 
-    /// An iteration; the next comes after `period`.
+    /// Runs an iteration, then moves the time on by `period`. Calls `made` with each decision.
     pub fn iterate(&mut self, period: Nanos, mut made: impl FnMut(Choice)) {
         while let Some(choice) = self.policy.next(self.now) {
             made(choice);
@@ -100,28 +99,28 @@ impl Agent {
         self.now = self.now + period;
     }
 
-    /// The policy's belief about a batch, if its strip is managed.
+    /// The policy's belief about a batch, if it manages the strip.
     pub fn explain(&self, strip: u32, batch: u32) -> Option<Explanation> {
         self.policy.explain(strip, batch)
     }
 
-    /// An iteration in which every strip is decided on, and when it began and ended.
+    /// Runs an iteration, which must decide on every strip. Returns its start and its end.
     fn timed(&mut self, strips: u32) -> [Instant; 2] {
         let start = Instant::now();
         let mut decisions = 0;
         self.iterate(PERIOD, |_| decisions += 1);
         let end = Instant::now();
-        assert!(decisions >= strips, "{decisions} decisions, and every batch was due");
+        assert!(decisions >= strips, "only {decisions} decisions, although every batch was due");
         [start, end]
     }
 }
 
-/// The strips of each of `count` parts.
+/// Divides the strips into `count` ranges.
 pub fn parts(count: u32) -> impl Iterator<Item = Range<u32>> {
     (0..count).map(move |part| STRIPS * part / count..STRIPS * (part + 1) / count)
 }
 
-/// An iteration of two halves at once, each on a CPU of its own: from the first start to the last end.
+/// Runs two halves at once, each on its own CPU. Returns the time from the first start to the last end.
 fn on_two_cores(halves: &mut [Agent], cpus: [usize; 2]) -> Result<Duration, String> {
     let ready = Barrier::new(halves.len());
     let run = |(half, cpu): (&mut Agent, usize)| {
@@ -134,7 +133,8 @@ fn on_two_cores(halves: &mut [Agent], cpus: [usize; 2]) -> Result<Duration, Stri
         let own = halves.next();
         let others: Vec<_> = halves.map(|other| scope.spawn(|| run(other))).collect();
         let own = own.map(run);
-        let others = others.into_iter().map(|other| other.join().expect("it does not panic"));
+        let others =
+            others.into_iter().map(|other| other.join().expect("an iteration does not panic"));
         own.into_iter().chain(others).collect::<Result<Vec<_>, _>>()
     })?;
     let start = times.iter().map(|[start, _]| *start).min();
@@ -142,7 +142,7 @@ fn on_two_cores(halves: &mut [Agent], cpus: [usize; 2]) -> Result<Duration, Stri
     Ok(start.zip(end).map_or(Duration::ZERO, |(start, end)| end - start))
 }
 
-/// Milliseconds of iterations.
+/// Durations of iterations, in milliseconds.
 pub struct Iterations {
     pub fast: Chunks,
     pub exact: Chunks,
@@ -151,7 +151,7 @@ pub struct Iterations {
     pub fast_on_two: Chunks,
     /// The same with exact draws.
     pub exact_on_two: Chunks,
-    /// The warmth of the first batch in the end, as the policy with fast draws has it.
+    /// Final warmth of the first batch, by the policy with fast draws.
     pub warmth: f64,
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_all_strips_once() {
+    fn parts_cover_every_strip_once() {
         for count in [1, 2, 3, 7] {
             assert!(parts(count).flatten().eq(0..STRIPS));
         }

@@ -1,4 +1,4 @@
-//! An agent of a memory's enclave, in a process of its own.
+//! An agent of a memory enclave, in a process of its own.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,9 +10,9 @@ use wave_linux::memory::Enclave;
 
 use crate::run::agent::AgentProcess;
 
-/// How long an agent may take to attach.
+/// Time allowed for an agent to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-/// The same from behind a device.
+/// Time allowed for an agent behind a device to attach.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts an agent, on any CPU, that attaches to `socket`, writes `log`, and switches to `user`.
@@ -33,7 +33,7 @@ pub fn start(
     AgentProcess::start_with(&words, None, true)
 }
 
-/// Waits until an agent decides: this one, or without it one from behind a device.
+/// Waits until an agent decides: this one, or without it one behind a device.
 pub fn wait_until_attached(
     mut ours: Option<&mut AgentProcess>,
     enclave: &Enclave,

@@ -1,4 +1,4 @@
-//! What a run came to, over its whole time.
+//! Figures over the whole time of a run.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use wave_linux::memory::Stats;
 
 use super::report::Sample;
 
-/// Means, and for how long nothing was paged out.
+/// Means over the run, and the times without page-outs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Course {
-    /// Net savings: at most, and in the mean over the run.
+    /// Net savings: the maximum, and the mean over the run.
     pub net_saved_bytes_max: i64,
     pub net_saved_bytes_mean: f64,
     pub resident_bytes_mean: f64,
     pub refaults_per_second: f64,
     /// Time that the programs lost because pages came back, as a share of the run, in percent.
     pub slowdown_percent: f64,
-    /// For how long nothing was paged out, by reason.
+    /// Seconds in which nothing was paged out, by reason.
     pub held_seconds: BTreeMap<String, f64>,
 }
 
 impl Course {
-    /// Of a run that is over.
+    /// The figures of a finished run.
     pub fn of(samples: &[Sample], stats: &Stats) -> Course {
         let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
             return Course::default();

@@ -1,4 +1,4 @@
-//! Why a range is hot or cold: the log of a run, fed to its policy again.
+//! Why a range is hot or cold: replays the log of a run through its policy.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,32 +21,32 @@ use wave_lab::Failure;
 use wave_report::plot::style::DrawError;
 
 pub const BATCH_BYTES: u64 = STRIP_BYTES / STRIP_BATCHES as u64;
-/// Ranges in the table on a terminal.
+/// Maximum number of ranges in the table on a terminal.
 const ROWS_MAX: usize = 40;
-/// What is kept of one batch's history.
+/// Maximum number of events kept of one batch's history.
 const HISTORY_MAX: usize = 200;
-/// Warmth within a tenth is alike.
+/// Steps of warmth: neighbours in the same tenth are joined.
 const STEPS: f32 = 10.0;
 
-/// Which part of a log to explain.
+/// Selects the part of a log to explain.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// Only the batches of this process.
     pub pid: Option<u32>,
-    /// Only of the batch with this address.
+    /// Only the batch with this address.
     pub address: Option<u64>,
     /// The moment to explain, in seconds since the log began.
     pub at: Option<f64>,
 }
 
-/// Something that happened to the batch that was asked for.
+/// An event of the selected batch.
 #[derive(Clone, Debug)]
 struct Event {
     seconds: f64,
     what: String,
 }
 
-/// Neighbours that are alike.
+/// Neighbouring batches in the same state.
 #[derive(Clone, Debug)]
 struct Range {
     place: Place,
@@ -65,7 +65,7 @@ pub struct Told {
     seconds: f64,
     ranges: Vec<Range>,
     batch: Option<(Place, Explanation)>,
-    /// Whether a single batch was asked for.
+    /// Whether a single batch was selected.
     of_one: bool,
     events: Vec<Event>,
     heat: Heat,
@@ -79,7 +79,7 @@ struct Known {
     huge: u8,
 }
 
-/// Reads a log up to the moment that is asked for.
+/// Reads a log up to the selected moment.
 pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
     let bad =
         |error: &dyn std::fmt::Display| Failure::Scenario(format!("{}: {error}", log.display()));
@@ -87,7 +87,7 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
     let reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
     let header = reader.header().clone();
     let policy = policies::by_name(&header.policy, &header.config)
-        .map_err(|error| bad(&format_args!("it is no log of a memory policy: {error}")))?;
+        .map_err(|error| bad(&format_args!("not a log of a memory policy: {error}")))?;
     let mut brain = Brain::new(&header.config, policy, ());
     let mut out = Decisions::default();
     let mut strips: BTreeMap<u32, Known> = BTreeMap::new();
@@ -95,7 +95,7 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
     let mut events = Vec::new();
     let mut seconds = 0.0;
     let mut start = None;
-    // The batch that is asked for.
+    // Whether the selected batch was read before.
     let mut was_read = false;
     for record in reader {
         let record = record.map_err(|error| bad(&error))?;
@@ -128,7 +128,7 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
                             }
                             if meant(&place, strip.void & mapped).is_some() {
                                 was_read = false;
-                                let what = "mapped anew: what was known of it is void".to_owned();
+                                let what = "mapped anew: earlier readings are void".to_owned();
                                 events.push(Event { seconds, what });
                             }
                         }
@@ -233,7 +233,7 @@ fn by_place(strips: &BTreeMap<u32, Known>) -> Vec<(u32, Known)> {
     all
 }
 
-/// The decision that an outcome is about to answer, as the accounts have it.
+/// The decision that an outcome is about to answer, from the policy's accounts.
 fn decision_of(
     brain: &Brain<Box<dyn Tiering + Send>>,
     txn: wave_core::message::TxnId,
@@ -254,13 +254,15 @@ fn answer(action: Action, code: Code) -> String {
         Code::Complete => format!("{what}: done"),
         Code::Partial => {
             format!(
-                "{what}: in part; pages that another process has too (a fork), or that the kernel holds, stay"
+                "{what}: in part; pages shared with another process (a fork), or held by the kernel, stay"
             )
         }
         Code::Held => {
             format!("{what}: held back by the host (a limit on refaults or pressure, or a dry run)")
         }
-        Code::Unsupported => format!("{what}: it does not compress, so that it would save nothing"),
+        Code::Unsupported => {
+            format!("{what}: it does not compress, so paging it out would save nothing")
+        }
         code => format!("{what}: {}", code.name()),
     }
 }
@@ -268,7 +270,7 @@ fn answer(action: Action, code: Code) -> String {
 fn looked(young: u64, present: u64, interval_us: u32, first: bool) -> String {
     let (touched, present) = (young.count_ones(), present.count_ones());
     match interval_us {
-        0 if first => format!("read for the first time: {present} of {BATCH_PAGES} pages there"),
+        0 if first => format!("read for the first time: {present} of {BATCH_PAGES} pages present"),
         0 => format!("{present} of {BATCH_PAGES} pages are in the fast tier now"),
         us => {
             let ms = us / 1_000;
@@ -277,15 +279,15 @@ fn looked(young: u64, present: u64, interval_us: u32, first: bool) -> String {
     }
 }
 
-/// Verdict and tier. A verdict is of the last epoch's end: what was seen since may say otherwise.
+/// Verdict and tier. The verdict dates from the end of the last epoch; later readings may contradict it.
 fn state(told: &Explanation) -> String {
     let seconds = |time: Nanos| format!("{:.1} s", time.0 as f64 / 1e9);
     let state = match (told.slow, told.cold, told.retry_in) {
         (true, true, _) => "cold, and in the slow tier".to_owned(),
-        (true, false, _) => "in the slow tier, and to come back".to_owned(),
+        (true, false, _) => "in the slow tier, and due to come back".to_owned(),
         (false, true, None) => "cold, and still in the fast tier".to_owned(),
         (false, true, Some(time)) => format!(
-            "cold, and still in the fast tier: pages that another process has too (a fork), or that the kernel holds, \
+            "cold, and still in the fast tier: pages shared with another process (a fork), or held by the kernel, \
              did not leave; tried again in {}",
             seconds(time)
         ),
@@ -333,7 +335,7 @@ impl Told {
         });
     }
 
-    /// Whether nothing is known of what was asked for.
+    /// Whether nothing is known of the selected part.
     pub fn is_empty(&self) -> bool {
         match self.of_one {
             true => self.batch.is_none() && self.events.is_empty(),
@@ -366,14 +368,16 @@ impl Told {
             return text;
         }
         if self.of_one && !self.events.is_empty() {
-            text.push_str("it is not managed now.\n");
+            text.push_str("It is not managed now.\n");
             for event in &self.events {
                 let _ = writeln!(text, "{:9.2} s  {}", event.seconds, event.what);
             }
             return text;
         }
         if self.is_empty() {
-            text.push_str("nothing that was managed; without --address, all that was is listed.");
+            text.push_str(
+                "nothing was managed there. Without --address, all managed ranges are listed.",
+            );
             return text;
         }
         let head = ["process", "from", "size", "tier", "verdict", "warmth", "scanned every"];
@@ -406,7 +410,7 @@ impl Told {
         let limit = self.ranges[0].limit;
         let _ = write!(
             text,
-            "\n{} cold, {} not; cold below {limit:.2}. --address ADDRESS tells the history of a batch.",
+            "\n{} cold, {} not; cold below {limit:.2}. --address ADDRESS shows the history of a batch.",
             show(bytes(true)),
             show(bytes(false)),
         );
@@ -460,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_that_its_figures_contradict_says_when_it_is_judged_again() {
+    fn verdict_contradicted_by_readings_shows_time_of_next_judgement() {
         let seconds = |seconds: u64| Nanos(seconds * 1_000_000_000);
         let told = |slow, cold, warmth, retry_in| Explanation {
             pages: 64,
@@ -482,7 +486,7 @@ mod tests {
         assert!(state(&told(true, true, 0.4, None)).contains("looks warm by now"));
         let stays = state(&told(false, true, 0.1, Some(seconds(2))));
         assert!(
-            stays.contains("another process has too") && stays.ends_with("in 2.0 s"),
+            stays.contains("shared with another process") && stays.ends_with("in 2.0 s"),
             "{stays}"
         );
     }

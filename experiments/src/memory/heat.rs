@@ -1,4 +1,4 @@
-//! How hot memory was, over time and address, as a picture.
+//! A picture of how hot memory was, over time and address.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use wave_report::plot::style::{
     DrawError, GRID, INK, axis_number, legend_place, plot, text, ticks,
 };
 
-/// Columns and rows of the picture, at most.
+/// Maximum number of columns and rows of the picture.
 const COLUMNS: usize = 160;
 const ROWS: usize = 240;
 const HEIGHT: u32 = 620;
-/// What is touched in this long is hot: SOL's longest period.
+/// Memory touched within this time is hot: SOL's longest period.
 const HORIZON_US: f64 = 9_600_000.0;
-/// Where a page is in the slow tier.
+/// Colour of pages in the slow tier.
 const AWAY: RGBColor = RGBColor(0xC6, 0xDB, 0xEF);
 
-/// What a scan saw of a batch.
+/// One scan's reading of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     pub seconds: f64,
@@ -32,11 +32,11 @@ pub struct Look {
     /// Present pages of the batch.
     pub present: u32,
     pub pages: u32,
-    /// Since when, in microseconds; 0 where that is not known.
+    /// Time since the bits were cleared, in microseconds; 0 if unknown.
     pub interval_us: u32,
 }
 
-/// Everything that was seen.
+/// All readings of a run.
 #[derive(Debug, Default)]
 pub struct Heat(Vec<Look>);
 
@@ -45,13 +45,13 @@ impl Heat {
         self.0.push(look);
     }
 
-    /// Keeps the looks at some places.
+    /// Keeps the readings of some places only.
     pub fn keep(&mut self, of: impl Fn(&Place) -> bool) {
         self.0.retain(|look| of(&look.place));
     }
 
-    /// Draws it: time to the right, addresses upwards, without the gaps between what is managed. What is touched in
-    /// another time than 9.6 s is made comparable by its rate.
+    /// Draws time to the right and addresses upwards, without the gaps between managed ranges. Readings over another time than
+    /// 9.6 s are scaled by their rate of touches.
     pub fn draw(&self) -> Result<String, DrawError> {
         let last = self.0.iter().map(|look| look.seconds).fold(1.0, f64::max);
         let batch = |look: &Look| {
@@ -71,7 +71,7 @@ impl Heat {
         let mut cells = vec![Cell::default(); COLUMNS * height];
         let column =
             |seconds: f64| ((seconds.max(0.0) / last * COLUMNS as f64) as usize).min(COLUMNS - 1);
-        // Of each batch: the most pages that it had, and its last look.
+        // For each batch: the largest number of present pages, and its last reading.
         let mut seen: BTreeMap<(u32, u64), (u32, Cell)> = BTreeMap::new();
         let mut until: BTreeMap<(u32, u64), usize> = BTreeMap::new();
         for look in &self.0 {
@@ -79,7 +79,7 @@ impl Heat {
             let (most, before) = seen.entry(key).or_default();
             *most = look.present.max(*most);
             let now = Cell::of(look, *most);
-            // What was seen of the time since it was cleared; whether it was away then was seen at its begin.
+            // A reading covers the time since the bits were cleared; the reading at that time tells whether the batch was away.
             let away = if look.touched > 0 { now.away } else { before.away };
             let end = column(look.seconds);
             let begin = column(look.seconds - f64::from(look.interval_us) / 1e6).min(end);
@@ -91,14 +91,14 @@ impl Heat {
             *before = now;
             until.insert(key, end);
         }
-        // From its last look on a batch is shown as it was then.
+        // After its last reading, a batch keeps its last colour.
         for (key, (_, last)) in &seen {
             for column in until[key] + 1..COLUMNS {
                 cells[rows[key] * COLUMNS + column].add(last);
             }
         }
         let bytes = count as u64 * BATCH_BYTES;
-        let title = format!("What is touched in 9.6 s, of {} that is managed", show(bytes));
+        let title = format!("Share of pages touched in 9.6 s, of {} managed", show(bytes));
         plot(&title, HEIGHT, |root| {
             let (upper, lower) = root.split_vertically(HEIGHT - 50);
             let x = Axis::new(0.0, last, ticks(last, 8), axis_number, "seconds");
@@ -138,7 +138,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// One reading of a batch with this many pages: absent ones are in the slow tier.
+    /// One reading of a batch that has had up to `most` pages: absent ones are in the slow tier.
     fn of(look: &Look, most: u32) -> Cell {
         let share = (f64::from(look.touched) / f64::from(look.pages)).min(0.999);
         let rate = -(1.0 - share).ln() / f64::from(look.interval_us.max(1));
@@ -162,7 +162,7 @@ impl Cell {
     }
 }
 
-/// A colour from paper (0) to dark red (1).
+/// A colour between paper (0) and dark red (1).
 fn warm(share: f64) -> RGBColor {
     const STOPS: [(f64, f64, f64); 4] =
         [(255.0, 247.0, 236.0), (253.0, 212.0, 158.0), (239.0, 101.0, 72.0), (127.0, 0.0, 0.0)];

@@ -1,10 +1,10 @@
-//! The memory that a tool takes itself: what net savings are less of.
+//! The memory that a tool takes itself, which is subtracted from its savings.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Memory of processes that is not a file's: pages of programs are a file's, and the kernel drops them when it lacks memory.
-/// Pages that several processes share count in proportion.
+/// Memory of processes without file pages: pages of program files are dropped by the kernel when memory is short. Pages shared
+/// by several processes count in proportion.
 fn own_bytes(pid: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     parse_rollup(&text)
@@ -18,7 +18,7 @@ fn parse_rollup(text: &str) -> Option<u64> {
     Some((kib("Pss_Anon:")? + kib("Pss_Shmem:")?) * 1024)
 }
 
-/// Memory of the BPF maps that this process has open: the kernel's, and in no process's share.
+/// Memory of the BPF maps that this process has open: it is the kernel's, and in no process's share.
 fn map_bytes() -> u64 {
     let entries = std::fs::read_dir("/proc/self/fdinfo").into_iter().flatten().flatten();
     let texts = entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
@@ -30,7 +30,7 @@ fn map_bytes() -> u64 {
         .sum()
 }
 
-/// Number and bytes of a map.
+/// Id and size in bytes of a map.
 fn parse_map(fdinfo: &str) -> Option<(u64, u64)> {
     let field = |name: &str| -> Option<u64> {
         fdinfo.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
@@ -38,7 +38,7 @@ fn parse_map(fdinfo: &str) -> Option<(u64, u64)> {
     Some((field("map_id:")?, field("memlock:")?))
 }
 
-/// What this process took before a tool began.
+/// Memory that this process took before a tool began.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     own: u64,
@@ -46,13 +46,14 @@ pub struct Before {
 }
 
 impl Before {
-    /// As it is now, without what is free in the heap: else a tool would have what another one has left there for nothing.
+    /// Measures now, after freeing the heap's unused memory: otherwise a tool would get memory left behind by an earlier one
+    /// for free.
     pub fn now() -> Before {
         wave_linux::memory::trim_heap();
         Before { own: own_bytes("self").unwrap_or(0), maps: map_bytes() }
     }
 
-    /// Bytes that a tool takes: what this process has since, and all of these processes, which are the tool's.
+    /// Bytes that a tool takes: the growth of this process, and all of these processes, which belong to the tool.
     pub fn grown(self, processes: &[i32]) -> u64 {
         let now = Before::now();
         let others = processes.iter().filter_map(|pid| own_bytes(&pid.to_string()));
@@ -60,7 +61,7 @@ impl Before {
     }
 }
 
-/// Bytes of the kernel's objects of this kind that are in use; 0 where it does not tell.
+/// Bytes of the kernel's objects of this kind in use; 0 if the kernel does not tell.
 pub fn slab_bytes(kind: &str) -> u64 {
     let text = std::fs::read_to_string(Path::new("/proc/slabinfo")).unwrap_or_default();
     parse_slab(&text, kind).unwrap_or(0)
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_figures_are_parsed() {
+    fn kernel_figures_are_parsed() {
         let rollup = "1000-2000 ---p 0 00:00 0 [rollup]\nPss:  90 kB\nPss_Anon:   10 kB\n\
                       Pss_File:  70 kB\nPss_Shmem:   2 kB\n";
         assert_eq!(parse_rollup(rollup), Some(12 << 10));

@@ -22,30 +22,28 @@ use wave_report::plot::style::DrawError;
 use wave_report::{Directory, document, figure};
 
 const PAGE_BYTES: u64 = 4096;
-/// Below this nobody is told of what stayed: the kernel holds some pages for a moment at any time.
+/// Minimum of stayed bytes that is reported: the kernel holds some pages for a moment at any time.
 const STAYED_LEAST: u64 = 16 << 20;
 
-/// How things were at one moment.
+/// State at one moment.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Sample {
     /// Seconds since the run began.
     pub seconds: f64,
-    /// In the fast tier, all programs.
+    /// Memory of all programs in the fast tier.
     pub resident_bytes: u64,
     pub swapped_bytes: u64,
-    /// Memory that host and agent take themselves; none where that is not modelled.
+    /// Memory that host and agent take themselves; None if not modelled.
     pub tool_bytes: Option<u64>,
-    /// What compressed swap takes for what this run has paged out: an estimate from pages of it. None where that is not
-    /// modelled.
+    /// Memory that compressed swap takes for this run's page-outs: estimated from a sample of the pages. None if not modelled.
     pub compressed_bytes: Option<u64>,
-    /// What this run has paged out and is in swap, less what compressed swap takes for it, less what host and agent take;
-    /// none where that is not modelled.
+    /// This run's bytes in swap, minus what compressed swap, host and agent take; None if not modelled.
     pub net_saved_bytes: Option<i64>,
     /// Pages that came back because they were touched, since the start.
     pub refaults: u64,
-    /// The same in the last minute.
+    /// Refaults in the last minute.
     pub refaults_per_minute: u64,
-    /// Of the pages that came back, those of sweeps: touched once, and not again.
+    /// Refaults that were part of a sweep: touched once, and not again.
     pub swept: u64,
     /// Share of the last minute that the programs lost because pages came back, in percent.
     pub slowdown_percent: f64,
@@ -53,20 +51,20 @@ pub struct Sample {
     pub pages_out: u64,
     /// Batches that were read, since the start.
     pub batches_read: u64,
-    /// What the host's thread has spent: reading, clearing, paging out.
+    /// CPU time of the host's thread: reading, clearing, paging out.
     pub host_cpu_seconds: f64,
-    /// What the agent has spent: deciding.
+    /// CPU time of the agent: deciding.
     pub agent_cpu_seconds: f64,
-    /// Why nothing is paged out now.
+    /// Why nothing is paged out now, if so.
     pub held: Option<String>,
-    /// Batches by how long ago they were scanned before their last scan: milliseconds, batches.
+    /// Batches by the time between their last two scans: milliseconds, batches.
     pub batches_by_interval_ms: Vec<(u32, u64)>,
 }
 
 impl Sample {
-    /// As the enclave tells it; `tool_bytes` is what host and agent take.
+    /// From the enclave's statistics; `tool_bytes` is what host and agent take.
     pub fn of(stats: &Stats, time: Duration, agent_cpu: Duration, tool_bytes: u64) -> Sample {
-        // What others have in swap is not ours, and what came back may not have been seen yet.
+        // Bytes that others have in swap do not count, and pages that came back may not have been noticed yet.
         let paged_out = stats.account.pages * PAGE_BYTES;
         let own = stats.swapped_bytes.min(paged_out) as f64;
         let cost = stats.account.bytes as f64 * own / paged_out.max(1) as f64;
@@ -94,7 +92,7 @@ impl Sample {
         self.net_saved_bytes.unwrap_or(0)
     }
 
-    /// For a terminal that is none.
+    /// One line, for output that is not a terminal.
     pub fn line(&self) -> String {
         let Sample { seconds, resident_bytes, swapped_bytes, .. } = self;
         let held = self.held.as_ref().map(|why| format!(", held back: {why}")).unwrap_or_default();
@@ -117,7 +115,7 @@ fn held(stats: &Stats) -> Option<&'static str> {
     }
 }
 
-/// Why the guard holds page-outs back, in words.
+/// Why the guard holds page-outs back.
 pub fn held_by_guard(held: Held) -> &'static str {
     match held {
         Held::Slowdown => "pages that come back cost the programs too much time",
@@ -128,26 +126,26 @@ pub fn held_by_guard(held: Held) -> &'static str {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Programs that were managed at the start.
+    /// Programs managed at the start.
     pub programs: Vec<String>,
-    /// When the run began.
+    /// Time at which the run began.
     pub started: String,
     pub version: &'static str,
     pub machine: Machine,
     pub limits: String,
-    /// Swap, and whose it is.
+    /// The swap, and whether the run set it up.
     pub swap: String,
     pub course: Course,
-    /// How warm memory was, over time and address.
+    /// Plot of warmth over time and address.
     #[serde(skip)]
     heat: Option<String>,
     /// The policy with its settings, as text.
     pub policy: String,
     pub link: String,
-    /// How access bits were read.
+    /// Backend that read access bits.
     pub backend: &'static str,
     pub dry_run: bool,
-    /// Of the programs: what was left alone, in words.
+    /// Memory of the programs that was left alone, in words.
     pub left_alone: Vec<String>,
     pub managed_bytes: u64,
     pub samples: Vec<Sample>,
@@ -159,29 +157,29 @@ pub struct Report {
     pub daemon_core_share: f64,
     /// Outcomes of all agents' decisions.
     pub outcomes: Vec<(String, u64)>,
-    /// Page-outs held back: for refaults, for pressure.
+    /// Page-outs held back: for refaults, and for pressure.
     pub held_back: [u64; 2],
-    /// Of a dry run: what would have been paged out at some time.
+    /// For a dry run: bytes that would have been paged out at any time.
     pub would_be_paged_out_bytes: u64,
-    /// What a refault takes here, in microseconds, as measured; none where it was not.
+    /// Measured cost of a refault on this machine, in microseconds; None if not measured.
     pub refault_us: Option<f64>,
-    /// Bytes that were not paged out because they do not compress.
+    /// Bytes not paged out because they do not compress.
     pub incompressible_bytes: u64,
-    /// Bytes that were to be paged out, and stayed: another process has them too (a fork), or the kernel holds them. What
-    /// stays several times counts each time.
+    /// Bytes that were to be paged out, but stayed: shared with another process (a fork), or held by the kernel. Counted again
+    /// each time.
     pub stayed_bytes: u64,
-    /// Batches that were left out because clearing them changes nothing: a fork shares them.
+    /// Batches left out because their bits cannot be cleared: a fork shares them.
     pub unclearable_batches: u64,
     /// Strips that found no room in the table.
     pub strips_left_out: u64,
-    /// Agents that were attached, and lost.
+    /// Agents attached, and agents lost.
     pub agents: [u64; 2],
-    /// Exit code of the command; `None` if it was killed.
+    /// Exit code of the command; 128 plus the signal if one ended it. None without a command.
     pub exit: Option<i32>,
 }
 
 impl Report {
-    /// Of an enclave that begins; None: the command was over before one could.
+    /// Report of an enclave that is about to start. Without an enclave: the command ended before one could start.
     pub fn new(wanted: &Wanted, enclave: Option<&Enclave>, swap: Option<&Swap>) -> Report {
         let stats = enclave.map(Enclave::stats).unwrap_or_default();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -217,7 +215,7 @@ impl Report {
         }
     }
 
-    /// Takes what there is to say at the end.
+    /// Adds the final figures.
     pub fn finish(&mut self, stats: &Stats) {
         let name =
             |(code, count): &(wave_core::outcome::Code, u64)| (code.name().to_owned(), *count);
@@ -236,7 +234,7 @@ impl Report {
             self.left_alone = left_alone;
         }
         self.managed_bytes = self.managed_bytes.max(managed(stats));
-        // A program that has ended has nothing: what counts is how it was before.
+        // A program that has ended has no memory: its last state before the end counts.
         let alive = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0);
         let (Some(first), Some(last)) = (self.samples.first(), alive) else { return };
         let most = self.samples.iter().map(|sample| sample.resident_bytes).max().unwrap_or(0);
@@ -254,7 +252,7 @@ impl Report {
         }
     }
 
-    /// Draws how warm memory was, if that is wanted, from the log of the first agent. One behind a device has none here.
+    /// Plots warmth from the log of the first agent, if wanted. An agent behind a device leaves no log here.
     pub fn draw_heat(&mut self, wanted: &Wanted) {
         if let (true, Some(log)) = (wanted.heat, &wanted.record) {
             let told = explain(log, &Asked { pid: None, address: None, at: None });
@@ -263,7 +261,7 @@ impl Report {
         }
     }
 
-    /// What is drawn again each second.
+    /// The table, redrawn each second.
     pub fn live(&self, sample: &Sample) -> String {
         let mut text = format!(
             "{:.0} s  policy {}, access bits by {}{}\n",
@@ -317,10 +315,10 @@ impl Report {
         text
     }
 
-    /// For a terminal, at the end.
+    /// Text for a terminal, at the end of the run.
     pub fn text(&self) -> String {
         let Some(rows) = self.rows() else {
-            return "No process was there for long enough to be seen.".to_owned();
+            return "No process lived long enough to be seen.".to_owned();
         };
         let mut table = wave_lab::table(&HEAD);
         for row in rows {
@@ -333,7 +331,7 @@ impl Report {
         text
     }
 
-    /// Rows of the table; none where no process was there.
+    /// Rows of the table; None if no process was seen.
     fn rows(&self) -> Option<Vec<[String; 4]>> {
         let first = self.samples.first()?;
         let last = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0)?;
@@ -351,7 +349,7 @@ impl Report {
         ])
     }
 
-    /// What there is to say besides, a line each.
+    /// Further remarks, one per line.
     fn notes(&self) -> Vec<String> {
         let Some(last) = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0) else {
             return Vec::new();
@@ -381,14 +379,14 @@ impl Report {
         if self.held_back[0] + self.held_back[1] > 0 {
             let _ = write!(
                 text,
-                "\nHeld back: {} page-outs because of pages that came back, {} because tasks waited for memory.",
+                "\nHeld back: {} page-outs because pages came back, {} because tasks waited for memory.",
                 self.held_back[0], self.held_back[1]
             );
         }
         if let Some(us) = self.refault_us {
             let _ = write!(
                 text,
-                "\nA refault takes {us:.1} us here: together {:.2} s; {} of {} were of sweeps (touched once, and not again).",
+                "\nA refault takes {us:.1} us here: {:.2} s in total; {} of {} were of sweeps (touched once, and not again).",
                 us * last.refaults as f64 / 1e6,
                 last.swept,
                 last.refaults
@@ -397,14 +395,14 @@ impl Report {
         if self.incompressible_bytes > 0 {
             let _ = write!(
                 text,
-                "\nLeft out: {} that do not compress, so that compressed swap would save nothing.",
+                "\nLeft out: {} that do not compress, so compressed swap would save nothing.",
                 show(self.incompressible_bytes)
             );
         }
         if self.stayed_bytes >= STAYED_LEAST {
             let _ = write!(
                 text,
-                "\nStayed: {} that were to be paged out; another process has them too (a fork), or the kernel holds them. \
+                "\nStayed: {} that were to be paged out; they are shared with another process (a fork), or held by the kernel. \
                  They are tried again later, and counted each time.",
                 show(self.stayed_bytes)
             );
@@ -418,7 +416,7 @@ impl Report {
         }
         if self.strips_left_out > 0 {
             text.push_str(
-                "\nThe programs have more memory than the table has room for: see --most.",
+                "\nThe programs have more memory than the table has room for: raise --most.",
             );
         }
         let held = self.course.held_seconds.iter();
@@ -554,7 +552,7 @@ fn swap_words(swap: Option<&Swap>, asked: Option<u64>, stats: &Stats) -> String 
     let path = swap.path().display();
     match (swap.is_joined(), asked) {
         (true, Some(asked)) => {
-            format!("{path}, shared with the run that set it up ({} were asked for)", show(asked))
+            format!("{path}, shared with the run that set it up ({} requested)", show(asked))
         }
         _ => format!("{path}, {}, set up for the run", show(asked.unwrap_or(0))),
     }

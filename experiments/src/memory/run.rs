@@ -1,4 +1,4 @@
-//! Manages the memory of programs until they end, or somebody says so.
+//! Manages the memory of programs until they end, or the run is interrupted.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -23,51 +23,51 @@ use super::report::{Report, Sample};
 use crate::run::agent::AgentProcess;
 use wave_lab::Failure;
 
-/// How often it is looked how things are.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often that is kept, and shown.
+/// Interval between samples, which are kept and shown.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// A line where there is no terminal.
+/// Interval between lines where standard error is not a terminal.
 const LINE: Duration = Duration::from_secs(10);
 /// An agent is late after this many of its longest periods.
 const PERIODS_LATE: u64 = 3;
-/// Processes that are told of one by one.
+/// Maximum number of processes listed one by one.
 const LINES_MAX: usize = 3;
-/// How long an agent may take to leave at the end.
+/// Time allowed for an agent to leave at the end.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
-/// A new agent follows one that was lost after this long.
+/// Delay until a new agent replaces a lost one.
 const REST: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub groups: Vec<Group>,
-    /// A command to start, whose memory is managed.
+    /// A command to start; its memory is managed.
     pub command: Vec<String>,
     pub policy: String,
-    /// How long it may scan nothing at all.
+    /// Longest time for which the policy may scan nothing.
     pub longest_period: Nanos,
     pub link: LinkSpec,
-    /// Agents come from behind this device, and none is started here.
+    /// The device behind which agents attach; then none is started here.
     pub device: Option<DeviceOptions>,
     /// The user that agents switch to.
     pub user: Option<User>,
-    /// Limits beyond which nothing is paged out.
+    /// Limits above which nothing is paged out.
     pub limits: Limits,
     pub dry_run: bool,
-    /// Way to read access bits; by default the best that the kernel has.
+    /// Method of reading access bits; the best that the kernel has by default.
     pub backend: Option<Backend>,
     /// Compressed swap to add for the run, in bytes.
     pub zram: Option<u64>,
     /// Time after which the run ends.
     pub time: Option<Duration>,
-    /// Most strips of 16 MiB.
+    /// Maximum number of strips of 16 MiB.
     pub strips: u32,
-    /// Where the agent writes its log.
+    /// File for the agent's log.
     pub record: Option<PathBuf>,
-    /// Whether to draw how warm the memory was, from that log.
+    /// Whether to plot warmth from that log.
     pub heat: bool,
     pub quiet: bool,
-    /// The command's output goes to our standard error.
+    /// Whether the report is JSON; then the command's output goes to our standard error.
     pub json: bool,
 }
 
@@ -76,7 +76,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
     }
-    // Given back last. What others have set up stays as long as this run may have pages in it.
+    // Dropped last. Swap set up by others is held while this run may have pages in it.
     let (swap, _use) = match wanted.zram {
         Some(bytes) => (Some(Swap::share(bytes).map_err(Failure::cannot)?), None),
         None => (None, SwapUse::hold()),
@@ -98,7 +98,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;
     options.backend = wanted.backend;
-    // For each agent behind a device, the host loads programs into the kernel: its window is a map of theirs.
+    // With a device, the host loads BPF programs for each agent: the agent's window is one of their maps.
     let limited = match &wanted.device {
         None => Some(Profile::of(Role::MemoryHost).starting_as(wanted.user).limit()),
         Some(_) => None,
@@ -108,7 +108,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     let enclave = match Enclave::start(options) {
         Ok(enclave) => enclave,
         Err(error @ (StartError::Target(_) | StartError::Nothing { .. })) => {
-            // A command that was over at once has ended well for all that.
+            // A command that ended at once has still ended well.
             if let Some(command) = &mut command
                 && command.has_ended()
             {
@@ -120,7 +120,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         }
         Err(error) => return Err(Failure::cannot(error)),
     };
-    // The programs in the kernel are loaded, and the command has started. What follows is starting agents and paging out.
+    // All BPF programs are loaded, and the command has started. What remains is starting agents and paging out.
     if let Some(limited) = limited {
         limited.seal().map_err(Failure::cannot)?;
     }
@@ -132,7 +132,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     let view = View::new(wanted.quiet);
     let began = Instant::now();
     let mut report = Report::new(wanted, Some(&enclave), swap.as_ref());
-    // Of agents that are lost too.
+    // CPU time of lost agents, and of the current one.
     let (mut agents_spent, mut agent_spent) = (Duration::ZERO, Duration::ZERO);
     let mut agents = 1;
     let mut next = began;
@@ -143,7 +143,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             None => enclave.is_over() && !may_come(&wanted.groups),
         };
         let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
-        // Before its end is looked for, as there is nothing to read after that.
+        // Read before checking for its end: afterwards there is nothing to read.
         agent_spent = agent.as_ref().and_then(AgentProcess::cpu_time).unwrap_or(agent_spent);
         if Instant::now() >= next || over || late {
             let cpu = agents_spent + agent_spent;
@@ -160,7 +160,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         if agent.as_mut().is_some_and(AgentProcess::has_left) {
             let since = *lost.get_or_insert_with(Instant::now);
             if since.elapsed() >= REST {
-                view.say("wave memory: the agent is gone; another takes over");
+                view.say("wave memory: the agent is gone; starting another");
                 agents_spent += std::mem::take(&mut agent_spent);
                 agent = Some(start_agent(wanted, &enclave, agents)?);
                 (agents, lost) = (agents + 1, None);
@@ -171,7 +171,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     view.end();
     report.finish(&enclave.stats());
     drop(enclave);
-    // It leaves by itself, with a whole log.
+    // The agent leaves on its own, and completes its log.
     let _ = agent.as_mut().and_then(|agent| agent.wait_for_end(LEAVE_PATIENCE));
     drop(agent);
     report.draw_heat(wanted);
@@ -180,12 +180,12 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Whether processes may still come: into a cgroup that is there.
+/// Whether processes may still join: the cgroup still exists.
 fn may_come(groups: &[Group]) -> bool {
     groups.iter().any(|group| matches!(group, Group::Cgroup(folder) if folder.exists()))
 }
 
-/// The log of an agent that follows another is a file of its own.
+/// Each agent after the first writes a log file of its own.
 fn start_agent(wanted: &Wanted, enclave: &Enclave, number: u32) -> Result<AgentProcess, Failure> {
     let log = wanted.record.as_ref().map(|file| match number {
         0 => file.clone(),
@@ -202,7 +202,7 @@ impl Started {
         matches!(self.0.try_wait(), Ok(Some(_)))
     }
 
-    /// Ends it, if it runs still. Its exit code.
+    /// Terminates the command if it still runs. Returns its exit code.
     fn finish(&mut self) -> Result<i32, Failure> {
         use std::os::unix::process::ExitStatusExt;
         if !self.has_ended() {
@@ -220,7 +220,7 @@ impl Drop for Started {
 }
 
 fn start(words: &[String], json: bool) -> Result<Child, Failure> {
-    let (program, arguments) = words.split_first().expect("it was looked whether there are words");
+    let (program, arguments) = words.split_first().expect("the command is not empty");
     let mut command = Command::new(program);
     command.args(arguments);
     if json {
@@ -232,7 +232,7 @@ fn start(words: &[String], json: bool) -> Result<Child, Failure> {
     })
 }
 
-/// How things are, on standard error: a table that is drawn again on a terminal, a line now and then elsewhere.
+/// Progress on standard error: a table redrawn in place on a terminal, lines elsewhere.
 enum View {
     Table(ProgressBar),
     Lines,
@@ -249,7 +249,7 @@ impl View {
             return View::Lines;
         }
         let bar = ProgressBar::new_spinner();
-        bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is a constant"));
+        bar.set_style(ProgressStyle::with_template("{msg}").expect("a valid template"));
         View::Table(bar)
     }
 
@@ -281,7 +281,7 @@ impl View {
     }
 }
 
-/// What the enclave tells about itself before it runs.
+/// What the enclave leaves alone in the programs, one line per process.
 pub fn about(stats: &Stats) -> Vec<String> {
     let mut lines = Vec::new();
     for program in &stats.programs {
@@ -302,7 +302,7 @@ pub fn about(stats: &Stats) -> Vec<String> {
     let more = lines.len().saturating_sub(LINES_MAX);
     if more > 0 {
         lines.truncate(LINES_MAX);
-        lines.push(format!("and of {more} more processes"));
+        lines.push(format!("and memory of {more} more processes"));
     }
     lines
 }

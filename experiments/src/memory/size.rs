@@ -1,11 +1,11 @@
-//! Sizes of memory, as people write and read them.
+//! Parses and formats memory sizes.
 
 const UNITS: [(&str, u64); 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// A size such as `512MiB`, `4G` or `1.5GiB`; a number alone is bytes.
+/// Parses a size such as `512MiB`, `4G` or `1.5GiB`; a bare number is bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no size: expected one such as 512MiB, 4G or 1.5GiB");
+    let wrong = || format!("`{text}` is not a size: expected, for example, 512MiB, 4G or 1.5GiB");
     let end = text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let number: f64 = number.trim().parse().map_err(|_| wrong())?;
@@ -21,7 +21,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     if (1.0..=(1_u64 << 50) as f64).contains(&bytes) { Ok(bytes as u64) } else { Err(wrong()) }
 }
 
-/// Three digits and a unit: 1.25 GiB, 300 MiB, 0 B.
+/// Formats with three digits and a unit: 1.25 GiB, 300 MiB, 0 B.
 pub fn show(bytes: u64) -> String {
     let (unit, factor) = UNITS.iter().find(|(_, factor)| bytes >= *factor).unwrap_or(&("B", 1));
     let number = bytes as f64 / *factor as f64;
@@ -35,7 +35,7 @@ pub fn show(bytes: u64) -> String {
     format!("{number:.decimals$} {unit}")
 }
 
-/// The same of a difference.
+/// Formats a difference.
 pub fn show_signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", show(bytes.unsigned_abs()))
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_with_units_are_parsed() {
         for (text, bytes) in [
             ("4096", 4096),
             ("1KiB", 1024),

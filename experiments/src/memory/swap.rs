@@ -12,7 +12,7 @@ pub enum SwapOn {
 }
 
 impl SwapOn {
-    /// As in files, and as printed.
+    /// Name in scenario files and in output.
     pub fn name(self) -> &'static str {
         match self {
             SwapOn::Zram => "zram",
@@ -23,7 +23,7 @@ impl SwapOn {
     /// Sets up this many bytes of swap, until the result is dropped.
     ///
     /// # Errors
-    /// It is not permitted, there is some already, or this machine has no such swap.
+    /// Setting it up is not permitted, there is swap already, or this machine has no such swap.
     pub fn set_up(self, bytes: u64) -> Result<Swap, SwapError> {
         match self {
             SwapOn::Zram => Swap::on_zram(bytes),

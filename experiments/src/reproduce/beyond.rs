@@ -1,6 +1,5 @@
-//! What the paper does not print: how saturation and tail move with what one may choose, as the
-//! distance from an oracle of zero latency, which is the same host with a link and an agent that
-//! cost nothing.
+//! Results beyond the paper: how saturation and tail depend on design choices, as the distance from a zero-latency oracle,
+//! which is the same host with a link and an agent that cost nothing.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use super::jobs::{Done, Job, probe, saturation};
 
 const DEPTHS: [u16; 5] = [0, 1, 2, 4, 8];
 const CORES: [u16; 6] = [8, 16, 24, 32, 64, 128];
-/// Cores of one enclave, where a host is cut into several.
+/// Cores per enclave, where a host is divided into several.
 const ENCLAVE: u16 = 16;
 const FLIGHTS_NS: [u32; 7] = [50, 100, 200, 375, 1000, 2500, 5000];
 const SLICES_US: [u32; 6] = [5, 10, 20, 30, 50, 100];
@@ -55,7 +54,7 @@ pub fn jobs() -> Vec<Job> {
     jobs
 }
 
-/// GETs, for a shorter while: there are many searches.
+/// GETs over a shorter time: there are many searches.
 fn short_gets(per_second: f64, overhead: Nanos) -> Load {
     let mut load = paper::gets(per_second, overhead);
     load.warmup = Nanos::from_millis(5);
@@ -63,7 +62,7 @@ fn short_gets(per_second: f64, overhead: Nanos) -> Load {
     load
 }
 
-/// The same with a link and an agent that take no time.
+/// `setup` with a link and an agent that take no time.
 fn oracle(setup: &Setup) -> Setup {
     let mut setup = setup.clone();
     let costs = &mut setup.costs;
@@ -92,7 +91,7 @@ fn oracle(setup: &Setup) -> Setup {
     setup
 }
 
-/// The same over a link with this one-way time: reads and kicks grow with it.
+/// `setup` over a link with this one-way time: reads and kicks take longer accordingly.
 fn with_flight(setup: &Setup, flight_ns: u32) -> Setup {
     let mut setup = setup.clone();
     let costs = &mut setup.costs;
@@ -104,7 +103,7 @@ fn with_flight(setup: &Setup, flight_ns: u32) -> Setup {
     setup
 }
 
-/// The same with decisions copied into the host's memory ahead of time.
+/// `setup` with decisions copied into the host's memory ahead of time.
 fn pushed(setup: &Setup) -> Setup {
     let mut setup = setup.clone();
     let decisions = &mut setup.config.decisions;
@@ -115,7 +114,7 @@ fn pushed(setup: &Setup) -> Setup {
     setup
 }
 
-/// A GET's tail beside scans, at 60% of what 16 cores could serve if nothing cost anything.
+/// The p99 of a GET beside scans, at 60% of what 16 cores could serve without any overhead.
 fn tail(setup: &Setup) -> Done {
     let overhead = paper::overhead(setup);
     let mean_us = 0.995 * 10.0 + 0.005 * 10_000.0;

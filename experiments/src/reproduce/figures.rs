@@ -14,11 +14,11 @@ use super::vms;
 /// One curve, or a set of points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Curve {
-    /// What the legend calls it.
+    /// Name in the legend.
     pub name: String,
     /// Points of the curve: x and y.
     pub points: Vec<[f64; 2]>,
-    /// The lowest and the highest that y may be, for each point; empty where that is not said.
+    /// Lowest and highest possible y for each point; empty if unknown.
     pub band: Vec<[f64; 2]>,
     /// Whether these are the paper's printed points: drawn as markers, not as a line.
     pub paper: bool,
@@ -36,20 +36,20 @@ impl Curve {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// Its name: also its file's.
+    /// Name of the figure and of its file.
     pub id: String,
-    /// The group that it belongs to.
+    /// Group of the figure.
     pub group: String,
     pub title: String,
-    /// What x is, with its unit.
+    /// Label of the x axis, with its unit.
     pub x: String,
-    /// What y is, with its unit.
+    /// Label of the y axis, with its unit.
     pub y: String,
     /// Whether x is drawn on a logarithmic axis.
     pub log_x: bool,
-    /// The largest y that is drawn; none for all.
+    /// Largest y that is drawn; None for no limit.
     pub y_max: Option<f64>,
-    /// What it shows, in a sentence or two.
+    /// What the figure shows, in a sentence or two.
     pub text: String,
     pub curves: Vec<Curve>,
 }

@@ -1,4 +1,4 @@
-//! What there is to simulate, one job at a time, and where results are kept.
+//! The jobs of a reproduction, and the store of their results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// The figure with that name.
+    /// Returns the figure with that name.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.values.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
@@ -41,9 +41,9 @@ impl Done {
 
 pub struct Job {
     pub name: String,
-    /// The seed of its arrivals; 1 where nothing is random.
+    /// Seed of its arrivals; 1 if nothing is random.
     pub seed: u64,
-    /// Whether it measures this machine: then nothing runs beside it, and what it found is not kept.
+    /// Whether the job measures this machine: then nothing else runs meanwhile, and its result is not kept.
     pub alone: bool,
     pub work: Box<dyn Fn() -> Done + Send + Sync>,
 }
@@ -56,7 +56,7 @@ impl Job {
         Job { name: name.into(), seed: 1, alone: false, work: Box::new(work) }
     }
 
-    /// A job that measures natively, so that nothing may run beside it.
+    /// A job that measures natively: nothing else runs meanwhile.
     pub(super) fn alone(
         name: impl Into<String>,
         work: impl Fn() -> Done + Send + Sync + 'static,
@@ -64,7 +64,7 @@ impl Job {
         Job { alone: true, ..Job::new(name, work) }
     }
 
-    /// The name of its file in the output folder.
+    /// Name of the job's file in the output folder.
     fn file(&self) -> String {
         match self.seed {
             1 => format!("{}.json", self.name),
@@ -76,7 +76,7 @@ impl Job {
 pub struct Found {
     pub name: String,
     pub seed: u64,
-    /// Whether an earlier run of this build found it, so that this run did not repeat it.
+    /// Whether the result comes from an earlier run of this build.
     pub resumed: bool,
     pub done: Done,
 }
@@ -84,7 +84,7 @@ pub struct Found {
 /// Results by the names of their jobs.
 pub type ByName<'a> = BTreeMap<&'a str, &'a Done>;
 
-/// The results under each seed from 1 to `seeds`. A result without a seed counts under all of them.
+/// The results by seed, from 1 to `seeds`. A result without a seed counts under all of them.
 pub fn by_seed(found: &[Found], seeds: u64) -> Vec<ByName<'_>> {
     let under = |seed| {
         let of = |seed| found.iter().filter(move |found| found.seed == seed);
@@ -113,11 +113,11 @@ pub fn is_seeded(group: &str) -> bool {
     SEEDED.contains(&group) || mind_the_gap::GROUPS.contains(&group)
 }
 
-/// Probes of one search, at most.
+/// Maximum number of probes of one search.
 const PROBES: usize = 12;
 
-/// The jobs of these groups, on this model of the paper's machine. Rows with random arrivals are simulated under each seed from 1
-/// to `seeds`.
+/// The jobs of these groups, on this model of the paper's machine. Rows with random arrivals are simulated with each seed from
+/// 1 to `seeds`.
 pub fn of(ids: &[&str], model: &Model, seeds: u64) -> Vec<Job> {
     let wanted = |id: &str| ids.contains(&id);
     let mut jobs = placements::gains(wanted("fig6b"), model);
@@ -153,12 +153,12 @@ pub fn of(ids: &[&str], model: &Model, seeds: u64) -> Vec<Job> {
     jobs
 }
 
-/// The jobs of groups with random arrivals, under the model's seed.
+/// The jobs of groups with random arrivals, with the model's seed.
 fn seeded(ids: &[&str], model: &Model) -> Vec<Job> {
     let wanted = |id: &str| ids.contains(&id);
     let mut jobs = Vec::new();
     if wanted("fig4b") {
-        // The longest first.
+        // Longest first.
         for (name, setup) in [
             ("fig4b-on-host", model.on_host(15, true, SHINJUKU)),
             ("fig4b-wave-15", model.wave(15, Rung::Prestaged, SHINJUKU)),
@@ -206,7 +206,7 @@ fn seeded(ids: &[&str], model: &Model) -> Vec<Job> {
 /// Slices of 30 us, as in 7.2.3.
 pub(crate) const SHINJUKU: &str = "shinjuku:slice_us=30";
 
-/// Table 3's benchmark of a setup.
+/// Table 3's benchmark on a setup.
 fn switches(setup: &Setup) -> Done {
     let Switches { switch_ns, open_ns } = paper::context_switch(setup);
     let values =
@@ -222,7 +222,7 @@ pub(super) fn probe(setup: &Setup, load: &Load) -> Point {
     crate::run::sim::point(load, &outcome)
 }
 
-/// The saturation of a setup, from the load `low` up, and how long its GETs take below it.
+/// Searches for a setup's saturation from the load `low` upwards, and measures how long its GETs take below it.
 pub(super) fn saturation(
     setup: &Setup,
     load: fn(f64, wave_core::clock::Nanos) -> Load,
@@ -232,7 +232,7 @@ pub(super) fn saturation(
     search(|per_second| probe(setup, &load(per_second, overhead)), low)
 }
 
-/// The saturation of what `run` runs at a load, from `low` up, and how long GETs take below it.
+/// Searches for the saturation of `run` from the load `low` upwards, and measures how long GETs take below it.
 pub(super) fn search(mut run: impl FnMut(f64) -> Point, low: f64) -> Done {
     let found = point::search(&mut run, low, 16.0 * low, PROBES, &Limits::default());
     let saturation = found.saturation_per_second.unwrap_or(f64::NAN);
@@ -252,7 +252,7 @@ pub(super) fn search(mut run: impl FnMut(f64) -> Point, low: f64) -> Done {
     Done { values, points }
 }
 
-/// Runs the jobs that `folder` does not have yet: measurements first, one at a time, then the others on this many
+/// Runs the jobs whose results are not in `folder` yet: measurements first, one at a time, then the others on this many
 /// threads.
 pub fn run_all(
     jobs: &[Job],
@@ -271,7 +271,7 @@ pub fn run_all(
     let mut measured = Vec::new();
     for job in jobs.iter().filter(|job| job.alone) {
         progress.begin(&job.name);
-        // In a thread of its own: it may pin itself, and the threads that come after it are not to inherit that.
+        // Runs in its own thread: the job may pin itself, and later threads must not inherit that.
         let found = std::thread::scope(|scope| scope.spawn(&job.work).join());
         measured.push(of(job, false, found.unwrap_or_else(|panic| resume_unwind(panic))));
         progress.end();
@@ -306,7 +306,7 @@ pub fn run_all(
     result.map(|()| done.into_inner().expect("no job panics while it holds this"))
 }
 
-/// What is kept of a job: of another version of the program it means nothing.
+/// The stored form of a job's result. Valid only for the same version of the program.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     version: String,
@@ -318,7 +318,7 @@ fn kept(file: &Path, version: &str) -> Option<Done> {
     (kept.version == version).then_some(kept.done)
 }
 
-/// Whole or not at all: a run that is killed here leaves no half of a file.
+/// Writes a result atomically: a run that is killed here leaves no partial file.
 fn keep(file: &Path, version: &str, done: &Done) -> std::io::Result<()> {
     let kept = Kept { version: version.to_owned(), done: done.clone() };
     let folder = file.parent().unwrap_or(Path::new("."));

@@ -1,8 +1,8 @@
-//! "Mind the Gap" (HotNets '19), Figures 2 to 6: Shinjuku on the host, Shinjuku-Offload on a Stingray, and the SmartNIC
-//! that the paper asks for.
+//! "Mind the Gap" (HotNets '19), Figures 2 to 6: Shinjuku on the host, Shinjuku-Offload on a Stingray, and the SmartNIC that
+//! the paper calls for.
 //!
-//! One value of the prototype's machine is fitted to one row of Figure 3. Everything else follows; the ends of what the
-//! fit leaves open are simulated, too, and are the rows' intervals.
+//! One parameter of the prototype's machine is fitted to one row of Figure 3. Everything else follows. The ends of the range
+//! that the fit leaves open are simulated, too, and give the rows' intervals.
 
 use std::collections::BTreeMap;
 
@@ -24,19 +24,19 @@ pub const GROUPS: [&str; 5] = ["mtg2", "mtg3", "mtg4", "mtg5", "mtg6"];
 const WORKERS: [u16; 2] = [4, 16];
 /// Figure 3's numbers of outstanding requests, and more.
 const OUTSTANDING: std::ops::RangeInclusive<u16> = 1..=8;
-/// What is this near to the best, levels out.
+/// Throughput levels out at this share of the best.
 const LEVEL: f64 = 0.95;
-/// Probes of one search, at most.
+/// Maximum number of probes of one search.
 const PROBES: usize = 14;
-/// Where a search begins, as a share of what the workers could serve.
+/// Start of a search, as a share of what the workers could serve.
 const LOW: f64 = 0.05;
-/// Loads below saturation at which latencies are shown, as shares of it.
+/// Loads below saturation at which latencies are shown, as shares of the saturation.
 const BELOW: [f64; 4] = [0.25, 0.5, 0.7, 0.9];
-/// Workers that Shinjuku's dispatcher cannot keep busy.
+/// More workers than Shinjuku's dispatcher can keep busy.
 const MANY_WORKERS: u16 = 64;
 const MICROSECOND: Nanos = Nanos::from_micros(1);
 
-/// The prototype under the fitted value, and under the ends of what the fit leaves open: suffixes of their jobs.
+/// Suffixes of the prototype's jobs: with the fitted value, and with the ends of the range that the fit leaves open.
 const FITTED: &str = "";
 const ENDS: [&str; 2] = ["-least", "-most"];
 
@@ -117,12 +117,12 @@ fn name(group: &str, system: System, suffix: &str) -> String {
     format!("{group}-{system}{suffix}")
 }
 
-/// The job of one throughput of Figure 3.
+/// Name of the job for one throughput of Figure 3.
 fn throughput_name(workers: u16, outstanding: u16, suffix: &str) -> String {
     format!("mtg3-{workers}-{outstanding}{suffix}")
 }
 
-/// The jobs of these groups under this seed.
+/// The jobs of these groups, with this seed.
 pub fn jobs(ids: &[&str], seed: u64) -> Vec<Job> {
     let model = Model { seed, ..Model::builtin() };
     let mut jobs = of_prototype(ids, &model, FITTED);
@@ -142,14 +142,14 @@ pub fn jobs(ids: &[&str], seed: u64) -> Vec<Job> {
     jobs
 }
 
-/// The prototype's jobs under the ends of what the fit leaves open, of these groups.
+/// The prototype's jobs of these groups, at both ends of the range that the fit leaves open.
 pub fn jobs_of_ends(ids: &[&str]) -> Vec<Job> {
     let (fit, open) = (Offload::builtin(), Open::builtin());
     let ends = ENDS.into_iter().zip([open.least, open.most]);
     ends.flat_map(|(suffix, value)| of_prototype(ids, &fit.model(value), suffix)).collect()
 }
 
-/// Groups of these that compare systems. Figure 6 is compared with Figure 5.
+/// The comparisons among these groups. Figure 6 is compared with Figure 5.
 fn compared(ids: &[&str]) -> impl Iterator<Item = &'static Comparison> {
     let wanted = |group| ids.contains(&group) || group == "mtg5" && ids.contains(&"mtg6");
     COMPARISONS.iter().filter(move |comparison| wanted(comparison.group))
@@ -172,7 +172,7 @@ fn of_prototype(ids: &[&str], model: &Model, suffix: &str) -> Vec<Job> {
     jobs
 }
 
-/// The saturation of a setup, latencies below it, and how its workers wait there.
+/// The saturation of a setup, latencies below it, and its workers' waiting at saturation.
 fn saturation(setup: &Setup, classes: Vec<Class>, measure: Nanos) -> Done {
     let limits = Limits { class: classes[0].name.clone(), ..Limits::default() };
     let total: f64 = classes.iter().map(|class| class.weight).sum();
@@ -203,8 +203,8 @@ fn probe(setup: &Setup, load: &Load) -> (Point, Outcome) {
     (crate::run::sim::point(load, &outcome), outcome)
 }
 
-/// The share of their time that workers wait for requests, and how many nanoseconds for each: what is left of the time
-/// beside requests, switches and accesses to the link.
+/// The share of their time that workers wait for requests, and the wait per request in nanoseconds: the time left after
+/// requests, switches and accesses to the link.
 fn waiting(setup: &Setup, load: &Load, outcome: &Outcome) -> [f64; 2] {
     let (usage, machine) = (&outcome.usage, &setup.machine);
     let all = f64::from(setup.config.cores) * load.end().0 as f64;
@@ -215,7 +215,7 @@ fn waiting(setup: &Setup, load: &Load, outcome: &Outcome) -> [f64; 2] {
     [waits / all, waits / usage.switches.max(1) as f64]
 }
 
-/// What a request's p99 is longer than its work, in microseconds, at a tenth of what the workers could serve.
+/// Excess of a request's p99 over its work, in microseconds, at a tenth of what the workers could serve.
 fn communication(setup: &Setup) -> Done {
     let machine = &setup.machine;
     let work = MICROSECOND.0 as f64 + machine.request_overhead.value + machine.switch_after.value;
@@ -231,7 +231,7 @@ pub fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     of_prototype_as(id, done, FITTED)
 }
 
-/// The least and the most of a row under the ends of what the fit leaves open; none where it does not depend on it.
+/// Lowest and highest value of a row over the range that the fit leaves open; None if the row does not depend on it.
 pub fn interval(id: &str, done: &BTreeMap<&str, &Done>) -> Option<[f64; 2]> {
     let depends = id.starts_with("mtg3-") || id.contains("-waiting") || id.ends_with("-saturation");
     let [least, most] = ENDS.map(|suffix| of_prototype_as(id, done, suffix).filter(|_| depends));
@@ -277,21 +277,21 @@ fn curve(workers: u16, done: &BTreeMap<&str, &Done>, suffix: &str) -> Vec<[f64; 
     OUTSTANDING.filter_map(at).collect()
 }
 
-/// Growth of throughput in percent, from one outstanding request to this many.
+/// Growth of throughput in percent from one outstanding request to `outstanding`.
 fn gain(workers: u16, outstanding: u16, done: &BTreeMap<&str, &Done>, suffix: &str) -> Option<f64> {
     let curve = curve(workers, done, suffix);
     let at = |wanted: u16| curve.iter().find(|[x, _]| *x == f64::from(wanted)).map(|[_, y]| *y);
     Some(100.0 * (at(outstanding)? / at(1)? - 1.0))
 }
 
-/// The least number of outstanding requests with which throughput is near its highest.
+/// The smallest number of outstanding requests at which throughput is near its highest.
 fn level(workers: u16, done: &BTreeMap<&str, &Done>, suffix: &str) -> Option<f64> {
     let curve = curve(workers, done, suffix);
     let best = curve.iter().map(|[_, y]| *y).reduce(f64::max)?;
     curve.iter().find(|[_, y]| *y >= LEVEL * best).map(|[x, _]| *x)
 }
 
-/// What we think of a difference.
+/// Explanation of a difference.
 pub fn why(id: &str) -> Option<&'static str> {
     Some(match id {
         "mtg2-saturation" | "mtg4-saturation" | "mtg5-saturation" | "mtg6-saturation" => {
@@ -353,7 +353,7 @@ fn comparison_figure(comparison: &Comparison, done: &BTreeMap<&str, &Done>) -> F
     }
 }
 
-/// Our curves, and the points that the paper's percentages make of where ours begin.
+/// Our curves, and the paper's points: its percentages applied to our curves' first points.
 fn outstanding_figure(done: &BTreeMap<&str, &Done>) -> Figure {
     let mut curves = Vec::new();
     for workers in WORKERS {
@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figure_3_has_a_job_for_each_number_of_requests_and_both_ends() {
+    fn figure_3_has_a_job_per_outstanding_number_and_end_of_the_fit() {
         let jobs = jobs(&["mtg3"], 1).into_iter().chain(jobs_of_ends(&["mtg3"]));
         let names: Vec<String> = jobs.map(|job| job.name).collect();
         for workers in WORKERS {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_levels_out_where_more_gains_little() {
+    fn level_is_the_first_point_near_the_highest_throughput() {
         let all = [100.0, 180.0, 290.0, 296.0, 300.0].map(|y| Done::of([("throughput", y)]));
         let names: Vec<String> = (1..=5).map(|k| throughput_name(16, k, "")).collect();
         let done = names.iter().map(String::as_str).zip(&all).collect();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_as_open_as_the_fit_leaves_it() {
+    fn interval_of_a_row_spans_the_ends_of_the_fit() {
         let names = ["mtg4-host", "mtg4-offload", "mtg4-offload-least", "mtg4-offload-most"];
         let found = [100.0, 130.0, 133.0, 127.0].map(|of| Done::of([("saturation", of)]));
         let done: BTreeMap<_, _> = names.into_iter().zip(&found).collect();
@@ -419,9 +419,9 @@ mod tests {
         assert_eq!(interval("mtg6-ideal", &done), None);
     }
 
-    /// Shinjuku-Offload has a worker more, which pays until its dispatcher is the bottleneck.
+    /// Shinjuku-Offload has one worker more, which helps until its dispatcher is the bottleneck.
     #[test]
-    fn the_prototype_serves_more_long_requests_and_fewer_short_ones_as_the_paper_says() {
+    fn prototype_gains_on_long_requests_and_loses_on_short_ones_as_in_the_paper() {
         let jobs = jobs(&["mtg2", "mtg4", "mtg5", "mtg6"], 1);
         let wanted = jobs.iter().filter(|job| !job.name.starts_with("mtg6-d"));
         let found: Vec<(&str, Done)> =

@@ -1,8 +1,8 @@
-//! `wave reproduce`: the Wave paper's results on scheduling and memory in the simulator, beside what it
-//! prints, and the figures of Mind the Gap; and what neither prints.
+//! `wave reproduce`: the Wave paper's results on scheduling and memory in the simulator, beside the printed ones; the figures
+//! of Mind the Gap; and results beyond both papers.
 //!
-//! The work is a list of [`jobs::Job`]s, each a simulation or a search of its own, run in parallel
-//! and kept in the output folder, so that an interrupted run continues where it stopped.
+//! The work is a list of [`jobs::Job`]s, each an independent simulation or search. They run in parallel, and their results are
+//! kept in the output folder, so that an interrupted run resumes.
 
 mod beyond;
 mod figures;
@@ -31,7 +31,7 @@ use wave_lab::Failure;
 use wave_lab::progress::Progress;
 use wave_report::make_folder;
 
-/// What can be reproduced, and in a line what it is.
+/// Reproducible groups, each with a one-line description.
 pub const IDS: [(&str, &str); 17] = [
     ("table2", "what single accesses and interrupts cost (the model's inputs, measured in it)"),
     ("table3", "a decision and a context switch, as the optimisations are added"),
@@ -55,21 +55,22 @@ pub const IDS: [(&str, &str); 17] = [
     ("beyond", "not in the paper: depth, cores, latency, slices, push and pull"),
 ];
 
-/// Everything that a run of `wave reproduce` found.
+/// The results of a run of `wave reproduce`.
 #[derive(Debug, Serialize)]
 pub struct Reproduction {
     pub version: String,
-    /// Rows with random arrivals are medians over the seeds from 1 to this.
+    /// Number of seeds, from 1 upwards. Rows with random arrivals are medians over them.
     pub seeds: u64,
     pub parts: usize,
-    /// Parts that an earlier run of the same build found, and this one did not repeat.
+    /// Parts taken from an earlier run of the same build.
     pub resumed: Vec<String>,
     /// A row per printed figure.
     pub rows: Vec<Row>,
     pub figures: Vec<Figure>,
 }
 
-/// Reproduces the groups named, rows with random arrivals under `seeds` seeds, keeps everything in `out`, and writes the report there.
+/// Reproduces the named groups, rows with random arrivals under `seeds` seeds. Keeps all results in `out`, and writes the
+/// report there.
 pub fn run(
     ids: &[&str],
     seeds: u64,
@@ -114,7 +115,7 @@ mod tests {
     use super::figures::Curve;
     use super::*;
 
-    /// A row of which the paper prints 1000.
+    /// A row whose printed figure is 1000.
     pub fn row(group: &str, unit: &str, ours: Option<f64>) -> Row {
         let diff = ours.map(|ours| ours - 1000.0);
         Row {

@@ -1,4 +1,4 @@
-//! What a reproduction leaves behind: a page that needs nothing else, and its numbers as CSV and JSON.
+//! Output of a reproduction: a self-contained page, and its numbers as CSV and JSON.
 
 use std::path::{Path, PathBuf};
 
@@ -34,8 +34,7 @@ const COLUMNS: [&str; 18] = [
     "why",
 ];
 
-/// Writes report.html, rows.csv, reproduce.json and figures/, each whole or not at all; returns the
-/// page's path.
+/// Writes report.html, rows.csv, reproduce.json and figures/, each atomically; returns the page's path.
 ///
 /// # Errors
 /// Says what could not be written or drawn.
@@ -88,7 +87,7 @@ fn draw(reproduction: &Reproduction) -> Result<Vec<Plot<'_>>, Failure> {
     Ok(plots)
 }
 
-/// What a group is, in a line.
+/// The one-line description of a group.
 fn what(group: &str) -> &str {
     IDS.iter().find(|(id, _)| *id == group).map_or("", |(_, what)| what)
 }
@@ -97,7 +96,7 @@ fn rows<'a>(reproduction: &'a Reproduction, group: &str) -> Vec<&'a Row> {
     reproduction.rows.iter().filter(|row| row.group == group).collect()
 }
 
-/// A header and a row per printed figure; empty where there is nothing.
+/// A header, and a row per printed figure; a field without a value is empty.
 pub(super) fn csv(rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
     let optional = |number: Option<f64>| number.map_or_else(String::new, |n| n.to_string());
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -136,7 +135,7 @@ fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
             groups.push(group);
         }
     }
-    // In the order in which they are listed; others come last.
+    // In the order of `IDS`; unknown groups come last.
     groups.sort_by_key(|group| IDS.iter().position(|(id, _)| id == group).unwrap_or(IDS.len()));
     let body = html! {
         p.lead {
@@ -196,9 +195,7 @@ fn meaning(kind: Kind) -> &'static str {
              foretells little. \"Paper inside\" says whether the printed figure lies within."
         }
         Kind::Measured => "It was measured on this machine, without a model.",
-        Kind::Extrapolated => {
-            "It follows from measured figures, by a rule that nothing here tests."
-        }
+        Kind::Extrapolated => "It follows from measured figures by a rule that is not tested here.",
         Kind::ByConstruction => {
             "What was modelled contains it. That it was found says that the policy works there, nothing of live programs."
         }
@@ -224,7 +221,7 @@ fn section(reproduction: &Reproduction, group: &str, plots: &[Plot<'_>]) -> Mark
                 (whys(&rows))
             }
             @if !inputs.is_empty() {
-                p { "Inputs. They go in as they are: that they agree says nothing." }
+                p { "Inputs. They are used as they are, so their agreement says nothing." }
                 (table(&inputs))
                 (whys(&inputs))
             }
@@ -236,7 +233,7 @@ fn section(reproduction: &Reproduction, group: &str, plots: &[Plot<'_>]) -> Mark
     }
 }
 
-/// With a capital and a full stop.
+/// `text` with a capital letter and a full stop.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters
@@ -268,7 +265,7 @@ fn table(rows: &[&Row]) -> Markup {
     }
 }
 
-/// What we think of differences, once where several rows share a reason.
+/// Explanations of differences, once where several rows share one.
 fn whys(rows: &[&Row]) -> Markup {
     let mut whys: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in rows {
@@ -314,10 +311,10 @@ mod tests {
         }
     }
 
-    /// Whether every element that is opened is closed, in order.
+    /// Whether every opened element is closed, in order.
     fn balanced(page: &str) -> bool {
         let mut open = Vec::new();
-        // A style sheet's child selectors and a text's "<" (escaped) are no tags.
+        // Child selectors in the style sheet and escaped "<" in texts are not tags.
         for tag in page.split('<').skip(1) {
             let tag = tag.split('>').next().unwrap_or_default();
             let name = tag.split_whitespace().next().unwrap_or_default();
@@ -332,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_whole_and_needs_nothing_from_outside() {
+    fn page_is_well_formed_and_self_contained() {
         let reproduction = sample();
         let page = page(&reproduction, &draw(&reproduction).unwrap());
         assert!(balanced(&page));
@@ -352,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_a_row_per_figure_and_reads_back() {
+    fn csv_has_a_row_per_figure_and_parses() {
         let rows = sample().rows;
         let bytes = csv(&rows).unwrap();
         let mut reader = csv::Reader::from_reader(bytes.as_slice());
@@ -366,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_run_leaves_no_plot_of_an_earlier_one() {
+    fn saving_removes_plots_of_an_earlier_run() {
         let out = tempfile::tempdir().unwrap();
         let mut reproduction = sample();
         let report = save(&reproduction, out.path()).unwrap();

@@ -1,5 +1,5 @@
-//! Figure 6: where the RPC stack and the scheduler are (Wave 7.3), in virtual time, and what prefetched and
-//! prestaged requests add.
+//! Figure 6: the RPC stack and the scheduler on the host or on the NIC (Wave 7.3), in virtual time, and the gain from
+//! prefetching and prestaging requests.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use super::jobs::{Done, Job, search};
 
 /// Slices of 30 us, as in 7.3.2.
 pub(crate) const MULTI_QUEUE: &str = "multi-queue:slice_us=30";
-/// What every placement serves.
+/// A load that every placement serves.
 const LOW: f64 = 60e3;
 
-/// One curve: its job's name after the group's, its name for readers, the placement, RocksDB's cores, whether requests are
+/// One curve: its job's name without the group, its name for readers, the placement, RocksDB's cores, and whether requests are
 /// prefetched.
 type Variant = (&'static str, &'static str, Placement, u16, bool);
 
@@ -31,22 +31,22 @@ const VARIANTS: [Variant; 5] = [
     ("prefetched", "Offload-All, 16 cores, requests prefetched", Placement::OffloadAll, 16, true),
 ];
 
-/// GETs alone under FIFO, Offload-All with 16 cores: its job's name after the group's, its threads, how many requests one of them has
-/// at once, whether requests are prefetched. The paper left requests out of its prestaging and prefetching.
+/// GETs alone under FIFO, Offload-All with 16 cores: the job's name without the group, the threads, the requests that a thread
+/// has at once, and whether requests are prefetched. The paper did not prestage or prefetch requests.
 const GETS: [(&str, u16, u32, bool); 3] = [
     ("gets", paper::RPC_WORKERS, 1, false),
     ("gets-prefetched", paper::RPC_WORKERS, 1, true),
     ("gets-prestaged", 64, 2, true),
 ];
-/// The load that all placements serve.
+/// A load of GETs alone that all placements serve.
 const LOW_GETS: f64 = 500e3;
 
-/// Figure 6b's gain depends on two numbers that the paper does not print: RocksDB's threads, and for how many times 200 ms requests
-/// are counted. The figure's own run has the last number of threads and the first length.
+/// Figure 6b's gain depends on two numbers that the paper does not print: the number of RocksDB's threads, and the time over
+/// which requests are counted, in multiples of 200 ms. The figure itself uses the last number of threads and the first length.
 const THREADS: [u16; 3] = [60, 120, paper::RPC_WORKERS];
 const LENGTHS: [u64; 3] = [1, 2, 4];
 
-/// The job of Offload-All with 16 cores in a group, with this many threads, counted for this many times 200 ms.
+/// Name of a group's job for Offload-All with 16 cores, with this many threads, counted over `length` times 200 ms.
 fn gain_job(group: &str, threads: u16, length: u64) -> String {
     match (threads, length) {
         (paper::RPC_WORKERS, 1) => format!("{group}-offload-all-16"),
@@ -67,13 +67,13 @@ pub fn jobs(single: bool, multi: bool, model: &Model) -> Vec<Job> {
     if single {
         jobs.extend(VARIANTS.map(|variant| job("fig6a", variant)));
     } else if multi {
-        // What the multi-queue policy is compared with.
+        // The reference for the multi-queue policy.
         jobs.push(job("fig6a", VARIANTS[2]));
     }
     jobs
 }
 
-/// Jobs of Figure 6b's gain with other numbers of threads, and of longer runs. The longest first.
+/// Jobs for Figure 6b's gain with other numbers of threads, and over longer runs. Longest first.
 pub fn gains(multi: bool, model: &Model) -> Vec<Job> {
     let mut jobs = Vec::new();
     for length in LENGTHS.into_iter().rev().filter(|_| multi) {
@@ -105,7 +105,7 @@ pub fn gets(single: bool, model: &Model) -> Vec<Job> {
     if single { GETS.into_iter().map(job).collect() } else { Vec::new() }
 }
 
-/// What a curve of a group is of.
+/// The setup of one curve of a group.
 fn setup(model: &Model, group: &str, (_, _, placement, cores, prefetch): Variant) -> RpcSetup {
     let slo = group == "fig6b";
     let mut setup = model.rpc(placement, cores, if slo { MULTI_QUEUE } else { SHINJUKU }, slo);
@@ -113,7 +113,7 @@ fn setup(model: &Model, group: &str, (_, _, placement, cores, prefetch): Variant
     setup
 }
 
-/// One load of a curve of a group, and the CPUs that scheduler and stack used until the last request arrived.
+/// One load of one curve of a group. Also returns the CPUs that scheduler and stack used until the last request arrived.
 #[cfg(test)]
 pub(crate) fn probe_of(group: &str, id: &str, per_second: f64) -> (Point, f64) {
     let variant = VARIANTS.into_iter().find(|variant| variant.0 == id).expect("such a curve");
@@ -124,7 +124,7 @@ pub(crate) fn probe_of(group: &str, id: &str, per_second: f64) -> (Point, f64) {
     (crate::run::sim::point(&load, &found.outcome), agents as f64 / load.end().0 as f64)
 }
 
-/// The saturation of a setup, counted for this many times 200 ms.
+/// The saturation of a setup, counted over `length` times 200 ms.
 fn saturation(setup: &RpcSetup, length: u64) -> Done {
     let overhead = paper::overhead(&setup.scheduler);
     let busy = RefCell::new(BTreeMap::new());
@@ -142,7 +142,7 @@ fn saturation(setup: &RpcSetup, length: u64) -> Done {
     done
 }
 
-/// One load, with the shares of their time that the scheduler's core and the stack's cores were busy.
+/// One load, with the busy shares of the scheduler's core and of the stack's cores.
 fn probe(setup: &RpcSetup, overhead: Nanos, per_second: f64, length: u64) -> (Point, [f64; 2]) {
     let mut load: Load = paper::gets_and_ranges(per_second, overhead);
     load.measure = Nanos(load.measure.0 * length);
@@ -161,7 +161,7 @@ fn saturation_of_gets(setup: &RpcSetup) -> Done {
     search(run, LOW_GETS)
 }
 
-/// Figure 6b's gain in percent with this many threads, counted for this many times 200 ms.
+/// Figure 6b's gain in percent with this many threads, counted over `length` times 200 ms.
 fn gain(threads: u16, length: u64, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     let saturation =
         |group| done.get(gain_job(group, threads, length).as_str())?.value("saturation");
@@ -169,7 +169,7 @@ fn gain(threads: u16, length: u64, done: &BTreeMap<&str, &Done>) -> Option<f64> 
     Some(100.0 * (multi / single - 1.0)).filter(|gain| gain.is_finite())
 }
 
-/// The least and the most of Figure 6b's gain, over what the paper does not print.
+/// Lowest and highest gain of Figure 6b over the values that the paper does not print.
 pub fn interval(done: &BTreeMap<&str, &Done>) -> Option<[f64; 2]> {
     let each = THREADS.into_iter().flat_map(|threads| LENGTHS.map(|length| (threads, length)));
     let gains: Option<Vec<f64>> =
@@ -178,7 +178,7 @@ pub fn interval(done: &BTreeMap<&str, &Done>) -> Option<[f64; 2]> {
     Some([gains.iter().copied().reduce(f64::min)?, gains.iter().copied().reduce(f64::max)?])
 }
 
-/// Figure 6b's gain by how long requests are counted.
+/// Figure 6b's gain by the length of counting.
 pub fn gain_figure(done: &BTreeMap<&str, &Done>) -> Figure {
     let curve = |threads: u16| {
         let at = |length: u64| Some([0.2 * length as f64, gain(threads, length, done)?]);
@@ -202,7 +202,7 @@ pub fn gain_figure(done: &BTreeMap<&str, &Done>) -> Figure {
     }
 }
 
-/// Ours for the printed figure of this name.
+/// Our figure for the printed figure `id`.
 pub fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     let against = |of: &str, to: &str| {
         let saturation = |job: &str| done.get(job)?.value("saturation");
@@ -214,13 +214,13 @@ pub fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
         "fig6b-gain" => against("fig6b-offload-all-16", "fig6a-offload-all-16"),
         "fig6b-offload16" => against("fig6b-offload-all-16", "fig6b-on-host-all"),
         "fig6b-offload15" => against("fig6b-offload-all-15", "fig6b-on-host-all"),
-        // RocksDB has one core more, and nine are free: the stack's eight and the scheduler's.
+        // RocksDB has one core more, and nine are freed: the stack's eight and the scheduler's.
         "fig6-cores-freed" => Some(8.0 + 1.0),
         _ => None,
     }
 }
 
-/// What we think of a difference.
+/// Explanation of a difference.
 pub fn why(id: &str) -> Option<&'static str> {
     Some(match id {
         "fig6a-offload16" | "fig6a-offload15" => {
@@ -261,7 +261,7 @@ pub fn figure(group: &str, done: &BTreeMap<&str, &Done>) -> Figure {
     }
 }
 
-/// The saturations in a sentence each, with what the paper does not print.
+/// The saturations in a sentence each, with figures that the paper does not print.
 fn text<'a>(job: &dyn Fn(&str) -> Option<&'a Done>) -> String {
     let saturation = |id: &str| job(id)?.value("saturation");
     let mut text =

@@ -1,6 +1,6 @@
-//! The plots, in the report's style: our curves with what the paper prints, and rows over its ranges.
+//! Plots in the report's style: our curves beside the paper's points, and rows over the paper's ranges.
 //!
-//! What the paper prints is ink and hollow, or a dashed line; what is ours has a series' colour.
+//! The paper's figures are hollow in ink, or dashed lines; ours have the colour of their series.
 
 use std::ops::Range;
 
@@ -17,10 +17,10 @@ use wave_report::plot::style::{
 };
 
 const HEIGHT: u32 = 460;
-/// On a logarithmic axis, up to this many different x have a label each.
+/// Up to this many different x on a logarithmic axis each get a label.
 const LABELLED_MAX: usize = 10;
 
-/// Draws a figure; nothing if it has no point.
+/// Draws a figure; None if it has no point.
 pub fn figure(figure: &Figure) -> Result<Option<String>, DrawError> {
     let shapes: Vec<Shape> = figure.curves.iter().map(|curve| Shape::new(figure, curve)).collect();
     let Some((x, y)) = axes(figure, &shapes) else { return Ok(None) };
@@ -87,25 +87,25 @@ pub fn figure(figure: &Figure) -> Result<Option<String>, DrawError> {
 }
 
 const LEGEND: (i32, i32) = (76, HEIGHT as i32 + 10);
-/// A dashed line: pixels drawn, pixels left out.
+/// A dashed line: pixels drawn, pixels skipped.
 const DASH: (i32, i32) = (6, 4);
 
-/// What a curve looks like, in the axes' units: x is its logarithm where the axis is one of these.
+/// The shape of a curve in units of the axes; on a logarithmic axis, x is the logarithm.
 enum Shape {
     /// A curve of our results.
     Line {
         dots: Vec<(f64, f64)>,
         /// Where the line leaves the plot at the top.
         leaves: Option<(f64, f64)>,
-        /// x, and how low and how high y may be.
+        /// x, and the lowest and highest y.
         band: Vec<(f64, f64, f64)>,
     },
     /// Points that the paper prints.
     Printed { dots: Vec<(f64, f64)> },
-    /// Loads that the paper prints, without what happens there.
+    /// Loads that the paper prints, without a y value.
     Loads {
         at: Vec<f64>,
-        /// The curve of ours that they belong to.
+        /// Our curve that they belong to.
         of: Option<usize>,
     },
 }
@@ -143,7 +143,7 @@ impl Shape {
         self.places().is_empty()
     }
 
-    /// Every x and y that has to have room; no y where it has none.
+    /// Every x and y that must fit into the plot; None for y if a shape has no y.
     fn places(&self) -> Vec<(f64, Option<f64>)> {
         match self {
             Shape::Line { dots, leaves, band } => {
@@ -157,7 +157,7 @@ impl Shape {
     }
 }
 
-/// The axes; none if there is nothing between them.
+/// The axes; None if no shape has a point.
 fn axes(figure: &Figure, shapes: &[Shape]) -> Option<(Axis, Axis)> {
     let places: Vec<_> = shapes.iter().flat_map(Shape::places).collect();
     let mut xs: Vec<f64> = places.iter().map(|(x, _)| *x).collect();
@@ -174,17 +174,17 @@ fn axes(figure: &Figure, shapes: &[Shape]) -> Option<(Axis, Axis)> {
     };
     let ys = || places.iter().filter_map(|(_, y)| *y);
     let high = ys().fold(0.0, f64::max);
-    // Nothing but zero is something to see, too.
+    // A plot of zeros only still needs a range.
     let high = if high > 0.0 { high } else { 1.0 };
     let marks = marks(ys().fold(0.0, f64::min), high, 6);
     let top = *marks.last()?;
-    // A line is to leave the plot exactly where y is cut.
+    // A line must leave the plot exactly at the limit of y.
     let top = figure.y_max.filter(|most| *most <= top && *most >= high).unwrap_or(top);
     let marks: Vec<f64> = marks.into_iter().filter(|mark| *mark <= top).collect();
     Some((x, Axis::new(*marks.first()?, top, marks, axis_number, figure.y.clone())))
 }
 
-/// Round values around all from `low` to `high`; from zero, unless all is far from it.
+/// Round values that enclose `low` to `high`; starts from zero unless both are far from it.
 fn marks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let start = if low > 0.0 && (low < 0.6 * high || low == high) { 0.0 } else { low };
     let span = (high - start).max(high.abs() * 1e-3).max(1e-6);
@@ -196,7 +196,7 @@ fn marks(low: f64, high: f64, count: usize) -> Vec<f64> {
     all.take(below.max(1) + 1).collect()
 }
 
-/// The key of an entry of the legend: as it is drawn.
+/// Draws a legend entry's key in the style of its shape.
 fn key(root: &Area<'_>, index: usize, shape: &Shape) -> Result<(), DrawError> {
     let (x, y) = legend_place(LEGEND, index);
     match shape {
@@ -219,7 +219,7 @@ fn key(root: &Area<'_>, index: usize, shape: &Shape) -> Result<(), DrawError> {
     }
 }
 
-/// The paper's marker at a pixel: a hollow diamond.
+/// The marker of the paper's figures at a pixel: a hollow diamond.
 fn printed(root: &Area<'_>, (x, y): (i32, i32)) -> Result<(), DrawError> {
     let corners = vec![(x, y - 8), (x + 8, y), (x, y + 8), (x - 8, y), (x, y - 8), (x + 8, y)];
     root.draw(&PathElement::new(corners, INK.stroke_width(2)))
@@ -230,8 +230,8 @@ const RIGHT: i32 = 640;
 const TOP: i32 = 48;
 const ROW: i32 = 52;
 
-/// Draws the rows that have the first row's unit: a bar for ours, a hollow box for what the paper
-/// prints, and the difference. Nothing without rows.
+/// Draws the rows that have the first row's unit: a bar for ours, a hollow box for the paper's figure, and the difference. None
+/// without rows.
 pub fn bars(title: &str, rows: &[&Row]) -> Result<Option<String>, DrawError> {
     let Some(first) = rows.first() else { return Ok(None) };
     let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.unit == first.unit).collect();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_points_give_a_plot_or_none() {
+    fn extreme_points_are_plotted_without_panic() {
         let odd =
             [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e300, -5.0, 0.0, 1e-12, 7.0, 1e300];
         for log_x in [false, true] {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_leaves_the_plot_at_the_top_and_does_not_come_back() {
+    fn curve_ends_where_it_leaves_the_plot_at_the_top() {
         let points = vec![[1.0, 10.0], [2.0, 100.0], [3.0, 500.0], [2.5, 50.0], [2.0, 60.0]];
         let figure = Figure { y_max: Some(300.0), ..curves("fig4a", Vec::new()) };
         let Shape::Line { dots, leaves, .. } = Shape::new(&figure, &Curve::ours("ours", points))
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_the_paper_prints_has_the_colour_of_our_curve() {
+    fn printed_load_has_the_colour_of_our_curve() {
         let ours = |name| Curve::ours(name, vec![[1.0, 10.0]]);
         let load = Curve::paper("Wave-16, paper's saturation", vec![[895.0, 0.0]]);
         let figure = curves("fig4a", vec![ours("Wave-15"), ours("Wave-16"), load]);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_figure_of_ours_have_room_too() {
+    fn bars_have_room_for_rows_without_our_figure() {
         let odd = [None, Some(f64::NAN), Some(-3.0), Some(0.0), Some(1e300)];
         let rows: Vec<Row> = odd.into_iter().map(|ours| row("table3", "ns", ours)).collect();
         let svg = bars("Table 3", &rows.iter().collect::<Vec<_>>()).unwrap().unwrap();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_round_and_around_everything() {
+    fn axis_marks_are_round_and_enclose_all_values() {
         assert_eq!(marks(258.0, 895.0, 8), [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]);
         let labels: Vec<String> = marks(2.0, 3.0, 8).into_iter().map(axis_number).collect();
         assert_eq!(labels, ["2", "2.2", "2.4", "2.6", "2.8", "3"]);

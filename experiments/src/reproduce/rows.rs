@@ -1,4 +1,4 @@
-//! A row per printed figure: the paper's, ours, the difference, and what ours is.
+//! A row per printed figure: the paper's, ours, the difference, and the kind of our figure.
 
 use std::sync::Arc;
 
@@ -19,21 +19,21 @@ use super::mind_the_gap;
 use super::placements;
 use super::sol;
 
-/// What one of our figures is.
+/// How one of our figures came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Parameters were chosen so that it comes near the printed one.
+    /// Parameters were chosen so that it comes near the printed figure.
     Fitted,
     /// It follows from parameters that were fitted to other figures.
     Predicted,
-    /// It does, too, but its interval is wider than half of the effect, or unknown.
+    /// As predicted, but its interval is wider than half of the effect, or unknown.
     Compatible,
     /// It was measured on this machine.
     Measured,
-    /// It follows from measured ones, by a rule that was not tested here.
+    /// It follows from measured figures by a rule that was not tested here.
     Extrapolated,
-    /// What was modelled contains the result: that it was found is all that is said.
+    /// The model contains the result: the figure only says that it was found.
     ByConstruction,
     /// An input of the model: a condition of the experiment, or a cost that the paper prints.
     Assumed,
@@ -70,31 +70,30 @@ pub struct Row {
     pub group: String,
     pub text: String,
     pub unit: String,
-    /// The printed figure; the nearer end of a printed range, of which one end may be infinite.
+    /// The printed figure; of a printed range, the end nearer to ours. One end may be infinite.
     pub paper: f64,
     /// Lowest and highest value that the paper's rounding allows.
     pub paper_range: [f64; 2],
-    /// Ours, the median over the seeds; none where nothing here corresponds to it.
+    /// Ours, the median over the seeds; None if nothing here corresponds to it.
     pub ours: Option<f64>,
-    /// Ours under each seed; empty where nothing is random.
+    /// Ours under each seed; empty if nothing is random.
     pub by_seed: Vec<f64>,
-    /// (ours - paper) / paper, zero within the printed range; none for shares of percent, whose
-    /// difference in percentage points says more.
+    /// (ours - paper) / paper, zero within the printed range; None for rows in percent, where the difference in percentage
+    /// points says more.
     pub rel_diff: Option<f64>,
     /// ours - paper, zero within the printed range, in the row's unit.
     pub diff: Option<f64>,
     /// How our figure came about.
     pub kind: Kind,
-    /// The least and the most that ours may be, by what the fit and other inputs leave open; none where that was not
-    /// determined.
+    /// Lowest and highest possible value of ours, given what the fit and other inputs leave open; None if not determined.
     pub interval: Option<[f64; 2]>,
-    /// From the least to the most, in the row's unit.
+    /// Width of the interval, in the row's unit.
     pub width: Option<f64>,
     /// Whether the printed figure, or its range, overlaps the interval.
     pub inside: Option<bool>,
-    /// Where it stands in the paper.
+    /// Place in the paper.
     pub place: String,
-    /// What we think of the difference.
+    /// Explanation of the difference.
     pub why: Option<&'static str>,
 }
 
@@ -110,7 +109,7 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>
     let of_seed = |done: &ByName<'_>| ours(&printed.id, done).filter(|ours| ours.is_finite());
     let values: Vec<f64> = by_seed.iter().filter_map(of_seed).collect();
     let ours = median(&values);
-    // The end of the printed range that ours is nearer to.
+    // The end of the printed range that is nearer to ours.
     let nearer = |ours: f64| match ours - printed.low < printed.high - ours {
         true => printed.low,
         false => printed.high,
@@ -123,7 +122,7 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>
         ours.zip(first).and_then(|(ours, done)| interval(&printed.id, ours, intervals, done));
     let width = interval.map(|[low, high]| high - low);
     let kind = match (kind(&printed, fit), width, ours) {
-        // More open than half of the effect.
+        // The interval is wider than half of the effect.
         (Kind::Predicted, Some(width), Some(ours)) if width > ours.abs() / 2.0 => Kind::Compatible,
         (kind, ..) => kind,
     };
@@ -147,7 +146,7 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>
     }
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The middle value, or the mean of the two in the middle.
 fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -161,10 +160,10 @@ fn kind(printed: &Printed, fit: &Fit) -> Kind {
         || Offload::builtin().row.printed.id == printed.id;
     match printed.group.as_str() {
         _ if is_fitted => Kind::Fitted,
-        // What is left of the ladder's rows is arithmetic of the fitted ones.
+        // The ladder's other rows are arithmetic on the fitted ones.
         "ladder" => Kind::Fitted,
         "table2" | "fig5a" => Kind::Assumed,
-        // A condition, and plain arithmetic.
+        // A condition of the experiment, or plain arithmetic.
         _ if ["upi-host-frequency", "fig4a-wave16-expected", "fig6-cores-freed"]
             .contains(&printed.id.as_str()) =>
         {
@@ -179,11 +178,11 @@ fn kind(printed: &Printed, fit: &Fit) -> Kind {
             }
             _ => Kind::Assumed,
         },
-        // What the RPC stack costs is assumed, without a known error.
+        // The costs of the RPC stack are assumed, without a known error.
         "fig6a" | "fig6b" => Kind::Compatible,
         "mtg6" => match printed.id.as_str() {
             id if id.starts_with("mtg6-dispatcher") => Kind::Assumed,
-            // They rest on what is assumed beside the fit.
+            // They rest on assumptions beyond the fit.
             "mtg6-ideal" | "mtg6-communication" => Kind::Compatible,
             _ => Kind::Predicted,
         },
@@ -191,8 +190,8 @@ fn kind(printed: &Printed, fit: &Fit) -> Kind {
     }
 }
 
-/// The least and the most of a row: what the fit leaves open, or the uncertainty of Figure 5's and 6b's inputs. Ours is within:
-/// its search for a saturation is coarser than the one for intervals.
+/// Lowest and highest value of a row: what the fit leaves open, or the uncertainty of the inputs of Figures 5 and 6b. Extended
+/// to include ours, whose search for a saturation is coarser than the one for intervals.
 fn interval(id: &str, ours: f64, intervals: &Intervals, done: &ByName<'_>) -> Option<[f64; 2]> {
     let of_job = |job: &str, times: f64| {
         let done = done.get(job)?;
@@ -217,7 +216,7 @@ fn ours(id: &str, done: &ByName<'_>) -> Option<f64> {
     let against = |of: &str, to: &str| Some(percent(saturation(of)?, saturation(to)?));
     let ladder = |at: usize| saturation(&format!("ladder-{at}"));
     let gain = |at: usize| Some(percent(ladder(at)?, ladder(at - 1)?));
-    // How much longer the tail is where half of the reference's saturation is offered.
+    // Ratio of the tails at half of the reference's saturation.
     let tail = |of: &str, to: &str| {
         let load = saturation(to)? / 2.0;
         Some(p99_at(done.get(of)?, load)? - p99_at(done.get(to)?, load)?)
@@ -255,7 +254,7 @@ fn ours(id: &str, done: &ByName<'_>) -> Option<f64> {
         "fig5b-cores-saved" => Some(value("fig5-128", "gain")? / 100.0 * 256.0),
         "fig5b-gain-slides" => value("fig5-1", "gain"),
         "fig5a-tick-period" => Some(1.0),
-        // The policy's quanta, and the table's highest frequency: what went in.
+        // Inputs: the policy's quanta, and the table's highest frequency.
         "fig5a-quantum" => Some(10.0),
         "fig5a-frequency" => Some(paper::HOST_GHZ),
         "fig5a-smaller-boost-from" => Some(32.0),
@@ -273,7 +272,7 @@ fn ours(id: &str, done: &ByName<'_>) -> Option<f64> {
     }
 }
 
-/// The tail at a load, on the line between the points beside it.
+/// The tail at a load, interpolated linearly between the neighbouring points.
 pub(super) fn p99_at(done: &Done, load: f64) -> Option<f64> {
     let after = done.points.iter().position(|point| point[0] >= load)?;
     let [high_load, _, high] = done.points[after];
@@ -283,7 +282,7 @@ pub(super) fn p99_at(done: &Done, load: f64) -> Option<f64> {
     Some(low + (high - low) * (load - low_load) / (high_load - low_load).max(1e-9))
 }
 
-/// What we think of a difference.
+/// Explanation of a difference.
 fn why(id: &str) -> Option<&'static str> {
     Some(match id {
         "table2-msix-send" => {
@@ -337,7 +336,7 @@ fn why(id: &str) -> Option<&'static str> {
     })
 }
 
-/// Table 2, measured by doing these things on the modelled link.
+/// Table 2, measured by performing these operations on the modelled link.
 pub fn single_accesses() -> Done {
     let costs = Costs::builtin("mount-evans").expect("built in");
     let time = VirtualTime::new();
@@ -366,8 +365,8 @@ pub fn single_accesses() -> Done {
     ])
 }
 
-/// Sends one interrupt between two tasks: how long sending takes, from its start to the end of the
-/// handler, and the handler alone.
+/// Sends one interrupt between two tasks. Measures the time from the start of sending to the end of the handler, and the
+/// handler alone.
 fn interrupt(costs: &Costs) -> (f64, f64, f64) {
     use std::cell::Cell;
     use std::rc::Rc;
@@ -408,14 +407,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_2_comes_out_of_the_model_as_it_went_in() {
+    fn table_2_is_reproduced_by_its_own_inputs() {
         let done = single_accesses();
         let rows = of(&["table2"], &[BTreeMap::from([("table2", &done)])]);
         assert_eq!(rows.len(), 6);
         for row in rows.iter().filter(|row| row.id != "table2-msix-send") {
             let ours = row.ours.unwrap();
             match row.kind {
-                // The caption prints one or two leading digits.
+                // The caption prints one or two significant digits.
                 Kind::Fitted => assert!((ours - row.paper).abs() <= 50.0, "{row:?}"),
                 _ => assert_eq!(row.rel_diff, Some(0.0), "{row:?}"),
             }
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_more_open_than_half_of_its_effect_is_compatible() {
+    fn interval_wider_than_half_of_the_effect_makes_a_row_compatible() {
         let done = |low: f64, high: f64| {
             Done::of([("gain", 10.0), ("gain_low", low), ("gain_high", high)])
         };
@@ -446,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_with_random_arrivals_is_the_median_over_its_seeds() {
+    fn row_with_random_arrivals_is_the_median_over_seeds() {
         let saturations = [900.0, 920.0, 890.0].map(|of| Done::of([("saturation", of)]));
         let by_seed: Vec<_> =
             saturations.iter().map(|done| BTreeMap::from([("ladder-3", done)])).collect();
@@ -459,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gain_of_6b_has_an_interval_over_threads_and_lengths() {
+    fn gain_of_6b_has_an_interval_over_threads_and_lengths() {
         let jobs = placements::gains(true, &paper::Model::builtin());
         let names: Vec<String> = jobs.into_iter().map(|job| job.name).collect();
         let own = ["fig6a-offload-all-16", "fig6b-offload-all-16"].map(str::to_owned);
@@ -486,9 +485,9 @@ mod tests {
         assert_eq!(row(&done).interval, None, "one is missing");
     }
 
-    /// The rows' kinds follow from what the fit names.
+    /// The kinds follow from the rows that the fit names.
     #[test]
-    fn every_row_of_the_fit_is_fitted_and_no_row_of_a_figure_is() {
+    fn rows_named_by_the_fit_are_fitted_and_rows_of_figures_are_not() {
         let fit = Fit::builtin();
         let rows = of(&super::super::IDS.map(|(id, _)| id), &[BTreeMap::new()]);
         for row in &rows {
@@ -499,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_within_the_printed_range_does_not_differ() {
+    fn figure_within_the_printed_range_has_no_difference() {
         let done = Done::of([("switch_ns", 6500.0)]);
         let done = BTreeMap::from([("table3-2", &done)]);
         let rows = of(&["table3"], &[done]);

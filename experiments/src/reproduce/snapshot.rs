@@ -1,4 +1,4 @@
-//! An earlier run's rows.csv, with which a run is compared.
+//! The rows.csv of an earlier run, for comparison.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,13 +8,13 @@ use serde::Deserialize;
 use super::rows::{Kind, Row};
 use wave_lab::Failure;
 
-/// A row has moved if it differs by more than this share of the earlier figure. A simulation repeats exactly; another compiler or
-/// mathematics library may round otherwise.
+/// A row has moved if it differs by more than this share of the earlier figure. A simulation repeats exactly, but another
+/// compiler or mathematics library may round differently.
 const TOLERANCE: f64 = 0.005;
-/// The same for rows in percent, in percentage points.
+/// Tolerance for rows in percent, in percentage points.
 const TOLERANCE_POINTS: f64 = 0.2;
 
-/// The columns of rows.csv that are compared.
+/// Columns of rows.csv that are compared.
 #[derive(Deserialize)]
 struct Record {
     id: String,
@@ -22,14 +22,14 @@ struct Record {
     by_seed: String,
 }
 
-/// Earlier figures by the names of their rows.
+/// Earlier figures, by row.
 pub struct Snapshot(BTreeMap<String, Vec<f64>>);
 
 impl Snapshot {
     /// Reads a rows.csv.
     ///
     /// # Errors
-    /// The file cannot be read, or is no rows.csv.
+    /// The file cannot be read, or is not a rows.csv.
     pub fn read(path: &Path) -> Result<Snapshot, Failure> {
         let failed = |why: String| Failure::Scenario(format!("{}: {why}", path.display()));
         let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
@@ -45,13 +45,14 @@ impl Snapshot {
             let by_seed: Result<Vec<f64>, _> =
                 by_seed.split(' ').filter(|of| !of.is_empty()).map(str::parse).collect();
             let by_seed = by_seed.map_err(|error| format!("`by_seed` of {id}: {error}"))?;
-            // Without seeds there is one figure.
+            // Without seeds there is a single figure.
             rows.insert(id, if by_seed.is_empty() { Vec::from_iter(ours) } else { by_seed });
         }
         Ok(Snapshot(rows))
     }
 
-    /// Every simulated row that differs from the earlier run, in words. Under several seeds, those that both runs have are compared.
+    /// Describes every simulated row that differs from the earlier run. With several seeds, those present in both runs are
+    /// compared.
     pub fn moved(&self, rows: &[Row]) -> Vec<String> {
         let simulated = |row: &&Row| !matches!(row.kind, Kind::Measured | Kind::Extrapolated);
         rows.iter().filter(simulated).filter_map(|row| self.moved_row(row)).collect()
@@ -59,7 +60,7 @@ impl Snapshot {
 
     fn moved_row(&self, row: &Row) -> Option<String> {
         let Some(before) = self.0.get(&row.id) else {
-            return Some(format!("{}: the earlier run does not have it", row.id));
+            return Some(format!("{}: missing in the earlier run", row.id));
         };
         let now =
             if row.by_seed.is_empty() { Vec::from_iter(row.ours) } else { row.by_seed.clone() };
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_snapshot_reads_back_and_has_not_moved() {
+    fn snapshot_round_trips_without_moved_rows() {
         let rows = sample();
         let snapshot = Snapshot::parse(&csv(&rows).unwrap()).unwrap();
         assert_eq!(snapshot.0["fig4a-sample"], [4.0, 3.0, 5.0]);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_simulated_row_that_moved_is_named() {
+    fn moved_row_is_named() {
         let snapshot = Snapshot::parse(&csv(&sample()).unwrap()).unwrap();
         let mut rows = sample();
         rows[0].ours = Some(1004.9);
@@ -124,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_the_earlier_run_lacks_is_named() {
+    fn row_missing_in_the_earlier_run_is_named() {
         let snapshot = Snapshot::parse(&csv(&[]).unwrap()).unwrap();
         assert_eq!(snapshot.moved(&sample()).len(), 3);
     }
 
     #[test]
-    fn a_file_of_another_kind_is_refused() {
+    fn snapshot_of_another_format_is_refused() {
         assert!(Snapshot::parse(b"a,b\n1,2\n").is_err());
     }
 }

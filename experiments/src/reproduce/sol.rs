@@ -1,9 +1,9 @@
-//! Memory management (7.4): how long an iteration of SOL takes, measured on this machine's cores, and what
-//! SOL and two baselines find over modelled address spaces of 100 GiB and 1 TiB, in virtual time.
+//! Memory management (7.4): the duration of an iteration of SOL, measured on this machine's cores, and what SOL and two
+//! baselines find in modelled address spaces of 100 GiB and 1 TiB, in virtual time.
 //!
-//! How much of a modelled space is hot goes in: as much as the paper leaves in DRAM. What comes out is whether
-//! a policy finds it, how often it scans for it, and what it costs when the hot part moves. Every batch is
-//! modelled and none is sampled. A space and a policy have no link between them here.
+//! The hot share of a modelled space is an input: what the paper leaves in DRAM. The results are whether a policy finds it, how
+//! often it scans for it, and the cost when the hot part moves. Every batch is modelled; none is sampled. Space and policy have
+//! no link between them here.
 
 use std::collections::BTreeMap;
 
@@ -26,29 +26,29 @@ use crate::measure;
 
 /// SOL with the shortest period of Wave 7.4.1.
 const SOL: &str = "sol:shortest_ms=600";
-/// The policies, and what curves are called.
+/// The policies, with the names of their curves.
 const POLICIES: [(&str, &str); 2] = [(SOL, "SOL"), ("threshold", "static threshold")];
-/// What the paper leaves in DRAM, of what was there: GiB (7.4.2).
+/// Share that the paper leaves in DRAM, in GiB of GiB (7.4.2).
 pub(crate) const HOT_SHARE: f64 = 21.3 / 102.0;
 /// Epoch for which the paper prints savings.
 const PRINTED_EPOCH: f64 = 3.0;
-/// Touches of a hot page in a second, and of a busy one.
+/// Touches per second of a hot page, and of a busy one.
 pub(crate) const HOT_PER_SECOND: f64 = 0.5;
 const BUSY_PER_SECOND: f64 = 2.0;
-/// Busy pages of each batch, where there are any.
+/// Busy pages per batch, in the cases that have any.
 const BUSY_PAGES: u32 = 3;
-/// How often it is looked at how things stand: four times in an epoch.
+/// Interval between samples: four per epoch.
 const SAMPLE: Nanos = Nanos::from_millis(9_600);
 const SAMPLES_PER_EPOCH: u32 = 4;
 const SEED: u64 = 1;
-/// Cores of which the paper prints how long an iteration takes, on the host and on the SmartNIC.
+/// Numbers of cores for which the paper prints the duration of an iteration, on the host and on the SmartNIC.
 const CORES: [u32; 5] = [1, 2, 4, 8, 16];
 const ON_HOST_MS: [f64; 5] = [623.0, 431.0, 354.0, 322.0, 309.0];
 const WAVE_MS: [f64; 5] = [1018.0, 576.0, 437.0, 384.0, 364.0];
 const BYTES_PER_WORD: usize = 8;
 const BYTES_PER_DECISION: f64 = 64.0;
 
-/// A modelled address space, and for how long.
+/// A modelled address space, and the time for which it is managed.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -102,22 +102,22 @@ impl Case {
     }
 }
 
-/// Copies by the link's engine that the producer waits for, and those that it does not, and what curves are called.
+/// Copies by the link's engine that the producer waits for or not, with the names of their jobs and curves.
 const COPIES: [(Transport, &str, &str); 2] = [
     (Transport::DmaSync, "sync", "each copy is waited for"),
     (Transport::DmaAsync, "async", "the host goes on meanwhile"),
 ];
-/// Strips of spaces that are managed across the link: 1, 4, 16 and 64 GiB.
+/// Sizes in strips of the spaces managed across the link: 1, 4, 16 and 64 GiB.
 const ACROSS: [u32; 4] = [64, 256, 1_024, 4_096];
 
-/// Has SOL manage a space from across the modelled link. The host's and the agent's share of a core, in percent.
+/// Lets SOL manage a space across the modelled link. Returns the host's and the agent's share of a core, in percent.
 pub(crate) fn manage_across(strips: u32, copies: Transport) -> Done {
     let pages = u64::from(strips * STRIP_BATCHES * BATCH_PAGES);
     let hot = (pages as f64 * HOT_SHARE) as u64;
     let pattern = Pattern::HotSet { first: 0, pages: hot, per_second: HOT_PER_SECOND };
     let mut setup = Setup::new(strips, SOL, pattern);
     (setup.config.pools[READINGS].transport, setup.config.decisions.transport) = (copies, copies);
-    let report = memory::run(&setup, SAMPLE, 2 * SAMPLES_PER_EPOCH).expect("it is tested");
+    let report = memory::run(&setup, SAMPLE, 2 * SAMPLES_PER_EPOCH).expect("a valid setup");
     let time = (SAMPLE.0 * u64::from(2 * SAMPLES_PER_EPOCH)) as f64;
     let percent = |busy: Nanos| 100.0 * busy.0 as f64 / time;
     Done::of([("host", percent(report.host_busy)), ("agent", percent(report.agent_busy))])
@@ -127,7 +127,7 @@ fn across_job(strips: u32, copies: &str) -> String {
     format!("sol-across-{copies}-{strips}")
 }
 
-/// A job per space and policy, the longest first, and one that measures.
+/// A job per space and policy, longest first, and one that measures.
 pub fn jobs() -> Vec<Job> {
     let mut jobs = Vec::new();
     for (copies, name, _) in COPIES {
@@ -145,17 +145,17 @@ pub fn jobs() -> Vec<Job> {
     jobs
 }
 
-/// How long an iteration takes here; nothing where there are not two CPUs.
+/// Measures the duration of an iteration on this machine; empty if there are not two CPUs.
 fn measure() -> Done {
     let Ok(measured) = measure::sol::iterations(|_, _| ()) else { return Done::default() };
     Done::of([("ms-1", measured.fast.median()), ("ms-2", measured.fast_on_two.median())])
 }
 
-/// Has a policy manage a space. At each sample: epochs, the share of pages in the fast tier, and of
-/// refaults so far, in percent.
+/// Lets a policy manage a space. At each sample: epochs, and the shares in percent of pages in the fast tier and of refaults so
+/// far.
 fn manage(case: &Case, policy: &str) -> Done {
     let config = Config { subjects: case.strips, ..Config::coherent(1) };
-    let mut policy = by_name(policy, &config).expect("it is tested");
+    let mut policy = by_name(policy, &config).expect("a known policy");
     let mut space = Space::new(case.strips, case.pattern(), SEED);
     let percent = |pages: u64| 100.0 * pages as f64 / case.pages() as f64;
     let mut done = Done::default();
@@ -185,7 +185,7 @@ fn manage(case: &Case, policy: &str) -> Done {
     done
 }
 
-/// How many batches are scanned at each of SOL's periods, the shortest first.
+/// Number of batches scanned at each of SOL's periods, shortest first.
 fn batches_per_level(policy: &dyn Tiering, case: &Case) -> [u64; LEVELS_MAX] {
     let shortest = schedule().shortest;
     let mut levels = [0; LEVELS_MAX];
@@ -204,10 +204,10 @@ fn schedule() -> Schedule {
     let settings = SOL.split_once(':').map_or("", |(_, settings)| settings);
     let settings = wave_core::settings::Settings::parse(settings, &SETTINGS);
     let sol = settings.and_then(|settings| Sol::from_settings(&settings));
-    sol.expect("it is tested").schedule()
+    sol.expect("valid settings").schedule()
 }
 
-/// An iteration on more cores, by what one and two of them take: a part that divides, and one that does not.
+/// Duration of an iteration on more cores, from those on one and two: a part that divides, and a part that does not.
 fn extrapolated(cores: u32, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     let measured = done.get("sol-iteration")?;
     let (one, two) = (measured.value("ms-1")?, measured.value("ms-2")?);
@@ -232,7 +232,7 @@ fn readings_bytes() -> f64 {
     (words.len() * BYTES_PER_WORD) as f64 * f64::from(CASES[0].strips)
 }
 
-/// Ours, for a printed figure.
+/// Our figure for a printed figure.
 pub fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     let Schedule { shortest, levels, epoch_periods } = schedule();
     let ms = |nanos: Nanos| nanos.0 as f64 / 1e6;
@@ -352,7 +352,7 @@ pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
     ]
 }
 
-/// What the copies cost the host: they are a small part of what it does.
+/// CPU cost of the copies to the host: a small part of its work.
 fn across(done: &BTreeMap<&str, &Done>) -> Figure {
     let curve = |name: &str, title: &str| {
         let point = |strips: &u32| {
@@ -364,8 +364,8 @@ fn across(done: &BTreeMap<&str, &Done>) -> Figure {
     Figure {
         id: "sol-across".to_owned(),
         group: "sol".to_owned(),
-        title: "Across the modelled link: what the host's side takes".to_owned(),
-        x: "GiB that are managed".to_owned(),
+        title: "Across the modelled link: CPU time of the host's side".to_owned(),
+        x: "managed GiB".to_owned(),
         y: "% of a core".to_owned(),
         log_x: true,
         y_max: None,
@@ -377,7 +377,7 @@ fn across(done: &BTreeMap<&str, &Done>) -> Figure {
     }
 }
 
-/// How an iteration shortens with more cores: each curve in percent of its own first point.
+/// Duration of an iteration by number of cores: each curve in percent of its own first point.
 fn iterations(done: &BTreeMap<&str, &Done>) -> Figure {
     let measured = |cores: u32| done.get("sol-iteration")?.value(&format!("ms-{cores}"));
     let of_one = |ms: &dyn Fn(usize, u32) -> Option<f64>, from: usize, to: usize| {
@@ -417,7 +417,7 @@ fn iterations(done: &BTreeMap<&str, &Done>) -> Figure {
 mod tests {
     use super::*;
 
-    /// A case scaled down, for tests.
+    /// A case scaled down for tests.
     fn small(at: usize) -> Case {
         Case { strips: 8, ..CASES[at] }
     }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn sol_finds_what_is_cold_by_construction_before_and_after_a_change() {
+    fn sol_finds_the_cold_part_before_and_after_it_moves() {
         let case = small(0);
         let done = manage(&case, SOL);
         assert_eq!(done.points[0], [0.0, 100.0, 0.0]);
@@ -445,13 +445,13 @@ mod tests {
     }
 
     #[test]
-    fn sol_finds_what_is_cold_although_every_batch_has_a_busy_page() {
+    fn sol_finds_cold_pages_in_batches_with_busy_pages() {
         let [resident, _] = at_epoch(&manage(&small(1), SOL), 4.0);
         assert!(resident < 30.0, "{resident}");
     }
 
     #[test]
-    fn whether_copies_are_waited_for_hardly_matters() {
+    fn waiting_for_copies_costs_less_than_five_percent() {
         let [sync, asynchronous] = COPIES.map(|(copies, ..)| manage_across(4, copies));
         let host = |done: &Done| done.value("host").unwrap();
         assert!(host(&asynchronous) > 0.0);
@@ -460,16 +460,16 @@ mod tests {
     }
 
     #[test]
-    fn more_cores_are_extrapolated_from_two() {
+    fn iteration_is_extrapolated_from_one_and_two_cores() {
         let done = Done::of([("ms-1", 10.0), ("ms-2", 6.0)]);
         let done = BTreeMap::from([("sol-iteration", &done)]);
-        // Eight parts in ten divide.
+        // Eight tenths of the work divide.
         assert_eq!([2, 4, 16].map(|cores| extrapolated(cores, &done)), [6.0, 4.0, 2.5].map(Some));
         assert_eq!(extrapolated(4, &BTreeMap::new()), None);
     }
 
     #[test]
-    fn every_printed_figure_but_those_of_a_nic_has_ours() {
+    fn every_printed_figure_except_the_nics_has_ours() {
         let moving =
             Done { points: vec![[3.0, 21.0, 0.0]], ..Done::of([("decisions-max", 100.0)]) };
         let measured = Done::of([("ms-1", 10.0), ("ms-2", 6.0)]);

@@ -1,8 +1,8 @@
 //! Figure 5: two virtual machines of 128 vCPUs on a socket, scheduled with and without timer ticks.
 //!
-//! A number of vCPUs of each machine compute, the i-th of both on core i, where they take turns. On the
-//! host, ticks interrupt every core: the busy ones lose time, and the idle ones never sleep deeply,
-//! so that the socket's frequency is that of all first siblings. Under Wave there are no ticks.
+//! A number of vCPUs of each machine compute; the i-th vCPUs of both take turns on core i. On the host, ticks interrupt every
+//! core: busy cores lose time, and idle ones never sleep deeply, so the socket's frequency is that of all first siblings. Under
+//! Wave there are no ticks.
 
 use std::rc::Rc;
 
@@ -15,18 +15,18 @@ use wave_sim::world::World;
 
 use super::jobs::{Done, Job};
 
-/// Active vCPUs of each machine.
+/// Numbers of active vCPUs per machine.
 pub const ACTIVE: [u16; 11] = [1, 8, 16, 24, 31, 32, 48, 63, 64, 96, 128];
 /// Physical cores of the socket: with ticks, none of them sleeps deeply.
 const PHYSICAL: u32 = 64;
-/// The policy (7.2.4): quanta of 5 to 10 ms, looked at every millisecond.
+/// The policy (7.2.4): quanta of 5 to 10 ms, checked every millisecond.
 const POLICY: &str = "vm:quantum_ms=5..10";
-/// One tick a millisecond. Tsafrir (ExpCS 2007) measured 0.5 to 1.5% at 1000 Hz, so 5 to 15 us each.
+/// One tick per millisecond. Tsafrir (ExpCS 2007) measured 0.5 to 1.5% at 1000 Hz, so 5 to 15 us each.
 const TICKS: Ticks = Ticks { period: Nanos::from_millis(1), cost: Nanos::from_micros(10) };
-/// What a tick may cost, by the same source.
+/// Range of a tick's cost, by the same source.
 const TICK_COSTS: [Nanos; 2] = [Nanos::from_micros(5), Nanos::from_micros(15)];
 
-/// A job per number of active vCPUs.
+/// A job for each number of active vCPUs.
 pub fn jobs(model: &Model) -> Vec<Job> {
     let job = |active: u16| {
         let model = model.clone();
@@ -40,12 +40,12 @@ pub fn jobs(model: &Model) -> Vec<Job> {
             let with_ticks = work(&on_host, active, Some(TICKS), ticking.ghz);
             let without = work(&wave, active, None, quiet.ghz);
             let gain = |ratio: f64| 100.0 * (without / with_ticks * ratio - 1.0);
-            // What is left of a core beside ticks of that cost, relative to ours.
+            // Share of a core left by ticks of that cost, relative to our assumption.
             let left = |cost: Nanos| {
                 let share = |cost: Nanos| cost.0 as f64 / TICKS.period.0 as f64;
                 (1.0 - share(cost)) / (1.0 - share(TICKS.cost))
             };
-            // With both frequencies of one step, any error in it cancels out.
+            // If both frequencies are the same step, its error cancels out.
             let is_same = std::ptr::eq(quiet, ticking) || quiet.ghz == ticking.ghz;
             let [low, high] = if is_same {
                 [1.0; 2]
@@ -65,9 +65,9 @@ pub fn jobs(model: &Model) -> Vec<Job> {
     ACTIVE.into_iter().map(job).collect()
 }
 
-/// Cycles that both machines' vCPUs got, per nanosecond.
+/// Cycles that both machines' vCPUs received, per nanosecond.
 fn work(setup: &Setup, active: u16, ticks: Option<Ticks>, ghz: f64) -> f64 {
-    // Long against a quantum, as runs that have not ended are not counted.
+    // Long compared with a quantum, because unfinished runs are not counted.
     let (warmup, measure) = (Nanos::from_millis(20), Nanos::from_millis(2_000));
     let world = World::new();
     let app = Vcpus::new(2 * u32::from(active), Ticks::pace(ticks, ghz), warmup);

@@ -1,12 +1,12 @@
-//! How rows read: groups' names, figures with their units, differences, and a line per group.
+//! Wording of rows: groups' names, figures with their units, differences, and a line per group.
 
 use super::Reproduction;
 use super::rows::{Kind, Row};
 use wave_report::plot::style::axis_number;
 
-/// Closer than this is called close, in percent of the printed figure; where percent are printed, see [`CLOSE_POINTS`].
+/// Differences up to this are called close, in percent of the printed figure; for figures in percent see [`CLOSE_POINTS`].
 pub const CLOSE_PERCENT: f64 = 3.0;
-/// The same in percentage points.
+/// The same limit for figures in percent, in percentage points.
 pub const CLOSE_POINTS: f64 = 1.0;
 
 /// A group's name for readers; its id if it has no other.
@@ -55,7 +55,7 @@ pub fn ours(row: &Row) -> String {
     row.ours.map_or_else(|| "-".to_owned(), |ours| format!("{} {}", axis_number(ours), row.unit))
 }
 
-/// Our figure less the paper's: in percent of it, or in percentage points where percent are printed.
+/// Our figure minus the paper's: in percent of the paper's, or in percentage points for figures in percent.
 pub fn difference(row: &Row) -> String {
     let [low, high] = row.paper_range;
     match (row.rel_diff, row.diff) {
@@ -66,7 +66,7 @@ pub fn difference(row: &Row) -> String {
     }
 }
 
-/// The least and the most that ours may be, by what the fit leaves open.
+/// Lowest and highest possible value of ours, given what the fit leaves open.
 pub fn interval(row: &Row) -> String {
     let [low, high] = match row.interval {
         Some(interval) => interval,
@@ -75,7 +75,7 @@ pub fn interval(row: &Row) -> String {
     format!("{} to {}", signed(low), signed(high))
 }
 
-/// The least and the most under any seed.
+/// Lowest and highest value under any seed.
 pub fn spread(row: &Row) -> String {
     let (least, most) = (
         row.by_seed.iter().copied().reduce(f64::min),
@@ -89,7 +89,7 @@ pub fn spread(row: &Row) -> String {
     }
 }
 
-/// How many printed figures lie within the rows' intervals, and which do not; empty where no row has one.
+/// Number of printed figures within the rows' intervals, and the names of those outside; empty if no row has an interval.
 pub fn insides(rows: &[Row]) -> String {
     let (inside, outside): (Vec<&Row>, Vec<&Row>) =
         rows.iter().filter(|row| row.inside.is_some()).partition(|row| row.inside == Some(true));
@@ -106,7 +106,7 @@ pub fn insides(rows: &[Row]) -> String {
     )
 }
 
-/// The part that an earlier run had found; empty if this run did everything.
+/// How many parts come from an earlier run; empty if none do.
 pub fn resumed(reproduction: &Reproduction) -> String {
     let Reproduction { parts, resumed, .. } = reproduction;
     if resumed.is_empty() {
@@ -118,22 +118,22 @@ pub fn resumed(reproduction: &Reproduction) -> String {
     )
 }
 
-/// From the least to the most.
+/// Width of the interval.
 pub fn width(row: &Row) -> String {
     row.width.map_or_else(|| "-".to_owned(), |width| format!("{width:.1}"))
 }
 
-/// Whether the printed figure is within.
+/// Whether the printed figure lies in the interval.
 pub fn inside(row: &Row) -> &'static str {
     row.inside.map_or("-", |inside| if inside { "yes" } else { "no" })
 }
 
-/// What rounds to zero has no sign.
+/// Formats with a sign, except for what rounds to zero.
 fn signed(number: f64) -> String {
     if number.abs() < 0.05 { "0.0".to_owned() } else { format!("{number:+.1}") }
 }
 
-/// Whether our figure is as near as can be asked for; `None` without a figure of ours.
+/// Whether our figure is close enough; `None` without a figure of ours.
 pub fn close(row: &Row) -> Option<bool> {
     match (row.rel_diff, row.diff) {
         (Some(relative), _) => Some(100.0 * relative.abs() <= CLOSE_PERCENT),
@@ -142,8 +142,7 @@ pub fn close(row: &Row) -> Option<bool> {
     }
 }
 
-/// How many of a group's rows are close, in a line. Kinds are told apart: that a figure which went in
-/// agrees says nothing.
+/// How many of a group's rows are close, in a line. Kinds are counted separately: agreement of an input says nothing.
 pub fn summary(group: &str, rows: &[&Row]) -> String {
     let mut counts = Vec::new();
     for kind in Kind::ALL {
@@ -177,7 +176,7 @@ mod tests {
     use crate::reproduce::tests::row;
 
     #[test]
-    fn a_row_says_how_far_it_is_in_its_own_terms() {
+    fn difference_is_in_percent_or_percentage_points() {
         let ns = row("table3", "ns", Some(1030.0));
         assert_eq!((printed(&ns).as_str(), ours(&ns).as_str()), ("1,000 ns", "1,030 ns"));
         assert_eq!(difference(&ns), "+3.0%");
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_is_over_several_seeds() {
+    fn spread_is_over_several_seeds() {
         let mut row = row("fig4a", "%", Some(2.0));
         row.by_seed = vec![2.0];
         assert_eq!(spread(&row), "-");
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_summed_up_by_what_was_simulated() {
+    fn summary_counts_close_rows_by_kind() {
         let mut rows =
             [Some(1029.0), Some(1031.0), Some(1000.0), None].map(|ours| row("table3", "ns", ours));
         rows[2].kind = Kind::Assumed;

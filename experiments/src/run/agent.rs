@@ -1,4 +1,4 @@
-//! An agent in a process of its own: the same binary, as `wave agent`, or a program of the user's.
+//! An agent in a process of its own: the same binary, as `wave agent`, or a user's program.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -16,14 +16,13 @@ use super::Failure;
 use super::recording::Log;
 use crate::launch::{self, Process};
 
-/// How long an agent may take to attach.
+/// Time allowed for an agent to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a user's program may take to list its policies, and how much it may write.
+/// Time allowed for a user's program to list its policies, and the most bytes that it may write.
 const LIST_PATIENCE: Duration = Duration::from_secs(10);
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
-/// A running agent. Killed when it is dropped, and by the kernel when the thread that started it
-/// ends.
+/// A running agent. Killed on drop, and by the kernel when the thread that started it ends.
 #[derive(Debug)]
 pub struct AgentProcess {
     command: Command,
@@ -31,8 +30,8 @@ pub struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`, and writes `log`: `program`, or this binary.
-    /// Must be called on a thread that outlives the agent.
+    /// Starts an agent on `cpu` that attaches to `socket`, runs `policy` and writes `log`: `program`, or else this binary. Must
+    /// be called on a thread that outlives the agent.
     pub fn start(
         program: Option<&Path>,
         socket: &Path,
@@ -54,8 +53,8 @@ impl AgentProcess {
         }
     }
 
-    /// Starts an agent with these arguments of `wave agent`, on `cpu` if there is one. Must be called on a thread that
-    /// outlives the agent.
+    /// Starts an agent with these arguments of `wave agent`, on `cpu` if given. Must be called on a thread that outlives the
+    /// agent.
     pub fn start_with(
         words: &[OsString],
         cpu: Option<usize>,
@@ -78,14 +77,14 @@ impl AgentProcess {
         if shares_cpu {
             command.arg("--share-cpu");
         }
-        // An interrupt from the terminal is not the agent's: it leaves when its host does.
+        // A terminal's interrupt must not reach the agent: it leaves when its host does.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
         let process = Process::start(&mut command).map_err(starting)?;
         Ok(AgentProcess { command, process })
     }
 
-    /// If it has left because its host turned it out, starts it anew, on a thread as before. Returns whether it did, or how
-    /// else it has left.
+    /// Restarts the agent if the host has turned it out, on a thread as above. Returns whether it did. An error if the agent
+    /// left otherwise.
     pub fn come_back(&mut self) -> Result<bool, Failure> {
         match self.wait_for_end(Duration::ZERO) {
             None => Ok(false),
@@ -93,12 +92,12 @@ impl AgentProcess {
                 self.process = Process::start(&mut self.command).map_err(starting)?;
                 Ok(true)
             }
-            Some(status) => Err(Failure::Cannot(format!("an agent left ({status})"))),
+            Some(status) => Err(Failure::Cannot(format!("an agent ended unexpectedly ({status})"))),
         }
     }
 
-    /// Waits until `enclave` has had more than `before` agents: this one among them. It may have been turned out again
-    /// by then, where others keep it from its CPU.
+    /// Waits until `enclave` has had more than `before` agents, including this one. By then it may have been turned out again,
+    /// if others keep it from its CPU.
     pub fn wait_until_attached(&mut self, enclave: &Enclave, before: u64) -> Result<(), Failure> {
         let start = Instant::now();
         while enclave.stats().agents <= before {
@@ -119,7 +118,7 @@ impl AgentProcess {
         self.process.pid()
     }
 
-    /// Sends it a signal. Not to be called once its end was seen: its number may be another process's then.
+    /// Sends it a signal. Not to be called once its end was seen: the kernel may have reused its id.
     pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
         Ok(kill_process(self.pid(), signal)?)
     }
@@ -128,18 +127,18 @@ impl AgentProcess {
         self.process.has_ended()
     }
 
-    /// Waits for its end, for at most `patience`.
+    /// Waits for the process to end, for at most `patience`.
     pub fn wait_for_end(&mut self, patience: Duration) -> Option<ExitStatus> {
         self.process.wait_for_end(patience)
     }
 
-    /// CPU time that it has used, in the kernel's ticks (10 ms). None once it is gone.
+    /// CPU time that it has used, in the kernel's ticks (10 ms). None once the process is gone.
     pub fn cpu_time(&self) -> Option<Duration> {
         self.process.cpu_time()
     }
 }
 
-/// The names of the policies for threads of a user's agent.
+/// Names of the policies for threads in a user's agent.
 pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
     let refuse = |why: String| Failure::Scenario(format!("--agent {}: {why}", program.display()));
     let mut command = Command::new(program);
@@ -153,10 +152,10 @@ pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
         let _ = sender.send(read.is_some_and(|read| read.is_ok()).then_some(text));
     });
     let text = receiver.recv_timeout(LIST_PATIENCE).ok().flatten().unwrap_or_default();
-    // It may go on for ever.
+    // The program may run for ever.
     let _ = child.kill();
     let _ = child.wait();
-    // `NAME (SUBSYSTEM): ABOUT`, and below it what is indented.
+    // Lines `NAME (SUBSYSTEM): ABOUT`; indented lines belong to the one above.
     let name = |line: &str| {
         let (name, rest) = line.split_once(" (")?;
         let is_for_threads = ["any)", "sched)"].iter().any(|which| rest.starts_with(which));
@@ -165,7 +164,7 @@ pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
     let names: Vec<_> = text.lines().filter_map(name).collect();
     if names.is_empty() {
         return Err(refuse(format!(
-            "it lists no policies within {} s when asked with --policies; an agent's `main` is wave_agent::main_with",
+            "it lists no policies within {} s when asked with --policies; an agent's `main` must call wave_agent::main_with",
             LIST_PATIENCE.as_secs()
         )));
     }

@@ -1,8 +1,8 @@
-//! Threads that read RocksDB and allocate while they are preempted without end, and check all they see.
+//! Threads that read RocksDB and allocate while they are preempted continually, and check every result.
 //!
-//! Every GET's value and every key and value of a scan is compared with what was written, and every
-//! allocation with what was left in it. User-level threads are preempted at safe points, of which a scan
-//! passes one after each key; kernel-level ones anywhere, in RocksDB and in malloc.
+//! Every GET's value, and every key and value of a scan, is compared with what was written; every allocation with the bytes
+//! left in it. User-level threads are preempted at safe points, which a scan passes after each key; kernel-level ones anywhere,
+//! including in RocksDB and in malloc.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,9 +26,9 @@ use wave_report::model::VariantResult;
 const KEYS_PER_SCAN: u64 = 2_000;
 /// Allocations that a thread holds at a time.
 const BLOCKS: usize = 64;
-/// Most bytes of an allocation.
+/// Largest allocation in bytes.
 const BLOCK_BYTES: usize = 4_096;
-/// How long threads may take to end once they are told to.
+/// Time allowed for threads to end once told to.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Preempts the threads of each variant in turn.
@@ -120,7 +120,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Runs one thread: scans, checks and allocations until the end.
+    /// Runs one thread: GETs, scans and allocations until the end.
     fn work(&self, seed: u64) {
         let mut random = Pcg64::seed_from_u64(seed);
         let database = self.service.database();
@@ -136,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// Returns how much was wrong, as those that follow.
+    /// Checks one GET. Returns the number of errors, like `scan` and `allocate`.
     fn get(&self, database: &Database, key: u64) -> u64 {
         let mut right = false;
         let found = database.get(key, |value| right = is_value_of(key, value));

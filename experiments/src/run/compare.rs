@@ -1,9 +1,8 @@
-//! All variants under one load, which is a share of what one of them sustains.
+//! All variants under one load: a share of what one of them sustains.
 //!
-//! Where a policy keeps short requests from waiting behind long ones, tails under the same load tell
-//! more than saturations: a policy that does not may sustain no load at all. Each tail stands beside
-//! what scheduling without overhead makes of the same arrivals ([`super::ideal`]), and what a key costs
-//! that a RANGE reads beside what it costs where nothing is preempted.
+//! If a policy keeps short requests from waiting behind long ones, tails under the same load say more than saturations: a
+//! policy that does not may sustain no load at all. Each tail is shown beside that of overhead-free scheduling of the same
+//! arrivals ([`super::ideal`]), and the cost of a key read by a RANGE beside its cost without preemption.
 
 use serde_json::{Map, Value, json};
 use wave_sched::policies;
@@ -17,28 +16,28 @@ use crate::scenario::{Compare, Link, Scenario, Variant, Workload};
 use wave_report::model::{Compared, Point, RangeCost, VariantResult};
 use wave_report::slug;
 
-/// How often each variant is run, round-robin; its tail is the median. Machines have slow moments.
+/// Number of runs of each variant, round-robin; its tail is the median. Machines have slow moments.
 const REPETITIONS: usize = 3;
 
-/// What was run of one variant.
+/// The runs of one variant.
 pub(super) struct Runs {
     pub variant: Variant,
     pub outcomes: Vec<Outcome>,
-    /// What the same arrivals come to without overhead, where that is known.
+    /// Result of the same arrivals without overhead, if known.
     pub ideal: Option<Ideal>,
 }
 
-/// The rows that are compared: those under the scenario's own loads.
+/// The compared rows: those with the scenario's own loads.
 fn compared(rows: &[Row]) -> impl Iterator<Item = &Variant> {
     rows.iter().filter(|row| row.factor == 1.0).map(|row| &row.variant)
 }
 
-/// How many steps [`run`] will report.
+/// Number of steps that [`run`] reports.
 pub(super) fn steps(scenario: &Scenario, rows: &[Row]) -> u64 {
     scenario.run.compare.as_ref().map_or(0, |_| (REPETITIONS * compared(rows).count()) as u64)
 }
 
-/// Runs each of those `rows` under that load, and adds what came of it to what was found.
+/// Runs each of these `rows` under that load, and adds the results to `found`.
 pub(super) fn run(ground: &Ground<'_>, rows: &[Row], found: &mut Found) -> Result<(), Failure> {
     let Some(compare) = &ground.scenario.run.compare else { return Ok(()) };
     let Some(load) = load(compare, found) else { return Ok(()) };
@@ -73,7 +72,7 @@ pub(super) fn run(ground: &Ground<'_>, rows: &[Row], found: &mut Found) -> Resul
     Ok(())
 }
 
-/// The load to compare at, if the variant that it is taken from sustained any.
+/// The load to compare at; None if the reference variant sustained none.
 pub(super) fn load(compare: &Compare, found: &mut Found) -> Option<f64> {
     let variant = found.variants.iter().find(|variant| variant.name == compare.with);
     let sustained = variant.and_then(|variant| variant.saturation_per_second);
@@ -89,8 +88,8 @@ pub(super) fn load(compare: &Compare, found: &mut Found) -> Option<f64> {
     sustained.map(|sustained| sustained * compare.at)
 }
 
-/// What was run at `load`: each variant's result gets its part and the median point, and what is found
-/// the figures that compare the variants with the one named `with`.
+/// Adds the runs at `load` to `found`: each variant's result gets its ideal, its cost and the median point; `found` gets the
+/// figures that compare the variants with the one named `with`.
 pub(super) fn conclude(
     found: &mut Found,
     workload: &Workload,
@@ -102,7 +101,7 @@ pub(super) fn conclude(
     let of_class = workload.classes.iter().find(|each| each.name == class);
     let service_ns = of_class.map_or(0.0, |class| class.service_us * 1e3);
     let costs: Vec<Option<RangeCost>> = all.iter().map(|runs| cost(&runs.outcomes)).collect();
-    // Where nothing was preempted.
+    // The cost without any preemption.
     let whole = costs.iter().flatten().find(|cost| cost.preempted == 0).copied();
     for (runs, cost) in all.iter().zip(&costs) {
         let median = median(&runs.outcomes, &class);
@@ -147,7 +146,7 @@ fn figures(found: &Found, variants: &[&Variant], load: f64, class: &str, with: &
     let result = |name: &str| found.variants.iter().find(|variant| variant.name == name);
     let p99 = |name: &str| result(name)?.compared.as_ref()?.p99_ns;
     let sustained = |name: &str| result(name)?.saturation_per_second;
-    // Of a saturation that is only known to be at least so much there is no ratio.
+    // A saturation that is only a lower bound gives no ratio.
     let known = result(with).filter(|result| !result.served_all());
     let known = known.and_then(|result| result.saturation_per_second);
     let ratio = |of: Option<f64>| Some(of? / known?);
@@ -193,15 +192,15 @@ fn figures(found: &Found, variants: &[&Variant], load: f64, class: &str, with: &
     Value::Object(figures)
 }
 
-/// Whether one is over shared memory and the other over a modelled link, with the same policy and as
-/// many workers of the same kind of threads.
+/// Whether the two differ only in the link, shared memory against a modelled one: the same policy, the same number of workers,
+/// the same kind of threads.
 fn is_same_but_for_a_model(shared: &Variant, modelled: &Variant) -> bool {
     let (Some(shm), Some(model)) = (shared.agent(), modelled.agent()) else { return false };
     let links = shm.link == Link::Shm && model.link != Link::Shm;
     links && shm.policy == model.policy && shared.host == modelled.host
 }
 
-/// In the place of one under the same load.
+/// Inserts a point, in place of one under the same load.
 fn insert(result: &mut VariantResult, point: Point) {
     result.points.retain(|other| other.offered_per_second != point.offered_per_second);
     result.points.push(point);
@@ -213,7 +212,7 @@ fn p99_ns(point: &Point, class: &str) -> Option<u64> {
     Some(class.latency.p99_ns).filter(|_| class.latency.count > 0)
 }
 
-/// The valid point whose tail is the median.
+/// The valid point with the median tail.
 fn median<'a>(outcomes: &'a [Outcome], class: &str) -> Option<&'a Point> {
     let points = outcomes.iter().map(|outcome| &outcome.report);
     middle(points.filter_map(|point| {
@@ -222,7 +221,7 @@ fn median<'a>(outcomes: &'a [Outcome], class: &str) -> Option<&'a Point> {
     }))
 }
 
-/// The median of what a key cost, of each kind, and all preemptions.
+/// Median cost of a key, of each kind, and the total of preemptions.
 fn cost(outcomes: &[Outcome]) -> Option<RangeCost> {
     let costs = || outcomes.iter().filter_map(|outcome| outcome.range);
     let median = |of: fn(&RangeCost) -> f64| middle(costs().map(|cost| (of(&cost), of(&cost))));
@@ -234,7 +233,7 @@ fn cost(outcomes: &[Outcome]) -> Option<RangeCost> {
     })
 }
 
-/// What stands in the middle by the first.
+/// The item with the median first component.
 fn middle<T>(all: impl Iterator<Item = (f64, T)>) -> Option<T> {
     let mut all: Vec<(f64, T)> = all.collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_of_valid_points_only() {
+    fn median_ignores_invalid_points() {
         let tail = |points: &[(u64, bool)]| {
             let all: Vec<_> = points.iter().map(|&(ns, valid)| outcome(ns, valid)).collect();
             median(&all, "GET").and_then(|point| p99_ns(point, "GET"))
@@ -305,7 +304,7 @@ link = "model:mount-evans"
 "#;
 
     #[test]
-    fn variants_stand_beside_the_oracles_and_the_one_they_are_compared_with() {
+    fn variants_are_compared_with_the_ideal_and_the_reference() {
         let file = Path::new("x.toml");
         let scenario = scenario::parse(file, SCENARIO, policies::NAMES).unwrap();
         let saturations = [None, Some(10_000.0), Some(9_000.0)];
@@ -313,7 +312,7 @@ link = "model:mount-evans"
             VariantResult { saturation_per_second: saturation, ..variant_result(variant) }
         });
         let mut found = Found { variants: variants.collect(), ..Found::default() };
-        // p99, preemptions, and nanoseconds per key in the RANGE and in all.
+        // p99, preemptions, and nanoseconds per key in the RANGE and in total.
         let ran =
             [(5_000_000, 0, 100.0, 110.0), (200_000, 7, 103.0, 121.0), (300_000, 7, 1.0, 1.0)];
         let runs = scenario.variants.iter().zip(ran).map(|(variant, ran)| {
@@ -355,7 +354,7 @@ link = "model:mount-evans"
         let [fifo, shinjuku] = [fifo, shinjuku].map(|each| each.compared.as_ref().unwrap());
         assert_eq!((fifo.slowdown_vs_oracle, fifo.slice_us), (Some(62.5), None));
         assert_eq!(shinjuku.slice_us, Some(30.0));
-        // It is what the others are held against.
+        // FIFO is the one that the others are compared with.
         assert_eq!(fifo.range.unwrap().service_growth, None);
     }
 }

@@ -1,10 +1,10 @@
 //! An open-loop load while the agent is killed over and over.
 //!
-//! In turn the agent's process is killed (SIGKILL) and stopped (SIGSTOP), at random moments. The
-//! host must notice, decide without an agent, and hand over to the next agent, which is started as soon
-//! as it has. A stopped agent is continued once its replacement decides, and must leave on its own.
-//! Every request must run exactly once. Requests keep coming until the last kill is over, however long
-//! kills take and however late the generator is: a stopped agent that no thread waits for is not noticed.
+//! The agent's process is killed (SIGKILL) and stopped (SIGSTOP) in turn, at random moments. The host must notice, decide
+//! without an agent, and hand over to the next agent, which is started as soon as the host has noticed. A stopped agent is
+//! continued once its replacement decides, and must leave on its own. Every request must run exactly once. Requests keep coming
+//! until the last kill is over, however long kills take and however late the generator is: the loss of a stopped agent goes
+//! unnoticed while no thread waits for it.
 
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ use super::{Failure, Found, Ground, keep_house, limits, mix, variant_result};
 use crate::scenario::{Agent, Crash, Load, Variant};
 use wave_report::model::VariantResult;
 
-/// Time between two looks of the killing thread at the deciding side.
+/// Polling interval of the killing thread, which watches what decides.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
-/// How long the host may take to notice, and a turned out agent to leave.
+/// Time allowed for the host to notice, and for a turned-out agent to leave.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Kills the agents of each variant in turn.
@@ -56,7 +56,7 @@ pub(super) fn run(ground: &Ground<'_>, times: Crash) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// All tallies together, and each by its variant's name.
+/// The total of all tallies, and each tally by its variant's name.
 pub(super) fn extra(tallies: &[(String, Tally)]) -> serde_json::Value {
     let all = Tally::sum(tallies.iter().map(|(_, tally)| tally));
     let mut extra = all.to_json();
@@ -91,7 +91,7 @@ fn one(
     let mut hosted = Hosted::start(variant.host, agent, &seating, 0, &seating.workers, logs)?;
     ground.feed.watch(vec![Arc::downgrade(&hosted.enclave)], &work);
     let mut terms = Terms::new(workload, run, mix, &seating);
-    // Whether requests are lost is asked, and not how soon they are sent.
+    // The question is whether requests are lost, not how soon they are sent.
     terms.settings.give_up_lag_ns = u64::MAX;
     let is_over = AtomicBool::new(false);
     let before = Sample::of(&[&hosted]);
@@ -105,7 +105,7 @@ fn one(
             let report = generator::run(load, &terms.settings, &work.recorder, &mut server);
             Ok((report, server.server.refused))
         });
-        // Agents end with the thread that starts them: with this one, not the generator's.
+        // Agents end with the thread that starts them: this one, not the generator's.
         let kills = kill_over_and_over(&mut hosted, times, run.warmup_seconds, run.seed);
         is_over.store(true, Ordering::SeqCst);
         let generated = generator.join();
@@ -130,7 +130,7 @@ fn one(
     Ok((result, tally))
 }
 
-/// Has every request's runs counted, and takes requests until the kills are over.
+/// Counts every request's runs, and takes requests until the kills are over.
 struct Counting<'a> {
     server: EnclaveServer,
     work: &'a Work,
@@ -155,11 +155,11 @@ impl Server for Counting<'_> {
 pub(super) struct Kill {
     /// Time from the signal until the host decided without an agent.
     pub fallback: Duration,
-    /// From starting the next agent's process until it decided.
+    /// Time from starting the next agent's process until it decided.
     pub takeover: Duration,
-    /// Whether it was SIGSTOP, which only the watchdog can see.
+    /// Whether the signal was SIGSTOP, whose effect only the watchdog notices.
     pub stopped: bool,
-    /// Whether the stopped agent did not leave after it was continued.
+    /// Whether the stopped agent failed to leave after it was continued.
     pub stayed: bool,
 }
 
@@ -174,7 +174,7 @@ fn kill_over_and_over(
     let start = Instant::now() + Duration::from_secs_f64(warmup_seconds);
     let mut kills = Vec::with_capacity(times.kills as usize);
     for round in 0..times.kills {
-        // Early enough in its turn that the next agent is there before the next kill.
+        // Early enough in its turn that the next agent has attached before the next kill.
         let at = start + every * round + every.mul_f64(random.random_range(0.05..0.5));
         std::thread::sleep(at.saturating_duration_since(Instant::now()));
         let stopped = round % 2 == 1;
@@ -201,19 +201,19 @@ fn kill(hosted: &mut Hosted, stopped: bool) -> Result<Kill, Failure> {
     let takeover = start.elapsed();
     let mut stayed = false;
     if stopped {
-        // It goes on where it stood, in a window without a reader.
+        // The agent continues where it was stopped, in a window without a reader.
         old.signal(Signal::CONT).map_err(Failure::cannot)?;
         stayed = !old.wait_for_end(PATIENCE).is_some_and(left_by_itself);
     }
     Ok(Kill { fallback, takeover, stopped, stayed })
 }
 
-/// Whether an agent that lost its window saw that: it was turned out, or finds that its host has closed their connection.
+/// Whether an agent that lost its window noticed: it was turned out, or found its connection closed by the host.
 fn left_by_itself(status: ExitStatus) -> bool {
     status.success() || status.code() == Some(TURNED_OUT.into())
 }
 
-/// What became of the requests, and of the agents.
+/// Counts of requests and agents.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Tally {
     pub sent: u64,
@@ -271,8 +271,8 @@ impl Tally {
         [
             (self.lost(), "accepted requests were lost"),
             (self.ran.doubled, "requests ran more than once"),
-            (self.failed, "GETs were failed by RocksDB"),
-            (stayed, "stopped agents did not leave when they went on"),
+            (self.failed, "GETs failed in RocksDB"),
+            (stayed, "stopped agents did not leave after they were continued"),
             (missing, "kills did not take place"),
         ]
         .into_iter()
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_well_if_every_accepted_request_ran_once() {
+    fn no_complaint_if_every_accepted_request_ran_once() {
         assert_eq!(tally().complaints("a", 2), Vec::<String>::new());
         let json = tally().to_json();
         assert_eq!(json["requests_lost"], 0);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_went_wrong_is_said() {
+    fn each_kind_of_failure_has_its_own_complaint() {
         let mut bad = tally();
         bad.ran = Ran { done: 90, doubled: 2 };
         bad.kills[1].stayed = true;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_turned_out_or_ends_well_has_left_by_itself() {
+    fn turned_out_or_successful_agent_has_left_by_itself() {
         let left = |status| left_by_itself(ExitStatus::from_raw(status));
         let (exit, killed) = (|code: i32| code << 8, Signal::KILL.as_raw());
         assert!(left(exit(0)) && left(exit(TURNED_OUT.into())));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_add_up() {
+    fn tallies_of_variants_add_up() {
         let sum = Tally::sum([tally(), tally()].iter());
         assert_eq!((sum.sent, sum.ran.done, sum.kills.len(), sum.lost()), (200, 192, 4, 0));
         assert_eq!(Tally::default().to_json()["fallback_ms_max"], serde_json::Value::Null);

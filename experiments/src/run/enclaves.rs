@@ -1,7 +1,7 @@
 //! Several enclaves in one host process, each with cores and an agent of its own, loaded at once.
 //!
-//! Then the first enclave's agent is killed under load. The other enclaves must go on as if
-//! nothing had happened: no agent lost, no decision of the fallback's.
+//! Then the first enclave's agent is killed under load. The other enclaves must be unaffected: no agent lost, no decision by
+//! the fallback.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use super::{Failure, Found, Ground, keep_house, mix, take_generators_seat, varia
 use crate::scenario::{Agent, Enclaves, Load, Scenario, Variant};
 use wave_report::model::{Point, VariantResult};
 
-/// How many steps [`run`] will report.
+/// Number of steps that [`run`] reports.
 pub(super) fn steps(scenario: &Scenario) -> u64 {
     let loads = if let Load::Each(loads) = &scenario.run.load { loads.len() } else { 0 };
     (scenario.variants.len() * (loads + 1)) as u64
@@ -80,7 +80,7 @@ struct Group {
     work: Arc<Work>,
     terms: Terms,
     seating: Seating,
-    /// Requests that each enclave has done in all.
+    /// Requests done by each enclave so far.
     done: Vec<u64>,
 }
 
@@ -129,7 +129,7 @@ impl Group {
         Ok(Group { hosted, server, work, terms, seating, done })
     }
 
-    /// Loads every enclave with `per_second`; with `kills`, the first one's agent dies meanwhile.
+    /// Loads every enclave with `per_second`; with `kills`, the first enclave's agent is killed meanwhile.
     fn point(&mut self, per_second: f64, kills: bool) -> Result<Point, Failure> {
         let Group { hosted, server, work, terms, seating, done } = self;
         let hosts: Vec<&Hosted> = hosted.iter().collect();
@@ -143,7 +143,7 @@ impl Group {
                 scope.spawn(move || {
                     std::thread::sleep(half);
                     let agent = first.agent.as_ref().filter(|_| !over.load(Ordering::SeqCst));
-                    // If it cannot be killed, it is not lost, which is complained about.
+                    // An agent that cannot be killed is not lost, which the final check reports.
                     let _ = agent.map(|agent| agent.signal(Signal::KILL));
                 });
             }
@@ -186,13 +186,13 @@ impl Group {
     }
 }
 
-/// What became of one enclave.
+/// Final state of one enclave.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct State {
     pub enclave: usize,
     pub submitted: u64,
     pub refused: u64,
-    /// Of those that were measured: without warm-ups.
+    /// Requests done, without warm-ups.
     pub measured_done: u64,
     pub alive: u64,
     pub lost_agents: u64,
@@ -207,7 +207,7 @@ impl State {
             "variant": variant,
             "enclave": self.enclave,
             "sent": self.submitted,
-            // Every accepted request is a thread; a thread that is no longer alive is done.
+            // Every accepted request is a thread; a thread no longer alive is done.
             "done": self.submitted - self.refused - self.alive,
             "refused": self.refused,
             "measured": self.measured_done,
@@ -232,7 +232,7 @@ pub(super) fn complaints(variant: &str, states: &[State]) -> Vec<String> {
             complain(format!("{} agents were lost, not {expected}", state.lost_agents));
         }
         if !state.killed && state.fallback_switches > 0 {
-            complain(format!("{} switches were the fallback's", state.fallback_switches));
+            complain(format!("{} switches were decided by the fallback", state.fallback_switches));
         }
     }
     complaints
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_enclave_whose_agent_was_killed_may_fall_back() {
+    fn only_the_enclave_of_a_killed_agent_may_fall_back() {
         assert!(complaints("a", &[state(1, 1, 500), state(2, 0, 0)]).is_empty());
         assert_eq!(complaints("a", &[state(1, 1, 500), state(2, 0, 1)]).len(), 1);
         assert_eq!(complaints("a", &[state(1, 1, 500), state(2, 1, 1)]).len(), 2);

@@ -1,5 +1,4 @@
-//! What a load's requests would get from scheduling that costs nothing: the same arrivals, warm-up
-//! included, put to an oracle.
+//! Latencies of a load under scheduling without any cost: the same arrivals, warm-up included, scheduled by an oracle.
 
 use wave_core::clock::Nanos;
 use wave_sched::oracles::{Oracle, ProcessorSharing, RoundRobin};
@@ -12,12 +11,12 @@ use super::point::Terms;
 pub struct Ideal {
     /// p99 under processor sharing.
     pub shared_ns: u64,
-    /// Slices of the length that was asked about, if any was.
+    /// p99 with slices of the given length; None without one.
     pub sliced_ns: Option<u64>,
 }
 
-/// The load at `per_second` on `cores` cores: the p99 of `class`, an index, whose requests take
-/// `classes_ns`.
+/// Schedules the load at `per_second` on `cores` cores. Returns the p99 of `class`, an index; `classes_ns` are the service
+/// times.
 pub fn ideal(
     terms: &Terms,
     per_second: f64,
@@ -33,7 +32,7 @@ pub fn ideal(
     }
 }
 
-/// The p99 of `class` that `oracle` makes of the load: of the requests that are due after the warm-up, as a point counts them.
+/// The p99 of `class` under `oracle`, over the requests due after the warm-up, as a point counts them.
 pub fn p99_ns(
     oracle: &mut dyn Oracle,
     terms: &Terms,
@@ -82,17 +81,17 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_meet_nobody_take_their_service_time() {
+    fn uncontended_requests_take_their_service_time() {
         let slice = Some(Nanos::from_micros(30));
         let found = ideal(&terms(Mix::get_only()), 5.0, &[GET_NS], 0, 1, slice);
         let exact = |ns: u64| ns.abs_diff(GET_NS) <= GET_NS / 1_000;
         assert!(exact(found.shared_ns) && found.sliced_ns.is_some_and(exact), "{found:?}");
     }
 
-    /// A GET waits for a slice of each RANGE that is there: with slices that are as long as a GET that
-    /// is as under processor sharing, with longer ones it is longer.
+    /// A GET waits for a slice of each RANGE in the system: with slices as long as a GET, its latency is that of processor
+    /// sharing; with longer slices it is longer.
     #[test]
-    fn a_gets_tail_beside_ranges_grows_with_the_slice() {
+    fn get_tail_beside_ranges_grows_with_the_slice() {
         let terms = terms(Mix::get_and_range());
         let tail = |us: Option<u64>| {
             let slice = us.map(Nanos::from_micros);
@@ -106,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_the_warm_up_are_served_and_not_counted() {
+    fn warm_up_requests_are_served_but_not_counted() {
         let whole = terms(Mix::get_and_range());
         let mut none = whole.clone();
         none.settings.duration = Duration::ZERO;
         assert_eq!(ideal(&none, 9_600.0, &[GET_NS, 1_000 * GET_NS], 0, 1, None).shared_ns, 0);
-        // Work that is left over from the warm-up delays what is counted.
+        // Work left over from the warm-up delays the counted requests.
         let mut idle_before = whole.clone();
         idle_before.settings.warm_up = Duration::ZERO;
         let ns = |terms| ideal(terms, 16_000.0, &[GET_NS, 1_000 * GET_NS], 0, 1, None).shared_ns;

@@ -1,9 +1,9 @@
-//! The points that a run has finished so far, in a file that grows by a line for each.
+//! The points that a run has finished so far, in a file with a line for each.
 //!
-//! A run asks its [`Journal`] for each point by a key that says where the point stands in the run. One that an
-//! interrupted run of the same scenario and build has finished is given back from the file; any other is run, and
-//! written before it is used. What follows from points (searches, comparisons) is computed again.
-//! The file begins with a line that names the scenario, build and machine of its points.
+//! A run asks its [`Journal`] for each point by a key that gives the point's place in the run. A point finished by an
+//! interrupted run of the same scenario and build is returned from the file; any other is run, and written to the file before
+//! it is used. Results that follow from points (searches, comparisons) are computed again. The file's first line names the
+//! scenario, build and machine of its points.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,9 +23,9 @@ use wave_lab::progress::Progress;
 use wave_lab::terminal::{counted, note};
 use wave_report::model::Machine;
 
-/// The journal's file, while its run has not ended.
+/// The journal's file, until its run ends.
 pub const FILE: &str = "unfinished.jsonl";
-/// What a run before had finished, where this one did not resume it.
+/// The journal of an earlier run that was not resumed.
 const OLD: &str = "unfinished.jsonl.old";
 /// Version of the file's format.
 const FORMAT: u32 = 1;
@@ -40,12 +40,12 @@ pub struct Identity {
     host: String,
     /// Version and hash of the program.
     build: String,
-    /// Where points are measured; none where they are simulated.
+    /// Machine of the measurements; None if points are simulated.
     machine: Option<Machine>,
 }
 
 impl Identity {
-    /// A run of the scenario on `host` by this program, on this machine.
+    /// Identity of a run of the scenario on `host` by this program on this machine.
     pub fn new(scenario: &str, digest: &str, host: &str) -> Identity {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         Identity {
@@ -58,7 +58,7 @@ impl Identity {
         }
     }
 
-    /// The first field that differs from `other`: its name, its value here, its value there.
+    /// The first field that differs from `other`: its name, its value here, and its value there.
     fn difference(&self, other: &Identity) -> Option<[String; 3]> {
         let machine = |identity: &Identity| match &identity.machine {
             Some(Machine { cpus, model, kernel }) => format!("{model}, {cpus} CPUs, {kernel}"),
@@ -82,7 +82,7 @@ impl Identity {
 struct Header {
     #[serde(flatten)]
     identity: Identity,
-    /// When the interrupted run began, RFC 3339.
+    /// Start of the interrupted run, RFC 3339.
     started: String,
 }
 
@@ -96,10 +96,10 @@ struct Line {
 pub struct Journal {
     to: Option<To>,
     started: String,
-    /// Points of the run that this one resumes.
+    /// Points of the run being resumed, by key.
     before: HashMap<String, Value>,
     points: AtomicU64,
-    /// Ended steps of the run, and their total.
+    /// Number of finished steps, and of all steps.
     steps: OnceLock<(Arc<AtomicU64>, u64)>,
 }
 
@@ -107,7 +107,7 @@ pub struct Journal {
 struct To {
     path: PathBuf,
     file: Mutex<File>,
-    /// Locked for as long as results may be written there.
+    /// Locked while this run may write results there.
     _folder: File,
 }
 
@@ -123,11 +123,10 @@ impl Journal {
         }
     }
 
-    /// The journal in `folder`, which is made if need be. With `resume` it continues an existing one.
+    /// Opens the journal in `folder`, which is created if needed. With `resume`, continues an existing one.
     ///
     /// # Errors
-    /// Where the folder cannot be written or another run writes there, and where there is nothing to resume, or
-    /// something else.
+    /// The folder cannot be written, another run writes there, or there is nothing to resume, or only a run of something else.
     pub fn open(folder: &Path, identity: Identity, resume: bool) -> Result<Journal, Failure> {
         wave_report::make_folder(folder)?;
         let lock = File::open(folder).map_err(cannot("opened", folder))?;
@@ -159,7 +158,7 @@ impl Journal {
         };
         let file = OpenOptions::new().create(true).append(true).open(&path);
         let file = file.map_err(cannot("written", &path))?;
-        // A line that a killed process has not come to the end of is cut off.
+        // Cuts off the partial line of a killed process.
         file.set_len(kept as u64).map_err(cannot("written", &path))?;
         let to = To { path, file: Mutex::new(file), _folder: lock };
         if !resume {
@@ -169,17 +168,17 @@ impl Journal {
         Ok(Journal { to: Some(to), started, before, points, steps: OnceLock::new() })
     }
 
-    /// When the run began, also if that was in another process; RFC 3339.
+    /// Start of the run, even if by another process; RFC 3339.
     pub fn started(&self) -> String {
         self.started.clone()
     }
 
-    /// Points that a run before had finished.
+    /// Number of points taken from an earlier run.
     pub fn resumed(&self) -> usize {
         self.before.len()
     }
 
-    /// What has to be said of results that were measured by more than one process.
+    /// A fact for the report if the results come from more than one process.
     pub fn fact(&self) -> Option<(String, String)> {
         let points = self.resumed();
         let from = &self.started;
@@ -187,26 +186,26 @@ impl Journal {
         (points > 0).then(|| (format!("measured before: {}", counted(points, "point")), how))
     }
 
-    /// Takes the number of finished steps, of all `steps`, from `progress`.
+    /// Takes the numbers of finished and of all steps from `progress`.
     pub fn follow(&self, progress: &Progress) {
         let _ = self.steps.set((progress.ended(), progress.steps()));
         if self.resumed() > 0 {
             let from = &self.started;
             let points = counted(self.resumed(), "point");
-            progress.say(&format!("resuming with {points} of the run of {from}"));
+            progress.say(&format!("resuming with {points} from the run of {from}"));
         }
     }
 
-    /// The point at `key`, from the run before or from `run`.
+    /// Returns the point at `key` from the earlier run, or else runs `run`.
     ///
     /// # Errors
-    /// Those of `run`, and where the point cannot be written.
+    /// Those of `run`, or the point cannot be written.
     pub fn point<T: Serialize + DeserializeOwned>(
         &self,
         key: &str,
         run: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        // What cannot be read back (a number that is not finite) is run again.
+        // A point that cannot be parsed (with a non-finite number) is run again.
         let before = self.before.get(key);
         if let Some(found) = before.and_then(|value| T::deserialize(value).ok()) {
             return Ok(found);
@@ -219,17 +218,17 @@ impl Journal {
         Ok(point)
     }
 
-    /// The results are written: there is nothing to resume any more.
+    /// Removes the journal once the results are written: there is nothing left to resume.
     pub fn finish(&self) -> Result<(), Failure> {
         self.points.store(0, Ordering::Relaxed);
         let Some(to) = &self.to else { return Ok(()) };
         fs::remove_file(&to.path).map_err(cannot("removed", &to.path))
     }
 
-    /// Says which points of an unfinished run are kept, and how to resume it; none if no point is kept.
+    /// Says which points of an unfinished run are kept, and how to resume it; None if no point is kept.
     pub fn kept(&self) -> Option<String> {
         let to = self.to.as_ref()?;
-        // A line that is being written is finished first, and counts.
+        // A line being written is finished first, and counts.
         let _whole = to.file.lock().unwrap_or_else(PoisonError::into_inner);
         let points = self.points.load(Ordering::Relaxed);
         if points == 0 {
@@ -246,10 +245,10 @@ impl Journal {
         ))
     }
 
-    /// What an interrupted run says.
+    /// The message of an interrupted run.
     pub fn last_words(&self) -> String {
         let kept =
-            self.kept().unwrap_or_else(|| "no point was finished, nothing is kept\n".to_owned());
+            self.kept().unwrap_or_else(|| "no point was finished, so nothing is kept\n".to_owned());
         format!("wave run: interrupted: {kept}")
     }
 }
@@ -257,14 +256,14 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         if let Some(to) = self.to.as_ref().filter(|_| *self.points.get_mut() == 0) {
-            // Without points it is of no use; one that stays does no harm.
+            // A journal without points is useless; failing to remove it does no harm.
             let _ = fs::remove_file(&to.path);
         }
     }
 }
 
 impl To {
-    /// Writes a line, and counts it in `points`, both before another thread has the file.
+    /// Writes a line, and counts it in `points`, before another thread gets the file.
     fn append(&self, line: &impl Serialize, points: Option<&AtomicU64>) -> Result<(), Failure> {
         let mut bytes = serde_json::to_vec(line).map_err(Failure::cannot)?;
         bytes.push(b'\n');
@@ -277,7 +276,7 @@ impl To {
     }
 }
 
-/// What `text` holds of the run that `identity` tells of: when it began, its points, and how many bytes are whole lines.
+/// The points in `text` of the run with `identity`, with its start and the length in bytes of its complete lines.
 fn resumed(
     path: &Path,
     text: &str,
@@ -319,11 +318,11 @@ mod tests {
     }
 
     fn never() -> Result<f64, Failure> {
-        panic!("a point that is done is run again")
+        panic!("a finished point was run again")
     }
 
     #[test]
-    fn points_that_are_done_are_not_run_again_and_one_half_written_is() {
+    fn resume_reuses_finished_points_and_reruns_a_partial_one() {
         let folder = tempfile::tempdir().unwrap();
         let open = |resume| Journal::open(folder.path(), identity("a", "sim"), resume);
         let journal = open(false).unwrap();
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_does_not_resume_keeps_the_points_of_the_one_before_aside() {
+    fn run_without_resume_keeps_the_earlier_points_aside() {
         let folder = tempfile::tempdir().unwrap();
         let open = || Journal::open(folder.path(), identity("a", "sim"), false).unwrap();
         open().point("one", || Ok(1)).unwrap();
@@ -359,11 +358,11 @@ mod tests {
     }
 
     #[test]
-    fn a_resume_of_another_run_is_refused_with_both_named() {
+    fn resume_of_another_run_is_refused_naming_both() {
         let folder = tempfile::tempdir().unwrap();
         let open = |identity| Journal::open(folder.path(), identity, true);
         let refused = |identity| {
-            let failure = open(identity).expect_err("this is to be refused");
+            let failure = open(identity).expect_err("the resume is refused");
             assert_eq!(failure.exit_code(), 2);
             failure.to_string()
         };
@@ -380,11 +379,11 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_do_not_write_to_one_folder() {
+    fn folder_of_a_running_run_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let first = Journal::open(folder.path(), identity("a", "sim"), false).unwrap();
         let second = Journal::open(folder.path(), identity("a", "sim"), false);
-        let failure = second.expect_err("the first is at it");
+        let failure = second.expect_err("the first run holds the folder");
         assert_eq!(failure.exit_code(), 3);
         assert!(failure.to_string().contains("another run writes"));
         drop(first);

@@ -1,8 +1,7 @@
-//! Saturation of each variant, as steps: the first variant is the reference, each other a rung.
+//! Saturation of each variant as a ladder: the first variant is the reference, each other a rung.
 //!
-//! Machines have slow moments. Every variant is therefore searched three times, round-robin, and
-//! its saturation is the median; from the second time on, the search begins around the first
-//! estimate and takes fewer probes.
+//! Machines have slow moments. Every variant is therefore searched three times, round-robin, and its saturation is the median.
+//! From the second time on, the search begins around the first estimate and takes fewer probes.
 
 use serde_json::json;
 use wave_workloads::point::{SearchEnd, SearchResult};
@@ -15,12 +14,12 @@ use wave_report::model::VariantResult;
 
 /// Number of searches per variant.
 pub(super) const REPETITIONS: usize = 3;
-/// Where a later search begins and ends, around the median so far.
+/// Range of a later search, relative to the median so far.
 const AROUND: (f64, f64) = (0.88, 1.12);
-/// Loads that a later search may spend.
+/// Maximum number of loads in a later search.
 const LATER_PROBES: u32 = 6;
 
-/// How many steps [`run`] will report.
+/// Number of steps that [`run`] reports.
 pub(super) fn steps(scenario: &Scenario) -> u64 {
     (REPETITIONS * scenario.variants.len()) as u64
 }
@@ -56,7 +55,7 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// What the `searches` of each variant come to: the first variant is the reference.
+/// Result of the `searches` of each variant. The first variant is the reference.
 pub(super) fn compare(variants: &[Variant], searches: Vec<Vec<VariantResult>>) -> Found {
     let spreads: Vec<Spread> = searches.iter().map(|searches| Spread::of(searches)).collect();
     let rungs: Vec<_> = variants
@@ -72,9 +71,9 @@ pub(super) fn compare(variants: &[Variant], searches: Vec<Vec<VariantResult>>) -
             })
         })
         .collect();
-    let (reference, rungs) = rungs.split_first().expect("a ladder has two variants or more");
+    let (reference, rungs) = rungs.split_first().expect("a ladder has at least two variants");
     let on_rungs = || spreads[1..].iter().filter_map(|spread| spread.median);
-    // All optimisations that apply to a rung are on it; which helps most is what is asked.
+    // Each rung has all optimisations applicable to it; the figure is the best of them.
     let best = on_rungs().reduce(f64::max);
     let extra = json!({
         "reference": reference,
@@ -106,7 +105,7 @@ pub(super) fn compare(variants: &[Variant], searches: Vec<Vec<VariantResult>>) -
     found
 }
 
-/// Looks near `estimate`, and beyond where it turns out to lie elsewhere.
+/// Searches near `estimate`, and beyond if the saturation turns out to lie elsewhere.
 fn search_around(
     session: &mut Session,
     estimate: f64,
@@ -131,7 +130,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Without a median if most of the searches could not be measured.
+    /// The median is None if most of the searches could not be measured.
     fn of(searches: &[VariantResult]) -> Spread {
         let all: Vec<Option<f64>> =
             searches.iter().map(|search| search.saturation_per_second).collect();
@@ -146,7 +145,7 @@ impl Spread {
     }
 }
 
-/// The median of what the searches found; the higher one of two, as slow moments only lower it.
+/// The median saturation of the searches; the higher of the middle two, because slow moments only lower it.
 fn median(searches: &[VariantResult]) -> Option<f64> {
     let mut found: Vec<f64> =
         searches.iter().filter_map(|search| search.saturation_per_second).collect();
@@ -159,7 +158,7 @@ mod tests {
     use super::{Spread, VariantResult};
 
     #[test]
-    fn a_search_that_found_nothing_does_not_count() {
+    fn search_without_result_is_not_counted() {
         let spread = |rates: &[Option<f64>]| {
             let searches: Vec<VariantResult> = rates
                 .iter()

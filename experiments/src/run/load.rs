@@ -1,24 +1,23 @@
-//! Latency and throughput of each variant under each load, or its saturation.
+//! Latency and throughput of each variant at each load, or its saturation.
 //!
-//! An offloaded agent leaves the on-host agent's core to the workload. Where a scenario has agents
-//! of both kinds, each offloaded variant therefore runs twice: with as many workers as the on-host
-//! one (the price of the link), and with as many *cores* (the gain), under loads that are higher by
-//! the same factor. Where the machine has too few CPUs for the latter, that is left out and said; so
-//! is an on-host variant then that is an offloaded one by another name.
-//! At last the variants are compared under one load, if the scenario says so.
+//! An offloaded agent leaves the on-host agent's core to the workload. If a scenario has agents of both kinds, each offloaded
+//! variant therefore runs twice: with as many workers as the on-host one (the price of the link), and with as many *cores* (the
+//! gain), at loads that are higher by the same factor. If the machine has too few CPUs for the latter, it is left out, and the
+//! report says so; an on-host variant is then left out, too, if it equals an offloaded one but for its name. Finally the
+//! variants are compared under one load, if the scenario asks for it.
 
 use super::session::Session;
 use super::{Failure, Found, Ground, compare};
 use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
 
-/// A variant to run, and by how much its loads are higher than the scenario's.
+/// A variant to run, and the factor by which its loads exceed the scenario's.
 pub(super) struct Row {
     pub variant: Variant,
-    /// Its loads, as multiples of the scenario's.
+    /// Factor of its loads over the scenario's.
     pub factor: f64,
 }
 
-/// Every row that `cpus` CPUs are enough for, and what has to be said about those that are not there.
+/// Every row for which `cpus` CPUs are enough, and facts about those left out.
 pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Vec<(String, String)>) {
     let is = |variant: &Variant, placement| {
         variant.agent().is_some_and(|agent| agent.placement == placement)
@@ -67,7 +66,7 @@ pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Vec<(String, 
     (rows, left_out)
 }
 
-/// Whether they differ in nothing but name and placement.
+/// Whether they differ only in name and placement.
 fn same(one: &Variant, other: &Variant) -> bool {
     let anywhere = |variant: &Variant| match variant.scheduler.clone() {
         Scheduler::Agent(agent) => Some(Agent { placement: Placement::Offload, ..agent }),
@@ -76,19 +75,19 @@ fn same(one: &Variant, other: &Variant) -> bool {
     one.host == other.host && anywhere(one) == anywhere(other)
 }
 
-/// How many steps [`run`] will report.
+/// Number of steps that [`run`] reports.
 pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
     let rows = rows(scenario, cpus).0;
     (rows.len() * steps_of_row(&scenario.run)) as u64 + compare::steps(scenario, &rows)
 }
 
-/// How many systems [`run`] will start.
+/// Number of systems that [`run`] starts.
 pub(super) fn sessions(scenario: &Scenario, cpus: usize) -> usize {
     let rows = rows(scenario, cpus).0;
     rows.len() + compare::steps(scenario, &rows) as usize
 }
 
-/// How many steps a row takes.
+/// Number of steps of a row.
 pub(super) fn steps_of_row(run: &Run) -> usize {
     match &run.load {
         Load::Each(loads) => loads.len() + usize::from(run.refine > 0),
@@ -166,7 +165,7 @@ prestage = 4
     }
 
     #[test]
-    fn an_on_host_twin_is_left_out_where_there_are_too_few_cpus_for_equal_cores() {
+    fn on_host_twin_is_left_out_if_cpus_are_too_few_for_equal_cores() {
         let scenario = scenario();
         let names = |cpus| {
             let (rows, left_out) = rows(&scenario, cpus);

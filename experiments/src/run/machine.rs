@@ -1,4 +1,4 @@
-//! Where and when it ran, and which version.
+//! Machine, time and version of a run.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,15 +7,15 @@ use sha2::{Digest, Sha256};
 
 use wave_report::model::Machine;
 
-/// The version of this program: what `git describe` said when it was built, where the build was
-/// told (`WAVE_VERSION`), or else the crate's.
+/// The version of this program: the output of `git describe`, if the build was given it (`WAVE_VERSION`), or else the crate's
+/// version.
 pub fn version() -> &'static str {
     option_env!("WAVE_VERSION").filter(|text| !text.is_empty()).unwrap_or(env!("CARGO_PKG_VERSION"))
 }
 
-/// Names this very program: another build's results are not this one's, whatever their versions say.
+/// Identifies this binary: another build's results are not this one's, whatever its version.
 pub fn build() -> String {
-    // By this name also where the file has been replaced meanwhile.
+    // This path works even if the file has been replaced meanwhile.
     let program = std::fs::read("/proc/self/exe");
     let digest = program.map(|bytes| hash(&bytes)).unwrap_or_default();
     format!("{}-{digest}", version())
@@ -29,7 +29,7 @@ pub fn hash(bytes: &[u8]) -> String {
     })
 }
 
-/// This machine, of which `cpus` CPUs may be used.
+/// This machine; `cpus` of its CPUs may be used.
 pub fn machine(cpus: usize) -> Machine {
     Machine { cpus: cpus as u32, model: cpu_model(), kernel: kernel() }
 }
@@ -39,7 +39,7 @@ pub fn kernel() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// As the first CPU calls itself.
+/// Model name of the first CPU.
 pub fn cpu_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = text.lines().find_map(|line| {

@@ -1,7 +1,7 @@
-//! Running a scenario: what is started where, loaded, and measured.
+//! Running a scenario: starting systems, loading them, and measuring.
 //!
-//! [`run`] knows the kinds of scenarios; each has a file of its own. All of them start systems
-//! ([`system`]) seated by one rule ([`seating`]), and load them from the calling thread.
+//! [`run`] dispatches on the kind of scenario; each kind has a file of its own. All of them start systems ([`system`]) seated
+//! by one rule ([`seating`]), and load them from the calling thread.
 
 pub mod agent;
 mod chaos;
@@ -57,21 +57,21 @@ use wave_report::RunResult;
 use wave_report::model::{SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
 use wave_workloads::point::Limits;
 
-/// A command's exit code; 128 and more for a signal, as shells have it.
+/// A command's exit code; 128 plus the signal, as in shells.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let signal = || status.signal().map_or(1, |signal| 128 + signal);
     u8::try_from(status.code().unwrap_or_else(signal)).unwrap_or(1)
 }
 
-/// A run that came to its end.
+/// A finished run.
 #[derive(Debug)]
 pub struct Finished {
     pub result: RunResult,
-    /// Checks that failed, in words; empty where all is well.
+    /// Checks that failed, in words; empty if all passed.
     pub failed: Vec<String>,
 }
 
-/// What every kind of scenario stands on.
+/// Shared context of every kind of scenario.
 struct Ground<'a> {
     scenario: &'a Scenario,
     cpus: Vec<usize>,
@@ -79,11 +79,11 @@ struct Ground<'a> {
     progress: Progress,
     feed: Feed,
     recording: Option<Arc<Recording>>,
-    /// The time of each session for repeating disturbed points.
+    /// Time allowed per session for repeating disturbed points.
     patience: Duration,
-    /// Keeps points that were measured.
+    /// Keeps measured points.
     journal: &'a Journal,
-    /// Systems that were started for points of their own.
+    /// Number of systems started for points of their own.
     sessions: Cell<u32>,
 }
 
@@ -93,7 +93,7 @@ impl Ground<'_> {
         self.feed.step(what);
     }
 
-    /// Where the agents of a variant, or of an enclave of one, write their logs.
+    /// Log destinations for the agents of a variant, or of an enclave of one.
     fn logs(&self, of: &str) -> Option<Logs> {
         self.recording.as_ref().map(|recording| recording.logs(of))
     }
@@ -103,7 +103,7 @@ impl Ground<'_> {
     }
 }
 
-/// What a kind of scenario finds.
+/// Findings of a kind of scenario.
 #[derive(Debug, Default)]
 struct Found {
     variants: Vec<VariantResult>,
@@ -112,9 +112,8 @@ struct Found {
     failed: Vec<String>,
 }
 
-/// Runs `scenario` from the calling thread, which becomes the generator: it is pinned, and may
-/// not run anything else meanwhile. `feed` is told what runs. Agents write logs into the directory
-/// `record`, if there is one. Points that `journal` has are not run.
+/// Runs `scenario` from the calling thread, which becomes the generator: it is pinned, and may not run anything else meanwhile.
+/// `feed` is told what runs. Agents write logs into the directory `record`, if given. Points that `journal` has are not run.
 pub fn run(
     scenario: &Scenario,
     quiet: bool,
@@ -210,7 +209,7 @@ pub fn run(
     Ok(Finished { result, failed: found.failed })
 }
 
-/// The most host cores that run at once.
+/// Maximum number of host cores that run at once.
 fn most_cores(scenario: &Scenario) -> u32 {
     let cores = scenario.variants.iter().map(|variant| variant.host.cores).max().unwrap_or(0);
     match scenario.kind {
@@ -219,7 +218,7 @@ fn most_cores(scenario: &Scenario) -> u32 {
     }
 }
 
-/// Refuses more host cores than CPUs: they would take turns, which is measured as if it were scheduling.
+/// Refuses more host cores than CPUs: they would take turns, and that would be measured as if it were scheduling.
 fn enough_cpus(cores: u32, cpus: usize, scenario: &str) -> Result<(), Failure> {
     if cores as usize <= cpus {
         return Ok(());
@@ -230,7 +229,7 @@ fn enough_cpus(cores: u32, cpus: usize, scenario: &str) -> Result<(), Failure> {
     )))
 }
 
-/// How long a run takes at least, in words.
+/// Minimum duration of a run, in words.
 fn planned(points: u64, seconds: f64) -> String {
     let all = points as f64 * seconds;
     let whole = match all {
@@ -241,12 +240,12 @@ fn planned(points: u64, seconds: f64) -> String {
     format!("{points} steps of {seconds} s or more: {whole} at least")
 }
 
-/// What has to be said of a scenario's machine, which only a simulated host has.
+/// A fact for the report if a native run's scenario names a machine, which only simulated hosts have.
 fn simulated_only(scenario: &Scenario) -> Option<(String, String)> {
     let default = Machine::Builtin(defaults::MACHINE.to_owned());
     (scenario.machine != default).then(|| {
-        let what = format!("host.machine = \"{}\" means nothing here", scenario.machine);
-        (what, "it is of simulated hosts (--host sim); this run is on this machine".to_owned())
+        let what = format!("host.machine = \"{}\" has no effect here", scenario.machine);
+        (what, "it applies to simulated hosts (--host sim); this run is on this machine".to_owned())
     })
 }
 
@@ -274,14 +273,14 @@ fn seating_of(scenario: &Scenario, cpus: &[usize]) -> Seating {
 
 fn describe(seating: &Seating) -> String {
     let tight = if seating.is_tight() {
-        ". Too few CPUs for a seat each: who shares one gives it away between looks"
+        ". Too few CPUs for a seat each: threads that share one yield it between polls"
     } else {
         ""
     };
     format!("{seating}{tight}. The same seats in every placement.")
 }
 
-/// The scenario's classes, `times` over (one set per enclave).
+/// The scenario's classes, repeated `times` times (one set per enclave).
 fn mix(workload: &Workload, times: u32) -> Mix {
     let names: Vec<(String, f64)> = (1..=times)
         .flat_map(|enclave| {
@@ -297,17 +296,17 @@ fn mix(workload: &Workload, times: u32) -> Mix {
         .collect();
     let classes: Vec<(&str, f64)> =
         names.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
-    Mix::new(&classes).expect("the scenario was checked: weights above 0, a class or more")
+    Mix::new(&classes).expect("the scenario was checked: at least one class, and weights above 0")
 }
 
-/// The limits that saturation is about, on the class that the report takes for the headline.
+/// The limits that define saturation, on the report's headline class.
 pub fn limits(workload: &Workload) -> Limits {
     let get = workload.classes.iter().find(|class| class.name == "GET");
     let class = get.unwrap_or(&workload.classes[0]).name.clone();
     Limits { served: SATURATION_SERVED, class, ..Limits::default() }
 }
 
-/// Pins the calling thread to where it may start threads that only look after things.
+/// Pins the calling thread to a place from which it may start housekeeping threads.
 fn keep_house(seating: &Seating, cpus: &[usize]) -> Result<(), Failure> {
     cpu::pin_current_thread_to(&seating.housekeeping(cpus)).map_err(Failure::cannot)
 }
@@ -317,7 +316,7 @@ fn take_generators_seat(seating: &Seating) -> Result<(), Failure> {
     cpu::pin_current_thread(seating.generator).map_err(Failure::cannot)
 }
 
-/// A variant's result, without anything measured yet.
+/// An empty result for a variant.
 fn variant_result(variant: &Variant) -> VariantResult {
     let agent = variant.agent();
     VariantResult {
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn more_host_cores_than_cpus_are_refused() {
+    fn more_host_cores_than_cpus_are_refused_natively() {
         let refused = |kind: &str, cores: u32, cpus| {
             let scenario = scenario(kind, &format!("cores = {cores}"));
             enough_cpus(most_cores(&scenario), cpus, &scenario.name)
@@ -360,20 +359,20 @@ mod tests {
         };
         assert_eq!(refused("load", 2, 2), None);
         assert!(refused("load", 64, 2).unwrap().contains("64 host cores at once (`host.cores`)"));
-        // Two enclaves of so many.
+        // Two enclaves with that many cores each.
         assert_eq!(refused("enclaves", 1, 2), None);
         assert!(refused("enclaves", 2, 2).unwrap().contains("4 host cores at once"));
     }
 
     #[test]
-    fn a_machine_in_a_native_run_is_said_to_mean_nothing() {
+    fn machine_of_a_native_run_is_reported_as_without_effect() {
         assert_eq!(simulated_only(&scenario("load", "machine = \"user\"")), None);
         let (what, _) = simulated_only(&scenario("load", "machine = \"ghost\"")).unwrap();
-        assert_eq!(what, "host.machine = \"ghost\" means nothing here");
+        assert_eq!(what, "host.machine = \"ghost\" has no effect here");
     }
 
     #[test]
-    fn how_long_a_run_takes_is_told() {
+    fn minimum_duration_of_a_run_is_stated() {
         assert_eq!(planned(20, 1.5), "20 steps of 1.5 s or more: 30 s at least");
         assert_eq!(planned(40, 60.0), "40 steps of 60 s or more: 40 min at least");
         assert_eq!(planned(10, 3_600.0), "10 steps of 3600 s or more: 10.0 h at least");

@@ -1,4 +1,4 @@
-//! What else ran on this machine meanwhile: figures taken beside a busy neighbour mean little.
+//! Other processes' use of this machine: figures taken beside a busy neighbour mean little.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use wave_workloads::cpu::{monotonic_ns, process_cpu_time_ns};
 
-/// CPUs that other processes may use before a point, or a run, is called disturbed: above what
-/// the kernel's own accounting, in ticks, is wrong by.
+/// CPUs that other processes may use before a point, or a run, is called disturbed: above the error of the kernel's own
+/// accounting, which is in ticks.
 pub const DISTURBING_CPUS: f64 = 0.1;
 
-/// CPU time so far: of all processes, and of this one with the children that it has waited for. In ticks, and
-/// complete: it includes processes that have ended, and those outside of a container.
+/// CPU time so far, in ticks: of all processes, and of this one with the children that it has waited for. Complete: it includes
+/// processes that have ended, and those outside of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Neighbours {
     at_ns: u64,
@@ -20,12 +20,12 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// As of now, on the whole machine; none where the system does not tell.
+    /// Measures now, on the whole machine; None if the system does not tell.
     pub fn now() -> Option<Neighbours> {
         Neighbours::counted(|name| name == "cpu")
     }
 
-    /// As of now, on `cpus`, where all of this process and its children run.
+    /// Measures now, on `cpus`, where all of this process and its children run.
     pub fn on(cpus: &[usize]) -> Option<Neighbours> {
         Neighbours::counted(|name| {
             let cpu = name.strip_prefix("cpu").and_then(|number| number.parse().ok());
@@ -33,7 +33,7 @@ impl Neighbours {
         })
     }
 
-    /// On the CPUs of the lines of `/proc/stat` whose names `counts` says yes to.
+    /// Measures the CPUs whose line names in `/proc/stat` satisfy `counts`.
     fn counted(counts: impl Fn(&str) -> bool) -> Option<Neighbours> {
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         let stat = fs::read_to_string("/proc/stat").ok()?;
@@ -45,7 +45,7 @@ impl Neighbours {
         })
     }
 
-    /// How many CPUs' worth of time others have used since `before`.
+    /// CPUs that others have used on average since `before`.
     pub fn cpus_since(&self, before: &Neighbours) -> f64 {
         let all = self.all_ns.saturating_sub(before.all_ns);
         let others = all.saturating_sub(self.ours_ns.saturating_sub(before.ours_ns));
@@ -72,8 +72,8 @@ fn children_ticks(stat: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-/// How long each thread of other processes has run so far, to the nanosecond, and where it ran last. Those that have
-/// ended are not in it, nor those that this process may not see.
+/// Run time so far of each thread of other processes, to the nanosecond, and its last CPU. Without ended threads, and without
+/// those that this process may not see.
 #[derive(Debug, Default)]
 pub struct Tasks(HashMap<u32, Task>);
 
@@ -84,7 +84,7 @@ struct Task {
 }
 
 impl Tasks {
-    /// As of now, without this process and its children.
+    /// Measures now, without this process and its children.
     pub fn now() -> Tasks {
         let own = std::process::id();
         let numbered = |path: &Path| -> Vec<u32> {
@@ -96,7 +96,7 @@ impl Tasks {
             let threads = Path::new("/proc").join(process.to_string()).join("task");
             for thread in numbered(&threads) {
                 let read = |file| fs::read_to_string(threads.join(thread.to_string()).join(file));
-                // It may end meanwhile.
+                // The thread may end meanwhile.
                 let (Ok(stat), Ok(times)) = (read("stat"), read("schedstat")) else { continue };
                 let Some((parent, cpu)) = parent_and_cpu(&stat) else { continue };
                 let ran_ns = times.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok());
@@ -108,19 +108,19 @@ impl Tasks {
         Tasks(tasks)
     }
 
-    /// For how long they have run since `before`, those that ran last on one of `cpus`.
+    /// Run time since `before` of the threads whose last CPU is one of `cpus`.
     pub fn ran_ns_since(&self, before: &Tasks, cpus: &[usize]) -> u64 {
         let here = self.0.iter().filter(|(_, task)| cpus.contains(&task.cpu));
         let ran = here.map(|(id, now)| {
             let before = before.0.get(id).map_or(0, |task| task.ran_ns);
-            // A number that was given to a new thread begins again.
+            // If an id was reused for a new thread, its time starts again.
             if now.ran_ns < before { now.ran_ns } else { now.ran_ns - before }
         });
         ran.sum()
     }
 }
 
-/// A thread's parent process, and the CPU that it was on last, in a line of `/proc/*/stat`.
+/// A thread's parent process and its last CPU, from a line of `/proc/*/stat`.
 fn parent_and_cpu(stat: &str) -> Option<(u32, usize)> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(1);
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_time_is_nobodys() {
+    fn idle_time_is_not_counted_as_busy() {
         let stat =
             "cpu  1 2 4 800 900 8 16 32 0 0\ncpu0 1 0 0 9 9 0 0 0\ncpu1 2 0 0 9 9 0 0 0\nintr 7";
         assert_eq!(busy_ticks(stat, |name| name == "cpu"), Some(63));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn others_on_these_cpus_are_told_from_others_elsewhere_and_from_newcomers_with_old_numbers() {
+    fn run_time_counts_only_these_cpus_and_restarts_for_reused_ids() {
         let stat = "7 (a) b) S 42 7 7 0 -1 0 0 0 0 0 1 2 3 4 20 0 1 0 100 0 0 1 2 3 4 5 6 7 8 9 10 11 12 13 17 1 0 0 0";
         assert_eq!(parent_and_cpu(stat), Some((42, 1)));
         let tasks = |all: &[(u32, u64, usize)]| {
@@ -157,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn other_processes_are_seen_and_this_one_and_its_agents_are_not() {
+    fn own_process_and_children_are_left_out_of_tasks() {
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
-            .expect("cat is there");
+            .expect("cat can be started");
         let seen = Tasks::now();
         assert!(!seen.0.contains_key(&child.id()) && !seen.0.contains_key(&std::process::id()));
         let parent = std::os::unix::process::parent_id();

@@ -1,4 +1,4 @@
-//! One load point of one system, and what it says.
+//! One load point of one system, and its result.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::scenario::{Run, Workload};
 use wave_report::model::{ClassLatency, Cpu, Generator, Latency, Point, RangeCost};
 use wave_report::slug;
 
-/// How long a system may take to answer what it accepted, after the load has ended.
+/// Time allowed for a system to answer accepted requests after the load has ended.
 pub const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
-/// After the last answer: until cores have parked and published their counters.
+/// Time after the last answer for cores to park and publish their counters.
 const SETTLE: Duration = Duration::from_millis(3);
 
-/// What a point is run with.
+/// Parameters of a point.
 #[derive(Clone, Debug)]
 pub struct Terms {
     pub mix: Mix,
@@ -32,7 +32,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// As the scenario says, for a generator that sits as `seating` says.
+    /// Settings of the scenario, for a generator with the seat that `seating` gives it.
     pub fn new(workload: &Workload, run: &Run, mix: Mix, seating: &Seating) -> Terms {
         let seat = if seating.generator_yields { Seat::Shared } else { Seat::Own };
         let measured = Duration::from_secs_f64(run.seconds - run.warmup_seconds);
@@ -43,19 +43,19 @@ impl Terms {
 
     pub fn load(&self, per_second: f64) -> Load {
         let load = Load::new(per_second, self.mix.clone(), self.keys, self.seed);
-        load.expect("the scenario was checked: rates above 0, at least a key")
+        load.expect("the scenario was checked: rates above 0, at least one key")
     }
 }
 
-/// A point, for the search and for the report.
+/// The result of a point, for the search and for the report.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Outcome {
-    /// The point as the workload measured it.
+    /// The point as measured by the workload.
     pub measured: measured::Point,
     pub report: Point,
-    /// Nanoseconds per request, part by part; empty where Linux decides.
+    /// Nanoseconds per request by part; empty for plain Linux threads.
     pub account: Vec<(String, f64)>,
-    /// What its RANGEs cost; none without any.
+    /// Cost of its RANGEs; None without any.
     pub range: Option<RangeCost>,
     /// Why the point is not a measurement, if other processes disturbed it.
     pub disturbed: Option<String>,
@@ -86,8 +86,7 @@ impl Try for Outcome {
     }
 }
 
-/// Runs one point on the calling thread, which is the generator, of a system that sits as `seating`
-/// says. Fails if requests were lost.
+/// Runs one point of a system seated by `seating`, on the calling thread, which is the generator. Fails if requests were lost.
 pub fn run(
     system: &mut System,
     work: &Work,
@@ -123,7 +122,7 @@ pub fn run(
     Ok(Outcome { measured, report, account, range, disturbed })
 }
 
-/// What `ranges` cost that were among `served` requests, of which `counts` were counted by class.
+/// Cost of `ranges`, which were among `served` requests; `counts` are requests by class.
 fn range_cost(
     work: &Work,
     ranges: Ranges,
@@ -145,7 +144,7 @@ fn range_cost(
     })
 }
 
-/// The same point in the report's words.
+/// Converts a point to the report's form.
 pub fn for_report(point: &measured::Point, delta: &Delta) -> Point {
     let lag = &point.generator;
     let percent =
@@ -196,8 +195,8 @@ fn class_for_report(class: &measured::ClassLatency) -> ClassLatency {
     }
 }
 
-/// Where the cores' time went, per request. The parts add up to all of the time that the cores were
-/// not asleep. Polling is given without what the link charged meanwhile, which is among the link's.
+/// The cores' time per request, by part. The parts add up to all time in which the cores were not asleep. Polling excludes what
+/// the link charged meanwhile, which counts as the link's.
 pub(super) fn account(
     delta: &Delta,
     service_ns: &[u64],

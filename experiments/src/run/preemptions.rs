@@ -1,4 +1,4 @@
-//! What an enclave tells of its preemptions, for results.
+//! An enclave's preemptions, for results.
 
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
@@ -8,12 +8,12 @@ use wave_user::{CoreStats, Enclave, Times};
 use wave_report::model::{self, Preemptions, Spread};
 use wave_report::number::micros;
 
-/// Runs that are this much longer than the slice were not ended in time.
+/// Runs longer than the slice by this factor were not ended in time.
 const SLICE_TOLERANCE: f64 = 1.5;
-/// Preemptions from which a warning can be drawn.
+/// Minimum number of preemptions for a warning.
 const ENOUGH: u64 = 100;
 
-/// Preemptions of all cores of an enclave.
+/// Preemptions on all cores of an enclave.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Preempted {
     counts: Preemptions,
@@ -22,11 +22,11 @@ pub struct Preempted {
     #[serde(with = "times")]
     runs: Times,
     worst: Option<model::WorstDeferral>,
-    /// How long it lasted, and in words.
+    /// Duration of the longest stall in nanoseconds, and its description.
     longest_stall: Option<(u64, String)>,
 }
 
-/// Times as their histogram and the longest, in nanoseconds.
+/// Serializes times as their histogram and the longest, in nanoseconds.
 mod times {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use wave_core::clock::Nanos;
@@ -38,13 +38,13 @@ mod times {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Times, D::Error> {
         let (buckets, max) = <(Vec<u64>, u64)>::deserialize(from)?;
-        let wrong = || serde::de::Error::custom("another number of buckets");
+        let wrong = || serde::de::Error::custom("wrong number of buckets");
         Times::from_buckets(&buckets, Nanos(max)).ok_or_else(wrong)
     }
 }
 
 impl Preempted {
-    /// Since the enclave's start.
+    /// Preemptions since the enclave's start.
     pub fn of(enclave: &Enclave) -> Preempted {
         let cores = enclave.stats().cores;
         let sum = |of: fn(&CoreStats) -> u64| cores.iter().map(of).sum::<u64>();
@@ -74,7 +74,7 @@ impl Preempted {
         Preempted { counts, deferrals, runs, worst, longest_stall }
     }
 
-    /// Those of another enclave as well.
+    /// Adds those of another enclave.
     pub fn add(&mut self, other: &Preempted) {
         let (counts, others) = (&mut self.counts, &other.counts);
         counts.preempted += others.preempted;
@@ -91,12 +91,12 @@ impl Preempted {
         self.longest_stall = stalls.max_by_key(|(lasted_ns, _)| *lasted_ns);
     }
 
-    /// Runs that did not end by themselves.
+    /// Number of runs ended by preemption.
     pub fn count(&self) -> u64 {
         self.counts.preempted + self.counts.sliced_by_core
     }
 
-    /// Whether nothing was preempted, nor asked to be.
+    /// Whether there was no preemption, and no request for one.
     pub fn is_nothing(&self) -> bool {
         self.count() + self.counts.ended_first + self.counts.stalls == 0
     }
@@ -115,13 +115,13 @@ impl Preempted {
         }
     }
 
-    /// What there is to say of them: what, and how it is known. `policy` is what asked for them.
+    /// Facts for the report: what happened, and how it is known. `policy` is the one that asked for preemptions.
     pub fn facts(&self, variant: &str, policy: &str) -> Vec<(String, String)> {
         let counts = &self.counts;
         let us = |Nanos(ns)| micros(ns);
         let [half, most] = [0.5, 0.99].map(|share| us(self.deferrals.within(share)));
         let what = format!(
-            "{variant}: {} preemptions, {} more came as the run ended",
+            "{variant}: {} preemptions; {} more arrived as the run was ending",
             self.count(),
             counts.ended_first
         );
@@ -138,7 +138,7 @@ impl Preempted {
         }
         if counts.deferred_inside_runtime > 0 {
             let inside = counts.deferred_inside_runtime;
-            how.push(format!("{inside} waited until a call of the runtime had ended"));
+            how.push(format!("{inside} waited for the end of a call of the runtime"));
         }
         if let Some(frame) = self.worst.as_ref().and_then(|worst| worst.stack.first()) {
             how.push(format!("the longest ended in {frame}"));
@@ -146,23 +146,23 @@ impl Preempted {
         let mut facts = vec![(what, how.join("; "))];
         if let Some((_, stall)) = &self.longest_stall {
             let what =
-                format!("{variant}: {} times a thread did not leave its core", counts.stalls);
-            facts.push((what, format!("for longest: {stall}")));
+                format!("{variant}: a thread failed to leave its core {} times", counts.stalls);
+            facts.push((what, format!("the longest: {stall}")));
         }
         facts.extend(self.slice_warning(variant, policy));
         facts
     }
 
-    /// Says so if most preempted runs lasted much longer than the policy's slice.
+    /// A warning if most preempted runs lasted much longer than the policy's slice.
     fn slice_warning(&self, variant: &str, policy: &str) -> Option<(String, String)> {
         let slice = policies::slice(policy)?;
         let [shortest, half] = [0.05, 0.5].map(|share| self.runs.within(share));
         let is_late = half.0 as f64 > SLICE_TOLERANCE * slice.0 as f64;
         (self.runs.count() >= ENOUGH && is_late).then(|| {
-            let what = format!("warning: {variant}: slices of {} us are not kept", micros(slice.0));
+            let what = format!("warning: {variant}: slices of {} us were exceeded", micros(slice.0));
             let how = format!(
-                "half of the preempted runs lasted up to {} us, the shortest 5% up to {} us: less this machine does not \
-                 deliver with these threads and seats",
+                "half of the preempted runs lasted up to {} us, the shortest 5% up to {} us: this machine \
+                 cannot do better with these threads and seats",
                 micros(half.0),
                 micros(shortest.0)
             );

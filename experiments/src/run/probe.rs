@@ -1,5 +1,4 @@
-//! Native systems for who compares them with something else: the systems, seats and points of
-//! `wave run`, one at a time.
+//! Native systems for comparison with other models or measurements: the systems, seats and points of `wave run`, one at a time.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -32,10 +31,10 @@ use wave_lab::progress::Progress;
 
 /// The class of RANGE queries.
 const RANGE: &str = "RANGE";
-/// The variants that are compared: shared memory, and the ladder over a modelled link.
+/// The compared variants: shared memory, and the ladder over a modelled link.
 const LADDER: &str = include_str!("../../../scenarios/ladder.toml");
 
-/// What native runs need, set up once.
+/// Environment of native runs, set up once.
 pub struct Native {
     cpus: Vec<usize>,
     service: Arc<Service>,
@@ -43,7 +42,7 @@ pub struct Native {
 }
 
 impl Native {
-    /// Fills a database whose GETs can be drawn out to each of `services_us`, beside RANGEs of `range_us`.
+    /// Fills a database whose GETs can be extended to each of `services_us`, beside RANGEs of `range_us`.
     pub fn open(
         services_us: &[f64],
         range_us: f64,
@@ -74,13 +73,13 @@ impl Native {
         seating::seat(&self.cpus, 1, 1)
     }
 
-    /// What is known of the database.
+    /// Facts about the database.
     pub fn facts(&self) -> Vec<(String, String)> {
         self.service.facts()
     }
 
-    /// The ladder with GETs of `service_us`, which is one of those that the database was opened for,
-    /// and with points of `seconds` after `warmup_seconds`.
+    /// The ladder with GETs of `service_us`, which must be one of the times that the database was opened for, and with points
+    /// of `seconds` after `warmup_seconds`.
     pub fn scenario(
         &self,
         service_us: f64,
@@ -100,24 +99,24 @@ impl Native {
         scenario
     }
 
-    /// A share of the requests of `scenario` are RANGEs.
+    /// Turns a share of the requests of `scenario` into RANGEs.
     pub fn with_ranges(&self, scenario: Scenario, share: f64) -> Scenario {
         with_others(scenario, RANGE, share)
     }
 
-    /// A share of the requests of `scenario` are GETs of `service_us`, which is another of those that the database was
-    /// opened for.
+    /// Turns a share of the requests of `scenario` into GETs of `service_us`, another of the times that the database was opened
+    /// for.
     pub fn with_long_gets(&self, scenario: Scenario, service_us: f64, share: f64) -> Scenario {
         with_others(scenario, &service_us.to_string(), share)
     }
 
-    /// Nanoseconds of each of so many preemptions at a safe point, by an agent on the generator's CPU.
+    /// Durations in nanoseconds of `rounds` preemptions at a safe point, by an agent on the generator's CPU.
     pub fn preemptions(&self, rounds: usize) -> Result<Vec<f64>, Failure> {
         let Seating { workers, generator, .. } = self.seating();
-        // The thread that waits here is to be in nobody's way.
+        // The thread that waits here must not disturb.
         let measure = || {
             let preempted = Preempted::start(workers[0], generator)?;
-            // The first ones warm up.
+            // The first ones are warm-up.
             preempted.preemptions(ThreadKind::User, rounds)?;
             let took = preempted.preemptions(ThreadKind::User, rounds)?;
             preempted.end().map(|()| took)
@@ -125,7 +124,7 @@ impl Native {
         self.unpinned(measure)?.map_err(Failure::Cannot)
     }
 
-    /// Does something that pins the calling thread itself, which a system's load has pinned.
+    /// Runs work that pins its thread itself, without the pinning that a system's load left on the calling thread.
     pub fn unpinned<R>(&self, work: impl FnOnce() -> R) -> Result<R, Failure> {
         cpu::pin_current_thread_to(&self.cpus).map_err(Failure::cannot)?;
         Ok(work())
@@ -136,7 +135,7 @@ impl Native {
         self.cpus.len()
     }
 
-    /// Does something while the calling thread, and what it starts, may use the first `count` CPUs only.
+    /// Runs work while the calling thread, and what it starts, may use only the first `count` CPUs.
     pub fn on_cpus<R>(
         &self,
         count: u16,
@@ -147,12 +146,12 @@ impl Native {
         work()
     }
 
-    /// CPUs that processes of others use, looked at for `span`.
+    /// CPUs that other users' processes use, measured over `span`.
     pub fn neighbours(&self, span: Duration) -> f64 {
         self.neighbours_during(|| std::thread::sleep(span)).1
     }
 
-    /// CPUs that processes of others used during `work`, which waits for every agent that it starts.
+    /// CPUs that other users' processes used during `work`, which waits for every agent that it starts.
     pub fn neighbours_during<R>(&self, work: impl FnOnce() -> R) -> (R, f64) {
         let before = Neighbours::now();
         let result = work();
@@ -160,8 +159,8 @@ impl Native {
         (result, used.map_or(0.0, |(before, now)| now.cpus_since(&before)))
     }
 
-    /// Rings a doorbell for a thread that sleeps on a host core's CPU, `rounds` times with `rest` in
-    /// between. Nanoseconds that each ring occupied the ringer, and until the sleeper ran.
+    /// Rings a doorbell for a thread that sleeps on a host core's CPU, `rounds` times with `rest` in between. Returns
+    /// nanoseconds: how long each ring occupied the ringer, and the time until the sleeper ran.
     pub fn kicks(&self, rounds: usize, rest: Duration) -> Result<[Vec<f64>; 2], Failure> {
         let seating = self.seating();
         let bell = EventFd::new().map_err(Failure::cannot)?;
@@ -214,7 +213,7 @@ impl Native {
             progress: Progress::new(0, true),
             feed: Feed::default(),
             recording: None,
-            // Whoever compares repeats by himself.
+            // The caller repeats points itself.
             patience: Duration::ZERO,
             journal: &Journal::none(),
             sessions: Cell::new(0),
@@ -224,7 +223,7 @@ impl Native {
     }
 }
 
-/// A share of the requests of `scenario` are of the class of this name.
+/// Turns a share of the requests of `scenario` into the class of this name.
 fn with_others(mut scenario: Scenario, name: &str, share: f64) -> Scenario {
     for class in &mut scenario.workload.classes {
         if class.name == name {
@@ -236,7 +235,7 @@ fn with_others(mut scenario: Scenario, name: &str, share: f64) -> Scenario {
     scenario
 }
 
-/// A system that is up, and the means to load it.
+/// A running system, and the means to load it.
 pub struct Bench<'a> {
     session: Session<'a>,
     seat: Seat,
@@ -248,7 +247,7 @@ impl Bench<'_> {
         self.session.terms().load(per_second)
     }
 
-    /// Looks for saturation as a scenario's search does. Says whether others disturbed it so that it is not known.
+    /// Searches for saturation as a scenario does. An error if other processes disturbed it so much that it is unknown.
     pub fn search(
         &mut self,
         low: f64,
@@ -269,13 +268,13 @@ impl Bench<'_> {
         measured: Duration,
     ) -> Result<Outcome, Failure> {
         let mut settings = Settings::new(measured, warm_up, self.seat);
-        // A burst is late on purpose.
+        // A burst is late by design.
         settings.give_up_lag_ns = u64::MAX;
         self.session.load(load, &settings)
     }
 
-    /// Nanoseconds for each of `rounds` pieces of 100 times giving the CPU away, to an agent that
-    /// finds nothing to do, or to nobody.
+    /// Nanoseconds per yield of the CPU, to an agent that finds nothing to do, or to nothing; for each of `rounds` groups of
+    /// 100 yields.
     pub fn yields(&self, rounds: usize) -> Vec<f64> {
         const YIELDS: u32 = 100;
         (0..rounds)
@@ -287,8 +286,7 @@ impl Bench<'_> {
             .collect()
     }
 
-    /// Nanoseconds per request for each of `rounds` bursts of `burst` requests that are submitted
-    /// without a break.
+    /// Nanoseconds per request for each of `rounds` bursts of `burst` requests submitted back to back.
     pub fn submits(&mut self, rounds: usize, burst: u64) -> Result<Vec<f64>, Failure> {
         let keys = self.session.terms().keys;
         let class = Load::new(1.0, self.mix(), keys, 1).map_err(Failure::cannot)?.next();
@@ -319,10 +317,9 @@ impl Bench<'_> {
     }
 }
 
-/// Nanoseconds for which the calling thread's CPU was away, each time, in `span` of looking at the
-/// clock.
+/// Durations in nanoseconds for which the calling thread lost its CPU, found by polling the clock for `span`.
 pub fn gaps(span: Duration) -> Vec<f64> {
-    /// Shorter is a look at the clock.
+    /// Anything shorter is the polling itself.
     const GAP_NS: u64 = 1_000;
     let mut all = Vec::new();
     let start_ns = monotonic_ns();

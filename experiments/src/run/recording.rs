@@ -1,4 +1,4 @@
-//! Which agent writes which log: a file per agent, named after its variant.
+//! Names of the agents' logs: a file per agent, named after its variant.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use wave_report::slug;
 pub struct Recording {
     directory: PathBuf,
     about: String,
-    /// How many agents of each name there were.
+    /// Number of agents so far, by name.
     agents: Mutex<BTreeMap<String, u32>>,
 }
 
@@ -30,7 +30,7 @@ pub struct Log {
 }
 
 impl Recording {
-    /// Of a run of `scenario` under `seed`, into `directory`, which is made if need be.
+    /// A recording of a run of `scenario` under `seed` into `directory`, which is created if needed.
     pub fn start(directory: &Path, scenario: &str, seed: u64) -> Result<Arc<Recording>, Failure> {
         std::fs::create_dir_all(directory).map_err(|error| {
             Failure::Cannot(format!("cannot make {} for logs: {error}", directory.display()))
@@ -47,7 +47,7 @@ impl Recording {
         Logs { recording: Arc::clone(self), of: of.to_owned() }
     }
 
-    /// What has to be said about the results.
+    /// A fact for the report.
     pub fn fact(&self) -> (String, String) {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let count: u32 = agents.values().sum();
@@ -57,12 +57,12 @@ impl Recording {
 }
 
 impl Logs {
-    /// What the logs are about, in words.
+    /// Description of the logs.
     pub fn about(&self) -> String {
         format!("{}, {}", self.recording.about, self.of)
     }
 
-    /// The log of the enclave's next agent: that of the first one bears just the name.
+    /// The log of the enclave's next agent; the first agent's file has the bare name.
     pub fn next(&self) -> Log {
         let Recording { directory, about, agents } = &*self.recording;
         let name = slug(&self.of);

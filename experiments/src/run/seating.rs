@@ -1,27 +1,27 @@
-//! Which CPU does what: one rule for every placement, so that what is compared sits alike.
+//! Assignment of CPUs: one rule for every placement, so that compared systems are seated alike.
 //!
 //! From the CPUs that this process may use, in ascending order:
 //!
-//! 1. The generator takes the first, and each agent one of those that follow.
-//! 2. Each host core takes one, from the last downwards. The same worker thus sits on the same CPU
-//!    whoever decides; with plain Linux threads the agents' CPUs stay idle.
-//! 3. Too few CPUs: host cores have theirs for themselves as long as one is left over, which the
-//!    generator and all agents then share, each giving it away between looks.
-//! 4. Fewer still: the first CPU is the generator's and the agents', the others are dealt out to
-//!    the host cores, which give theirs away between looks too. With a single CPU all sit on it.
+//! 1. The generator takes the first, and each agent takes one of the next.
+//! 2. Each host core takes one, from the last downwards. The same worker thus has the same CPU
+//!    whatever decides; with plain Linux threads the agents' CPUs stay idle.
+//! 3. Too few CPUs: host cores keep theirs for themselves as long as one is left over; the
+//!    generator and all agents share it, each yielding it between polls.
+//! 4. Fewer still: the generator and the agents have the first CPU, and the others are divided among
+//!    the host cores, which then yield theirs between polls, too. With a single CPU, all share it.
 
-/// Who sits where, and who gives its CPU away between looks.
+/// The CPU of each role, and which roles yield theirs between polls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seating {
     /// The CPU of each host core.
     pub workers: Vec<usize>,
     pub agents: Vec<usize>,
     pub generator: usize,
-    /// Host cores share CPUs, with each other or with the rest.
+    /// Whether host cores share CPUs, with each other or with others.
     pub workers_yield: bool,
-    /// Agents share CPUs, with each other or with the generator.
+    /// Whether agents share CPUs, with each other or with the generator.
     pub agents_yield: bool,
-    /// The generator shares its CPU.
+    /// Whether the generator shares its CPU.
     pub generator_yields: bool,
 }
 
@@ -33,15 +33,15 @@ pub struct Seating {
 pub fn seat(cpus: &[usize], workers: usize, agents: usize) -> Seating {
     let mut cpus = cpus.to_vec();
     cpus.sort_unstable();
-    let (&first, rest) = cpus.split_first().expect("a process runs on some CPU");
-    // How many of the CPUs after the first are the host cores'.
+    let (&first, rest) = cpus.split_first().expect("a process has at least one CPU");
+    // CPUs for host cores: those after the first.
     let for_workers = if rest.is_empty() { &cpus[..] } else { rest };
     let last_first: Vec<usize> = for_workers.iter().rev().copied().cycle().take(workers).collect();
     let left = rest.len().saturating_sub(workers);
     let agents: Vec<usize> = if left >= agents {
         rest[..agents].to_vec()
     } else {
-        // The spare CPUs and the generator's, dealt out; the spare ones first.
+        // The spare CPUs, then the generator's, dealt out in turn.
         let spare = rest[..left].iter().chain([&first]).copied();
         spare.cycle().take(agents).collect()
     };
@@ -61,13 +61,12 @@ pub fn seat(cpus: &[usize], workers: usize, agents: usize) -> Seating {
 }
 
 impl Seating {
-    /// Whether anybody has to share.
+    /// Whether any CPU is shared.
     pub fn is_tight(&self) -> bool {
         self.workers_yield || self.agents_yield || self.generator_yields
     }
 
-    /// The CPUs on which no host core sits, for threads that only look after things; the
-    /// generator's where there is none.
+    /// CPUs without a host core, for housekeeping threads; the generator's if there is none.
     pub fn housekeeping(&self, cpus: &[usize]) -> Vec<usize> {
         let free: Vec<usize> =
             cpus.iter().copied().filter(|cpu| !self.workers.contains(cpu)).collect();
@@ -111,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_cpu_is_used_twice_unless_its_users_give_it_away(
+        fn shared_cpus_are_yielded_by_all_of_their_users(
             cpus in prop::collection::btree_set(0usize..64, 1..24),
             workers in 1usize..20,
             agents in 0usize..6,
@@ -129,14 +128,14 @@ mod tests {
                 let alone = seats.iter().enumerate().all(|(other, seat)| other == at || seat.0 != *cpu);
                 prop_assert!(alone || *yields);
             }
-            // Nobody shares where there is a CPU for each, and host cores not while one is left.
+            // Nothing is shared if there is a CPU for each, and host cores share only if none is left over.
             prop_assert!(!seating.is_tight() || cpus.len() < workers + agents + 1);
             prop_assert!(!seating.workers_yield || cpus.len() < workers + 1);
             prop_assert!(seating.housekeeping(&cpus).iter().all(|cpu| cpus.contains(cpu)));
         }
 
         #[test]
-        fn workers_and_generator_sit_alike_with_and_without_an_agent(
+        fn workers_and_generator_have_equal_seats_with_and_without_agent(
             count in 1usize..16,
             workers in 1usize..8,
         ) {

@@ -1,4 +1,4 @@
-//! What a request does: a GET from RocksDB, drawn out to its class's service time, or a RANGE.
+//! The service of a request: a GET from RocksDB, extended to its class's service time, or a RANGE.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::interrupt;
 use crate::scenario::{Class, Operation, Workload};
 use wave_lab::progress::Progress;
 
-/// A filled database and how long a request of each class takes.
+/// A filled database, and the service time of each class.
 #[derive(Debug)]
 pub struct Service {
     calibrated: Calibrated,
@@ -25,7 +25,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Opens and fills RocksDB, and measures its bare GETs on `cpu`, one of the host cores'.
+    /// Opens and fills RocksDB, and measures bare GETs on `cpu`, one of the host cores' CPUs.
     pub fn open(workload: &Workload, cpu: usize, progress: &Progress) -> Result<Service, Failure> {
         progress.begin(&format!("filling RocksDB with {} keys", workload.keys));
         let database = fill(workload).map_err(|error| {
@@ -41,7 +41,7 @@ impl Service {
         let operations: Vec<_> = workload.classes.iter().map(|class| class.operation).collect();
         let gets = classes_ns.iter().zip(&operations).filter(|(_, of)| **of == Operation::Get);
         let shortest_ns = gets.map(|(&ns, _)| ns).min().unwrap_or(u64::MAX);
-        // On a thread of its own, as pinning lasts.
+        // On a thread of its own, because pinning lasts.
         let calibrate = move || {
             cpu::pin_current_thread(cpu).map_err(Failure::cannot)?;
             Calibrated::new(database, Duration::from_nanos(shortest_ns)).map_err(Failure::cannot)
@@ -52,7 +52,7 @@ impl Service {
         Ok(Service { calibrated, classes_ns, operations })
     }
 
-    /// Serves a request of the class with this index, preempted wherever the enclave's agent wants.
+    /// Serves a request of the class with this index; it can be preempted wherever the enclave's agent asks for it.
     #[inline]
     fn serve(&self, class: usize, key: u64, clock: Clock) -> Result<Served, rocksdb::Error> {
         let (database, service_ns) = (self.calibrated.database(), self.classes_ns[class]);
@@ -67,12 +67,12 @@ impl Service {
         self.calibrated.database()
     }
 
-    /// Whether some class is a RANGE; the database can be scanned then.
+    /// Whether some class is a RANGE, for which the database must be scannable.
     pub fn has_ranges(&self) -> bool {
         self.operations.contains(&Operation::Range)
     }
 
-    /// How long a request takes on average that is no RANGE, where requests of each class are so many.
+    /// Mean service time of requests other than RANGEs, given the number of requests of each class.
     pub fn other_ns(&self, counts: &[u64]) -> f64 {
         let classes = self.classes_ns.iter().zip(&self.operations).zip(counts);
         let others = classes.filter(|((_, of), _)| **of != Operation::Range);
@@ -82,12 +82,12 @@ impl Service {
         sum / count.max(1) as f64
     }
 
-    /// How long a request of each class takes.
+    /// Service time of each class, in nanoseconds.
     pub fn classes_ns(&self) -> &[u64] {
         &self.classes_ns
     }
 
-    /// What is known of the database and the service times: for the report.
+    /// Facts about the database and the service times, for the report.
     pub fn facts(&self) -> Vec<(String, String)> {
         let bare = self.calibrated.bare();
         let mut facts = vec![
@@ -122,7 +122,7 @@ fn fill(workload: &Workload) -> Result<Database, rocksdb::Error> {
     Ok(database)
 }
 
-/// What the threads of one system under load share: each request's body ends here.
+/// Shared state of the threads of one system under load: each request's body ends here.
 #[derive(Debug)]
 pub struct Work {
     service: std::sync::Arc<Service>,
@@ -130,7 +130,7 @@ pub struct Work {
     pub recorder: Recorder,
     recorder_slots: usize,
     runs: Runs,
-    /// GETs that RocksDB failed.
+    /// Number of GETs that failed in RocksDB.
     failed: AtomicU64,
     ranges: RangeCounters,
 }
@@ -140,18 +140,18 @@ struct RangeCounters {
     requests: AtomicU64,
     keys: AtomicU64,
     worked_ns: AtomicU64,
-    /// Nanoseconds that requests of all classes were stalled.
+    /// Nanoseconds for which requests of all classes were stalled.
     stalled_ns: AtomicU64,
 }
 
-/// The work of RANGE queries.
+/// Work done by RANGE queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     pub requests: u64,
     pub keys: u64,
-    /// Time that they took, but for where they were preempted.
+    /// Time that they took, without preempted time.
     pub worked_ns: u64,
-    /// Steps that took too long to be work, of all requests: RANGEs and others.
+    /// Time of steps that took too long to be work, for all requests: RANGEs and others.
     pub stalled_ns: u64,
 }
 
@@ -167,8 +167,8 @@ impl Ranges {
 }
 
 impl Work {
-    /// For requests of the classes of `mix` (a multiple of the service's, one set per enclave),
-    /// ended by `slots` cores or threads at once.
+    /// For requests of the classes of `mix` (the service's classes, or a multiple with one set per enclave), ended by up to
+    /// `slots` cores or threads at once.
     pub fn new(service: std::sync::Arc<Service>, mix: &Mix, slots: usize) -> std::sync::Arc<Work> {
         std::sync::Arc::new(Work {
             service,
@@ -180,8 +180,8 @@ impl Work {
         })
     }
 
-    /// A request's body: serves it and records its end, on the core or thread that `slot` tells then,
-    /// whichever scheduler runs it. Where the machine stalled meanwhile, latencies are set aside.
+    /// A request's body under any scheduler: serves it and records its end, in the slot that `slot` returns at that time. If
+    /// the machine stalled meanwhile, latencies are set aside.
     #[inline]
     pub fn serve(&self, request: &Request, clock: Clock, slot: impl FnOnce() -> usize) {
         self.runs.count(request.id);
@@ -207,17 +207,17 @@ impl Work {
         self.recorder.done(slot(), request);
     }
 
-    /// How many cores or threads may end requests at once.
+    /// Number of cores or threads that may end requests at once.
     pub fn recorder_slots(&self) -> usize {
         self.recorder_slots
     }
 
-    /// GETs that RocksDB failed.
+    /// Number of GETs that failed in RocksDB.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// What its RANGEs have read since it was made.
+    /// The RANGEs served so far.
     pub fn ranges(&self) -> Ranges {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let RangeCounters { requests, keys, worked_ns, stalled_ns } = &self.ranges;
@@ -229,25 +229,25 @@ impl Work {
         }
     }
 
-    /// Has the runs of the request with this id counted, and of a number of others. To be called before it is submitted.
-    /// False where there is no room for more.
+    /// Starts counting the runs of the request with this id, and of a block of others. Must be called before the request is
+    /// submitted. False if there is no room for more.
     pub fn expect(&self, id: u64) -> bool {
         self.runs.expect(id)
     }
 
-    /// Of the requests whose runs are counted: how many ran, and how many more than once.
+    /// Of the counted requests: how many ran, and how many of these more than once.
     pub fn ran(&self) -> Ran {
         Ran::count(self.runs.each())
     }
 
-    /// The service that the requests get.
+    /// The service of the requests.
     pub fn service(&self) -> &Service {
         &self.service
     }
 }
 
-/// How often each request ran, by its id. Blocks are made as requests are sent, not as they run: a thread that is
-/// preempted while it makes one would hold up all others.
+/// Number of runs of each request, by id. Blocks are allocated when requests are sent, not when they run: a thread preempted
+/// during the allocation would hold up all others.
 #[derive(Debug)]
 struct Runs(Box<[OnceLock<Box<[AtomicU8]>>]>);
 
@@ -281,7 +281,7 @@ impl Default for Runs {
     }
 }
 
-/// How often requests ran until they were done.
+/// Counts of requests by their number of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Ran {
     /// Requests that ran at least once.
@@ -304,7 +304,7 @@ mod tests {
     use super::{Ran, Runs};
 
     #[test]
-    fn runs_are_counted_of_requests_that_are_expected() {
+    fn runs_are_counted_for_expected_requests() {
         let runs = Runs::default();
         for id in [0, 1, Runs::BLOCK, Runs::BLOCK + 1] {
             assert!(runs.expect(id));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_as_done_once_however_often_it_ran() {
+    fn request_that_ran_twice_counts_as_done_once() {
         let ran = Ran::count([1, 0, 2, 1, 3].into_iter());
         assert_eq!(ran, Ran { done: 4, doubled: 2 });
     }

@@ -1,4 +1,4 @@
-//! One variant's system, from its start to its end, and its points one after the other.
+//! One variant's system from start to end, and its points, one after the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::{Failure, Ground, keep_house, limits, mix, take_generators_seat, vari
 use crate::scenario::Variant;
 use wave_report::model::VariantResult;
 
-/// A system that is up, and the points that were run.
+/// A running system, and the points run so far.
 pub(super) struct Session<'a> {
     ground: &'a Ground<'a>,
     system: System,
@@ -26,19 +26,19 @@ pub(super) struct Session<'a> {
     seating: Seating,
     rule: Rule,
     outcomes: Vec<Outcome>,
-    /// Where its points stand in the journal.
+    /// Prefix of its points' keys in the journal.
     key: String,
-    /// Preemptions of the points that a run before this one had finished.
+    /// Preemptions during points finished by an earlier run.
     preempted_before: Option<Preempted>,
 }
 
-/// What the journal keeps of a point.
+/// A point as kept in the journal.
 #[derive(Deserialize, Serialize)]
 struct Kept {
     outcome: Outcome,
-    /// Of this point and those before it; none without an agent.
+    /// Preemptions up to and including this point; None without an agent.
     preempted: Option<Preempted>,
-    /// What the row had left after it for repeating disturbed tries.
+    /// Time that the row had left after this point for repeating disturbed tries.
     patience: Duration,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Session<'a> {
         let seating = seating::seat(&ground.cpus, cores, agents);
         let workload = &ground.scenario.workload;
         let mix = mix(workload, 1);
-        // Threads that Linux takes off a CPU may hold a slot meanwhile.
+        // Threads that Linux has taken off a CPU may hold a slot meanwhile.
         let slots = if agents > 0 { cores } else { cores + 16 };
         let work = Work::new(Arc::clone(&ground.service), &mix, slots);
         keep_house(&seating, &ground.cpus)?;
@@ -78,7 +78,7 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// Runs one point, by the rule that is every row's, up to `most` times; unless a run before has finished it.
+    /// Runs one point by the common rule, up to `most` times, unless an earlier run has finished it.
     fn tries(&mut self, per_second: f64, most: usize) -> Result<(), Failure> {
         let key = format!("{}, {}: {per_second}", self.key, self.outcomes.len());
         let mut ran = false;
@@ -103,7 +103,7 @@ impl<'a> Session<'a> {
         self.tries(per_second, 1)
     }
 
-    /// Runs any load, once. It is none of the session's points.
+    /// Runs any load once, outside of the session's points.
     pub fn load(
         &mut self,
         load: wave_workloads::arrivals::Load,
@@ -119,12 +119,12 @@ impl<'a> Session<'a> {
         Ok(outcome)
     }
 
-    /// How its runs were preempted so far, if they were at all.
+    /// Preemptions so far; None if there were none.
     pub fn preemptions(&self) -> Option<Preempted> {
         self.all_preemptions().filter(|preempted| !preempted.is_nothing())
     }
 
-    /// The same, also where there were none; none without an agent.
+    /// Preemptions so far, even if there were none; None without an agent.
     fn all_preemptions(&self) -> Option<Preempted> {
         let System::Enclave(hosted, _) = &self.system else { return None };
         let mut preempted = Preempted::of(&hosted.enclave);
@@ -132,22 +132,22 @@ impl<'a> Session<'a> {
         Some(preempted)
     }
 
-    /// What its points are run with.
+    /// Parameters of its points.
     pub fn terms(&self) -> &Terms {
         &self.terms
     }
 
-    /// What counts as serving a load.
+    /// Limits within which a load counts as served.
     pub fn limits(&self) -> &Limits {
         &self.rule.limits
     }
 
-    /// What is under load, and what its requests do.
+    /// The system under load, and the work of its requests.
     pub fn parts(&mut self) -> (&mut System, &Work) {
         (&mut self.system, &self.work)
     }
 
-    /// Looks for saturation between `low` and `high` with at most `probes` loads, each tried up to [`TRIES`] times.
+    /// Searches for saturation between `low` and `high` with at most `probes` loads, each tried up to [`TRIES`] times.
     pub fn search(&mut self, low: f64, high: f64, probes: u32) -> Result<SearchResult, Failure> {
         let mut failure = None;
         let limits = self.rule.limits.clone();
@@ -162,15 +162,15 @@ impl<'a> Session<'a> {
         failure.map_or(Ok(result), Err)
     }
 
-    /// Runs one point of several under higher and higher loads. Where its saturation is looked for, a load is
-    /// tried up to [`TRIES`] times, unless a lower one was not served.
+    /// Runs one point of a series of rising loads. When searching for saturation, a load is tried up to [`TRIES`] times, unless
+    /// a lower one was not served.
     pub fn step(&mut self, per_second: f64, looks_for_saturation: bool) -> Result<(), Failure> {
         let points = self.outcomes.iter().map(|outcome| &outcome.measured);
         let most = if looks_for_saturation { self.rule.most(points, per_second) } else { 1 };
         self.tries(per_second, most)
     }
 
-    /// Runs `loads` more where its saturation lies by what was run so far.
+    /// Runs `loads` more points near the saturation found so far.
     pub fn refine(&mut self, loads: u32) -> Result<(), Failure> {
         for _ in 0..loads {
             let points: Vec<_> = self.outcomes.iter().map(|each| each.measured.clone()).collect();
@@ -180,19 +180,19 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The system ends; its points and saturation are what is left.
+    /// Stops the system, and returns its points and saturation.
     pub fn finish(self, variant: &Variant) -> VariantResult {
         let preemptions = self.preemptions().map(|preempted| preempted.report());
         VariantResult { preemptions, ..variant_found(variant, &self.rule.limits, self.outcomes) }
     }
 
-    /// The system ends; its points are what is left.
+    /// Stops the system, and returns its points.
     pub fn into_outcomes(self) -> Vec<Outcome> {
         self.outcomes
     }
 }
 
-/// What the points of a variant come to.
+/// The result of a variant's points.
 pub(super) fn variant_found(
     variant: &Variant,
     limits: &Limits,
@@ -204,7 +204,7 @@ pub(super) fn variant_found(
         outcomes.iter().map(|outcome| outcome.measured.clone()).collect();
     let mut result = variant_result(variant);
     put_saturations(&mut result, &points, limits, &SENSITIVITY_LIMITS_US);
-    // As near to saturation as there is a point.
+    // The point nearest to saturation.
     let nearest = outcomes.iter().rfind(|outcome| {
         let sustained = result.saturation_per_second;
         sustained.is_none_or(|load| outcome.measured.offered_per_second <= load)
@@ -214,8 +214,7 @@ pub(super) fn variant_found(
     result
 }
 
-/// What a search is told instead of a point that could not be run: nothing was served, which ends
-/// it soon.
+/// Stands in a search for a point that could not be run: nothing was served, which soon ends the search.
 pub fn failed_point(per_second: f64) -> measured::Point {
     measured::Point {
         offered_per_second: per_second,

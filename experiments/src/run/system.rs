@@ -23,11 +23,11 @@ use crate::scenario::{
     Agent, Home, Host, Link, Mapping, Queue, Scheduler, Threads, Transport, Variant,
 };
 
-/// An enclave, and the agent that decides for it.
+/// An enclave and its agent.
 #[derive(Debug)]
 pub struct Hosted {
     pub enclave: Arc<Enclave>,
-    /// Its agent; none while it is dead.
+    /// The agent; None while it is dead.
     pub agent: Option<AgentProcess>,
     threads: Threads,
     program: Option<PathBuf>,
@@ -35,14 +35,13 @@ pub struct Hosted {
     agent_cpu: usize,
     agent_shares: bool,
     logs: Option<Logs>,
-    /// Agents lost, and turned out by the watchdog, as of the last replacement.
+    /// Agents lost, and of these turned out by the watchdog, as of the last replacement.
     lost: u64,
     barks: u64,
 }
 
 impl Hosted {
-    /// Starts the enclave that `variant` describes on `cpus`, and its agent as number `index` of
-    /// `seating`. Its agents write `logs`.
+    /// Starts the enclave of `variant` on `cpus`, and its agent as number `index` of `seating`. Its agents write `logs`.
     pub fn start(
         host: Host,
         agent: &Agent,
@@ -94,7 +93,7 @@ impl Hosted {
         Ok(())
     }
 
-    /// If the host has lost its agent since the last call, says why and starts another.
+    /// If the host has lost its agent since the last call, starts another and returns the reason.
     pub fn replace_lost_agent(&mut self) -> Result<Option<String>, Failure> {
         let stats = self.enclave.stats();
         let lost = stats.lost_agents - self.lost;
@@ -111,7 +110,7 @@ impl Hosted {
         Ok(Some(why))
     }
 
-    /// A way to give it requests.
+    /// Returns a server that submits requests to the enclave.
     pub fn server(&self, work: &Arc<Work>) -> EnclaveServer {
         EnclaveServer {
             threads: self.threads,
@@ -126,20 +125,19 @@ impl Hosted {
 
 impl Drop for Hosted {
     fn drop(&mut self) {
-        // First, so that the host does not take the end of its enclave for an agent's.
+        // First, so that the agent ends before its enclave does.
         self.agent = None;
     }
 }
 
-/// RocksDB's GET and a signal frame need far less; untouched, a stack is address space only.
+/// RocksDB's GET and a signal frame need far less; an untouched stack is only address space.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Kernel-level threads are pthreads, made at start. More than these are never in a system that serves
-/// its load.
+/// Kernel-level threads are pthreads, created at start. A system that serves its load never holds more than this.
 const KERNEL_THREADS_MAX: u32 = 512;
 
 impl Threads {
-    /// What a thread of this class is spawned as.
+    /// Attributes with which a thread of this class is spawned.
     pub fn attributes(self, class: u16) -> Attributes {
         let kind = match self {
             Threads::User => ThreadKind::User,
@@ -148,7 +146,7 @@ impl Threads {
         Attributes { class, kind }
     }
 
-    /// What its service time is told from.
+    /// Clock for its service time.
     fn clock(self) -> Clock {
         match self {
             Threads::User => Clock::Wall,
@@ -157,7 +155,7 @@ impl Threads {
     }
 }
 
-/// Each stack is two mappings, and processes have 65,530 unless told otherwise.
+/// Each stack is two mappings, and a process may have 65,530 by default.
 fn cannot_start(error: &StartError, host: Host) -> Failure {
     let mut text = error.to_string();
     if let StartError::System { error, .. } = error
@@ -172,7 +170,7 @@ fn cannot_start(error: &StartError, host: Host) -> Failure {
     Failure::Cannot(text)
 }
 
-/// A path that nobody else uses.
+/// A fresh path for a socket.
 pub(super) fn socket() -> Result<PathBuf, Failure> {
     places::socket("run").map_err(Failure::cannot)
 }
@@ -193,7 +191,7 @@ pub(super) fn link(link: &Link) -> Result<LinkSpec, Failure> {
     }
 }
 
-/// What host and agent agree on.
+/// The configuration that host and agent share.
 pub(super) fn config(host: Host, agent: &Agent) -> Config {
     let mut config = Config::coherent(host.cores as u16);
     config.subjects = host.max_threads;
@@ -201,13 +199,13 @@ pub(super) fn config(host: Host, agent: &Agent) -> Config {
     config.spin = Nanos::from_micros(host.spin_us);
     config.messages = queue(&agent.messages, config.messages);
     config.decisions = queue(&agent.decisions, config.decisions);
-    // A ring holds twice the decisions that are left in it.
+    // A ring holds twice the decisions that are prestaged in it.
     let entries = (2 * agent.prestage).next_power_of_two();
     config.decisions.entries = config.decisions.entries.max(entries);
     config
 }
 
-/// The same in the host's words.
+/// Applies a scenario's settings to a queue.
 pub(super) fn queue(queue: &Queue, size: QueueConfig) -> QueueConfig {
     let mapping = |mapping| match mapping {
         Mapping::Uncached => core_link::Mapping::Uncached,
@@ -231,7 +229,7 @@ pub(super) fn queue(queue: &Queue, size: QueueConfig) -> QueueConfig {
     }
 }
 
-/// Gives each request a thread of its own, as the paper does.
+/// Spawns a thread for each request, as the paper does.
 #[derive(Debug)]
 pub struct EnclaveServer {
     threads: Threads,
@@ -239,7 +237,7 @@ pub struct EnclaveServer {
     work: Arc<Work>,
     /// The recorder's slot of the enclave's first core.
     pub first_core: usize,
-    /// Requests submitted, refused ones included.
+    /// Requests submitted, including refused ones.
     pub submitted: u64,
     pub refused: u64,
 }
@@ -250,11 +248,11 @@ impl Server for EnclaveServer {
         let (work, first) = (Arc::clone(&self.work), self.first_core);
         let clock = self.threads.clock();
         let body = move || {
-            // At its end: it may have been preempted, and gone on elsewhere.
+            // Evaluated at the request's end: it may have been preempted, and continued on another core.
             let slot = || first + usize::from(wave_user::core_index().unwrap_or(0));
             work.serve(&request, clock, slot);
         };
-        // What a thread may hold without an allocation.
+        // The most that a thread's body may capture without an allocation.
         const { assert!(size_of::<(Arc<Work>, Request, usize, Clock)>() <= 112) };
         let attributes = self.threads.attributes(u16::from(request.class.0));
         self.submitted += 1;
@@ -265,7 +263,7 @@ impl Server for EnclaveServer {
     }
 }
 
-/// Whichever system a variant describes.
+/// The system of a variant.
 pub enum System {
     Linux(Pool),
     Enclave(Box<Hosted>, EnclaveServer),
@@ -277,14 +275,14 @@ pub struct Sample {
     at_ns: u64,
     /// Counters of every host core.
     cores: Vec<CoreStats>,
-    /// CPU time of all agents, if each could be looked at.
+    /// CPU time of all agents; None if one could not be read.
     agents: Option<Duration>,
     /// CPU time of this process's other threads.
     others_cpu_ns: u64,
 }
 
 impl System {
-    /// Starts what `variant` describes, seated as `seating` says. Its agents write `logs`.
+    /// Starts the system of `variant` with these seats. Its agents write `logs`.
     pub fn start(
         variant: &Variant,
         seating: &Seating,
@@ -294,7 +292,7 @@ impl System {
         match &variant.scheduler {
             Scheduler::Linux => {
                 let settings = linux_threads::Settings {
-                    // As many requests in the system as an enclave holds.
+                    // Bounded like an enclave: the same number of requests in the system.
                     queue_bound: variant.host.max_threads as usize,
                     ..linux_threads::Settings::new(seating.workers.clone())
                 };
@@ -323,8 +321,8 @@ impl System {
 }
 
 impl Sample {
-    /// The counters of `hosted` now; without any, of this process but for the calling thread,
-    /// which should be the generator's.
+    /// The current counters of `hosted`; without any, those of this process without the calling thread, which should be the
+    /// generator's.
     pub fn of(hosted: &[impl std::ops::Deref<Target = Hosted>]) -> Sample {
         let cores = |hosted: &Hosted| hosted.enclave.stats().cores;
         let agents = hosted.iter().map(|hosted| hosted.agent.as_ref()?.cpu_time());
@@ -347,18 +345,18 @@ impl Server for System {
     }
 }
 
-/// What happened between two samples.
+/// Counters between two samples.
 #[derive(Clone, Debug, Default)]
 pub struct Delta {
     /// Time of all host cores, in nanoseconds.
     pub cores_ns: f64,
     /// Length of the interval, in nanoseconds.
     pub wall_ns: f64,
-    /// In threads, switching included.
+    /// Time in threads, switching included, in nanoseconds.
     pub busy_ns: f64,
     /// Time that cores slept, in nanoseconds.
     pub parked_ns: f64,
-    /// Looking for decisions, less what the link charged meanwhile.
+    /// Time polling for decisions, without what the link charged meanwhile, in nanoseconds.
     pub polling_ns: f64,
     /// Runs that were preempted.
     pub preempted: u64,
@@ -366,12 +364,12 @@ pub struct Delta {
     /// What a modelled link charged the cores, by kind.
     pub charges: Vec<(&'static str, f64)>,
     pub agent_ns: f64,
-    /// Whether there was an agent to look at.
+    /// Whether there was an agent.
     pub has_agent: bool,
 }
 
 impl Delta {
-    /// From `before` to `after`, over `cores` cores.
+    /// The difference of two samples, over `cores` cores.
     pub fn between(before: &Sample, after: &Sample, cores: usize) -> Delta {
         let wall_ns = (after.at_ns - before.at_ns) as f64;
         let mut delta = Delta { wall_ns, cores_ns: wall_ns * cores as f64, ..Delta::default() };
@@ -379,7 +377,7 @@ impl Delta {
             delta.agent_ns = after.saturating_sub(before).as_nanos() as f64;
         }
         if after.cores.is_empty() {
-            // Of plain threads, what the kernel does for them counts as theirs.
+            // For plain threads, the kernel's work on their behalf counts as theirs.
             delta.busy_ns = (after.others_cpu_ns - before.others_cpu_ns) as f64;
             delta.parked_ns = delta.cores_ns - delta.busy_ns;
             return delta;

@@ -1,5 +1,5 @@
-//! How throughput depends on the requests that each worker has at hand: an agent with a front for datagrams and its host for each number, all
-//! up at once and asleep but for the one under load, which take turns.
+//! Throughput by the number of outstanding requests per worker: for each number, an agent with a front for datagrams, and its
+//! host. All are up at once and take turns; all but the one under load are asleep.
 
 mod result;
 
@@ -24,19 +24,19 @@ use wave_lab::progress::Progress;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Measured {
     per_second: f64,
-    /// Why it does not count: other processes disturbed it, or a datagram was lost.
+    /// Why the measurement does not count, if so: other processes disturbed it, or a datagram was lost.
     set_aside: Option<String>,
 }
 
 /// A host and its agent, for one number of outstanding requests.
 struct System {
-    // Dropped in order: an agent before its host.
+    // Fields are dropped in order: the agent before its host.
     load: ClosedLoad,
     agent: AgentProcess,
     _host: Server,
 }
 
-/// Runs `scenario` from the calling thread, which sends the load. Measurements that `journal` has are not made again.
+/// Runs `scenario` from the calling thread, which sends the load. Measurements that `journal` has are not repeated.
 pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     super::enough_cpus(scenario.workers, cpus.len(), &scenario.name)?;
@@ -50,7 +50,7 @@ pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, 
         progress.begin(&format!("starting an agent with {outstanding} outstanding"));
         keep_house(&seating, &cpus)?;
         let mut system = System::start(scenario, outstanding, &seating)?;
-        // Warm.
+        // Warm-up.
         system.measure(scenario, &seating)?;
         systems.push(system);
         progress.end();

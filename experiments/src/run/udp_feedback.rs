@@ -1,5 +1,6 @@
-//! Overload by senders that follow the queue at the host, beside senders that do not. A closed loop measures the host's capacity
-//! first. Then both kinds of sender offer the same multiples of it to the same agent, in turns, with the same arrivals.
+//! Overload by senders that follow the queue at the host, compared with senders that do not. First a closed loop measures the
+//! host's capacity. Then both kinds of sender offer the same multiples of it to the same agent, in turns, with the same
+//! arrivals.
 
 mod result;
 
@@ -22,17 +23,17 @@ use crate::scenario::UdpFeedback;
 use crate::{cpu_time, store};
 use wave_lab::progress::Progress;
 
-/// Requests under way on each of the sockets that measure the capacity.
+/// Requests in flight on each socket of the capacity measurement.
 const UNDER_WAY: u32 = 4;
-/// Time for the last answers of a load.
+/// Time allowed for the last answers of a load.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Interval between tries of a request without an answer.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What decides whether a request that is due is sent.
+/// Rule by which due requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sending {
-    /// Each request is sent.
+    /// Every request is sent.
     All,
     /// Windows follow the queue at the host.
     Windows,
@@ -60,17 +61,17 @@ struct Capacity {
 /// One load by one kind of sender.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Measured {
-    /// Replies with OK within the limit of the time that their requests were due.
+    /// Replies with OK within the limit, counted from when their requests were due.
     within_limit_per_second: f64,
-    /// From due to reply, of the requests that ended with OK, whenever.
+    /// Times from due to reply, over all requests that ended with OK.
     p50_ns: f64,
     p99_ns: f64,
     open_at_host: f64,
-    /// Shares of the requests that were due: refused by the front, not sent, and without an answer.
+    /// Shares of the due requests: refused by the front, not sent, and unanswered.
     refused: f64,
     held_back: f64,
     lost: f64,
-    /// Why it does not count, if so.
+    /// Why the measurement does not count, if so.
     set_aside: Option<String>,
 }
 
@@ -82,7 +83,7 @@ impl Measured {
     ) -> Result<Self, Failure> {
         let Outcome { point, ends, open_at_host, .. } = outcome;
         if ends.wrong > 0 {
-            return Err(Failure::Check(format!("{} replies were not the right ones", ends.wrong)));
+            return Err(Failure::Check(format!("{} replies were wrong", ends.wrong)));
         }
         let class = point.classes.first().ok_or_else(|| Failure::cannot("no class of requests"))?;
         let limit_ns = u64::from(scenario.limit_us) * 1_000;
@@ -105,7 +106,7 @@ impl Measured {
 
 /// A host, its agent and the senders.
 struct System {
-    // Dropped in order: an agent before its host.
+    // Fields are dropped in order: the agent before its host.
     closed: ClosedLoad,
     /// In the order of [`Sending::BOTH`].
     senders: Vec<Generator>,
@@ -114,7 +115,7 @@ struct System {
     seating: Seating,
 }
 
-/// Runs `scenario` from the calling thread, which sends the load. Measurements that `journal` has are not made again.
+/// Runs `scenario` from the calling thread, which sends the load. Measurements that `journal` has are not repeated.
 pub fn run(
     scenario: &UdpFeedback,
     quiet: bool,
@@ -131,7 +132,7 @@ pub fn run(
     progress.begin("starting an agent and its host");
     keep_house(&seating, &cpus)?;
     let mut system = System::start(scenario, seating)?;
-    // Warm.
+    // Warm-up.
     system.capacity(scenario)?;
     progress.end();
     let mut capacities = Vec::new();
@@ -148,7 +149,7 @@ pub fn run(
         for (load_at, load) in scenario.loads.iter().enumerate() {
             for (at, sending) in Sending::BOTH.into_iter().enumerate() {
                 progress.begin(&format!("{}: {load} of the capacity", sending.name()));
-                let rate = load * per_second.expect("there are rounds with a capacity only");
+                let rate = load * per_second.expect("all rounds have a capacity");
                 let key = format!("{}, {load}, {round}", sending.name());
                 let point = journal.point(&key, || system.measure(scenario, at, rate))?;
                 measured[2 * load_at + at].push(point);

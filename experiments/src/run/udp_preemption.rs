@@ -1,8 +1,8 @@
 //! Short requests in datagrams beside long ones, with preemption and without: Mind the Gap's Figure 2 on this machine.
 //!
-//! Two systems differ in their policy only. Both are up at once, and asleep but for the one under load. Their saturations come first,
-//! as in scenarios of other kinds: loads rise, and each is offered to one system after the other. Then both get one load, a share of
-//! the lower saturation, in turns, with the same arrivals.
+//! Two systems differ only in their policy. Both are up at once, and asleep except for the one under load. First their
+//! saturations are searched, as in scenarios of other kinds: loads rise, and each is offered to one system after the other.
+//! Then both get one load, a share of the lower saturation, in turns, with the same arrivals.
 
 mod result;
 mod serving;
@@ -27,14 +27,14 @@ use crate::scenario::UdpPreemption;
 use wave_lab::progress::Progress;
 use wave_report::model::SATURATION_SERVED;
 
-/// Time of each system for repeating disturbed points at most, as a share of the search's own time, and of the comparison's.
+/// Maximum time of each system for repeating disturbed points, as a share of the time of the search, and of the comparison.
 const PATIENCE: f64 = 1.0;
-/// A system that did not serve this many loads in a row is offered no higher ones.
+/// A system that fails to serve this many loads in a row is offered no higher ones.
 const SATURATED_LOADS: usize = 2;
-/// Keys of the load's generator. Spinning needs none.
+/// Number of keys of the load's generator. Spinning needs none.
 const KEYS: u64 = 1;
 
-/// How requests are scheduled.
+/// Scheduling of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheduling {
     /// A request that outlasts a slice goes to the end of the queue (Mind the Gap 3.4).
@@ -76,7 +76,7 @@ impl Scheduling {
     }
 }
 
-/// Runs `scenario` from the calling thread, which becomes the generator. Measurements that `journal` has are not made again.
+/// Runs `scenario` from the calling thread, which becomes the generator. Measurements that `journal` has are not repeated.
 pub fn run(
     scenario: &UdpPreemption,
     quiet: bool,
@@ -118,7 +118,7 @@ pub fn run(
     let mut rounds: [Vec<Measured>; 2] = Default::default();
     for round in 0..load.map_or(0, |_| scenario.rounds) {
         for (system, measured) in systems.iter_mut().zip(&mut rounds) {
-            let load = load.expect("there are rounds under a load only");
+            let load = load.expect("all rounds have a load");
             progress.begin(&format!("{}: {:.1} k/s", system.scheduling.name(), load / 1e3));
             measured.push(system.tries(&format!("compared, {round}"), load, 1)?);
             progress.end();
@@ -134,7 +134,7 @@ pub fn run(
     Ok(PreemptionResult::new(scenario, rows, load, machine, seating.to_string(), started))
 }
 
-/// Looks for the saturations of all systems.
+/// Searches for the saturations of all systems.
 fn search(
     scenario: &UdpPreemption,
     systems: &mut [System<'_>],
@@ -162,7 +162,7 @@ fn search(
     Ok(())
 }
 
-/// The p99 of short and of long requests under the same arrivals, if scheduling cost nothing.
+/// The p99 of short and of long requests with the same arrivals and scheduling without overhead.
 fn ideal_p99_ns(
     scenario: &UdpPreemption,
     mix: &Mix,
@@ -179,12 +179,12 @@ fn ideal_p99_ns(
     })
 }
 
-/// A system that is up, and what was found of it.
+/// A running system, and its results.
 struct System<'a> {
     scheduling: Scheduling,
     wanted: Wanted<'a>,
     serving: Option<Serving>,
-    /// The rule of every row of a comparison.
+    /// The rule for repeating tries, the same for every row.
     rule: Rule,
     points: Vec<Measured>,
     journal: &'a Journal,
@@ -198,7 +198,7 @@ impl System<'_> {
         Ok(())
     }
 
-    /// Runs a point by the rule, up to `most` times and again while it is disturbed; unless an earlier run has finished it.
+    /// Runs a point by the rule, up to `most` times, and again while it is disturbed, unless an earlier run has finished it.
     fn tries(&mut self, which: &str, load: f64, most: usize) -> Result<Measured, Failure> {
         let key = format!("{}, {which}: {load}", self.scheduling.name());
         let journal = self.journal;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_of_the_scheduler() {
+    fn policies_are_known_to_the_scheduler() {
         let config =
             wave_core::layout::Config { subjects: 1, ..wave_core::layout::Config::coherent(1) };
         for scheduling in Scheduling::ALL {
@@ -262,10 +262,10 @@ mod tests {
         }
     }
 
-    /// Alone, a request takes its service time. Where one core is nearly full, a short request waits for a whole long one without
+    /// A lone request takes its service time. If one core is nearly full, a short request waits for a whole long one without
     /// preemption, and for slices with it.
     #[test]
-    fn without_overhead_preemption_shortens_the_tail_of_short_requests_alone() {
+    fn ideal_preemption_shortens_the_tail_of_short_requests_only() {
         let scenario = UdpPreemption { seconds: 1.0, warmup_seconds: 0.1, ..scenario() };
         let mix = scenario.mix().mix().unwrap();
         let p99_ns = |scheduling, load| ideal_p99_ns(&scenario, &mix, scheduling, load);

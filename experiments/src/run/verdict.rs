@@ -1,5 +1,5 @@
-//! What a try of a load is worth, how often the load is tried, and which of the tries counts: one rule for every row
-//! of a comparison, whatever schedules in it (docs/adr/0033).
+//! The worth of a try of a load, the number of tries, and the choice of the try that counts: one rule for every row of a
+//! comparison, whatever schedules in it (docs/adr/0033).
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use crate::scenario::Kind;
 use wave_report::model::{DISTURBED, VariantResult};
 use wave_report::number::thousands;
 
-/// How often a load is tried at most whose point says that it was served too slowly, or that the generator lagged:
-/// a slow moment of the machine looks the same.
+/// Maximum number of tries of a load that was served too slowly or with a lagging generator: a slow moment of the machine looks
+/// the same.
 pub const TRIES: usize = 3;
 
-/// Share of the time of a row's cores that other processes may take on their CPUs before a try is called disturbed:
-/// a 99th percentile is 1% of the requests.
+/// Share of the time of a row's cores that other processes may take before a try is called disturbed: a 99th percentile is 1%
+/// of the requests.
 const DISTURBING_SHARE: f64 = 0.01;
 
-/// Before a disturbed try is repeated: a neighbour that is at it now may be done a little later.
+/// Pause before a disturbed try is repeated: a neighbour may be done a little later.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What was observed of a try: the same of every row.
+/// Observations during a try, the same for every row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observed {
     /// Time of the CPUs on which the row serves requests.
     pub cores_ns: f64,
-    /// Time that threads of other processes ran on these.
+    /// Time for which other processes' threads ran on these CPUs.
     pub others_ns: f64,
-    /// CPUs that other processes used of those on which anything of the row runs.
+    /// CPUs used by other processes, among those on which any part of the row runs.
     pub neighbours_cpus: f64,
 }
 
@@ -52,7 +52,7 @@ impl Observed {
     }
 }
 
-/// Looks at the CPUs of a row from its start on.
+/// Observes the CPUs of a row from the start of a try.
 #[derive(Debug)]
 pub struct Watch {
     workers: Vec<usize>,
@@ -63,7 +63,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A row that sits as `seating` says is about to be loaded.
+    /// Starts before a row with these seats is loaded.
     pub fn start(seating: &Seating) -> Watch {
         let workers = seating.workers.clone();
         let mut all = workers.clone();
@@ -72,7 +72,7 @@ impl Watch {
         Watch { workers, all, tasks, neighbours, at_ns: monotonic_ns() }
     }
 
-    /// What happened since. Agents, which are children that were not waited for, have used `agents_ns`.
+    /// Returns the observations since the start. Agents, which are children not yet waited for, have used `agents_ns`.
     pub fn end(self, agents_ns: f64) -> Observed {
         let Watch { workers, all, at_ns, tasks, neighbours } = self;
         let wall_ns = (monotonic_ns() - at_ns) as f64;
@@ -89,31 +89,31 @@ impl Watch {
 /// A try of a load by a row of a comparison.
 pub trait Try {
     fn point(&self) -> &Point;
-    /// Why it is not a measurement, if other processes disturbed it.
+    /// Why the try is not a measurement, if other processes disturbed it.
     fn disturbance(&self) -> Option<&str>;
-    /// It is not a measurement, because of `why`.
+    /// Marks the try as not a measurement, because of `why`.
     fn invalidate(&mut self, why: &str);
-    /// The other tries of its load were set aside, each because of this.
+    /// Records why each of the other tries of its load was set aside.
     fn set_aside(&mut self, others: Vec<String>);
 }
 
-/// How a row's loads are tried.
+/// The rule for tries of a row's loads.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// What counts as serving a load.
+    /// Limits within which a load counts as served.
     pub limits: Limits,
-    /// What is left of the row's time for repeating disturbed tries. Each row has as much.
+    /// Time left of the row's share for repeating disturbed tries. Each row has the same share.
     pub patience: Duration,
-    /// How long to wait before that.
+    /// Pause before each repetition.
     pub pause: Duration,
 }
 
-/// How far a try can be trusted.
+/// Worth of a try, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
-    /// Nothing: other processes disturbed it.
+    /// Not a measurement: other processes disturbed it.
     Disturbed,
-    /// Nothing: the generator lagged, or most latencies had to be set aside.
+    /// Not a measurement: the generator lagged, or most latencies had to be set aside.
     Invalid,
     /// The load was not served within the limits.
     Saturated,
@@ -121,16 +121,16 @@ enum Worth {
 }
 
 impl Rule {
-    /// For a row with this time for repeats.
+    /// The rule for a row with this time for repetitions.
     pub fn new(limits: Limits, patience: Duration) -> Rule {
         Rule { limits, patience, pause: PAUSE }
     }
 
-    /// Tries a load by `run` until a try counts. One that was served too slowly, or that the generator lagged in, is
-    /// tried up to `most` times; disturbed tries are repeated as long as the row's patience lasts.
+    /// Tries a load with `run` until a try counts. A load that was served too slowly, or with a lagging generator, is tried up
+    /// to `most` times; disturbed tries are repeated as long as the row's patience lasts.
     ///
-    /// Of all tries the best one counts: one in which the load was served, else the last that is a measurement. If none
-    /// is, the last one is returned as not a measurement.
+    /// The best try counts: one in which the load was served, else the last that is a measurement. If none is, the last try is
+    /// returned, marked as not a measurement.
     pub fn load<T: Try>(
         &mut self,
         most: usize,
@@ -154,8 +154,9 @@ impl Rule {
                 _ => break,
             }
         }
-        // The last of several that are worth the same.
-        let at = (0..tries.len()).max_by_key(|&at| tries[at].0).expect("a load is tried once");
+        // The last of several with the same worth.
+        let at =
+            (0..tries.len()).max_by_key(|&at| tries[at].0).expect("a load is tried at least once");
         let (worth, mut best) = tries.remove(at);
         if let (Worth::Disturbed, Some(why)) = (worth, best.disturbance().map(str::to_owned)) {
             best.invalidate(&why);
@@ -164,7 +165,7 @@ impl Rule {
         Ok(best)
     }
 
-    /// How often to try a load: once if a lower one of `points` was not served.
+    /// Maximum number of tries of a load: one if a lower load of `points` was not served.
     pub fn most<'a>(&self, points: impl IntoIterator<Item = &'a Point>, load: f64) -> usize {
         let mut lower = points.into_iter().filter(|point| point.offered_per_second < load);
         if lower.any(|point| point.verdict(&self.limits) == Verdict::Saturated) { 1 } else { TRIES }
@@ -191,11 +192,11 @@ impl Rule {
     }
 }
 
-/// The saturation that the points of a row come to, none if none of the loads was served.
+/// The saturation by the points of a row; None if none of the loads was served.
 ///
 /// # Errors
 ///
-/// Why it is not known: it would rest on a point that is not a measurement.
+/// Why it is unknown: it would rest on a point that is not a measurement.
 pub fn saturation(points: &[Point], limits: &Limits) -> Result<Option<f64>, String> {
     let served = measured::saturation(points, limits).map(|point| point.offered_per_second);
     let Some(hides) = measured::hides_saturation(points, limits) else { return Ok(served) };
@@ -208,7 +209,7 @@ fn rate(per_second: f64) -> String {
     format!("{} k/s", thousands(per_second))
 }
 
-/// Puts a row's saturations into its result, within `limits` and with each of these on the p99.
+/// Puts a row's saturations into its result: within `limits`, and within the usual limits on the p99.
 pub fn put_saturations(
     result: &mut VariantResult,
     points: &[Point],
@@ -229,8 +230,8 @@ pub fn put_saturations(
     }
 }
 
-/// How much time a run spends at most on repeating disturbed tries: less than a demonstration's
-/// own time, or as long as a ladder's noise takes. Each of its `sessions` has an equal share.
+/// Maximum time that a session of a run spends on repeating disturbed tries: in total less than a demonstration's own time, or
+/// as long as a ladder's noise takes, divided equally among the `sessions`.
 pub fn patience(kind: &Kind, sessions: usize) -> Duration {
     let all = Duration::from_secs(if *kind == Kind::Ladder { 60 } else { 15 });
     all / sessions.max(1) as u32

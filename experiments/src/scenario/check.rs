@@ -1,4 +1,4 @@
-//! The file's meaning: defaults filled in, values in range, sections that belong together.
+//! Meaning of a scenario file: fills in defaults, checks ranges, and checks that sections belong together.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -23,7 +23,7 @@ mod variants;
 
 pub(super) use variants::link;
 
-/// Where the fields came from, and what a policy may be called.
+/// Source of the fields, and the known names of policies.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub path: &'a Path,
@@ -48,12 +48,12 @@ impl<'a> Source<'a> {
 }
 
 impl Source<'_> {
-    /// Refuses what stands at `span`.
+    /// Refuses the field at `span`.
     pub(super) fn refuse(&self, span: Range<usize>, message: impl Into<String>) -> ScenarioError {
         ScenarioError::meaning(self.path, line_of(self.text, span.start), message.into())
     }
 
-    /// The value, or the default; refused outside of `allowed`.
+    /// Returns the value or the default; refuses it outside of the range.
     pub(super) fn within<T: PartialOrd + Display + Copy>(
         &self,
         field: &str,
@@ -89,12 +89,12 @@ impl Source<'_> {
         let most =
             if name.len() > NAME_MAX { format!(", {NAME_MAX} at most") } else { String::new() };
         let message = format!(
-            "`name` is \"{name}\", expected small letters, digits and single hyphens{most}"
+            "`name` is \"{name}\", expected lowercase letters, digits and single hyphens{most}"
         );
         Err(self.refuse(written.span(), message))
     }
 
-    /// A variant's name, which names a file of results: one that no other variant has.
+    /// A variant's name, which names a file of results: distinct from every other variant's.
     pub(super) fn variant_name<'o>(
         &self,
         written: &Spanned<String>,
@@ -111,7 +111,7 @@ impl Source<'_> {
             return Ok(name.clone());
         }
         let message = format!(
-            "`variant.name` is \"{name}\", expected letters or digits, and other ones than every other variant"
+            "`variant.name` is \"{name}\", expected letters or digits, different from those of every other variant"
         );
         Err(self.refuse(written.span(), message))
     }
@@ -146,13 +146,13 @@ impl Source<'_> {
         Ok(checked)
     }
 
-    /// A rate in requests a second.
+    /// A rate in requests per second.
     pub(super) fn rate(&self, field: &str, value: &Spanned<f64>) -> Result<f64, ScenarioError> {
         self.positive(field, value)?;
         self.within(field, Some(value), RATE_MIN, RATE_MIN..=RATE_MAX)
     }
 
-    /// Refuses more requests in a point of so many `seconds` than memory and patience are for.
+    /// Refuses more requests in a point of `seconds` than memory and patience allow.
     pub(super) fn few_requests(
         &self,
         field: &str,
@@ -180,31 +180,31 @@ impl Source<'_> {
     }
 }
 
-/// Letters of a name, which names files.
+/// Maximum length of a name, because names become file names.
 const NAME_MAX: usize = 100;
-/// Digits of a value that are shown.
+/// Maximum number of digits of a value shown.
 const DIGITS_MAX: usize = 24;
 const LOADS_MAX: usize = 1_000;
-/// Requests a second: more than any generator here makes, or any paper reports.
+/// Maximum requests per second: more than any generator here makes, or any paper reports.
 const RATE_MAX: f64 = 1e8;
-/// The same: fewer make no point.
+/// Minimum requests per second: fewer make no point.
 const RATE_MIN: f64 = 0.001;
-/// Requests of one point: each is remembered in a run with crashes.
+/// Maximum number of requests of one point: a run with crashes remembers each.
 const REQUESTS_MAX: f64 = 1e9;
-/// Length of a point. Longer ones are many points.
+/// Maximum length of a point. Longer ones are many points.
 const SECONDS_MAX: f64 = 3_600.0;
-/// The least time that is measured.
+/// Minimum time measured.
 const SECONDS_MIN: f64 = 0.001;
-/// Length of a run with crashes: a day.
+/// Maximum length of a run with crashes: a day.
 const CRASHES_SECONDS_MAX: f64 = 86_400.0;
-/// Time between two kills: an agent that is stopped is noticed by the watchdog after 20 ms, and the next one starts.
+/// Minimum time between two kills: the watchdog notices a stopped agent after 20 ms, and the next one starts.
 const EVERY_MS_MIN: u64 = 1;
 const WEIGHT_MAX: f64 = 1e9;
 
 /// Fills in defaults and checks `raw`.
 pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, ScenarioError> {
     if let Some(sweep) = &raw.sweep {
-        let message = "[sweep] makes many scenarios of this one: run them with `wave sweep`, or take the table out";
+        let message = "[sweep] makes many scenarios of this one: run them with `wave sweep`, or remove the table";
         return Err(source.refuse(sweep.span(), message));
     }
     let name = source.name(&raw.name)?;
@@ -228,7 +228,7 @@ pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, Sc
     })
 }
 
-/// A path is taken from the scenario's directory.
+/// A relative path starts from the scenario's directory.
 fn machine(
     written: Option<&Spanned<String>>,
     source: Source<'_>,
@@ -348,7 +348,7 @@ fn workload(raw: RawWorkload, source: Source<'_>) -> Result<Workload, ScenarioEr
                 let class = class(raw.get_ref(), service_us, source)?;
                 if class.name.is_empty() || checked.iter().any(|other| other.name == class.name) {
                     let message = format!(
-                        "`workload.classes` has the name \"{}\", expected a name each and no name twice",
+                        "`workload.classes` has the name \"{}\", expected a distinct name for each class",
                         class.name
                     );
                     return Err(source.refuse(raw.span(), message));
@@ -404,7 +404,7 @@ fn run(
         ];
         if let Some((field, Some(span))) = unused.into_iter().find(|(_, span)| span.is_some()) {
             let message = format!(
-                "`{field}` has no meaning with kind = \"crash\", [crash] says how long and under which load"
+                "`{field}` has no meaning with kind = \"crash\": [crash] has its own length and load"
             );
             return Err(source.refuse(span, message));
         }

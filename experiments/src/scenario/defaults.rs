@@ -1,4 +1,4 @@
-//! What a scenario may leave out, and what it then means. Every default is here.
+//! Defaults of scenarios. Every default is here.
 
 use wave_links::costs::Costs;
 
@@ -8,15 +8,15 @@ use super::model::{Class, Home, Link, Mapping, Operation, Queue, Transport};
 pub const KEYS: u64 = 100_000;
 /// Default of `workload.value_bytes`.
 pub const VALUE_BYTES: u32 = 64;
-/// `workload.service_us`: what a GET costs, calibrated (Wave 7.2.2).
+/// `workload.service_us`: CPU time of a GET, calibrated (Wave 7.2.2).
 pub const SERVICE_US: f64 = 10.0;
-/// `run.seconds`: of one point.
+/// `run.seconds`: length of one point.
 pub const SECONDS: f64 = 1.5;
-/// `run.warmup_seconds`: of which this much is not counted.
+/// `run.warmup_seconds`: first part of the point, which is not counted.
 pub const WARMUP_SECONDS: f64 = 0.3;
 /// Default of `run.seed`.
 pub const SEED: u64 = 1;
-/// `run.refine`: loads besides those listed.
+/// `run.refine`: loads in addition to those listed.
 pub const REFINE: u32 = 0;
 /// Default of `run.compare.at`.
 pub const COMPARE_AT: f64 = 0.8;
@@ -38,21 +38,21 @@ pub const PREFETCH: bool = true;
 pub const LINK: Link = Link::Shm;
 /// Default of `crash.kills`.
 pub const KILLS: u32 = 20;
-/// `crash.every_ms`: between two kills; twenty times the scheduling watchdog's period.
+/// `crash.every_ms`: time between two kills; twenty times the scheduling watchdog's period.
 pub const EVERY_MS: u64 = 400;
 pub const CHAOS_THREADS: u32 = 8;
 /// Default of `enclaves.count`.
 pub const ENCLAVES: u32 = 2;
 
-/// `workload.keys` of a database in a cache: a few GiB.
+/// `workload.keys` of a cached database: a few GiB.
 pub const CACHED_KEYS: u64 = 8_000_000;
-/// `workload.value_bytes` of it.
+/// `workload.value_bytes` of a cached database.
 pub const CACHED_VALUE_BYTES: u32 = 256;
 /// `workload.block_bytes`: RocksDB's own default.
 pub const BLOCK_BYTES: u32 = 4096;
 /// Default of `workload.cache`.
 pub const CACHE_BYTES: u64 = 3 << 30;
-/// `workload.gets_per_second`.
+/// Default of `workload.gets_per_second`.
 pub const GETS_PER_SECOND: f64 = 40_000.0;
 /// Default of `workload.hot_keys`.
 pub const HOT_KEYS: f64 = 0.2;
@@ -60,22 +60,22 @@ pub const HOT_KEYS: f64 = 0.2;
 pub const HOT_GETS: f64 = 0.999;
 /// Default of `workload.map_every_us`.
 pub const MAP_EVERY_US: u64 = 200;
-/// Memory that is mapped, touched and unmapped.
+/// `workload.map_bytes`: memory that is mapped, touched and unmapped.
 pub const MAP_BYTES: u32 = 64 << 10;
 /// `run.seconds` of a memory scenario.
 pub const MEMORY_SECONDS: f64 = 165.0;
-/// `run.warmup_seconds` of it: three epochs of 38.4 s (Wave 4.2).
+/// `run.warmup_seconds` of a memory scenario: three epochs of 38.4 s (Wave 4.2).
 pub const MEMORY_WARMUP_SECONDS: f64 = 120.0;
-/// `memory.slowdown_percent`: of the time that the programs lose to refaults.
+/// `memory.slowdown_percent`: limit on the share of time that the programs lose to refaults.
 pub const SLOWDOWN_PERCENT: f64 = 1.0;
-/// `memory.pressure_percent`: of the time in which some task waits for memory.
+/// `memory.pressure_percent`: limit on the share of time in which some task waits for memory.
 pub const PRESSURE_PERCENT: f64 = 10.0;
 
-/// `workload.range_us` of a scenario of RPCs (Wave 7.3).
+/// `workload.range_us` of an RPC scenario (Wave 7.3).
 pub const RANGE_US: f64 = 10_000.0;
-/// `workload.range_percent` of it.
+/// `workload.range_percent` of an RPC scenario.
 pub const RANGE_PERCENT: f64 = 0.5;
-/// `workload.get_slo_us` and `workload.range_slo_us`: what the requests say.
+/// `workload.get_slo_us` and `workload.range_slo_us`: the SLOs that requests carry.
 pub const SLO_US: [u32; 2] = [50, 10_000];
 /// `workload.range_pairs`: a reply of some hundred bytes.
 pub const RANGE_PAIRS: u32 = 10;
@@ -83,11 +83,11 @@ pub const RANGE_PAIRS: u32 = 10;
 pub const GET_P99_US: u32 = 300;
 /// Default of `workload.connections`.
 pub const CONNECTIONS: u32 = 4;
-/// `host.threads`: workers of a scenario of RPCs that are threads; calls that are served at once.
+/// `host.threads` of an RPC scenario: threads that serve calls, and so the number of calls served at once.
 pub const RPC_THREADS: u32 = 128;
-/// `variant.steer`: a thread has one call.
+/// `variant.steer`: a thread holds one call.
 pub const STEER: &str = "jbsq:k=1";
-/// `variant.steer` of workers that have cores: the next call is there when one ends.
+/// `variant.steer` of workers with cores: the next call is there when one ends.
 pub const STEER_TO_CORES: &str = "jbsq:k=2";
 
 /// `workload.classes`: GETs only.
@@ -117,7 +117,7 @@ pub fn decisions(link: &Link) -> Queue {
     }
 }
 
-/// Whether the link of that name, which comes with the program, is coherent.
+/// Whether the built-in link of that name is coherent.
 pub fn is_coherent(builtin: &str) -> bool {
     Costs::builtin(builtin).is_some_and(|costs| costs.coherent)
 }

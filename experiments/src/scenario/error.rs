@@ -1,31 +1,31 @@
-//! Why a scenario was refused.
+//! Reasons why a scenario is refused.
 
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-/// Why a scenario was refused; the author of the file is to blame for each.
+/// Why a scenario is refused. Each is a mistake in the file, to be corrected by its author.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file could not be read.
     #[error("{}: cannot be read: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
-    /// It is no TOML, or a field is unknown, missing or of the wrong type.
+    /// It is not TOML, or a field is unknown, missing or of the wrong type.
     #[error("{}:{line}: {message}", file.display())]
     Form {
         file: PathBuf,
         /// Line of the field in the file, from 1.
         line: usize,
-        /// Which field, and what is allowed there.
+        /// The field, and what is allowed there.
         message: String,
     },
-    /// Every field has the right form, but what they say cannot be run or would not mean anything.
+    /// Every field has the right form, but their values cannot be run or make no sense.
     #[error("{}:{line}: {message}", file.display())]
     Meaning {
         file: PathBuf,
         /// Line of the fault in the file, from 1.
         line: usize,
-        /// Which field, and what is allowed there.
+        /// The field, and what is allowed there.
         message: String,
     },
 }
@@ -35,7 +35,8 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// The line, from 1, of the value at a path such as `program[1].memory`; of the last part of it that is there.
+/// The line, from 1, of the value at a path such as `program[1].memory`; if it is missing, of the last part of the path that
+/// exists.
 pub(crate) fn line_at(text: &str, path: &str) -> usize {
     let Ok(table) = DeTable::parse(text) else { return 1 };
     let root = DeValue::Table(table.into_inner());
@@ -56,7 +57,7 @@ pub(crate) fn line_at(text: &str, path: &str) -> usize {
     line_of(text, at)
 }
 
-/// Refuses a scenario that names a file of costs which cannot be read, with the line that names it.
+/// Refuses a scenario that names an unreadable file of costs; gives the line that names it.
 pub(crate) fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> {
     let folder = path.parent().unwrap_or(path);
     let Ok(table) = DeTable::parse(text) else { return Ok(()) };
@@ -91,7 +92,7 @@ pub(crate) fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> 
 }
 
 impl ScenarioError {
-    /// What is wrong, without where.
+    /// The message without the place.
     pub(super) fn message(&self) -> String {
         match self {
             Self::Read { source, .. } => source.to_string(),
@@ -113,11 +114,11 @@ mod tests {
     use super::line_at;
 
     #[test]
-    fn a_path_is_found_in_its_file() {
+    fn value_is_located_by_its_path() {
         let text = "a = 1\n[[b]]\nc = [1,\n 2]\n[[b]]\nc = 2\nd = { e = 3 }\n";
         let of = |path| line_at(text, path);
         assert_eq!(["a", "b[0].c[1]", "b[1].c", "b[1].d.e"].map(of), [1, 4, 6, 7]);
-        // What is not there is at its table.
+        // A missing value is located at its table.
         assert_eq!(["z", "b[1].z", "b[7]"].map(of), [1, 5, 2]);
     }
 }

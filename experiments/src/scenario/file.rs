@@ -1,4 +1,4 @@
-//! The file's form: which fields there are and of which type. What they mean together is [`super::check`]'s.
+//! Form of a scenario file: its fields and their types. [`super::check`] checks their meaning together.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) struct RawScenario {
     pub crash: Option<Spanned<RawCrash>>,
     pub enclaves: Option<Spanned<RawEnclaves>>,
     pub chaos: Option<Spanned<RawChaos>>,
-    /// Taken out by [`super::sweep`] before the rest is read.
+    /// Removed by [`super::sweep`] before the rest is read.
     pub sweep: Option<Spanned<IgnoredAny>>,
 }
 
@@ -146,12 +146,12 @@ pub(super) struct RawChaos {
     pub threads: Option<Spanned<u32>>,
 }
 
-/// Reads `text` into its fields.
+/// Parses `text` into its fields.
 pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ScenarioError> {
     let refuse = |error: &toml::de::Error, field: String| {
         let line = error.span().map_or(1, |span| line_of(text, span.start));
         let message = error.message();
-        // An unknown field is named by the message itself; a value is not.
+        // The message itself names an unknown field, but not the field of a bad value.
         let message = match field.as_str() {
             "" => plain(message),
             _ if message.starts_with("unknown field") => plain(message),
@@ -167,7 +167,7 @@ pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, S
     })
 }
 
-/// `variant[1].cores`: where in the file, without what [`Spanned`] adds.
+/// Path of a field in the file, like `variant[1].cores`, without what [`Spanned`] adds.
 fn field_name(path: &FieldPath) -> String {
     let mut name = String::new();
     for segment in path {
@@ -186,7 +186,7 @@ fn field_name(path: &FieldPath) -> String {
     name
 }
 
-/// `message` with the names of Rust's types put as an author of TOML would.
+/// `message` with the names of Rust's types replaced by a TOML author's words.
 fn plain(message: &str) -> String {
     let message = message.trim_end().replace('\n', ", ");
     let Some((head, expected)) = message.rsplit_once("expected ") else {

@@ -1,4 +1,4 @@
-//! `kind = "memory"`: RocksDB's memory under an agent, beside the same run without one. Its form and its meaning.
+//! `kind = "memory"`: RocksDB's memory under an agent, compared with the same run without one. Form and meaning.
 
 use std::path::Path;
 
@@ -20,19 +20,19 @@ pub struct Memory {
     pub name: String,
     /// One paragraph for the reader of the results; may be empty.
     pub description: String,
-    /// The database, and what is asked of it.
+    /// The database, and the load on it.
     pub workload: CachedWorkload,
-    /// Length of a variant, from the first GET on.
+    /// Length of a variant's run, from the first GET.
     pub seconds: f64,
-    /// The first part of that, which is not counted.
+    /// First part of that time, which is not counted.
     pub warmup_seconds: f64,
     /// Swap that is set up for the run.
     pub swap_bytes: u64,
-    /// Where; none: in compressed memory, or in a file where the kernel has no zram.
+    /// Kind of swap; None for compressed memory, or a file if the kernel has no zram.
     pub swap_on: Option<SwapOn>,
     /// Nothing is paged out while tasks wait for memory for more than this share of the time, in percent.
     pub pressure_percent: f64,
-    /// What is compared; the first has no policy.
+    /// The compared variants; the first has no policy.
     pub variants: Vec<Managed>,
 }
 
@@ -44,15 +44,15 @@ pub struct CachedWorkload {
     pub block_bytes: u32,
     /// Size of the cache, which must hold all blocks.
     pub cache_bytes: u64,
-    /// What a GET costs, calibrated.
+    /// CPU time of a GET, calibrated.
     pub service_us: f64,
-    /// GETs, arriving at random.
+    /// GETs per second, arriving at random.
     pub gets_per_second: f64,
-    /// So many of the keys, the first in order, are hot.
+    /// Share of the keys that are hot: the first in order.
     pub hot_keys: f64,
-    /// Share of the GETs that go to hot keys. The others go to the other keys.
+    /// Share of the GETs that go to hot keys. The rest go to the other keys.
     pub hot_gets: f64,
-    /// How often memory is mapped, touched and unmapped, to see who is kept from it.
+    /// Interval in microseconds at which memory is mapped, touched and unmapped, to detect delays.
     pub map_every_us: u64,
     /// Bytes that the probe maps each time.
     pub map_bytes: u32,
@@ -65,16 +65,16 @@ pub struct CachedWorkload {
 pub struct Managed {
     /// Name of the variant in results.
     pub name: String,
-    /// Who decides on its memory; none: nobody.
+    /// Policy that decides on its memory; None for no agent.
     pub policy: Option<String>,
     /// Nothing is paged out while refaults cost the programs more than this share of the time.
     pub slowdown: f64,
-    /// Nothing is paged out while more pages come back in a minute, as a share of the resident ones. None: no such limit.
+    /// Nothing is paged out while more pages than this share of the resident ones come back in a minute. None for no limit.
     pub refaults_per_minute: Option<f64>,
 }
 
 impl Managed {
-    /// The host's limits, with this one on memory pressure.
+    /// The variant's limits, with this one on memory pressure.
     pub fn limits(&self, pressure_percent: f64) -> Limits {
         let refaults_per_minute = self.refaults_per_minute.unwrap_or(f64::INFINITY);
         Limits { slowdown: self.slowdown, refaults_per_minute, pressure_percent }
@@ -276,7 +276,7 @@ fn variants(
         Some(Managed { policy: None, .. }) if with && variants.len() > 1 => Ok(variants),
         _ => Err(source.refuse(
             raw.span(),
-            "expected a first [[variant]] without `policy`, which the others are compared with, and one or more with",
+            "expected a first [[variant]] without `policy`, as the reference, and at least one with",
         )),
     }
 }
@@ -290,9 +290,9 @@ mod tests {
                         [[variant]]\nname = \"with\"\npolicy = \"sol:shortest_ms=600\"\n";
 
     fn message(from: &str, to: &str) -> String {
-        assert!(GOOD.contains(from), "{from} is not in the good scenario");
+        assert!(GOOD.contains(from), "{from} is not in the valid scenario");
         let text = GOOD.replacen(from, to, 1);
-        parse(Path::new("m.toml"), &text).expect_err("this is to be refused").to_string()
+        parse(Path::new("m.toml"), &text).expect_err("the scenario is refused").to_string()
     }
 
     #[test]
@@ -316,18 +316,18 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_refused_with_its_line_and_the_allowed_values() {
+    fn bad_field_is_refused_with_line_and_allowed_values() {
         assert_eq!(
             message("seconds = 60", "seconds = 0"),
             "m.toml:6: `run.seconds` is 0, expected 1 to 86400"
         );
         assert!(
-            message("1GiB", "much").starts_with("m.toml:4: `workload.cache`: `much` is no size")
+            message("1GiB", "much").starts_with("m.toml:4: `workload.cache`: `much` is not a size")
         );
         assert!(message("sol:short", "sol:shirt").contains("m.toml:13: `variant.policy`: "));
         assert!(message("refaults_percent", "refaults").contains("unknown field `refaults`"));
         assert!(message("name = \"with\"", "name = \"Without\"").contains("m.toml:12"));
-        assert!(message("name = \"m\"", "name = \"M m\"").contains("small letters"));
+        assert!(message("name = \"m\"", "name = \"M m\"").contains("lowercase letters"));
         for [from, to] in [
             ["policy = \"sol:shortest_ms=600\"\n", ""],
             ["name = \"without\"", "name = \"without\"\npolicy = \"sol\""],

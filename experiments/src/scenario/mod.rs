@@ -1,8 +1,8 @@
-//! The experiment file: what is compared, under which load, on which cores.
+//! The experiment file: the compared variants, their load, and their cores.
 //!
-//! A scenario is TOML. [`parse`] and its siblings refuse what they do not know (with the file, the line, the field and what is
-//! allowed there), fill in [`defaults`] and check that the whole makes sense. What they return needs no further checks by whoever
-//! runs it. This module knows nothing of how a scenario is run; [`crate::experiment`] has the list of kinds.
+//! A scenario is TOML. [`parse`] and its siblings refuse unknown fields and values (with the file, the line, the field and what
+//! is allowed there), fill in [`defaults`] and check that the whole makes sense. Their results need no further checks by the
+//! code that runs them. This module knows nothing of how a scenario is run; [`crate::experiment`] has the list of kinds.
 
 mod check;
 pub mod defaults;
@@ -31,7 +31,7 @@ pub use udp_preemption::{UdpPreemption, parse as parse_udp_preemption};
 
 use std::path::Path;
 
-/// Kinds of scenarios about requests.
+/// Kinds of scenarios that schedule requests.
 pub(crate) const REQUEST_KINDS: &[&str] = &["load", "ladder", "crash", "enclaves", "chaos"];
 
 #[derive(serde::Deserialize)]
@@ -39,14 +39,14 @@ struct Kinds {
     kind: Option<toml::Spanned<toml::Value>>,
 }
 
-/// The kind that the text names, whatever it is. None where the text is no TOML or names none.
+/// The value of `kind` in the text, even if unknown. None if the text is not TOML or has no `kind`.
 fn named_kind(text: &str) -> Option<toml::Spanned<toml::Value>> {
     toml::from_str::<Kinds>(text).ok().and_then(|found| found.kind)
 }
 
-/// What kind of scenario the text says it is: one of those `known`. None where it is no TOML.
+/// The kind of the scenario: one of those `known`. None if the text is not TOML.
 ///
-/// It is checked before all else, as which other fields there are depends on it.
+/// It is checked before all else, because the other fields depend on it.
 pub(crate) fn kind_of(
     path: &Path,
     text: &str,
@@ -71,12 +71,12 @@ pub(crate) fn kind_of(
     }
 }
 
-/// Checks the scenario in `text`; `path` is where it came from, for messages and for the files that it names.
+/// Checks the scenario in `text`; `path` is its source, for messages and for the files that it names.
 ///
-/// `policies` are the names of the policies that a scheduling agent can be asked for; another name is refused.
+/// `policies` are the names of the scheduling agent's policies; any other name is refused.
 ///
 /// # Errors
-/// Says which file, which line and why. All of them are the author's of the file, to be answered with exit code 2.
+/// Says which file, which line and why. All are mistakes of the file's author, with exit code 2.
 pub fn parse(path: &Path, text: &str, policies: &[&str]) -> Result<Scenario, ScenarioError> {
     let raw = file::parse(path, text)?;
     check::check(raw, check::Source::new(path, text, policies))

@@ -4,51 +4,51 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// An experiment: what is compared, under which load.
+/// An experiment: the compared variants, and their load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Scenario {
-    /// Names the output directory: small letters, digits and hyphens.
+    /// Names the output directory: lowercase letters, digits and hyphens.
     pub name: String,
     /// One paragraph for the reader of the results; may be empty.
     pub description: String,
-    /// What is done with each variant.
+    /// The kind of experiment run on each variant.
     pub kind: Kind,
-    /// What the requests ask for.
+    /// The operations of the requests.
     pub workload: Workload,
-    /// How long, how often and how fast.
+    /// Times, seed and loads.
     pub run: Run,
-    /// What a simulated host's own work costs; means nothing elsewhere.
+    /// Costs of a simulated host's own work; unused elsewhere.
     pub machine: Machine,
-    /// What is compared: at least one, with distinct [`wave_report::slug`]s.
+    /// The compared variants: at least one, with distinct [`wave_report::slug`]s.
     pub variants: Vec<Variant>,
 }
 
-/// What a simulated host's own work costs.
+/// Costs of a simulated host's own work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Machine {
-    /// A machine that comes with the simulator: one of its names.
+    /// A machine built into the simulator, by name.
     Builtin(String),
     File(PathBuf),
 }
 
-/// What is done with each variant.
+/// The kind of experiment run on each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Latency and throughput under each load.
+    /// Latency and throughput at each load.
     Load,
-    /// Saturation, as steps from the first variant to the last. The load is a search.
+    /// Saturation, as steps from the first variant to the last. The load must be a search.
     Ladder,
-    /// Kill the agent over and over under load. The load is one.
+    /// The agent is killed repeatedly under load. There is one load.
     Crash(Crash),
     /// Several enclaves with an agent each, loaded at once.
     Enclaves(Enclaves),
-    /// Threads that check all that they read and allocate while they are preempted. There is no load.
+    /// Threads that verify everything they read and allocate while they are preempted. There is no load.
     Chaos(Chaos),
 }
 
-/// What the requests ask for. RocksDB answers them.
+/// The operations of the requests, which RocksDB serves.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Workload {
     pub keys: u64,
@@ -63,39 +63,39 @@ pub struct Class {
     pub name: String,
     /// Share of the requests, relative to the other classes; above 0.
     pub weight: f64,
-    /// What one request costs its core, calibrated.
+    /// CPU time of one request, calibrated.
     pub service_us: f64,
-    /// What it asks RocksDB for.
+    /// Its operation in RocksDB.
     pub operation: Operation,
 }
 
-/// What a request asks for. A simulated host knows only how long it takes.
+/// The operation of a request. A simulated host knows only its duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// A GET of one key, drawn at random.
     #[default]
     Get,
-    /// Keys in order, for as long as the service takes.
+    /// A scan of keys in order, for the length of the service time.
     Range,
 }
 
-/// How long, how often and how fast.
+/// Times, seed and loads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Run {
     /// Length of one point, warm-up included.
     pub seconds: f64,
-    /// The first part of a point, which is not counted; below `seconds`.
+    /// First part of a point, which is not counted; shorter than `seconds`.
     pub warmup_seconds: f64,
     /// Seed of every random stream.
     pub seed: u64,
     pub load: Load,
-    /// Besides [`Load::Each`], so many loads of each variant's own: each is halfway between the highest
-    /// load that it served and the next one that was tried. Only with [`Kind::Load`].
+    /// Number of additional loads for each variant besides [`Load::Each`]: each is halfway between the highest load that it
+    /// served and the next one that was tried. Only with [`Kind::Load`].
     pub refine: u32,
-    /// What all variants are compared at besides; only with [`Kind::Load`].
+    /// An additional comparison of all variants at one load; only with [`Kind::Load`].
     pub compare: Option<Compare>,
-    /// Whether each offloaded variant also runs with one core more, if another variant is on-host; only with [`Kind::Load`].
+    /// Whether each offloaded variant also runs with one more core, if another variant is on-host; only with [`Kind::Load`].
     #[serde(skip_serializing_if = "is_default")]
     pub equal_cores: bool,
 }
@@ -108,9 +108,9 @@ fn is_default(equal_cores: &bool) -> bool {
 /// All variants under one load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compare {
-    /// Name of the variant that the load is taken from.
+    /// Name of the variant whose saturation gives the load.
     pub with: String,
-    /// The load, as a share of that one's saturation.
+    /// The load, as a share of that saturation.
     pub at: f64,
 }
 
@@ -126,7 +126,7 @@ pub enum Load {
         low: f64,
         /// Highest load to try; above `low`.
         high: f64,
-        /// Points to spend, at least 2.
+        /// Maximum number of points, at least 2.
         probes: u32,
     },
 }
@@ -137,7 +137,7 @@ pub struct Variant {
     /// Name of the variant in results.
     pub name: String,
     pub host: Host,
-    /// Who decides which thread runs.
+    /// What decides which thread runs.
     pub scheduler: Scheduler,
 }
 
@@ -150,22 +150,22 @@ pub struct Host {
     pub max_threads: u32,
     /// An idle core spins this long, then parks.
     pub spin_us: u64,
-    /// What threads are scheduled as. A simulated host has user-level ones only.
+    /// Kind of the threads. A simulated host has only user-level ones.
     pub threads: Threads,
 }
 
-/// What threads are scheduled as.
+/// Kind of the threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threads {
     /// User-level threads, preempted at safe points.
     #[default]
     User,
-    /// A pthread each, preempted anywhere.
+    /// One pthread each, preempted anywhere.
     Kernel,
 }
 
-/// Who decides which thread runs.
+/// What decides which thread runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
@@ -174,17 +174,17 @@ pub enum Scheduler {
     Agent(Agent),
 }
 
-/// An agent and how it is reached.
+/// An agent, and its link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agent {
     /// Whether it takes a core from the enclave.
     pub placement: Placement,
-    /// Its program, where it is not `wave agent`.
+    /// Its program; None for `wave agent`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<PathBuf>,
     /// Name of the policy that it runs.
     pub policy: String,
-    /// What lies between it and the host.
+    /// The link between agent and host.
     pub link: Link,
     /// The queues from host to agent.
     pub messages: Queue,
@@ -205,15 +205,15 @@ pub enum Placement {
     Offload,
 }
 
-/// What lies between host and agent.
+/// The link between host and agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Link {
-    /// Coherent shared memory, without a modelled link.
+    /// Coherent shared memory, not modelled.
     Shm,
-    /// A model whose costs come with the program (`wave_links::costs`).
+    /// A model with costs built into the program (`wave_links::costs`).
     Builtin(String),
-    /// A model with the costs stated in this file. Whether it is coherent is known to who reads it.
+    /// A model with the costs in this file. Only the file says whether it is coherent.
     File(PathBuf),
 }
 
@@ -222,7 +222,7 @@ pub enum Link {
 pub struct Queue {
     /// How an entry gets across.
     pub transport: Transport,
-    /// Whose memory holds the entries.
+    /// The side whose memory holds the entries.
     pub home: Home,
     /// How the host maps these lines.
     pub host: Mapping,
@@ -242,7 +242,7 @@ pub enum Transport {
     DmaAsync,
 }
 
-/// Whose memory holds a queue's entries.
+/// The side whose memory holds a queue's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Home {
@@ -254,7 +254,7 @@ pub enum Home {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mapping {
-    /// UC: every access crosses.
+    /// UC: every access crosses the link.
     Uncached,
     /// WC: stores gather until a fence.
     WriteCombining,
@@ -267,9 +267,9 @@ pub enum Mapping {
 /// How often the agent is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Crash {
-    /// Agents to end; at least 1.
+    /// Number of agents to kill; at least 1.
     pub kills: u32,
-    /// Milliseconds between two ends.
+    /// Milliseconds between two kills.
     pub every_ms: u64,
 }
 
@@ -280,7 +280,7 @@ pub struct Enclaves {
     pub count: u32,
 }
 
-/// Threads that are preempted without end.
+/// Threads that are preempted continually.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Chaos {
     /// Threads of a variant, at least 1.
@@ -322,7 +322,7 @@ impl Variant {
 }
 
 impl Link {
-    /// The file of a model's costs, if it has one of its own.
+    /// The file of a modelled link's costs, if it has one.
     pub fn file(&self) -> Option<&PathBuf> {
         match self {
             Link::File(file) => Some(file),

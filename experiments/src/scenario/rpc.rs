@@ -1,4 +1,4 @@
-//! `kind = "rpc"`: RocksDB behind gRPC, with the RPC stack and the scheduler in several places. Its form and its meaning.
+//! `kind = "rpc"`: RocksDB behind gRPC, with the RPC stack and the scheduler in several places. Form and meaning.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,21 +20,21 @@ pub struct Rpc {
     pub name: String,
     /// One paragraph for the reader of the results; may be empty.
     pub description: String,
-    /// The database, and what is asked of it.
+    /// The database, and the calls.
     pub workload: RpcWorkload,
     /// Length of a point, warm-up included.
     pub seconds: f64,
-    /// The first part of that, which is not counted.
+    /// First part of a point, which is not counted.
     pub warmup_seconds: f64,
     /// Seed of arrivals and keys.
     pub seed: u64,
-    /// The loads to offer, rising.
+    /// The loads to offer, in ascending order.
     pub loads_per_second: Vec<f64>,
-    /// One of them, which every variant is run under.
+    /// One of these loads, at which all variants are compared.
     pub compare_at: f64,
-    /// So many loads besides for each variant, where its saturation lies.
+    /// Number of further loads for each variant, near its saturation.
     pub refine: u32,
-    /// Within which a GET's p99 is up to saturation.
+    /// Limit on a GET's p99 that defines saturation, in microseconds.
     pub get_p99_us: u32,
     pub cores: u32,
     /// Workers that are threads.
@@ -42,20 +42,20 @@ pub struct Rpc {
     pub variants: Vec<Stack>,
 }
 
-/// GETs and RANGEs, called by gRPC.
+/// GETs and RANGEs, called over gRPC.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RpcWorkload {
     pub keys: u64,
     pub value_bytes: u32,
-    /// What a GET takes, calibrated.
+    /// CPU time of a GET, calibrated.
     pub get_us: f64,
-    /// What a RANGE takes, calibrated.
+    /// CPU time of a RANGE, calibrated.
     pub range_us: f64,
-    /// How many of a hundred calls are RANGEs.
+    /// RANGEs in percent of the calls.
     pub range_percent: f64,
     /// Pairs in a RANGE's reply.
     pub range_pairs: u32,
-    /// Within how many microseconds a GET wants its reply: what its request says.
+    /// SLO that a GET's request carries, in microseconds.
     pub get_slo_us: u32,
     /// SLO of a RANGE, in microseconds.
     pub range_slo_us: u32,
@@ -63,7 +63,7 @@ pub struct RpcWorkload {
     pub connections: u32,
 }
 
-/// Where the RPC stack and the scheduler are.
+/// Places of the RPC stack and the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RpcPlacement {
@@ -116,11 +116,11 @@ pub struct Stack {
     pub name: String,
     /// Places of front and scheduler.
     pub placement: RpcPlacement,
-    /// Who schedules; empty where nobody does.
+    /// The scheduler's policy; empty without a scheduler.
     pub policy: String,
-    /// Which worker gets a call; empty where nobody steers.
+    /// Steering of calls to workers; empty without steering.
     pub steer: String,
-    /// What lies between the host and what is not on it.
+    /// The link between the host and agents off it.
     pub link: Link,
 }
 
@@ -279,7 +279,7 @@ fn workload(raw: &RawWorkload, source: Source<'_>) -> Result<RpcWorkload, Scenar
     })
 }
 
-/// The lowest load, unless the file says so.
+/// The lowest load, unless the file names another.
 fn compare_at(
     written: Option<&Spanned<f64>>,
     loads: &[f64],
@@ -310,13 +310,13 @@ fn variants(
     }
     match variants.is_empty() {
         false => Ok(variants),
-        true => Err(source.refuse(raw.span(), "expected a [[variant]] or more")),
+        true => Err(source.refuse(raw.span(), "expected at least one [[variant]]")),
     }
 }
 
 fn variant(raw: &RawVariant, source: Source<'_>) -> Result<Stack, ScenarioError> {
     let placement = *raw.placement.get_ref();
-    // The smallest host tells whether a name can be meant.
+    // The smallest host suffices to check the name.
     let config = Config { subjects: 1, ..Config::coherent(1) };
     let policy = match (&raw.policy, placement.has_scheduler()) {
         (Some(policy), true) => {
@@ -328,7 +328,7 @@ fn variant(raw: &RawVariant, source: Source<'_>) -> Result<Stack, ScenarioError>
         (None, false) => String::new(),
         (Some(policy), false) => {
             let message = format!(
-                "`variant.policy` has no meaning with placement = \"{}\", whose workers nobody schedules",
+                "`variant.policy` has no meaning with placement = \"{}\", whose workers have no scheduler",
                 placement.name()
             );
             return Err(source.refuse(policy.span(), message));
@@ -365,7 +365,7 @@ fn variant(raw: &RawVariant, source: Source<'_>) -> Result<Stack, ScenarioError>
             match link(written, source)? {
                 other if other != Link::Shm && !is_offload => {
                     let message = format!(
-                        "`variant.link` is \"{other}\", expected \"shm\": with placement = \"{}\" all is on the host",
+                        "`variant.link` is \"{other}\", expected \"shm\": with placement = \"{}\" everything is on the host",
                         placement.name()
                     );
                     return Err(source.refuse(written.span(), message));
@@ -380,7 +380,7 @@ fn variant(raw: &RawVariant, source: Source<'_>) -> Result<Stack, ScenarioError>
 }
 
 impl Rpc {
-    /// How long a point is counted, and how long before it is not.
+    /// Lengths of a point's warm-up and of its counted part.
     pub fn times(&self) -> [Duration; 2] {
         let warm_up = Duration::from_secs_f64(self.warmup_seconds);
         [warm_up, Duration::from_secs_f64(self.seconds - self.warmup_seconds)]
@@ -396,9 +396,9 @@ mod tests {
                         policy = \"fifo\"\nlink = \"model:mount-evans\"\n[[variant]]\nname = \"t\"\nplacement = \"tonic\"\n";
 
     fn message(from: &str, to: &str) -> String {
-        assert!(GOOD.contains(from), "{from} is not in the good scenario");
+        assert!(GOOD.contains(from), "{from} is not in the valid scenario");
         let text = GOOD.replacen(from, to, 1);
-        parse(Path::new("r.toml"), &text).expect_err("this is to be refused").to_string()
+        parse(Path::new("r.toml"), &text).expect_err("the scenario is refused").to_string()
     }
 
     #[test]
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_refused_with_its_line_and_the_allowed_values() {
+    fn bad_field_is_refused_with_line_and_allowed_values() {
         for (from, to, expected) in [
             ("seconds = 2", "seconds = 0", "r.toml:6: `run.seconds` is 0, expected 0.1 to 3600"),
             (

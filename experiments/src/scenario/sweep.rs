@@ -1,16 +1,16 @@
-//! Many scenarios from one file: its `[sweep]` table.
+//! Many scenarios from one file, by its `[sweep]` table.
 //!
 //! ```toml
 //! [sweep]
 //! "host.cores" = [16, 32, 64]
 //! "run.seed" = [1, 2, 3]
-//! "variant.prestage" = [0, 2]                     # of every [[variant]]
-//! "variant[offload, PCIe-like].prefetch" = [true] # of the one of that name
+//! "variant.prestage" = [0, 2]                     # in every [[variant]]
+//! "variant[offload, PCIe-like].prefetch" = [true] # in the one of that name
 //! ```
 //!
-//! An *axis* is a path into the file and the values that it takes there, in the file's order; the last axis turns
-//! fastest. At a list of tables a path goes into all of them, or into the one named in brackets. Each combination of
-//! values is put into the file, and what comes of it is checked like any other scenario.
+//! An *axis* is a path into the file and the values that it takes there, in the file's order; the last axis varies fastest. At
+//! a list of tables, a path goes into all of them, or into the one named in brackets. Each combination of values is put into
+//! the file, and the result is checked like any other scenario.
 
 use std::path::Path;
 
@@ -21,22 +21,22 @@ use super::error::{ScenarioError, line_of};
 use super::model::Scenario;
 use super::{REQUEST_KINDS, check, file, named_kind};
 
-/// The most scenarios that one file may make; ten thousand take seconds to check.
+/// Maximum number of scenarios of one file; ten thousand take seconds to check.
 pub const EXPANSIONS_MAX: usize = 10_000;
 
-/// A file with all that its `[sweep]` makes of it.
+/// A file and the expansions of its `[sweep]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
-    /// In the file's order; none where the file has no `[sweep]`.
+    /// In the file's order; empty if the file has no `[sweep]`.
     pub axes: Vec<SweepAxis>,
-    /// Every combination of values, in order; the last axis turns fastest. At least one.
+    /// Every combination of values, in order; the last axis varies fastest. At least one.
     pub expansions: Vec<Expansion>,
 }
 
-/// A path into the file, and what stands there in turn.
+/// A path into the file, and its values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepAxis {
-    /// As written, without quotes: `host.cores`.
+    /// The path as written, without quotes: `host.cores`.
     pub path: String,
     /// At least one, all different.
     pub values: Vec<Value>,
@@ -47,16 +47,16 @@ pub struct SweepAxis {
 /// One combination of values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expansion {
-    /// Which of each axis' values, in the axes' order.
+    /// Index of each axis' value, in the axes' order.
     pub at: Vec<usize>,
-    /// What the file says with them.
+    /// The scenario with these values.
     pub scenario: Scenario,
 }
 
-/// Expands the scenario in `text`; `path` is where it came from, for messages and for the files that it names.
+/// Expands the scenario in `text`; `path` is its source, for messages and for the files that it names.
 ///
 /// # Errors
-/// As for [`super::parse`]. Where a value of an axis is to blame, the message names both.
+/// As for [`super::parse`]. If the value of an axis is at fault, the message names both.
 pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, ScenarioError> {
     let source = check::Source::new(path, text, policies);
     let is_of_others =
@@ -68,7 +68,7 @@ pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, 
     }
     let mut base: Table = match toml::from_str(text) {
         Ok(base) => base,
-        // The ordinary way has the better words for it.
+        // Parsing it as an ordinary scenario gives a better message.
         Err(error) => {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
             return Err(file::parse::<file::RawScenario>(path, text)
@@ -97,7 +97,7 @@ pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, 
     Ok(Sweep { axes, expansions })
 }
 
-/// Every combination of positions in lists of these `sizes`; the last turns fastest.
+/// Every combination of indices into lists of these `sizes`; the last varies fastest.
 fn combinations(sizes: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..sizes.iter().product()).map(move |mut number: usize| {
         let mut at = vec![0; sizes.len()];
@@ -109,7 +109,7 @@ fn combinations(sizes: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
-/// The scenario with each axis at its position in `at`. A message's line is that of another text.
+/// The scenario with each axis at its index in `at`. Lines in error messages refer to the changed text.
 fn expand(
     base: &Table,
     axes: &[SweepAxis],
@@ -127,8 +127,7 @@ fn expand(
     check::check(file::parse(source.path, &text)?, check::Source { text: &text, ..source })
 }
 
-/// `error`, which came of the values `at`, as the author of the file can use it: with the line and the field that
-/// it is about.
+/// Converts `error`, from the values `at`, to one that the author of the file can use: with the line and the field at fault.
 fn blame(
     error: ScenarioError,
     base: &Table,
@@ -137,7 +136,7 @@ fn blame(
     source: check::Source<'_>,
 ) -> ScenarioError {
     let same = |other: &ScenarioError| other.message() == error.message();
-    // The file would be refused without the sweep as well: that has the right line.
+    // The file would be refused without the sweep as well: that error has the right line.
     let unswept = file::parse::<file::RawScenario>(source.path, source.text).and_then(|mut raw| {
         raw.sweep = None;
         check::check(raw, source)
@@ -172,7 +171,7 @@ fn axes(written: &Value, source: check::Source<'_>) -> Result<Vec<SweepAxis>, Sc
     let sweep_line = line_of(source.text, key.span().start);
     let mut found = Vec::new();
     flatten("", key.span().start, value.get_ref(), written, &mut found);
-    // A table's entries come sorted by their names; the order that the author sees is the file's.
+    // A table's entries are sorted by name; restores the file's order.
     found.sort_by_key(|(start, ..)| *start);
     if found.is_empty() {
         let message = "[sweep] is empty: a sweep over nothing, expected lists of values, as `\"host.cores\" = [1, 2]`";
@@ -205,7 +204,7 @@ fn axes(written: &Value, source: check::Source<'_>) -> Result<Vec<SweepAxis>, Sc
     found.into_iter().map(axis).collect()
 }
 
-/// The axes below `path`, each with where its key begins. `host.cores = []` without quotes is a table in a table.
+/// The axes below `path`, each with the start of its key. `host.cores = []` without quotes is a table in a table.
 fn flatten<'a>(
     path: &str,
     start: usize,
@@ -224,14 +223,14 @@ fn flatten<'a>(
     }
 }
 
-/// A step of a path: into a field and, where that is a list of tables, into the one of a name.
+/// A step of a path: into a field and, if that is a list of tables, into the one with a name.
 #[derive(Debug, PartialEq, Eq)]
 struct Step<'a> {
     field: &'a str,
     named: Option<&'a str>,
 }
 
-/// `variant[a].prestage` as its steps.
+/// Splits `variant[a].prestage` into steps.
 fn steps(path: &str) -> Result<Vec<Step<'_>>, String> {
     let wrong = || {
         "is no path, expected fields with dots between, as host.cores, variant.prestage or \
@@ -261,13 +260,13 @@ fn steps(path: &str) -> Result<Vec<Step<'_>>, String> {
     }
 }
 
-/// Puts `value` at a path, as an axis of this path does.
+/// Puts `value` at a path, as an axis with this path does.
 #[cfg(test)]
 pub(super) fn put_at(into: &mut Value, path: &str, value: &Value) -> Result<(), String> {
     put(into, &steps(path)?, "", value)
 }
 
-/// Puts `value` where `steps` lead from `into`, which is at `path`; tables on the way that are not there are made.
+/// Puts `value` where `steps` lead from `into`, which is at `path`; creates missing tables on the way.
 fn put(into: &mut Value, steps: &[Step<'_>], path: &str, value: &Value) -> Result<(), String> {
     let Some((step, rest)) = steps.split_first() else {
         *into = value.clone();

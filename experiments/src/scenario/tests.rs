@@ -20,25 +20,25 @@ fn parse_text(text: &str) -> Result<Scenario, ScenarioError> {
 }
 
 fn message(text: &str) -> String {
-    parse_text(text).expect_err("this is to be refused").to_string()
+    parse_text(text).expect_err("the scenario is refused").to_string()
 }
 
-/// GOOD with `from` replaced, as a message.
+/// The error message of GOOD with `from` replaced.
 fn message_with(from: &str, to: &str) -> String {
-    assert!(GOOD.contains(from), "{from} is not in the good scenario");
+    assert!(GOOD.contains(from), "{from} is not in the valid scenario");
     message(&GOOD.replacen(from, to, 1))
 }
 
 fn scenarios() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
-    let entries = std::fs::read_dir(directory).expect("scenarios/ is there");
+    let entries = std::fs::read_dir(directory).expect("scenarios/ exists");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     files
 }
 
 #[test]
-fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
+fn shipped_scenarios_are_accepted_and_named_after_their_files() {
     let files = scenarios();
     assert!(files.len() >= 4, "only {} scenarios", files.len());
     for file in files {
@@ -54,7 +54,7 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
             assert_eq!(Some(experiment.name()), file.file_stem().and_then(|stem| stem.to_str()));
             continue;
         }
-        // One with a [sweep] is many; of the others, this is the only one.
+        // A file with a [sweep] is many scenarios; of the others, each is exactly one.
         let shipped = wave_sched::policies::NAMES;
         let sweep = parse_sweep(&file, &text, shipped).unwrap_or_else(|error| panic!("{error}"));
         let scenario = &sweep.expansions[0].scenario;
@@ -63,7 +63,7 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
 }
 
 #[test]
-fn the_demonstration_takes_less_than_a_minute() {
+fn demonstration_takes_less_than_a_minute() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/rocksdb-fifo.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     let scenario = parse(&file, &text, POLICIES).unwrap();
@@ -93,7 +93,7 @@ fn missing_fields_have_defaults() {
 }
 
 #[test]
-fn a_class_asks_for_a_key_or_for_a_range() {
+fn class_is_a_get_or_a_range() {
     let classes = "[workload]\nclasses = [{ name = \"GET\", weight = 1 }, \
                    { name = \"R\", weight = 1, operation = \"range\" }]\n[run]\n";
     let scenario = parse_text(&GOOD.replace("[run]\n", classes)).unwrap();
@@ -103,7 +103,7 @@ fn a_class_asks_for_a_key_or_for_a_range() {
 }
 
 #[test]
-fn variants_are_compared_at_four_fifths_unless_another_share_is_given() {
+fn comparison_load_defaults_to_four_fifths_of_saturation() {
     let compare = |text: &str| {
         parse_text(&GOOD.replace("[[variant]]", &format!("{text}\n[[variant]]")))
             .unwrap()
@@ -117,7 +117,7 @@ fn variants_are_compared_at_four_fifths_unless_another_share_is_given() {
 }
 
 #[test]
-fn a_variant_overrides_what_the_host_says() {
+fn variant_overrides_the_host_section() {
     let text = GOOD.replace("[[variant]]", "[host]\nprestage = 5\ncores = 3\n[[variant]]")
         + "prestage = 7\ncores = 2\n";
     let scenario = parse_text(&text).unwrap();
@@ -126,7 +126,7 @@ fn a_variant_overrides_what_the_host_says() {
 }
 
 #[test]
-fn a_link_model_is_taken_from_the_scenarios_directory() {
+fn link_model_path_is_relative_to_the_scenario() {
     let scenario = parse_text(&GOOD.replace("model:mount-evans", "model:links/mine.toml")).unwrap();
     assert_eq!(
         scenario.variants[0].agent().unwrap().link,
@@ -135,7 +135,7 @@ fn a_link_model_is_taken_from_the_scenarios_directory() {
 }
 
 #[test]
-fn copied_queues_lie_with_their_reader() {
+fn copied_queues_are_in_their_readers_memory() {
     let scenario =
         parse_text(&(GOOD.to_owned() + "decisions = { transport = \"dma-async\" }\n")).unwrap();
     let decisions = scenario.variants[0].agent().unwrap().decisions;
@@ -144,13 +144,13 @@ fn copied_queues_lie_with_their_reader() {
         message(&(GOOD.to_owned() + "decisions = { transport = \"dma-async\", home = \"nic\" }\n"));
     assert_eq!(
         refused,
-        "scenarios/x.toml:10: `variant.decisions`: copied decisions lie with the side that reads them, \
+        "scenarios/x.toml:10: `variant.decisions`: copied decisions are in the memory of the side that reads them, \
          expected home = \"host\""
     );
 }
 
 #[test]
-fn a_crash_runs_as_long_as_its_kills() {
+fn crash_runs_as_long_as_its_kills() {
     let text = "name = \"c\"\nkind = \"crash\"\n[crash]\nkills = 10\nevery_ms = 200\nload_per_second = 500\n\
                 [[variant]]\nname = \"a\"\nplacement = \"onhost\"\npolicy = \"fifo\"\n";
     let run = parse_text(text).unwrap().run;
@@ -159,7 +159,7 @@ fn a_crash_runs_as_long_as_its_kills() {
 }
 
 #[test]
-fn a_wrong_form_is_refused_with_line_field_and_what_is_allowed() {
+fn wrong_form_is_refused_with_line_field_and_allowed_values() {
     assert_eq!(
         message_with("policy = ", "polcy = "),
         "scenarios/x.toml:8: unknown field `polcy`, expected one of `name`, `placement`, `policy`, `link`, \
@@ -199,11 +199,11 @@ fn a_wrong_form_is_refused_with_line_field_and_what_is_allowed() {
 }
 
 #[test]
-fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
+fn wrong_meaning_is_refused_with_line_field_and_allowed_values() {
     let cases = [
         (
             message_with("\"good\"", "\"Not/Good\""),
-            "1: `name` is \"Not/Good\", expected small letters, digits and single hyphens",
+            "1: `name` is \"Not/Good\", expected lowercase letters, digits and single hyphens",
         ),
         (
             message_with("loads_per_second = [1000, 2000]\n", ""),
@@ -288,7 +288,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
                 "[[variant]]",
                 "[[variant]]\nname = \"A!\"\nplacement = \"linux\"\n[[variant]]",
             ),
-            "9: `variant.name` is \"a\", expected letters or digits, and other ones than every other variant",
+            "9: `variant.name` is \"a\", expected letters or digits, different from those of every other variant",
         ),
         (
             message_with("[[variant]]", "[crash]\nload_per_second = 1\n[[variant]]"),
@@ -349,7 +349,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
 }
 
 #[test]
-fn a_machine_is_a_name_or_a_file_beside_the_scenario() {
+fn machine_is_a_name_or_a_file_relative_to_the_scenario() {
     let machine = |text: &str| parse_text(text).unwrap().machine;
     assert_eq!(machine(GOOD), Machine::Builtin(defaults::MACHINE.into()));
     let with = |name| GOOD.replace("[run]", &format!("[host]\nmachine = \"{name}\"\n[run]"));
@@ -358,7 +358,7 @@ fn a_machine_is_a_name_or_a_file_beside_the_scenario() {
 }
 
 #[test]
-fn absurd_values_are_refused_with_their_line_and_what_is_allowed() {
+fn absurd_values_are_refused_with_line_and_allowed_values() {
     let run = |line: &str| message_with("loads_per_second = [1000, 2000]", line);
     let host = |line: &str| message_with("[[variant]]", &format!("[host]\n{line}\n[[variant]]"));
     let workload = |line: &str| message_with("[run]", &format!("[workload]\n{line}\n[run]"));
@@ -433,9 +433,9 @@ fn absurd_values_are_refused_with_their_line_and_what_is_allowed() {
 }
 
 #[test]
-fn a_kind_that_cannot_be_swept_is_named_and_no_other_field() {
+fn unsweepable_kind_is_reported_before_unknown_fields() {
     let file = Path::new("x.toml");
-    // Fields of other kinds come first, which that kind would not have either.
+    // Fields of other kinds come first, which this kind would not have either.
     for kind in ["\"lod\"", "3", "\"Memory\"", "\"memory\""] {
         let text = format!("steer = 1\n\nkind = {kind}\n[memory]\nswap = \"1GiB\"\n");
         let refused = parse_sweep(file, &text, POLICIES).unwrap_err().to_string();

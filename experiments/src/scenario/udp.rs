@@ -1,4 +1,4 @@
-//! `kind = "udp"`: how throughput depends on the requests that each worker has at hand. Its form and its meaning.
+//! `kind = "udp"`: throughput by the number of outstanding requests per worker. Form and meaning.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use super::check::{Source, link};
 use super::error::ScenarioError;
 use super::{Link, file};
 
-/// Limit on the requests that a worker has at hand.
+/// Maximum number of requests that a worker holds.
 const OUTSTANDING_MAX: u32 = 64;
-/// Limit on the values of one scenario.
+/// Maximum number of values of one scenario.
 const VALUES_MAX: usize = 64;
 
 /// A checked experiment on requests in datagrams.
@@ -25,7 +25,7 @@ pub struct Udp {
     /// Work of each request, in microseconds.
     pub work_us: f64,
     pub sockets: u32,
-    /// Requests under way on each socket.
+    /// Requests in flight on each socket.
     pub under_way: u32,
     /// Length of one measurement.
     pub seconds: f64,
@@ -115,7 +115,7 @@ fn outstanding(
     }
     match (1..=VALUES_MAX).contains(&values.len()) {
         true => Ok(values),
-        false => Err(source.refuse(written.span(), "`run.outstanding` expects 1 to 64 values")),
+        false => Err(source.refuse(written.span(), "`run.outstanding`: expected 1 to 64 values")),
     }
 }
 
@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_refused_with_its_line() {
+    fn bad_field_is_refused_with_its_line() {
         for (from, to, expected) in [
             ("[1, 3]", "[3, 1]", "x.toml:4: `run.outstanding` has 1 out of order"),
-            ("[1, 3]", "[]", "x.toml:4: `run.outstanding` expects 1 to 64 values"),
+            ("[1, 3]", "[]", "x.toml:4: `run.outstanding`: expected 1 to 64 values"),
             ("[1, 3]", "[0]", "x.toml:4: `run.outstanding` is 0, expected 1 to 64"),
             ("[run]", "[host]\nworkers = 1000\n[run]", "`host.workers` is 1000, expected 1 to 64"),
             ("[run]", "[host]\ncores = 1\n[run]", "cores"),

@@ -1,4 +1,4 @@
-//! `kind = "udp-feedback"`: overload by senders that follow the queue at the host, beside senders that do not. Its form and its
+//! `kind = "udp-feedback"`: overload by senders that follow the queue at the host, compared with senders that do not. Form and
 //! meaning.
 
 use std::path::Path;
@@ -13,9 +13,9 @@ use super::check::{Source, link};
 use super::error::ScenarioError;
 use super::{Link, defaults, file};
 
-/// Limit on the loads of one scenario.
+/// Maximum number of loads of one scenario.
 const LOADS_MAX: usize = 32;
-/// Limit on the requests that a worker has at hand.
+/// Maximum number of requests that a worker holds.
 const OUTSTANDING_MAX: u32 = 64;
 
 /// A checked experiment on feedback of the queue's length.
@@ -31,7 +31,7 @@ pub struct UdpFeedback {
     pub sockets: u32,
     /// Length of a measurement, warm-up included.
     pub seconds: f64,
-    /// The first part of that, which is not counted.
+    /// First part of a measurement, which is not counted.
     pub warmup_seconds: f64,
     /// Seed of arrivals.
     pub seed: u64,
@@ -41,10 +41,10 @@ pub struct UdpFeedback {
     pub rounds: u32,
     /// Time from due to reply within which a reply counts as goodput.
     pub limit_us: u32,
-    /// Open requests at the host that windows aim at.
+    /// Open requests at the host at which the windows aim.
     pub queue_target: u32,
     pub workers: u32,
-    /// Requests that each worker has at hand, at most.
+    /// Maximum number of requests that each worker holds.
     pub outstanding: u32,
     /// The link between host and agent.
     pub link: Link,
@@ -115,7 +115,7 @@ pub(super) fn check(source: Source<'_>) -> Result<UdpFeedback, ScenarioError> {
             default,
             0.0..=seconds * 0.9,
         )?,
-        // The load's ids begin at the seed's upper half.
+        // The load's request ids start at the seed in their upper half.
         seed: source.within("run.seed", run.seed.as_ref(), defaults::SEED, 0..=1 << 20)?,
         loads: loads(&run.loads, source)?,
         rounds: source.within("run.rounds", run.rounds.as_ref(), 9, 1..=1_000)?,
@@ -144,7 +144,8 @@ fn loads(
     match (1..=LOADS_MAX).contains(&loads.len()) {
         true => Ok(loads),
         false => {
-            Err(source.refuse(written.span(), format!("`{field}` expects 1 to {LOADS_MAX} loads")))
+            Err(source
+                .refuse(written.span(), format!("`{field}`: expected 1 to {LOADS_MAX} loads")))
         }
     }
 }
@@ -184,7 +185,7 @@ mod tests {
     fn bad_fields_are_refused_with_their_line() {
         for (from, to, expected) in [
             ("[0.5, 2]", "[2, 0.5]", "x.toml:4: `run.loads` has 0.5 after 2, expected ascending"),
-            ("[0.5, 2]", "[]", "x.toml:4: `run.loads` expects 1 to 32 loads"),
+            ("[0.5, 2]", "[]", "x.toml:4: `run.loads`: expected 1 to 32 loads"),
             ("[0.5, 2]", "[0]", "x.toml:4: `run.loads` is 0, expected 0.01 to 100"),
             ("[run]", "[run]\nqueue_target = 0", "`run.queue_target` is 0, expected 1 to 65535"),
             ("[run]", "[host]\ncores = 1\n[run]", "cores"),

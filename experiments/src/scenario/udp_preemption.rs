@@ -1,4 +1,4 @@
-//! `kind = "udp-preemption"`: short requests in datagrams beside long ones, with preemption and without. Its form and its meaning.
+//! `kind = "udp-preemption"`: short requests in datagrams beside long ones, with preemption and without. Form and meaning.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::check::{Source, link};
 use super::error::ScenarioError;
 use super::{Link, defaults, file};
 
-/// Limit on cores and on threads: a window's.
+/// Maximum number of cores and of threads: a window's limit.
 const WORKERS_MAX: u32 = 240;
-/// Limit on requests that a core has at hand.
+/// Maximum number of requests that a core holds.
 const OUTSTANDING_MAX: u32 = 16;
 
 /// A checked experiment on the preemption of requests in datagrams.
@@ -28,29 +28,29 @@ pub struct UdpPreemption {
     pub short_us: f64,
     /// Work of a long request.
     pub long_us: f64,
-    /// Share of the long ones.
+    /// Percentage of long requests.
     pub long_percent: f64,
     pub sockets: u32,
     /// Length of a point, warm-up included.
     pub seconds: f64,
-    /// The first part of that, which is not counted.
+    /// First part of a point, which is not counted.
     pub warmup_seconds: f64,
     /// Seed of arrivals and classes.
     pub seed: u64,
-    /// Loads that the saturations are looked for among, in ascending order.
+    /// Loads of the search for saturations, in ascending order.
     pub loads_per_second: Vec<f64>,
-    /// Loads besides for each system, where its saturation lies.
+    /// Number of further loads for each system, near its saturation.
     pub refine: u32,
-    /// Limit on the p99 of short requests up to saturation.
+    /// Limit on the p99 of short requests that defines saturation.
     pub short_p99_us: u32,
-    /// The load that the systems are compared under, as a share of the lower saturation.
+    /// The load of the comparison, as a share of the lower saturation.
     pub load: f64,
-    /// Measurements of each system under that load, in turns.
+    /// Measurements of each system at that load, in turns.
     pub rounds: u32,
     pub cores: u32,
     /// Threads that serve requests.
     pub threads: u32,
-    /// Requests that each core has at hand at most, the running one included.
+    /// Maximum number of requests that a core holds, the running one included.
     pub outstanding: u32,
     /// Length of a slice with preemption.
     pub slice_us: u32,
@@ -146,7 +146,7 @@ pub(super) fn check(source: Source<'_>) -> Result<UdpPreemption, ScenarioError> 
         sockets: source.within("workload.sockets", workload.sockets.as_ref(), 4, 1..=256)?,
         seconds,
         warmup_seconds,
-        // The load's ids begin at the seed's upper half.
+        // The load's request ids start at the seed in their upper half.
         seed: source.within("run.seed", run.seed.as_ref(), defaults::SEED, 0..=1 << 20)?,
         loads_per_second,
         refine: source.within("run.refine", run.refine.as_ref(), 3, 0..=20)?,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn values_without_a_meaning_are_refused_with_their_line() {
+    fn inconsistent_values_are_refused_with_their_line() {
         for (from, to, expected) in [
             ("[1000, 2000]", "[2, 1]", "x.toml:4: `run.loads_per_second` has 1 after 2"),
             ("[run]\n", "[run]\nload = 1.5\n", "x.toml:4: `run.load` is 1.5, expected 0.01 to 1"),

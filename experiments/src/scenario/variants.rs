@@ -1,4 +1,4 @@
-//! The variants' meaning: who may be placed where, over which link, with which mappings.
+//! Meaning of the variants: which placements, links and mappings go together.
 
 use toml::Spanned;
 use wave_core::layout::CORES_MAX;
@@ -82,15 +82,15 @@ pub(super) fn check(
     Ok(variants)
 }
 
-/// The most decisions left in a core's queue: as many as a queue surely holds.
+/// Maximum number of prestaged decisions: as many as any queue is certain to hold.
 const PRESTAGE_MAX: u32 = 64;
 
-/// What holds for every variant that does not say otherwise.
+/// Values for every variant that does not override them.
 #[derive(Clone, Copy)]
 struct Shared {
     host: Host,
     prestage: u32,
-    /// The kind of scenario, where it has no meaning without an agent.
+    /// The kind of scenario, if it needs an agent.
     needs_agent: Option<&'static str>,
 }
 
@@ -116,7 +116,7 @@ fn variant(
     Ok(Variant { name: raw.name.get_ref().clone(), host, scheduler })
 }
 
-/// Without an agent, nothing about an agent may be said.
+/// A variant without an agent: fields about an agent are refused.
 fn linux(raw: &RawVariant, shared: Shared, source: Source<'_>) -> Result<Scheduler, ScenarioError> {
     if let Some(kind) = shared.needs_agent {
         let message = format!(
@@ -161,7 +161,7 @@ fn agent(
         );
         return Err(source.refuse(policy.span(), message));
     }
-    // A program of the user's checks the settings of its policies itself.
+    // A user's program checks the settings of its policies itself.
     let are_shipped = source.policies == policies::NAMES;
     if let (true, Err(error)) = (are_shipped, policies::check(policy.get_ref())) {
         return Err(source.refuse(policy.span(), format!("`variant.policy`: {error}")));
@@ -204,7 +204,7 @@ fn agent(
     })
 }
 
-/// A path is taken from the scenario's directory.
+/// A relative path starts from the scenario's directory.
 pub fn link(written: &Spanned<String>, source: Source<'_>) -> Result<Link, ScenarioError> {
     match written.get_ref().as_str() {
         "shm" => Ok(Link::Shm),
@@ -256,13 +256,13 @@ fn queue(
         if raw.home.is_some_and(|home| home != sink) {
             let sink = if sink == Home::Nic { "nic" } else { "host" };
             return refuse(format!(
-                "copied {field} lie with the side that reads them, expected home = \"{sink}\""
+                "copied {field} are in the memory of the side that reads them, expected home = \"{sink}\""
             ));
         }
         if [raw.host, raw.agent].into_iter().flatten().any(|mapping| mapping != Mapping::WriteBack)
         {
             return refuse(
-                "with dma each side reaches its own memory only, expected write-back on both"
+                "with DMA each side reaches only its own memory, expected write-back on both"
                     .to_owned(),
             );
         }

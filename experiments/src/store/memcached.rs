@@ -1,4 +1,4 @@
-//! The store for clients that speak memcached's protocol: a key is a decimal number, and has neither flags nor an expiry time.
+//! The store for memcached clients: a key is a decimal number, and has neither flags nor an expiry time.
 
 use wave_rpc::memcached::{Item, PATHS, Set};
 use wave_user::rpc::{Code, Methods, Status};
@@ -48,7 +48,7 @@ fn encoded(key: u64) -> Vec<u8> {
     key.to_be_bytes().to_vec()
 }
 
-/// The number that a key is. Each number has one key: no sign and no zero in front.
+/// Parses a key. Each number has one key: no sign and no leading zero.
 fn number(key: &[u8]) -> Result<u64, Status> {
     let text = std::str::from_utf8(key).ok();
     let number = text.and_then(|text| text.parse::<u64>().ok().filter(|it| it.to_string() == text));

@@ -1,4 +1,4 @@
-//! From a store that is complete to results.
+//! Makes results from a complete store.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,39 +14,39 @@ use crate::interrupt::quoted;
 use wave_lab::Failure;
 use wave_report::sweep as report;
 
-/// The names of the files that [`merge`] writes.
+/// Names of the files that [`merge`] writes.
 pub const FILES: [&str; 3] = ["results.json", "results.csv", "report.html"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Merged {
     pub scenario: String,
-    /// Of the program that ran the points.
+    /// Version of the program that ran the points.
     pub version: String,
     pub points: usize,
-    /// How many rows the results have: a point that several combinations share is in each.
+    /// Number of rows in the results: a point shared by several combinations is in each of their rows.
     pub rows: usize,
     /// A row per combination, for a terminal.
     #[serde(skip)]
     pub table: String,
 }
 
-/// The store is not complete.
+/// The points that an incomplete store lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
     pub scenario: String,
     pub points: usize,
-    /// Ids of those that are not there.
+    /// Ids of the missing points.
     pub missing: Vec<String>,
-    /// Of those, the ones whose files are damaged.
+    /// Of these, the ones with damaged files.
     pub damaged: Vec<String>,
-    /// What makes them, a command for each shard that lacks some: shard, points it lacks, command.
+    /// Commands that run them, one for each incomplete shard: shard, number of points it lacks, command.
     pub commands: Vec<(String, usize, String)>,
 }
 
-/// Writes the results of the store in `root`, if all of its points are there.
+/// Writes the results of the store in `root`, if it is complete.
 ///
 /// # Errors
-/// Where `root` is no store, cannot be read or cannot be written.
+/// `root` is not a store, cannot be read or cannot be written.
 pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
     let (store, manifest) = Store::existing(root)?;
     let found = match read(&store, &manifest, root)? {
@@ -63,7 +63,7 @@ pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
     for (file, content) in FILES.iter().zip(&contents) {
         store.replace(file, content)?;
     }
-    // Every point is there, so nobody has anything to write.
+    // The store is complete, so no shard is still writing.
     store.sweep_up();
     Ok(Ok(Merged {
         table: report::text(&sheet),
@@ -74,17 +74,17 @@ pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
     }))
 }
 
-/// A row per combination of the store in `root`, for a terminal; none while points are missing.
+/// A row per combination of the store in `root`, for a terminal; None while points are missing.
 ///
 /// # Errors
-/// Where `root` is no store or cannot be read.
+/// `root` is not a store, or cannot be read.
 pub fn table(root: &Path) -> Result<Option<String>, Failure> {
     let (store, manifest) = Store::existing(root)?;
     let found = read(&store, &manifest, root)?;
     Ok(found.ok().map(|found| report::text(&sheet(&manifest, &found))))
 }
 
-/// All points of a store, by their ids, or those that it lacks.
+/// All points of a store, by id, or those that it lacks.
 fn read<'a>(
     store: &Store,
     manifest: &'a Manifest,
@@ -117,10 +117,10 @@ fn read<'a>(
     Ok(Ok(found))
 }
 
-/// The command of each shard that lacks some of the points with the numbers in `missing`.
+/// A command for each shard that lacks some of the points with the numbers in `missing`.
 fn commands(root: &Path, store: &Store, missing: &[usize]) -> Vec<(String, usize, String)> {
     let marks = store.shards();
-    // Shards of several counts may have been begun; the finest division is the shortest way.
+    // Shards of several counts may have been started; the finest division takes the least time.
     let (count, file) =
         marks.last().map_or((1, "SCENARIO.toml"), |(shard, file)| (shard.count, file.as_str()));
     let lacks = |index| {
@@ -133,14 +133,14 @@ fn commands(root: &Path, store: &Store, missing: &[usize]) -> Vec<(String, usize
         }
         (points > 0).then(|| (shard.to_string(), points, command))
     };
-    // No more shards lack points than points are missing.
+    // The number of shards that lack points is at most the number of missing points.
     let mut indexes: Vec<usize> = missing.iter().map(|number| number % count).collect();
     indexes.sort_unstable();
     indexes.dedup();
     indexes.into_iter().filter_map(lacks).collect()
 }
 
-/// What a row shows of what was found: a point, and the saturation if it was searched for.
+/// The result shown in a row: a point, and the saturation if it was searched for.
 fn shown(measured: &Measured) -> (Option<&Point>, Option<&SearchResult>) {
     match measured {
         Measured::Point(point) => (Some(point), None),
@@ -154,7 +154,7 @@ fn shown(measured: &Measured) -> (Option<&Point>, Option<&SearchResult>) {
     }
 }
 
-/// The whole of the results, as one object.
+/// All results, as one object.
 #[derive(Serialize)]
 struct Results<'a> {
     scenario: &'a str,
@@ -204,7 +204,7 @@ fn results(manifest: &Manifest, found: &HashMap<&str, Measured>) -> Vec<u8> {
         axes: &manifest.axes,
         rows: rows.collect(),
     };
-    let mut text = serde_json::to_vec_pretty(&results).expect("string keys only, so it has a form");
+    let mut text = serde_json::to_vec_pretty(&results).expect("results have string keys only");
     text.push(b'\n');
     text
 }

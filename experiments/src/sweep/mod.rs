@@ -1,10 +1,10 @@
-//! Sweeps: a scenario's every combination of values, over as many processes and machines as there are.
+//! Sweeps: every combination of a scenario's values, run by any number of processes and machines.
 //!
-//! A [`Plan`] is what a scenario file comes to: its points, each with an id that says all that it depends on. A
-//! [`Shard`] of them is [run](run_shard) by a [`PointRunner`], each point into a file of its own in a [`Store`], a
-//! directory that shards share. What is there is never run again, so a shard that was killed is simply run once
-//! more. [`merge()`] makes the results of a store that is complete; they are the same to the byte however the points
-//! were divided. Nothing in a store or in the results tells when, where or how long something ran.
+//! A [`Plan`] is made from a scenario file: its points, each with an id derived from everything that it depends on. A [`Shard`]
+//! of them is [run](run_shard) by a [`PointRunner`], each point into a file of its own in a [`Store`], a directory that shards
+//! share. Finished points are never run again, so a shard that was killed is simply started once more. [`merge()`] makes the
+//! results of a complete store; they are the same to the byte however the points were divided. Nothing in a store or in the
+//! results says when, where or for how long something ran.
 
 mod merge;
 mod plan;
@@ -22,21 +22,21 @@ use wave_workloads::point::Point;
 
 use crate::scenario::Scenario;
 
-/// Why a point could not be run; its words go to the user.
+/// Why a point could not be run; shown to the user.
 pub type RunError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What runs a point, on as many threads at once as it is asked to.
+/// Runs points, on as many threads at once as the caller chooses.
 ///
-/// The point must follow from the arguments and the program's version alone: a point that is run again, elsewhere,
-/// must come out the same to the bit.
+/// The point must be determined by the arguments and the program's version alone: run again elsewhere, it must be the same to
+/// the bit.
 pub trait PointRunner: Sync {
-    /// Runs `scenario.variants[variant]` under `load_per_second` requests per second, for the time that
-    /// `scenario.run` says, with every random stream from `seed`.
+    /// Runs `scenario.variants[variant]` under `load_per_second` requests per second, for the time in `scenario.run`, with
+    /// every random stream from `seed`.
     ///
-    /// A point that is not to be believed says so itself ([`wave_workloads::point::GeneratorLag::valid`]).
+    /// An invalid point says so itself ([`wave_workloads::point::GeneratorLag::valid`]).
     ///
     /// # Errors
-    /// Where there is no point, in words: the scenario asks for what cannot be run, requests were lost.
+    /// There is no point, and why: the scenario cannot be run, or requests were lost.
     fn run(
         &self,
         scenario: &Scenario,

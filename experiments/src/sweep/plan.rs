@@ -1,4 +1,4 @@
-//! What a scenario file comes to: points to run, and rows to show.
+//! The plan of a sweep: points to run, and rows to show.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -11,27 +11,27 @@ use crate::run::machine::hash;
 use crate::scenario::{self, Kind, Link, Load, Machine, Scenario, Scheduler, Sweep, Variant};
 use wave_lab::Failure;
 
-/// Of the files in a store; another one is refused.
+/// Version of the files' format in a store; any other is refused.
 const FORMAT: u32 = 1;
 
 /// A sweep's scenario, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The manifest that a store keeps of the sweep.
+    /// The manifest that the store keeps.
     pub manifest: Manifest,
     /// The points, in the order of [`Manifest::points`].
     pub jobs: Vec<Job>,
 }
 
-/// What a store says of its sweep. Two processes with the same file and version write the same.
+/// A store's description of its sweep. Two processes with the same file and version write the same.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Version of the files' form.
+    /// Version of the files' format.
     pub format: u32,
     pub scenario: String,
     pub description: String,
-    /// Of the program that runs the points.
+    /// Version of the program that runs the points.
     pub version: String,
     pub axes: Vec<Axis>,
     /// Ids of the points, each once, in the order in which shards count them.
@@ -46,17 +46,17 @@ pub struct Manifest {
 pub struct Axis {
     /// Path into the scenario file.
     pub path: String,
-    /// What stands there, in the file's order.
+    /// The values at that path, in the file's order.
     pub values: Vec<Value>,
 }
 
-/// One combination of values, variant and load. Rows that differ only in what their variant does not depend on (what
-/// an agent does, say, where there is none) have the same point, which is run once.
+/// One combination of values, variant and load. Rows that differ only in values on which their variant does not depend (an
+/// agent's settings without an agent, for example) share a point, which is run once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     pub point: String,
-    /// Which of each axis' values, from 0.
+    /// Index of each axis' value, from 0.
     pub at: Vec<usize>,
     pub variant: String,
     /// `linux`, `onhost` or `offload`.
@@ -68,22 +68,22 @@ pub struct Row {
     pub workers: u32,
     /// Seed of every random stream.
     pub seed: u64,
-    /// Requests per second; none where the point is a search for the saturation.
+    /// Requests per second; None if the point is a search for the saturation.
     pub load_per_second: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Hash of all that it depends on, in 16 hexadecimal digits.
+    /// Hash of everything that the point depends on, in 16 hexadecimal digits.
     pub id: String,
-    /// In words, for progress and errors.
+    /// Description for progress and errors.
     pub label: String,
-    /// With one variant and one load, or one search: the point depends on nothing else.
+    /// With one variant, and one load or search: the point depends on nothing else.
     pub scenario: Scenario,
 }
 
 impl Plan {
-    /// The sweep in the scenario file at `path`, as `version` of the program runs it.
+    /// Makes the plan of the scenario file at `path`, for `version` of the program.
     ///
     /// # Errors
     /// [`Failure::Scenario`], with file, line and what is allowed there.
@@ -94,7 +94,7 @@ impl Plan {
         Plan::new(path, &text, policies, version)
     }
 
-    /// The same, of the file's `text`; the files that it names are read.
+    /// Makes the plan of the file's `text`; reads the files that it names.
     pub fn new(path: &Path, text: &str, policies: &[&str], version: &str) -> Result<Plan, Failure> {
         let sweep = scenario::parse_sweep(path, text, policies)
             .map_err(|error| Failure::Scenario(error.to_string()))?;
@@ -140,7 +140,7 @@ impl Plan {
 }
 
 impl Manifest {
-    /// The manifest in `text`, if it is one that this program understands.
+    /// Parses the manifest in `text`, if this program understands its format.
     pub fn parse(text: &str) -> Result<Manifest, String> {
         let manifest: Manifest = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if manifest.format != FORMAT {
@@ -160,7 +160,7 @@ impl Manifest {
 
     /// The scenario as text of TOML.
     pub fn to_text(&self) -> String {
-        let text = serde_json::to_string_pretty(self).expect("string keys only, so it has a form");
+        let text = serde_json::to_string_pretty(self).expect("manifests have string keys only");
         text + "\n"
     }
 }
@@ -170,7 +170,7 @@ fn is_id(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The loads of one variant: each by itself, or the search.
+/// The loads of one variant: each on its own, or the search.
 fn loads(load: &Load) -> Vec<Load> {
     match load {
         Load::Each(loads) => loads.iter().map(|load| Load::Each(vec![*load])).collect(),
@@ -178,7 +178,7 @@ fn loads(load: &Load) -> Vec<Load> {
     }
 }
 
-/// `scenario` with `variant` and `load` only.
+/// `scenario` with only `variant` and `load`.
 fn only(scenario: &Scenario, variant: &Variant, load: &Load) -> Scenario {
     let mut only = scenario.clone();
     only.variants = vec![variant.clone()];
@@ -186,9 +186,9 @@ fn only(scenario: &Scenario, variant: &Variant, load: &Load) -> Scenario {
     only
 }
 
-/// The hash of what the point depends on: its configuration, the seed among it, and the program's version.
+/// Hash of everything that the point depends on: its configuration with the seed, and the program's version.
 ///
-/// A file of costs, the link's or the machine's, counts by its content: its path is another on another machine.
+/// A cost file, of the link or the machine, counts by its content: its path differs between machines.
 fn id(scenario: &Scenario, version: &str, files: &mut Files) -> Result<String, Failure> {
     let mut canonical = scenario.clone();
     canonical.description.clear();
@@ -207,9 +207,9 @@ fn id(scenario: &Scenario, version: &str, files: &mut Files) -> Result<String, F
         configuration: &'a Scenario,
         version: &'a str,
     }
-    // Fields in the order of their declaration, numbers in their shortest form: the same on every machine.
+    // Fields in declaration order, numbers in their shortest form: the same on every machine.
     let identity = Identity { configuration: &canonical, version };
-    let text = serde_json::to_vec(&identity).expect("string keys only, so it has a form");
+    let text = serde_json::to_vec(&identity).expect("configurations have string keys only");
     Ok(hash(&text))
 }
 
@@ -224,7 +224,7 @@ impl Files {
         }
         let bytes = std::fs::read(path).map_err(|error| {
             let file = path.display();
-            Failure::Scenario(format!("{file}: cannot be read: {error}; the scenario names it"))
+            Failure::Scenario(format!("{file}: cannot be read: {error}; named by the scenario"))
         })?;
         let digest = format!("sha256 {}", hash(&bytes));
         self.0.insert(path.to_path_buf(), digest.clone());
@@ -236,7 +236,7 @@ fn row(id: &str, at: &[usize], scenario: &Scenario) -> Row {
     let variant = &scenario.variants[0];
     let agent = variant.agent();
     let link = |link: &Link| match link {
-        // Without the directory, which is another on another machine.
+        // Without the directory, which differs between machines.
         Link::File(path) => {
             format!("model:{}", path.file_name().unwrap_or_default().to_string_lossy())
         }
@@ -258,7 +258,7 @@ fn row(id: &str, at: &[usize], scenario: &Scenario) -> Row {
     }
 }
 
-/// `host.cores = 16, offload: 50.0 k/s`.
+/// A label such as `host.cores = 16, offload: 50.0 k/s`.
 fn label(sweep: &Sweep, row: &Row) -> String {
     let mut label = String::new();
     for (axis, at) in sweep.axes.iter().zip(&row.at) {
@@ -271,13 +271,13 @@ fn label(sweep: &Sweep, row: &Row) -> String {
     label
 }
 
-/// Refuses an axis whose values make no difference anywhere: it is misspelt, or every variant overrides it.
+/// Refuses an axis whose values make no difference: it is misspelt, or every variant overrides it.
 fn idle_axis(path: &Path, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
     for (index, axis) in sweep.axes.iter().enumerate().filter(|(_, axis)| axis.values.len() > 1) {
         let mut seen: HashMap<(Vec<usize>, &str, usize), &str> = HashMap::new();
         let (mut number, mut last) = (0, None);
         let differs = rows.iter().any(|row| {
-            // Which of its variant's loads: the loads themselves may be what is varied.
+            // Index among the loads of its variant: the loads themselves may be what varies.
             number = if last == Some((&row.at, &row.variant)) { number + 1 } else { 0 };
             last = Some((&row.at, &row.variant));
             let mut others = row.at.clone();

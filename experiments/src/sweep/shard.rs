@@ -28,7 +28,7 @@ pub struct Shard {
 impl Shard {
     pub const WHOLE: Shard = Shard { index: 0, count: 1 };
 
-    /// Whether the point of that number, from 0, is this shard's.
+    /// Whether the point with that number, from 0, belongs to this shard.
     pub const fn has(self, number: usize) -> bool {
         number % self.count == self.index
     }
@@ -41,10 +41,10 @@ impl FromStr for Shard {
         let parts = text.split_once('/').and_then(|(index, count)| {
             Some(Shard { index: index.parse().ok()?, count: count.parse().ok()? })
         });
-        let shard = parts.ok_or("expected I/N, as 0/4: the first of four shards")?;
+        let shard = parts.ok_or("expected I/N, such as 0/4 for the first of four shards")?;
         if shard.index >= shard.count {
             return Err(format!(
-                "expected I below N: the shards of {0} are 0/{0} and on",
+                "expected I below N: the first of {0} shards is 0/{0}",
                 shard.count
             ));
         }
@@ -58,18 +58,18 @@ impl fmt::Display for Shard {
     }
 }
 
-/// What running a shard came to.
+/// Result of running a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// Points that were there before.
+    /// Points that were in the store already.
     pub kept: usize,
-    /// Points that were run and written.
+    /// Points run and written.
     pub ran: usize,
-    /// Points that could not be run: label and why. They are run again next time.
+    /// Points that could not be run: label and reason. They are run again next time.
     pub failed: Vec<(String, String)>,
 }
 
-/// The jobs of `shard` that have no valid point in `store`, and how many have.
+/// The jobs of `shard` without a valid point in `store`, and the number of those with one.
 pub(super) fn left<'a>(
     jobs: &'a [Job],
     shard: Shard,
@@ -87,10 +87,10 @@ pub(super) fn left<'a>(
 
 /// Runs the points of `shard` that are not in `store`, `threads` at once.
 ///
-/// A point that cannot be run does not keep the others from it.
+/// A point that cannot be run does not stop the others.
 ///
 /// # Errors
-/// Where a point cannot be read or written; what was written until then stays.
+/// A point cannot be read or written; points written until then stay.
 pub fn run_shard(
     jobs: &[Job],
     shard: Shard,
@@ -102,7 +102,11 @@ pub fn run_shard(
     let (left, kept) = left(jobs, shard, store)?;
     let progress = Progress::new(left.len() as u64, quiet);
     if kept > 0 {
-        progress.say(&format!("{} there already, {} left", counted(kept, "point"), left.len()));
+        progress.say(&format!(
+            "{} already in the store, {} left",
+            counted(kept, "point"),
+            left.len()
+        ));
     }
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
@@ -115,7 +119,7 @@ pub fn run_shard(
                     match run_job(job, runner) {
                         Ok(measured) => {
                             if let Err(error) = store.write(&Stored::new(&job.id, measured)) {
-                                // Nowhere to put results: the other threads stop as well.
+                                // There is nowhere to put results: the other threads stop as well.
                                 next.store(left.len(), Ordering::Relaxed);
                                 lock(&broken).get_or_insert(error);
                                 return;
@@ -138,13 +142,13 @@ pub fn run_shard(
     Ok(Ran { kept, ran: left.len() - failed.len(), failed })
 }
 
-/// A thread that panicked while it held one of these left nothing half done.
+/// Ignores poisoning: a thread that panicked with one of these locks left nothing half done.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn run_job(job: &Job, runner: &dyn PointRunner) -> Result<Measured, RunError> {
-    // The runner is not used again with what a panic left: a point shares nothing with another.
+    // Unwind safe: a runner shares nothing between points.
     catch_unwind(AssertUnwindSafe(|| measure(&job.scenario, runner))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

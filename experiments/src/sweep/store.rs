@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! sweep.json            the manifest
-//! points/<id>.json      a point each
-//! shards/<i>-of-<n>     a shard that was begun: the path of its scenario file
+//! points/<id>.json      one point each
+//! shards/<i>-of-<n>     a started shard: the path of its scenario file
 //! ```
 //!
-//! Every file appears whole or not at all, and is on the disk when it appears. Names that begin with a dot are files
-//! that were being written when their process was killed.
+//! Every file appears complete or not at all, and is on disk when it appears. Files with a leading dot were being written when
+//! their process was killed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -36,7 +36,7 @@ pub struct Store {
 pub struct Stored {
     pub id: String,
     pub measured: Measured,
-    /// Hash of `measured`: a file that was cut or changed is seen.
+    /// Hash of `measured`: detects a truncated or changed file.
     digest: String,
 }
 
@@ -49,36 +49,36 @@ pub enum Measured {
 }
 
 impl Stored {
-    /// What the point `id` found.
+    /// The result of point `id`.
     pub fn new(id: &str, measured: Measured) -> Stored {
         let digest = digest(&measured);
         Stored { id: id.to_owned(), measured, digest }
     }
 
-    /// The point `id` as `bytes` hold it; none if they do not, or not all of it.
+    /// Parses the point `id` from `bytes`; None if they hold another, or not all of it.
     fn parse(id: &str, bytes: &[u8]) -> Option<Stored> {
         let stored: Stored = serde_json::from_slice(bytes).ok()?;
         (stored.id == id && stored.digest == digest(&stored.measured)).then_some(stored)
     }
 }
 
-/// A number is read back to the same bits, so what was read has the digest of what was written.
+/// Numbers parse to the same bits, so a point has the same digest after reading as before writing.
 fn digest(measured: &Measured) -> String {
-    hash(&serde_json::to_vec(measured).expect("string keys only, so it has a form"))
+    hash(&serde_json::to_vec(measured).expect("points have string keys only"))
 }
 
 impl Store {
-    /// The store in `root` for the sweep that `manifest` tells of; made if it is not there.
+    /// Opens the store in `root` for the sweep of `manifest`; creates it if it does not exist.
     ///
     /// # Errors
-    /// Where the directory holds another sweep, or cannot be written.
+    /// The directory holds another sweep, or cannot be written.
     pub fn open(root: &Path, manifest: &Manifest) -> Result<Store, Failure> {
         let store = Store { root: root.to_path_buf() };
         for directory in [POINTS, SHARDS] {
             make_folder(&root.join(directory))?;
         }
         let file = root.join(MANIFEST);
-        // Another shard may be first: who is not, compares.
+        // Another shard may create it first; then this one compares.
         if !file.exists() && store.create(MANIFEST, manifest.to_text().as_bytes())? {
             return Ok(store);
         }
@@ -92,10 +92,10 @@ impl Store {
         }
     }
 
-    /// The store that is in `root`, with its manifest.
+    /// Opens the existing store in `root`, with its manifest.
     ///
     /// # Errors
-    /// Where there is none.
+    /// There is none.
     pub fn existing(root: &Path) -> Result<(Store, Manifest), Failure> {
         let store = Store { root: root.to_path_buf() };
         let manifest = store.manifest()?;
@@ -105,16 +105,16 @@ impl Store {
     fn manifest(&self) -> Result<Manifest, Failure> {
         let file = self.root.join(MANIFEST);
         let text = fs::read_to_string(&file).map_err(|error| {
-            let what = "expected a directory that `wave sweep --out` made";
+            let what = "expected a directory made by `wave sweep --out`";
             Failure::Scenario(format!("{}: cannot be read: {error}; {what}", file.display()))
         })?;
         Manifest::parse(&text).map_err(|why| {
             let what = "remove the directory and sweep again";
-            Failure::Scenario(format!("{}: is no manifest: {why}; {what}", file.display()))
+            Failure::Scenario(format!("{}: not a manifest: {why}; {what}", file.display()))
         })
     }
 
-    /// The point `id`; none where it is not there, or its file is damaged.
+    /// Reads the point `id`; None if it does not exist, or its file is damaged.
     pub fn read(&self, id: &str) -> Result<Option<Stored>, Failure> {
         let file = self.point_file(id);
         match fs::read(&file) {
@@ -126,12 +126,12 @@ impl Store {
         }
     }
 
-    /// Puts a point in place of what is there.
+    /// Writes a point, in place of any existing one.
     pub fn write(&self, stored: &Stored) -> Result<(), Failure> {
-        let mut bytes = serde_json::to_vec(stored).expect("string keys only, so it has a form");
+        let mut bytes = serde_json::to_vec(stored).expect("points have string keys only");
         bytes.push(b'\n');
         if Stored::parse(&stored.id, &bytes).is_none() {
-            let why = "has a number that is not finite, which no file can hold";
+            let why = "has a number that is not finite, and cannot be stored";
             return Err(Failure::Check(format!("point {} {why}", stored.id)));
         }
         self.replace(&format!("{POINTS}/{}.json", stored.id), &bytes)
@@ -141,13 +141,13 @@ impl Store {
         self.root.join(POINTS).join(format!("{id}.json"))
     }
 
-    /// Notes that `shard` was begun, from the scenario file `path`.
+    /// Records that `shard` was started, from the scenario file `path`.
     pub fn mark(&self, shard: Shard, path: &Path) -> Result<(), Failure> {
         let name = format!("{SHARDS}/{}-of-{}", shard.index, shard.count);
         self.replace(&name, format!("{}\n", path.display()).as_bytes())
     }
 
-    /// The shards that were begun, each with its scenario file; marks that are none are passed over.
+    /// The started shards, each with its scenario file; invalid marks are skipped.
     pub fn shards(&self) -> Vec<(Shard, String)> {
         let Ok(entries) = fs::read_dir(self.root.join(SHARDS)) else {
             return Vec::new();
@@ -163,7 +163,7 @@ impl Store {
         shards
     }
 
-    /// Puts `content` in place of the file `name`.
+    /// Replaces the file `name` with `content`.
     pub fn replace(&self, name: &str, content: &[u8]) -> Result<(), Failure> {
         let file = self.root.join(name);
         let new = self.beside(&file, content).map_err(cannot_write(&file))?;
@@ -171,7 +171,7 @@ impl Store {
         self.sync(&file).map_err(cannot_write(&file))
     }
 
-    /// Puts `content` where there is no file `name` yet; tells whether there was none.
+    /// Creates the file `name` with `content`; returns false if it exists already.
     fn create(&self, name: &str, content: &[u8]) -> Result<bool, Failure> {
         let file = self.root.join(name);
         let new = self.beside(&file, content).map_err(cannot_write(&file))?;
@@ -182,7 +182,7 @@ impl Store {
         }
     }
 
-    /// `content`, on the disk, under a name of its own in the directory of `file`.
+    /// Writes `content` to disk under a temporary name in the directory of `file`.
     fn beside(&self, file: &Path, content: &[u8]) -> io::Result<tempfile::NamedTempFile> {
         let directory = file.parent().unwrap_or(&self.root);
         let mut new = tempfile::Builder::new()
@@ -194,18 +194,18 @@ impl Store {
         Ok(new)
     }
 
-    /// The name of `file` is on the disk.
+    /// Ensures that the name of `file` is on disk.
     fn sync(&self, file: &Path) -> io::Result<()> {
         File::open(file.parent().unwrap_or(&self.root))?.sync_all()
     }
 
-    /// Removes what killed processes left half written. Only where nobody writes.
+    /// Removes the partial files of killed processes. Only while no process writes.
     pub fn sweep_up(&self) {
         for directory in [self.root.clone(), self.root.join(POINTS), self.root.join(SHARDS)] {
             let entries = fs::read_dir(directory).into_iter().flatten().flatten();
             for entry in entries {
                 if entry.file_name().to_string_lossy().starts_with(".new-") {
-                    // One that stays does no harm.
+                    // A file that cannot be removed does no harm.
                     let _ = fs::remove_file(entry.path());
                 }
             }
@@ -218,7 +218,7 @@ fn cannot_write(file: &Path) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure::Cannot(format!("{file}: cannot be written: {error}"))
 }
 
-/// In what the sweep that is there differs from the one asked for; none if they are the same.
+/// The difference between the existing sweep and the requested one; None if they are the same.
 fn difference(there: &Manifest, asked: &Manifest) -> Option<String> {
     if there == asked {
         return None;

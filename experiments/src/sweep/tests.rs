@@ -34,15 +34,15 @@ link = "model:mount-evans"
 "run.seed" = [1, 2]
 "#;
 
-/// Rows of [`TEXT`]; and its points: without an agent there is nothing to prestage.
+/// Rows and points of [`TEXT`]: without an agent there is nothing to prestage.
 const ROWS: usize = 3 * 2 * 2 * 2 * 2;
 const POINTS: usize = 3 * 2 * 2 + 3 * 2 * 2 * 2;
 
-/// A machine by formula: the same for the same arguments, with numbers that are not round.
+/// A machine computed by a formula: the same for the same arguments, with numbers that are not round.
 #[derive(Default)]
 struct Formula {
     run: AtomicUsize,
-    /// Hangs once it has run so many.
+    /// Hangs after this many points.
     hangs_after: Option<usize>,
 }
 
@@ -57,7 +57,7 @@ impl PointRunner for Formula {
         let number = self.run.fetch_add(1, Ordering::Relaxed);
         if self.hangs_after.is_some_and(|most| number >= most) {
             println!("\nhangs");
-            // Until the process that waits for this one to be killed is gone itself.
+            // Until the process that waits to kill this one is gone itself.
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
             std::process::exit(1);
         }
@@ -95,7 +95,7 @@ impl PointRunner for Formula {
     }
 }
 
-/// Refuses 32 cores, and panics over 64.
+/// Fails at 32 cores, and panics at 64.
 struct Picky;
 
 impl PointRunner for Picky {
@@ -143,7 +143,7 @@ fn points_in(out: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn points_are_variants_loads_and_values_and_none_is_run_twice() {
+fn points_cover_variants_loads_and_values_and_run_once() {
     let plan = plan();
     assert_eq!((plan.manifest.rows.len(), plan.jobs.len()), (ROWS, POINTS));
     let ids: HashSet<&String> = plan.manifest.points.iter().collect();
@@ -160,12 +160,12 @@ fn points_are_variants_loads_and_values_and_none_is_run_twice() {
 }
 
 #[test]
-fn an_id_depends_on_configuration_seed_and_version_and_on_nothing_else() {
+fn id_depends_on_configuration_seed_and_version_only() {
     let of = |path: &str, text: &str, version| {
         Plan::new(Path::new(path), text, &["fifo"], version).unwrap().manifest.points
     };
     let ids = of("scenarios/cores.toml", TEXT, "1.2.3");
-    // Of this form, for good: a store of today is to be understood tomorrow.
+    // This form is permanent: a later version must understand a store of today.
     assert!(ids.iter().all(|id| id.len() == 16 && u64::from_str_radix(id, 16).is_ok()));
     assert_eq!(ids, of("/elsewhere/x.toml", &TEXT.replace("More & more", "Other"), "1.2.3"));
     let all_others = [
@@ -179,7 +179,7 @@ fn an_id_depends_on_configuration_seed_and_version_and_on_nothing_else() {
 }
 
 #[test]
-fn a_file_of_costs_counts_by_what_is_in_it() {
+fn cost_file_is_identified_by_its_content() {
     let (here, there) = (directory(), directory());
     let text = TEXT.replace("model:mount-evans", "model:mine.toml");
     let of = |directory: &Path, costs: &str| {
@@ -191,13 +191,13 @@ fn a_file_of_costs_counts_by_what_is_in_it() {
     assert_ne!(manifest.points, of(there.path(), "b").points);
     fs::remove_file(there.path().join("mine.toml")).unwrap();
     let refused = Plan::new(&there.path().join("x.toml"), &text, &["fifo"], "1").unwrap_err();
-    assert!(refused.to_string().contains("the scenario names it"), "{refused}");
+    assert!(refused.to_string().contains("named by the scenario"), "{refused}");
 }
 
 #[test]
 fn axes_without_effect_are_refused() {
     let refused = |text: &str| {
-        let failure = plan_of(text).expect_err("this is to be refused");
+        let failure = plan_of(text).expect_err("the plan is refused");
         assert_eq!(failure.exit_code(), 2);
         failure.to_string()
     };
@@ -229,13 +229,13 @@ proptest! {
 }
 
 #[test]
-fn a_malformed_shard_is_refused() {
+fn malformed_shard_is_refused() {
     for text in ["", "1", "4/4", "0/0", "-1/2", "a/b", "1/2/3"] {
         assert!(text.parse::<Shard>().is_err(), "{text}");
     }
 }
 
-/// Starts `shard` as a process of its own, over the scenario `file` into `out`; it hangs in the middle if told to.
+/// Starts `shard` as a process of its own, for the scenario `file` into `out`; it hangs after some points if told to.
 fn start(file: &Path, out: &Path, shard: &str, hangs_after: Option<usize>) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
@@ -250,7 +250,7 @@ fn start(file: &Path, out: &Path, shard: &str, hangs_after: Option<usize>) -> Ch
     command.spawn().expect("a process")
 }
 
-/// The process that [`start`] starts; in an ordinary run of the tests there is nothing for it to do.
+/// The body of the process that [`start`] starts; does nothing in an ordinary run of the tests.
 #[test]
 fn a_shard_in_a_process_of_its_own() {
     let Ok(told) = std::env::var("WAVE_TEST_SWEEP") else {
@@ -266,7 +266,7 @@ fn a_shard_in_a_process_of_its_own() {
 }
 
 #[test]
-fn shards_that_are_killed_and_run_again_give_the_same_bytes_as_one_process() {
+fn killed_and_restarted_shards_give_the_same_bytes_as_one_process() {
     let directory = directory();
     let file = directory.path().join("cores.toml");
     fs::write(&file, TEXT).unwrap();
@@ -299,14 +299,14 @@ fn shards_that_are_killed_and_run_again_give_the_same_bytes_as_one_process() {
         missing.commands.iter().map(|(_, lacks, _)| lacks).sum::<usize>(),
         missing.missing.len()
     );
-    assert!(missing.missing.len() < POINTS, "what was written before a kill is kept");
+    assert!(missing.missing.len() < POINTS, "points written before a kill are kept");
     assert!(missing.commands[0].2.ends_with("parts --shard 1/4"), "{}", missing.commands[0].2);
     assert!(missing.commands[0].2.starts_with("wave sweep 'my scenarios/cores.toml' --out "));
 
     for shard in ["1/4", "2/4", "3/4"] {
         assert!(start(&file, &parts, shard, None).wait().unwrap().success());
     }
-    // What a kill leaves of a file that was being written.
+    // A kill leaves this of a file that was being written.
     fs::write(parts.join("points/.new-abc"), "{").unwrap();
     let merged = merge(&parts).unwrap().expect("every point is there");
     assert_eq!((merged.points, merged.rows), (POINTS, ROWS));
@@ -322,7 +322,7 @@ fn finished_points_are_kept_and_damaged_ones_run_again() {
     merge(out).unwrap().unwrap();
     let before = results(out);
     let files = points_in(out);
-    // Cut off; another's; changed in one digit; no JSON at all.
+    // Truncated; another point's; changed in one digit; not JSON at all.
     let whole = fs::read(&files[0]).unwrap();
     fs::write(&files[0], &whole[..whole.len() - 3]).unwrap();
     fs::copy(&files[1], &files[2]).unwrap();
@@ -337,7 +337,7 @@ fn finished_points_are_kept_and_damaged_ones_run_again() {
 }
 
 #[test]
-fn a_point_that_cannot_run_is_reported_and_the_others_run() {
+fn failing_point_is_reported_and_the_others_run() {
     let (plan, out) = (plan(), directory());
     let ran = run(&plan, out.path(), Shard::WHOLE, &Picky);
     assert_eq!((ran.ran, ran.failed.len()), (POINTS / 3, POINTS / 3 * 2));
@@ -356,7 +356,7 @@ fn a_point_that_cannot_run_is_reported_and_the_others_run() {
 }
 
 #[test]
-fn a_search_is_one_point_and_its_row_shows_the_saturation() {
+fn search_is_one_point_and_its_row_shows_the_saturation() {
     let text = TEXT.replace(
         "loads_per_second = [10_000, 33_333.3]",
         "search = { low = 100_000, high = 10_000_000, probes = 30 }",
@@ -385,7 +385,7 @@ fn a_search_is_one_point_and_its_row_shows_the_saturation() {
 }
 
 #[test]
-fn the_results_have_each_row_and_a_plot_of_each_metric_against_each_axis() {
+fn results_have_every_row_and_a_plot_per_metric_and_axis() {
     let (plan, out) = (plan(), directory());
     run(&plan, out.path(), Shard::WHOLE, &Formula::default());
     merge(out.path()).unwrap().unwrap();
@@ -408,7 +408,7 @@ fn the_results_have_each_row_and_a_plot_of_each_metric_against_each_axis() {
     assert_eq!(html.matches("<svg").count(), 4 * 5);
     assert!(html.contains("More &amp; more cores"));
     assert!(html.contains("GET p99 latency against host.cores"));
-    // Curves that differ in more than their variant have names of their own.
+    // Curves that differ in more than their variant have distinct names.
     for name in
         ["Linux, prestage = 0, seed = 1, 10 k/s", "offload, prestage = 2, seed = 2, 33.33 k/s"]
     {
@@ -417,7 +417,7 @@ fn the_results_have_each_row_and_a_plot_of_each_metric_against_each_axis() {
 }
 
 #[test]
-fn a_finished_sweep_has_a_table_and_an_unfinished_one_has_none() {
+fn finished_sweep_has_a_table_and_an_unfinished_one_has_none() {
     let (plan, out) = (plan(), directory());
     run(&plan, out.path(), Shard { index: 0, count: 2 }, &Formula::default());
     assert_eq!(table(out.path()).unwrap(), None);
@@ -433,7 +433,7 @@ fn a_finished_sweep_has_a_table_and_an_unfinished_one_has_none() {
 }
 
 #[test]
-fn another_sweep_in_the_same_directory_is_refused_with_what_to_do() {
+fn other_sweep_in_the_same_directory_is_refused_with_advice() {
     let out = directory();
     let open = |text: &str, version: &str| {
         let plan = Plan::new(Path::new("x.toml"), text, &["fifo"], version).unwrap();
@@ -442,7 +442,7 @@ fn another_sweep_in_the_same_directory_is_refused_with_what_to_do() {
     open(TEXT, "1.2.3").unwrap();
     open(TEXT, "1.2.3").unwrap();
     let refused = |text: &str, version: &str| {
-        let failure = open(text, version).expect_err("this is to be refused");
+        let failure = open(text, version).expect_err("the store is refused");
         assert_eq!(failure.exit_code(), 2);
         let text = failure.to_string();
         assert!(text.ends_with("give another directory with --out, or remove this one"), "{text}");
@@ -458,16 +458,16 @@ fn another_sweep_in_the_same_directory_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_directory_without_a_sweep_is_not_merged() {
+fn directory_without_a_sweep_is_not_merged() {
     let out = directory();
     let refused = |what: &str| {
-        let failure = merge(out.path()).expect_err("this is to be refused");
+        let failure = merge(out.path()).expect_err("the merge is refused");
         assert_eq!(failure.exit_code(), 2);
         assert!(failure.to_string().contains(what), "{failure}");
     };
-    refused("expected a directory that `wave sweep --out` made");
+    refused("expected a directory made by `wave sweep --out`");
     fs::write(out.path().join("sweep.json"), "{").unwrap();
-    refused("is no manifest");
+    refused("not a manifest");
     let mut manifest = plan().manifest;
     manifest.points[0] = "../../etc/passwd".into();
     fs::write(out.path().join("sweep.json"), manifest.to_text()).unwrap();

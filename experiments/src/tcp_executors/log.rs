@@ -1,4 +1,4 @@
-//! What enters a data path's executor, written down.
+//! A log of the inputs of a data path's executor.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,36 +16,36 @@ use crate::fuzz_tcp::machine::{By, Runs, inline};
 
 pub type Bytes = Arc<[u8]>;
 
-/// What a data path does with its executor.
+/// One operation of a data path on its executor.
 #[derive(Clone, Debug)]
 pub enum Event {
     Install(Nanos, Box<Established>),
-    /// What its headers say changes.
+    /// Changes the addresses in a flow's headers.
     SetPath(FlowId, Path),
     Remove(FlowId),
     /// An entry that the sequencer has stamped.
     Entry(Stamped<Bytes>),
 }
 
-/// What one data path did, from its start.
+/// The operations of one data path, from its start.
 #[derive(Clone, Debug)]
 pub struct Log {
     /// Settings of the data path that wrote the log.
     pub settings: Settings,
-    /// How it recovers from losses.
+    /// Loss recovery.
     pub by: By,
-    /// In the order in which it came.
+    /// The events, in order.
     pub events: Vec<Event>,
 }
 
-/// The executor on one core, that writes a log.
+/// The executor on one core, which also writes a log.
 pub struct Recorder {
     inner: Runs,
     log: Rc<RefCell<Log>>,
 }
 
 impl Recorder {
-    /// Without flows, and its log.
+    /// A recorder without flows, and its log.
     pub fn new(settings: Settings, by: By) -> (Recorder, Rc<RefCell<Log>>) {
         let log = Rc::new(RefCell::new(Log { settings, by, events: Vec::new() }));
         (Recorder { inner: inline(settings, by), log: Rc::clone(&log) }, log)

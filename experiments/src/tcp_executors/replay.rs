@@ -1,4 +1,4 @@
-//! A log once more, through any executor: what each flow puts out, byte by byte.
+//! Replays a log through any executor, and collects each flow's output byte by byte.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,13 +10,13 @@ use wave_tcp_planted::pipeline::Outcome;
 
 use super::log::{Bytes, Event, Log};
 
-/// Where packets go that are of no flow.
+/// Stands for packets that belong to no flow.
 pub const NOBODY: FlowId = FlowId { index: u32::MAX, generation: 0 };
 
-/// What an executor put out.
+/// Counts of an executor's outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Entries that went through.
+    /// Entries processed.
     pub entries: u64,
     pub segments: u64,
     /// Copies to hosts' rings.
@@ -29,7 +29,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds those of another log.
+    /// Adds the counts of another log.
     pub fn add(&mut self, other: &Counts) {
         self.entries += other.entries;
         self.segments += other.segments;
@@ -40,18 +40,18 @@ impl Counts {
     }
 }
 
-/// What came out of a log.
+/// Output of a replayed log.
 #[derive(Debug)]
 pub struct Replayed {
-    /// All that each flow put out, and its state where it left and at the end.
+    /// Output of each flow, and its state when it was removed, or at the end.
     pub flows: BTreeMap<FlowId, Vec<u8>>,
-    /// What the data path counted.
+    /// Counters of the data path.
     pub counters: Counters,
     pub counts: Counts,
 }
 
 impl Replayed {
-    /// The first flow that put out something else here than there.
+    /// Describes the first flow whose output differs.
     pub fn difference(&self, other: &Replayed) -> Option<String> {
         let flows = self.flows.keys().chain(other.flows.keys());
         let of = |replayed: &Replayed, id: &FlowId| replayed.flows.get(id).cloned();
@@ -61,7 +61,7 @@ impl Replayed {
                 let at = one.iter().zip(&two).take_while(|(one, two)| one == two).count();
                 let (one, two) = (one.len(), two.len());
                 return Some(format!(
-                    "flow {id} puts out {one} bytes and {two}, which differ from byte {at} on"
+                    "flow {id}: outputs of {one} and {two} bytes differ from byte {at} on"
                 ));
             }
         }

@@ -1,5 +1,4 @@
-//! Calibration: micro-benchmarks on this machine, and the machine in which the simulator finds the
-//! same.
+//! Calibration: micro-benchmarks on this machine, and the machine model for which the simulator gives the same results.
 
 use std::time::Duration;
 
@@ -14,62 +13,62 @@ use crate::run::sim::Simulated;
 use crate::scenario::{Scenario, Variant};
 use wave_lab::Failure;
 
-/// The service time of all calibration. No held-out point has it.
+/// Service time in all of calibration. No held-out point uses it.
 pub const SERVICE_US: f64 = 8.0;
-/// A burst: more than a core serves, until every thread is taken.
+/// A burst: more than a core can serve, until every thread is in use.
 const BURST_PER_SECOND: f64 = 150_000.0;
 const BURST_WARM_UP: Duration = Duration::from_millis(3);
 const BURST: Duration = Duration::from_millis(12);
-/// Single requests, so near to each other that nobody goes to sleep in between, and none waits.
+/// Single requests, so close together that nothing sleeps in between, and none waits.
 const SINGLE_PER_SECOND: f64 = 30_000.0;
 const SINGLE: Duration = Duration::from_millis(60);
-/// Single requests, so far from each other that everybody does.
+/// Single requests, so far apart that everything sleeps in between.
 const RARE_PER_SECOND: f64 = 1_000.0;
 const RARE: Duration = Duration::from_millis(300);
 
-/// Shares of a round of two yields, of which only the sum is measured.
+/// Assumed share of a round of two yields, of which only the sum is measured.
 const AGENT_POLL_NS: f64 = 100.0;
 const GENERATOR_LOOK_NS: f64 = 60.0;
-/// Preemptions measured each time, 20 us apart.
+/// Preemptions per measurement, 20 us apart.
 const PREEMPTIONS: usize = 100;
-/// How long the CPU is watched for what takes it away.
+/// Time for which the CPU is watched for interruptions.
 const GAPS: Duration = Duration::from_millis(250);
-/// A quarter of the watchdog's period: how often an enclave's control context looks.
+/// Polling interval of an enclave's control context: a quarter of the watchdog's period.
 const CONTROL_PERIOD: Duration = Duration::from_millis(5);
 
-/// What was measured, in nanoseconds: medians.
+/// Results of the micro-benchmarks: medians, in nanoseconds.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Measured {
-    /// From a CPU to the other, a line.
+    /// Transfer of a line from one CPU to the other.
     pub line_transfer_ns: f64,
-    /// Ringing an eventfd that nobody waits for.
+    /// Ringing an eventfd without a waiter.
     pub bell_send_ns: f64,
-    /// Ringing it for a thread that sleeps on another CPU, and until that runs.
+    /// Ringing it for a thread asleep on another CPU: the ring, and the time until the thread runs.
     pub kick_ns: [f64; 2],
-    /// What the host's control context takes of the generator's CPU, each time.
+    /// Time that the host's control context takes from the generator's CPU, each time.
     pub control_look_ns: f64,
-    /// Generator, agent and back, both finding nothing to do.
+    /// A round from generator to agent and back, both finding nothing to do.
     pub yield_round_ns: f64,
-    /// Giving the CPU to nobody.
+    /// Yielding the CPU when nothing else is ready.
     pub yield_alone_ns: f64,
-    /// From before an agent's step that ends a run until its thread has left at a safe point.
+    /// From just before an agent's step that ends a run until its thread has left at a safe point.
     pub preemption_ns: f64,
     /// Time to submit a request, in nanoseconds.
     pub submit_ns: f64,
-    /// A request's share of a host core that has always work, with two decisions staged.
+    /// A request's share of a host core that always has work, with two decisions staged.
     pub cycle_ns: f64,
-    /// The same without decisions staged.
+    /// The same share without staged decisions.
     pub cycle_unstaged_ns: f64,
-    /// Latency of single requests while everybody spins: median, p99.
+    /// Latency of single requests while everything spins: median, p99.
     pub single_ns: [f64; 2],
-    /// Latency of single requests while everybody sleeps: median, p99.
+    /// Latency of single requests while everything sleeps: median, p99.
     pub rare_ns: [f64; 2],
-    /// What the ladder's modelled link takes here.
+    /// Costs of the ladder's modelled link on this machine.
     #[serde(skip)]
     pub modelled: Costs,
 }
 
-/// Which variants, of which scenario, calibration runs.
+/// The variants and the scenario of calibration.
 pub struct Subjects {
     scenario: Scenario,
     staged: Variant,
@@ -77,7 +76,7 @@ pub struct Subjects {
 }
 
 impl Subjects {
-    /// Shared memory, with and without decisions staged.
+    /// Shared memory, with and without staged decisions.
     pub fn new(native: &Native, seed: u64) -> Subjects {
         let scenario = native.scenario(SERVICE_US, 0.1, 0.02, seed);
         let staged = scenario.variants[0].clone();
@@ -89,7 +88,7 @@ impl Subjects {
     }
 }
 
-/// Measures. `times` is how often each, of which the median counts.
+/// Runs the micro-benchmarks, each `times` times; the median counts.
 pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Measured, Failure> {
     let Subjects { scenario, staged, unstaged } = subjects;
     let rows =
@@ -104,7 +103,7 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
     let mut awake = staged.clone();
     awake.host.spin_us = 1_000_000;
     let (round, submit) = native.with(scenario, &awake, |bench| {
-        // An agent that has nothing to do, and does not sleep.
+        // An agent that has nothing to do, but does not sleep.
         bench.run(bench.poisson(20_000.0), Duration::ZERO, Duration::from_millis(2))?;
         let mut rounds = bench.yields(20 * times);
         Ok((median(&mut rounds), median(&mut bench.submits(10 * times, 32)?)))
@@ -139,21 +138,21 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
     })
 }
 
-/// What more of the CPU was away with an idle enclave than without, for each time that its control
-/// context looked. It looks at least this often.
+/// Additional time lost by the CPU with an idle enclave, per poll of its control context. The context polls at least this
+/// often.
 fn control_look(without: &[f64], with: &[f64]) -> f64 {
-    // Longer ones are not the control context.
+    // Longer gaps have other causes.
     let sum = |gaps: &[f64]| gaps.iter().filter(|gap| **gap < 100_000.0).sum::<f64>();
     let looks = GAPS.as_secs_f64() / CONTROL_PERIOD.as_secs_f64();
     ((sum(with) - sum(without)) / looks).clamp(0.0, 100_000.0)
 }
 
-/// How long a line takes between CPUs now, in nanoseconds: tells the state that the machine is in.
+/// Current transfer time of a line between CPUs, in nanoseconds: identifies the state of the machine.
 pub fn line_transfer(native: &Native) -> Result<f64, Failure> {
     let rows = native.unpinned(|| measure::shared_memory(Effort { chunks: 11, operations: 64 }))?;
     let row = rows.map_err(Failure::cannot)?.line_transfer;
     row.map(|row| row.median_ns).ok_or_else(|| {
-        Failure::Cannot("two CPUs are needed: a line's time between them was not measured".into())
+        Failure::Cannot("calibration needs two CPUs: the transfer time of a line between them could not be measured".into())
     })
 }
 
@@ -197,7 +196,7 @@ pub fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The machine in which the simulator finds what was measured.
+/// Fits the machine model for which the simulator gives the measured results.
 pub fn fit(subjects: &Subjects, measured: &Measured) -> Result<Model, Failure> {
     let mut model = start(measured);
     for _ in 0..8 {
@@ -220,7 +219,7 @@ pub fn fit(subjects: &Subjects, measured: &Measured) -> Result<Model, Failure> {
     Ok(model)
 }
 
-/// Before anything was simulated.
+/// The model before any simulation.
 fn start(measured: &Measured) -> Model {
     let mut machine = Machine::builtin("user").expect("built in");
     machine.name = "here".into();
@@ -246,7 +245,7 @@ fn start(measured: &Measured) -> Model {
         leave: found(leave.max(0.0), "preemptions at a safe point, less line_transfer"),
         ring_core: found(measured.bell_send_ns, "an eventfd that nobody waits for"),
     });
-    // Of a round only the sum is measured.
+    // Only the sum of a round is measured.
     machine.agent_poll = assumed(AGENT_POLL_NS, "a share of the round of two yields");
     let switches = measured.yield_round_ns - AGENT_POLL_NS - GENERATOR_LOOK_NS;
     machine.shared_cpu = Some(SharedCpu {
@@ -271,7 +270,7 @@ fn start(measured: &Measured) -> Model {
     Model { machine, shm, modelled: measured.modelled.clone() }
 }
 
-/// The micro-benchmarks, simulated.
+/// Simulated micro-benchmarks.
 #[derive(Debug)]
 struct Found {
     cycle: f64,

@@ -1,4 +1,4 @@
-//! The points that nothing was fitted to: what they are, natively and simulated.
+//! The held-out points, to which nothing was fitted: their definition, native runs and simulations.
 
 use std::time::Duration;
 
@@ -10,33 +10,33 @@ use crate::run::probe::Native;
 use crate::scenario::{Scenario, Scheduler, Variant};
 use wave_lab::Failure;
 
-/// Length of a native run, of which the beginning is not counted.
+/// Length of a native run; its beginning is not counted.
 const SECONDS: f64 = 0.25;
-/// Runs of the same requests that a latency is the median of. A machine that stalls for milliseconds
-/// several times a second spoils the tail of one run in two or three.
+/// Number of runs of the same requests; a latency is their median. A machine that stalls for milliseconds several times a
+/// second spoils the tail of one run in two or three.
 const RUNS: usize = 7;
-/// As many of them must not have been disturbed.
+/// Minimum number of undisturbed runs.
 const RUNS_MIN: usize = 3;
 const WARM_UP_SECONDS: f64 = 0.05;
 /// The papers' share of RANGE queries.
 const RANGES: f64 = 0.005;
-/// How long they take here. With the papers' 10 ms a native run would hold ten of them, and its tail would be their
-/// arrivals'; of these it holds some fifty, each preempted some thirty times.
+/// Their service time here. With the papers' 10 ms a native run would have ten of them, and its tail would be determined by
+/// their arrivals; of these it has some fifty, each preempted some thirty times.
 pub const RANGE_US: f64 = 1_000.0;
 /// Two lengths of GETs; latencies are those of the shorter.
 pub const SHORT_US: f64 = 5.0;
 pub const LONG_US: f64 = 50.0;
-/// The share of long GETs. Each takes as long as ten short ones.
+/// Share of long GETs. Each takes as long as ten short ones.
 const LONG: f64 = 0.1;
 /// With this, host cores sleep between most requests; with calibration's 50 us they hardly do.
 const SHORT_SPIN_US: u64 = 5;
 /// The policy that preempts them, with the papers' slice.
 const SHINJUKU: &str = "shinjuku:slice_us=30";
-/// Loads that a search for saturation may try, in a range around what is predicted.
+/// Maximum number of loads in a search for saturation, in a range around the prediction.
 const PROBES: u32 = 9;
 const RANGE: (f64, f64) = (0.45, 1.6);
 
-/// What is asked of a system.
+/// The figure to determine of a system.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Question {
     /// The highest load that it serves.
@@ -45,28 +45,28 @@ pub enum Question {
     Latency(f64),
 }
 
-/// A point that nothing was fitted to.
+/// A point to which nothing was fitted.
 #[derive(Clone, Debug)]
 pub struct HeldOut {
     /// Name of the load in results.
     pub name: String,
-    /// Everything about it but the load.
+    /// The scenario, except for the load.
     pub scenario: Scenario,
     pub variant: Variant,
     pub question: Question,
-    /// Which system it belongs to: an index that those with the same have in common.
+    /// Index of the system; points of the same system share it.
     pub system: usize,
 }
 
-/// What came out, natively or simulated.
+/// The result, native or simulated.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Answer {
     /// Requests per second: the load, or the saturation.
     pub per_second: f64,
-    /// Nanoseconds; of a saturation none.
+    /// Median latency in nanoseconds; None for a saturation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_ns: Option<f64>,
-    /// Nanoseconds; of a saturation none.
+    /// p99 in nanoseconds; None for a saturation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_ns: Option<f64>,
 }
@@ -86,7 +86,10 @@ impl Answer {
 /// The points, in the order in which they run.
 pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
     let gets = |service_us: f64| {
-        assert!(service_us != SERVICE_US, "calibration has seen that one");
+        assert!(
+            service_us != SERVICE_US,
+            "held-out points must not use calibration's service time"
+        );
         native.scenario(service_us, SECONDS, WARM_UP_SECONDS, seed)
     };
     let fifo = |service_us: f64, rung: usize, shares: &[f64]| {
@@ -131,7 +134,7 @@ pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
     };
     let mut systems = vec![fifo(10.0, 0, &[0.25, 0.5, 0.7, 0.85])];
     let rungs = gets(10.0).variants.len();
-    // The rung with everything that applies to loads and stores.
+    // The rung with all optimisations for loads and stores.
     let top = rungs - 2;
     if quick {
         systems.push(shinjuku(&[0.7]));
@@ -158,7 +161,7 @@ pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
         .collect()
 }
 
-/// What is asked of one system: its saturation, and latencies at shares of that.
+/// The points of one system: its saturation, and latencies at shares of it.
 fn system(name: &str, scenario: Scenario, variant: Variant, shares: &[f64]) -> Vec<HeldOut> {
     let asked = shares.iter().map(|&share| Question::Latency(share));
     let point = |question| {
@@ -184,7 +187,7 @@ impl HeldOut {
         policy.split(':').next().unwrap_or_default()
     }
 
-    /// GETs, as in every scenario.
+    /// The limits apply to GETs, as in every scenario.
     fn limits(&self) -> Limits {
         Limits::default()
     }
@@ -195,7 +198,7 @@ impl HeldOut {
         (warm_up, Duration::from_secs_f64(run.seconds - run.warmup_seconds))
     }
 
-    /// What a core could serve if nothing but the service took time: where the first search looks.
+    /// Saturation if nothing but the service took time: start of the first search.
     fn ideal(&self) -> f64 {
         let classes = &self.scenario.workload.classes;
         let total: f64 = classes.iter().map(|class| class.weight).sum();
@@ -217,7 +220,7 @@ impl HeldOut {
             let per_second = share * saturation;
             return Ok(Answer::latency(per_second, &run(per_second)?));
         }
-        // A coarse search first, then the one that the native runs do as well.
+        // A coarse search first, then the same search as in the native runs.
         let mut found = None;
         for _ in 0..2 {
             let around = found.unwrap_or(self.ideal() / 2.0);
@@ -239,8 +242,7 @@ impl HeldOut {
         Ok(Answer { per_second, ..Answer::default() })
     }
 
-    /// This machine's answer, and whether something disturbed it. `saturation` is the predicted one,
-    /// around which both sides look.
+    /// This machine's answer, and whether it was disturbed. `saturation` is the predicted one, around which both sides search.
     pub fn measure(&self, native: &Native, saturation: f64) -> Result<(Answer, bool), Failure> {
         let (warm_up, measured) = self.times();
         native.with(&self.scenario, &self.variant, |bench| match self.question {

@@ -1,5 +1,5 @@
-//! Makespans: a program that was recorded on this machine, replayed on one core and on two, beside the program itself on
-//! as many CPUs, unrecorded.
+//! Makespans: a program recorded on this machine and replayed on one core and on two, compared with the program itself,
+//! unrecorded, on the same number of CPUs.
 
 use std::process::Command;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::record::{self, Recording};
 const SCRIPT: &str = "for program in head gzip md5sum; do command -v $program >/dev/null || exit 127; done; \
     for pipeline in 1 2 3; do head -c 64M /dev/zero | gzip | md5sum >/dev/null & done; wait";
 const PROGRAM: [&str; 3] = ["sh", "-c", SCRIPT];
-/// Threads in turn, as Linux has them.
+/// Round-robin, as on Linux.
 const POLICY: &str = "round-robin";
 /// Cores of the replays, and CPUs of the native runs.
 const CORES: [u16; 2] = [1, 2];
@@ -28,17 +28,17 @@ const CORES: [u16; 2] = [1, 2];
 pub struct Makespan {
     pub name: String,
     pub cores: u16,
-    /// The median of the replays, one for each recording.
+    /// Median of the replays, one for each recording.
     pub predicted_ns: f64,
-    /// The median of the native runs.
+    /// Median of the native runs.
     pub measured_ns: f64,
     /// The shortest and the longest native run.
     pub measured_range_ns: [f64; 2],
-    /// Native runs that count.
+    /// Number of native runs that count.
     pub repeats: usize,
     /// Whether each of them, or its recording, was disturbed.
     pub disturbed: bool,
-    /// Predicted over measured, less 1.
+    /// Predicted over measured, minus 1.
     pub rel_error: f64,
 }
 
@@ -67,12 +67,13 @@ pub fn all() -> Vec<Row> {
     CORES.map(row).into()
 }
 
-/// Steps of progress that one answer to each of the rows takes.
+/// Steps of progress for one answer to each row.
 pub fn steps(rows: &[Row]) -> usize {
     if rows.is_empty() { 0 } else { rows.len() + 1 }
 }
 
-/// An answer of each side to each row. Says why not, where this machine or this user cannot record, or the program is not
+/// Gets an answer from each side for each row. Returns the reason if this machine or this user cannot record, or the program is
+/// missing.
 /// there.
 pub fn ask(
     runner: &Runner,
@@ -112,7 +113,7 @@ pub fn ask(
     Ok(Ok(()))
 }
 
-/// Runs the program, on the calling thread's CPUs. Returns how long it took, in nanoseconds.
+/// Runs the program on the calling thread's CPUs. Returns its duration in nanoseconds.
 fn run() -> Result<f64, Failure> {
     let [program, arguments @ ..] = PROGRAM;
     let begins_ns = monotonic_ns();
@@ -125,7 +126,7 @@ impl Row {
         self.cores.into()
     }
 
-    /// What came out; none without an answer.
+    /// The comparison; None without an answer.
     pub fn compare(&self) -> Option<Makespan> {
         let disturbed = self.answers.iter().all(|answer| answer.disturbed);
         let counts = || self.answers.iter().filter(|answer| disturbed || !answer.disturbed);
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disturbed_answer_counts_only_where_each_was_disturbed() {
+    fn disturbed_answers_count_only_if_all_were_disturbed() {
         let mut row = all().remove(1);
         assert!(row.compare().is_none() && row.name.ends_with("2 cores"));
         let answer =

@@ -1,12 +1,11 @@
 //! `wave validate`: does the simulator predict native runs that it was not fitted to?
 //!
-//! Micro-benchmarks make a profile of this machine ([`calibration`]); with it the simulator answers
-//! questions ([`held_out`]) which native runs, of the same code as `wave run`, answer too. Machines
-//! change while they are looked at: two virtual CPUs may be moved closer or further apart. Each
-//! native answer is therefore compared with a prediction for the state in which the machine was
-//! when it was given, and there is a calibration for each state that occurs.
+//! Micro-benchmarks give a profile of this machine ([`calibration`]). With it, the simulator answers questions ([`held_out`])
+//! that native runs, of the same code as `wave run`, answer too. Machines change during a validation: two virtual CPUs may be
+//! moved closer together or further apart. Each native answer is therefore compared with a prediction for the state of the
+//! machine at that time, and there is a calibration for each state that occurs.
 //!
-//! Recordings are validated beside it ([`makespan`]): they need no calibration.
+//! Recordings are validated as well ([`makespan`]): they need no calibration.
 
 mod calibration;
 mod held_out;
@@ -34,24 +33,23 @@ use wave_lab::progress::Progress;
 
 /// Seed of every random stream.
 const SEED: u64 = 1;
-/// A machine is in another state than when it was calibrated if a line takes longer, or less long,
-/// by this factor.
+/// A machine is in another state than when it was calibrated if the transfer time of a line differs by more than this factor.
 const SAME_STATE: f64 = 1.35;
-/// States for which there is time.
+/// Maximum number of states for which there is time.
 const STATES_MAX: usize = 3;
-/// How often an answer that was disturbed is asked for again.
+/// Maximum number of tries for an answer that is disturbed.
 const TRIES: usize = 3;
-/// How long it is looked for neighbours.
+/// Time for which neighbours are observed.
 const LOOK: Duration = Duration::from_millis(250);
-/// CPUs that others may use when something is measured: a tick or two.
+/// CPUs that others may use during a measurement: a tick or two.
 const NEIGHBOURS_MAX: f64 = 0.09;
 
-/// How long a validation measures.
+/// Extent of a validation.
 #[derive(Clone, Debug)]
 pub struct Effort {
     /// Whether to measure fewer points.
     pub quick: bool,
-    /// Of these only the points whose names contain this.
+    /// Only points whose names contain this.
     pub only: String,
     /// Native answers to each question.
     pub repeats: usize,
@@ -59,12 +57,12 @@ pub struct Effort {
     pub calibrations: usize,
     /// Time for everything: repeats are left out beyond it.
     pub limit: Duration,
-    /// Of which so much may be spent on waiting for others to leave the machine alone.
+    /// Share of it that may be spent on waiting for others to leave the machine alone.
     pub patience: Duration,
 }
 
 impl Effort {
-    /// The usual, or a quick look.
+    /// The usual effort, or a quick one.
     pub fn new(quick: bool, only: &str, patience: Duration) -> Effort {
         let (calibrations, seconds) = if quick { (7, 90) } else { (11, 300) };
         let limit = Duration::from_secs(seconds) + patience;
@@ -72,34 +70,34 @@ impl Effort {
     }
 }
 
-/// A state of the machine, and the machine that was made of it.
+/// A state of the machine, and the model fitted to it.
 #[derive(Debug)]
 pub struct State {
     pub measured: Measured,
-    /// In which the simulator finds that.
+    /// The model for which the simulator gives these results.
     pub model: Model,
-    /// Saturation predicted, by system.
+    /// Predicted saturation, by system.
     saturations: HashMap<usize, f64>,
 }
 
-/// One held-out point's answers.
+/// The answers to one held-out point.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
     pub name: String,
     pub policy: String,
     /// The load, or the measured saturation.
     pub load_per_second: f64,
-    /// What the simulator says: the median over the native answers' states.
+    /// The simulator's answer: the median over the states of the native answers.
     pub predicted: Answer,
     /// The median of the native answers.
     pub measured: Answer,
-    /// The lowest and the highest native answer: saturation, or p99.
+    /// Lowest and highest native answer: saturation, or p99.
     pub measured_range: [f64; 2],
-    /// Native answers that count.
+    /// Number of native answers that count.
     pub repeats: usize,
     /// Whether all of them were disturbed.
     pub disturbed: bool,
-    /// Of the saturation, or of the p99: predicted over measured, less 1.
+    /// Relative error of the saturation, or of the p99: predicted over measured, minus 1.
     pub rel_error: f64,
     /// Relative error of the median latency.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,19 +109,18 @@ pub struct Compared {
 #[derive(Debug)]
 pub struct Validation {
     pub points: Vec<Compared>,
-    /// Of recorded programs; empty where this machine or this user cannot record.
+    /// Makespans of recorded programs; empty if this machine or this user cannot record.
     pub makespans: Vec<Makespan>,
-    /// The machine's states, the first one first.
+    /// The machine's states, in the order of their first occurrence.
     pub states: Vec<State>,
-    /// What is to be said about the run.
+    /// Facts about the run.
     pub facts: Vec<(String, String)>,
-    /// Why it cannot be trusted, if so.
+    /// Reasons not to trust the result, if any.
     pub doubts: Vec<String>,
 }
 
 impl Validation {
-    /// The largest error of a saturation, or of a p99; under one policy, if it is named. `None` without
-    /// such a point.
+    /// The largest error of a saturation, or of a p99; under one policy if one is named. `None` without such a point.
     pub fn error_max(&self, of_saturation: bool, policy: Option<&str>) -> Option<f64> {
         let under = |point: &&Compared| policy.is_none_or(|policy| point.policy == policy);
         let points = self.points.iter().filter(under);
@@ -137,33 +134,33 @@ impl Validation {
     }
 }
 
-/// The largest of these, without their signs. What is not a number is no small error.
+/// The largest absolute value. NaN counts as a large error.
 fn largest(errors: impl Iterator<Item = f64>) -> Option<f64> {
     errors
         .map(f64::abs)
         .reduce(|max, error| if error.is_nan() || error > max { error } else { max })
 }
 
-/// The calling thread's native runs.
+/// Native runs on the calling thread.
 struct Runner {
     native: Native,
     subjects: Subjects,
     effort: Effort,
-    /// Time that is left for repeats.
+    /// Time left for waiting.
     patience: Cell<Duration>,
-    /// A calibration was, at every try.
+    /// Whether a calibration was disturbed at every try.
     disturbed: Cell<bool>,
 }
 
 impl Runner {
-    /// Waits until others leave the machine alone, while there is patience.
+    /// Waits until others leave the machine alone, while time for it is left.
     fn wait_for_quiet(&self) {
         while !self.patience.get().is_zero() && self.native.neighbours(LOOK) > NEIGHBOURS_MAX {
             self.patience.set(self.patience.get().saturating_sub(LOOK));
         }
     }
 
-    /// Measures something, a few times if others disturb it, and says whether they did at every try.
+    /// Measures, again a few times if others disturb it. Also returns whether every try was disturbed.
     fn undisturbed<R>(&self, mut measure: impl FnMut() -> R) -> (R, bool) {
         let mut tries = 0;
         loop {
@@ -292,7 +289,7 @@ impl State {
     }
 }
 
-/// One answer of each side, and whether the native one was disturbed at every try.
+/// One answer from each side, and whether the native one was disturbed at every try.
 fn one(
     runner: &Runner,
     states: &mut Vec<State>,
@@ -313,7 +310,7 @@ fn one(
     }
 }
 
-/// The state that the machine is in, calibrated if it is new.
+/// The machine's current state, calibrated if it is new.
 fn state(runner: &Runner, states: &mut Vec<State>) -> Result<usize, Failure> {
     let (index, off) = nearest(states, calibration::line_transfer(&runner.native)?);
     if off < SAME_STATE || states.len() == STATES_MAX {
@@ -323,7 +320,7 @@ fn state(runner: &Runner, states: &mut Vec<State>) -> Result<usize, Failure> {
     Ok(states.len() - 1)
 }
 
-/// The state whose lines take most nearly so long, and the factor that is left.
+/// The state with the nearest transfer time of a line, and the remaining factor.
 fn nearest(states: &[State], line_ns: f64) -> (usize, f64) {
     let off = |state: &State| (line_ns / state.measured.line_transfer_ns).ln().abs().exp();
     let all = states.iter().map(off).enumerate();
@@ -390,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_error_is_that_of_the_points_that_were_asked_for() {
+    fn largest_error_is_that_of_the_selected_points() {
         let points = vec![
             point("fifo", true, 0.02),
             point("fifo", false, -0.3),
@@ -402,7 +399,7 @@ mod tests {
         assert_eq!(validation.error_max(true, None), Some(0.04));
         assert_eq!(validation.error_max(false, None), Some(0.3));
         assert_eq!(validation.error_max(true, Some("fifo")), Some(0.02));
-        // No point is no small error, and neither is one that was not measured.
+        // A missing point is not a small error, nor is one that was not measured.
         assert_eq!(validation.error_max(false, Some("shinjuku")), None);
         validation.points.insert(0, point("shinjuku", false, f64::NAN));
         assert!(validation.error_max(false, None).unwrap().is_nan());

@@ -1,4 +1,4 @@
-//! The simulator's side: this machine as calibrated, and what it makes of a load.
+//! The simulator's side: this machine as calibrated, and its simulated results.
 
 use std::rc::Rc;
 
@@ -19,9 +19,9 @@ use wave_lab::Failure;
 pub struct Model {
     /// The machine model with its own costs.
     pub machine: Machine,
-    /// What its shared memory costs, as a link.
+    /// Costs of its shared memory, as a link.
     pub shm: Costs,
-    /// What the ladder's modelled link takes here.
+    /// Costs of the ladder's modelled link on this machine.
     pub modelled: Costs,
 }
 
@@ -44,7 +44,7 @@ impl Model {
                 kick_flight: kick_flight.clone(),
                 ..self.modelled.clone()
             };
-            // A modelled doorbell rings a real one, and adds only what that lacks.
+            // A modelled doorbell rings a real one, and adds only the rest of its cost.
             for (stated, real) in [
                 (&mut setup.costs.kick_send, &self.shm.kick_send),
                 (&mut setup.costs.kick_flight, &self.shm.kick_flight),
@@ -57,8 +57,8 @@ impl Model {
         Ok(simulated)
     }
 
-    /// What `load` comes to, from `warm_up_ns` on for `measured_ns`: the very arrivals of a native
-    /// run, so that the two do not differ by chance.
+    /// Simulates `load`, counted from `warm_up_ns` for `measured_ns`: with the same arrivals as a native run, so that the two
+    /// do not differ by chance.
     pub fn run(
         &self,
         simulated: &Simulated,
@@ -84,7 +84,7 @@ impl Model {
     }
 }
 
-/// A figure of a machine, and how far it can be believed.
+/// A figure of a machine, and its source.
 pub fn figure(kind: SourceKind, value: f64, note: &str) -> Figure {
     Figure { value: tenths(value), source: Source { kind, note: note.to_owned() } }
 }
@@ -94,7 +94,7 @@ pub fn cost(ns: f64, note: &str) -> Cost {
     Cost { ns: tenths(ns), source: Source { kind: SourceKind::Measured, note: note.to_owned() } }
 }
 
-/// Rounded as far as measurements are worth.
+/// Rounds to the precision of measurements.
 pub fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

@@ -1,10 +1,10 @@
-//! Native and simulated results beside each other.
+//! Comparison of the keys of native and simulated results.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// The paths of the keys of `value` and of all below it. The elements of an array have its path.
+/// Paths of the keys of `value` and of everything below it. The elements of an array have the array's path.
 pub fn keys(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     visit(value, "", &mut |path, _| {
@@ -25,8 +25,8 @@ fn visit(value: &Value, path: &str, see: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-/// Both have the same keys, all the way down, but for those below what is null in the other, or one of the arrays
-/// `may_be_empty` without elements.
+/// Checks that both have the same keys at every depth, except below a null in the other, or below an empty array listed in
+/// `may_be_empty`.
 pub fn have_the_same_keys(native: &Value, simulated: &Value, may_be_empty: &[&str]) {
     for (one, other, of) in [(native, simulated, "native"), (simulated, native, "simulated")] {
         let mut blanks = Vec::new();
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn every_element_of_an_array_is_compared_and_null_has_any_keys() {
+    fn array_elements_are_all_compared_and_null_matches_any_keys() {
         let one = json!({ "a": [{ "b": 1 }, { "c": { "d": 1 } }] });
         assert_eq!(keys(&one).into_iter().collect::<Vec<_>>(), [".a", ".a.b", ".a.c", ".a.c.d"]);
         assert!(are_alike(&one, &json!({ "a": [{ "b": 2, "c": null }] }), &[]));

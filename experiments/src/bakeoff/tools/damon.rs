@@ -1,4 +1,4 @@
-//! DAMON's proactive reclaim of one process: a scheme that pages out what was not accessed for an age
+//! DAMON's proactive reclaim of one process: a scheme that pages out regions not accessed for a given time
 //! (Documentation/admin-guide/mm/damon/usage.rst).
 
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use super::super::put;
 use wave_lab::Failure;
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
-/// The part of DAMON that watches all of the machine's memory on its own, clearing accessed bits: no other tool may then.
+/// DAMON's statistics of all memory: it clears accessed bits, and keeps other tools from using DAMON.
 const STATISTICS: &str = "/sys/module/damon_stat/parameters/enabled";
 
-/// DAMON's objects that grow with what it watches, as /proc/slabinfo names them.
+/// DAMON's kernel objects whose number grows with the watched memory, as /proc/slabinfo names them.
 pub const REGIONS: &str = "damon_region";
-/// How often a quota begins anew, as `DAMON_RECLAIM` has it.
+/// Period of a quota, as in `DAMON_RECLAIM`.
 const QUOTA_MS: u64 = 1_000;
-/// What a goal of stall times needs.
+/// File that a goal of stall times needs.
 const PRESSURE: &str = "/proc/pressure/memory";
 
-/// Intervals that DAMON tunes itself, until it sees a share of the accesses that it could see at most
+/// DAMON tunes its own intervals until it observes this share of the accesses that it could observe at most
 /// (Documentation/mm/damon/design.rst, "Monitoring Intervals Auto-tuning").
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntervalsGoal {
-    /// The same share, in percent.
+    /// Share of the observable accesses, in percent.
     pub accesses_percent: f64,
     pub aggregations: u64,
     /// The shortest and the longest sampling interval.
@@ -37,29 +37,29 @@ pub struct IntervalsGoal {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Damon {
-    /// How often a page of each region is looked at.
+    /// Interval between samples of a region.
     #[serde(default = "Damon::sample_us")]
     pub sample_us: u64,
-    /// How often that is summed up: regions are split and merged, and the scheme is applied.
+    /// Interval between aggregations: regions are split and merged, and the scheme is applied.
     #[serde(default = "Damon::aggregate_us")]
     pub aggregate_us: u64,
-    /// How often it is looked what is mapped.
+    /// Interval between updates of the list of mappings.
     #[serde(default = "Damon::update_us")]
     pub update_us: u64,
-    /// The fewest regions, and the most.
+    /// Minimum and maximum number of regions.
     #[serde(default = "Damon::regions")]
     pub regions: [u64; 2],
-    /// Paged out is what was not accessed for so long.
+    /// Regions that were not accessed for this long are paged out.
     pub age_ms: u64,
-    /// Threshold of "not accessed": at most this many looks in an aggregation saw an access.
+    /// Threshold of "not accessed": at most this many samples of an aggregation saw an access.
     #[serde(default)]
     pub accesses_max: u64,
-    /// Tunes the intervals, beginning with those above; an age counts in aggregations as they were at first.
+    /// Tunes the intervals, starting from those above. `age_ms` counts aggregations of the initial length.
     pub intervals_goal: Option<IntervalsGoal>,
-    /// Tunes how much is paged out each second until some task stalls on memory for so long in it, the oldest first
+    /// Tunes the amount paged out each second, oldest first, so that some task stalls on memory for this long per second
     /// (Documentation/mm/damon/design.rst, "Aim-oriented Feedback-driven Auto-tuning").
     pub stall_us_per_second: Option<u64>,
-    /// Whether it needs the plan's longer times.
+    /// Whether the setting needs the plan's longer times.
     #[serde(default)]
     pub slow: bool,
 }
@@ -85,10 +85,12 @@ impl Damon {
     pub fn check(&self) -> Result<(), String> {
         let Damon { sample_us, aggregate_us, update_us, regions: [min, max], age_ms, .. } = *self;
         if sample_us == 0 || aggregate_us < sample_us || update_us < sample_us {
-            return Err("`sample_us` is above 0, and at most `aggregate_us` and `update_us`".into());
+            return Err(
+                "expected `sample_us` above 0 and at most `aggregate_us` and `update_us`".into()
+            );
         }
         if min < 3 || max < min {
-            return Err("`regions` is the fewest, 3 or more, and the most".into());
+            return Err("expected `regions` to be the minimum, 3 or more, and the maximum".into());
         }
         if age_ms == 0 {
             return Err("`age_ms` is 0, expected 1 or more".into());
@@ -145,7 +147,7 @@ impl Damon {
             ("intervals/sample_us", self.sample_us),
             ("intervals/aggr_us", self.aggregate_us),
             ("intervals/update_us", self.update_us),
-            // The most first: the fewest may not pass it.
+            // The maximum first: the minimum may not exceed it.
             ("nr_regions/max", self.regions[1]),
             ("nr_regions/min", self.regions[0]),
         ] {
@@ -194,10 +196,10 @@ impl Damon {
     }
 }
 
-/// A kernel thread of DAMON's. Off when it is dropped.
+/// One of DAMON's kernel threads. Switched off on drop.
 pub struct Kdamond {
     folder: PathBuf,
-    /// Whether intervals tune themselves, and a quota.
+    /// Whether it tunes its intervals, and its quota.
     tunes: [bool; 2],
 }
 
@@ -211,7 +213,7 @@ impl Kdamond {
         super::cpu_of(&Path::new("/proc").join(self.read("pid")).join("schedstat"))
     }
 
-    /// What its intervals and quota are by now.
+    /// The intervals and the quota that it has tuned so far.
     pub fn tuned(&self) -> Option<String> {
         let [intervals, quota] = self.tunes;
         let read = |order: &str, names: &[&str]| -> Option<Vec<String>> {
@@ -237,7 +239,7 @@ impl Kdamond {
         match self.read("state").as_str() {
             "on" => Ok(()),
             state => {
-                Err(Failure::Cannot(format!("DAMON stopped on its own: its state is {state}")))
+                Err(Failure::Cannot(format!("DAMON stopped unexpectedly: its state is {state}")))
             }
         }
     }
@@ -250,7 +252,7 @@ impl Drop for Kdamond {
     }
 }
 
-/// DAMON's own statistics, which are off as long as this lives: for all tools alike.
+/// DAMON's own statistics, switched off while this value lives: for all tools alike.
 pub struct Statistics {
     were_on: bool,
 }
@@ -265,7 +267,7 @@ impl Statistics {
         Ok(Statistics { were_on })
     }
 
-    /// What was in force, read back from the kernel, for the report.
+    /// Whether the statistics were on before, for the report.
     pub fn were_on(&self) -> bool {
         self.were_on
     }
@@ -280,7 +282,7 @@ impl Drop for Statistics {
 }
 
 impl Damon {
-    /// The reason why DAMON cannot run: a missing kernel feature, or another user of it. Nothing is changed to find out.
+    /// Reasons why DAMON cannot run: missing kernel features, or another user of it. Changes nothing.
     pub fn missing(&self) -> Vec<String> {
         let Ok(number) = std::fs::read_to_string(Path::new(ADMIN).join("nr_kdamonds")) else {
             return vec!["DAMON (no /sys/kernel/mm/damon/admin: CONFIG_DAMON_SYSFS)".to_owned()];
@@ -289,21 +291,23 @@ impl Damon {
         for at in 0..number.trim().parse().unwrap_or(0) {
             let state = std::fs::read_to_string(format!("{ADMIN}/{at}/state")).unwrap_or_default();
             if state.trim() == "on" {
-                missing.push(format!("DAMON for us ({ADMIN}/{at} is on: somebody uses it)"));
+                missing.push(format!(
+                    "DAMON free for use ({ADMIN}/{at} is on: another program uses it)"
+                ));
             }
         }
-        // What it has is told only by a context, which would have to be made.
+        // Only a context would tell its features, and that would have to be created.
         let names = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
         let has = |symbol: &str| names.is_empty() || names.contains(symbol);
         if !has(" damon_va_") {
             missing.push("DAMON of virtual addresses (CONFIG_DAMON_VADDR)".to_owned());
         }
         if self.intervals_goal.is_some() && !has(" damon_sysfs_intervals_goal_") {
-            missing.push("DAMON's `intervals_goal` (Linux 6.15 or newer has it)".to_owned());
+            missing.push("DAMON's `intervals_goal` (needs Linux 6.15)".to_owned());
         }
         if self.stall_us_per_second.is_some() {
             if !has(" damos_sysfs_quota_goal_") {
-                missing.push("DAMON's quota goals (Linux 6.9 or newer has them)".to_owned());
+                missing.push("DAMON's quota goals (needs Linux 6.9)".to_owned());
             }
             if std::fs::read_to_string(PRESSURE).is_ok_and(|text| !text.is_empty()) {
                 return missing;

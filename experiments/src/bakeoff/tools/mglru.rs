@@ -23,11 +23,11 @@ const GENERATIONS: u64 = 4;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mglru {
-    /// How often a new generation begins.
+    /// Interval between generations.
     pub age_ms: u64,
     /// Evicts pages that are at least this many generations old: 2 or 3.
     pub generations: u64,
-    /// Whether it needs the plan's longer times.
+    /// Whether the setting needs the plan's longer times.
     #[serde(default)]
     pub slow: bool,
 }
@@ -54,14 +54,14 @@ impl Mglru {
         Periodic::start("wave-mglru", every, move || settings.step(&name))
     }
 
-    /// Begins a generation, then evicts the old ones.
+    /// Starts a generation, then evicts the old ones.
     fn step(&self, name: &str) -> Result<(), String> {
         let read = || {
             let text = std::fs::read_to_string(COMMANDS).map_err(|error| error.to_string())?;
             Ok::<_, String>(nodes(&text, name))
         };
         let order = |of: &Node, order: String| match std::fs::write(COMMANDS, &order) {
-            // Reclaim may have moved on since the generations were read, and the group may have gone.
+            // Reclaim may have moved on since the generations were read, or the group may be gone.
             Err(error) if error.kind() == ErrorKind::InvalidInput && !read()?.contains(of) => {
                 Ok(())
             }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_are_those_of_the_group() {
+    fn generations_are_read_for_the_right_group() {
         let text = "memcg     1 /\n node     0\n          0       8256          0         246\n\
                     memcg    28 /x\n node     0\n          2      13504       4096           0\n          \
                     5        164          0           0\nmemcg 29 /x/y\n node 0\n 7 1 1 1\n";

@@ -1,4 +1,4 @@
-//! What finds cold pages and pages them out: ours, DAMON, MGLRU, `memory.reclaim`.
+//! Tools that find cold pages and page them out: ours, DAMON, MGLRU, `memory.reclaim`.
 
 mod damon;
 mod mglru;
@@ -26,7 +26,7 @@ pub const SOL: &str = "sol";
 /// Tools that SOL is compared with.
 pub const RIVALS: [&str; 3] = ["damon", "mglru", "reclaim"];
 
-/// A tool, and how eager it is.
+/// A tool with one of its settings.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
@@ -40,7 +40,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The curve that it is a point of.
+    /// Name of the tool: one curve.
     pub fn tool(&self) -> &str {
         match self {
             Setting::Wave(ours) => ours.name(),
@@ -59,7 +59,7 @@ impl Setting {
         }
     }
 
-    /// Whether it needs longer to settle.
+    /// Whether the setting needs longer to settle.
     pub fn is_slow(&self) -> bool {
         match self {
             Setting::Wave(ours) => ours.slow,
@@ -69,12 +69,12 @@ impl Setting {
         }
     }
 
-    /// Whether it is ours, as it ships.
+    /// Whether this is ours, as it ships.
     pub fn is_shipped(&self) -> bool {
         matches!(self, Setting::Wave(ours) if ours.is_shipped())
     }
 
-    /// Lets it work on a program.
+    /// Starts the tool on a program.
     pub fn start(&self, pid: i32, cgroup: &Cgroup, places: Places) -> Result<Running, Failure> {
         let before = Before::now();
         let tool = match self {
@@ -87,7 +87,7 @@ impl Setting {
     }
 }
 
-/// A tool at work. Gone when it is dropped.
+/// A running tool. Stopped on drop.
 pub struct Running {
     tool: Tool,
     before: Before,
@@ -101,7 +101,7 @@ enum Tool {
 }
 
 impl Running {
-    /// The CPU time that it has taken, page-outs included.
+    /// CPU time so far, page-outs included.
     pub fn cpu(&self) -> Duration {
         match &self.tool {
             Tool::Ours(ours) => ours.cpu(),
@@ -110,13 +110,13 @@ impl Running {
         }
     }
 
-    /// Bytes of memory that it takes now: of its processes, and the kernel's for it. Measured alike for every tool.
+    /// Memory that the tool takes now: its processes, and the kernel's objects for it. Measured alike for every tool.
     pub fn memory_bytes(&self) -> u64 {
         let agent = match &self.tool {
             Tool::Ours(ours) => Some(ours.agent()),
             _ => None,
         };
-        // There is no other user of DAMON while this runs.
+        // No other DAMON runs meanwhile: all regions are this tool's.
         self.before.grown(agent.as_slice()) + slab_bytes(damon::REGIONS)
     }
 
@@ -128,7 +128,7 @@ impl Running {
         }
     }
 
-    /// Whether it works still, or why not.
+    /// Fails if the tool has stopped, and says why.
     pub fn check(&mut self) -> Result<(), Failure> {
         match &mut self.tool {
             Tool::Ours(ours) => ours.check(),
@@ -152,7 +152,7 @@ pub fn missing(settings: &[Setting]) -> Vec<String> {
     missing
 }
 
-/// What a thread has spent, as `/proc/PID/schedstat` has it.
+/// CPU time of a thread, from `/proc/PID/schedstat`.
 fn cpu_of(schedstat: &Path) -> Duration {
     let text = std::fs::read_to_string(schedstat).unwrap_or_default();
     let first = text.split_whitespace().next().and_then(|number| number.parse().ok());

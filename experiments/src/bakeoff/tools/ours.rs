@@ -1,4 +1,4 @@
-//! Ours: a host in this process and an agent in another, as `wave memory run` has them.
+//! Our tool: a host in this process and an agent in another, as in `wave memory run`.
 
 use std::time::Duration;
 
@@ -11,20 +11,19 @@ use crate::run::agent::AgentProcess;
 use wave_lab::Failure;
 use wave_memory::{policies, serve};
 
-/// Room for a program and what it maps besides: 8 GiB.
+/// Strips for a program and its other mappings: 8 GiB.
 const STRIPS: u32 = 512;
 
-/// A policy, and the host's limits.
+/// A policy, with or without the host's limits.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ours {
     /// The policy with its settings, as text.
     pub policy: String,
-    /// Whether the host's limits on refaults and memory pressure are those that it ships with. Else it has none, as the
-    /// other tools have none.
+    /// Whether the host applies its shipped limits on refaults and memory pressure. If not, it has none, like the other tools.
     #[serde(default)]
     pub limits: bool,
-    /// Whether it needs the plan's longer times.
+    /// Whether the setting needs the plan's longer times.
     #[serde(default)]
     pub slow: bool,
 }
@@ -41,7 +40,7 @@ impl Ours {
         self.policy.split(':').next().unwrap_or(&self.policy)
     }
 
-    /// Whether nothing is set, so that it runs as it ships.
+    /// Whether the policy has no settings: it runs as it ships.
     pub fn is_shipped(&self) -> bool {
         self.policy == self.name() && self.limits
     }
@@ -66,9 +65,9 @@ impl Ours {
     }
 }
 
-/// A host and an agent at work.
+/// A running host and agent.
 pub struct HostAndAgent {
-    // Before the enclave: it leaves while there is one.
+    // Dropped before the enclave: the agent detaches while the enclave still exists.
     agent: AgentProcess,
     enclave: Enclave,
 }
@@ -79,7 +78,7 @@ impl HostAndAgent {
         self.agent.pid().as_raw_pid()
     }
 
-    /// Of the host's thread as of half a second ago at most.
+    /// CPU time of the host's thread, up to half a second old.
     pub fn cpu(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.agent.pid().as_raw_pid()));
         let agent: Duration = tasks

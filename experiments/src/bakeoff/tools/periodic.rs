@@ -1,4 +1,4 @@
-//! A thread that orders the kernel about at an interval.
+//! A thread that gives the kernel orders at an interval.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,14 +15,14 @@ struct Shared {
     failed: Mutex<Option<String>>,
 }
 
-/// Ended and waited for when it is dropped.
+/// The thread is stopped and joined on drop.
 pub struct Periodic {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Periodic {
-    /// Does `step` every so often, until it fails. A step that took too long is followed by the next at once.
+    /// Calls `step` at an interval until it fails. A step that overran is followed by the next at once.
     ///
     /// # Errors
     /// No thread can be started.
@@ -44,7 +44,7 @@ impl Periodic {
                     return;
                 }
                 next += every;
-                // Unparked to stop.
+                // Unparked in order to stop.
                 while !theirs.stop.load(Ordering::SeqCst) && Instant::now() < next {
                     std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
                 }
@@ -59,7 +59,7 @@ impl Periodic {
     }
 
     /// # Errors
-    /// A step failed, and why.
+    /// Says why a step failed.
     pub fn check(&self) -> Result<(), Failure> {
         match &*self.shared.failed.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(why) => Err(Failure::Cannot(why.clone())),
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_go_on_until_one_fails_and_that_is_told() {
+    fn steps_repeat_until_one_fails_and_check_reports_it() {
         let (tell, told) = mpsc::channel();
         let mut left = 3;
         let step = move || {
@@ -94,13 +94,13 @@ mod tests {
             if left == 0 { Err("it is over".to_owned()) } else { Ok(()) }
         };
         let periodic = Periodic::start("test", Duration::from_millis(1), step).unwrap();
-        // The channel ends with the thread.
+        // The channel closes with the thread.
         assert_eq!(told.iter().collect::<Vec<_>>(), [2, 1, 0]);
         assert!(periodic.check().unwrap_err().to_string().contains("it is over"));
     }
 
     #[test]
-    fn a_long_interval_ends_when_it_is_dropped() {
+    fn drop_interrupts_a_long_interval() {
         let (tell, told) = mpsc::channel();
         let step = move || tell.send(()).map_err(|error| error.to_string());
         let periodic = Periodic::start("test", Duration::from_secs(3_600), step).unwrap();

@@ -1,5 +1,5 @@
-//! `memory.reclaim` of a cgroup: at an interval a share of the group's memory, less as the group's stall time comes near a
-//! limit. This is what Senpai does (TMO, ASPLOS 2022, section 3.3); which pages go is the kernel's choice, by MGLRU here.
+//! `memory.reclaim` of a cgroup: reclaims a share of the group's memory at an interval, less as the group's stall time comes
+//! near a limit. This is what Senpai does (TMO, ASPLOS 2022, section 3.3); the kernel chooses the pages, here by MGLRU.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::periodic::Periodic;
 use wave_lab::Failure;
 use wave_linux::memory::Pressure;
 
-/// The kernel's words for anonymous memory alone, as the other tools have it.
+/// The kernel's option for anonymous memory only, as in the other tools.
 const ANONYMOUS: &str = "swappiness=max";
 const PRESSURE: &str = "/proc/pressure/memory";
 
@@ -20,13 +20,13 @@ const PRESSURE: &str = "/proc/pressure/memory";
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reclaim {
-    /// How often memory is reclaimed.
+    /// Interval between reclaims.
     pub every_ms: u64,
-    /// How much of the group's memory at once, without stalls: percent.
+    /// Percent of the group's memory reclaimed each time, without stalls.
     pub share_percent: f64,
-    /// Nothing is reclaimed where some task stalled for this share of the time: percent.
+    /// Nothing is reclaimed if some task stalled for this percentage of the time.
     pub stall_percent: f64,
-    /// Whether it needs the plan's longer times.
+    /// Whether the setting needs the plan's longer times.
     #[serde(default)]
     pub slow: bool,
 }
@@ -69,7 +69,7 @@ impl Reclaim {
         Periodic::start("wave-reclaim", Duration::from_millis(self.every_ms), step)
     }
 
-    /// Bytes to reclaim of `bytes`, when some task stalled for this share of the time.
+    /// Bytes to reclaim of `current`, if some task stalled for this share of the time.
     fn bytes(&self, current: u64, stalled: f64) -> u64 {
         let left = (1.0 - stalled / (self.stall_percent / 100.0)).max(0.0);
         (current as f64 * self.share_percent / 100.0 * left) as u64
@@ -92,12 +92,12 @@ fn current(folder: &Path) -> Result<u64, String> {
 fn reclaim(folder: &Path, bytes: u64) -> Result<(), String> {
     let file: PathBuf = folder.join("memory.reclaim");
     match std::fs::write(&file, format!("{bytes} {ANONYMOUS}")) {
-        // The kernel found less than that, which is no failure of the tool.
+        // The kernel found fewer pages than that: no failure of the tool.
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
             Ok(())
         }
         Err(error) if error.kind() == ErrorKind::InvalidInput => Err(format!(
-            "{}: this kernel's memory.reclaim knows no `{ANONYMOUS}` (Linux 6.16 or newer has it)",
+            "{}: this kernel's memory.reclaim has no `{ANONYMOUS}` (needs Linux 6.16)",
             file.display()
         )),
         result => result.map_err(|error| format!("{}: {error}", file.display())),
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn less_is_reclaimed_as_stalls_come_near_the_limit() {
+    fn reclaim_shrinks_as_stalls_approach_the_limit() {
         let settings =
             Reclaim { every_ms: 1_000, share_percent: 2.0, stall_percent: 10.0, slow: false };
         let bytes = |stalled| settings.bytes(1_000_000, stalled);

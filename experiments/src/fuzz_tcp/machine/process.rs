@@ -1,4 +1,4 @@
-//! The machine's process: what it asks of its stack, and the bytes that it writes and reads.
+//! The machine's process: its requests to the stack, and the bytes that it writes and reads.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use super::super::Oracle;
 use super::{CONTEXT, Machine, Socket, byte};
 
 impl Machine {
-    /// For what comes in, and for what goes out.
+    /// The receive ring and the send ring of a socket.
     pub(super) fn rings(&self, socket: u32) -> (Ring, Ring) {
         let bytes = self.kind.ring_bytes;
         let ring = |at: u32| Ring { offset: u64::from(at) * u64::from(bytes), bytes };
@@ -21,7 +21,7 @@ impl Machine {
         self.stack.request(now, CONTEXT, request, self.memory.len() as u64);
     }
 
-    /// A socket whose rings have a part of their memory.
+    /// A socket whose receive ring starts with a part of its memory filled.
     pub(super) fn fresh(&self) -> Socket {
         let receive = (self.kind.ring_bytes / 4).max(Ring::BYTES_MIN);
         Socket { filled: Filled { receive, send: 0 }, ..Socket::default() }
@@ -33,7 +33,7 @@ impl Machine {
     }
 
     pub fn listen(&mut self, now: Nanos, port: u16, slots: u32) {
-        // Of both families.
+        // Listens on both address families.
         let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         self.ask(
             now,
@@ -66,13 +66,13 @@ impl Machine {
         );
     }
 
-    /// Room for bytes that are to be sent.
+    /// Free room in the send ring.
     pub fn room(&self, at: usize) -> u64 {
         let socket = &self.sockets[at];
         u64::from(self.kind.ring_bytes) - (socket.wrote - socket.acknowledged)
     }
 
-    /// Writes bytes that there is room for.
+    /// Writes `bytes` bytes; there must be room for them.
     pub fn write(&mut self, at: usize, bytes: u64) {
         let (_, ring) = self.rings(at as u32);
         let socket = &mut self.sockets[at];
@@ -86,7 +86,7 @@ impl Machine {
         socket.wrote = position;
     }
 
-    /// Reads at most so many bytes, and compares them with what the peer wrote.
+    /// Reads at most `most` bytes, and compares them with what the peer wrote.
     pub fn read(&mut self, at: usize, most: u64) {
         let (ring, _) = self.rings(at as u32);
         let socket = &mut self.sockets[at];
@@ -97,7 +97,8 @@ impl Machine {
             for read in &self.memory[offset as usize..][..len as usize] {
                 let written = byte(peer, socket.ends, position);
                 if *read != written && self.broken.is_none() {
-                    let what = format!("{read} is read at {position}, and {written} was written");
+                    let what =
+                        format!("read {read} at position {position}, but {written} was written");
                     self.broken = Some((Oracle::Bytes, what));
                 }
                 position += 1;
@@ -110,7 +111,7 @@ impl Machine {
         let ring_bytes = self.kind.ring_bytes;
         let Socket { flow, wrote, received, filled, .. } = &mut self.sockets[at];
         let Some(flow) = *flow else { return };
-        // Memory as streams need it.
+        // Lends more memory as the stream grows.
         if 2 * *received > filled.receive.into() {
             filled.receive = (2 * filled.receive).min(ring_bytes);
         }
@@ -120,7 +121,7 @@ impl Machine {
         self.ask(now, Request::Moved(moved));
     }
 
-    /// Closes a socket. With something to read, or to come, that resets the connection.
+    /// Closes a socket. Resets the connection if bytes are unread or still to come.
     pub fn close(&mut self, now: Nanos, at: usize) {
         self.sockets[at].is_finished = true;
         self.tell(now, at);

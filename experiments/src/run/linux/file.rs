@@ -1,4 +1,4 @@
-//! Several enclaves, from a file.
+//! A file of several enclaves.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ struct Enclave {
     cgroup: Option<PathBuf>,
 }
 
-/// The enclaves that a file describes.
+/// Reads the enclaves that a file describes.
 pub fn load(path: &Path) -> Result<Vec<Part>, Failure> {
     let read = std::fs::read_to_string(path);
     let read = read.map_err(|source| ScenarioError::Read { file: path.to_path_buf(), source });
@@ -45,7 +45,7 @@ pub fn load(path: &Path) -> Result<Vec<Part>, Failure> {
     })
 }
 
-/// The enclaves in `text`; `path` is where it came from.
+/// Parses the enclaves in `text`; `path` is its source.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Part>, ScenarioError> {
     let file: File = file::parse(path, text)?;
     let mut parts: Vec<Part> = Vec::new();
@@ -67,11 +67,12 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Part>, ScenarioError>
 }
 
 impl Enclave {
-    /// Refuses it with the field that is to blame, and why.
+    /// An error names the field at fault, and the reason.
     fn part(self) -> Result<Part, (&'static str, String)> {
         let letter = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
         if self.name.is_empty() || !self.name.chars().all(letter) {
-            let why = "a name has letters, digits, - and _ only: files are named after it";
+            let why =
+                "a name may have only letters, digits, - and _, because files are named after it";
             return Err(("name", why.into()));
         }
         let work = match (self.command, self.pid, self.cgroup) {
@@ -79,14 +80,14 @@ impl Enclave {
             (None, Some(pid), None) => Work::Group(Group::Process(pid)),
             (None, None, Some(cgroup)) => Work::Group(Group::Cgroup(cgroup)),
             _ => {
-                let why = "it has one of command = [\"PROGRAM\", ...], pid and cgroup";
+                let why = "expected exactly one of command = [\"PROGRAM\", ...], pid and cgroup";
                 return Err(("command", why.into()));
             }
         };
         let policy = self.policy.unwrap_or_else(|| "fifo".to_owned());
         policies::check(&policy).map_err(|error| ("policy", error.to_string()))?;
         if self.patience_ms.is_some_and(|ms| !(1..=60_000).contains(&ms)) {
-            return Err(("patience_ms", "patience_ms is 1 to 60000".into()));
+            return Err(("patience_ms", "expected patience_ms of 1 to 60000".into()));
         }
         let cpus = parse_cpus(&self.cpus).map_err(|why| ("cpus", format!("cpus: {why}")))?;
         let patience = self.patience_ms.map(Nanos::from_millis);
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_is_understood() {
+    fn example_file_is_accepted() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/kernel/two-enclaves.toml");
         let parts = load(Path::new(file)).unwrap();
         assert_eq!(parts.len(), 2);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_an_enclave_file_are_named() {
+    fn errors_in_an_enclave_file_are_named() {
         let enclave = |rest: &str| format!("[[enclave]]\nname = \"a\"\ncpus = \"0\"\n{rest}\n");
         let good = enclave("pid = 1");
         for (text, why) in [

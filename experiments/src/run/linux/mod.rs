@@ -31,38 +31,38 @@ use wave_links::say;
 pub use work::Work;
 use work::{Ended, Started};
 
-/// How often commands, and agents, are looked after.
+/// Polling interval for commands and agents.
 const LOOK: Duration = Duration::from_millis(5);
-/// A new agent follows one that was lost after this long, so that one that cannot live is no storm.
+/// Delay until a new agent replaces a lost one, so that an agent that fails at once does not cause a storm of restarts.
 const REST: Duration = Duration::from_millis(100);
-/// How long an agent may take to attach.
+/// Time allowed for an agent to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-/// How long threads wait for one from behind a device.
+/// Time for which threads wait for an agent behind a device.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// One enclave: whose threads, on which CPUs, and who decides.
+/// One enclave: its threads, its CPUs, and its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its name, where there are several.
+    /// Name of the enclave; None if it is the only one.
     pub name: Option<String>,
     pub work: Work,
-    /// The agent's program, where it is not this one.
+    /// The agent's program; None for this one.
     pub program: Option<PathBuf>,
-    /// The agent's policy, where it is started here.
+    /// Policy of the agent, if it is started here.
     pub policy: String,
-    /// The device that an agent comes from, where none is started here.
+    /// The device behind which an agent attaches; then none is started here.
     pub device: Option<DeviceOptions>,
-    /// The CPUs that become the enclave's cores; None: all but the last.
+    /// The CPUs that become the enclave's cores; None for all but the last.
     pub cpus: Option<Vec<usize>>,
-    /// How long a thread may wait for a decision before the host turns the agent out.
+    /// Time for which a thread may wait for a decision before the host turns the agent out.
     pub patience: Option<Nanos>,
 }
 
 pub struct Wanted<'a> {
     pub parts: Vec<Part>,
-    /// Where agents write their logs.
+    /// Folder for the agents' logs.
     pub record: Option<&'a Path>,
-    /// The command's output goes to our standard error: ours is for the result.
+    /// Whether the command's output goes to our standard error: ours is for the result.
     pub json: bool,
 }
 
@@ -72,11 +72,11 @@ pub struct Ran {
 
 struct Done {
     report: Report,
-    /// None: it was no command, or was told to end.
+    /// None if the work was not a command, or was told to end.
     status: Option<ExitStatus>,
 }
 
-/// Runs it to its end, and starts another agent whenever one is lost.
+/// Runs the work to its end, and starts another agent whenever one is lost.
 pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
     let parts = wanted.parts;
     for part in &parts {
@@ -126,7 +126,7 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
     Ok(Ran { parts: done.into_iter().map(|(_, done)| done).collect() })
 }
 
-/// Who looks after all threads of the machine comes before them: not on their cores.
+/// With --all, keeps this process off the enclave's cores: it must not wait for the threads that it looks after.
 fn stay_outside(seats: &[Seat]) -> Result<(), Failure> {
     match seats {
         [seat] if !seat.inside => sched::cpus::pin(&[seat.agent]).map_err(Failure::cannot),
@@ -147,7 +147,7 @@ fn options(part: &Part, seat: &Seat) -> Result<Options, Failure> {
              threads that it decides on",
             seat.agent
         );
-        // They would never run beside an agent that spins: the kernel prefers other classes.
+        // Without this they would never run beside a spinning agent: the kernel prefers other scheduling classes.
         options.config.spin = Nanos(0);
     }
     if let Some(patience) = part.patience {
@@ -158,9 +158,9 @@ fn options(part: &Part, seat: &Seat) -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// What the run is asked to do meanwhile.
+/// Signals to this process while it runs.
 struct Signals {
-    /// From the terminal, which sends it to commands as well; or to us alone.
+    /// Set by SIGINT: from a terminal, which sends it to commands as well, or to this process alone.
     interrupt: Arc<AtomicBool>,
     /// Set by SIGTERM to this process alone.
     terminate: Arc<AtomicBool>,
@@ -176,7 +176,7 @@ impl Signals {
         Ok(Signals { interrupt, terminate })
     }
 
-    /// What has come since the last call.
+    /// Takes the signals that arrived since the last call.
     fn take(&self) -> Asked {
         let terminate = self.terminate.swap(false, Ordering::SeqCst);
         Asked { end: terminate | self.interrupt.swap(false, Ordering::SeqCst), terminate }
@@ -186,17 +186,17 @@ impl Signals {
 #[derive(Clone, Copy)]
 struct Asked {
     end: bool,
-    /// Commands do not know of it yet.
+    /// Commands have not received it yet.
     terminate: bool,
 }
 
-/// What is there to be shown while it runs.
+/// State of a run that `wave linux status` shows.
 struct Shown {
     parts: Vec<Part>,
     seats: Vec<Seat>,
     enclaves: Vec<Enclave>,
     began: Vec<Mutex<Option<Instant>>>,
-    /// The process of the last agent of ours.
+    /// Process id of each enclave's last agent started here.
     agents: Vec<AtomicI32>,
 }
 
@@ -262,7 +262,7 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// With an agent that decides; behind a device there may be none yet.
+    /// Starts the enclave with an agent that decides; behind a device there may be none yet.
     fn start(
         shown: &'a Shown,
         at: usize,
@@ -326,7 +326,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Moves the threads into the enclaves.
+    /// Moves the threads into the enclave.
     fn begin(&mut self, json: bool) -> Result<(), Failure> {
         let began = &self.shown.began[self.at];
         *began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
@@ -334,7 +334,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Whether its work has ended; looks after its agent.
+    /// Checks on the agent. Returns how the work ended, if it has.
     fn look(&mut self, asked: Asked) -> Result<Option<Ended>, Failure> {
         let enclave = self.enclave();
         let Some(started) = &mut self.started else { return Ok(None) };
@@ -350,7 +350,7 @@ impl<'a> Running<'a> {
             self.lost_at = Some(Instant::now());
             let of =
                 self.part().name.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
-            say!("wave run: the agent{of} is gone; the host decides until another is there");
+            say!("wave run: the agent{of} is gone; the host decides until another attaches");
         }
         let here = self.part().device.is_none();
         if here && self.agent.is_none() && self.lost_at.is_none_or(|at| at.elapsed() >= REST) {
@@ -388,19 +388,19 @@ impl Done {
     }
 
     fn to_json(&self) -> Value {
-        let mut json = serde_json::to_value(&self.report).expect("it has no strange keys");
+        let mut json = serde_json::to_value(&self.report).expect("reports have string keys only");
         json["exit_code"] = self.exit_code().into();
         json
     }
 }
 
 impl Ran {
-    /// That of the first command that failed: its own; 128 and more for a signal, as shells have it.
+    /// The exit code of the first command that failed; 128 plus the signal, as in shells.
     pub fn exit_code(&self) -> u8 {
         self.parts.iter().filter_map(Done::exit_code).find(|code| *code != 0).unwrap_or(0)
     }
 
-    /// Names of the rules that were broken.
+    /// Reasons why the run failed.
     pub fn failed(&self) -> Vec<String> {
         let why = self.parts.iter().filter_map(|done| done.report.turned_out.as_ref());
         why.take(1).map(|why| format!("the kernel turned the scheduler out: {why}")).collect()
@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_threads_leave_a_cpu_for_who_decides() {
+    fn all_is_refused_without_a_cpu_for_the_agent() {
         let seat = |inside| Seat { cores: vec![0], agent: 0, shares: false, inside };
         let refusal = stay_outside(&[seat(true)]).unwrap_err();
         assert_eq!(refusal.exit_code(), 3);

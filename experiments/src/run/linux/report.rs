@@ -1,4 +1,4 @@
-//! What an enclave of the kernel's has counted: the same for a run's end and for `wave linux status`.
+//! Counts of an enclave in the kernel: the same at the end of a run and in `wave linux status`.
 
 use std::collections::BTreeMap;
 
@@ -12,39 +12,39 @@ use wave_lab::terminal::counted;
 /// Counts of one enclave at the end of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// What it was called, where there are several.
+    /// Name of the enclave; None if it is the only one.
     pub name: Option<String>,
-    /// The processes whose threads are in it.
+    /// The processes whose threads are in the enclave.
     pub what: String,
     /// The policy of our agent; None while another's decides.
     pub policy: Option<String>,
-    /// Seconds since its threads joined.
+    /// Seconds since the threads joined.
     pub seconds: f64,
     /// CPU of the agent, if this command has started it.
     pub agent_cpu: Option<usize>,
-    /// The device that agents are behind, where none of ours is started.
+    /// The device behind which agents attach; then none is started here.
     pub device: Option<String>,
     /// Whether an agent decides now.
     #[serde(default)]
     pub agent_decides: bool,
-    /// Its process, if that is one of this machine.
+    /// Process of the deciding agent, if it is on this machine.
     pub agent_pid: Option<i32>,
     pub cores: Vec<Core>,
-    /// How often each outcome was given.
+    /// Number of outcomes by kind.
     pub outcomes: BTreeMap<String, u64>,
-    /// Agents that have been attached.
+    /// Agents that have attached so far.
     pub agents: u64,
     pub agents_lost: u64,
-    /// Of these, turned out by the watchdog.
+    /// Of these, agents turned out by the watchdog.
     pub watchdog: u64,
-    /// Of these, that wrote nonsense.
+    /// Of these, agents that wrote invalid entries.
     pub faults: u64,
-    /// Times that the kernel's program turned the agent out by itself, as nobody watched it.
+    /// Number of times that the BPF program turned an agent out because no watchdog was watching.
     pub unwatched: u64,
     pub snapshots: u64,
-    /// Times that a thread had waited for so long that the host gave it a run.
+    /// Number of times that the host ran a thread that had waited too long.
     pub starved: u64,
-    /// Threads that found no room and stayed with the host.
+    /// Threads that found no free slot and stayed with the host.
     pub threads_without_slot: u64,
     /// Why the kernel turned the scheduler out, if it did.
     pub turned_out: Option<String>,
@@ -62,7 +62,7 @@ pub struct Core {
 }
 
 impl Report {
-    /// Fills in what `stats` tells.
+    /// Fills in the counts of `stats`.
     pub fn count(&mut self, stats: &Stats, cpus: &[usize]) {
         self.agent_decides = stats.agent_decides;
         self.agent_pid = (stats.agent_decides && stats.agent_pid != 0).then_some(stats.agent_pid);
@@ -106,7 +106,7 @@ impl Report {
         let who = match (&self.device, &self.policy, self.agent_cpu) {
             (Some(device), ..) => format!("agent behind {device}"),
             (None, Some(policy), Some(cpu)) => format!("{policy}, agent on CPU {cpu}"),
-            (None, ..) => "an agent of somebody else's".to_owned(),
+            (None, ..) => "an agent not started by this command".to_owned(),
         };
         let Report { agents, agents_lost, watchdog, faults, snapshots, .. } = self;
         let mut text = format!(

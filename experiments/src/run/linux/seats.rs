@@ -1,4 +1,4 @@
-//! Which CPUs are whose: the enclaves' cores, and one outside of them for each agent.
+//! Assignment of CPUs: the enclaves' cores, and one CPU outside of them for each agent.
 
 use wave_links::cpus;
 
@@ -11,9 +11,9 @@ pub struct Seat {
     /// CPUs that the enclave schedules.
     pub cores: Vec<usize>,
     pub agent: usize,
-    /// The agent is not alone on its CPU.
+    /// Whether the agent shares its CPU.
     pub shares: bool,
-    /// It even sits on one of the enclave's cores.
+    /// Whether that CPU is even one of the enclave's cores.
     pub inside: bool,
 }
 
@@ -37,11 +37,11 @@ fn seats(parts: &[Part], online: &[usize]) -> Result<Vec<Seat>, Failure> {
     Ok(cores.iter().enumerate().map(seat).collect())
 }
 
-/// A list of CPUs as it is typed.
+/// Parses a list of CPUs from the command line.
 pub fn parse(text: &str) -> Result<Vec<usize>, String> {
     match cpus::parse(text) {
         Some(cpus) if !cpus.is_empty() => Ok(cpus),
-        _ => Err(format!("`{text}` names no CPUs; write 0-3,8 for example")),
+        _ => Err(format!("`{text}` is not a list of CPUs: write, for example, 0-3,8")),
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_sit_outside_where_there_is_room() {
+    fn agents_sit_outside_if_a_cpu_is_free() {
         assert_eq!(found(&[None], &[0, 1, 2, 3]), [(3, false, false)]);
         assert_eq!(found(&[Some("3")], &[0, 1, 2, 3]), [(2, false, false)]);
         assert_eq!(found(&[Some("0-3")], &[0, 1, 2, 3]), [(3, true, true)]);

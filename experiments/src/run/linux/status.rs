@@ -1,7 +1,7 @@
-//! How another process learns what a run's enclaves do: it connects, and is told once.
+//! Status of a run's enclaves for other processes: a client connects, and receives it once.
 //!
-//! A socket per run, named after its process. It is served by a thread of its own, so that who does not read
-//! keeps nobody else waiting, and waits itself no longer than [`PATIENCE`].
+//! Each run has a socket, named after its process. A thread of its own serves it, and waits no longer than [`PATIENCE`] for a
+//! client, so that one that does not read delays the others only briefly.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,19 +16,19 @@ use wave_links::places::own_dir;
 
 use super::report::Report;
 
-/// Where the sockets are; root's.
+/// Folder of the sockets; root's.
 pub use wave_links::places::ROOTS_RUNTIME_DIR as FOLDER;
 const PREFIX: &str = "linux-";
 const SUFFIX: &str = ".sock";
-/// How long either side waits for the other.
+/// Longest time that either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is looked whether somebody asks.
+/// Polling interval for new clients.
 const LOOK: Duration = Duration::from_millis(20);
-/// Room for some 100 bytes a thread.
+/// Maximum length of an answer: some 100 bytes per thread.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const STACK_BYTES: usize = 256 << 10;
 
-/// What one `wave run --host linux` tells.
+/// Status of one `wave run --host linux`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// Process id of the command.
@@ -45,7 +45,7 @@ pub struct Enclave {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Thread {
-    /// Its process; None once it has gone.
+    /// Process of the thread; None once it has ended.
     #[serde(default)]
     pub pid: Option<i32>,
     pub tid: i32,
@@ -57,7 +57,7 @@ pub struct Thread {
     pub cpu: Option<usize>,
 }
 
-/// Answers until it is dropped.
+/// Serves the status. Stops on drop.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
@@ -74,7 +74,7 @@ impl Server {
 
     fn at(path: PathBuf, tell: impl Fn() -> Run + Send + 'static) -> io::Result<Server> {
         own_dir(path.parent().unwrap_or(Path::new("."))).map_err(io::Error::other)?;
-        // Of an earlier process that had our id.
+        // Left by an earlier process with our id.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         listener.set_nonblocking(true)?;
@@ -83,7 +83,7 @@ impl Server {
         let body = move || {
             while !stopped.load(Ordering::SeqCst) {
                 match listener.accept() {
-                    // Who has gone or does not read misses it.
+                    // A client that has gone or does not read misses the answer.
                     Ok((stream, _)) => drop(answer(stream, &tell())),
                     Err(_) => std::thread::sleep(LOOK),
                 }
@@ -105,7 +105,7 @@ impl Drop for Server {
     }
 }
 
-/// Within [`PATIENCE`] in all, however slowly it is read.
+/// Writes the answer within [`PATIENCE`] in total, however slowly the client reads.
 fn answer(mut stream: UnixStream, run: &Run) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     let bytes = serde_json::to_vec(run)?;
@@ -123,7 +123,7 @@ fn answer(mut stream: UnixStream, run: &Run) -> io::Result<()> {
     Ok(())
 }
 
-/// Every run of this machine. Removes what those that were killed have left.
+/// Asks every run on this machine. Removes the sockets of killed runs.
 pub fn runs() -> io::Result<Vec<Run>> {
     runs_in(Path::new(FOLDER))
 }
@@ -146,7 +146,7 @@ fn runs_in(folder: &Path) -> io::Result<Vec<Run>> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(&path)?;
             }
-            // It has ended just now.
+            // The run has just ended.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(io::Error::new(error.kind(), format!("{name}: {error}"))),
         }
@@ -186,11 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn status_lists_live_runs_and_passes_over_sockets_of_killed_ones() {
+    fn status_lists_live_runs_and_skips_sockets_of_killed_ones() {
         let folder = own_folder();
         let path = |name: &str| folder.path().join(name);
         assert!(runs_in(&path("none")).unwrap().is_empty());
-        // As after SIGKILL: a file that nobody listens on.
+        // As after SIGKILL: a socket file without a listener.
         drop(UnixListener::bind(path("linux-1.sock")).unwrap());
         std::fs::write(path("busybox"), "").unwrap();
         let server = Server::at(path("linux-2.sock"), || run(3)).unwrap();
@@ -203,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_never_reads_delays_nobody_for_ever() {
+    fn client_that_never_reads_delays_others_only_briefly() {
         let folder = own_folder();
         let path = folder.path().join("linux-3.sock");
-        // More than the kernel holds for somebody.
+        // More than the kernel buffers for a client.
         let server = Server::at(path.clone(), || run(50_000)).unwrap();
         let silent: Vec<_> = (0..2).map(|_| UnixStream::connect(&path).unwrap()).collect();
         assert_eq!(ask(&path).unwrap().enclaves[0].threads.len(), 50_000);

@@ -1,4 +1,4 @@
-//! Whose threads an enclave schedules, and when that ends.
+//! The threads that an enclave schedules, and the end of their run.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,15 +12,15 @@ use wave_linux::sched::{self, Enclave, Group, JoinError, TargetError};
 
 use wave_lab::Failure;
 
-/// How often it is looked whether processes came into a cgroup.
+/// Interval at which a cgroup is searched for new processes.
 const CGROUP_LOOK: Duration = Duration::from_millis(100);
 
 /// The threads that a run schedules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// This command, which is started for it, and its children.
+    /// A command, started for the run, and its children.
     Command(Vec<String>),
-    /// Threads that run already.
+    /// Threads that already run.
     Group(Group),
     /// Every thread of the machine.
     Everything,
@@ -28,9 +28,9 @@ pub enum Work {
 
 pub enum Started {
     Command(Child),
-    /// A process that ran already.
+    /// A process that was already running.
     Process(OwnedFd),
-    /// A cgroup, and when it was looked at.
+    /// A cgroup, and the time when it was last searched.
     Cgroup(Group, Instant),
     /// Every thread of the machine.
     Everything,
@@ -39,12 +39,12 @@ pub enum Started {
 pub enum Ended {
     /// The command ended with this status.
     Command(ExitStatus),
-    /// The command was told to end: why.
+    /// The work ended for this reason.
     Because(&'static str),
 }
 
 impl Work {
-    /// Whether there is such a thing; nothing is changed.
+    /// Checks that the work exists, without changing anything.
     pub fn check(&self) -> Result<(), Failure> {
         match self {
             Work::Command(_) | Work::Everything => Ok(()),
@@ -61,7 +61,7 @@ impl Work {
         }
     }
 
-    /// Its threads come under the enclave's agent.
+    /// Moves its threads into the enclave, or starts its command there.
     pub fn start(&self, enclave: &Enclave, agents: &[i32], json: bool) -> Result<Started, Failure> {
         match self {
             Work::Command(words) => start(words, enclave, json).map(Started::Command),
@@ -76,7 +76,7 @@ impl Work {
                 };
                 let came = enclave.adopt(group, agents).map_err(not_meant)?;
                 say!(
-                    "wave run: {came} threads of {} came; Ctrl-C gives them back",
+                    "wave run: scheduling {came} threads of {}; press Ctrl-C to give them back",
                     self.in_words()
                 );
                 Ok(started)
@@ -92,7 +92,7 @@ fn not_meant(error: JoinError) -> Failure {
     }
 }
 
-/// A process by what stays its own.
+/// A pidfd: a process id may be reused.
 fn hold(pid: i32) -> Result<OwnedFd, Failure> {
     let gone = || not_meant(TargetError::NoProcess(pid).into());
     let id = Pid::from_raw(pid).ok_or_else(gone)?;
@@ -101,7 +101,7 @@ fn hold(pid: i32) -> Result<OwnedFd, Failure> {
 
 fn start(words: &[String], enclave: &Enclave, json: bool) -> Result<Child, Failure> {
     let [program, arguments @ ..] = words else {
-        return Err(Failure::Scenario("there is no command: wave run --host linux -- CMD".into()));
+        return Err(Failure::Scenario("no command given: wave run --host linux -- CMD".into()));
     };
     let mut command = Command::new(program);
     command.args(arguments);
@@ -115,24 +115,24 @@ fn start(words: &[String], enclave: &Enclave, json: bool) -> Result<Child, Failu
 }
 
 impl Drop for Started {
-    /// Nobody looks after a command any more: another enclave's could not be started, say.
+    /// The run ends early (another enclave could not be started, for example): ends the command.
     fn drop(&mut self) {
         self.signal(Signal::TERM);
     }
 }
 
 impl Started {
-    /// Passes on what was meant for a command.
+    /// Forwards a signal to the command, if the work is one.
     pub fn signal(&mut self, signal: Signal) {
         if let Started::Command(child) = self
             && let Ok(None) = child.try_wait()
         {
-            // Not waited for yet: the id is surely its own. If it ends just now, it needs no signal.
+            // Not waited for yet, so the id is still its own. If it ends just now, it needs no signal.
             let _ = kill_process(Pid::from_child(child), signal);
         }
     }
 
-    /// Whether it has ended, or is to. A command ends by itself only.
+    /// Whether the work has ended, or is to. A command ends only by itself.
     pub fn ended(
         &mut self,
         enclave: &Enclave,
@@ -163,7 +163,7 @@ impl Started {
                     Err(JoinError::Target(TargetError::NoCgroup { .. })) => {
                         Ok(Some(Ended::Because("it was removed")))
                     }
-                    // One thread of many; it is tried again with the next look.
+                    // One thread of many failed to join; the next poll tries again.
                     Err(_) => Ok(None),
                 }
             }

@@ -1,7 +1,7 @@
 //! The memory of RocksDB under an agent, beside the same run without one (Wave 7.4).
 //!
-//! Each variant is a process of its own ([`process`]) that fills a database, holds all of it in its block cache, and
-//! serves GETs at a fixed rate. Its resident set is read from outside, how long GETs took it tells itself.
+//! Each variant is a process of its own ([`process`]) that fills a database, holds all of it in its block cache, and serves
+//! GETs at a fixed rate. Its resident set is read from outside; it reports the latencies of GETs itself.
 
 mod page;
 pub mod process;
@@ -40,13 +40,12 @@ use wave_lab::progress::Progress;
 use wave_report::number::short;
 use wave_report::slug;
 
-/// A process that tells nothing for so long hangs.
+/// A process that reports nothing for this long hangs.
 const HEAR_PATIENCE: Duration = Duration::from_secs(30);
-/// The table has room for so many times the cache.
+/// Room in the table, as a multiple of the cache.
 const ROOM: u64 = 4;
 
-/// Runs each variant in turn, but for those that `journal` has. Agents write logs into the directory `record`, if there
-/// is one.
+/// Runs each variant in turn, except those that `journal` has. Agents write logs into the directory `record`, if given.
 pub fn run(
     memory: &Memory,
     quiet: bool,
@@ -65,12 +64,15 @@ pub fn run(
     let started = journal.started();
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     let seating = seating::seat(&cpus, 1, 1);
-    // Agent, enclave and probe stay away from the CPU that serves.
+    // Agent, enclave and probe stay off the CPU that serves.
     cpu::pin_current_thread_to(&seating.housekeeping(&cpus)).map_err(Failure::cannot)?;
     let progress = Progress::new(2 * memory.variants.len() as u64, quiet);
     journal.follow(&progress);
     progress.say(&super::planned(memory.variants.len() as u64, memory.seconds));
-    progress.say(&format!("{}: cpu {}: GETs; all else elsewhere", memory.name, seating.workers[0]));
+    progress.say(&format!(
+        "{}: GETs on CPU {}, everything else elsewhere",
+        memory.name, seating.workers[0]
+    ));
     // Taken down last.
     let swap = match memory.swap_on {
         Some(swap_on) => swap_on.set_up(memory.swap_bytes),
@@ -102,7 +104,7 @@ pub fn run(
     Ok(MemoryResult::new(memory, "user", started, machine, seating, ran, facts))
 }
 
-/// What the journal keeps of a variant.
+/// A variant as kept in the journal.
 #[derive(Deserialize, Serialize)]
 struct Kept {
     ran: Ran,
@@ -136,7 +138,9 @@ struct Ground<'a> {
 impl Ground<'_> {
     fn look_whether_over(&self) -> Result<(), Failure> {
         match self.end.load(Ordering::SeqCst) {
-            true => Err(Failure::Cannot("it was interrupted: everything is undone".to_owned())),
+            true => Err(Failure::Cannot(
+                "interrupted; all changes to the machine are undone".to_owned(),
+            )),
             false => Ok(()),
         }
     }
@@ -266,7 +270,7 @@ impl Ground<'_> {
             ),
             (
                 format!("RocksDB's process has nice {NICE}"),
-                "so that other programs' work shows less; alike in every variant".to_owned(),
+                "so that other programs disturb less; the same in every variant".to_owned(),
             ),
             (
                 format!("swap on {}", self.swap.path().display()),
@@ -287,7 +291,7 @@ impl Ground<'_> {
     }
 }
 
-/// The limits on refaults, as facts.
+/// The limits on refaults, as facts for the report.
 fn limits(memory: &Memory) -> Vec<(String, String)> {
     let managed = memory.variants.iter().filter(|variant| variant.policy.is_some());
     let fact = |variant: &Managed| {
@@ -310,7 +314,7 @@ fn limits(memory: &Memory) -> Vec<(String, String)> {
     managed.map(fact).collect()
 }
 
-/// Host and agent. Dropping it ends the agent first.
+/// Host and agent. The agent ends first on drop.
 struct Manager {
     agent: AgentProcess,
     enclave: Enclave,

@@ -9,13 +9,13 @@ use wave_report::plot::curves::{self, Curve};
 use wave_report::{document, figure};
 
 impl MemoryResult {
-    /// Each plot by the name of its file.
+    /// The plots, by file name.
     pub(super) fn plots(&self) -> Result<Vec<(&'static str, String)>, Failure> {
         let curve = |name: String, ran: &Ran, of: &dyn Fn(&Second) -> f64| -> Curve {
             let points = ran.seconds.iter().map(|second| (second.memory.seconds, of(second)));
             (name, points.collect())
         };
-        // Without a process there are none.
+        // Without a process there are no latencies.
         let us = |ns: Option<u64>| ns.unwrap_or(0) as f64 / 1e3;
         let (mut memory, mut gets, mut bare) = (Vec::new(), Vec::new(), Vec::new());
         for Variant { ran, .. } in &self.variants {
@@ -94,7 +94,7 @@ impl MemoryResult {
     }
 }
 
-/// A curve per time between scans, in percent of the batches.
+/// A curve per interval between scans, in percent of the batches.
 fn shares(ran: &Ran) -> Vec<Curve> {
     let times = || ran.seconds.iter().flat_map(|second| &second.memory.batches_by_interval_ms);
     let mut classes: Vec<u32> = times().map(|(ms, _)| *ms).collect();
@@ -108,7 +108,7 @@ fn shares(ran: &Ran) -> Vec<Curve> {
     };
     let curve = |class: u32| {
         let name = match class {
-            0 => "not yet twice".to_owned(),
+            0 => "not scanned twice yet".to_owned(),
             ms => format!("{} s and more", short(f64::from(ms) / 1e3)),
         };
         let points = ran.seconds.iter().map(|second| (second.memory.seconds, share(second, class)));

@@ -1,7 +1,7 @@
-//! RocksDB in a process of its own: it serves GETs at a fixed rate, and tells how long they took.
+//! RocksDB in a process of its own: serves GETs at a fixed rate, and reports their latencies.
 //!
-//! What is wanted comes as a line of JSON on standard input, and a second line when the GETs are to begin; what is told
-//! goes as lines of JSON to standard output. The process ends with its input, and takes its database along.
+//! The order arrives as a line of JSON on standard input, and a second line starts the GETs; reports go as lines of JSON to
+//! standard output. The process ends when its input does, and removes its database.
 
 use std::hint::spin_loop;
 use std::io::{BufRead, Write};
@@ -26,64 +26,64 @@ use wave_workloads::service::Calibrated;
 use super::served::NICE;
 use crate::scenario::CachedWorkload;
 
-/// How often it is told how long GETs took.
+/// Interval between reports of latencies.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-/// GETs wait for at most so long to notice that they are to end.
+/// Longest time until a waiting GET notices the end.
 const LOOK_NS: u64 = 10_000_000;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// The database, and what is asked of it.
+    /// The database, and the load on it.
     pub workload: CachedWorkload,
     /// Folder of RocksDB's tables.
     pub folder: PathBuf,
     /// CPU of the serving thread.
     pub cpu: usize,
-    /// Whether agent and enclave sit on it as well; then it is given away between looks at the clock.
+    /// Whether agent and enclave run on it as well; then it is yielded between looks at the clock.
     pub shares_cpu: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Told {
-    /// The database is filled, all its blocks are in the cache.
+    /// The database is filled, and all its blocks are in the cache.
     Ready(Ready),
     /// Results of the GETs in one interval.
     Interval(Interval),
-    /// The process cannot go on: why.
+    /// The process cannot go on, and why.
     Failed(String),
 }
 
-/// A database that waits for GETs.
+/// A database ready for GETs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
     /// Version of the RocksDB library.
     pub version: String,
-    /// GETs alone, of keys all over the database.
+    /// Latencies of bare GETs, of keys all over the database.
     pub bare: Latency,
     /// Bytes in the block cache.
     pub held_bytes: u64,
 }
 
-/// What was served since the interval before.
+/// Results since the previous interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Interval {
-    /// When it ended, since the first GET was due.
+    /// End of the interval, in seconds since the first GET was due.
     pub seconds: f64,
-    /// From when a GET was due until it was served: a histogram.
+    /// Histogram of times from when a GET was due until it was served.
     pub gets: String,
-    /// GETs alone, with the comparison of their values.
+    /// Histogram of bare GETs, with the comparison of their values.
     pub raw: String,
-    /// Mapping, touching and unmapping.
+    /// Histogram of mapping, touching and unmapping memory.
     pub maps: String,
-    /// GETs whose key or value was not what was written.
+    /// GETs with a key or value other than what was written.
     pub wrong: u64,
 }
 
-/// Serves until its input ends.
+/// Serves until the input ends.
 pub fn main() -> ExitCode {
-    // An interrupt from the terminal is not its: it ends when its input does. And where the kernel shares CPUs out by
-    // session, a nice value counts within one only: the session's own is what counts. Not every kernel does.
+    // A terminal's interrupt must not reach this process: it ends when its input does. Also, where the kernel divides CPUs by
+    // session (autogroup), a nice value counts only within a session, so the session's own is set. Not every kernel does this.
     let _ = rustix::process::setsid();
     let _ = std::fs::write("/proc/self/autogroup", NICE.to_string());
     let (lines, input) = mpsc::channel();
@@ -106,18 +106,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether somebody hears it.
+/// Writes a report. Returns whether anything still reads them.
 fn tell(told: &Told) -> bool {
-    let line = serde_json::to_string(told).expect("it has string keys only");
+    let line = serde_json::to_string(told).expect("reports have string keys only");
     let mut output = std::io::stdout().lock();
     writeln!(output, "{line}").and_then(|()| output.flush()).is_ok()
 }
 
 fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let line = input.recv().map_err(|_| "nothing was ordered".to_owned())?;
-    let Order { workload, folder, cpu, shares_cpu } =
-        serde_json::from_str(&line).map_err(|error| format!("what was ordered: {error}"))?;
+    let line = input.recv().map_err(|_| "no order on standard input".to_owned())?;
+    let Order { workload, folder, cpu, shares_cpu } = serde_json::from_str(&line)
+        .map_err(|error| format!("the order on standard input: {error}"))?;
     let cache_bytes = workload.cache_bytes as usize;
     let database = Database::open_cached(&folder, workload.block_bytes as usize, cache_bytes);
     let mut database = database.map_err(|error| text(&error))?;
@@ -125,7 +125,7 @@ fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
     filled.map_err(|error| text(&error))?;
     let held_bytes = database.warm().map_err(|error| text(&error))?;
     let service = Duration::from_secs_f64(workload.service_us / 1e6);
-    // On a thread of its own, as pinning lasts.
+    // On a thread of its own, because pinning lasts.
     let calibrate = || {
         cpu::pin_current_thread(cpu).map_err(|error| text(&error))?;
         Calibrated::new(database, service).map_err(|error| text(&error))
@@ -134,7 +134,7 @@ fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
     let calibrated = calibrated.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let version = calibrated.database().version().to_owned();
     tell(&Told::Ready(Ready { version, bare: *calibrated.bare(), held_bytes }));
-    // Where there is no second line, nobody waits for GETs.
+    // Without a second line, no GETs are wanted.
     if input.recv().is_err() {
         return Ok(());
     }
@@ -186,7 +186,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// GETs since somebody looked.
+/// GETs since the last report.
 struct Served {
     gets: Histogram<u64>,
     raw: Histogram<u64>,
@@ -205,7 +205,7 @@ impl Served {
     }
 }
 
-/// One GET after the other, each when it is due or as soon as the one before is served.
+/// Serves one GET after the other, each when it is due or as soon as the previous one is done.
 fn get_all(
     calibrated: &Calibrated,
     arrivals: Arrivals,
@@ -235,7 +235,7 @@ fn get_all(
     Ok(())
 }
 
-/// Keys, most of them from the first ones in order.
+/// Draws keys, mostly from the first ones in order.
 struct Keys {
     random: Pcg64,
     hot: u64,
@@ -263,7 +263,7 @@ impl Keys {
     }
 }
 
-/// Those that would have come while one took long count as if they had waited for its end.
+/// Maps memory at an interval. Mappings due while one took long count as if they had waited for its end.
 fn map_again_and_again(
     workload: &CachedWorkload,
     maps: &Mutex<Histogram<u64>>,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_keys_are_the_first_and_get_their_share() {
+    fn hot_keys_come_first_and_get_their_share() {
         const GETS: usize = 100_000;
         let hot = |mut keys: Keys| (0..GETS).filter(|_| keys.next() < 200).count();
         // The share's standard error is below 1 in 1,000.

@@ -1,4 +1,4 @@
-//! What came of it: tables, one JSON object, and a folder with a page, plots and a row per second.
+//! Results: tables, one JSON object, and a folder with a page, plots and a row per second.
 
 use std::path::{Path, PathBuf};
 
@@ -16,17 +16,17 @@ use wave_report::Directory;
 use wave_report::model::Machine;
 use wave_report::number::{micros, short};
 
-/// The paper's measure of what managing memory costs.
+/// The paper's unit for the cost of managing memory.
 const PER_BYTES: f64 = (4_u64 << 30) as f64;
-/// The load was served if so much of it was.
+/// Share of the offered GETs that must be served.
 const SERVED: f64 = 0.99;
 
-/// One second of a variant. What a process serves is none where there is no process, but a model of its memory.
+/// One second of a variant. Figures of serving are None if memory is modelled, without a process.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Second {
-    /// Whether it is after the warm-up.
+    /// Whether the second is after the warm-up.
     pub counts: bool,
-    /// GETs that were served in this second.
+    /// GETs served in this second.
     pub gets: Option<u64>,
     /// Median latency, counted from the times at which GETs were due.
     pub get_p50_ns: Option<u64>,
@@ -36,13 +36,13 @@ pub struct Second {
     pub raw_p50_ns: Option<u64>,
     /// p99 of the bare GETs, in nanoseconds.
     pub raw_p99_ns: Option<u64>,
-    /// The longest that mapping took.
+    /// Longest mapping, in nanoseconds.
     pub map_max_ns: Option<u64>,
-    /// How memory was at its end.
+    /// State of the memory at the end of the second.
     pub memory: Sample,
 }
 
-/// What is in compressed swap at the end.
+/// Compressed swap at the end.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Compressed {
     /// Bytes in swap before compression.
@@ -55,19 +55,19 @@ pub struct Compressed {
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Ran {
     pub name: String,
-    /// As in the scenario; none: nobody decided.
+    /// Policy as in the scenario; None for the variant without an agent.
     pub policy: Option<String>,
-    /// How access bits were read.
+    /// Backend that read access bits.
     pub backend: Option<String>,
-    /// The database, before the first GET; none where there is no process.
+    /// The database before the first GET; None without a process.
     pub ready: Option<Ready>,
     /// Resident set before the first GET.
     pub resident_before_bytes: u64,
     pub seconds: Vec<Second>,
-    /// GETs, GETs alone, and mapping: after the warm-up.
+    /// GETs, bare GETs, and mappings: after the warm-up.
     #[serde(skip, default = "histograms")]
     pub histograms: [Histogram<u64>; 3],
-    /// GETs whose key or value was not what was written, also in the warm-up; none where there is no process.
+    /// GETs with a key or value other than what was written, also during the warm-up; None without a process.
     pub wrong: Option<u64>,
     /// Compressed swap at the end.
     pub compressed: Option<Compressed>,
@@ -101,7 +101,7 @@ impl Ran {
         }
     }
 
-    /// Takes what its enclave tells at the end.
+    /// Adds the enclave's figures at the end.
     pub fn finish(&mut self, stats: &Stats, backend: &str) {
         let outcomes = stats.outcomes.iter();
         self.outcomes = outcomes.map(|(code, count)| (code.name().to_owned(), *count)).collect();
@@ -119,7 +119,7 @@ impl Ran {
         &self.seconds[from.unwrap_or(self.seconds.len())..]
     }
 
-    /// Of what is counted: how long it is, and how much of a sample's counter is in it.
+    /// The length of the counted time, and the growth of a sample's counter over it.
     fn over(&self, of: impl Fn(&Sample) -> f64) -> Option<(f64, f64)> {
         let (first, last) = (self.counted().first()?, self.counted().last()?);
         let seconds = last.memory.seconds - first.memory.seconds;
@@ -146,7 +146,7 @@ impl Ran {
     }
 }
 
-/// A variant in short: latencies after the warm-up, memory at the end.
+/// Summary of a variant: latencies after the warm-up, memory at the end.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Summary {
     gets_per_second: Option<f64>,
@@ -157,29 +157,29 @@ pub(super) struct Summary {
     swapped_after_bytes: u64,
 }
 
-/// A variant with a policy, beside the one without.
+/// A variant with a policy, compared with the one without.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Compared {
     /// 1 - resident at the end / before the first GET.
     resident_reduction: f64,
-    /// GETs from when they were due, with / without.
+    /// Latencies of GETs from when they were due, with / without.
     get_p50_ratio: Option<f64>,
     get_p99_ratio: Option<f64>,
-    /// GETs alone, with / without.
+    /// Latencies of bare GETs, with / without.
     raw_get_p50_ratio: Option<f64>,
     raw_get_p99_ratio: Option<f64>,
-    /// CPU time of host thread and agent after the warm-up, as a share of one core, per 4 GiB of what the process
-    /// has in memory and in swap.
+    /// CPU time of host thread and agent after the warm-up, as a share of one core, per 4 GiB of the process's memory, resident
+    /// and in swap.
     daemon_core_share: Option<f64>,
-    /// The same for the whole memory, not per 4 GiB.
+    /// The same, not per 4 GiB but for the whole memory.
     daemon_core_share_whole: Option<f64>,
-    /// What host and agent take themselves at the end.
+    /// Memory that host and agent take themselves at the end.
     tool_bytes: Option<u64>,
-    /// What is in swap at the end, less what compressed swap takes for it, less what host and agent take.
+    /// Bytes in swap at the end, minus the memory that compressed swap, host and agent take.
     net_saved_bytes: Option<i64>,
-    /// The same, of what was resident before the first GET.
+    /// Net savings as a share of the resident set before the first GET.
     net_reduction: Option<f64>,
-    /// Pages that came back because they were touched, after the warm-up, and from the first GET on.
+    /// Pages that came back because they were touched: after the warm-up, and since the first GET.
     refaults: f64,
     refaults_per_second: Option<f64>,
     refaults_in_all: u64,
@@ -225,7 +225,7 @@ impl Compared {
         }
     }
 
-    /// What stands below the table.
+    /// The text below the table.
     pub(super) fn text(&self) -> String {
         let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), short);
         let percent = |share: Option<f64>| {
@@ -248,17 +248,17 @@ impl Compared {
                 ratio(self.raw_get_p99_ratio)
             ),
             format!(
-                "host thread and agent: {} of one core per 4 GiB, {} in all",
+                "host thread and agent: {} of one core per 4 GiB, {} in total",
                 percent(self.daemon_core_share),
                 percent(self.daemon_core_share_whole)
             ),
             format!(
-                "net saved: {}, less compressed swap's memory, and {} that host and agent take",
+                "net saved: {}, after subtracting compressed swap's memory and {} of host and agent",
                 self.net_saved_bytes.map_or("-".to_owned(), show_signed),
                 self.tool_bytes.map_or("-".to_owned(), show)
             ),
             format!(
-                "refaults after the warm-up: {:.0} ({}/s), from the first GET on: {}",
+                "refaults after the warm-up: {:.0} ({}/s), since the first GET: {}",
                 self.refaults,
                 ratio(self.refaults_per_second),
                 self.refaults_in_all
@@ -274,11 +274,11 @@ pub(super) struct Variant {
     pub(super) ran: Ran,
     #[serde(flatten)]
     summary: Summary,
-    /// None of the first, which the others are compared with.
+    /// None for the first variant, which the others are compared with.
     pub(super) compared: Option<Compared>,
 }
 
-/// A whole run. On top are the figures of the first variant that has a policy.
+/// A whole run. Its main figures are those of the first variant with a policy.
 #[derive(Debug, Serialize)]
 pub struct MemoryResult {
     pub(super) scenario: String,
@@ -298,7 +298,7 @@ pub struct MemoryResult {
 }
 
 impl MemoryResult {
-    /// Of variants of which the first has no policy.
+    /// Result of these variants; the first has no policy.
     pub fn new(
         memory: &Memory,
         host: &'static str,
@@ -350,7 +350,7 @@ impl MemoryResult {
         for Variant { ran, .. } in &self.variants {
             let name = &ran.name;
             if let Some(wrong) = ran.wrong.filter(|wrong| *wrong > 0) {
-                failed.push(format!("{name}: {wrong} GETs did not get what was written"));
+                failed.push(format!("{name}: {wrong} GETs returned other data than was written"));
             }
             if ran.lost_agents > 0 {
                 failed.push(format!("{name}: {} agents were lost", ran.lost_agents));
@@ -384,7 +384,7 @@ impl MemoryResult {
         text
     }
 
-    /// What is said of a run that no machine has made.
+    /// Banner of a simulated result; None for a native one.
     pub(super) fn simulated(&self) -> Option<String> {
         wave_report::model::simulated(self.host, &self.machine)
     }
@@ -437,7 +437,7 @@ impl MemoryResult {
         (head, self.variants.iter().map(row).collect())
     }
 
-    /// Writes everything under `out`, in a directory named after the scenario, which is returned.
+    /// Writes everything into a directory below `out`, named after the scenario, and returns it.
     pub fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
         let plots = self.plots()?;
         let json = serde_json::to_vec_pretty(self).map_err(Failure::cannot)?;
@@ -530,7 +530,7 @@ impl MemoryResult {
 pub(super) mod tests {
     use super::*;
 
-    /// Ten seconds, of which the last five count; GETs take `get_us`, and the GETs in the warm-up take ever so long.
+    /// Ten seconds, of which the last five count. GETs take `get_us` after the warm-up, and far longer during it.
     fn ran(policy: Option<&str>, get_us: u64, resident_mib: u64) -> Ran {
         let variant = Managed {
             name: policy.unwrap_or("without").to_owned(),
@@ -574,7 +574,7 @@ pub(super) mod tests {
         ran
     }
 
-    /// A result with all that a native run has, in made-up figures.
+    /// A result with all fields of a native run, in made-up figures.
     pub fn native(memory: &Memory) -> MemoryResult {
         let machine = Machine { cpus: 2, model: "m".into(), kernel: "6.1".into() };
         let mut ran = vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)];
@@ -591,7 +591,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_seconds_after_the_warm_up_are_compared() {
+    fn comparison_uses_only_seconds_after_the_warm_up() {
         let result = result(vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)]);
         let json: serde_json::Value = serde_json::to_value(&result).unwrap();
         let near = |name: &str, expected: f64| {
@@ -601,12 +601,12 @@ pub(super) mod tests {
         near("resident_reduction", 0.75);
         near("get_p50_ratio", 1.2);
         near("raw_get_p99_ratio", 1.0);
-        // 0.04 of a core, for 1 GiB in memory and in swap.
+        // 0.04 of a core, for 1 GiB resident and in swap.
         near("daemon_core_share", 0.16);
         near("net_saved_bytes", f64::from(512 << 20));
         near("net_reduction", 0.5);
         near("tool_bytes", f64::from(3 << 20));
-        for part in ["resident reduction: 75.0%, net: 50.0%", "3.00 MiB that host and agent take"] {
+        for part in ["resident reduction: 75.0%, net: 50.0%", "3.00 MiB of host and agent"] {
             assert!(result.text().contains(part), "{part}: {}", result.text());
         }
         near("refaults", 28.0);
@@ -616,20 +616,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn wrong_values_fail_and_unserved_gets_are_reported() {
+    fn wrong_values_fail_the_run_and_unserved_gets_warn() {
         let mut with = ran(Some("sol"), 24, 256);
         (with.wrong, with.lost_agents) = (Some(3), 1);
         with.seconds.iter_mut().for_each(|second| second.gets = Some(900));
         let result = result(vec![ran(None, 20, 1024), with]);
         assert_eq!(
             result.failed(),
-            ["sol: 3 GETs did not get what was written", "sol: 1 agents were lost"]
+            ["sol: 3 GETs returned other data than was written", "sol: 1 agents were lost"]
         );
         assert!(result.text().contains("warning: sol: 900 GETs a second were served of 1000"));
     }
 
     #[test]
-    fn every_file_of_the_report_is_there() {
+    fn report_writes_every_file() {
         let out = tempfile::tempdir().unwrap();
         let folder = result(vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)]).write(out.path());
         let folder = folder.unwrap();

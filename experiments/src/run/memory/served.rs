@@ -1,4 +1,4 @@
-//! The other end of [`process`](super::process): RocksDB's process as the run sees it.
+//! Client of [`process`](super::process): RocksDB's process as the run sees it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Stdio};
@@ -9,13 +9,13 @@ use super::process::{Order, Ready, Told};
 use crate::launch::{self, Process};
 use wave_lab::Failure;
 
-/// How long it may take to end once its input has.
+/// Time allowed for the process to end after its input has.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The process goes before others, as far as the kernel lets it.
+/// The process has precedence over others, as far as the kernel allows.
 pub const NICE: i32 = -20;
 
-/// RocksDB's process. Ends when it is dropped, and when this process does.
+/// RocksDB's process. Ends on drop, and when this process does.
 #[derive(Debug)]
 pub struct Served {
     process: Process,
@@ -24,7 +24,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts it; it begins to fill its database.
+    /// Starts the process, which begins to fill its database.
     pub fn start(order: &Order) -> Result<Served, Failure> {
         let starting = |error: std::io::Error| {
             Failure::Cannot(format!("RocksDB's process cannot be started: {error}"))
@@ -32,7 +32,7 @@ impl Served {
         let mut command = launch::wave(["rocksdb-process"]).map_err(starting)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::start(&mut command).map_err(starting)?;
-        // Its threads, which come later, inherit this.
+        // Threads started later inherit this.
         let nice = rustix::process::setpriority_process(Some(process.pid()), NICE);
         nice.map_err(|error| starting(error.into()))?;
         let output = process.output().expect("it is piped");
@@ -61,7 +61,7 @@ impl Served {
             .map_err(|error| Failure::Cannot(format!("RocksDB's process does not listen: {error}")))
     }
 
-    /// Waits until the database is filled; `is_over` is asked now and then whether to give up.
+    /// Waits until the database is filled; polls `is_over` for whether to give up.
     pub fn ready(
         &mut self,
         mut is_over: impl FnMut() -> Result<(), Failure>,
@@ -78,14 +78,14 @@ impl Served {
         self.write("begin")
     }
 
-    /// The next that it tells, within `patience`.
+    /// Returns the next report within `patience`.
     pub fn hear(&self, patience: Duration) -> Result<Option<Told>, Failure> {
         match self.told.recv_timeout(patience) {
             Ok(Told::Failed(why)) => Err(Failure::Cannot(format!("RocksDB's process: {why}"))),
             Ok(told) => Ok(Some(told)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => {
-                Err(Failure::Cannot("RocksDB's process has ended by itself".to_owned()))
+                Err(Failure::Cannot("RocksDB's process ended unexpectedly".to_owned()))
             }
         }
     }
@@ -94,7 +94,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         drop(self.input.take());
-        // Killed after that.
+        // If it has not ended by then, it is killed on drop.
         self.process.wait_for_end(END_PATIENCE);
     }
 }

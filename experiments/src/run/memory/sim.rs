@@ -1,8 +1,8 @@
-//! The same scenarios on a simulated host: a modelled address space under the real host side, agent loop and policy.
+//! The memory scenarios on a simulated host: a modelled address space under the real host side, agent loop and policy.
 //!
-//! The process is its database: pages in key order, in whole strips, touched at the rates of the scenario's GETs. The
-//! model is `wave_sim::memory`'s, as `wave reproduce sol` runs it (docs/adr/0043). The result has `None` for all that it does not
-//! model: no GETs are served, and nothing is compressed.
+//! The process is its database: pages in key order, in whole strips, touched at the rates of the scenario's GETs. The model is
+//! `wave_sim::memory`'s, as in `wave reproduce sol` (docs/adr/0043). The result has `None` for everything that is not modelled:
+//! no GETs are served, and nothing is compressed.
 
 use std::path::Path;
 
@@ -25,11 +25,10 @@ use wave_lab::progress::Progress;
 const PAGE_BYTES: u64 = 4096;
 const STRIP_PAGES: u64 = STRIP_BATCHES as u64 * BATCH_PAGES as u64;
 const KEY_BYTES: u64 = 8;
-/// Between two samples, as natively.
+/// Interval between samples, as in native runs.
 const INTERVAL: Nanos = Nanos::from_millis(1_000);
 
-/// Simulates each variant, but for those that `journal` has. Agents write logs into the directory `record`, if there is
-/// one.
+/// Simulates each variant, except those that `journal` has. Agents write logs into the directory `record`, if given.
 pub fn run(
     scenario: &Memory,
     quiet: bool,
@@ -59,10 +58,10 @@ pub fn run(
     Ok(MemoryResult::new(scenario, "sim", started, machine, seating, ran, facts))
 }
 
-/// The database as the modelled process has it.
+/// The database as the modelled process holds it.
 struct Database {
     strips: u32,
-    /// Pages with blocks; the others, of the last strip, are never touched.
+    /// Pages with blocks; the remaining pages of the last strip are never touched.
     pages: u64,
     hot_pages: u64,
     pages_per_get: u64,
@@ -86,7 +85,7 @@ impl Database {
         let hot_pages = match (keys as f64 * hot_keys) as u64 {
             0 => 0,
             hot if hot == keys => pages,
-            // Hot keys have a page at least.
+            // Hot keys have at least one page.
             _ => ((pages as f64 * hot_keys) as u64).max(1),
         };
         let pages_per_get = u64::from(block_bytes).div_ceil(PAGE_BYTES);
@@ -97,7 +96,7 @@ impl Database {
         u64::from(self.strips) * STRIP_PAGES * PAGE_BYTES
     }
 
-    /// Share of the GETs that go to hot pages: all or none where only one kind of pages exists, as natively.
+    /// Share of the GETs that go to hot pages; all or none if only one kind of page exists, as natively.
     fn hot_gets(&self, workload: &CachedWorkload) -> f64 {
         match self.hot_pages {
             0 => 0.0,
@@ -106,7 +105,7 @@ impl Database {
         }
     }
 
-    /// Accesses by page; the hot keys lie first.
+    /// Access rates by page; the hot keys come first.
     fn pattern(&self, workload: &CachedWorkload) -> Pattern {
         let touches = workload.gets_per_second * self.pages_per_get as f64;
         let part = |first: u64, pages: u64, share: f64| {
@@ -179,7 +178,7 @@ impl Database {
     }
 }
 
-/// When samples are taken: each second, and at the end.
+/// Times of samples: each second, and at the end.
 fn times(seconds: f64) -> Vec<Nanos> {
     let end = Nanos((seconds * 1e9).round() as u64);
     let whole = (1..).map(|at| Nanos(INTERVAL.0 * at)).take_while(|at| *at < end);
@@ -206,7 +205,7 @@ fn simulate(
         ..Second::default()
     };
     if variant.policy.is_none() {
-        // Nobody decides, so everything stays.
+        // Without an agent everything stays resident.
         let memory = Sample { resident_bytes: space.bytes(), ..Sample::default() };
         ran.seconds = times.into_iter().map(|at| second(memory.clone(), at)).collect();
         return Ok(ran);
@@ -232,7 +231,7 @@ fn simulate(
     Ok(ran)
 }
 
-/// A sample in the words of native ones.
+/// Converts a sample to the form of native ones.
 fn memory_of(space: &Database, sample: memory::Sample) -> Sample {
     let memory::Sample { resident_pages, totals, host_busy, agent_busy, .. } = sample;
     let resident_bytes = resident_pages * PAGE_BYTES;
@@ -269,8 +268,8 @@ mod tests {
     use crate::same_keys::keys;
     use crate::scenario;
 
-    /// As `wave reproduce sol` has it: a GiB, of which the paper's share is hot, each hot page touched every two
-    /// seconds, for two epochs.
+    /// As in `wave reproduce sol`: a GiB, of which the paper's share is hot, each hot page touched every two seconds, for two
+    /// epochs.
     fn scenario(more: &str) -> Memory {
         let pages = 64 * STRIP_PAGES;
         let hot = (pages as f64 * sol::HOT_SHARE) as u64;
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_are_those_of_reproduce() {
+    fn values_equal_those_of_wave_reproduce() {
         let result = run(&scenario(""), true, None, &Journal::none()).unwrap();
         let json = json(&result);
         let theirs = sol::manage_across(64, Transport::DmaAsync);
@@ -303,7 +302,7 @@ mod tests {
             assert!(ours > 0, "{name}");
         }
         assert_eq!(theirs.values.len(), 2);
-        // What is hot stays, and nothing else does.
+        // The hot part stays, and nothing else does.
         let reduction = json["resident_reduction"].as_f64().unwrap();
         assert!((reduction - (1.0 - sol::HOT_SHARE)).abs() < 1e-3, "{reduction}");
         assert_eq!((&json["host"], &json["get_p50_ratio"]), (&"sim".into(), &Value::Null));
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_are_those_of_a_native_run() {
+    fn json_keys_equal_those_of_a_native_run() {
         let scenario = scenario("");
         let simulated = json(&run(&scenario, true, None, &Journal::none()).unwrap());
         let native = json(&super::super::report::tests::native(&scenario));
@@ -325,7 +324,7 @@ mod tests {
         assert_eq!((&native["host"], &simulated["host"]), (&"user".into(), &"sim".into()));
     }
 
-    /// Expected touches of all pages in a second, and of the first.
+    /// Expected touches per second of all pages, and of the first page.
     fn touches(space: &Database, scenario: &Memory) -> [f64; 2] {
         let pattern = space.pattern(&scenario.workload);
         let of = |page| pattern.touches(page, Nanos(0), Nanos(1_000_000_000));
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn every_get_touches_pages_whatever_is_hot() {
+    fn every_get_touches_pages_whatever_the_hot_share() {
         let mut scenario = scenario("");
         let workload = &mut scenario.workload;
         (workload.keys, workload.value_bytes, workload.gets_per_second) = (100_000, 8, 1_000.0);
@@ -352,7 +351,7 @@ mod tests {
 
     /// A native run rounds the number of hot keys down.
     #[test]
-    fn hot_keys_have_a_page_at_least() {
+    fn hot_keys_have_at_least_one_page() {
         let mut scenario = scenario("");
         let workload = &mut scenario.workload;
         (workload.keys, workload.value_bytes, workload.gets_per_second) = (100_000, 8, 1_000.0);
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_replays_to_the_same_decisions() {
+    fn log_replays_to_identical_decisions() {
         let folder = tempfile::tempdir().unwrap();
         let scenario = scenario("");
         let logged = run(&scenario, true, Some(folder.path()), &Journal::none()).unwrap();
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_does_not_hold_the_database_is_refused() {
+    fn cache_smaller_than_the_database_is_refused() {
         let mut scenario = scenario("");
         scenario.workload.cache_bytes -= 1;
         let refused = run(&scenario, true, None, &Journal::none()).unwrap_err();
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn results_lie_beside_those_of_native_runs() {
+    fn results_have_their_own_folder_beside_native_ones() {
         let out = tempfile::tempdir().unwrap();
         let result = run(&scenario(""), true, None, &Journal::none()).unwrap();
         let folder = result.write(out.path()).unwrap();

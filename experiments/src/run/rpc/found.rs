@@ -1,4 +1,4 @@
-//! What was found: the figures of each variant, and what they come to beside each other.
+//! Results: the figures of each variant, and comparisons between variants.
 
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
@@ -17,52 +17,53 @@ use wave_report::model::VariantResult;
 use wave_report::number::{difference, micros, short, thousands};
 use wave_report::terminal::{self, marked};
 
-/// The agents' part of an account, natively: they look for work as long as they have a CPU.
+/// Name of the agents' part of an account in native runs, which includes polling: they look for work as long as they have a
+/// CPU.
 pub const AGENT_WITH_LOOKS: &str = "agent, with looks";
-/// The agents' part of an account, simulated: without looks.
+/// Name of the agents' part in simulated runs, without polling.
 pub const AGENT: &str = "agent";
 
-/// A variant's points so far.
+/// A variant, and its points so far.
 pub struct Row<'a> {
     pub stack: &'a Stack,
     pub seats: &'a Seats,
     pub points: Vec<Measured>,
 }
 
-/// What only scenarios of this kind find: figures of the whole, beside those of each variant.
+/// Findings of this kind of scenario only: figures of the whole run, beside those of each variant.
 #[derive(Debug, Serialize, Deserialize)]
 struct Extra {
     placements: Vec<Placed>,
-    /// What all variants have as many of: `cores` of the host, or `workers`.
+    /// What all variants have the same number of: `cores` of the host, or `workers`.
     equal: String,
-    /// Limits on a GET's p99 that saturation is given for, in microseconds; first the one that is meant elsewhere.
+    /// Limits on a GET's p99 within which saturation is given, in microseconds; first the scenario's own.
     limits_us: Vec<u64>,
-    /// The load of figures that are not about saturation.
+    /// The load of all figures other than saturation.
     compare_at_per_second: f64,
-    /// How much more an agent with stack and scheduler saturates at with a queue per SLO than with one queue, over
-    /// the link that is first in the file.
+    /// Gain in saturation of a queue per SLO over one queue, for an agent with stack and scheduler, over the first link in the
+    /// file.
     multi_queue_gain: Option<f64>,
     /// The same gain over each link.
     multi_queue_gain_by_link: Vec<(String, f64)>,
-    /// The same within each limit, over the first link.
+    /// The same gain within each limit, over the first link.
     multi_queue_gain_by_limit: Vec<(u64, f64)>,
-    /// Stack and scheduler off the host, beside both on it, by policy.
+    /// Stack and scheduler off the host, compared with both on it, by policy.
     offload_vs_onhost_all: Vec<Against>,
-    /// The same beside the scheduler alone on it, over the same link.
+    /// Compared with the scheduler alone on the host, over the same link.
     offload_vs_onhost_scheduler: Vec<Against>,
-    /// The best of the offloaded beside tonic, and beside the sidecar.
+    /// The best offloaded variant compared with tonic, and with the sidecar.
     throughput_vs_tonic: Option<Against>,
     throughput_vs_sidecar: Option<Against>,
 }
 
-/// A saturation beside another.
+/// One saturation compared with another.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Against {
     of: String,
     to: String,
-    /// Saturation of the first by that of the second.
+    /// Saturation of the first over that of the second.
     ratio: f64,
-    /// The second served not even the lowest load, which it is taken for: the ratio is at least this.
+    /// The second did not serve even the lowest load, which is used in its place: the ratio is at least this.
     at_least: bool,
     of_host_cores: u32,
     to_host_cores: u32,
@@ -75,7 +76,7 @@ struct Placed {
     policy: String,
     steer: String,
     link: String,
-    /// Not run, as with equal workers it is this one.
+    /// Not run: with equal workers it is the same system as this variant.
     same_system_as: Option<String>,
     workers: u32,
     host_cores: u32,
@@ -90,7 +91,7 @@ struct Placed {
     at_saturation: Option<Figures>,
 }
 
-/// What a point says. CPU times are microseconds for each call.
+/// Figures of a point. CPU times are microseconds per call.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Figures {
     offered_per_second: f64,
@@ -98,22 +99,22 @@ struct Figures {
     served: f64,
     get_p50_us: f64,
     get_p99_us: f64,
-    /// The host and the agents, all threads but the generator's: handlers, looking for work, wake-ups. None where simulated.
+    /// Host and agents, all threads except the generator's: handlers, polling, wake-ups. None if simulated.
     total_us_per_rpc: Option<f64>,
-    /// The host's workers, handlers included, looking for work not.
+    /// The host's workers, with handlers, without polling.
     host_us_per_rpc: f64,
-    /// Of that, what is not the service of GETs and RANGEs: RPC stub or stack, and switches.
+    /// Of that, the time outside of the service of GETs and RANGEs: RPC stub or stack, and switches.
     host_beside_service_us_per_rpc: f64,
-    /// CPU time of agents and of the generator, looking for work included. Simulated: without that, and no generator.
+    /// CPU time of the agents and of the generator, polling included. Simulated: without polling, and without a generator.
     agent_us_per_rpc: f64,
     generator_us_per_rpc: Option<f64>,
-    /// Share of their time that the workers' cores were busy, and shares of a CPU.
+    /// Share of time that the workers' cores were busy, and CPUs used by agents and generator.
     host_busy: f64,
-    /// Share of their time that they were ready and something else ran: the host's own control threads, or others.
+    /// Share of time that they were ready while something else ran: the host's own control threads, or other processes.
     host_stalled: Option<f64>,
     agent_cpus: f64,
     generator_cpus: Option<f64>,
-    /// How late calls were sent.
+    /// Lateness of calls when sent, p99.
     generator_lag_p99_us: f64,
 }
 
@@ -150,23 +151,23 @@ impl<'a> Row<'a> {
         Row { stack, seats, points: Vec::new() }
     }
 
-    /// Its points as the workload has them.
+    /// Its points in the workload's form.
     pub fn measured(&self) -> Vec<measured::Point> {
         self.points.iter().map(|point| point.open.point.clone()).collect()
     }
 
-    /// Whether the variant serves nobody. Points that other processes disturbed do not tell: they may have kept an agent
-    /// from its CPU until the watchdog turned it out.
+    /// Whether the variant answers no call. Disturbed points do not count: other processes may have kept an agent from its CPU
+    /// until the watchdog turned it out.
     pub fn answers_nobody(&self) -> bool {
         answers_nobody(&self.points)
     }
 
-    /// Its saturation, or why that is not known.
+    /// Its saturation, or why it is unknown.
     fn saturation(&self, limits: &Limits) -> Result<Option<f64>, String> {
         saturation(&self.measured(), limits)
     }
 
-    /// The limit that is meant, and the usual ones. None also where it is not known.
+    /// Saturations within the scenario's limit and within the usual ones. None if the variant has none, or if it is unknown.
     fn by_limit(&self, limits: &Limits) -> Vec<(u64, Option<f64>)> {
         let with = |us: u64| Limits { p99_ns: us * 1_000, ..limits.clone() };
         let known = |us: u64| self.saturation(&with(us)).unwrap_or(None);
@@ -196,8 +197,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// As every kind of scenario reports it.
-    /// `agent` is what its account calls the agents' part.
+    /// The result in the form of all kinds of scenarios. `agent` is the name of the agents' part of its account.
     pub fn variant(&self, scenario: &Rpc, limits: &Limits, agent: &str) -> VariantResult {
         let workers = self.seats.seating.workers.len();
         let mut points: Vec<&Measured> = self.points.iter().collect();
@@ -271,7 +271,7 @@ impl Placed {
         }
     }
 
-    /// Beside another; if that has no saturation, beside the lowest load that it did not serve.
+    /// Compares with another; if that has no saturation, with the lowest load, which it did not serve.
     fn against(&self, other: &Placed) -> Option<Against> {
         let ours = self.saturation_per_second?;
         if other.not_measurable.is_some() {
@@ -297,14 +297,14 @@ impl Placed {
     }
 }
 
-/// The limit that is meant, and the usual ones.
+/// The scenario's limit, and the usual ones.
 fn all_limits(limits: &Limits) -> Vec<u64> {
     let meant = limits.p99_ns / 1_000;
     let others = SENSITIVITY_LIMITS_US.into_iter().filter(|us| *us != meant);
     [meant].into_iter().chain(others).collect()
 }
 
-/// Whether GETs come near the limit under the lowest load already: then it is not the load that decides.
+/// A warning if GETs come near the limit at the lowest load already: then the load does not determine the result.
 pub fn floor(rows: &[Row<'_>], limits: &Limits) -> Option<(String, String)> {
     let first = rows.iter().filter_map(|row| row.points.first()?.open.point.latency("GET"));
     near(first.map(|get| get.p99_ns).min()?, limits.p99_ns)
@@ -322,7 +322,7 @@ fn near(least_ns: u64, limit_ns: u64) -> Option<(String, String)> {
     })
 }
 
-/// What is known besides, for the report.
+/// Further facts for the report.
 pub fn facts(
     scenario: &Rpc,
     database: &Database,
@@ -341,7 +341,7 @@ pub fn facts(
         ),
         (
             "CPU times of agents and of the generator".to_owned(),
-            "measured, with looks for work: they use what is left of their CPUs".to_owned(),
+            "measured, including polling: they use what is left of their CPUs".to_owned(),
         ),
     ];
     let why = "there are too few CPUs for equal cores";
@@ -349,7 +349,7 @@ pub fn facts(
     facts
 }
 
-/// That each of `twins` is not run, as workers are equal, because of `why`.
+/// A fact for each of `twins`: it is not run, because with equal workers it is its twin, and because of `why`.
 pub fn left_out(
     scenario: &Rpc,
     equal: Equal,
@@ -365,7 +365,7 @@ pub fn left_out(
     })
 }
 
-/// What only this kind of scenario finds.
+/// Findings of this kind of scenario only.
 pub fn extra(
     scenario: &Rpc,
     rows: &[Row<'_>],
@@ -379,7 +379,7 @@ pub fn extra(
         placements.push(Placed { same_system_as: same, ..Placed::not_run(scenario, stack) });
     }
     let extra = Extra::new(scenario, placements, equal, limits);
-    serde_json::to_value(extra).expect("it has string keys only")
+    serde_json::to_value(extra).expect("findings have string keys only")
 }
 
 impl Extra {
@@ -388,7 +388,7 @@ impl Extra {
             placements.iter().filter(move |placed| placed.placement == placement)
         };
         let offloaded = || of(RpcPlacement::OffloadAll);
-        // Pairs that differ in the policy alone.
+        // Pairs that differ only in the policy.
         let pairs = offloaded().filter(|placed| placed.has("shinjuku")).filter_map(|single| {
             let multi = offloaded().find(|multi| {
                 multi.has("multi-queue")
@@ -417,7 +417,7 @@ impl Extra {
         let best_offloaded = best(&mut offloaded());
         let against = |placement| best_offloaded.as_ref()?.against(&best(&mut of(placement))?);
         let onhost = of(RpcPlacement::OnhostAll).flat_map(|onhost| {
-            // The figures of one that was not run are its twin's.
+            // A variant that was not run has the figures of its twin.
             let run = onhost.same_system_as.as_ref();
             let run = run.and_then(|same| offloaded().find(|other| other.name == *same));
             let figures = run.unwrap_or(onhost);
@@ -448,7 +448,7 @@ impl Extra {
     }
 }
 
-/// The variants beside each other, for a terminal.
+/// The comparison of variants, for a terminal.
 pub fn table(result: &RunResult) -> String {
     let Ok(extra) = serde_json::from_value::<Extra>(result.extra.clone()) else {
         return String::new();
@@ -527,13 +527,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_the_lowest_load_comes_near_is_named() {
+    fn limit_near_the_latency_at_the_lowest_load_is_reported() {
         assert_eq!(near(500_000, 1_000_000), None);
         let (what, how) = near(501_000, 1_000_000).unwrap();
         assert!(what.contains("below 501 us") && how.contains("limit of 1000 us"), "{what}: {how}");
     }
 
-    /// A point with these calls that ended with OK, and what disturbed it.
+    /// A point with this number of successful calls, and the reason why it was disturbed, if any.
     fn point(done: u64, disturbed: Option<&str>) -> Measured {
         let point = measured::Point {
             offered_per_second: 200.0,
@@ -558,9 +558,9 @@ mod tests {
         Measured { open, used, disturbed, other_tries, broken }
     }
 
-    /// CI, busy machine: the watchdog had turned out an agent without a CPU, and the run failed its check.
+    /// Seen in CI on a busy machine: the watchdog had turned out an agent without a CPU, and the run failed its check.
     #[test]
-    fn a_variant_with_only_disturbed_points_is_not_reported_as_unanswered() {
+    fn variant_with_only_disturbed_points_is_not_reported_as_unanswering() {
         let disturbed = || point(0, Some("disturbed: other processes used 1.00 of its CPUs"));
         assert!(!answers_nobody(&[disturbed(), disturbed()]));
         assert!(answers_nobody(&[disturbed(), point(0, None)]));

@@ -1,8 +1,8 @@
-//! Where gRPC is terminated and its calls are scheduled: the paper's placements (Wave 7.3), a sidecar and tonic.
+//! RPC placements: where gRPC is terminated, and where its calls are scheduled (Wave 7.3), beside a sidecar and tonic.
 //!
-//! All variants are up at once, and asleep but for the one under load. Loads rise, and each is offered to one variant
-//! after the other before the next: what the machine does meanwhile hits all of them alike. Arrivals are the same for
-//! all. Then each is looked at more closely where its saturation lies.
+//! All variants are up at once, and asleep except for the one under load. Loads rise, and each is offered to every variant in
+//! turn before the next: disturbances of the machine hit all of them alike. Arrivals are the same for all. Then each variant
+//! gets more points near its saturation.
 
 mod found;
 mod seats;
@@ -32,13 +32,13 @@ use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_SERVED;
 
-/// How much time a run spends at most on repeating points that other processes disturbed, as a share of its own.
+/// Maximum time for repeating disturbed points, as a share of the run's own time.
 const PATIENCE: f64 = 0.25;
-/// After so many loads in a row that it did not serve, a variant is offered no higher ones.
+/// After this many unserved loads in a row, a variant is offered no higher ones.
 const SATURATED_LOADS: usize = 2;
 
-/// Runs `scenario` from the calling thread, which becomes the generator. Schedulers write logs into the directory
-/// `record`, if there is one. Points that `journal` has are not run.
+/// Runs `scenario` from the calling thread, which becomes the generator. Schedulers write logs into the directory `record`, if
+/// given. Points that `journal` has are not run.
 pub fn run(
     scenario: &Rpc,
     quiet: bool,
@@ -109,7 +109,7 @@ pub fn run(
     for System { row, serving, restarts, .. } in systems {
         if restarts > 0 {
             let what = format!("{} was started again {restarts} times", row.stack.name);
-            facts.push((what, "its points then are invalid".to_owned()));
+            facts.push((what, "its points from then are invalid".to_owned()));
         }
         serving.map_or(Ok(()), Serving::stop)?;
         rows.push(row);
@@ -166,19 +166,19 @@ fn fill(scenario: &Rpc) -> Result<Database, Failure> {
     Ok(database)
 }
 
-/// A variant that is up, and what was found of it.
+/// A running variant, and its results.
 struct System<'a> {
     row: Row<'a>,
     wanted: Wanted<'a>,
     serving: Option<Serving>,
     restarts: u32,
-    /// The rule that is every row's.
+    /// The rule for repeating tries, the same for every row.
     rule: Rule,
     journal: &'a Journal,
 }
 
 impl System<'_> {
-    /// Runs a point, by the rule that is every row's, up to `most` times; unless a run before has finished it.
+    /// Runs a point by the common rule, up to `most` times, unless an earlier run has finished it.
     fn tries(&mut self, load: f64, most: usize) -> Result<(), Failure> {
         let key = format!("{}, {}: {load}", self.row.stack.name, self.row.points.len());
         let (measured, patience) = self.journal.point(&key, || {

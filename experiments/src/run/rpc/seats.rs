@@ -1,19 +1,19 @@
-//! Which cores each variant has: the host's for its workers, and where its agents run.
+//! Cores of each variant: the host's for its workers, and the CPUs of its agents.
 
 use crate::run::seating::{self, Seating};
 use crate::scenario::{Rpc, Stack};
 
-/// What is the same in all variants.
+/// The quantity that is equal in all variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Equal {
-    /// The host's cores: what runs on the host besides workers takes some of them.
+    /// The host's cores: anything on the host besides workers takes some of them.
     Cores,
-    /// The workers: there are too few CPUs for more.
+    /// The number of workers, if there are too few CPUs for equal cores.
     Workers,
 }
 
 impl Equal {
-    /// The equal shares that `cpus` CPUs allow.
+    /// The equality that `cpus` CPUs allow.
     pub fn of(scenario: &Rpc, cpus: usize) -> Equal {
         let cores = scenario.cores as usize;
         let agents = scenario.variants.iter().map(|stack| stack.placement.agents()).max();
@@ -34,7 +34,7 @@ impl Equal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seats {
     pub seating: Seating,
-    /// Cores of the host: workers, and agents that are on the host.
+    /// Cores of the host: those of the workers, and of agents on the host.
     pub host_cores: u32,
     pub agent_cores: u32,
 }
@@ -54,8 +54,8 @@ impl Seats {
     }
 }
 
-/// The variant that is the same system as `stack` by another name, if there is one: with equal workers an agent on
-/// the host is one that is not, over the same link.
+/// The variant that is the same system as `stack` under another name, if there is one: with equal workers, an agent on the host
+/// equals an offloaded one over the same link.
 pub fn twin<'a>(scenario: &'a Rpc, stack: &Stack, equal: Equal) -> Option<&'a Stack> {
     use crate::scenario::RpcPlacement::{OffloadAll, OnhostAll};
     let is_same = |other: &&Stack| {

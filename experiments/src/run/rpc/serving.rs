@@ -1,4 +1,4 @@
-//! A variant that runs: its host in this process, its agents, and the generator that is connected to it.
+//! A running variant: its host in this process, its agents, and the generator connected to it.
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -26,42 +26,42 @@ use crate::run::{Failure, keep_house, system, take_generators_seat};
 use crate::scenario::{Link, Rpc, RpcPlacement, RpcWorkload, Stack, defaults};
 use crate::{cpu_time, store};
 
-/// Entries of 56 bytes in each queue of a worker that has one call at a time.
+/// Entries of 56 bytes in each queue of a worker that holds one call at a time.
 const ENTRIES: u32 = 64;
-/// How long servers may take until they answer.
+/// Time allowed for servers to start answering.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How long answers are waited for after a point's last call.
+/// Time allowed for answers after a point's last call.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Threads of an enclave besides the workers.
+/// Threads of an enclave besides the workers'.
 const SPARE_THREADS: u32 = 16;
-/// The most calls under way on a connection; others wait with the generator.
+/// Maximum number of open calls on a connection; further calls wait in the generator.
 const STREAMS: usize = 100;
-/// After the last answer: until cores have parked and published their counters.
+/// Time after the last answer for cores to park and publish their counters.
 const SETTLE: Duration = Duration::from_millis(3);
 
-/// The variant that a child process serves.
+/// The variant to serve.
 pub struct Wanted<'a> {
     pub scenario: &'a Rpc,
     pub stack: &'a Stack,
     pub seats: &'a Seats,
     pub cpus: &'a [usize],
     pub database: &'a Arc<Database>,
-    /// Where its scheduler writes logs.
+    /// Log destinations of its scheduler.
     pub logs: Option<Logs>,
 }
 
-/// What happened under one load.
+/// Measurements under one load.
 #[derive(Deserialize, Serialize)]
 pub struct Measured {
     /// Latencies and answers, as the generator saw them.
     pub open: Open,
-    /// CPU time used in that time.
+    /// CPU time used meanwhile.
     pub used: Used,
     /// Why the point is not a measurement, if other processes disturbed it.
     pub disturbed: Option<String>,
-    /// Why each other try of its load was set aside.
+    /// Reasons why other tries of this load were set aside.
     pub other_tries: Vec<String>,
-    /// Why the system has to be started again before the next load, if so.
+    /// Why the system must be restarted before the next load, if so.
     pub broken: Option<String>,
 }
 
@@ -84,21 +84,21 @@ impl Try for Measured {
     }
 }
 
-/// Time that went by, and what it was used for.
+/// Elapsed time, and how it was used.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct Used {
     pub wall_ns: u64,
-    /// GETs and RANGEs that were served, and their service.
+    /// GETs and RANGEs served, and their service time.
     pub worked: Worked,
-    /// Of all threads of the host and the agents, but for the generator's. None where it is not modelled.
+    /// CPU time of all threads of host and agents, without the generator's. None if not modelled.
     pub total_ns: Option<u64>,
-    /// Of the host's workers: all but looking for work and sleeping.
+    /// CPU time of the host's workers, without polling and sleeping.
     pub host_ns: u64,
-    /// Time that the host's workers were ready, and others ran on their CPUs. None where it is not modelled.
+    /// Time that the host's workers were ready while others ran on their CPUs. None if not modelled.
     pub stalled_ns: Option<u64>,
-    /// CPU time of all agents, looking for work included.
+    /// CPU time of all agents, polling included.
     pub agents_ns: u64,
-    /// CPU time of the generator, looking for replies included. None where it is not modelled.
+    /// CPU time of the generator, polling for replies included. None if not modelled.
     pub generator_ns: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ pub struct Serving {
     host: Host,
     store: Store,
     seating: Seating,
-    /// Schedulers that were lost before it served.
+    /// Schedulers lost before the variant began to serve.
     lost_before: u64,
 }
 
@@ -125,7 +125,7 @@ enum Host {
 }
 
 impl Serving {
-    /// Starts it, and waits until calls are answered. The calling thread is the generator's from then on.
+    /// Starts the variant, and waits until calls are answered. From then on the calling thread is the generator's.
     pub fn start(wanted: &Wanted<'_>) -> Result<Serving, Failure> {
         let Wanted { scenario, stack, seats, cpus, database, logs } = wanted;
         let workload = &scenario.workload;
@@ -157,7 +157,7 @@ impl Serving {
             }
             placement => {
                 let is_split = placement == RpcPlacement::OnhostScheduler;
-                // A scheduler on the host reaches its threads by shared memory; the notes cross instead.
+                // A scheduler on the host reaches its threads through shared memory; the notes cross the link instead.
                 let scheduler_link = if is_split { &Link::Shm } else { &stack.link };
                 let options = enclave_options(scenario.threads, scheduler_link, seating)?;
                 let enclave = Enclave::start(options).map_err(Failure::cannot)?;
@@ -212,7 +212,7 @@ impl Serving {
         std::thread::sleep(SETTLE);
         let after = Used { generator_ns, ..self.used()? };
         if open.answers.wrong > 0 {
-            let text = format!("{} replies were not the right ones", open.answers.wrong);
+            let text = format!("{} replies were wrong", open.answers.wrong);
             return Err(Failure::Check(text));
         }
         let (broken, used) = (self.broken(&open), after.since(before));
@@ -231,7 +231,7 @@ impl Serving {
         }
         let mut left =
             self.agents.iter_mut().filter_map(|agent| agent.wait_for_end(Duration::ZERO));
-        left.next().map(|status| format!("an agent left ({status})"))
+        left.next().map(|status| format!("an agent ended unexpectedly ({status})"))
     }
 
     fn lost_agents(&self) -> u64 {
@@ -259,7 +259,7 @@ impl Serving {
             Host::Cores(_) => "wave-worker-",
             Host::Tonic(_) => onhost::THREADS,
         };
-        // Those of other variants sleep.
+        // Threads of other variants are asleep meanwhile.
         let stalled_ns = Some(cpu_time::waited_ns(me, threads).map_err(Failure::Cannot)?);
         let mut agents_ns = 0;
         for agent in &self.agents {
@@ -273,7 +273,7 @@ impl Serving {
         Ok(Used { wall_ns, worked, total_ns, host_ns, stalled_ns, agents_ns, generator_ns })
     }
 
-    /// Ends it, and says what went wrong.
+    /// Stops the variant. An error says what went wrong.
     pub fn stop(self) -> Result<(), Failure> {
         match self.host {
             Host::Tonic(server) => {
@@ -326,7 +326,7 @@ pub fn host_options(link: &Link, workers: u16) -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// As `wave agent` names it.
+/// The link as `wave agent` names it.
 fn notes_link(link: &Link) -> OsString {
     match link {
         Link::File(path) => path.into(),
@@ -334,7 +334,7 @@ fn notes_link(link: &Link) -> OsString {
     }
 }
 
-/// Options of an enclave over `link`, with room for this number of threads that serve.
+/// Options of an enclave over `link`, with room for this number of serving threads.
 pub fn enclave_options(
     threads: u32,
     link: &Link,
@@ -362,8 +362,8 @@ fn calls(workload: &RpcWorkload) -> CallSettings {
     calls
 }
 
-/// Connects, once there is somebody. An agent that the watchdog has turned out comes back: on a busy machine it may have had
-/// no CPU for 20 ms before it served anything.
+/// Connects, retrying until something listens. An agent that the watchdog has turned out is restarted: on a busy machine it may
+/// have had no CPU for 20 ms before it served anything.
 fn connect(
     target: &Target,
     calls: &CallSettings,
@@ -385,7 +385,7 @@ fn come_back(agents: &mut [AgentProcess]) -> Result<bool, Failure> {
     agents.iter_mut().try_fold(false, |came, agent| Ok(agent.come_back()? || came))
 }
 
-/// A front is there before its host and its scheduler are: waits until calls end well.
+/// A front listens before its host and its scheduler are attached: waits until calls succeed.
 fn wait_until_served(address: &str, agents: &mut [AgentProcess]) -> Result<(), Failure> {
     let start = Instant::now();
     let target = Target { address: address.to_owned(), connections: 1, streams: 1 };
@@ -398,6 +398,6 @@ fn wait_until_served(address: &str, agents: &mut [AgentProcess]) -> Result<(), F
         }
         come_back(agents)?;
     }
-    let text = format!("nobody answered at {address} within {} s", START_PATIENCE.as_secs());
+    let text = format!("no answer at {address} within {} s", START_PATIENCE.as_secs());
     Err(Failure::Cannot(text))
 }

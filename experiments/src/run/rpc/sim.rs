@@ -1,4 +1,4 @@
-//! The same scenarios on a simulated host: the model of `wave reproduce fig6a fig6b`, with the scenario's parameters
+//! The RPC scenarios on a simulated host: the model of `wave reproduce fig6a fig6b`, with the scenario's parameters
 //! (docs/adr/0043).
 //!
 //! Each point runs in a world of its own. A variant that the model does not cover is left out, with the reason.
@@ -35,12 +35,12 @@ struct Simulated<'a> {
     stack: &'a Stack,
     seats: Seats,
     setup: RpcSetup,
-    /// What a call costs its core beside its service.
+    /// Cost of a call to its core, besides its service.
     overhead: Nanos,
 }
 
-/// Simulates `scenario`. Schedulers write logs into the directory `record`, if there is one: a file per point. Points that
-/// `journal` has are not run.
+/// Simulates `scenario`. Schedulers write logs into the directory `record`, if given: a file per point. Points that `journal`
+/// has are not run.
 pub fn run(
     scenario: &Rpc,
     quiet: bool,
@@ -59,7 +59,7 @@ pub fn run(
                    over a link";
         return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
     }
-    // What cannot be simulated is refused before anything has run.
+    // Scenarios that cannot be simulated are refused before anything runs.
     let systems = stacks
         .iter()
         .map(|stack| Simulated::new(scenario, stack, equal))
@@ -91,7 +91,7 @@ pub fn run(
         .collect();
     let limits = limits(scenario);
     let mut facts = left_out;
-    let why = "a host of one core has none to give to an agent";
+    let why = "a host with one core has none left for an agent";
     facts.extend(found::left_out(scenario, equal, &twins, why));
     facts.extend(self::facts(&systems));
     facts.extend(recording.map(|recording| {
@@ -124,11 +124,11 @@ pub fn run(
     Ok(Finished { result, failed })
 }
 
-/// What of a variant the simulator has no model of.
+/// The part of a variant that the simulator does not model, if any.
 fn not_modelled(stack: &Stack) -> Option<&'static str> {
     match (stack.placement, &stack.link) {
         (RpcPlacement::Tonic, _) => Some("tonic"),
-        (RpcPlacement::Sidecar, _) => Some("workers that nobody schedules"),
+        (RpcPlacement::Sidecar, _) => Some("workers without a scheduler"),
         (RpcPlacement::OnhostScheduler, Link::Shm) => {
             Some("a front and a scheduler in two agents that share memory")
         }
@@ -137,7 +137,7 @@ fn not_modelled(stack: &Stack) -> Option<&'static str> {
     }
 }
 
-/// Whether `steer` hands a thread its next call before it has ended one.
+/// Whether `steer` gives a thread its next call before the current one has ended.
 fn leaves_ahead(steer: &str) -> bool {
     steer::SHIPPED.parse(steer).is_ok_and(|(name, settings)| match name {
         "round-robin" => settings.number("ahead") > 1,
@@ -164,7 +164,7 @@ impl<'a> Simulated<'a> {
         let nic = nic.ok_or_else(|| bad(&"no such link"))?;
         let placement = match (stack.placement, &stack.link) {
             (RpcPlacement::OnhostScheduler, _) => Placement::OnHostScheduler,
-            // An agent that shares memory is on the host, whoever's core it has.
+            // An agent over shared memory is on the host, whichever core it uses.
             (RpcPlacement::OffloadAll, Link::Shm) => Placement::OnHostAll,
             (RpcPlacement::OffloadAll, _) => Placement::OffloadAll,
             _ => Placement::OnHostAll,
@@ -186,7 +186,7 @@ impl<'a> Simulated<'a> {
         setup.scheduler.config.check().map_err(|error| bad(&error))?;
         wave_sched::policies::by_name(&stack.policy, &setup.scheduler.config)
             .map_err(|error| bad(&error))?;
-        // The file's check knows how many threads are possible, not how many this host has.
+        // The check of the file knows how many threads are possible, but not how many this host has.
         let steered = Config { cores: setup.workers, ..setup.scheduler.config };
         steer::by_name(&stack.steer, &steered).map_err(|error| bad(&error))?;
         let overhead = paper::overhead(&setup.scheduler);
@@ -209,7 +209,7 @@ impl<'a> Simulated<'a> {
         load
     }
 
-    /// The points of the scenario's loads, and those that lie where saturation does, by the rules of native runs.
+    /// Runs the points of the scenario's loads, and more near saturation, by the rules of native runs.
     fn points(
         &self,
         limits: &Limits,
@@ -258,7 +258,7 @@ impl<'a> Simulated<'a> {
         Ok(Measured { open, used, disturbed: None, other_tries: Vec::new(), broken: None })
     }
 
-    /// Where time went: of the whole run, as natively.
+    /// The use of time over the whole run, as natively.
     fn used(&self, load: &Load, found: &RpcOutcome) -> Used {
         let RpcOutcome { outcome, stack_time, .. } = found;
         let scheduler = &self.setup.scheduler;
@@ -284,13 +284,13 @@ impl<'a> Simulated<'a> {
     }
 }
 
-/// What has to be said about the figures.
+/// Facts about the figures.
 fn facts(systems: &[Simulated<'_>]) -> Vec<(String, String)> {
     let fact = |what: &str, how: &str| (what.to_owned(), how.to_owned());
     let mut facts = vec![
         fact(
             "RPC stack, machine and costs are those of `wave reproduce fig6a fig6b`",
-            "the stack's cores too, whatever the scenario says of the host",
+            "including the stack's cores, whatever the scenario says about the host",
         ),
         fact(
             "over shared memory the stack has cores of the host, beside those that serve",
@@ -298,14 +298,14 @@ fn facts(systems: &[Simulated<'_>]) -> Vec<(String, String)> {
         ),
         fact(
             "requests carry their SLO where policy or steering is `multi-queue`",
-            "elsewhere nobody reads it",
+            "elsewhere it is not used",
         ),
         fact(
             "keys, values, pairs of a RANGE, connections",
             "not modelled: GETs and RANGEs take their service times",
         ),
         fact(
-            "CPU time of agents: schedulers and the stack, without looks for work",
+            "CPU time of agents: schedulers and the stack, without polling",
             "simulated; stalls and the generator's CPU time are not modelled: null in the result",
         ),
     ];
@@ -335,13 +335,13 @@ fn facts(systems: &[Simulated<'_>]) -> Vec<(String, String)> {
     facts
 }
 
-/// Whose cores a variant has, the stack's included.
+/// The cores of a variant, the stack's included.
 fn seats(scenario: &Rpc, stack: &Stack, equal: Equal, setup: &RpcSetup) -> Seats {
     let cpus: Vec<usize> = (0..=scenario.cores as usize + stack.placement.agents()).collect();
     let seats = Seats::new(scenario, stack, equal, &cpus);
     let of_stack = setup.stack.cores.value as u32;
     let serving = seats.seating.workers.len() as u32;
-    // A scheduler has a core.
+    // A scheduler takes a core.
     let (host_cores, agent_cores) = match stack.placement {
         RpcPlacement::OffloadAll => (serving, of_stack + 1),
         RpcPlacement::OnhostScheduler => (serving + 1, of_stack),

@@ -1,4 +1,4 @@
-//! A load while the agent is killed over and over, in turn with being stopped.
+//! A load while the agent is repeatedly killed and stopped, in turn.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -23,14 +23,14 @@ use super::{Failure, Found, Ground, Simulated, parallel};
 use crate::scenario::{Crash, Load, Variant};
 use wave_report::model::VariantResult;
 
-/// How often it is looked who decides.
+/// Polling interval for what decides.
 const LOOK_EVERY: Nanos = Nanos::from_micros(10);
-/// How long starting a process takes.
+/// Time to start a process.
 const RESTART: Nanos = Nanos::from_millis(1);
-/// How long the host may take to notice, and requests that were accepted to end.
+/// Time allowed for the host to notice, and for accepted requests to end.
 const PATIENCE: Nanos = Nanos::from_millis(3_000);
 
-/// Ends the world's tasks also when a run fails.
+/// Ends the world's tasks on drop, even if a run fails.
 pub(super) struct Ended(pub World);
 
 impl Drop for Ended {
@@ -39,7 +39,7 @@ impl Drop for Ended {
     }
 }
 
-/// Kills the agents of each variant.
+/// Kills the agents of each variant in turn.
 pub fn run(ground: &Ground<'_>, times: Crash) -> Result<Found, Failure> {
     let variants = &ground.scenario.variants;
     let label = |variant: &Variant| format!("{}: {} kills", variant.name, times.kills);
@@ -144,7 +144,7 @@ fn kill_over_and_over(
     (0..times.kills)
         .map(|round| {
             let begins = warmup + Nanos(every.0 * u64::from(round));
-            // Early enough in its turn that the next agent is there before the next kill.
+            // Early enough in its turn that the next agent has attached before the next kill.
             let after = every.0 as f64 * random.random_range(0.05..0.5);
             world.run_until((begins + Nanos(after as u64)).max(world.now()));
             kill(world, enclave, round % 2 == 1)
@@ -154,10 +154,11 @@ fn kill_over_and_over(
 
 fn kill(world: &World, enclave: &Rc<Enclave>, stopped: bool) -> Result<Kill, Failure> {
     let what = if stopped { "stopped" } else { "killed" };
-    let lost = |what: String| Failure::Check(format!("an agent that was {what}"));
-    let agent = enclave.agent_task().ok_or_else(|| lost(format!("to be {what} is not there")))?;
+    let lost = |what: String| Failure::Check(format!("killing agents: {what}"));
+    let agent =
+        enclave.agent_task().ok_or_else(|| lost(format!("there is no agent to be {what}")))?;
     let start = world.now();
-    // A stopped one goes on when its replacement decides: the watchdog's period, twice over.
+    // A stopped agent continues once its replacement decides: twice the watchdog's period.
     let goes_on = start + Nanos(2 * enclave.setup().config.patience.0) + RESTART;
     if stopped {
         world.stop(agent, goes_on);
@@ -165,13 +166,13 @@ fn kill(world: &World, enclave: &Rc<Enclave>, stopped: bool) -> Result<Kill, Fai
         enclave.kill_agent();
     }
     wait_for(world, enclave, Mode::Fallback)
-        .ok_or_else(|| lost(format!("{what} was not noticed by the host")))?;
+        .ok_or_else(|| lost(format!("the host did not notice that an agent was {what}")))?;
     let fallback = world.now().since(start);
     let start = world.now();
     world.run_until(start + RESTART);
     enclave.start_agent();
     wait_for(world, enclave, Mode::Agent)
-        .ok_or_else(|| lost(format!("{what} was not followed by another")))?;
+        .ok_or_else(|| lost(format!("no agent followed one that was {what}")))?;
     let takeover = world.now().since(start);
     let mut stayed = false;
     if stopped {
@@ -182,7 +183,7 @@ fn kill(world: &World, enclave: &Rc<Enclave>, stopped: bool) -> Result<Kill, Fai
     Ok(Kill { fallback: duration(fallback), takeover: duration(takeover), stopped, stayed })
 }
 
-/// Lets the world go on until the host is decided for like that.
+/// Runs the world until the enclave is in `mode`; None if that takes too long.
 fn wait_for(world: &World, enclave: &Enclave, mode: Mode) -> Option<()> {
     let until = world.now() + PATIENCE;
     while enclave.mode() != mode {

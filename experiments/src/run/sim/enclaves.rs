@@ -20,10 +20,10 @@ use super::{Failure, Found, Ground, Simulated, parallel};
 use crate::scenario::{Enclaves, Load, Scenario, Variant};
 use wave_report::model::Point;
 
-/// How long requests that were accepted may take to end.
+/// Time allowed for accepted requests to end.
 const PATIENCE: Nanos = Nanos::from_millis(3_000);
 
-/// How many steps [`run`] will report.
+/// Number of steps that [`run`] reports.
 pub fn steps(scenario: &Scenario) -> u64 {
     let loads = if let Load::Each(loads) = &scenario.run.load { loads.len() } else { 0 };
     (scenario.variants.len() * (loads + 1)) as u64
@@ -83,7 +83,7 @@ fn add(sum: &mut State, more: State) {
     sum.fallback_switches += more.fallback_switches;
 }
 
-/// One load to each of `count` enclaves.
+/// Offers one load to each of `count` enclaves.
 fn one(
     ground: &Ground<'_>,
     variant: &Variant,
@@ -98,7 +98,7 @@ fn one(
     let mut hosts = Vec::new();
     for number in 1..=count {
         let mut setup = simulated.setup.clone();
-        // Enclaves of equal arrivals would be disturbed alike.
+        // Enclaves with equal arrivals would be disturbed alike.
         setup.seed = setup.seed.wrapping_mul(1 << 20).wrapping_add(u64::from(number));
         let app = Requests::new(load.clone(), setup.seed);
         let enclave = Enclave::new(&world, setup, Rc::clone(&app) as _)
@@ -113,7 +113,7 @@ fn one(
         hosts.push((enclave, app));
     }
     world.run_until(load.warmup);
-    // Until its agent is there, an enclave falls back.
+    // An enclave falls back until its agent has attached.
     let before: Vec<u64> =
         hosts.iter().map(|(enclave, _)| enclave.counters().fallback_switches).collect();
     if kills {
@@ -159,12 +159,12 @@ fn one(
     Ok((for_report(&of_served(&load, &served), &delta), states))
 }
 
-/// Requests that count, were accepted and have not ended.
+/// Requests that count, were accepted, and have not ended.
 fn outstanding(served: &Served) -> u64 {
     served.sent - served.refused - served.done
 }
 
-/// All enclaves' requests, with a set of classes each.
+/// The requests of all enclaves together, with a set of classes for each.
 fn together(load: &SimLoad, each: Vec<Served>) -> (SimLoad, Served) {
     let mut all = SimLoad { per_second: 0.0, classes: Vec::new(), ..load.clone() };
     let mut sum: Option<Served> = None;
@@ -189,5 +189,5 @@ fn together(load: &SimLoad, each: Vec<Served>) -> (SimLoad, Served) {
             }
         });
     }
-    (all, sum.expect("an enclave or more"))
+    (all, sum.expect("at least one enclave"))
 }

@@ -11,7 +11,7 @@ use crate::scenario::{Load, Scenario, Variant};
 use wave_report::model::VariantResult;
 
 impl Ground<'_> {
-    /// One point of the variant that is called so, unless a run before has finished it.
+    /// Runs one point of this variant, unless an earlier run has finished it.
     fn point(&self, simulated: &Simulated, variant: &str, load: f64) -> Result<Outcome, Failure> {
         let logs = self
             .recording
@@ -22,7 +22,7 @@ impl Ground<'_> {
     }
 }
 
-/// How many steps [`run`] will report.
+/// Number of steps that [`run`] reports.
 pub fn steps(scenario: &Scenario) -> u64 {
     let compared = scenario.run.compare.as_ref().map_or(0, |_| scenario.variants.len());
     (rows(scenario, usize::MAX).0.len() * steps_of_row(&scenario.run) + compared) as u64
@@ -95,7 +95,7 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// How many steps `ladder` will report.
+/// Number of steps that `ladder` reports.
 pub fn ladder_steps(scenario: &Scenario) -> u64 {
     (ladder::REPETITIONS * scenario.variants.len()) as u64
 }

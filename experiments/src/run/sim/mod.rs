@@ -1,7 +1,7 @@
-//! The same scenarios on a simulated host.
+//! The scheduling scenarios on a simulated host.
 //!
-//! Each point is a world of its own, which follows from the scenario and its seed alone; points run
-//! on as many threads as there are CPUs. Searches, verdicts and reports are those of native runs.
+//! Each point is a world of its own, determined by the scenario and its seed alone. Points run on as many threads as there are
+//! CPUs. Searches, verdicts and reports are those of native runs.
 
 mod crash;
 mod enclaves;
@@ -23,18 +23,18 @@ use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_LIMIT_US;
 
-/// What every kind of scenario stands on.
+/// Shared context of every kind of scenario.
 struct Ground<'a> {
     /// Without variants that have no agent.
     scenario: &'a Scenario,
     progress: Progress,
     recording: Option<Arc<Recording>>,
-    /// Keeps points that were simulated.
+    /// Keeps simulated points.
     journal: &'a Journal,
 }
 
-/// Runs `scenario` in the simulator. Agents write logs into the directory `record`, if there is one:
-/// a file per point. Points that `journal` has are not run.
+/// Runs `scenario` in the simulator. Agents write logs into the directory `record`, if given: a file per point. Points that
+/// `journal` has are not run.
 pub fn run(
     scenario: &Scenario,
     quiet: bool,
@@ -56,7 +56,7 @@ pub fn run(
                    kernel-level threads; expected placement = \"onhost\" or \"offload\", and threads = \"user\"";
         return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
     }
-    // What cannot be simulated is refused before anything has run.
+    // Scenarios that cannot be simulated are refused before anything runs.
     let first = Simulated::new(&scenario, &scenario.variants[0])?;
     for variant in &scenario.variants[1..] {
         Simulated::new(&scenario, variant)?;
@@ -113,8 +113,7 @@ pub fn run(
     Ok(Finished { result, failed: found.failed })
 }
 
-/// What has to be said about a variant that cannot be simulated.
-/// What of a variant the simulator has no model of.
+/// The part of a variant that the simulator does not model, if any.
 fn not_modelled(variant: &Variant) -> Option<&'static str> {
     match (variant.agent(), variant.host.threads) {
         (None, _) => Some("the kernel's scheduler"),

@@ -1,4 +1,4 @@
-//! Independent points, on as many threads as there are CPUs.
+//! Runs independent points on as many threads as there are CPUs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use super::Failure;
 use wave_lab::progress::Progress;
 
-/// Does `work` for each of `jobs`, and gives what came of them in their order. After a failure no
-/// further job is begun, and the first failure is what is returned.
+/// Does `work` for each of `jobs`, and returns the results in the jobs' order. After a failure no further job is started; the
+/// first failure is returned.
 pub fn each<T: Sync, R: Send>(
     jobs: &[T],
     progress: &Progress,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_the_jobs_order_and_a_failure_ends_it() {
+    fn results_are_in_job_order_and_a_failure_stops_further_jobs() {
         let progress = Progress::new(0, true);
         let jobs: Vec<u32> = (0..40).collect();
         let label = |_: &u32| String::new();

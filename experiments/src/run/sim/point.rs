@@ -1,4 +1,4 @@
-//! One simulated load point, in the words of native ones.
+//! One simulated load point in the form of native ones.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,7 +23,7 @@ use super::{Failure, Simulated};
 
 use wave_lab::terminal::note;
 
-/// A simulated outcome as a load point: what `load` came to.
+/// Converts a simulated outcome of `load` to a load point.
 pub fn point(load: &Load, outcome: &Outcome) -> Point {
     let mut point = of_served(load, &outcome.served);
     if let Some(why) = lost_agent(&outcome.counters) {
@@ -33,7 +33,7 @@ pub fn point(load: &Load, outcome: &Outcome) -> Point {
     point
 }
 
-/// Fills in what requests saw.
+/// Fills in the requests' latencies.
 pub(super) fn of_served(load: &Load, served: &Served) -> Point {
     let settings = Settings::new(
         Duration::from_nanos(load.measure.0),
@@ -76,7 +76,7 @@ pub(super) fn of_served(load: &Load, served: &Served) -> Point {
     Point::new(&report, &recorded)
 }
 
-/// Why the agent's end makes a point worthless, if it does.
+/// Why the end of the agent invalidates the point, if it does.
 fn lost_agent(counters: &Counters) -> Option<String> {
     if counters.attached == 0 {
         return Some("no agent attached".to_owned());
@@ -93,7 +93,7 @@ impl Simulated {
     ///
     /// # Errors
     ///
-    /// Where the agent left because of what the host wrote: a bug of ours.
+    /// The agent left because of what the host wrote: a bug of ours.
     pub fn run(&self, per_second: f64, logs: Option<&Logs>) -> Result<native::Outcome, Failure> {
         let load = self.load(per_second);
         let logs = logs.map(|logs| (logs.about(), sinks(logs.clone())));
@@ -105,7 +105,7 @@ impl Simulated {
         let measured = point(&load, &outcome);
         let delta = self.delta(&outcome.usage, &load, self.setup.config.cores);
         let counts: Vec<u64> = outcome.served.latencies.iter().map(|class| class.len()).collect();
-        // Of the whole time, as is what it is divided into.
+        // Over the whole time, like the time that it divides.
         let ends = outcome.served.finished_within as f64;
         let served = ends * load.end().0 as f64 / load.measure.0.max(1) as f64;
         let account = account(&delta, &self.service_ns(), &counts, served.round() as u64);
@@ -113,13 +113,13 @@ impl Simulated {
         Ok(native::Outcome { measured, report, account, range: None, disturbed: None })
     }
 
-    /// Where the time of `cores` cores went.
+    /// Use of the time of `cores` cores.
     pub(super) fn delta(&self, usage: &Usage, load: &Load, cores: u16) -> Delta {
         delta(&self.setup.machine, usage, load, cores)
     }
 }
 
-/// Where the time of `cores` cores of a machine went.
+/// Use of the time of `cores` cores of a machine.
 pub fn delta(machine: &Machine, usage: &Usage, load: &Load, cores: u16) -> Delta {
     let wall_ns = load.end().0 as f64;
     let cores_ns = wall_ns * f64::from(cores);
@@ -150,7 +150,7 @@ pub fn delta(machine: &Machine, usage: &Usage, load: &Load, cores: u16) -> Delta
     }
 }
 
-/// Runs `loads` more points where saturation lies by `outcomes`, and gives all.
+/// Runs `loads` more points near the saturation by `outcomes`. Returns all points.
 pub(super) fn refine(
     mut outcomes: Vec<native::Outcome>,
     loads: u32,
@@ -165,7 +165,7 @@ pub(super) fn refine(
     Ok(outcomes)
 }
 
-/// Looks for saturation by at most `probes` points between two loads, and gives them.
+/// Searches for saturation with at most `probes` points between two loads. Returns these points.
 pub(super) fn search(
     (low, high): (f64, f64),
     probes: u32,
@@ -193,7 +193,7 @@ pub fn sinks(logs: Logs) -> Box<wave_sim::agent::Logs> {
     Box::new(move |_| sink(logs.next().path))
 }
 
-/// The file of one agent's log. One that cannot be written is said on stderr, and the run goes on.
+/// The file of one agent's log. If it cannot be written, a note on stderr says so, and the run goes on.
 pub fn sink(path: PathBuf) -> Sink {
     let failed = |path: &Path, error: std::io::Error| {
         note!("wave run: the log {} ends early: {error}", path.display());

@@ -1,4 +1,4 @@
-//! A scenario's variant as the simulator takes it.
+//! A scenario's variant as a setup of the simulator.
 
 use wave_core::clock::Nanos;
 use wave_links::costs::Costs;
@@ -13,8 +13,7 @@ use super::super::system;
 use super::Failure;
 use crate::scenario::{self, Agent, Link, Placement, Scenario, Variant};
 
-/// Host cores that one context submits requests for: creating a thread across a PCIe-like link takes
-/// most of a microsecond.
+/// Host cores for which one context submits requests: creating a thread across a PCIe-like link takes most of a microsecond.
 const CORES_PER_GENERATOR: u32 = 8;
 
 /// A variant, ready to be loaded.
@@ -30,11 +29,11 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// The variant under the scenario's seed.
+    /// The variant with the scenario's seed.
     ///
     /// # Errors
     ///
-    /// Where it has no agent, a file is not to be had, or the enclave cannot be laid out.
+    /// It has no agent, a file cannot be read, or the enclave's window cannot be laid out.
     pub fn new(scenario: &Scenario, variant: &Variant) -> Result<Simulated, Failure> {
         let bad = |error: &dyn std::fmt::Display| {
             Failure::Scenario(format!("{}, {}: {error}", scenario.name, variant.name))
@@ -46,7 +45,7 @@ impl Simulated {
         let (machine, parks) = machine(&scenario.machine, agent)?;
         let mut config = system::config(variant.host, agent);
         let generators = variant.host.cores.div_ceil(CORES_PER_GENERATOR);
-        // Each generator and the control context.
+        // One for each generator, and the control context.
         config.contexts = generators as u16 + 1;
         config.check().map_err(|error| bad(&error))?;
         policies::by_name(&agent.policy, &config).map_err(|error| bad(&error))?;
@@ -69,7 +68,7 @@ impl Simulated {
             service: Service::Fixed(Nanos((class.service_us * 1e3).round() as u64)),
         };
         Ok(Simulated {
-            // Measuring a context switch takes as long as a point; most machines need none.
+            // Measuring a context switch takes as long as a point, and most machines do not need it.
             overhead: if setup.machine.crossings_per_request.value == 1.0 {
                 setup.machine.request_overhead.nanos()
             } else {
@@ -83,7 +82,7 @@ impl Simulated {
         })
     }
 
-    /// The scenario's load at that rate: a thread for each request, as the runtime does.
+    /// The scenario's load at that rate: a thread per request, as in the runtime.
     pub fn load(&self, per_second: f64) -> Load {
         Load {
             per_second,
@@ -96,12 +95,12 @@ impl Simulated {
         }
     }
 
-    /// Nanoseconds that a request of each class takes.
+    /// Service time of each class, in nanoseconds.
     pub fn service_ns(&self) -> Vec<u64> {
         self.classes.iter().map(|class| class.service.mean().0).collect()
     }
 
-    /// What has to be said about the figures.
+    /// Facts about the figures.
     pub fn facts(&self) -> Vec<(String, String)> {
         let machine = &self.setup.machine;
         let mut facts = vec![
@@ -153,7 +152,7 @@ fn is_ghost(machine: &str) -> bool {
     machine.starts_with("ghost")
 }
 
-/// What the link costs. Shared memory is what coherent memory between two cores is.
+/// The link's costs. Shared memory has those of coherent memory between two cores.
 fn costs(link: &Link, machine: &Machine) -> Result<Costs, Failure> {
     let builtin = |name| Ok(Costs::builtin(name).expect("these are built in"));
     match link {

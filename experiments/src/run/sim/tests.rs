@@ -40,7 +40,7 @@ fn result(scenario: &Scenario) -> RunResult {
 }
 
 #[test]
-fn a_run_follows_from_its_scenario_and_seed() {
+fn run_is_determined_by_scenario_and_seed() {
     let mut loads = scenario("load", "loads_per_second = [50_000, 150_000]", "");
     let first = result(&loads);
     assert_eq!(first.host, "sim");
@@ -56,7 +56,7 @@ fn a_run_follows_from_its_scenario_and_seed() {
 }
 
 #[test]
-fn variants_without_a_model_are_left_out_and_named() {
+fn variants_without_a_model_are_left_out_with_a_reason() {
     let others = "[[variant]]\nname = \"threads\"\nplacement = \"linux\"\n\
                   [[variant]]\nname = \"pthreads\"\nplacement = \"offload\"\npolicy = \"fifo\"\nthreads = \"kernel\"\n";
     let mut loads = scenario("load", "loads_per_second = [50_000]", others);
@@ -77,7 +77,7 @@ fn variants_without_a_model_are_left_out_and_named() {
 }
 
 #[test]
-fn a_ladder_of_more_cores_than_there_are_here_has_its_rungs() {
+fn ladder_runs_with_more_cores_than_this_machine_has() {
     let search = "[run.search]\nlow = 400_000\nhigh = 3_200_000\nprobes = 5";
     let mut ladder = scenario("ladder", search, "");
     ladder.variants.iter_mut().for_each(|variant| variant.host.cores = 16);
@@ -99,13 +99,13 @@ fn killed_and_stopped_agents_lose_no_request() {
     let extra = result(&crash).extra;
     assert_eq!((&extra["crashes"], &extra["requests_lost"]), (&8.into(), &0.into()));
     assert_eq!(extra["requests_done"], extra["requests_sent"]);
-    // The watchdog's period is 20 ms, and the end of a process is seen at once.
+    // The watchdog's period is 20 ms; the end of a process is noticed at once.
     assert!(extra["fallback_after_stop_ms_max"].as_f64().is_some_and(|ms| ms > 20.0));
     assert!(extra["fallback_after_kill_ms_max"].as_f64().is_some_and(|ms| ms < 1.0));
 }
 
 #[test]
-fn an_enclave_whose_agent_is_killed_disturbs_no_other() {
+fn killing_an_enclaves_agent_does_not_disturb_others() {
     let enclaves = scenario("enclaves", "loads_per_second = [40_000]", "[enclaves]\ncount = 3\n");
     let result = result(&enclaves);
     assert_eq!(result.extra["undisturbed"], true);
@@ -115,7 +115,7 @@ fn an_enclave_whose_agent_is_killed_disturbs_no_other() {
 }
 
 #[test]
-fn a_simulated_agents_log_replays_to_the_same_decisions() {
+fn simulated_agent_log_replays_to_identical_decisions() {
     let directory = tempfile::tempdir().unwrap();
     let loads = scenario("load", "loads_per_second = [100_000]", "");
     run(&loads, true, Some(directory.path()), &Journal::none()).unwrap();

@@ -1,4 +1,4 @@
-//! What was found: a row for each number of outstanding requests, and the knee.
+//! Results: a row for each number of outstanding requests, and the knee.
 
 use std::path::{Path, PathBuf};
 
@@ -16,19 +16,19 @@ use crate::measure::Chunks;
 use crate::run::machine;
 use crate::scenario::Udp;
 
-/// What is this near to the best is at the knee or beyond it.
+/// Throughput of at least this share of the best is at the knee or beyond it.
 const NEAR: f64 = 0.95;
 
 /// Throughput with one number of outstanding requests.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Requests that each worker has at hand, at most.
+    /// Maximum number of requests that a worker holds.
     pub outstanding: u32,
-    /// Requests per second: p5, p50 and p95 of the measurements that count; null if none does.
+    /// Requests per second: p5, p50 and p95 over the measurements that count; null if there are none.
     pub per_second: serde_json::Value,
-    /// Measurements that count.
+    /// Number of measurements that count.
     pub measurements: usize,
-    /// Why tries were set aside.
+    /// Reasons why tries were set aside.
     pub set_aside: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct UdpResult {
     under_way: u32,
     /// A row for each number of outstanding requests.
     curve: Vec<Row>,
-    /// The least number with which throughput is within 5% of the best; null if a row has no measurement.
+    /// The smallest number with throughput within 5% of the best; null if a row has no measurement.
     knee: Option<u32>,
 }
 
@@ -122,7 +122,7 @@ impl UdpResult {
         let UdpResult { workers, work_us, under_way, link, seating, .. } = self;
         let work = short(*work_us);
         format!(
-            "{workers} workers, requests of {work} us, {under_way} under way, link {link}. {seating}"
+            "{workers} workers, requests of {work} us, {under_way} in flight, link {link}. {seating}"
         )
     }
 
@@ -130,7 +130,7 @@ impl UdpResult {
         let aside: usize = self.curve.iter().map(|row| row.set_aside.len()).sum();
         let why = self.curve.iter().flat_map(|row| &row.set_aside).next();
         why.map_or_else(String::new, |why| {
-            format!("\n{aside} measurements do not count, the first because: {why}")
+            format!("\n{aside} measurements do not count; reason of the first: {why}")
         })
     }
 
@@ -218,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn the_knee_is_the_least_number_near_the_best() {
+    fn knee_is_the_smallest_number_near_the_best() {
         let mut rows =
             vec![row(1, &[50.0, 60.0, 55.0]), row(2, &[94.0]), row(3, &[96.0]), row(4, &[100.0])];
         assert_eq!(knee(&rows), Some(3));
         let disturbed = Measured { per_second: 1e9, set_aside: Some("disturbed: x".into()) };
         rows[0] = Row::new(1, &[disturbed]);
         assert_eq!((knee(&rows), rows[0].measurements), (None, 0));
-        assert_eq!(best(&rows), Some(100.0), "what does not count is not the best");
+        assert_eq!(best(&rows), Some(100.0), "a measurement that does not count is not the best");
     }
 }

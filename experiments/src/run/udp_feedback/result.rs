@@ -1,4 +1,4 @@
-//! What was found: a row for each load and kind of sender.
+//! Results: a row for each load and kind of sender.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::measure::Chunks;
 use crate::run::machine;
 use crate::scenario::UdpFeedback;
 
-/// Columns of the table; medians of the measurements.
+/// Columns of the table; figures are medians over the measurements.
 const HEAD: [&str; 11] = [
     "load",
     "senders",
@@ -32,25 +32,25 @@ const HEAD: [&str; 11] = [
     "measurements",
 ];
 
-/// One load by one kind of sender: p5, p50 and p95 of the measurements that count; null if none does.
+/// One load by one kind of sender: p5, p50 and p95 over the measurements that count; null if there are none.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Multiple of the capacity.
     pub load: f64,
     pub senders: &'static str,
-    /// Replies within the limit.
+    /// Replies within the limit, per second.
     pub within_limit_per_second: Value,
     pub p50_ns: Value,
     pub p99_ns: Value,
     /// Mean number of open requests at the host, from replies.
     pub open_at_host: Value,
-    /// Shares of the requests that were due.
+    /// Shares of the due requests.
     pub refused: Value,
     pub held_back: Value,
     pub lost: Value,
-    /// Measurements that count.
+    /// Number of measurements that count.
     pub measurements: usize,
-    /// Why each of the others was set aside.
+    /// Reasons why the others were set aside.
     pub set_aside: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ fn percentiles(values: Vec<f64>) -> Value {
     if values.is_empty() { Value::Null } else { Chunks::new(values).json() }
 }
 
-/// The capacity: p5, p50 and p95 of the measurements that count; null if none does.
+/// The capacity: p5, p50 and p95 over the measurements that count; null if there are none.
 pub(super) fn capacity(measured: &[Capacity]) -> Value {
     let counted = measured.iter().filter(|each| each.set_aside.is_none());
     percentiles(counted.map(|each| each.per_second).collect())
@@ -128,7 +128,7 @@ pub struct FeedbackResult {
     seed: u64,
     /// Requests per second of a closed loop.
     capacity_per_second: Value,
-    /// Goodput under the highest load as a share of the capacity: medians.
+    /// Goodput at the highest load as a share of the capacity: medians.
     in_time_with_feedback: Option<f64>,
     in_time_without_feedback: Option<f64>,
     rows: Vec<Row>,
@@ -201,7 +201,7 @@ impl FeedbackResult {
         let share = |found: Option<f64>| found.filter(|_| self.is_measured());
         match (share(self.in_time_with_feedback), share(self.in_time_without_feedback)) {
             (Some(with), Some(without)) => format!(
-                "In time under the highest load / the capacity: {with:.2} with feedback, {without:.2} without"
+                "In time at the highest load / the capacity: {with:.2} with feedback, {without:.2} without"
             ),
             _ => {
                 "NO RESULT: a row or the capacity has no measurement that counts. Run it again on a quiet machine"
@@ -214,7 +214,7 @@ impl FeedbackResult {
         let aside: usize = self.rows.iter().map(|row| row.set_aside.len()).sum();
         let why = self.rows.iter().flat_map(|row| &row.set_aside).next();
         why.map_or_else(String::new, |why| {
-            format!("\n{aside} measurements do not count, the first because: {why}")
+            format!("\n{aside} measurements do not count; reason of the first: {why}")
         })
     }
 
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_the_highest_load_and_of_measurements_that_count() {
+    fn shares_use_the_highest_load_and_measurements_that_count() {
         let aside = Measured { set_aside: Some("the generator lagged".into()), ..measured(1e9) };
         let both = |load, with: &[Measured], without: &[Measured]| {
             [Row::new(load, Sending::All, without), Row::new(load, Sending::Windows, with)]

@@ -1,4 +1,4 @@
-//! What was found: saturations, times of both systems under one load at the client and at the front, and their ratios.
+//! Results: saturations, both systems' times under one load at the client and at the front, and the ratios of these.
 
 use std::path::{Path, PathBuf};
 
@@ -19,11 +19,11 @@ use crate::run::machine;
 use crate::run::verdict::Try;
 use crate::scenario::UdpPreemption;
 
-/// The names of classes: of short requests, and of long ones.
+/// Names of the classes: short requests, and long ones.
 const CLASSES: [&str; 2] = ["short", "long"];
 
-/// Times of one class of requests, seen from one place. Each is p5, p50 and p95 of the measurements that count, in nanoseconds; null if
-/// none does.
+/// Times of one class of requests, measured at one place. Each is p5, p50 and p95 over the measurements that count, in
+/// nanoseconds; null if there are none.
 #[derive(Clone, Debug, Serialize)]
 pub struct Times {
     /// `short` or `long`.
@@ -34,7 +34,7 @@ pub struct Times {
     pub p99_ns: Value,
     /// 99.9th percentile of each measurement.
     pub p999_ns: Value,
-    /// The 99th percentile if scheduling cost nothing.
+    /// The p99 of scheduling without overhead.
     pub ideal_p99_ns: Option<u64>,
 }
 
@@ -64,12 +64,12 @@ impl Times {
 /// A point of the search for a saturation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Searched {
-    /// The try that counts, as the client saw it.
+    /// The try that counts, as measured at the client.
     #[serde(flatten)]
     pub point: Point,
-    /// The same requests at the front.
+    /// The same requests as measured at the front.
     pub at_front: Vec<ClassLatency>,
-    /// Why each other try of the load was set aside.
+    /// Reasons why other tries of the load were set aside.
     pub other_tries: Vec<String>,
 }
 
@@ -82,23 +82,23 @@ pub struct Row {
     pub policy: String,
     /// The highest load that it served within the limits.
     pub saturation_per_second: Option<f64>,
-    /// Why its saturation is not known, if so.
+    /// Why its saturation is unknown, if so.
     pub not_measurable: Option<String>,
     /// The points of the search.
     pub points: Vec<Searched>,
-    /// Measurements that count, under the load that both are compared under.
+    /// Number of measurements that count, at the load of the comparison.
     pub measurements: usize,
-    /// Why tries were set aside.
+    /// Reasons why tries were set aside.
     pub set_aside: Vec<String>,
-    /// Why tries of measurements were repeated, in order.
+    /// Reasons why tries were repeated, in order.
     pub repeated: Vec<String>,
     /// Share of the requests in those measurements whose latencies are set aside, because the machine had stalled.
     pub latencies_set_aside: Option<f64>,
-    /// Slices that cores ended by their own timers in those measurements, warm-ups included.
+    /// Slices ended by the cores' own timers in those measurements, warm-ups included.
     pub slices_ended: u64,
-    /// Times at the client: from when a request was due to its reply.
+    /// Times at the client: from when a request was due until its reply.
     pub client: [Times; 2],
-    /// Times at the front: from its receipt of a request to its reply.
+    /// Times at the front: from its receipt of a request until its reply.
     pub front: [Times; 2],
 }
 
@@ -141,7 +141,7 @@ impl Row {
     }
 }
 
-/// Why a measurement does not count, if so. The times of one that counts need not be within the limits of the search.
+/// Why a measurement does not count, if so. Times beyond the limits of the search do not matter here.
 fn aside(measured: &Measured) -> Option<String> {
     let lag = &measured.point().generator;
     let why = || lag.why_invalid.clone().unwrap_or_default();
@@ -167,18 +167,18 @@ pub struct PreemptionResult {
     short_us: f64,
     long_us: f64,
     long_percent: f64,
-    /// Limit on the p99 of short requests up to saturation.
+    /// Limit on the p99 of short requests that defines saturation.
     limit_us: u32,
     seed: u64,
     /// The load of the comparison, as a share of the lower saturation.
     load: f64,
-    /// That load; null if a saturation is not known.
+    /// That load in requests per second; null if a saturation is unknown.
     offered_per_second: Option<f64>,
-    /// p99 of short requests at the client with preemption, over that without: medians of the measurements.
+    /// p99 of short requests at the client with preemption, divided by that without: medians over the measurements.
     short_p99_ratio_preempt: Option<f64>,
     /// Ratio of p99s of short requests with and without preemption, measured at the front.
     short_p99_ratio_preempt_at_front: Option<f64>,
-    /// The same if scheduling cost nothing.
+    /// The same ratio for scheduling without overhead.
     short_p99_ratio_preempt_ideal: Option<f64>,
     variants: Vec<Row>,
 }
@@ -263,7 +263,7 @@ impl PreemptionResult {
             Some(load) => {
                 format!("At {} k/s, {share}% of the lower saturation, in us:", thousands(load))
             }
-            None => "Not compared: a saturation is not known.".to_owned(),
+            None => "Not compared: a saturation is unknown.".to_owned(),
         }
     }
 
@@ -316,7 +316,7 @@ impl PreemptionResult {
         let aside: usize = self.variants.iter().map(|row| row.set_aside.len()).sum();
         let why = self.variants.iter().flat_map(|row| &row.set_aside).next();
         why.map_or_else(String::new, |why| {
-            format!("\n{aside} measurements do not count, the first because: {why}")
+            format!("\n{aside} measurements do not count; reason of the first: {why}")
         })
     }
 
@@ -328,7 +328,7 @@ impl PreemptionResult {
                 let p99_ns = each.point.classes.first()?.latency.p99_ns;
                 Some((each.point.offered_per_second / 1e3, p99_ns as f64 / 1e3))
             });
-            // Beyond saturation a latency only says how long the overload lasted.
+            // Beyond saturation a latency only reflects the length of the overload.
             let mut points: Vec<_> =
                 points.filter(|(_, us)| *us <= 2.0 * f64::from(self.limit_us)).collect();
             points.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -395,7 +395,7 @@ impl PreemptionResult {
     }
 }
 
-/// Columns of the table of times: p5 and p95 are over the measurements.
+/// Columns of the table of times; p5 and p95 are over the measurements.
 const HEAD: [&str; 10] = [
     "system",
     "seen at",
@@ -418,7 +418,7 @@ fn saturation_cells(row: &Row) -> [String; 3] {
     [row.name.to_owned(), row.policy.clone(), found]
 }
 
-/// What `of` says of the system with preemption, over what it says of the one without.
+/// The value of `of` for the system with preemption, divided by that for the one without.
 fn ratio(rows: &[Row], of: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
     let [with, without] = rows else { return None };
     of(without).filter(|without| *without > 0.0).and_then(|without| Some(of(with)? / without))
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians_of_the_measurements_that_count() {
+    fn ratios_are_of_medians_over_measurements_that_count() {
         let disturbed = Measured { disturbed: Some("disturbed: x".into()), ..measured(1) };
         let mut late = measured(1);
         late.invalidate("the generator lagged");
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn without_measurements_of_both_there_is_no_result() {
+    fn no_result_without_measurements_of_both_systems() {
         let unknown = Err("at least 1 k/s".to_owned());
         for rows in [
             vec![row(Ok(Some(1e3)), &[measured(1)], 1), row(Ok(Some(1e3)), &[], 1)],

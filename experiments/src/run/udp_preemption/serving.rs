@@ -1,4 +1,4 @@
-//! A system that runs: a host whose threads serve requests, its agent with front and scheduler, and the load that is connected to it.
+//! A running system: a host whose threads serve requests, its agent with front and scheduler, and the load connected to it.
 
 use std::ffi::OsString;
 use std::net::UdpSocket;
@@ -20,19 +20,20 @@ use crate::run::{Failure, keep_house, take_generators_seat};
 use crate::scenario::UdpPreemption;
 use crate::{cpu_time, store};
 
-/// A thread has one request at a time: which one runs is the scheduler's to say.
+/// A thread holds one request at a time: the scheduler decides which one runs.
 const STEER: &str = "jbsq:k=1";
-/// Time for which cores look for work before they sleep: longer than any pause of a load, as the workers of the paper poll (3.4.3).
+/// Time for which cores poll for work before they sleep: longer than any pause of a load, because the paper's workers poll
+/// (3.4.3).
 const SPIN: Nanos = Nanos::from_millis(1);
-/// Time until a new system answers.
+/// Time allowed for a new system to answer.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// Time for the last answers of a load.
+/// Time allowed for the last answers of a load.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Time from the last answer until cores have parked and published their counters.
 const SETTLE: Duration = Duration::from_millis(3);
 /// Interval between tries of a request without an answer.
 const RETRY: Duration = Duration::from_millis(100);
-/// Rate and length of the first loads of a new system, and the time for their answers: an agent may have been turned out.
+/// Rate and length of a new system's first loads, and the time allowed for their answers: an agent may have been turned out.
 const FIRST_RATE: f64 = 1_000.0;
 const FIRST_LOAD: Duration = Duration::from_millis(20);
 const FIRST_DRAIN: Duration = Duration::from_millis(250);
@@ -46,18 +47,18 @@ pub struct Wanted<'a> {
     pub cpus: &'a [usize],
 }
 
-/// What happened under one load.
+/// Measurements under one load.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Measured {
-    /// Times at the client and at the front, and ends.
+    /// Times at the client and at the front, and how requests ended.
     pub outcome: Outcome,
-    /// Slices that cores ended by their own timers.
+    /// Slices ended by the cores' own timers.
     pub slices_ended: u64,
     /// Why the point is not a measurement, if other processes disturbed it.
     pub disturbed: Option<String>,
-    /// Why each other try of its load was set aside.
+    /// Reasons why other tries of its load were set aside.
     pub other_tries: Vec<String>,
-    /// Why the system has to be started again before the next load, if so.
+    /// Why the system must be restarted before the next load, if so.
     pub broken: Option<String>,
 }
 
@@ -88,17 +89,17 @@ pub struct Serving {
     enclave: Enclave,
     seating: Seating,
     times: [Duration; 2],
-    /// Schedulers that were lost before it served.
+    /// Schedulers lost before the system began to serve.
     lost_before: u64,
 }
 
 impl Serving {
-    /// Starts it, and waits until requests are answered. The calling thread is the generator's from then on.
+    /// Starts the system, and waits until requests are answered. From then on the calling thread is the generator's.
     pub fn start(wanted: &Wanted<'_>) -> Result<Serving, Failure> {
         let Wanted { scenario, policy, seating, cpus } = wanted;
         keep_house(seating, cpus)?;
         let mut options = enclave_options(scenario.threads, &scenario.link, seating)?;
-        // Of those at hand, one runs.
+        // One of the requests that a worker holds runs; the others are prestaged.
         options.config.prestage = (scenario.outstanding - 1) as u16;
         options.config.spin = SPIN;
         let stalls = Stalls::default();
@@ -152,7 +153,7 @@ impl Serving {
         let outcome = outcome.map_err(Failure::cannot)?;
         std::thread::sleep(SETTLE);
         if outcome.ends.wrong > 0 {
-            let text = format!("{} replies were not the right ones", outcome.ends.wrong);
+            let text = format!("{} replies were wrong", outcome.ends.wrong);
             return Err(Failure::Check(text));
         }
         let used = self.agent_ns().saturating_sub(agent_ns);
@@ -171,10 +172,10 @@ impl Serving {
             );
         }
         let left = self.agent.wait_for_end(Duration::ZERO);
-        left.map(|status| format!("the agent left ({status})"))
+        left.map(|status| format!("the agent ended unexpectedly ({status})"))
     }
 
-    /// CPU time of the agent, looking for work included. 0 once it has left.
+    /// CPU time of the agent, polling included. 0 once it has ended.
     fn agent_ns(&self) -> u64 {
         cpu_time::cpu_ns(self.agent.pid().as_raw_pid().unsigned_abs(), "").unwrap_or(0)
     }
@@ -184,8 +185,8 @@ impl Serving {
     }
 }
 
-/// Connects a load, once its requests are executed: a front is there before its host and its scheduler are. An agent that the watchdog
-/// has turned out comes back: on a busy machine it may have had no CPU for 20 ms before it served anything.
+/// Connects a load once requests are executed: a front listens before its host and its scheduler are attached. An agent that
+/// the watchdog has turned out is restarted: on a busy machine it may have had no CPU for 20 ms before it served anything.
 fn connect(settings: &Settings, agent: &mut AgentProcess) -> Result<Generator, Failure> {
     let start = Instant::now();
     let mut generator = loop {

@@ -33,20 +33,20 @@ fn point(load: f64, p99_us: u64, why_invalid: Option<&str>) -> Point {
     }
 }
 
-/// A second of two cores, of which others took these shares, of the whole and of the CPUs.
+/// Observations of one second on two cores, with these shares taken by others: of the cores, and of all CPUs.
 fn observed(others_ms: f64, neighbours_cpus: f64) -> Observed {
     Observed { cores_ns: 2_000.0 * MS, others_ns: others_ms * MS, neighbours_cpus }
 }
 
-/// What a kind of row makes of what was measured and observed.
+/// A kind of row, made from a measured point and observations.
 trait Row: Try + Sized {
     fn made(point: Point, observed: Observed) -> Self;
     fn others(&self) -> Vec<String>;
 }
 
-/// The outcome of Linux's thread pool.
+/// An outcome of Linux's thread pool.
 struct Pool(Outcome);
-/// Threads that an agent schedules.
+/// An outcome of threads that an agent schedules.
 struct Scheduled(Outcome);
 
 fn outcome(point: Point, observed: Observed, has_agent: bool) -> Outcome {
@@ -102,18 +102,18 @@ impl Row for Measured {
     }
 }
 
-/// What came of a load: how often it was run, the p99 in microseconds of the try that counts, whether that is a
-/// measurement, and why others were set aside.
+/// The result of a load: number of tries, p99 in microseconds of the try that counts, whether it is a measurement, and why the
+/// others were set aside.
 type Came = (usize, u64, bool, Vec<String>);
 
-/// The tries of each load in turn, as one kind of row sees them, with patience for two seconds.
+/// The results of each load in turn, by the rule for one kind of row, with patience for two seconds.
 fn feed<R: Row>(most: usize, loads: &[&[(Point, Observed)]]) -> Vec<Came> {
     let mut rule = Rule::new(Limits::default(), Duration::from_secs(2));
     rule.pause = Duration::ZERO;
     let came = loads.iter().map(|tries| {
         let mut left: VecDeque<_> = tries.iter().cloned().collect();
         let run = || {
-            let (point, observed) = left.pop_front().expect("no more tries than were expected");
+            let (point, observed) = left.pop_front().expect("no more tries than expected");
             Ok(R::made(point, observed))
         };
         let best = rule.load(most, run).unwrap();
@@ -125,15 +125,15 @@ fn feed<R: Row>(most: usize, loads: &[&[(Point, Observed)]]) -> Vec<Came> {
 }
 
 #[test]
-fn rows_of_every_kind_are_judged_repeated_and_chosen_by_one_rule() {
+fn one_rule_judges_and_repeats_tries_of_every_kind_of_row() {
     let calm = observed(0.0, 0.0);
-    // 1.5% of the cores; and one CPU of all, while the cores were left alone.
+    // 1.5% of the cores' time; and one CPU, but none of the cores' time.
     let (stalled, busy) = (observed(30.0, 0.0), observed(0.0, 1.0));
     let ok = |observed| (point(1_000.0, 100, None), observed);
     let slow = |p99_us, observed| (point(1_000.0, p99_us, None), observed);
     let lagged = (point(1_000.0, 100, Some("the generator lagged")), calm);
     let loads: [&[(Point, Observed)]; 7] = [
-        // What stalls little is a measurement.
+        // A slightly stalled try is a measurement.
         &[ok(observed(19.0, 0.09))],
         &[ok(stalled), ok(calm)],
         &[slow(400, calm), slow(350, calm), ok(calm)],
@@ -168,7 +168,7 @@ fn rows_of_every_kind_are_judged_repeated_and_chosen_by_one_rule() {
 }
 
 #[test]
-fn a_load_above_one_that_was_not_served_is_tried_once() {
+fn load_above_an_unserved_one_is_tried_once() {
     let rule = Rule::new(Limits::default(), Duration::ZERO);
     let points =
         [point(1_000.0, 100, None), point(2_000.0, 400, None), point(3_000.0, 900, Some("lagged"))];
@@ -178,7 +178,7 @@ fn a_load_above_one_that_was_not_served_is_tried_once() {
 }
 
 #[test]
-fn a_saturation_that_rests_on_a_disturbed_point_is_no_result() {
+fn saturation_resting_on_a_disturbed_point_is_unknown() {
     let limits = Limits::default();
     let disturbed = Some("disturbed: other processes took 9.0% of its cores");
     let [low, served] = [point(1_000.0, 100, None), point(2_000.0, 100, None)];
@@ -197,7 +197,7 @@ fn a_saturation_that_rests_on_a_disturbed_point_is_no_result() {
 }
 
 #[test]
-fn every_session_has_an_equal_share_of_the_time_for_repeats() {
+fn sessions_share_the_time_for_repetitions_equally() {
     assert_eq!(patience(&Kind::Load, 4), Duration::from_millis(3750));
     assert_eq!(patience(&Kind::Ladder, 0), Duration::from_secs(60));
 }

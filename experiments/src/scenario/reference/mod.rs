@@ -1,8 +1,8 @@
 //! Every field of every kind of scenario: type, default, range and meaning (docs/adr/0070).
 //!
-//! Names, types and which fields are required are asked of the types that read the files ([`trace`]). Defaults and ranges are
-//! noted where they are enforced, while the parser reads the examples ([`Source::within`](super::check::Source::within)). Only
-//! meanings, and defaults and ranges that depend on other fields, are written down here, a row for each field ([`rows`]).
+//! Names, types and required fields come from the types that read the files ([`trace`]). Defaults and ranges are noted where
+//! they are enforced, while the parser reads the examples ([`Source::within`](super::check::Source::within)). Only meanings,
+//! and defaults and ranges that depend on other fields, are written here, a row for each field ([`rows`]).
 
 mod rows;
 mod trace;
@@ -25,9 +25,9 @@ pub struct Form {
     pub kinds: &'static [&'static str],
     /// Subject of such experiments.
     pub about: &'static str,
-    /// How they are run.
+    /// Commands that run them.
     pub run: &'static str,
-    /// Files that leave out what may be left out, for each kind in turn.
+    /// Files that omit every optional field, one for each kind.
     pub examples: &'static [&'static str],
     /// In the order in which a reader needs them.
     pub fields: Vec<Field>,
@@ -47,7 +47,7 @@ pub struct Field {
     pub meaning: &'static str,
 }
 
-/// What is known of a form without its code.
+/// The part of a form that is written by hand.
 struct Written {
     kinds: &'static [&'static str],
     about: &'static str,
@@ -58,7 +58,7 @@ struct Written {
     check: fn(Source<'_>) -> Result<(), ScenarioError>,
 }
 
-/// What the code does not say of a field.
+/// The part of a field's description that the code does not give.
 struct Row {
     path: &'static str,
     meaning: &'static str,
@@ -66,7 +66,7 @@ struct Row {
     default: Option<&'static str>,
     /// A range that is in no range check, or depends on other fields.
     range: Option<&'static str>,
-    /// Whether a check asks for the field, where its type does not.
+    /// Whether a check requires the field although its type does not.
     required: bool,
 }
 
@@ -100,7 +100,7 @@ const FORMS: &[Written] = &[
     },
     Written {
         kinds: &["memory"],
-        about: "Memory of a RocksDB process under an agent, beside the same run without one.",
+        about: "Memory of a RocksDB process under an agent, compared with the same run without one.",
         run: "`sudo wave run FILE`; `wave run FILE --host sim`",
         examples: &[rows::MEMORY_EXAMPLE],
         rows: rows::MEMORY,
@@ -194,7 +194,7 @@ impl Written {
         traced
     }
 
-    /// Default and range of each field that a range check knows, by its path.
+    /// Default and range of each field with a range check, by its path.
     fn bounds(&self) -> BTreeMap<String, check::Bound> {
         let noted = RefCell::default();
         for example in self.examples {

@@ -1,4 +1,4 @@
-//! What fields mean, and the examples from which defaults and ranges are taken.
+//! Meanings of fields, and the examples that give defaults and ranges.
 
 use super::{Row, row};
 
@@ -175,18 +175,18 @@ pid = 1234
 
 const NAME: Row = row(
     "name",
-    "Names the folder of the results: small letters, digits and single hyphens, 100 at most.",
+    "Names the folder of the results: lowercase letters, digits and single hyphens, 100 at most.",
 );
 const DESCRIPTION: Row =
     row("description", "One paragraph for the reader of the results.").default("\"\"");
 const KIND: Row = row("kind", "Kind of the scenario.");
 const VARIANT_NAME: Row = row(
     "variant.name",
-    "Name in results; it has letters or digits, 100 bytes at most, and differs from every other variant's in them.",
+    "Name in results; it needs letters or digits, which must differ from every other variant's; 100 bytes at most.",
 );
 const SEED: Row = row("run.seed", "Seed of every random stream.").default("1").range("any");
 const SECONDS: Row = row("run.seconds", "Length of a point, warm-up included.");
-const WARMUP: Row = row("run.warmup_seconds", "First part of that, which is not counted.")
+const WARMUP: Row = row("run.warmup_seconds", "First part of it, which is not counted.")
     .default("the lesser of 0.3 and half of `run.seconds`")
     .range("0 to 0.9 of `run.seconds`");
 const LOADS: Row =
@@ -209,7 +209,7 @@ pub(super) const REQUESTS: &[Row] = &[
     row("workload.service_us", "CPU time of a request, calibrated."),
     row("workload.classes", "Classes of requests, at least one. `chaos` needs one with `operation = \"range\"`.")
         .default("one class, `GET`"),
-    row("workload.classes.name", "Name in results, another for each class."),
+    row("workload.classes.name", "Name in results, distinct for each class."),
     row("workload.classes.weight", "Share of the requests, relative to the other classes."),
     row("workload.classes.service_us", "CPU time of a request of this class.")
         .default("`workload.service_us`"),
@@ -220,7 +220,7 @@ pub(super) const REQUESTS: &[Row] = &[
     .default("\"get\""),
     row("run", "Lengths and loads of points. `crash` and `chaos` need none."),
     row("run.seconds", "Length of a point, warm-up included. Not with `crash`."),
-    row("run.warmup_seconds", "First part of that, which is not counted; less than `run.seconds`."),
+    row("run.warmup_seconds", "First part of it, which is not counted; less than `run.seconds`."),
     SEED,
     row(
         "run.loads_per_second",
@@ -229,18 +229,18 @@ pub(super) const REQUESTS: &[Row] = &[
     .default("none"),
     row(
         "run.refine",
-        "Further loads for each variant, where its saturation lies. Only `load`, beside `run.loads_per_second`.",
+        "Further loads for each variant, near its saturation. Only `load`, beside `run.loads_per_second`.",
     ),
-    row("run.search", "Looks for saturations. `ladder` needs it, `load` may have it."),
+    row("run.search", "Searches for saturations. `ladder` needs it, `load` may have it."),
     row("run.search.low", "Lowest load to try."),
     row("run.search.high", "Highest load to try, above `low`."),
     row("run.search.probes", "Points to spend."),
-    row("run.compare", "Runs all variants under one more load. Only `load`."),
-    row("run.compare.with", "Variant from whose saturation the load is taken."),
+    row("run.compare", "Runs all variants at one more load. Only `load`."),
+    row("run.compare.with", "Variant whose saturation gives the load."),
     row("run.compare.at", "Load as a share of that saturation."),
     row(
         "run.equal_cores",
-        "Whether each offloaded variant also runs with one core more, if another variant is `onhost`. Only `load`.",
+        "Whether each offloaded variant also runs with one more core, if another variant is `onhost`. Only `load`.",
     )
     .default("true"),
     row("host", "The host's side; variants may differ from it."),
@@ -259,7 +259,7 @@ pub(super) const REQUESTS: &[Row] = &[
         "User-level threads, preempted at safe points; or a pthread each, preempted anywhere. Only `user` is simulated.",
     )
     .default("\"user\""),
-    row("variant", "A curve or row of the results each: at least one, and two with `ladder`.").required(),
+    row("variant", "Each is a curve or row of the results: at least one, and at least two with `ladder`.").required(),
     VARIANT_NAME,
     row(
         "variant.placement",
@@ -297,10 +297,10 @@ pub(super) const REQUESTS: &[Row] = &[
     row("variant.prefetch", "Whether the host asks for the line of its next decision before it needs it (Wave 5.4).")
         .default("true"),
     row("variant.threads", "`host.threads` of this variant.").default("`host.threads`"),
-    row("crash", "Ends of agents. Only `crash`, which needs it."),
-    row("crash.kills", "Agents to end for each variant."),
-    row("crash.every_ms", "Time between two ends; all together a day at most."),
-    row("crash.load_per_second", "Load meanwhile."),
+    row("crash", "Kills of agents. Only `crash`, which needs it."),
+    row("crash.kills", "Agents to kill for each variant."),
+    row("crash.every_ms", "Time between two kills; all together a day at most."),
+    row("crash.load_per_second", "Load during the kills."),
     row("enclaves", "Only `enclaves`."),
     row("enclaves.count", "Enclaves, each with cores and an agent."),
     row("chaos", "Only `chaos`."),
@@ -328,7 +328,7 @@ pub(super) const MEMORY: &[Row] = &[
     row("workload.map_every_us", "Interval at which a probe maps, touches and unmaps memory."),
     row("run", "Lengths of a variant's run."),
     row("run.seconds", "Length of a variant's run, warm-up included."),
-    row("run.warmup_seconds", "First part of that, which is not counted.")
+    row("run.warmup_seconds", "First part of it, which is not counted.")
         .default("the lesser of 120 and half of `run.seconds`")
         .range("0 to `run.seconds` - 1"),
     SEED,
@@ -354,7 +354,7 @@ pub(super) const MEMORY: &[Row] = &[
     row("variant", "Runs to compare. The first has no policy; every other has one."),
     VARIANT_NAME,
     row("variant.policy", "Policy of the memory's agent, one of `wave policies`.")
-        .default("none: nobody manages the memory"),
+        .default("none: memory is not managed"),
     row("variant.slowdown_percent", "`memory.slowdown_percent` of this variant.")
         .default("`memory.slowdown_percent`"),
     row("variant.refaults_percent", "`memory.refaults_percent` of this variant.")
@@ -384,8 +384,8 @@ pub(super) const RPC: &[Row] = &[
     row("run.compare_at", "One of `run.loads_per_second`, at which the table compares all variants.")
         .default("the lowest load")
         .range("one of `run.loads_per_second`"),
-    row("run.refine", "Further loads for each variant, where its saturation lies."),
-    row("run.get_p99_us", "Limit on a GET's p99 up to saturation."),
+    row("run.refine", "Further loads for each variant, near its saturation."),
+    row("run.get_p99_us", "Limit on a GET's p99 that defines saturation."),
     row("host", "The host's side."),
     row("host.cores", "Cores of the host."),
     row("host.threads", "Workers that are threads, where a policy schedules them."),
@@ -415,7 +415,7 @@ pub(super) const UDP: &[Row] = &[
     row("workload", "Requests and their clients."),
     row("workload.work_us", "Work of each request."),
     row("workload.sockets", "Sockets of the clients."),
-    row("workload.under_way", "Requests under way on each socket."),
+    row("workload.under_way", "Requests in flight on each socket."),
     row("run", "Measurements."),
     row("run.seconds", "Length of one measurement."),
     row("run.rounds", "Measurements of each value, in turns."),
@@ -442,14 +442,17 @@ pub(super) const UDP_PREEMPTION: &[Row] = &[
     WARMUP,
     row("run.seed", "Seed of arrivals and classes."),
     LOADS,
-    row("run.refine", "Further loads for each system, where its saturation lies."),
-    row("run.short_p99_us", "Limit on the p99 of short requests up to saturation."),
+    row("run.refine", "Further loads for each system, near its saturation."),
+    row("run.short_p99_us", "Limit on the p99 of short requests that defines saturation."),
     row("run.load", "Load at which the systems are compared, as a share of the lower saturation."),
-    row("run.rounds", "Measurements of each system under that load, in turns."),
+    row("run.rounds", "Measurements of each system at that load, in turns."),
     row("host", "The host's side."),
     row("host.cores", "Worker cores."),
     row("host.threads", "Threads that serve requests."),
-    row("host.outstanding", "Requests that a core has at hand at most, the running one included."),
+    row(
+        "host.outstanding",
+        "Maximum number of requests that a core holds, the running one included.",
+    ),
     row("host.slice_us", "Length of a slice with preemption."),
     row("host.link", LINK).default("\"shm\""),
 ];
@@ -471,14 +474,14 @@ pub(super) const UDP_FEEDBACK: &[Row] = &[
     ),
     row("run.rounds", "Measurements of each load and kind of sender, in turns."),
     row("run.limit_us", "Time from due to reply within which a reply counts as goodput."),
-    row("run.queue_target", "Open requests at the host that windows aim at."),
+    row("run.queue_target", "Open requests at the host at which the windows aim."),
     row("host", "The host's side."),
     row("host.workers", "Worker cores."),
-    row("host.outstanding", "Requests that each worker has at hand, at most."),
+    row("host.outstanding", "Maximum number of requests that each worker holds."),
     row("host.link", LINK).default("\"shm\""),
 ];
 
-const SLOW: &str = "Whether it is given the times of `slow`.";
+const SLOW: &str = "Whether the setting gets the times of `slow`.";
 
 pub(super) const BAKEOFF: &[Row] = &[
     NAME,
@@ -486,16 +489,17 @@ pub(super) const BAKEOFF: &[Row] = &[
     KIND,
     row("seed", "Seed of every program's accesses.").range("any"),
     row("warmup_seconds", "Time from the start of a tool until its figures count.").range("0.1 to 3600"),
-    row("seconds", "Time of measuring, after the warm-up.").range("0.1 to 3600"),
+    row("seconds", "Time of measurement, after the warm-up.").range("0.1 to 3600"),
     row("slow", "Times of settings with `slow = true`."),
-    row("slow.warmup_seconds", "`warmup_seconds` of these.").range("0.1 to 3600"),
-    row("slow.seconds", "`seconds` of these, at least.").range("0.1 to 3600"),
+    row("slow.warmup_seconds", "`warmup_seconds` of slow settings.").range("0.1 to 3600"),
+    row("slow.seconds", "`seconds` of slow settings, at least.").range("0.1 to 3600"),
     row("swap", "Size of the swap that is set up for the run, as `512MiB`."),
     row("swap_on", "Places of that swap, each once; everything is run with each.").default("[\"zram\"]"),
     row("program", "Programs whose memory is managed, at least one."),
-    row("program.name", "Name in tables, another for each program."),
+    row("program.name", "Name in tables, distinct for each program."),
     row("program.pattern", "Accesses of the program (docs/guide/memory-bakeoff.md)."),
-    row("program.judge", "Whether it judges: no setting of ours was chosen in sight of its results.").default("false"),
+    row("program.judge", "Whether the program is a judge: no setting of ours was chosen in view of its results.")
+        .default("false"),
     row("program.memory", "Size of its memory, as `128MiB`."),
     row("program.accesses_per_second", "Touches of pages; GETs of redis; lookups in Python's dict.")
         .range("1 to 100000000"),
@@ -512,20 +516,23 @@ pub(super) const BAKEOFF: &[Row] = &[
     row("damon", "Settings of DAMON's proactive reclaim, at least one."),
     row("damon.sample_us", "Sampling interval.").default("5000").range("above 0"),
     row("damon.aggregate_us", "Aggregation interval.").default("100000").range("`damon.sample_us` or more"),
-    row("damon.update_us", "Interval of looking for new mappings.")
+    row("damon.update_us", "Interval between searches for new mappings.")
         .default("1000000")
         .range("`damon.sample_us` or more"),
     row("damon.regions", "Fewest and most regions.").default("[10, 1000]").range("3 or more"),
     row("damon.age_ms", "Age without accesses at which memory is paged out.").range("1 or more"),
-    row("damon.accesses_max", "Accesses of an aggregation that count as none.").default("0").range("any"),
-    row("damon.intervals_goal", "Lets DAMON tune its intervals."),
-    row("damon.intervals_goal.accesses_percent", "Share of the observable accesses to see.").range("0.01 to 100"),
-    row("damon.intervals_goal.aggregations", "Aggregations over which it is seen.").range("1 or more"),
+    row("damon.accesses_max", "Accesses in an aggregation up to which a region counts as not accessed.")
+        .default("0")
+        .range("any"),
+    row("damon.intervals_goal", "Makes DAMON tune its intervals."),
+    row("damon.intervals_goal.accesses_percent", "Share of the observable accesses that DAMON should observe.")
+        .range("0.01 to 100"),
+    row("damon.intervals_goal.aggregations", "Aggregations over which that share is taken.").range("1 or more"),
     row("damon.intervals_goal.sample_us", "Shortest and longest sampling interval, with `damon.sample_us` between them.")
         .range("1 or more"),
     row(
         "damon.stall_us_per_second",
-        "Lets DAMON page out, the oldest first, until some task stalls on memory for so long in a second.",
+        "Makes DAMON page out, oldest first, until some task stalls on memory for this long in a second.",
     )
     .default("none")
     .range("1 to 1000000"),
@@ -536,7 +543,7 @@ pub(super) const BAKEOFF: &[Row] = &[
     row("mglru.slow", SLOW).default("false"),
     row("reclaim", "Settings of reclaim by a cgroup's `memory.reclaim`, at least one."),
     row("reclaim.every_ms", "Interval of reclaiming.").range("1 or more"),
-    row("reclaim.share_percent", "Share of the group's memory that is reclaimed at once, without stalls.")
+    row("reclaim.share_percent", "Share of the group's memory reclaimed each time, without stalls.")
         .range("above 0, 100 at most"),
     row("reclaim.stall_percent", "Share of stalled time at which nothing is reclaimed.")
         .range("above 0, 100 at most"),
@@ -545,12 +552,12 @@ pub(super) const BAKEOFF: &[Row] = &[
 
 pub(super) const ENCLAVES: &[Row] = &[
     row("enclave", "Enclaves, each with one of `command`, `pid` and `cgroup`."),
-    row("enclave.name", "Name in results: letters, digits, `-` and `_`, another for each enclave."),
+    row("enclave.name", "Name in results: letters, digits, `-` and `_`, distinct for each enclave."),
     row("enclave.cpus", "CPUs of its threads, as `0-3,8`."),
     row("enclave.policy", "Policy of its agent, one of `wave policies`.").default("\"fifo\""),
     row(
         "enclave.patience_ms",
-        "Wait of a thread beside an idle core, after which the host turns the agent out.",
+        "Time for which a thread may wait while a core is idle before the host turns the agent out.",
     )
     .default("20")
     .range("1 to 60000"),

@@ -4,9 +4,9 @@ use toml::{Table, Value};
 
 use super::*;
 
-/// Fails where a parser has a field that the reference does not have.
+/// Fails if a parser has a field that the reference lacks.
 #[test]
-fn every_field_that_is_parsed_is_described() {
+fn every_parsed_field_is_described() {
     for written in FORMS {
         let parsed: BTreeSet<String> = (written.fields)().into_keys().collect();
         let described: BTreeSet<String> =
@@ -21,7 +21,7 @@ fn every_field_that_is_parsed_is_described() {
 }
 
 #[test]
-fn every_kind_that_is_run_is_described() {
+fn every_runnable_kind_is_described() {
     let described: Vec<&str> = FORMS.iter().flat_map(|form| form.kinds).copied().collect();
     let run = crate::experiment::kinds();
     assert_eq!(described.iter().collect::<BTreeSet<_>>(), run.iter().collect());
@@ -36,17 +36,17 @@ fn every_field_has_a_default_or_is_required_and_every_number_has_a_range() {
             assert!(is_table || field.default != Some(String::new()), "{at} has no default");
             let is_number = field.kind.contains("number");
             assert!(!is_number || !field.range.is_empty(), "{at} has no range");
-            assert!(field.meaning.ends_with('.'), "{at}: no sentence");
+            assert!(field.meaning.ends_with('.'), "{at}: the meaning is not a sentence");
         }
     }
 }
 
-/// A value that the example may have at a field: `text` as TOML.
+/// A TOML value that the example may have at a field, from `text`.
 fn value(text: &str) -> Option<Value> {
     toml::from_str::<Table>(&format!("value = {text}")).ok()?.remove("value")
 }
 
-/// The examples with `value` at the field, each as the parser takes it.
+/// Results of parsing each example with `value` at the field.
 fn with(written: &Written, field: &Field, value: &Value) -> Vec<Result<(), ScenarioError>> {
     let put = |example: &&str| {
         let mut table = Value::Table(toml::from_str(example).unwrap());
@@ -58,11 +58,11 @@ fn with(written: &Written, field: &Field, value: &Value) -> Vec<Result<(), Scena
 }
 
 #[test]
-fn every_default_of_the_reference_is_taken() {
+fn every_default_of_the_reference_is_accepted() {
     for written in FORMS {
         for field in written.form().fields {
             let Some(value) = field.default.as_deref().and_then(value) else { continue };
-            // `run.refine` has no meaning with some kinds, and so on.
+            // `run.refine`, for example, has no meaning with some kinds.
             let taken = with(written, &field, &value);
             let told = || format!("{:?} {} = {value}: {taken:?}", written.kinds, field.path);
             assert!(taken.iter().any(Result::is_ok), "{}", told());
@@ -71,7 +71,7 @@ fn every_default_of_the_reference_is_taken() {
 }
 
 #[test]
-fn what_is_out_of_a_range_of_the_reference_is_refused() {
+fn values_outside_a_range_of_the_reference_are_refused() {
     let mut count = 0;
     for written in FORMS {
         for field in written.form().fields {
@@ -92,7 +92,7 @@ fn what_is_out_of_a_range_of_the_reference_is_refused() {
                 };
                 let taken = with(written, &field, &outside);
                 let at = format!("{:?} {} = {outside}", written.kinds, field.path);
-                assert!(taken.iter().all(Result::is_err), "{at} is taken");
+                assert!(taken.iter().all(Result::is_err), "{at} is accepted");
                 count += 1;
             }
         }

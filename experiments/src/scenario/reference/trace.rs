@@ -1,4 +1,4 @@
-//! Which fields a type reads, found by letting it read: a deserializer that has a value for everything that is asked of it.
+//! Finds the fields that a type reads by letting it read: from a deserializer that has a value for every request.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde::de::{
     SeqAccess, Visitor,
 };
 
-/// What may stand in a field.
+/// Type of a field's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Table,
@@ -18,26 +18,26 @@ pub(super) enum Shape {
     Whole,
     Number,
     OneOf(&'static [&'static str]),
-    /// A list of that, and how many, where the type says so.
+    /// A list of these, and its length if the type fixes it.
     List(Box<Shape>, Option<usize>),
 }
 
-/// A field as a type reads it.
+/// A field as read by a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Traced {
     pub shape: Shape,
-    /// Whether its table is refused without it.
+    /// Whether its table is refused without the field.
     pub required: bool,
 }
 
-/// The fields that `T` reads, by their paths, as `variant.cores`; those of a list of tables have the list's path before them.
+/// The fields that `T` reads, by paths such as `variant.cores`; fields of a list of tables have the list's path as a prefix.
 pub(super) fn fields<T: DeserializeOwned>() -> BTreeMap<String, Traced> {
     let read = |left_out: Option<&str>| {
         let found = RefCell::default();
         let tracer = Tracer { found: &found, path: String::new(), left_out };
         T::deserialize(tracer).map(|_| found.into_inner())
     };
-    let found: BTreeMap<String, Shape> = read(None).expect("a value of every type that is traced");
+    let found: BTreeMap<String, Shape> = read(None).expect("every type of the scenarios is traced");
     let of = |(path, shape): (String, Shape)| {
         let required = read(Some(&path)).is_err();
         (path, Traced { shape, required })
@@ -49,7 +49,7 @@ pub(super) fn fields<T: DeserializeOwned>() -> BTreeMap<String, Traced> {
 struct Tracer<'a> {
     found: &'a RefCell<BTreeMap<String, Shape>>,
     path: String,
-    /// A field that is missing.
+    /// The field left out, if any.
     left_out: Option<&'a str>,
 }
 
@@ -77,12 +77,12 @@ impl<'a> Tracer<'a> {
     }
 }
 
-/// Fields by which [`toml::Spanned`] asks for places; no file has them.
+/// Fields by which [`toml::Spanned`] requests positions; they are in no file.
 fn is_of_spans(field: &str) -> bool {
     field.starts_with("$__")
 }
 
-/// Deserializes scalars: what each is, and a value.
+/// Deserializes scalars: notes the shape of each, and returns a value.
 macro_rules! scalars {
     ($($method:ident $visit:ident $value:expr, $shape:expr;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_with_their_types_and_whether_they_may_be_missing() {
+    fn fields_are_found_with_types_and_whether_required() {
         let found = fields::<Outer>();
         let list = |item| Shape::List(Box::new(item), None);
         let expected = [

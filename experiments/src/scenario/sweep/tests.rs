@@ -19,7 +19,7 @@ policy = "fifo"
 link = "model:mount-evans"
 "#;
 
-/// Lines of [`BASE`], the line of `[sweep]` included.
+/// Number of lines of [`BASE`], including the line of `[sweep]`.
 const BEFORE: usize = 15;
 
 fn sweep_of(text: &str) -> Result<Sweep, ScenarioError> {
@@ -32,10 +32,10 @@ fn sweep(axes: &str) -> Result<Sweep, ScenarioError> {
 }
 
 fn message(axes: &str) -> String {
-    sweep(axes).expect_err("this is to be refused").to_string()
+    sweep(axes).expect_err("the sweep is refused").to_string()
 }
 
-/// Paths that a property test varies, each with what a scenario has there.
+/// Paths that a property test varies, each with a getter of its field in a scenario.
 type Field = (&'static str, fn(&Scenario) -> u64);
 const FIELDS: [Field; 5] = [
     ("run.seed", |scenario| scenario.run.seed),
@@ -49,7 +49,7 @@ const FIELDS: [Field; 5] = [
 
 proptest! {
     #[test]
-    fn every_combination_is_there_once_in_the_files_order(
+    fn every_combination_occurs_once_in_file_order(
         lists in prop::collection::vec(
             prop::collection::btree_set(1u64..60, 1..4).prop_map(Vec::from_iter).prop_shuffle(), 1..4),
         order in Just((0..FIELDS.len()).collect::<Vec<_>>()).prop_shuffle(),
@@ -79,14 +79,14 @@ proptest! {
 }
 
 #[test]
-fn a_file_without_a_sweep_is_one_scenario() {
+fn file_without_a_sweep_is_one_scenario() {
     let sweep = sweep_of(BASE).unwrap();
     assert_eq!((sweep.axes.len(), sweep.expansions.len()), (0, 1));
     assert_eq!(sweep.expansions[0].scenario.variants.len(), 2);
 }
 
 #[test]
-fn a_value_goes_where_its_path_leads() {
+fn value_is_put_at_its_path() {
     let text = BASE.replace("\n[run]", "\nworkload.classes = [{ name = \"GET\", weight = 1 }, { name = \"RANGE\", weight = 1 }]\n[run]")
         + "[sweep]\n\"workload.classes[RANGE].weight\" = [0.5]\nhost.cores = [3]\n\"variant.cores\" = [2]\n\
            \"run.loads_per_second\" = [[7, 8]]\n\"variant[offload, PCIe-like].decisions\" = [{ transport = \"dma-sync\" }]\n";
@@ -96,14 +96,14 @@ fn a_value_goes_where_its_path_leads() {
     assert_eq!(weights, [1.0, 0.5]);
     assert!(scenario.variants.iter().all(|variant| variant.host.cores == 2));
     assert_eq!(scenario.run.load, Load::Each(vec![7.0, 8.0]));
-    // Without quotes it is a table in the table, and the same path.
+    // Without quotes it is a table in a table, with the same path.
     assert_eq!(sweep.axes[1].path, "host.cores");
     let decisions = scenario.variants[1].agent().unwrap().decisions;
     assert_eq!(decisions.transport, crate::scenario::Transport::DmaSync);
 }
 
 #[test]
-fn a_bad_axis_is_refused_with_its_name_and_the_allowed_values() {
+fn bad_axis_is_refused_with_its_name_and_the_allowed_values() {
     let cases = [
         (
             "",
@@ -188,7 +188,7 @@ fn a_bad_axis_is_refused_with_its_name_and_the_allowed_values() {
 }
 
 #[test]
-fn a_sweep_beyond_all_bounds_is_refused() {
+fn sweep_with_too_many_scenarios_is_refused() {
     let values: Vec<u32> = (1..=101).collect();
     let refused = message(&format!("\"run.seed\" = {values:?}\n\"workload.keys\" = {values:?}\n"));
     assert!(
@@ -198,10 +198,10 @@ fn a_sweep_beyond_all_bounds_is_refused() {
 }
 
 #[test]
-fn mistakes_outside_of_the_sweep_keep_their_lines() {
+fn errors_outside_of_the_sweep_keep_their_lines() {
     let refused = |from: &str, to: &str| {
         let text = BASE.replace(from, to) + "[sweep]\n\"host.cores\" = [1, 2]\n";
-        sweep_of(&text).expect_err("this is to be refused").to_string()
+        sweep_of(&text).expect_err("the sweep is refused").to_string()
     };
     assert!(refused("policy", "polcy").starts_with("scenarios/x.toml:13: unknown field `polcy`"));
     assert!(refused("[1000, 2000]", "[2000, 1000]").starts_with("scenarios/x.toml:4: "));
@@ -209,11 +209,11 @@ fn mistakes_outside_of_the_sweep_keep_their_lines() {
 }
 
 #[test]
-fn a_scenario_with_a_sweep_is_not_run_as_one() {
+fn scenario_with_a_sweep_is_refused_as_a_single_scenario() {
     let text = format!("{BASE}[sweep]\n\"host.cores\" = [1]\n");
     let refused = crate::scenario::parse(Path::new("x.toml"), &text, &["fifo"]).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "x.toml:15: [sweep] makes many scenarios of this one: run them with `wave sweep`, or take the table out"
+        "x.toml:15: [sweep] makes many scenarios of this one: run them with `wave sweep`, or remove the table"
     );
 }

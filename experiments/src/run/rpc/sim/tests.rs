@@ -10,7 +10,7 @@ use crate::run::system::Delta;
 use crate::same_keys::keys;
 use crate::scenario;
 
-/// The paper's parameters, as `wave reproduce` has them: 16 cores, of which a scheduler on the host takes one.
+/// The paper's parameters, as in `wave reproduce`: 16 cores, of which a scheduler on the host takes one.
 const TEXT: &str = r#"name = "small"
 kind = "rpc"
 [workload]
@@ -46,9 +46,9 @@ fn result(scenario: &Rpc) -> RunResult {
     result
 }
 
-/// The parameters of each scenario are those of a curve of `wave reproduce`.
+/// The parameters of each scenario are those of one curve of `wave reproduce`.
 #[test]
-fn the_values_are_those_of_reproduce() {
+fn values_equal_those_of_wave_reproduce() {
     let pcie = "model:mount-evans";
     let curves = [
         ("fig6a", "on-host-all", "onhost-all", placements::SHINJUKU, "shm"),
@@ -75,9 +75,9 @@ fn the_values_are_those_of_reproduce() {
     }
 }
 
-/// What comes after the last arrival counts neither as time nor as work.
+/// Time and work after the last arrival do not count.
 #[test]
-fn the_cpu_time_of_agents_does_not_depend_on_the_span() {
+fn cpu_time_of_agents_does_not_depend_on_the_span() {
     let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
     let mut figures = |seconds: f64, warmup: f64| {
         (scenario.seconds, scenario.warmup_seconds) = (seconds, warmup);
@@ -91,7 +91,7 @@ fn the_cpu_time_of_agents_does_not_depend_on_the_span() {
 }
 
 #[test]
-fn a_variant_without_a_model_is_left_out_and_said() {
+fn variant_without_a_model_is_left_out_with_a_reason() {
     let scenario = scenario(&[
         ("all", "offload-all", "fifo", "model:mount-evans"),
         ("tonic", "tonic", "", "shm"),
@@ -101,7 +101,7 @@ fn a_variant_without_a_model_is_left_out_and_said() {
     let found = result(&scenario);
     assert_eq!((found.variants.len(), found.host.as_str()), (1, "sim"));
     for (name, reason) in
-        [("tonic", "tonic"), ("sidecar", "nobody schedules"), ("split", "two agents")]
+        [("tonic", "tonic"), ("sidecar", "without a scheduler"), ("split", "two agents")]
     {
         let told = |(what, why): &(String, String)| what == name && why.contains(reason);
         assert!(found.facts.iter().any(told), "{name}: {:?}", found.facts);
@@ -114,7 +114,7 @@ fn a_variant_without_a_model_is_left_out_and_said() {
 }
 
 #[test]
-fn steering_that_the_host_has_too_few_threads_for_is_refused() {
+fn steering_for_more_threads_than_the_host_has_is_refused() {
     let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
     scenario.threads = 4;
     scenario.variants[0].steer = "darc:reserve=4".to_owned();
@@ -130,9 +130,9 @@ fn steering_that_the_host_has_too_few_threads_for_is_refused() {
     );
 }
 
-/// A native result is made of the same types by `found`: what it has of a point is all that is different.
+/// A native result is built from the same types by `found`; only the fields of a point may differ.
 #[test]
-fn the_keys_are_those_of_a_native_run() {
+fn json_keys_equal_those_of_a_native_run() {
     let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
     scenario.loads_per_second = vec![20_000.0];
     scenario.compare_at = 20_000.0;
@@ -162,7 +162,7 @@ fn the_keys_are_those_of_a_native_run() {
 }
 
 #[test]
-fn a_schedulers_log_replays_to_the_same_decisions() {
+fn scheduler_log_replays_to_identical_decisions() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = scenario(&[("All, one", "offload-all", "fifo", "model:mount-evans")]);
     let bare = result(&scenario);
