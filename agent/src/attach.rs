@@ -18,7 +18,7 @@ use wave_links::{
 
 use crate::device::{DeviceError, DeviceLine};
 
-/// How long a host may take to answer, and after how much of that it is said that it has not yet.
+/// How long a host may take to offer a window, and how long of that the agent waits before it reports the delay.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -29,60 +29,60 @@ pub enum AttachError {
     /// No host there, no permission, refused, another version.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The window's file is not what the host said.
+    /// The window's file contradicts the host's offer.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The window's header is not one to work with.
+    /// The window's header is invalid, or of another version.
     #[error(transparent)]
     Header(#[from] HeaderError),
     /// The host's description of the link cannot be used.
     #[error("peer's fault: {0}")]
     Link(#[from] LinkError),
-    /// The host is the kernel, and this process may have to wait for pages.
+    /// The host is the kernel, and this process cannot lock its memory: a page fault could deadlock.
     #[error(
-        "cannot lock this process's memory ({0}), and an agent that waits for a page may wait for a \
-         thread that waits for the agent; allow it: `ulimit -l unlimited`, or as root"
+        "cannot lock this process's memory ({0}); without that, a page fault may wait for a thread that \
+         waits for this agent: run `ulimit -l unlimited` first, or start the agent as root"
     )]
     Resident(#[source] std::io::Error),
     #[error("peer's fault: doorbell {vector}: {error}")]
     Doorbell { vector: usize, error: std::io::Error },
     /// The socket belongs to another kind of Wave process.
-    #[error("{who} listens at this socket: it is one for {option}")]
+    #[error("{who} listens at this socket; use {option} for it")]
     Other { who: &'static str, option: &'static str },
-    /// Offer and window contradict each other.
-    #[error("peer's fault: the offer says {offer}, its window's header {header}")]
+    /// The offer and the window's header name different subsystems.
+    #[error("peer's fault: the offer names {offer}, but its window's header names {header}")]
     Subsystem { offer: SubsystemId, header: SubsystemId },
     /// The device cannot be opened, or its mailbox is wrong.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The offer has too few or too many doorbells.
-    #[error("peer's fault: {have} doorbells came, the layout has {need}")]
+    #[error("peer's fault: the offer has {have} doorbells, but the layout needs {need}")]
     Doorbells { have: usize, need: usize },
 }
 
 /// A window that an agent may work in.
 #[derive(Debug)]
 pub struct Attached {
-    /// Places of queues, words and pools in the window.
+    /// Where queues, words and pools are in the window.
     pub layout: Layout,
     /// The agent's access to the window.
     pub port: AnyPort,
-    /// The host's vectors: a bell per core, then the control context's.
+    /// The host's doorbells: one per core, then the control context's.
     pub host_bells: Vec<HostBell>,
-    /// The vector on which the host rings the agent.
+    /// The doorbell by which the host rings the agent.
     pub own_bell: OwnBell,
     /// Name of the link, for messages.
     pub link: String,
-    /// Tells each side that the other is gone.
+    /// Connection to the host; each side sees here that the other is gone.
     pub connection: HostLine,
 }
 
-/// One of the host's vectors.
+/// A doorbell of the host.
 #[derive(Debug)]
 pub enum HostBell {
-    /// Of a host of this machine.
+    /// A host on this machine.
     Link(AnyBell),
-    /// Of a host behind a device.
+    /// A host behind a device.
     Device(DeviceBell),
 }
 
@@ -95,12 +95,12 @@ impl Doorbell for HostBell {
     }
 }
 
-/// Where an agent waits to be rung.
+/// The agent's own doorbell, on which it waits.
 #[derive(Debug)]
 pub enum OwnBell {
-    /// By a host of this machine.
+    /// A host on this machine rings it through a socket.
     Socket(SocketBell),
-    /// An event descriptor, which the device's interrupt signals.
+    /// An event descriptor that the device's interrupt signals.
     Event(EventFd),
 }
 
@@ -122,10 +122,10 @@ impl Waiter for OwnBell {
     }
 }
 
-/// How an agent is tied to its host.
+/// An agent's connection to its host.
 #[derive(Debug)]
 pub enum HostLine {
-    /// The host's socket: its end is the host's end.
+    /// The host's socket: when it closes, the host is gone.
     Socket(Connection),
     /// The mailbox in a device's memory.
     Device(Box<DeviceLine>),
@@ -141,19 +141,19 @@ impl HostLine {
     }
 }
 
-/// Attaches to the host that listens at `socket`, of any subsystem that asks a policy.
-/// Nothing the host sent is believed unchecked.
+/// Attaches to the host that listens at `socket`, of any subsystem whose decisions a policy makes.
+/// Everything that the host sends is checked.
 pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
     attach_as(socket, Wanted::Policy, true)
 }
 
-/// Attaches to the server of RPCs that listens at `socket`, as [`attach`] does; unless quiet, says on standard error what it
-/// waits for.
+/// Attaches to the server of RPCs that listens at `socket`, as [`attach`] does. Unless `quiet`, reports a slow host on standard
+/// error.
 pub fn attach_rpc(socket: &Path, quiet: bool) -> Result<Attached, AttachError> {
     attach_as(socket, Wanted::Rpc, quiet)
 }
 
-/// Attaches to a host that offers what is wanted; unless quiet, says on standard error what it waits for.
+/// Attaches to a host whose offer is of the wanted kind. Unless `quiet`, reports a slow host on standard error.
 pub(crate) fn attach_as(
     socket: &Path,
     wanted: Wanted,
@@ -185,7 +185,7 @@ pub(crate) fn attach_as(
     })
 }
 
-/// A window whose header was checked, and the descriptors that came with it.
+/// A window with a checked header, and the descriptors of its offer.
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
     pub(crate) link: LinkSpec,
@@ -195,19 +195,19 @@ pub(crate) struct Opened {
     pub(crate) doorbells: Vec<OwnedFd>,
 }
 
-/// What an agent attaches for.
+/// The purpose of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// Decisions of a policy, for any subsystem except the two below.
     Policy,
-    /// Calls of RPCs that a front steers.
+    /// RPC calls, which a front's agent steers.
     Rpc,
-    /// Notes of a front's, for a scheduler.
+    /// Notes from a front, for a scheduler.
     Notes,
 }
 
 impl Wanted {
-    /// What an offer of this subsystem is for.
+    /// The purpose of an offer of this subsystem.
     fn of(subsystem: SubsystemId) -> Wanted {
         match subsystem {
             NOTES => Wanted::Notes,
@@ -242,7 +242,7 @@ pub(crate) fn open(
     if let Err(SocketError::Timeout) = offer {
         if !quiet {
             say!(
-                "wave agent: connected to {}; waiting for the process there, {}, to offer a window",
+                "wave agent: connected to {}; waiting for process {} there to offer a window",
                 socket.display(),
                 connection.peer_pid(),
             );
@@ -254,7 +254,7 @@ pub(crate) fn open(
     wanted.check(subsystem)?;
     let link = LinkSpec::parse(&link)?;
     let memory = Arc::new(Memory::map(memory.as_fd(), nic, host, extra)?);
-    // The header is read through a port without page types: each word on its own.
+    // The layout is not known yet: the header is read through a port without page types, word by word.
     let port = link.port(&memory, side, &[])?;
     let layout = read_header(port.window(Home::Nic), nic, host)?;
     let header = layout.config.subsystem;

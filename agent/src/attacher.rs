@@ -1,4 +1,4 @@
-//! Attaching beside the loop: a host that answers slowly must not hold anybody else up.
+//! Attaching in a thread of its own, so that a host that answers slowly does not delay the agent's loop.
 
 use std::cell::Cell;
 use std::os::unix::fs::FileTypeExt;
@@ -14,10 +14,10 @@ use wave_links::socket::SocketError;
 use crate::attach::AttachError;
 use wave_links::say;
 
-/// How often a host is looked for.
+/// Interval between attempts to attach.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Attaches once. It may be told to say nothing.
+/// Tries to attach once. The flag is `quiet`.
 type Attach<T> = fn(&Path, bool) -> Result<T, AttachError>;
 
 /// A thread that retries to attach to a socket until a host, or another expected peer, listens there. The thread starts with the
@@ -53,7 +53,7 @@ impl<T: Send + 'static> Attacher<T> {
         Ok(Attacher { socket, attach, ring, quiet, has_begun, sender, receiver, is_over })
     }
 
-    /// Looks for a host again. Only after the last one was taken, and lost.
+    /// Starts to look for a host again. Call it only after the last one was taken and lost.
     pub fn begin(&self) {
         let (socket, ring, sender) =
             (self.socket.clone(), Arc::clone(&self.ring), self.sender.clone());
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Attacher<T> {
             while !is_over.load(Ordering::Relaxed) {
                 match attach(&socket, quiet) {
                     Ok(attached) => {
-                        // The send fails only if the receiver has ended; there is nothing left to do.
+                        // The send fails only if the receiver was dropped; then nobody waits for a host.
                         let _ = sender.send(attached);
                         ring();
                         return;

@@ -23,15 +23,15 @@ use crate::record::{FileLog, record_to};
 use crate::registry::Registry;
 use crate::run::{Exit, Seat, run_with, serve};
 
-/// The arguments that every agent takes, whatever it decides.
+/// The arguments that every agent takes, of any subsystem.
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("scheduler").args(["attach", "device"]))]
 pub struct AgentArgs {
     /// Socket of the host. An agent that is attached there is replaced without stopping the workload.
     #[arg(long, value_name = "SOCKET")]
     pub attach: Option<PathBuf>,
-    /// Attach through a device instead: the folder with its other side, as `cargo xtask vm run --nic FOLDER` makes
-    /// it. Waits for a host, and replaces another agent there.
+    /// Attach through a device instead: the folder with the device's other side, which `cargo xtask vm run --nic FOLDER`
+    /// makes. Waits for a host, and replaces an agent that is attached there.
     #[arg(long, value_name = "FOLDER", conflicts_with = "attach")]
     pub device: Option<PathBuf>,
     /// Policy to run, with its settings.
@@ -40,39 +40,39 @@ pub struct AgentArgs {
     /// Run the agent on this CPU only.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Yield the CPU between polls: for an agent that shares its CPU.
+    /// Yield the CPU between polls, for an agent without a CPU of its own.
     #[arg(long)]
     pub share_cpu: bool,
-    /// Write a log of the agent's inputs and decisions. The commands `replay` and `trace` read it: those of `wave` for policies
-    /// that Wave ships, those of a laboratory (wave_lab::main_with) for policies of your own. Takes some of the agent's time.
+    /// Write a log of the agent's inputs and decisions. Read it with the commands `replay` and `trace` of `wave` or, for policies
+    /// of your own, of your laboratory (wave_lab::main_with). Logging takes some of the agent's time.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     pub record: Option<PathBuf>,
-    /// What the log's header says about where it comes from.
+    /// Description of the run, for the log's header.
     #[arg(long, hide = true, requires = "record", value_name = "TEXT")]
     pub record_about: Option<String>,
-    /// Switch to this user once attached, or once listening: a name in /etc/passwd, or UID:GID. Needs root. An agent with --rpc
-    /// attaches as this user, so its host must let this user attach (its --allow, and the socket's mode).
+    /// Switch to this user once attached or listening: a name in /etc/passwd, or UID:GID. Needs root. An agent with --rpc
+    /// attaches as this user, so the host must admit this user (by its --allow and the socket's mode).
     #[arg(long, value_name = "USER")]
     pub user: Option<User>,
     /// Print errors only.
     #[arg(long, short)]
     pub quiet: bool,
-    /// Take notes from the front of another agent, at this socket: they tell the policy of each request that is handed to
+    /// Take notes from another agent's front at this socket. They tell the policy about each request that the front hands to
     /// a thread.
     #[arg(long, value_name = "SOCKET", requires = "scheduler")]
     pub notes_from: Option<PathBuf>,
     /// List the policies with their settings, and exit.
     #[arg(long)]
     pub policies: bool,
-    /// End with the process that started this one.
+    /// End when the process that started this one ends.
     #[arg(long, hide = true)]
     pub leave_with_parent: bool,
 }
 
-/// The error if the command line names no host.
-const NOWHERE: &str = "name a host: --attach SOCKET or --device FOLDER; --help tells more";
+/// The error for a command line without a host.
+const NOWHERE: &str = "no host given: use --attach SOCKET or --device FOLDER; see --help";
 
-/// The exit code of an agent that its host has turned out.
+/// Exit code of an agent that its host turned out.
 pub const TURNED_OUT: u8 = 5;
 
 #[derive(Parser)]
@@ -83,15 +83,15 @@ struct Command {
 }
 
 impl AgentArgs {
-    /// Whether it names a host to decide for.
+    /// Whether the arguments name a host to decide for.
     pub fn has_host(&self) -> bool {
         self.attach.is_some() || self.device.is_some()
     }
 
-    /// Handles the options that need no host. Returns an exit code if the agent is to end.
+    /// Handles the options that need no host. Returns an exit code if the process is to end.
     pub fn begin(&self, registry: &Registry) -> Option<ExitCode> {
         if self.policies {
-            // Where nobody reads it, nobody misses it.
+            // A failed write is ignored: nobody reads standard output then.
             let _ = std::io::stdout().write_all(registry.describe().as_bytes());
             return Some(ExitCode::SUCCESS);
         }
@@ -114,21 +114,21 @@ pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
 }
 
-/// Has the kernel end this process with its parent; returns whether the parent is still there.
+/// Asks the kernel to kill this process when its parent ends. Returns whether the parent is still there.
 pub(crate) fn leave_with_parent() -> bool {
     let before = getppid();
     let asked = set_parent_process_death_signal(Some(Signal::KILL));
-    // A parent that went in between sends nothing; its orphans have another one by now.
+    // A parent that ended before the call sends no signal, but this process has another parent now.
     asked.is_ok() && getppid() == before && before.is_some()
 }
 
-/// Says why on standard error, and returns the exit code.
+/// Prints the reason on standard error, and returns the exit code.
 pub fn fail(code: u8, why: impl Display) -> ExitCode {
     say!("wave agent: {why}");
     ExitCode::from(code)
 }
 
-/// Attaches, gives up the rights that it no longer needs, and runs until the host goes or turns the agent out.
+/// Attaches, gives up the rights that the agent no longer needs, and runs until the host goes or turns the agent out.
 pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     if let Some(left) = args.begin(registry) {
         return left;
@@ -137,13 +137,13 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         None => decide(registry, args, ()),
         Some(socket) => match NotesFrom::new(socket.clone(), args.quiet) {
             Ok(link) => decide(registry, args, link),
-            Err(error) => Err((3, format!("cannot take notes: {error}"))),
+            Err(error) => Err((3, format!("cannot take notes (--notes-from): {error}"))),
         },
     };
     ended(done)
 }
 
-/// The exit code; prints an error.
+/// Prints an error. Returns the exit code.
 fn ended(done: Result<ExitCode, (u8, String)>) -> ExitCode {
     match done {
         Ok(code) => code,
@@ -152,7 +152,7 @@ fn ended(done: Result<ExitCode, (u8, String)>) -> ExitCode {
     }
 }
 
-/// Attaches, and decides with this front on the same thread.
+/// Attaches, and decides; the front is on the same thread.
 fn decide(
     registry: &Registry,
     args: &AgentArgs,
@@ -163,11 +163,11 @@ fn decide(
     Ok(deciding.run(args, front))
 }
 
-/// Runs an agent with a front on the agent's CPU. If a host is named, the agent also decides for it; otherwise the front has the thread
-/// to itself. Ends when the front has ended.
+/// Runs an agent with a front on the agent's CPU. If a host is named, the agent also decides for it; otherwise the front has
+/// the thread to itself. Ends when the front has ended.
 ///
-/// `prepare` opens all that needs rights, and starts no thread. Then the process gives up all rights but those of `profile`, and `make`
-/// makes the front, and may start threads.
+/// `prepare` opens everything that needs rights, and must not start threads. Then the process gives up all rights but those of
+/// `profile`, and `make` makes the front; it may start threads.
 pub fn serve_beside<P, F: ThreadFront>(
     registry: &Registry,
     args: &AgentArgs,
@@ -179,7 +179,10 @@ pub fn serve_beside<P, F: ThreadFront>(
         return left;
     }
     if args.notes_from.is_some() {
-        return fail(2, "--notes-from is for a scheduler without a front in its agent");
+        return fail(
+            2,
+            "--notes-from is for a scheduler's agent, and cannot be used beside a front",
+        );
     }
     ended(beside(registry, args, profile, prepare, make))
 }
@@ -265,14 +268,15 @@ impl Deciding {
                 TURNED_OUT,
                 format_args!(
                     "{place} has turned this agent out: it read nonsense in this agent's part of the window; \
-                     the host's output says what. The host decides by itself until another attaches"
+                     the host's output has the details. The host decides by itself until another agent attaches"
                 ),
             ),
             Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
                 TURNED_OUT,
                 format_args!(
-                    "{place} has turned this agent out: a thread waited too long for its decision; the host decides by itself until \
-                     another attaches. An agent that other processes keep from running needs a CPU of its own (--cpu), or --share-cpu"
+                    "{place} has turned this agent out: a thread waited too long for its decision. The host decides by itself \
+                     until another agent attaches. If other processes keep the agent from running, use --cpu for a CPU \
+                     of its own, or --share-cpu"
                 ),
             ),
             Ok(exit) => {
@@ -281,7 +285,7 @@ impl Deciding {
                         Exit::Revoked(Revoked::Replaced) => "another agent has taken over",
                         Exit::Revoked(_) => "the host has ended",
                         Exit::HostGone => "the host has gone",
-                        Exit::FrontEnded => "asked to end",
+                        Exit::FrontEnded => "the front was told to end",
                     };
                     say!("wave agent: {why}; leaving");
                 }

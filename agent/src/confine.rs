@@ -1,4 +1,4 @@
-//! Confines an agent once it is set up.
+//! Confines an agent after its set-up.
 
 use wave_confine::{Confined, Limited, Profile, Role};
 use wave_links::say;
@@ -14,7 +14,7 @@ pub(crate) fn profile(args: &AgentArgs) -> Profile {
     }
 }
 
-/// Gives up all rights but the profile's; the filter of system calls follows with [`seal`]. `None` if the registry is unconfined.
+/// Gives up all rights but the profile's; [`seal`] adds the filter of system calls. `None` if the registry is unconfined.
 pub(crate) fn limit(
     registry: &Registry,
     args: &AgentArgs,
@@ -23,13 +23,15 @@ pub(crate) fn limit(
     if registry.keeps_rights() {
         return match args.user {
             None => Ok(None),
-            Some(_) => {
-                Err((2, "--user needs a confined agent, and this one keeps its rights".into()))
-            }
+            Some(_) => Err((
+                2,
+                "--user needs a confined agent, and this program leaves its agents unconfined"
+                    .into(),
+            )),
         };
     }
     let limited = profile.becoming(args.user).limit().map_err(|error| (3, error.to_string()))?;
-    // A switch of users clears the parent-death signal.
+    // Switching the user clears the parent-death signal.
     if args.user.is_some() && args.leave_with_parent && !leave_with_parent() {
         return Err((0, "its parent has ended".to_owned()));
     }
@@ -48,7 +50,7 @@ pub(crate) fn seal(limited: Option<Limited>, quiet: bool) -> Result<(), (u8, Str
     };
     if !quiet {
         say!(
-            "wave agent: this kernel cannot {missing} (see `wave doctor`); capabilities are given up all the same"
+            "wave agent: this kernel cannot {missing} (see `wave doctor`); capabilities are still given up"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Attaching from the far side of a device: QEMU's ivshmem, represented on this side by a folder.
+//! Attaching from the far side of a device: QEMU's ivshmem, which a folder represents on this side.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -21,7 +21,7 @@ use crate::attach::{AttachError, Attached, HostBell, HostLine, OwnBell, Wanted};
 
 /// How long a host may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether there is a host.
+/// Interval between checks for a host or its answer.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The vector of this side's own doorbell.
 const OWN_VECTOR: usize = 0;
@@ -31,9 +31,9 @@ const OWN_VECTOR: usize = 0;
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DeviceError {
     /// No device server listens in this folder.
-    #[error("no device has its other side in {}; first: cargo xtask vm run --nic {}", .0.display(), .0.display())]
+    #[error("no device server in {}; first run: cargo xtask vm run --nic {}", .0.display(), .0.display())]
     NotThere(PathBuf),
-    /// The device's server, or the guest's memory.
+    /// The device's server or the guest's memory cannot be used.
     #[error("{doing} {}: {error}", path.display())]
     File { doing: &'static str, path: PathBuf, error: io::Error },
     /// The device's memory cannot be mapped.
@@ -42,20 +42,20 @@ pub enum DeviceError {
     /// Host and agent speak different versions of the protocol.
     #[error("the host behind the device speaks version {theirs}, this agent {ours}")]
     Version { ours: u32, theirs: u32 },
-    /// The host did not want us, and says why.
+    /// The host refused this agent, with this reason.
     #[error("the host refused: {0}")]
     Refused(String),
-    #[error("the host did not answer; another agent may have asked at the same time")]
+    #[error("the host did not answer; another agent may have attached at the same time")]
     NoAnswer,
     /// The device or its host went away.
     #[error("the host went away")]
     Gone,
-    /// The mailbox's answer makes no sense.
+    /// The device's server, or the answer in the mailbox, breaks the protocol.
     #[error("peer's fault: {0}")]
     Nonsense(&'static str),
 }
 
-/// The line to a host behind a device.
+/// The connection to a host behind a device.
 #[derive(Debug)]
 pub struct DeviceLine {
     end: AgentEnd<ShmWindow>,
@@ -77,9 +77,9 @@ impl Drop for DeviceLine {
     }
 }
 
-/// Attaches to the host behind the device that `folder` represents: `ivshmem`, the socket of the
-/// device's server, and `memory`, the guest's memory. Where there is no host yet it waits for one,
-/// for ever, and says so on standard error once.
+/// Attaches to the host behind the device that `folder` represents: `ivshmem` is the socket of the
+/// device's server, `memory` the guest's memory. If there is no host yet, it waits without a limit
+/// and says so on standard error once.
 pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
@@ -103,7 +103,10 @@ pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
         return Err(DeviceError::Version { ours: PROTOCOL_VERSION, theirs }.into());
     }
     let request = random();
-    let own = peer.own().get(OWN_VECTOR).ok_or(DeviceError::Nonsense("it gives no vector"))?;
+    let own = peer
+        .own()
+        .get(OWN_VECTOR)
+        .ok_or(DeviceError::Nonsense("the device's server gives this agent no vector"))?;
     let own = own.try_clone().map_err(DeviceError::Map)?;
     end.request(request, u32::from(peer.id()) << 16 | OWN_VECTOR as u32);
     let line = DeviceLine { end: end.clone(), life: greeting.life, request, _peer: peer };
@@ -128,7 +131,9 @@ pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
         };
         let end = offset.checked_add(PAGE_BYTES).filter(|_| offset % PAGE_BYTES == 0);
         if end.is_none_or(|end| end > bytes) {
-            return Err(DeviceError::Nonsense("a page of its window is nowhere"));
+            return Err(DeviceError::Nonsense(
+                "a page of its window is outside the guest's memory and the device's",
+            ));
         }
         Ok(Page { file, offset })
     };
@@ -139,14 +144,14 @@ pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
     let link = LinkSpec::Shm;
     let port = link.port(&window, Side::Agent, &[])?;
     let layout = read_header(port.window(Home::Nic), nic, host_lines)?;
-    // The answer in the device's memory has no identity: the window's is the first.
+    // The answer in the mailbox does not name a subsystem: the window's header is the first that does.
     Wanted::Policy.check(layout.config.subsystem)?;
     let cores = usize::from(layout.config.cores);
     let (have, need) = (bells.len(), cores + 1);
     if have < need {
         return Err(AttachError::Doorbells { have, need });
     }
-    // Control's is the device's first vector, and the layout's last.
+    // The control context's vector is the device's first, but the layout's last.
     let control = bells.remove(mailbox::CONTROL_VECTOR);
     let host_bells = bells.into_iter().take(cores).chain([control]);
     let host_bells = host_bells.map(HostBell::Device).collect();
@@ -160,7 +165,7 @@ pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
     })
 }
 
-/// Waits until a host has greeted, and the device's server has announced it.
+/// Waits until a host has written its greeting, and the device's server has announced its vectors.
 fn wait_for_host(
     peer: &mut Peer,
     end: &AgentEnd<ShmWindow>,
@@ -192,7 +197,9 @@ fn wait_for_offer(line: &DeviceLine, own: &impl Waiter) -> Result<Offer, DeviceE
         match line.end.answer(line.request) {
             Ok(offer) => return Ok(offer),
             Err(NoOffer::Refused(why)) => return Err(DeviceError::Refused(why)),
-            Err(NoOffer::Nonsense) => return Err(DeviceError::Nonsense("its answer is no window")),
+            Err(NoOffer::Nonsense) => {
+                return Err(DeviceError::Nonsense("its answer does not describe a window"));
+            }
             Err(NoOffer::NotYet) => {}
         }
         if line.hung_up() {
@@ -205,8 +212,8 @@ fn wait_for_offer(line: &DeviceLine, own: &impl Waiter) -> Result<Offer, DeviceE
     }
 }
 
-/// A number that no other agent asks with.
+/// A request number that no other agent uses.
 fn random() -> u64 {
-    // Its keys are random.
+    // The hasher's keys are random.
     RandomState::new().hash_one(std::process::id()).max(1)
 }

@@ -1,4 +1,4 @@
-//! Fronts on an agent's thread: they sleep when it does, and what they wait for wakes it.
+//! Fronts on an agent's thread: they sleep when it sleeps, and their sockets wake it.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,20 @@ use wave_core::link::Waiter;
 use crate::attach::OwnBell;
 use crate::run::Seat;
 
-/// A front on a thread of the operating system: beside an agent that decides, or alone. `()` is none.
+/// A front on a thread of the operating system, which it shares with an agent that decides, or has alone. `()` is no front.
 pub trait ThreadFront: Front {
-    /// Where the clock of the agent and its front begins.
+    /// Time 0 of the clock that the agent and its front share.
     fn start(&self) -> Instant {
         Instant::now()
     }
 
-    /// Whether it was told to end, and has.
+    /// Whether the front was told to end, and has ended.
     fn has_ended(&mut self) -> bool {
         false
     }
 
-    /// Whether a turn that did something left more to do at once. Only a front that is alone is asked: one that is done may sleep
-    /// without another look.
+    /// Whether a turn that did something left more to do at once; if not, the thread may sleep without another look. Only
+    /// called on a front that is alone.
     fn has_more(&self) -> bool {
         true
     }
@@ -42,13 +42,13 @@ pub trait ThreadFront: Front {
         Nanos(0)
     }
 
-    /// What takes milliseconds. Only a front that is alone is asked.
+    /// Does work that takes milliseconds. Only called on a front that is alone.
     fn look_after(&mut self) {}
 
-    /// The agent beside it is rung by this bell, which is the same in each [`ThreadFront::wait`].
+    /// Tells the front the doorbell of the agent on its thread, the one that each [`ThreadFront::wait`] gets.
     fn join(&mut self, _bell: &OwnBell) {}
 
-    /// Sleeps until it has something to do, the agent beside it is rung, or for `timeout`. Forgets rings of that agent's bell.
+    /// Sleeps until the front has something to do, `bell` (the agent's) is rung, or `timeout` is over. Consumes its rings.
     fn wait(&mut self, bell: Option<&OwnBell>, timeout: Duration);
 }
 

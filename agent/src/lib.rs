@@ -1,6 +1,6 @@
 //! The agent process as a library: attach to a host, run a policy, leave when told.
 //!
-//! A policy lives in a crate of its user's own; its `main` is one line:
+//! A user's policy lives in a crate of its own, whose `main` is one line:
 //!
 //! ```no_run
 //! use wave_agent::{Registry, main_with};

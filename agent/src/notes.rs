@@ -1,4 +1,4 @@
-//! Notes from a front in another agent: the link to it, which may be lost and found again while the policy runs.
+//! Notes from a front in another agent, over a link that may be lost and found again while the policy runs.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use crate::attach::{AttachError, Opened, OwnBell, Wanted, open};
 use crate::attacher::Attacher;
 use crate::front::ThreadFront;
 
-/// How often it is looked whether the front has gone.
+/// Interval between checks whether the front has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
-/// One life of the link to a front.
+/// A link to one life of a front.
 struct Line {
     notes: NoteReceiver<AnyPort>,
     bell: SocketBell,
@@ -34,7 +34,7 @@ struct Line {
 /// The policy's end of a link to a front's agent.
 pub struct NotesFrom {
     attacher: Attacher<Line>,
-    /// Rung when there is a link.
+    /// Rung when the attacher has found a link.
     found: Arc<EventFd>,
     line: Option<Line>,
     quiet: bool,
@@ -44,7 +44,7 @@ impl NotesFrom {
     /// Takes notes from the front that offers them at `socket`.
     ///
     /// # Errors
-    /// The system has no descriptor left, or what is at `socket` is no socket.
+    /// The system has no descriptor left, or the file at `socket` is not a socket.
     pub fn new(socket: PathBuf, quiet: bool) -> Result<NotesFrom, SocketError> {
         let failed = |source| SocketError::System { what: "make a doorbell", source };
         let found = Arc::new(EventFd::new().map_err(failed)?);
@@ -58,8 +58,8 @@ impl NotesFrom {
         let (gone, replaced) = (line.connection.hung_up(), line.notes.is_replaced());
         let socket = self.attacher.socket().display();
         if replaced {
-            // Coming back would only turn the other one out.
-            say!("wave agent: the front at {socket} sends its notes to another agent now");
+            // To attach again would only turn the other agent out.
+            say!("wave agent: another agent takes the notes of the front at {socket} now");
             self.line = None;
         } else if gone {
             if !self.quiet {
@@ -89,7 +89,7 @@ impl Front for NotesFrom {
             self.line = self.attacher.take().map(|line| Line { looked: now, ..line });
             if let (Some(line), false) = (&self.line, self.quiet) {
                 let socket = self.attacher.socket().display();
-                say!("wave agent: notes come from {socket}, link {}", line.link);
+                say!("wave agent: taking notes from {socket}, link {}", line.link);
             }
             return if self.line.is_some() { Progress::More } else { Progress::Done };
         };
@@ -105,7 +105,7 @@ impl Front for NotesFrom {
             Err(error) => {
                 let socket = self.attacher.socket().display();
                 say!(
-                    "wave agent: turning away from the front at {socket}, because its notes make no sense: {error}"
+                    "wave agent: disconnecting from the front at {socket}, because its notes are invalid: {error}"
                 );
                 self.lose();
                 Progress::More
@@ -132,7 +132,7 @@ impl ThreadFront for NotesFrom {
             [self.found.as_fd()].into_iter().chain(self.line.iter().map(|line| line.bell.as_fd()));
         let fds = bell.iter().map(|bell| bell.as_fd()).chain(own);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        // An interrupted sleep is a short one.
+        // An interrupted sleep only ends early.
         let _ = poll(&mut fds, Timespec::try_from(timeout).ok().as_ref());
         drop(fds);
         if let Some(bell) = bell {
@@ -142,7 +142,7 @@ impl ThreadFront for NotesFrom {
     }
 }
 
-/// Opens the window of notes that a front offers. Nothing that it sent is believed unchecked.
+/// Opens the window of notes that a front offers. Everything that the front sends is checked.
 fn attach(socket: &Path, quiet: bool) -> Result<Line, AttachError> {
     let opened = open(socket, Wanted::Notes, Side::Host, quiet)?;
     let Opened { connection, link, layout, port, mut doorbells, .. } = opened;

@@ -1,4 +1,4 @@
-//! A log in a file, for an agent that is to be traced or replayed.
+//! A log file of an agent, for tracing and replay.
 
 use std::fs::File;
 use std::io::Write;

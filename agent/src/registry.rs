@@ -9,7 +9,7 @@ use wave_core::subsystem::{Subsystem, SubsystemId};
 pub static SUBSYSTEMS: [&Subsystem; 3] =
     [&wave_sched::SUBSYSTEM, &wave_memory::SUBSYSTEM, &wave_rpc::SUBSYSTEM];
 
-/// Policies of a user's own, for any subsystem.
+/// User-registered policies, for any subsystem.
 type Own = Policies<dyn Policy + Send>;
 
 /// Subsystems, and policies by name.
@@ -32,7 +32,7 @@ impl Registry {
         Registry { subsystems: SUBSYSTEMS.to_vec(), ..Registry::default() }
     }
 
-    /// Adds a subsystem. Panics if its number or its name is taken, or its number is reserved for this project.
+    /// Adds a subsystem. Panics if its number or name is taken, or if its number is reserved for Wave.
     pub fn with_subsystem(mut self, subsystem: &'static Subsystem) -> Registry {
         let (id, least) = (subsystem.id, SubsystemId::OUTSIDE);
         assert!(id.number() >= least, "{id} is reserved: numbers of your own begin at {least}");
@@ -46,7 +46,7 @@ impl Registry {
         self
     }
 
-    /// With policies of your own; they hide earlier ones of the same names.
+    /// Adds policies of your own; they hide earlier ones of the same names.
     pub fn with_policies(mut self, policies: &'static Policies<dyn Policy + Send>) -> Registry {
         self.own.insert(0, policies);
         self
@@ -74,14 +74,14 @@ impl Registry {
         self.subsystems.iter().find(|known| known.id == id).copied()
     }
 
-    /// The names of policies that [`Registry::make`] knows, a user's own first.
+    /// The names of policies that [`Registry::make`] knows, user-registered ones first.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let shipped = self.deciding().flat_map(|known| self.policies_of(known));
         self.own_policies().chain(shipped).map(|policy| policy.name)
     }
 
-    /// Describes each policy in text: a line with its name and its subsystem, `NAME (SUBSYSTEM): ABOUT`, and lines
-    /// about its settings, which are indented. Policies of a user's own are for `any` subsystem.
+    /// Describes each policy in text: a line `NAME (SUBSYSTEM): ABOUT`, and an indented line for each of its settings.
+    /// User-registered policies are for `any` subsystem.
     pub fn describe(&self) -> String {
         let own = self.own_policies().map(|policy| ("any", policy));
         let of = |known: &'static Subsystem| {
@@ -104,13 +104,13 @@ impl Registry {
         self.subsystems.iter().copied().filter(|known| known.make.is_some())
     }
 
-    /// The names for a host of this subsystem.
+    /// The names of policies for a host of this subsystem.
     fn names_for(&self, subsystem: &'static Subsystem) -> String {
         let policies = self.own_policies().chain(self.policies_of(subsystem));
         policies.map(|policy| policy.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// User-registered policies. Of policies with the same name, only the first, which [`Registry::make`] makes.
+    /// User-registered policies. Of several with the same name, only the first: the one that [`Registry::make`] makes.
     pub fn own_policies(&self) -> impl Iterator<Item = Known> {
         let all = || self.own.iter().flat_map(|own| own.0).map(|(known, _)| *known);
         let is_first = move |at: usize, name| all().take(at).all(|earlier| earlier.name != name);
@@ -118,15 +118,15 @@ impl Registry {
         first.map(|(_, policy)| policy)
     }
 
-    /// The policies of a subsystem, without those that a policy of a user's own hides. Policies that steer calls have names of
-    /// their own, which no other policy hides.
+    /// The policies of a subsystem, without those that a user-registered policy hides. Policies that steer calls are never
+    /// hidden: their names are separate.
     pub fn policies_of(&self, subsystem: &'static Subsystem) -> impl Iterator<Item = Known> {
         let is_hidden =
             |policy: &Known| subsystem.make.is_some() && self.own(policy.name).is_some();
         subsystem.policies.iter().copied().filter(move |policy| !is_hidden(policy))
     }
 
-    /// The user's list that has the policy named in `text`, if any.
+    /// The list of user-registered policies that has the one named in `text`, if any.
     pub fn own(&self, text: &str) -> Option<&'static Own> {
         let is_it =
             |own: &&&'static Own| own.0.iter().any(|(known, _)| known.name == name_of(text));
@@ -136,7 +136,7 @@ impl Registry {
     fn unknown(&self, name: &str) -> String {
         let steers = |known: &&Subsystem| known.make.is_none() && has(known, name);
         if self.subsystems.iter().copied().any(|known| steers(&known)) {
-            return format!("`{name}` steers calls: use --steer with --rpc");
+            return format!("`{name}` steers calls: give it as --steer, with --rpc");
         }
         let all =
             self.deciding().map(|known| format!("for {}: {}", known.name, self.names_for(known)));
@@ -144,17 +144,17 @@ impl Registry {
         format!("there is no policy `{name}`; known policies {all}")
     }
 
-    /// Whether some host could have the policy of this name, with the settings that follow it.
+    /// Checks that the policy of this name, with the settings that follow the name, can be made for some host.
     ///
     /// # Errors
-    /// Says what is unknown, or no value, and what is allowed.
+    /// Names the unknown policy or setting, or the invalid value, and what is allowed.
     pub fn check(&self, text: &str) -> Result<(), String> {
-        // The smallest enclave tells.
+        // The smallest enclave suffices for a check.
         let config = Config { subjects: 1, ..Config::coherent(1) };
         if let Some(own) = self.own(text) {
             return own.make(text, &config).map(drop).map_err(|error| error.to_string());
         }
-        // Several subsystems may have one of this name, each with settings of its own.
+        // Several subsystems may have a policy of this name, each with its own settings.
         let name = name_of(text);
         let mut refused = self.unknown(name);
         for make in self.deciding().filter(|known| has(known, name)).filter_map(|known| known.make)
@@ -167,7 +167,7 @@ impl Registry {
         Err(refused)
     }
 
-    /// The policy that goes by this name, with the settings that follow it, for a host of this configuration.
+    /// Makes the policy of this name, with the settings that follow the name, for a host of this configuration.
     ///
     /// # Errors
     /// As [`Registry::check`], and if the policy is for another subsystem than the host's.
@@ -181,7 +181,7 @@ impl Registry {
                 self.subsystems.iter().map(|known| format!("{} ({})", known.id, known.name));
             let known = known.collect::<Vec<_>>().join(", ");
             return Err(format!(
-                "this host asks about {}, which this agent does not know; it knows {known}",
+                "this host needs a policy for {}, which this agent does not know; it knows {known}",
                 config.subsystem
             ));
         };
@@ -189,7 +189,7 @@ impl Registry {
             let other = self.deciding().find(|known| has(known, name));
             let Some(other) = other else { return Err(self.unknown(name)) };
             return Err(format!(
-                "policy `{name}` is for {}, but this host asks about {}; use one of: {}",
+                "policy `{name}` is for {}, but this host needs one for {}; use one of: {}",
                 other.name,
                 wanted.name,
                 self.names_for(wanted)
@@ -200,7 +200,7 @@ impl Registry {
     }
 }
 
-/// What stands before the settings.
+/// The part of `text` before the settings.
 fn name_of(text: &str) -> &str {
     text.split_once(':').map_or(text, |(name, _)| name)
 }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_reach_the_policy_and_wrong_ones_are_named() {
+    fn settings_reach_the_policy_and_wrong_settings_are_refused() {
         let (config, memory) = (threads(), wave_memory::serve::config(8));
         static MINE: Own = Policies(&[(
             Known {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_listed_once_by_the_policy_that_it_makes() {
+    fn a_hidden_policy_is_not_listed() {
         const fn own(name: &'static str, about: &'static str) -> Known {
             Known { name, about, settings: &[] }
         }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_gets_no_policy_of_another_subsystem() {
+    fn policy_of_another_subsystem_is_refused() {
         let memory = wave_memory::serve::config(8);
         let unknown = Config { subsystem: SubsystemId::new(77), ..threads() };
         let registry = Registry::shipped();
@@ -282,16 +282,16 @@ mod tests {
             |text: &str, config: &Config| registry.make(text, config).map(drop).unwrap_err();
         assert_eq!(
             refused("sol:seed=7", &threads()),
-            "policy `sol` is for memory, but this host asks about sched; use one of: fifo, shinjuku, multi-queue, \
+            "policy `sol` is for memory, but this host needs one for sched; use one of: fifo, shinjuku, multi-queue, \
              round-robin, edf, vm"
         );
         assert_eq!(
             refused("fifo", &memory),
-            "policy `fifo` is for sched, but this host asks about memory; use one of: sol, threshold"
+            "policy `fifo` is for sched, but this host needs one for memory; use one of: sol, threshold"
         );
         assert_eq!(
             refused("fifo", &unknown),
-            "this host asks about subsystem 77, which this agent does not know; it knows subsystem 1 (sched), \
+            "this host needs a policy for subsystem 77, which this agent does not know; it knows subsystem 1 (sched), \
              subsystem 2 (memory), subsystem 3 (rpc)"
         );
         for known in ["sol:seed=7", "fifo"] {
@@ -300,12 +300,12 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_steers_calls_is_told_from_one_that_does_not_exist() {
+    fn steering_policy_is_refused_with_the_right_option() {
         let error = Registry::shipped().check("jbsq:k=1").unwrap_err();
-        assert_eq!(error, "`jbsq` steers calls: use --steer with --rpc");
+        assert_eq!(error, "`jbsq` steers calls: give it as --steer, with --rpc");
     }
 
-    /// Its policies have the scheduler's names, and one has another setting.
+    /// A subsystem whose policies have the scheduler's names; one of them has a setting that the scheduler's lacks.
     static OWN: Subsystem = Subsystem {
         id: SubsystemId::new(SubsystemId::OUTSIDE + 1),
         name: "own",
@@ -316,7 +316,7 @@ mod tests {
     };
 
     #[test]
-    fn a_policy_of_a_name_that_two_subsystems_have_is_the_hosts() {
+    fn policy_name_shared_by_two_subsystems_resolves_by_the_hosts_subsystem() {
         let registry = Registry::shipped().with_subsystem(&OWN);
         let own = Config { subsystem: OWN.id, ..threads() };
         let made = |config| registry.make("fifo:depth=3", config).map(|policy| policy.name());
@@ -327,14 +327,14 @@ mod tests {
 
     #[test]
     #[should_panic = "conflicts with subsystem 32769, `own`"]
-    fn two_subsystems_of_one_number_are_refused() {
+    fn two_subsystems_with_the_same_number_are_refused() {
         static OTHER: Subsystem = Subsystem { name: "other", ..OWN };
         let _registry = Registry::shipped().with_subsystem(&OWN).with_subsystem(&OTHER);
     }
 
     #[test]
     #[should_panic = "subsystem 4 is reserved"]
-    fn a_number_of_this_projects_is_refused() {
+    fn reserved_subsystem_number_is_refused() {
         static NOTES: Subsystem = Subsystem { id: SubsystemId::new(4), name: "mine", ..OWN };
         let _registry = Registry::shipped().with_subsystem(&NOTES);
     }

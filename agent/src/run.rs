@@ -1,4 +1,4 @@
-//! The thread around the agent's loop: steps, spins, parks, leaves.
+//! The loop of an agent's thread: it works, spins, parks, and leaves.
 
 use std::time::{Duration, Instant};
 
@@ -13,48 +13,48 @@ use crate::attach::{Attached, HostLine, OwnBell};
 use crate::command::AgentArgs;
 use crate::front::ThreadFront;
 
-/// How often an agent that finds nothing to do looks whether its host has gone.
+/// Interval at which an idle agent checks whether its host has gone.
 const LIFE_CHECK: Duration = Duration::from_millis(50);
-/// How long an agent that may not spin sleeps between looks while it may not park.
+/// Sleep between polls of an agent that may neither spin nor park.
 const NAP: Duration = Duration::from_micros(50);
-/// After this long without work the agent rests: its recorder may take some time.
+/// After this long without work the agent rests: its recorder may spend time on writing.
 const REST: Nanos = Nanos::from_millis(1);
 
-/// Whether the agent has its CPU for itself.
+/// Whether the agent has its CPU to itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Seat {
-    /// The agent spins, as it has a CPU of its own.
+    /// The agent has a CPU of its own, and spins.
     #[default]
     Own,
-    /// It gives the CPU away between looks.
+    /// The agent yields its CPU between polls.
     Shared,
 }
 
 impl Seat {
-    /// As the command line says.
+    /// The seat that the command line asks for.
     pub fn of(args: &AgentArgs) -> Seat {
         if args.share_cpu { Seat::Shared } else { Seat::Own }
     }
 }
 
-/// The reason for which an agent left.
+/// Why an agent left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The host revoked its window.
     Revoked(Revoked),
-    /// The host has ended without a word.
+    /// The host has gone without revoking the window.
     HostGone,
-    /// The front was told to end, and has.
+    /// The front was told to end, and has ended.
     FrontEnded,
 }
 
 /// The host wrote an invalid entry or header: the host is at fault.
 #[derive(Debug, thiserror::Error)]
-#[error("leaving, because the host's window makes no sense: {0}")]
+#[error("leaving, because the host's part of the window is invalid: {0}")]
 pub struct RunError(#[from] AgentError);
 
-/// Runs `policy` on an attached window until the host goes or turns it out. `recorder` sees what it
-/// hears and decides; `()` sees nothing, [`record_to`](crate::record_to) makes one that writes a file.
+/// Runs `policy` on an attached window until the host goes or turns the agent out. `recorder` gets the policy's
+/// inputs and decisions; `()` records nothing, [`record_to`](crate::record_to) makes one that writes a file.
 pub fn run<P: Policy, R: Recorder>(
     attached: Attached,
     policy: P,
@@ -64,8 +64,8 @@ pub fn run<P: Policy, R: Recorder>(
     run_with(attached, policy, recorder, seat, ())
 }
 
-/// [`run`] with a front on the same thread (Wave 7.3.2), or the link to one in another agent (Wave 7.3.1): the policy hears its
-/// notes. Also returns when the front was told to end, and has.
+/// [`run`] with a front on the same thread (Wave 7.3.2), or with the link to a front in another agent (Wave 7.3.1): the policy
+/// gets the front's notes. Also returns when the front was told to end, and has ended.
 pub fn run_with<P: Policy, R: Recorder, F: ThreadFront>(
     attached: Attached,
     policy: P,
@@ -82,7 +82,7 @@ pub fn run_with<P: Policy, R: Recorder, F: ThreadFront>(
     work(&mut Deciding { agent, start, bell: own_bell, connection, looked, flushed: false }, seat)
 }
 
-/// Gives the thread to a front alone, until it was told to end and has.
+/// Runs a front alone on this thread, until it was told to end and has ended.
 pub fn serve<F: ThreadFront>(front: F) {
     let seat = front.seat();
     let mut alone = Alone { start: front.start(), front, notes: Vec::new() };
@@ -92,34 +92,34 @@ pub fn serve<F: ThreadFront>(front: F) {
     }
 }
 
-/// What an agent's thread does, turn by turn.
+/// The work of an agent's thread, turn by turn.
 trait Duty {
-    /// The time, by the one clock of agent and front.
+    /// The time, by the clock that agent and front share.
     fn now(&self) -> Nanos;
-    /// A bounded amount of work.
+    /// Does a bounded amount of work.
     fn turn(&mut self, now: Nanos) -> Result<Turn, RunError>;
     /// How long to look for work before parking.
     fn spin(&self) -> Nanos;
-    /// There has been nothing to do for this long.
+    /// Called while there is no work, with the time since there was some.
     fn rest(&mut self, _idle: Nanos) {}
-    /// Whether it may sleep. If the next turn finds nothing, it does.
+    /// Announces that the thread is about to sleep. Returns whether it may, provided that the next turn finds no work.
     fn prepare_park(&mut self) -> bool;
-    /// Takes PARKED back from the word.
+    /// Withdraws the announcement.
     fn unpark(&mut self);
-    /// Sleeps until something happens, or for so long.
+    /// Sleeps until something happens, or `timeout` is over.
     fn wait(&mut self, timeout: Duration);
 }
 
 enum Turn {
-    /// Something was done: the next one at once.
+    /// The turn did something, and the next one follows at once.
     Progress,
-    /// Nothing more to do until something happens or `until` comes; `worked`: this turn did something.
+    /// Nothing more to do until something happens or `until` is reached. `worked`: this turn did something.
     Idle { until: Option<Nanos>, worked: bool },
-    /// The agent must leave, for this reason.
+    /// The agent must leave.
     Over(Exit),
 }
 
-/// The one loop of agents and fronts: works, spins, parks.
+/// The loop of every agent and front: it works, spins, and parks.
 fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
     let mut idle_since = None;
     loop {
@@ -137,7 +137,7 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
             Turn::Idle { worked: false, .. } => {}
             Turn::Idle { worked: true, .. } => {
                 idle_since = None;
-                // It may have the answer by the time that this thread would sleep.
+                // The process that shares this CPU may answer before this thread would sleep.
                 if seat == Seat::Shared {
                     std::thread::yield_now();
                 }
@@ -148,14 +148,14 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
         if idle < duty.spin() || !duty.prepare_park() {
             match seat {
                 Seat::Own => std::hint::spin_loop(),
-                // A host that allows no spinning may have its threads in a class that never runs beside one
-                // that is ready: giving way is not enough for them.
+                // A host that allows no spinning may have its threads in a scheduling class that never runs while
+                // this thread is runnable: yielding does not let them run.
                 Seat::Shared if duty.spin() == Nanos(0) => duty.wait(NAP),
                 Seat::Shared => std::thread::yield_now(),
             }
             continue;
         }
-        // The word that says "asleep" has arrived; what came before it must be seen first.
+        // The host can see the word that says "parked" now. Anything sent before that rang no doorbell: look once more.
         match duty.turn(duty.now())? {
             Turn::Over(exit) => return Ok(exit),
             Turn::Progress => {}
@@ -174,7 +174,7 @@ struct Deciding<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> {
     start: Instant,
     bell: OwnBell,
     connection: HostLine,
-    /// When the connection was last checked for a host that has gone.
+    /// When the connection to the host was last checked.
     looked: Nanos,
     flushed: bool,
 }
@@ -228,14 +228,14 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Duty
     }
 
     fn wait(&mut self, timeout: Duration) {
-        // An agent that sleeps may be killed, and its log should be whole then.
+        // A sleeping agent may be killed, and its log should be complete then.
         let rest = Duration::from_nanos(REST.0);
         let timeout = if R::ON && !self.flushed { timeout.min(rest) } else { timeout };
         self.agent.front_mut().wait(Some(&self.bell), timeout);
     }
 }
 
-/// A front without a policy: its notes are discarded.
+/// A front without a policy. Its notes are discarded.
 struct Alone<F> {
     front: F,
     start: Instant,

@@ -1,4 +1,4 @@
-//! Messages of the agent's program for command lines that cannot work.
+//! The agent's error messages for command lines that cannot work.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -14,7 +14,7 @@ fn agent(args: &[&str]) -> Command {
     agent
 }
 
-/// What it says on its way out, with this exit code.
+/// Standard error of an agent that ends with this exit code.
 fn refusal(code: i32, args: &[&str]) -> String {
     let Output { status, stderr, .. } = agent(args).output().unwrap();
     let text = String::from_utf8(stderr).unwrap();
@@ -27,7 +27,7 @@ fn place(folder: &TempDir, name: &str) -> String {
 }
 
 #[test]
-fn a_command_without_a_host_is_refused_with_the_options() {
+fn command_without_a_host_is_refused_with_the_options() {
     let text = refusal(2, &[]);
     for option in ["--attach SOCKET", "--device FOLDER"] {
         assert!(text.contains(option), "{text}");
@@ -35,18 +35,18 @@ fn a_command_without_a_host_is_refused_with_the_options() {
 }
 
 #[test]
-fn a_host_of_threads_refuses_a_policy_of_memory() {
+fn memory_policy_is_refused_for_a_scheduler_host() {
     let folder = tempfile::tempdir().unwrap();
     let socket = place(&folder, "host");
     let options = wave_user::Options::new(Path::new(&socket)).cores(1);
     let _enclave = Enclave::start(options).unwrap();
     let text = refusal(2, &["--attach", &socket, "--policy", "sol"]);
-    assert!(text.contains("this host asks about sched"), "{text}");
+    assert!(text.contains("this host needs one for sched"), "{text}");
     assert!(text.contains("fifo") && !text.contains("threshold"), "{text}");
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_refused_at_once() {
+fn file_that_is_not_a_socket_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = place(&folder, "file");
     std::fs::write(&file, "").unwrap();
@@ -58,7 +58,7 @@ fn a_file_that_is_no_socket_is_refused_at_once() {
 fn a_host_that_does_not_answer_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let socket = place(&folder, "host");
-    // The kernel accepts for it.
+    // The kernel completes connections to it.
     let _silent = Listener::bind(Path::new(&socket), &[]).unwrap();
     let mut agent = agent(&["--attach", &socket]).spawn().unwrap();
     let lines = BufReader::new(agent.stderr.take().unwrap()).lines();

@@ -1,5 +1,5 @@
-//! Attaching from behind a device, to a host that a test plays: QEMU's protocol, a file in place of the guest's
-//! memory, and pages of the window here and there.
+//! Attaching through a device to a host that the test plays: QEMU's protocol, a file in place of the guest's
+//! memory, and a window with scattered pages.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -56,13 +56,13 @@ impl Host {
         self.end.greet(Greeting { version, life: 1, number: self.peer.id(), vectors });
     }
 
-    /// Waits for an agent's ring, and returns what it asked with.
+    /// Waits until an agent rings, and returns its request.
     fn request(&self) -> (u64, u32) {
         assert!(self.peer.own()[CONTROL_VECTOR].wait(Some(Duration::from_secs(10))));
         self.end.request()
     }
 
-    /// Places for the window's pages: in the guest's memory, backwards; the third one in the device's.
+    /// Places for the window's pages: in the guest's memory in descending order, except the third, which is in the device's.
     fn places(&self) -> Vec<Place> {
         let bytes = u64::from(self.layout.nic_lines + self.layout.host_lines) * 64;
         let pages = bytes.div_ceil(PAGE_BYTES);
@@ -81,7 +81,7 @@ impl Host {
         file
     }
 
-    /// The window, as the host has it.
+    /// The window as the host maps it.
     fn window(&self, places: &[Place]) -> Arc<Memory> {
         let memory = self.memory();
         let page = |place: &Place| match *place {
@@ -98,7 +98,7 @@ impl Host {
         self.end.offer(request, &Offer { nic_lines, host_lines, pages: places });
     }
 
-    /// What comes of an agent that attaches while `answer` speaks for the host.
+    /// The result of an agent that attaches while `answer` acts as the host.
     fn attached(&self, answer: impl FnOnce(u64)) -> Result<Attached, AttachError> {
         let folder = self.folder().to_owned();
         let agent = std::thread::spawn(move || attach_device(&folder));
@@ -115,7 +115,7 @@ fn device_error(result: Result<Attached, AttachError>) -> DeviceError {
 }
 
 #[test]
-fn a_window_of_scattered_pages_is_one_for_both() {
+fn both_sides_see_the_same_window_of_scattered_pages() {
     let mut host = Host::new();
     let places = host.places();
     let port = ShmPort::new(&host.window(&places));
@@ -131,7 +131,7 @@ fn a_window_of_scattered_pages_is_one_for_both() {
             assert_eq!(attached.port.window(home).load(line, 3), u64::from(line) + 1);
         }
     }
-    // Cores' bells, then control's; and back.
+    // The agent rings the cores' bells, then the control context's; then the host rings the agent.
     let vectors = [1, 2, CONTROL_VECTOR];
     assert_eq!(attached.host_bells.len(), vectors.len());
     for (bell, vector) in attached.host_bells.iter().zip(vectors) {
@@ -163,7 +163,7 @@ fn a_refusal_is_reported() {
 }
 
 #[test]
-fn another_version_is_named() {
+fn other_protocol_version_is_reported() {
     let host = Host::new();
     host.greet(PROTOCOL_VERSION + 1);
     let error = device_error(attach_device(host.folder()));
@@ -171,7 +171,7 @@ fn another_version_is_named() {
 }
 
 #[test]
-fn a_page_outside_all_memory_is_the_hosts_fault() {
+fn page_outside_all_memory_is_the_hosts_fault() {
     let outside = [
         Place::Host(16 << 20),
         Place::Host(u64::MAX - 4095),

@@ -1,4 +1,4 @@
-//! An agent with the shipped policies.
+//! The agent with the policies that Wave ships.
 
 fn main() -> std::process::ExitCode {
     wave_agent::main_with(wave_agent::Registry::shipped())

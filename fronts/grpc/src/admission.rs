@@ -1,5 +1,5 @@
-//! The connections of a front, on all its cores, by client address: which new connection is admitted, which connection is
-//! closed for it, and how much memory the calls of an address hold.
+//! The connections of a front, on all its cores, by client address: admits new connections, chooses the ones to close for them,
+//! and accounts for the memory that the calls of an address hold.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,17 +13,17 @@ use wave_rpc::status::Status;
 use crate::limits::HANDSHAKE_GRACE;
 use crate::shared::Totals;
 
-/// Connections with a GOAWAY that may still be open: one in this many of all connections.
+/// At most this fraction (1/N) of all connections may be open with a GOAWAY.
 const LEAVING_SHARE: usize = 2;
-/// Divides what is left of an address's share: a connection holds that much at most, and many have to take their part before
-/// little is left.
+/// A connection holds at most this fraction (1/N) of what is left of its address's share, so that only many connections
+/// together can use the share up.
 const CONNECTION_SHARE: usize = 8;
 /// Approximate memory of a connection without its calls: buffers of TLS, HTTP/2 and the socket.
 const CONNECTION_BYTES: usize = 32 << 10;
-/// Connections examined to find one to close.
+/// Most connections examined to find one to close.
 const LOOKS_MAX: usize = 1024;
 
-/// The address of a client: an IPv4 address, or the /64 network of an IPv6 address, all of which one client may have.
+/// The address of a client: an IPv4 address, or the /64 network of an IPv6 address, because one client may have all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     V4(u32),
@@ -39,7 +39,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// What the calls of one address hold.
+/// The memory that the calls of one address hold.
 #[derive(Debug)]
 pub struct Account {
     held: AtomicUsize,
@@ -47,17 +47,17 @@ pub struct Account {
 }
 
 impl Account {
-    /// A call that held `was` bytes holds `is`.
+    /// Records that a call that held `was` bytes now holds `is`.
     pub fn hold(&self, was: usize, is: usize) {
         if was != is {
-            // Wraps where it gets less.
+            // The sum wraps, so a smaller `is` subtracts.
             self.held.fetch_add(is.wrapping_sub(was), Ordering::Relaxed);
             self.totals.hold(was, is);
         }
     }
 
-    /// Whether `more` bytes may be held for a connection that holds `own`: never more for an address than are left for the
-    /// others, nor more for a connection than an eighth of what is left for the others of its address.
+    /// Checks whether a connection that holds `own` bytes may hold `more`: an address never holds more than is left for other
+    /// addresses, a connection never more than an eighth of what is left for the others of its address.
     pub fn check_room(&self, own: usize, more: usize) -> Result<(), Status> {
         let all = self.held.load(Ordering::Relaxed).saturating_add(more);
         let left = self.totals.left().saturating_sub(more);
@@ -72,20 +72,20 @@ impl Account {
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// Its handshakes are not finished, since then.
+    /// The handshakes are not finished; accepted at this time.
     Opening(Nanos),
-    /// It has no call, since then.
+    /// The connection has had no call since then.
     Idle(Nanos),
     /// The connection has calls.
     Busy,
 }
 
-/// A connection: written by the core that serves it, read by the one that accepts.
+/// A connection's record. The core that serves the connection writes it, the core that accepts reads it.
 #[derive(Debug)]
 pub struct Connection {
-    /// Number of the connection, on all cores.
+    /// Number of the connection, unique over all cores.
     pub id: u64,
-    /// What the calls of its address hold.
+    /// Account of the connection's address.
     pub account: Arc<Account>,
     core: usize,
     /// A [`Doing`] in one word: nanoseconds times four, plus its variant.
@@ -94,12 +94,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The connection has no call any more.
+    /// Records that the connection has no call any more.
     pub fn set_idle(&self, now: Nanos) {
         self.doing.store(now.0 << 2 | 1, Ordering::Relaxed);
     }
 
-    /// The connection has a call.
+    /// Records that the connection has a call.
     pub fn set_busy(&self) {
         self.doing.store(2, Ordering::Relaxed);
     }
@@ -114,8 +114,8 @@ impl Connection {
         }
     }
 
-    /// Which connections of an address go first; `None` for one that has calls or was told to go already. A handshake has some
-    /// time in which it goes after all others: a new client's is unfinished, too.
+    /// Order in which the connections of an address are closed; `None` if this one has calls or got its GOAWAY already. For a
+    /// grace period, an unfinished handshake comes after all others: it may be a new client's.
     fn rank(&self, now: Nanos) -> Option<(u8, Nanos)> {
         if self.was_told.load(Ordering::Relaxed) {
             return None;
@@ -129,34 +129,34 @@ impl Connection {
     }
 }
 
-/// Asks a core to end one of its connections.
+/// A request to a core to end one of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leave {
     pub core: usize,
     /// Number of the connection.
     pub id: u64,
-    /// At once if it has no call; otherwise the client is told.
+    /// Whether to end it at once if it has no call. Otherwise the client gets a GOAWAY.
     pub at_once: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     account: Arc<Account>,
-    /// By their ids, including those with a GOAWAY.
+    /// Connections by id, including those with a GOAWAY.
     connections: BTreeMap<u64, Arc<Connection>>,
-    /// Those without a GOAWAY.
+    /// Number of connections without a GOAWAY.
     open: usize,
 }
 
 #[derive(Debug, Default)]
 struct Lists {
     next: u64,
-    /// Connections without a GOAWAY.
+    /// Number of connections without a GOAWAY.
     open: usize,
     addresses: BTreeMap<Address, Entry>,
-    /// Addresses by their open connections, the most first.
+    /// Addresses by their number of open connections, the largest first.
     ranking: BTreeSet<(Reverse<usize>, Address)>,
-    /// Connections with a GOAWAY, in the order in which they got it.
+    /// Connections with a GOAWAY, the earliest first.
     leaving: VecDeque<(Address, u64)>,
 }
 
@@ -169,20 +169,20 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// For a front with at most `max` connections.
+    /// Admission for at most `max` connections.
     pub fn new(max: usize, totals: Arc<Totals>) -> Admission {
         Admission { max, totals, lists: Mutex::default() }
     }
 
-    /// Admits a connection, unless its address has as many as are left for others, or the limit is reached. Then another
-    /// connection is closed for it; if none can be, it is not admitted.
+    /// Admits a connection. If its address has as many connections as are left for others, or the limit is reached, another
+    /// connection is closed for it; if none can be closed, it is not admitted.
     pub fn admit(self: &Arc<Self>, address: IpAddr, core: usize, now: Nanos) -> Admitting {
         let address = Address::from(address);
         let mut lists = self.lists();
         let own = lists.addresses.get(&address).map_or(0, |entry| entry.open);
         let mut leaves = Vec::new();
         if own >= self.max.saturating_sub(lists.open) {
-            // Those that were told to go and do not, because they have calls, take places as well.
+            // Connections that got a GOAWAY and stay open, because they have calls, take places as well.
             let cut = match lists.leaving.len() >= self.max.div_ceil(LEAVING_SHARE) {
                 false => None,
                 true => match lists.cut_one() {
@@ -207,20 +207,20 @@ impl Admission {
         Admitting { leaves, admitted: Some(Admitted { connection, address, admission }) }
     }
 
-    /// Closes one connection because there are no descriptors for another.
+    /// Chooses a connection to close, because there is no descriptor for a new one.
     pub fn make_room(&self, now: Nanos) -> Option<Leave> {
         let mut lists = self.lists();
         lists.cut_one().or_else(|| lists.tell_one(0, now))
     }
 
-    /// Approximate bytes that connections and their calls take.
+    /// Approximate memory of all connections and their calls, in bytes.
     pub fn load(&self) -> usize {
         let lists = self.lists();
         let connections = lists.open + lists.leaving.len();
         self.totals.held() + connections * CONNECTION_BYTES
     }
 
-    /// Open connections, and those of them that got a GOAWAY.
+    /// Numbers of open connections, and of those among them with a GOAWAY.
     #[cfg(test)]
     fn counts(&self) -> (usize, usize) {
         let lists = self.lists();
@@ -232,11 +232,12 @@ impl Admission {
     }
 }
 
-/// By the open connections of its address, then by [`Connection::rank`]; and its name.
+/// A candidate for closing, ordered by the number of connections of its address, then by [`Connection::rank`]; with address and
+/// id.
 type Candidate = (Reverse<usize>, (u8, Nanos), Address, u64);
 
 impl Lists {
-    /// The connection that goes first: of the address with the most, and of none that has fewer than `own`.
+    /// Chooses the connection that gets a GOAWAY: of the address with the most, but of none that has fewer than `own`.
     fn tell_one(&mut self, own: usize, now: Nanos) -> Option<Leave> {
         let mut looks = 0;
         let mut first: Option<Candidate> = None;
@@ -264,7 +265,7 @@ impl Lists {
         })
     }
 
-    /// The open connection without calls that got its GOAWAY first.
+    /// Chooses the open connection without calls whose GOAWAY is the earliest.
     fn cut_one(&self) -> Option<Leave> {
         self.leaving.iter().find_map(|(address, id)| {
             let connection = self.addresses.get(address)?.connections.get(id)?;
@@ -298,7 +299,7 @@ impl Lists {
         });
     }
 
-    /// Changes an address's entry, which goes with its last connection.
+    /// Changes an address's entry, which is removed with its last connection.
     fn recount<R>(
         &mut self,
         address: Address,
@@ -325,7 +326,7 @@ pub struct Admitting {
     pub admitted: Option<Admitted>,
 }
 
-/// A connection that is on the list until this is dropped.
+/// An admitted connection. It counts until this is dropped.
 #[derive(Debug)]
 pub struct Admitted {
     pub connection: Arc<Connection>,
@@ -368,7 +369,7 @@ mod tests {
             admitted.expect("room")
         }
 
-        /// Up to `count` idle connections of an address.
+        /// Opens up to `count` connections of an address, and makes them idle.
         fn idle(&self, address: u8, count: usize, now: Nanos) -> Vec<Admitted> {
             let open = |_| self.open(address, now);
             let all: Vec<_> = (0..count).map(open).collect();
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_as_many_connections_as_are_left_gives_its_longest_idle_one_for_another() {
+    fn address_at_its_share_loses_its_longest_idle_connection() {
         let front = Front::new(8);
         let mut all = front.idle(1, 4, Nanos(0));
         all[0].connection.set_busy();
@@ -390,10 +391,10 @@ mod tests {
         let fifth = front.admit(1, SECOND);
         assert_eq!(ids(&fifth.leaves), [(all[2].connection.id, false)]);
         assert!(fifth.admitted.is_some());
-        // One that was told to go is not told again.
+        // A connection gets only one GOAWAY.
         let sixth = front.admit(1, SECOND);
         assert_eq!(ids(&sixth.leaves)[0], (all[3].connection.id, false));
-        // Other addresses have room all the same.
+        // Other addresses still have room.
         front.open(2, SECOND);
         all.clear();
         drop((fifth, sixth));
@@ -403,27 +404,31 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_with_calls_never_goes() {
+    fn connection_with_calls_is_never_closed_for_others() {
         let front = Front::new(4);
         let all = front.idle(1, 2, Nanos(0));
         all.iter().for_each(|each| each.connection.set_busy());
         let Admitting { leaves, admitted } = front.admit(1, SECOND);
         assert!(leaves.is_empty() && admitted.is_none());
         assert!(front.admission.make_room(SECOND).is_none());
-        // Another address has what is left.
+        // Another address gets the remaining room.
         front.open(2, SECOND);
     }
 
     #[test]
-    fn the_address_with_the_most_connections_loses_one_first() {
+    fn address_with_most_connections_loses_one_first() {
         let front = Front::new(8);
         let (few, many) = (front.idle(1, 2, Nanos(0)), front.idle(2, 3, SECOND));
-        // The third of the first address: as many as are left.
+        // The first address's third connection: it now has as many as are left for others.
         let third = front.open(1, SECOND);
         third.connection.set_busy();
         few[0].connection.set_busy();
         let fourth = front.admit(1, SECOND);
-        assert_eq!(ids(&fourth.leaves), [(few[1].connection.id, false)], "both have three");
+        assert_eq!(
+            ids(&fourth.leaves),
+            [(few[1].connection.id, false)],
+            "both addresses have three"
+        );
         let of_third_address = front.open(3, SECOND);
         let fifth = front.admit(3, SECOND);
         assert_eq!(ids(&fifth.leaves)[0], (many[0].connection.id, false));
@@ -431,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_handshake_goes_first_once_it_had_its_time() {
+    fn unfinished_handshake_is_closed_first_after_its_grace_period() {
         let front = Front::new(8);
         let idle = front.idle(1, 1, Nanos(0));
         let _opening = [1, 2, 3].map(|at| front.open(1, Nanos(at)));
@@ -444,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_were_told_to_go_and_do_not_are_bounded() {
+    fn connections_that_ignore_their_goaway_are_bounded() {
         let front = Front::new(4);
         let mut all = front.idle(1, 2, Nanos(0));
         all[0].connection.set_idle(Nanos(1));
@@ -452,19 +457,19 @@ mod tests {
             let Admitting { leaves, admitted } = front.admit(1, SECOND);
             admitted.as_ref().unwrap().connection.set_idle(SECOND);
             all.extend(admitted);
-            // The core that is asked ends it.
+            // The core that serves the connection ends it.
             for leave in leaves.iter().filter(|leave| leave.at_once) {
                 all.retain(|each| each.connection.id != leave.id);
             }
             assert_eq!(front.admission.counts(), (3 + at.min(1), 1 + at.min(1)));
         }
-        // For want of descriptors the first goes at once.
+        // If descriptors are short, the connection with the earliest GOAWAY is closed at once.
         let leave = front.admission.make_room(SECOND).unwrap();
         assert!(leave.at_once && all.iter().any(|each| each.connection.id == leave.id));
     }
 
     #[test]
-    fn those_that_were_told_to_go_and_then_call_are_bounded_too() {
+    fn connections_that_call_after_their_goaway_are_bounded() {
         let front = Front::new(8);
         let mut all = front.idle(1, 4, Nanos(0));
         let mut refused = 0;
@@ -473,19 +478,19 @@ mod tests {
             refused += usize::from(admitted.is_none());
             admitted.iter().for_each(|newcomer| newcomer.connection.set_idle(SECOND));
             all.extend(admitted);
-            // A client that was told to go begins a call instead.
+            // A client that got a GOAWAY begins a call instead of closing.
             for leave in leaves {
                 let told = all.iter().find(|each| each.connection.id == leave.id);
                 told.unwrap().connection.set_busy();
             }
         }
         assert_eq!((front.admission.counts(), refused), ((8, 4), 96));
-        // Others have room all the same.
+        // Other addresses still have room.
         front.open(2, SECOND);
     }
 
     #[test]
-    fn an_ipv6_client_is_a_network() {
+    fn ipv6_clients_count_by_64_bit_network() {
         let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(address("2001:db8::1"), address("2001:db8::2:3"));
         assert_ne!(address("2001:db8::1"), address("2001:db8:0:1::1"));
@@ -504,11 +509,11 @@ mod tests {
             account.hold(0, if has_room { more } else { 0 });
             has_room
         };
-        // Half of the whole is an address's: one connection has a ninth of that.
+        // An address may hold half of the whole, and one connection a ninth of that.
         assert!(!holds(&one, 0, 56) && holds(&one, 0, 55) && !holds(&one, 55, 1));
-        // The next one has a ninth of what is left.
+        // The next connection may hold a ninth of what is left.
         assert!(!holds(&two, 0, 50) && holds(&two, 0, 49) && !holds(&two, 49, 1));
-        // Another address: half of what is left without it.
+        // Another address may hold half of what is left without it.
         assert!(!holds(&other, 0, 50) && holds(&other, 0, 49));
         assert_eq!(front.totals.held(), 153);
         one.connection.account.hold(104, 0);

@@ -1,4 +1,4 @@
-//! The command line's part about RPCs.
+//! Command-line arguments of the gRPC front.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,37 +12,37 @@ use wave_links::{LinkSpec, cpus};
 use crate::front::RpcOptions;
 use crate::limits::Limits;
 
-/// Where a front finds its RPC server, and where it listens.
+/// The arguments of a front: its RPC server, its addresses, and its limits.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "RPCs")]
 pub struct RpcArgs {
-    /// Take requests by gRPC (--listen) for the host that serves RPCs at this socket. The agent listens also while there is no
-    /// host, and attaches as soon as one starts. Beside --attach or --device one agent does both, and its scheduler is told of
-    /// each request.
+    /// Take gRPC requests (--listen) for the host that serves RPCs at this socket. The agent also listens while there is no
+    /// host, and attaches as soon as one starts. With --attach or --device as well, one agent does both, and its scheduler gets
+    /// a note of each request.
     #[arg(long, value_name = "SOCKET", requires = "clients", conflicts_with = "notes_from")]
     pub rpc: Option<PathBuf>,
-    /// Address for clients to connect to; may be repeated.
+    /// Address on which clients connect; may be repeated.
     #[arg(long, value_name = "ADDRESS:PORT", group = "clients", requires = "rpc", value_parser = listen_address)]
     pub listen: Vec<SocketAddr>,
     /// Policy that chooses the worker of a call: rss, round-robin, jbsq, multi-queue or darc, with settings as in `jbsq:k=1`.
     #[arg(long, value_name = "NAME", default_value = "jbsq", requires = "rpc")]
     pub steer: String,
-    /// Serve the connections (TCP, TLS, HTTP/2, gRPC) on these CPUs, as in 2-3, with a thread on each. The agent's own core,
-    /// which --cpu names, then only steers; otherwise it does both.
+    /// Serve the connections (TCP, TLS, HTTP/2, gRPC) on these CPUs, such as 2-3, with a thread on each. The agent's own core
+    /// (--cpu) then only steers; without this option it does both.
     #[arg(long, value_name = "LIST", requires = "listen", value_parser = Cpus::parse)]
     pub connection_cpus: Option<Cpus>,
-    /// Offer notes at this socket, which tell a scheduler in another agent (`--notes-from`) of each request that is handed to a
-    /// thread. Not beside --attach or --device, where the scheduler is in this agent.
+    /// Offer notes at this socket. They tell a scheduler in another agent (its --notes-from) about each request that is handed
+    /// to a thread. Not with --attach or --device, where the scheduler is in this agent.
     #[arg(long, value_name = "SOCKET")]
     pub notes: Option<PathBuf>,
-    /// Link to that scheduler: shm, or a modelled link by its name or cost file.
+    /// Link to the scheduler that takes notes: shm, or a modelled link by its name or cost file.
     #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
     pub notes_link: LinkSpec,
-    /// Users whose scheduler may take notes, besides this user and root. They also need write permission on the socket: chmod or
-    /// setfacl.
+    /// Users whose schedulers may take notes, besides this user and root. They also need write permission on the socket (chmod
+    /// or setfacl).
     #[arg(long, value_name = "UID,...", value_delimiter = ',', requires = "notes")]
     pub notes_allow: Vec<u32>,
-    /// Certificate in PEM; clients must speak TLS then.
+    /// Certificate in PEM. With it, clients must speak TLS.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate, in PEM.
@@ -60,16 +60,16 @@ pub struct RpcArgs {
     #[arg(long, value_name = "KIB", default_value_t = 16, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=1024))]
     pub header_kib: u32,
-    /// Most connections at once. No address has more than it leaves to others; without room, the connection that has been
-    /// without a call for longest gets a GOAWAY.
+    /// Most connections at once. No address has more than it leaves for others; if there is no room, the connection that has
+    /// been idle for longest gets a GOAWAY.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub connections: u32,
-    /// Most calls at once on a connection; clients hold others back.
+    /// Most calls at once on a connection; clients delay further calls.
     #[arg(long, value_name = "N", default_value_t = 128, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub streams: u32,
-    /// Memory for all calls and messages, in MiB. No address holds more than it leaves to others; a call beyond that gets
+    /// Memory for all calls and messages, in MiB. No address holds more than it leaves for others; a call beyond that gets
     /// RESOURCE_EXHAUSTED.
     #[arg(long, value_name = "MIB", default_value_t = 256, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 20))]
@@ -118,14 +118,14 @@ impl RpcArgs {
 /// An address to listen on, from the command line.
 ///
 /// # Errors
-/// The text is no address and port.
+/// The text is not an address and a port.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        "write an address, not a name, and a port, such as 127.0.0.1:50051, 0.0.0.0:50051 or [::1]:50051".to_owned()
+        "write an IP address (not a name) and a port, such as 127.0.0.1:50051, 0.0.0.0:50051 or [::1]:50051".to_owned()
     })
 }
 
-/// CPUs, as a list of numbers and ranges.
+/// CPUs, parsed from a list of numbers and ranges.
 #[derive(Clone, Debug)]
 pub struct Cpus(pub Vec<usize>);
 
@@ -133,7 +133,7 @@ impl Cpus {
     fn parse(text: &str) -> Result<Cpus, String> {
         match cpus::parse(text) {
             Some(cpus) if !cpus.is_empty() => Ok(Cpus(cpus)),
-            _ => Err("it names no CPUs; write 2-3,8 for example".to_owned()),
+            _ => Err("not a list of CPUs: write numbers and ranges, such as 2-3,8".to_owned()),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! One call between its stream and the host, or a service of the front's own.
+//! One call, between its stream and the host or one of the front's own services.
 //!
 //! ```text
 //!   client ──> Stream ──> Assembler ──> (gzip) ──> first ──> Dispatch      read, while the host keeps up
 //!   client <── Stream <── Out::queue <── (gzip) <─────────── events        write, while the client does
 //! ```
-//! What a call holds is bounded on both ways: it reads only while the host has taken all but a window of what came before,
-//! and the host sends only a window more than was passed on.
+//! A call's memory is bounded in both directions: it reads from the client only while at most a window of earlier messages is
+//! untaken by the host, and the host sends at most a window beyond what was passed on to the client.
 
 mod news;
 
@@ -35,31 +35,31 @@ use crate::reply;
 use crate::request::Request;
 use crate::shared::Shared;
 
-/// The part of Wave that answers a call.
+/// Who answers a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// The host, by this method.
+    /// The host, with this method.
     Host(u16),
     /// The front: `Health.Check`.
     Check,
-    /// The front: `Health.Watch`. What was asked for, once it is known, and what was told last.
+    /// The front: `Health.Watch`. The service, once it is known, and the last health that was sent.
     Watch(Option<String>, Option<Health>),
-    /// Reflection, by the front itself.
+    /// The front: reflection.
     Reflection,
-    /// A stream of load reports, by the front itself: their interval, and when the next one is due, once the request has come.
+    /// The front: a stream of load reports. Their interval, and when the next one is due, once the request has arrived.
     Load(Option<(Nanos, Nanos)>),
 }
 
-/// What becomes of a call's slot.
+/// The fate of a call's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Open,
     Ended,
-    /// Its client has ended it.
+    /// The client has ended the call.
     Gone,
 }
 
-/// Why a call ends before its time.
+/// Why a call ends early.
 enum Stop {
     /// The client has reset the stream or closed its connection.
     Gone,
@@ -77,7 +77,7 @@ fn refused<T>(code: Code, text: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Refused(Status::new(code, text)))
 }
 
-/// How far a call's replies have got.
+/// Progress of sending a call's replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
     All,
@@ -92,15 +92,15 @@ struct Out {
     gzip: bool,
     queue: VecDeque<Reply>,
     bytes: usize,
-    /// The first of the queue was sent in part.
+    /// The first message of the queue was sent in part.
     is_cut: bool,
-    /// What follows the last message, if that is known.
+    /// The trailers after the last message, once they are known.
     trailers: Option<HeaderMap>,
 }
 
 struct Reply {
     frame: Frame,
-    /// Bytes as the host sent them.
+    /// Size in bytes as the host sent it, which is granted back.
     bytes: u32,
 }
 
@@ -109,23 +109,23 @@ pub struct Call {
     peer: Rc<Peer>,
     route: Route,
     request: Request,
-    /// The step before it came.
+    /// Time of the last step before the call arrived.
     came: Nanos,
     deadline: Option<Nanos>,
-    /// As it is on the shared list.
+    /// The call's time in [`Shared::deadlines`], if it is listed there.
     pub(crate) timed: Option<Nanos>,
-    /// What the dispatcher calls it, while the host has it.
+    /// The dispatcher's name for the call, while the host has it.
     subject: Option<Subject>,
     assembler: Assembler,
-    /// The one message of a call that sends one, until it is known to be the last.
+    /// The message of a call that may send only one, until the client has half-closed.
     first: Option<Bytes>,
-    /// The last message that came was compressed.
+    /// The last message arrived compressed.
     compressed: bool,
     client_is_done: bool,
     /// Messages that the host has not taken.
     untaken: Load,
     out: Out,
-    /// As it is in the shared sum.
+    /// Bytes of this call that the shared sums include.
     pub(crate) held: usize,
 }
 
@@ -173,7 +173,7 @@ impl Call {
         matches!(self.route, Route::Host(_))
     }
 
-    /// When the front has to end it, or to send its next load report. The dispatcher times calls that the host has.
+    /// When the front must end the call, or send its next load report. The dispatcher times calls that the host has.
     pub(crate) fn due(&self) -> Option<Nanos> {
         let report = match self.route {
             Route::Load(Some((_, next))) => Some(next),
@@ -213,7 +213,7 @@ impl Call {
             if can_write && written == Written::All {
                 continue;
             }
-            // A stream that is reset also wakes the task that waits for data.
+            // While it waits for data, a reset stream wakes this call anyway.
             if !waits_for_data && self.stream.poll_gone(cx).is_ready() {
                 return self.gone(shared);
             }
@@ -226,14 +226,14 @@ impl Call {
         Fate::Gone
     }
 
-    /// Takes the call away from the host, if that has it still.
+    /// Cancels the call at the host, if the host still has it.
     pub(crate) fn give_up(&mut self, shared: &mut Shared, why: Code) {
         if let (Some(subject), Some(host)) = (self.subject.take(), &mut shared.host) {
             host.cancel(subject, why);
         }
     }
 
-    /// Takes what the client sends. Returns whether it waits for more.
+    /// Reads from the client. Returns whether it waits for more.
     fn read(&mut self, shared: &mut Shared, slot: u32, cx: &mut Context<'_>) -> Result<bool, Stop> {
         while !self.client_is_done && self.out.trailers.is_none() && self.keeps_up() {
             let next = self.assembler.next();
@@ -265,7 +265,7 @@ impl Call {
                 }
                 Poll::Ready(Err(Gone)) => return Err(Stop::Gone),
                 Poll::Pending => {
-                    // A handler may speak before its client does.
+                    // A handler may send before its client does, so a streaming call begins without a message.
                     if self.client_streams(shared) && self.subject.is_none() {
                         self.begin(shared, slot, None, false)?;
                     }
@@ -276,7 +276,7 @@ impl Call {
         Ok(false)
     }
 
-    /// Whether the host or the front's service that answers the call has room for more.
+    /// Whether the host, or the front's own service, has room for more messages.
     fn keeps_up(&self) -> bool {
         match self.route {
             Route::Host(_) => !self.untaken.is_full(),
@@ -349,7 +349,7 @@ impl Call {
         if is_last { self.on_half_close(shared, slot) } else { Ok(()) }
     }
 
-    /// The client sends nothing more, and all that it sent is known.
+    /// Handles a half-close, once all messages have been read.
     fn on_half_close(&mut self, shared: &mut Shared, slot: u32) -> Result<(), Stop> {
         if self.route == Route::Reflection {
             self.out.trailers = Some(shared.templates.ok());
@@ -387,7 +387,7 @@ impl Call {
         }
     }
 
-    /// Gives the call to the host.
+    /// Hands the call to the host.
     fn begin(
         &mut self,
         shared: &mut Shared,
@@ -455,16 +455,16 @@ impl Call {
         Ok(())
     }
 
-    /// The call has ended, and the host has it no more.
+    /// The host has ended the call, with this status.
     pub(crate) fn on_status(&mut self, shared: &mut Shared, status: &Status, trailers: &[u8]) {
         self.subject = None;
         self.finish(shared, status, trailers);
     }
 
-    /// The agent ended the call, by its deadline or because too many clients read or say nothing.
+    /// The agent ended the call, by its deadline or because too many calls wait for their clients.
     pub(crate) fn on_stopped(&mut self, shared: &mut Shared, status: &Status) {
         self.subject = None;
-        // Trailers would wait behind what its client does not read.
+        // Trailers would wait behind replies that the client does not read.
         if status.code == Code::ResourceExhausted && !self.out.queue.is_empty() {
             self.stream.reset(Reason::ENHANCE_YOUR_CALM);
         }
@@ -472,7 +472,7 @@ impl Call {
         self.finish(shared, status, &[]);
     }
 
-    /// Acts on the time that [`Call::due`] returned: sends a load report, or ends the call at its deadline.
+    /// Handles the time of [`Call::due`]: sends a load report, or ends the call at its deadline.
     pub(crate) fn expire(&mut self, shared: &mut Shared) {
         if self.tells_load(shared) {
             return;
@@ -488,7 +488,7 @@ impl Call {
         self.finish(shared, &no_host(), &[]);
     }
 
-    /// Drops the replies, as the call was cancelled. A reply that was sent in part cannot be taken back: the stream ends with it.
+    /// Drops the replies of a cancelled call. A reply that was sent in part cannot be completed, so the stream is reset.
     fn drop_replies(&mut self) {
         if self.out.is_cut {
             self.stream.reset(Reason::CANCEL);
@@ -505,7 +505,7 @@ impl Call {
         self.untaken = Load::default();
     }
 
-    /// Sends the headers. With `gzip` they say that messages may be compressed, if the client takes that.
+    /// Sends the headers. With `gzip` they announce compressed messages, if the client accepts these.
     fn respond(&mut self, shared: &Shared, metadata: &[u8], gzip: bool) -> Result<(), Gone> {
         self.out.gzip = gzip && self.request.accepts_gzip;
         match shared.templates.headers(self.out.gzip, metadata) {
@@ -517,7 +517,7 @@ impl Call {
         }
     }
 
-    /// Sends a message, after all earlier ones. `compress` is the handler's wish, if the client takes it.
+    /// Sends a message after all earlier ones, compressed if the handler wants it (`compress`) and the client accepts it.
     fn reply(
         &mut self,
         shared: &Shared,
@@ -526,7 +526,7 @@ impl Call {
         is_last: bool,
     ) -> Result<(), Gone> {
         if !self.stream.has_responded() {
-            // A message that follows may want what this one does not.
+            // A later message may be compressed even if this one is not.
             self.respond(shared, &[], compress || !is_last)?;
         }
         if self.out.trailers.is_some() {
@@ -553,7 +553,7 @@ impl Call {
         Ok(())
     }
 
-    /// Passes replies on, as far as the client has room for them.
+    /// Sends queued replies, as far as the client has room for them.
     fn write(&mut self, shared: &mut Shared, cx: &mut Context<'_>) -> Result<Written, Gone> {
         while let Some(first) = self.out.queue.front_mut() {
             let length = first.frame.remaining();

@@ -1,12 +1,12 @@
-//! The class of a request and the latency it is to keep: what it asks for, what its message says, what its method has.
+//! The class and the latency objective of a request: from its metadata, its message, or its method.
 
 use wave_core::clock::Nanos;
 use wave_rpc::service::Method;
 
-/// Fields of a message that are looked at.
+/// Most fields of a message that are examined.
 const FIELDS_MAX: usize = 64;
 
-/// What a request's metadata asks for.
+/// Class and SLO from a request's metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Value of `x-wave-class`.
@@ -15,8 +15,8 @@ pub struct Asked {
     pub slo_us: Option<u32>,
 }
 
-/// Class and SLO of a request; the first that says something wins: the metadata, the field of the message that the
-/// method names, the method. A client cannot have a class above the method's highest.
+/// Class and SLO of a request. Metadata takes precedence over the message's field that the method names, and that over the
+/// method's defaults. A client cannot get a class above the method's highest.
 pub fn classify(method: &Method, asked: Asked, message: Option<&[u8]>) -> (u8, Option<Nanos>) {
     let own = (method.slo_us > 0).then_some(method.slo_us);
     let (class, slo_us) = if asked == Asked::default() {
@@ -32,8 +32,8 @@ pub fn classify(method: &Method, asked: Asked, message: Option<&[u8]>) -> (u8, O
     (class.min(method.class_max), slo_us.map(|slo_us| Nanos::from_micros(slo_us.into())))
 }
 
-/// The last value of a varint field among the first [`FIELDS_MAX`] fields of a protobuf message. Of bytes that are not
-/// a message, the fields before the first malformed one count.
+/// The last value of a varint field among the first [`FIELDS_MAX`] fields of a protobuf message. In a malformed message, the
+/// fields before the first malformed one count.
 pub fn varint_field(message: &[u8], field: u16) -> Option<u64> {
     let mut rest = message;
     let mut found = None;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_says_something_wins() {
+    fn metadata_wins_over_message_field_over_method_default() {
         let request = Request { slo_us: 100, ..Request::default() }.encode_to_vec();
         let micros = |slo| Some(Nanos::from_micros(slo));
         let nothing = Asked::default();
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gets_no_class_above_the_highest() {
+    fn class_above_the_methods_highest_is_capped() {
         let asked = Asked { class: Some(255), slo_us: None };
         assert_eq!(classify(&method(), asked, None).0, 2);
     }
 
     #[test]
-    fn a_field_twice_is_its_last() {
+    fn last_occurrence_of_a_field_counts() {
         let one = Request { slo_us: 1, ..Request::default() }.encode_to_vec();
         let two = Request { slo_us: 2, ..Request::default() }.encode_to_vec();
         assert_eq!(varint_field(&[one, two].concat(), 3), Some(2));
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_field_is_found_among_others(
+        fn field_is_found_among_others(
             key in ".{0,40}", hash: u64, slo_us in 1u64.., share in 0.1f32..1.0, far in 1u64..,
         ) {
             let bytes = Request { key, hash, slo_us, share, far }.encode_to_vec();
@@ -138,7 +138,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_looked_through(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_are_searched_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = varint_field(&bytes, 3);
         }
     }

@@ -1,4 +1,4 @@
-//! The command line of an agent with a front: beside a scheduler, or alone.
+//! The command line of an agent with a front, beside a scheduler or alone.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::args::RpcArgs;
 use crate::front::{FrontError, Listening, RpcFront};
 use crate::notes::NotesTo;
 
-/// What an agent with a front is told.
+/// The arguments of an agent with a front.
 #[derive(Args, Clone, Debug)]
 pub struct FrontArgs {
     /// Arguments of the policy's side: scheduling decisions.
@@ -31,20 +31,20 @@ struct Command {
     args: FrontArgs,
 }
 
-/// The error if the command line names no host.
-const NOWHERE: &str = "name a host: --attach SOCKET or --device FOLDER to decide for one, --rpc SOCKET --listen ADDRESS:PORT \
-                       to terminate gRPC for one, also both at once; --help tells more";
+/// The error for a command line without a host.
+const NOWHERE: &str = "no host given: use --attach SOCKET or --device FOLDER to decide for one, --rpc SOCKET --listen \
+                       ADDRESS:PORT to terminate gRPC for one, or both; see --help";
 
-/// The `main` of an agent binary with a front. Exit codes as those of [`wave_agent::main_with`]; 0 also after SIGTERM.
+/// The `main` of an agent binary with a front. Exit codes are those of [`wave_agent::main_with`]; also 0 after SIGTERM.
 pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
 }
 
-/// Decides for a host, terminates gRPC for one, or both, until its hosts are gone or it is told to end.
+/// Decides for a host, terminates gRPC for one, or both, until the hosts are gone or the agent is told to end.
 pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
     let has_scheduler = args.agent.has_host();
     if args.rpc.notes.is_some() && has_scheduler {
-        let why = "--notes is for a front without a scheduler in its agent; a scheduler takes notes with --notes-from SOCKET";
+        let why = "--notes does not go with --attach or --device; a scheduler's agent takes notes with --notes-from SOCKET";
         return fail(2, why);
     }
     if args.rpc.rpc.is_none() && (has_scheduler || args.agent.policies) {
@@ -63,7 +63,7 @@ pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
     })
 }
 
-/// Opens the front's sockets. The error is an exit code, and why there are none.
+/// Opens the front's sockets. The error is an exit code and a message.
 fn listen(args: &FrontArgs) -> Result<Listening, (u8, String)> {
     let (seat, quiet) = (Seat::of(&args.agent), args.agent.quiet);
     let options = args.rpc.options(seat, quiet).ok_or_else(|| (2, NOWHERE.to_owned()))?;
@@ -71,7 +71,7 @@ fn listen(args: &FrontArgs) -> Result<Listening, (u8, String)> {
     let connections = options.limits.connections_for(descriptors);
     if connections < options.limits.connections as usize && !quiet {
         say!(
-            "wave agent: this process may have {descriptors} descriptors (`ulimit -Hn`): {connections} connections at once, not {}",
+            "wave agent: the limit of {descriptors} descriptors (`ulimit -Hn`) allows {connections} connections, not {}",
             options.limits.connections
         );
     }
@@ -95,12 +95,12 @@ fn refused(error: FrontError) -> (u8, String) {
 /// Raises the limit of descriptors to the hard limit, and returns it.
 fn take_descriptors() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    // Where it may not, it has what it had.
+    // On failure the limit stays as it was.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Where a scheduler in another agent gets notes, if one is to.
+/// Listens for a scheduler in another agent that takes notes, if --notes asks for it.
 fn make_notes(args: &FrontArgs) -> Result<Option<NotesTo>, (u8, String)> {
     let Some(socket) = &args.rpc.notes else { return Ok(None) };
     let link = &args.rpc.notes_link;

@@ -1,4 +1,4 @@
-//! Connections: accepted on one core, and served on the core with the fewest.
+//! Connections: one core accepts them, and the core with the fewest serves each.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -25,18 +25,18 @@ use crate::limits::{HANDSHAKE_PATIENCE, Limits};
 use crate::peer::Peer;
 use crate::slots::Ready;
 
-/// How long a listener rests after an error of its socket's, as where there are too many open files.
+/// Pause of a listener after an error of its socket, such as too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
 /// A core that serves connections, as the accepting core sees it.
 #[derive(Debug)]
 pub struct Place {
     open: Arc<AtomicUsize>,
-    /// `None` of the core that accepts.
+    /// `None` for the core that accepts.
     sender: Option<Sender<Errand>>,
 }
 
-/// What the core that accepts asks of another one.
+/// A request of the accepting core to another one.
 #[derive(Debug)]
 pub enum Errand {
     /// Serve this connection.
@@ -45,7 +45,7 @@ pub enum Errand {
     Leave(Leave),
 }
 
-/// A connection that counts among its core's, until this is dropped.
+/// Counts a connection among those of its core, until this is dropped.
 #[derive(Debug)]
 pub struct Counted(Arc<AtomicUsize>);
 
@@ -70,9 +70,9 @@ impl Place {
         Place { open: Arc::default(), sender: None }
     }
 
-    /// Another core, and where its connections come out there.
+    /// Creates the entry of another core, and that core's end of the channel.
     pub fn other(limits: &Limits) -> (Place, Receiver<Errand>) {
-        // A connection comes once, is told to go once, and is ended once.
+        // Room for each connection's three errands: it comes once, gets a GOAWAY once, and is ended once.
         let (sender, receiver) = channel(4 * limits.connections as usize);
         (Place { open: Arc::default(), sender: Some(sender) }, receiver)
     }
@@ -87,20 +87,20 @@ impl Place {
     }
 }
 
-/// What serves the connections of a core.
+/// The parts of a core that serve its connections.
 #[derive(Clone)]
 pub struct Door {
     /// Engine that runs the calls of this core.
     pub engine: Rc<RefCell<Engine>>,
     /// All connections of the front.
     pub admission: Arc<Admission>,
-    /// Rung when a connection has gone.
+    /// Rung when a connection has ended.
     pub ready: Arc<Ready>,
-    /// TLS, if clients speak it.
+    /// TLS, if clients are to speak it.
     pub tls: Option<TlsAcceptor>,
 }
 
-/// Accepts connections, for all of these cores.
+/// Accepts connections for all of these cores.
 pub async fn listen(listener: TcpListener, door: Door, places: Rc<[Place]>) {
     loop {
         let (socket, address) = match listener.accept().await {
@@ -128,7 +128,7 @@ pub async fn listen(listener: TcpListener, door: Door, places: Rc<[Place]>) {
         let counted = place.count();
         match &place.sender {
             None => door.admit(socket, address, admitted, counted),
-            // A core that takes none has ended.
+            // The send fails only if the core has ended.
             Some(sender) => {
                 if let Ok(socket) = socket.into_std() {
                     let newcomer = Newcomer { socket, address, admitted, counted };
@@ -139,13 +139,13 @@ pub async fn listen(listener: TcpListener, door: Door, places: Rc<[Place]>) {
     }
 }
 
-/// Whether it is for want of descriptors or memory that a socket is not accepted.
+/// Whether an accept failed for lack of descriptors or memory.
 fn is_short(error: &io::Error) -> bool {
     let short = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     short.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Does what the core that accepts asks.
+/// Handles the requests of the accepting core.
 pub async fn take(mut errands: Receiver<Errand>, door: Door) {
     while let Some(errand) = errands.recv().await {
         if door.engine.borrow().shared.is_draining {
@@ -188,9 +188,9 @@ impl Door {
         }));
     }
 
-    /// Greets a client and serves it until it goes.
+    /// Does the handshakes with a client, and serves it until the connection ends.
     async fn connect(&self, socket: TcpStream, peer: &Rc<Peer>) {
-        // Without it small replies wait for acknowledgements; a socket that cannot have it still serves.
+        // Without TCP_NODELAY small replies wait for acknowledgements. A failure is harmless: the socket works without it.
         let _ = socket.set_nodelay(true);
         match &self.tls {
             None => self.serve(async { Some(socket) }, peer).await,
@@ -198,7 +198,7 @@ impl Door {
         }
     }
 
-    /// Serves what comes of the first handshake.
+    /// Serves the connection that results from the first handshake.
     async fn serve<T>(&self, socket: impl Future<Output = Option<T>>, peer: &Rc<Peer>)
     where
         T: AsyncRead + AsyncWrite + Unpin,
@@ -211,7 +211,7 @@ impl Door {
     }
 }
 
-/// Does this unless the connection has to make room before.
+/// Runs `what`; returns `None` if the connection is cut before it completes.
 async fn unless_cut<T>(peer: &Peer, what: impl Future<Output = Option<T>>) -> Option<T> {
     let mut what = pin!(what);
     poll_fn(|cx| {

@@ -22,7 +22,7 @@ use crate::host::{Far, Host};
 use crate::shared::{FrontCounts, Shared, Totals};
 use crate::slots::Ready;
 
-/// A connection core's thread. It ends, and what is left of its connections with it, when this is dropped.
+/// A connection core's thread. Dropping it ends the thread and its remaining connections.
 #[derive(Debug)]
 pub struct CoreThread {
     ready: Arc<Ready>,
@@ -30,17 +30,17 @@ pub struct CoreThread {
     left: Left,
 }
 
-/// What a connection core that has ended leaves.
+/// Results of a connection core that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Left {
-    /// Calls that were not ended.
+    /// Number of calls that did not end.
     pub calls: usize,
     pub counts: FrontCounts,
 }
 
-/// Where a core's connections come from.
+/// The source of a core's connections.
 enum Entrance {
-    /// It accepts them, for all cores.
+    /// The core accepts them, for all cores.
     Accepts(Vec<TcpListener>, Vec<Place>),
     Takes(Receiver<Errand>),
 }
@@ -48,18 +48,18 @@ enum Entrance {
 /// State that all cores share.
 #[derive(Clone)]
 pub struct Common {
-    /// What the front is made of.
+    /// Options of the front.
     pub options: RpcOptions,
-    /// Where the agent's clock began.
+    /// Time 0 of the agent's clock.
     pub start: Instant,
     /// Memory that calls hold.
     pub totals: Arc<Totals>,
     pub admission: Arc<Admission>,
-    /// TLS, if clients speak it.
+    /// TLS, if clients are to speak it.
     pub tls: Option<TlsAcceptor>,
 }
 
-/// Starts them: the first of them accepts for all. `first` is rung for the front's first core.
+/// Starts the connection cores; the first of them accepts for all. `first` rings the front's first core.
 pub fn start(
     common: &Common,
     mut listeners: Vec<TcpListener>,
@@ -119,12 +119,12 @@ impl CoreThread {
         let core = CoreThread { ready, thread: Some(thread), left: Left::default() };
         match receiver.recv() {
             Ok(told) => told.map(|()| core),
-            // It panicked, and has said why.
+            // The thread panicked, which has printed the reason.
             Err(_) => Ok(core),
         }
     }
 
-    /// Asks it to end, as a front is asked.
+    /// Asks the core to end, as [`crate::Ender`] asks a front.
     pub fn end(&self) {
         self.ready.end();
     }
@@ -137,7 +137,7 @@ impl CoreThread {
         self.thread.is_none()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the core has ended.
     pub fn join(&mut self) {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(left)) => self.left = left,
@@ -146,7 +146,7 @@ impl CoreThread {
         }
     }
 
-    /// What it left; nothing before it has ended.
+    /// The core's results; all zero before it has ended.
     pub fn left(&self) -> Left {
         self.left
     }
@@ -156,7 +156,7 @@ impl Drop for CoreThread {
     fn drop(&mut self) {
         self.end();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said why.
+            // A panic has printed its reason.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! All calls of a front, between their connections and the dispatcher.
+//! The calls of one core of a front, between their connections and the dispatcher.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -43,9 +43,9 @@ pub struct Engine {
     woken: Vec<u32>,
     events: Vec<Event>,
     was_serving: bool,
-    /// On the first core, where connections have others. It has no calls of its own then.
+    /// The connection cores, on the first core of a front that has some. This core then has no calls of its own.
     cores: Vec<FarCore>,
-    /// How many hosts were attached.
+    /// Number of hosts attached so far.
     hosts: u32,
     /// When the host's load was last sampled.
     measured: Nanos,
@@ -54,7 +54,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Without calls. `cores` bring those of their connections. `ready` is rung when there is something to do.
+    /// An engine without calls. `cores` bring the calls of their connections. `ready` is rung when there is something to do.
     pub fn new(shared: Shared, cores: Vec<FarCore>, ready: Arc<Ready>) -> Engine {
         Engine {
             shared,
@@ -76,15 +76,15 @@ impl Engine {
         self.shared.host.as_mut().and_then(Host::own_mut)
     }
 
-    /// Whether a core that is to end may: no connection is open, no call is left of those that were, and what others left is
-    /// processed. Also when no part is left that could answer.
+    /// Whether a draining core may end: no connection is open, no call is left, and everything from other cores is processed.
+    /// Also if no part is left that could answer.
     pub fn is_empty(&self) -> bool {
         let is_alone = self.shared.host.as_ref().is_some_and(Host::is_abandoned);
         let is_heard = !self.is_behind() && self.cores.iter().all(FarCore::is_heard);
         self.peers.is_empty() && self.open() == 0 && is_heard || is_alone
     }
 
-    /// Has a connection of this core go, if it is still there.
+    /// Ends a connection of this core, if it is still open.
     pub fn end(&self, leave: Leave) {
         match self.peers.iter().find(|peer| peer.id() == leave.id) {
             Some(peer) if leave.at_once => peer.cut(),
@@ -113,11 +113,11 @@ impl Engine {
                 peer.finish(self.shared.stepped, false);
                 self.shared.counts.ended += 1;
                 let templates = &self.shared.templates;
-                // A client that has gone meanwhile needs no answer.
+                // A failure means that the client has gone, and needs no answer.
                 let _ = match refusal {
                     Refusal::Http(code) => {
                         let text = (parts.method != Method::HEAD).then_some(reply::NOT_GRPC);
-                        // It ends with the connection, which bounds how many there are.
+                        // The task ends with the connection, which bounds the number of such tasks.
                         let answer = stream.respond_at_end(reply::not_grpc(code), text);
                         tokio::task::spawn_local(answer);
                         return;
@@ -138,7 +138,7 @@ impl Engine {
         let call = Call::new(stream, Rc::clone(peer), route, request, (came, deadline), max);
         let slot = self.calls.insert(call);
         self.advance(slot);
-        // What was begun is handed over in the next step.
+        // The next step hands the call over.
         self.ready.ring();
     }
 
@@ -161,25 +161,25 @@ impl Engine {
         })
     }
 
-    /// A host has been attached.
+    /// Takes a host that was attached.
     pub fn attach(&mut self, host: Own) {
         self.shared.host = Some(Host::Own(Box::new(host)));
         self.hosts = self.hosts.wrapping_add(1);
     }
 
-    /// Why the host has gone, as far as the host says; otherwise it hung up.
+    /// Why the host has gone, according to its window; if the window says nothing, it hung up.
     pub fn why(&self) -> HostGone {
         let own = self.shared.host.as_ref().and_then(Host::own);
         own.map_or(HostGone::HungUp, |own| own.dispatch.why_gone())
     }
 
-    /// The host is no more: its calls are answered at once.
+    /// Forgets a host that has gone, and answers its calls at once.
     pub fn detach(&mut self) {
         self.shared.host = self.shared.host.take().and_then(Host::gone);
         self.tell_cores();
         for slot in self.calls.used() {
             let Some((call, _)) = self.calls.get(slot) else { continue };
-            // Those that are not begun yet were meant for its methods, too.
+            // Calls that have not begun yet were meant for its methods, too.
             if call.is_hosts() {
                 call.on_host_gone(&mut self.shared);
                 self.advance(slot);
@@ -187,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// No more calls are taken; those that are open may end.
+    /// Begins to drain: no more calls are accepted, and open ones may finish.
     pub fn drain(&mut self) {
         self.shared.is_draining = true;
         for peer in &self.peers {
@@ -202,7 +202,7 @@ impl Engine {
     /// One round: events of the host, woken calls, and expired calls.
     ///
     /// # Errors
-    /// The host is one no more; it was detached.
+    /// The host has gone, and was detached.
     pub fn step(&mut self, now: Nanos) -> Result<Step, HostGone> {
         self.shared.stepped = now;
         let mut progress = self.ready.take_rung();
@@ -242,17 +242,17 @@ impl Engine {
         Ok(if progress { Step::Progress } else { Step::Idle(until) })
     }
 
-    /// Whether the next step has something to do that a connection left.
+    /// Whether a connection has left work for the next step.
     pub fn is_rung(&self) -> bool {
         self.ready.is_rung()
     }
 
-    /// Whether clients have to wait, because others have not taken yet what they sent.
+    /// Whether clients have to wait, because other cores have not taken earlier messages yet.
     pub fn is_behind(&self) -> bool {
         self.shared.host.as_ref().is_some_and(Host::is_behind)
     }
 
-    /// What connection cores ask.
+    /// Takes requests of connection cores. Returns whether there were any.
     fn hear(&mut self, now: Nanos) -> bool {
         let mut any = false;
         for (at, core) in self.cores.iter_mut().enumerate() {
@@ -371,7 +371,7 @@ impl Engine {
 
     fn on_call(&mut self, slot: u32, subject: Subject, event: Event) {
         let Some((call, _)) = self.calls.get(slot) else { return };
-        // What was given up may still be spoken of in the step that it was given up in.
+        // Events of a call that was given up in this step may still follow.
         if call.subject() != Some(subject) {
             return;
         }

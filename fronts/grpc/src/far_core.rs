@@ -1,4 +1,4 @@
-//! A connection core, as the first core sees it: what it asks goes to the dispatcher, and what becomes of its calls goes back.
+//! A connection core, as the first core sees it: its requests go to the dispatcher, and events of its calls go back.
 
 use bytes::Bytes;
 use wave_core::clock::Nanos;
@@ -15,7 +15,7 @@ use crate::shared::Totals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Open {
     generation: u32,
-    /// What the dispatcher calls it.
+    /// The dispatcher's name for the call.
     here: Subject,
 }
 
@@ -26,13 +26,13 @@ pub struct FarCore {
 }
 
 impl FarCore {
-    /// The one at the other end.
+    /// The connection core at the other end of these queues.
     pub fn new(queues: FarEnd) -> FarCore {
         FarCore { queues, calls: Vec::new() }
     }
 
-    /// Does what it asks: a bounded amount, and nothing while it has not taken what it was told. `hosts` is how many hosts were
-    /// attached so far. Returns whether there was something.
+    /// Handles a bounded number of the core's requests, but none while the core has not taken earlier events. `hosts` is the
+    /// number of hosts attached so far. Returns whether there was a request.
     pub fn hear(
         &mut self,
         core: usize,
@@ -45,7 +45,7 @@ impl FarCore {
                 return taken > 0;
             }
             let Some(asked) = self.queues.asked.take() else { return taken > 0 };
-            // What was asked of a host that has gone is answered there.
+            // Requests for a host that has gone are dropped: the connection core itself answers their calls.
             if let Some(own) = &mut host {
                 self.pass_on(core, hosts, own, now, asked);
             }
@@ -89,7 +89,7 @@ impl FarCore {
         }
     }
 
-    /// Tells what became of a call. `here` is what the event calls it.
+    /// Passes an event of a call on. `here` is the dispatcher's name for the call, from the event.
     pub fn on_event(
         &mut self,
         (here, call): (Subject, Subject),
@@ -97,7 +97,7 @@ impl FarCore {
         own: &mut Own,
         totals: &Totals,
     ) {
-        // What was given up may still be spoken of in the step that it was given up in.
+        // Events of a call that was given up in this step may still follow.
         if self.here(call) != Some(here) {
             return;
         }
@@ -132,12 +132,12 @@ impl FarCore {
         self.queues.told.send(told);
     }
 
-    /// Whether it asks nothing.
+    /// Whether there is no request from the core.
     pub fn is_heard(&self) -> bool {
         self.queues.asked.is_empty()
     }
 
-    /// What was told is to be heard. Returns whether some of it still waits for room.
+    /// Publishes events for the core. Returns whether some still wait for room.
     pub fn flush(&mut self) -> bool {
         self.queues.told.flush();
         self.queues.told.is_behind()
@@ -151,7 +151,7 @@ impl FarCore {
         self.calls[slot] = Some(Open { generation: call.generation, here });
     }
 
-    /// What the dispatcher calls it, while it has it.
+    /// The dispatcher's name for a call of the core, while the dispatcher has it.
     fn here(&self, call: Subject) -> Option<Subject> {
         let open = self.calls.get(call.id as usize).copied().flatten();
         open.filter(|open| open.generation == call.generation).map(|open| open.here)
@@ -226,7 +226,7 @@ mod tests {
             self.first.tell(told);
         }
 
-        /// What the connection core hears.
+        /// One step of the connection core. Returns the events that it gets.
         fn hears(&mut self) -> (Step, Vec<Event>) {
             let mut events = Vec::new();
             let step = self.far.step(self.now(), &mut events).unwrap();
@@ -239,13 +239,13 @@ mod tests {
             self.far.begin(self.now(), arrival, slot).unwrap()
         }
 
-        /// The first core's turn with what it was asked of its only host, which is called 1.
+        /// The first core handles requests for its only host, number 1.
         fn asked(&mut self) -> bool {
             let now = self.now();
             self.first.hear(0, 1, Some(&mut self.own), now)
         }
 
-        /// The first core's turn with the host.
+        /// One step of the first core with the host.
         fn serve(&mut self) {
             let mut events = Vec::new();
             let step = self.own.dispatch.step(self.now(), &mut events).unwrap();
@@ -265,7 +265,7 @@ mod tests {
             std::thread::yield_now();
         }
 
-        /// Everything that the connection core hears until none of its calls is open.
+        /// All events that the connection core gets until none of its calls is open.
         fn replies(&mut self) -> Vec<Event> {
             let mut events = Vec::new();
             while self.own.dispatch.open() > 0 {
@@ -279,7 +279,7 @@ mod tests {
     const READY: Told = Told::Ready { host: 1, spin: Nanos(0) };
 
     #[test]
-    fn a_call_that_was_meant_for_a_host_before_is_begun_by_none() {
+    fn call_for_an_earlier_host_never_begins() {
         let mut pair = Pair::new(1 << 20);
         pair.tell(Told::Ready { host: 0, spin: Nanos(0) });
         pair.hears();
@@ -288,7 +288,7 @@ mod tests {
         pair.tell(READY);
         assert!(pair.asked());
         assert_eq!((pair.own.dispatch.open(), pair.own.dispatch.counts().begun), (0, 0));
-        // The connection core answers it without the first core, and the next one is served.
+        // The connection core answers that call without the first core, and the next call is served.
         assert_eq!(pair.hears().0, Step::Revoked);
         pair.far = pair.far.gone().unwrap();
         pair.hears();
@@ -300,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_about_an_ended_call_meets_no_other_call() {
+    fn late_request_for_an_ended_call_affects_no_other_call() {
         let mut pair = Pair::new(1 << 20);
         pair.tell(READY);
         pair.hears();
         let first = pair.begin(7, b"1");
         pair.asked();
         pair.replies();
-        // The client's reset crossed with the answer, and its slot has another call.
+        // The client's reset crosses with the answer, and another call gets the slot.
         let second = pair.begin(7, b"2");
         pair.far.cancel(first, Code::Cancelled);
         pair.far.message(first, Bytes::from_static(b"late"), true, false);
@@ -321,13 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_cancelled_is_spoken_of_no_more() {
+    fn cancelled_call_gets_no_more_events() {
         let mut pair = Pair::new(1 << 20);
         pair.tell(READY);
         pair.hears();
         let call = pair.begin(0, b"x");
         pair.asked();
-        // A worker has it now, and answers.
+        // A worker has the call now, and answers.
         pair.serve();
         pair.far.cancel(call, Code::Cancelled);
         pair.asked();
@@ -338,9 +338,9 @@ mod tests {
         assert_eq!(pair.own.dispatch.counts().cancelled, 1);
     }
 
-    /// A core that takes nothing must not fill the first core's memory: neither by what it asks nor by replies.
+    /// A core that takes no events must not fill the first core's memory, neither by requests nor by replies.
     #[test]
-    fn a_core_that_does_not_listen_is_not_listened_to_and_its_replies_are_bounded() {
+    fn core_that_takes_no_events_is_not_served_and_its_replies_are_bounded() {
         static LARGE: [u8; 1 << 20] = [1; 1 << 20];
         let mut pair = Pair::new(LANE_BYTES + (2 << 20));
         pair.tell(READY);
@@ -356,7 +356,7 @@ mod tests {
             pair.serve();
         }
         pair.begin(8, b"x");
-        assert!(!pair.asked(), "it has not taken what it was told");
+        assert!(!pair.asked(), "requests of a core that has not taken its events");
         let (_, events) = pair.hears();
         let answered =
             events.iter().filter(|event| matches!(event, Event::Message { end: true, .. })).count();

@@ -1,4 +1,4 @@
-//! Messages as HTTP/2 carries them: each behind a flag and a length, in pieces of any size.
+//! Messages as HTTP/2 carries them: a flag and a length before each, in pieces of any size.
 
 use std::io::IoSlice;
 
@@ -6,13 +6,13 @@ use bytes::{Buf, Bytes, BytesMut};
 
 /// Bytes before each message.
 pub const PREFIX_BYTES: usize = 5;
-/// A message that is shorter is copied out of the buffer that it came in, unless it is its call's first: otherwise a
-/// few bytes that wait could keep a large buffer.
+/// Shorter messages are copied out of the buffer in which they arrived, except a call's first: otherwise a few waiting bytes
+/// could keep a large buffer.
 const COPIED_BELOW: usize = 4096;
-/// What a message that comes in pieces may reserve before it is there.
+/// Most bytes reserved for a message in pieces before its bytes have arrived.
 const RESERVED_MAX: usize = 64 * 1024;
 
-/// A client's message, as it came.
+/// A client's message, not decompressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The flag of the prefix.
@@ -21,32 +21,32 @@ pub struct Received {
     pub bytes: Bytes,
 }
 
-/// A prefix that no message has: the client is at fault.
+/// An invalid message prefix: the client is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum BadPrefix {
-    /// Its flag is neither 0 nor 1.
+    /// The flag is neither 0 nor 1.
     #[error("a message's flag is {0}, and must be 0 or 1")]
     Flag(u8),
-    /// Its length is above the limit.
+    /// The length is above the limit.
     #[error("a message has {length} bytes, allowed are {max}")]
     TooLarge { length: u32, max: u32 },
 }
 
-/// Makes messages of pieces.
+/// Assembles messages from pieces.
 #[derive(Debug)]
 pub struct Assembler {
     max: u32,
     prefix: [u8; PREFIX_BYTES],
     in_prefix: usize,
-    /// What has come of a message in earlier pieces.
+    /// The part of a message that arrived in earlier pieces.
     begun: BytesMut,
     piece: Bytes,
     is_first: bool,
 }
 
 impl Assembler {
-    /// For messages of `max` bytes at most.
+    /// An assembler of messages of at most `max` bytes.
     pub fn new(max: u32) -> Assembler {
         Assembler {
             max,
@@ -58,13 +58,13 @@ impl Assembler {
         }
     }
 
-    /// The next piece. [`Assembler::next`] must have said that there is no message in the one before.
+    /// Adds the next piece. [`Assembler::next`] must have returned `None` for the one before.
     pub fn push(&mut self, piece: Bytes) {
         debug_assert!(self.piece.is_empty());
         self.piece = piece;
     }
 
-    /// The next message, if it is whole.
+    /// The next message, if it is complete.
     pub fn next(&mut self) -> Result<Option<Received>, BadPrefix> {
         if self.in_prefix < PREFIX_BYTES {
             let taken = (PREFIX_BYTES - self.in_prefix).min(self.piece.len());
@@ -106,7 +106,7 @@ impl Assembler {
         Ok(Some(Received { compressed: flag == 1, bytes }))
     }
 
-    /// Whether nothing is left of a message that has begun.
+    /// Whether no message is incomplete.
     pub fn is_empty(&self) -> bool {
         self.in_prefix == 0 && self.piece.is_empty()
     }
@@ -120,20 +120,20 @@ impl Assembler {
 #[derive(Debug)]
 pub struct Frame {
     prefix: [u8; PREFIX_BYTES],
-    /// How much of the prefix is gone.
+    /// Bytes of the prefix that were taken off.
     at: usize,
     bytes: Bytes,
 }
 
 impl Frame {
-    /// A whole message. `None` if it is longer than a prefix can say.
+    /// A complete message. `None` if its length does not fit the prefix.
     pub fn new(compressed: bool, bytes: Bytes) -> Option<Frame> {
         let mut prefix = [u8::from(compressed), 0, 0, 0, 0];
         prefix[1..].copy_from_slice(&u32::try_from(bytes.len()).ok()?.to_be_bytes());
         Some(Frame { prefix, at: 0, bytes })
     }
 
-    /// Bytes that are no message of gRPC's.
+    /// Bytes without a prefix, which are not a gRPC message.
     pub fn bare(bytes: Bytes) -> Frame {
         Frame { prefix: [0; PREFIX_BYTES], at: PREFIX_BYTES, bytes }
     }
@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive_any_cuts(
+        fn messages_are_assembled_from_any_pieces(
             messages in proptest::collection::vec(
                 (any::<bool>(), proptest::collection::vec(any::<u8>(), 0..300)), 0..8),
             cuts in proptest::collection::vec(1usize..200, 1..40),
@@ -211,7 +211,7 @@ mod tests {
         }
 
         #[test]
-        fn a_frame_survives_any_cuts(
+        fn frame_is_split_at_any_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 0..100),
             cuts in proptest::collection::vec(1usize..20, 1..10),
         ) {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_in_a_prefix_reserves_no_memory() {
+    fn length_in_a_prefix_reserves_no_memory() {
         let mut assembler = Assembler::new(u32::MAX);
         assembler.push(Bytes::from_static(&[0, 255, 255, 255, 255, 1]));
         assert_eq!(assembler.next(), Ok(None));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_that_no_message_has_are_refused() {
+    fn invalid_prefixes_are_refused() {
         let next = |bytes: &'static [u8]| {
             let mut assembler = Assembler::new(10);
             assembler.push(Bytes::from_static(bytes));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_small_message_keeps_no_buffer() {
+    fn later_small_message_keeps_no_buffer() {
         let wire = Bytes::from(wire(&[(false, vec![1]), (false, vec![2])]));
         let mut assembler = Assembler::new(10);
         assembler.push(wire.clone());

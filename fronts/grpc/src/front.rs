@@ -1,4 +1,4 @@
-//! The front: sockets, connections, and the host that it finds, loses and finds again.
+//! The front: its sockets, its connections, and its host, which may be lost and found again.
 
 mod turns;
 
@@ -42,13 +42,13 @@ use crate::slots::Ready;
 use crate::spare::Spare;
 use crate::tls::{self, TlsError};
 
-/// How often it is looked whether the host has gone.
+/// Interval between checks whether the host has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
-/// What a front is made of.
+/// Options of a front.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
-    /// The socket of the host that serves RPCs.
+    /// Path of the socket of the host that serves RPCs.
     pub host: PathBuf,
     /// Addresses on which clients connect.
     pub listen: Vec<SocketAddr>,
@@ -58,13 +58,13 @@ pub struct RpcOptions {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Limits on connections, calls and messages.
     pub limits: Limits,
-    /// CPUs that do nothing but serve connections, a thread on each; without any, the front's own core does.
+    /// CPUs of the connection cores, which only serve connections; if empty, the front's own core serves them.
     pub connection_cpus: Vec<usize>,
     /// Send a load report in the trailers of each call.
     pub load_reports: bool,
-    /// How its cores wait for work.
+    /// How the front's cores wait for work.
     pub seat: Seat,
-    /// Say nothing but errors.
+    /// Print only errors.
     pub quiet: bool,
 }
 
@@ -79,9 +79,9 @@ pub enum FrontError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Host(#[from] SocketError),
-    #[error("cannot make a runtime: {0}")]
+    #[error("cannot make the front's runtime: {0}")]
     Runtime(#[source] io::Error),
-    /// A connection core's CPU.
+    /// A connection core's CPU cannot be used.
     #[error("{0}")]
     Cpu(String),
     /// An address cannot be listened on.
@@ -92,7 +92,7 @@ pub enum FrontError {
 fn what_to_do(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "; end what listens there, or name another address: a front that takes over from another one needs its own"
+            "; end the process that listens there, or name another address: a front that replaces a running one needs another"
         }
         _ => "",
     }
@@ -113,31 +113,31 @@ impl Ender {
 struct Line {
     line: HostLine,
     bell: OwnBell,
-    /// The bell's, where the runtime can wait for it.
+    /// The bell's descriptor, if the runtime can wait for it.
     rung: Option<AsyncFd<OwnedFd>>,
     looked: Nanos,
 }
 
-/// gRPC on this agent's core; or one of the cores that serve connections for it.
+/// The gRPC front on this agent's core, or one of its connection cores.
 pub struct RpcFront {
-    // Before the runtime: tasks and descriptors end while it is there.
+    // Declared before the runtime, so that tasks and descriptors are dropped while it exists.
     tasks: LocalSet,
     line: Option<Line>,
-    /// Another bell or socket that ends a sleep: an agent's that shares the core, or one for schedulers that want notes.
+    /// Another descriptor that ends a sleep: the bell of an agent on this core, or the socket for schedulers that take notes.
     other: Option<AsyncFd<OwnedFd>>,
     runtime: Runtime,
     engine: Rc<RefCell<Engine>>,
     ready: Arc<Ready>,
     /// Looks for the host; none on a connection core.
     attacher: Option<Attacher<Attached>>,
-    /// The connection cores. After the engine: they leave at once where that is no more.
+    /// The connection cores. Declared after the engine: they end at once when its ends of their queues are dropped.
     cores: Vec<CoreThread>,
-    /// What accepts connections.
+    /// Handles of the tasks that accept connections.
     listens: Vec<AbortHandle>,
-    /// When the sockets were looked at last.
+    /// When the sockets were last polled.
     turned: Nanos,
     polled: Nanos,
-    /// When there is something to do, of all that the last poll left.
+    /// When the earliest work that the last poll left is due.
     due: Option<Nanos>,
     progressed: bool,
     /// Whether the last poll left something to do at once.
@@ -149,11 +149,11 @@ pub struct RpcFront {
     drains_until: Option<Nanos>,
     spare: Option<Spare>,
     notes: Option<NotesTo>,
-    /// What is wrong with the steering policy's settings for the host that was found.
+    /// Why the steering policy's settings do not fit the host that was found.
     unfit: Option<PolicyError>,
 }
 
-/// A front's listening sockets and its certificate: the part of its set-up that needs rights, and no thread.
+/// A front's listening sockets and its certificate: the part of its set-up that needs rights, but no thread.
 pub struct Listening {
     options: RpcOptions,
     tls: Option<TlsAcceptor>,
@@ -162,9 +162,9 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Listens, and reads the certificate. Clients wait in the sockets' backlogs.
+    /// Binds the sockets, and reads the certificate. Clients wait in the sockets' backlogs until the front runs.
     pub fn new(options: RpcOptions) -> Result<Listening, FrontError> {
-        // Before anything else is touched: some host could have it.
+        // Rejects a policy that fits no host before anything else is set up.
         let largest = Config { subjects: 1, ..Config::coherent(CORES_MAX as u16) };
         steer::by_name(&options.steer, &largest)?;
         let tls = options.tls.as_ref();
@@ -175,12 +175,12 @@ impl Listening {
 }
 
 impl RpcFront {
-    /// Listens, and looks for the host. `start` is where the agent's clock began.
+    /// Listens, and starts looking for the host. `start` is time 0 of the agent's clock.
     pub fn new(options: RpcOptions, start: Instant) -> Result<RpcFront, FrontError> {
         RpcFront::over(Listening::new(options)?, start)
     }
 
-    /// Starts the connection cores of a front that listens, and looks for the host.
+    /// Makes a front of listening sockets: starts its connection cores, and starts looking for the host.
     pub fn over(listening: Listening, start: Instant) -> Result<RpcFront, FrontError> {
         let Listening { options, tls, listeners, addresses } = listening;
         let ready = Arc::new(Ready::default());
@@ -221,7 +221,7 @@ impl RpcFront {
         Ok(front)
     }
 
-    /// One core of a front, with no sockets yet.
+    /// One core of a front, without sockets yet.
     pub(crate) fn of_core(
         options: RpcOptions,
         start: Instant,
@@ -255,13 +255,13 @@ impl RpcFront {
         })
     }
 
-    /// Makes something that belongs to this core's runtime.
+    /// Runs `what` inside this core's runtime, for values that belong to the runtime.
     pub(crate) fn inside<R>(&self, what: impl FnOnce() -> R) -> R {
         let _inside = self.runtime.enter();
         what()
     }
 
-    /// Accepts connections until it is told to end.
+    /// Accepts connections until the front is told to end.
     pub(crate) fn listen(
         &mut self,
         listener: std::net::TcpListener,
@@ -275,7 +275,7 @@ impl RpcFront {
         Ok(())
     }
 
-    /// Has this core do something beside its calls.
+    /// Runs a task on this core, beside its calls.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.tasks.spawn_local(in_turns(task));
     }
@@ -285,18 +285,20 @@ impl RpcFront {
         &self.addresses
     }
 
-    /// By which another thread ends it, as SIGTERM does: no new calls, and those that are open may end.
+    /// A handle with which another thread ends this front, as SIGTERM does: no new calls are accepted, and open ones may
+    /// finish.
     pub fn ender(&self) -> Ender {
         Ender(Arc::clone(&self.ready))
     }
 
-    /// Has a scheduler in another agent hear of each request that is handed to a thread. Not for a front beside a scheduler.
+    /// Sends a scheduler in another agent a note of each request that is handed to a thread. Not for a front beside a
+    /// scheduler.
     pub fn offer_notes(&mut self, notes: NotesTo) {
         self.other = self.make_watch(notes.listener());
         self.notes = Some(notes);
     }
 
-    /// `None` if the runtime cannot wait for it: then sleeps end by time.
+    /// Lets the runtime wait for a descriptor. `None` if it cannot: then sleeps end only by time.
     fn make_watch(&self, fd: &impl AsFd) -> Option<AsyncFd<OwnedFd>> {
         let _inside = self.runtime.enter();
         wait_for(fd.as_fd().try_clone_to_owned().ok()?).ok()
@@ -351,41 +353,41 @@ impl RpcFront {
     }
 
     fn lose_host(&mut self, gone: HostGone) {
-        // Otherwise the first core says so.
+        // On a connection core there is nothing to do: the first core reports it.
         let Some(attacher) = &self.attacher else { return };
         self.line = None;
         if matches!(gone, HostGone::Replaced) {
             if !self.options.quiet {
                 say!("wave agent: {gone}; leaving");
             }
-            // As SIGTERM does: clients are told to go.
+            // Ends as after SIGTERM: clients get a GOAWAY.
             return self.ready.end();
         }
         if !self.options.quiet || matches!(gone, HostGone::Nonsense(_) | HostGone::Fault) {
-            say!("wave agent: {gone}; calls are answered UNAVAILABLE until there is one again");
+            say!("wave agent: {gone}; calls are answered with UNAVAILABLE until a host is back");
         }
         attacher.begin();
     }
 
-    /// How many calls came to what in the front. Those of connection cores are known once these have ended.
+    /// Counters of connections and calls in the front. Those of connection cores are included once the cores have ended.
     pub fn front_counts(&self) -> FrontCounts {
         let own = self.engine.borrow().shared.counts;
         self.cores.iter().fold(own, |sum, core| sum.plus(core.left().counts))
     }
 
-    /// How many connections each connection core took, once these have ended.
+    /// Number of connections that each connection core took; known once the cores have ended.
     pub fn connections_by_core(&self) -> Vec<u64> {
         self.cores.iter().map(|core| core.left().counts.connections).collect()
     }
 
-    /// How many came to what with the host that is attached, and how many of them are open there.
+    /// Counters of calls at the attached host, and the number of calls that are open there.
     pub fn host_counts(&self) -> Option<(Counts, u32)> {
         let mut engine = self.engine.borrow_mut();
         engine.own().map(|own| (*own.dispatch.counts(), own.dispatch.open()))
     }
 
-    /// Calls that are open in the front, and bytes of messages that it holds. Connection cores' calls are known once these have
-    /// ended.
+    /// Number of calls that are open in the front, and bytes of messages that it holds. Calls of connection cores are included
+    /// once the cores have ended.
     pub fn open(&self) -> (usize, usize) {
         let engine = self.engine.borrow();
         let far: usize = self.cores.iter().map(|core| core.left().calls).sum();
@@ -398,7 +400,7 @@ impl RpcFront {
     }
 }
 
-/// How many descriptors this process may have.
+/// This process's limit of descriptors.
 fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -417,7 +419,7 @@ fn bind(
     bound.collect::<Result<_, _>>()
 }
 
-/// The descriptor as something that the runtime can wait for.
+/// Registers the descriptor with the runtime, which can then wait for it.
 #[expect(
     deprecated,
     reason = "its successor is unsafe, for what descriptors that we own cannot do"

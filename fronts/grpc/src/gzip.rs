@@ -7,12 +7,12 @@ use flate2::Compression;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 
-/// A compressed message that cannot be used.
+/// Why a compressed message cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadGzip {
-    /// It is no gzip stream, or more than one.
+    /// The bytes are not a gzip stream, or more than one.
     Corrupt,
-    /// It would be larger than allowed.
+    /// The decompressed message would be larger than allowed.
     TooLarge,
 }
 
@@ -20,13 +20,13 @@ pub enum BadGzip {
 pub fn compress(message: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::with_capacity(message.len() / 2), Compression::fast());
     let whole = encoder.write_all(message).and_then(|()| encoder.finish());
-    whole.expect("memory takes all that is written").into()
+    whole.expect("writes to memory do not fail").into()
 }
 
 /// Decompresses one message, of `max` bytes at most.
 pub fn decompress(compressed: &[u8], max: usize) -> Result<Bytes, BadGzip> {
     let mut decoder = GzDecoder::new(compressed);
-    // What is claimed costs nothing: the vector grows with what comes.
+    // A length that the stream claims reserves no memory: the vector grows with the output.
     let mut message = Vec::with_capacity(compressed.len().saturating_mul(2).min(max));
     let taken = decoder.by_ref().take(max as u64 + 1).read_to_end(&mut message);
     if taken.is_err() {
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bomb_is_not_unpacked() {
+    fn decompression_bomb_is_refused() {
         let bomb = compress(&vec![0; 1 << 20]);
         assert!(bomb.len() < 1 << 14);
         assert_eq!(decompress(&bomb, 1 << 16), Err(BadGzip::TooLarge));
@@ -74,7 +74,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_corrupt(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_decompress_or_are_corrupt(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decompress(&bytes, 1000);
         }
     }

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`, answered by the front: whether a host is there.
+//! `grpc.health.v1.Health`, which the front answers: whether a host is attached.
 
 use bytes::Bytes;
 use prost::Message;
@@ -12,7 +12,7 @@ pub const NAME: &str = "grpc.health.v1.Health";
 /// The message `HealthCheckRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    /// Name of the service to check; all services if empty.
+    /// Name of the service to check; the whole server if empty.
     #[prost(string, tag = "1")]
     pub service: String,
 }
@@ -31,7 +31,7 @@ pub struct Response {
 pub enum Health {
     /// A host is attached and answers calls.
     Serving = 1,
-    /// None is, or the front is about to end.
+    /// No host is attached, or the front is about to end.
     NotServing = 2,
     /// No service of this name is known.
     Unknown = 3,
@@ -54,7 +54,7 @@ impl Health {
     }
 }
 
-/// Which service a request names.
+/// The name of the service in a request.
 pub fn service(message: &[u8]) -> Result<String, Status> {
     let request = Request::decode(message);
     let request = request
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_known_services_have_a_health() {
+    fn health_of_unknown_services_is_not_found() {
         let method = Method { path: "/kv.Store/Get".into(), ..Method::default() };
         let methods = Methods::new(Service { methods: vec![method], descriptors: vec![] });
         let check = |name: &str, is_serving| {

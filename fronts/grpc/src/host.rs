@@ -1,4 +1,4 @@
-//! The way from calls to the host: its dispatcher, where that is on the same core, and otherwise queues to the core that has it.
+//! The host, as calls see it: through its dispatcher if that is on the same core, else through queues to the core that has it.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use wave_rpc::status::Code;
 use crate::lanes::{Asked, In, Out, PIECES_PER_STEP, ROOM_EVERY, Told, lane};
 use crate::slots::Ready;
 
-/// The owner of a call of the dispatcher: a call here, or a call of a connection core.
+/// The owner of a call in the dispatcher: a call on this core, or on a connection core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Slot(u32),
-    /// A connection core's, which calls it so.
+    /// A call of a connection core, by the core's name for it.
     Core {
         core: usize,
         call: Subject,
@@ -27,14 +27,14 @@ pub enum Owner {
 
 /// A host whose dispatcher is on this core.
 pub struct Own {
-    /// The agent's side of its window.
+    /// The agent's side of the host's window.
     pub dispatch: Dispatch<AnyPort, HostBell>,
     /// Owners of calls, by the calls' ids.
     owners: Vec<Owner>,
 }
 
 impl Own {
-    /// Over a fresh window with room for `calls` calls.
+    /// A host over a fresh window with room for `calls` calls.
     pub fn new(dispatch: Dispatch<AnyPort, HostBell>, calls: u32) -> Own {
         Own { dispatch, owners: vec![Owner::Slot(u32::MAX); calls as usize] }
     }
@@ -61,22 +61,22 @@ impl Own {
 pub struct Far {
     asked: Out<Asked>,
     told: In<Told>,
-    /// Which of the hosts it is, and how long it wants cores to look for work; while there is one.
+    /// The attached host's number, and how long cores look for work before parking; `None` without a host.
     ready: Option<(u32, Nanos)>,
-    /// Calls so far, which wraps.
+    /// Number of calls so far; wraps.
     begun: u32,
 }
 
 /// The first core's end of the queues of a [`Far`].
 #[derive(Debug)]
 pub struct FarEnd {
-    /// What the connection core asks.
+    /// Requests of the connection core.
     pub asked: In<Asked>,
     pub told: Out<Told>,
 }
 
 impl Far {
-    /// Of the core that `own` rings, and of the first core, which `first` rings.
+    /// Makes both ends: `own` rings the connection core, `first` the first core.
     pub fn new(own: Arc<Ready>, first: Arc<Ready>) -> (Far, FarEnd) {
         let (asked, asked_end) = lane(first);
         let (told_end, told) = lane(own);
@@ -92,7 +92,7 @@ impl Far {
         Ok(call)
     }
 
-    /// What the first core told, until it said that the host has gone.
+    /// Takes events from the first core, up to the report that the host has gone.
     fn step(&mut self, now: Nanos, events: &mut Vec<Event>) -> Step {
         self.asked.flush();
         let mut any = false;
@@ -114,14 +114,14 @@ impl Far {
 
 /// The host, as calls see it.
 pub enum Host {
-    /// Its dispatcher is here.
+    /// The dispatcher is on this core.
     Own(Box<Own>),
-    /// It is on the first core, if a host is there at all.
+    /// The dispatcher is on the first core, if a host is attached at all.
     Far(Far),
 }
 
 impl Host {
-    /// Whether there is one that is attached.
+    /// Whether a host is attached.
     pub fn is_there(&self) -> bool {
         match self {
             Host::Own(_) => true,
@@ -137,7 +137,7 @@ impl Host {
         }
     }
 
-    /// The dispatcher, if it is here.
+    /// The dispatcher, if it is on this core.
     pub fn own(&self) -> Option<&Own> {
         match self {
             Host::Own(own) => Some(own),
@@ -145,7 +145,7 @@ impl Host {
         }
     }
 
-    /// The dispatcher, if it is here.
+    /// The dispatcher, if it is on this core.
     pub fn own_mut(&mut self) -> Option<&mut Own> {
         match self {
             Host::Own(own) => Some(own),
@@ -161,7 +161,7 @@ impl Host {
         }
     }
 
-    /// A slot's call begins. A host that is far may still refuse it: by an event.
+    /// Begins a slot's call. A far host may still refuse it later, by an event.
     pub fn begin(&mut self, now: Nanos, arrival: Arrival, slot: u32) -> Result<Subject, Refused> {
         match self {
             Host::Own(own) => own.begin(now, arrival, Owner::Slot(slot)),
@@ -169,7 +169,7 @@ impl Host {
         }
     }
 
-    /// The client has sent a message, and with `end` nothing follows.
+    /// The client has sent a message; with `end` it is the last.
     pub fn message(&mut self, call: Subject, message: Bytes, end: bool, compressed: bool) {
         match self {
             Host::Own(own) => own.dispatch.message(call, message, end, compressed),
@@ -185,7 +185,7 @@ impl Host {
         }
     }
 
-    /// Returns the room of a reply of `bytes` bytes that was passed on to the client.
+    /// Grants the room of a reply of `bytes` bytes again, which was passed on to the client.
     pub fn grant(&mut self, call: Subject, bytes: u32) {
         match self {
             Host::Own(own) => own.dispatch.grant(call, bytes),
@@ -216,14 +216,14 @@ impl Host {
         }
     }
 
-    /// What was asked is to be heard.
+    /// Publishes requests to the first core.
     pub fn flush(&mut self) {
         if let Host::Far(far) = self {
             far.asked.flush();
         }
     }
 
-    /// Whether clients have to wait until the first core has taken some of what it was asked.
+    /// Whether clients have to wait until the first core has taken some requests.
     pub fn is_behind(&self) -> bool {
         match self {
             Host::Own(_) => false,
@@ -239,7 +239,7 @@ impl Host {
         }
     }
 
-    /// Forgets a host that has gone. What is left of the way to the next one.
+    /// Forgets a host that has gone. Returns the queues to the next one, if this host was far.
     pub fn gone(self) -> Option<Host> {
         match self {
             Host::Own(_) => None,
@@ -247,7 +247,7 @@ impl Host {
         }
     }
 
-    /// Says that this core is about to sleep.
+    /// Announces that this core is about to sleep.
     pub fn prepare_park(&mut self) {
         if let Host::Own(own) = self {
             own.dispatch.prepare_park();

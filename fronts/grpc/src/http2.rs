@@ -1,4 +1,4 @@
-//! One connection of HTTP/2, by the h2 crate: requests in, the engine's calls out, pings, and its end.
+//! One HTTP/2 connection, by the h2 crate: it turns requests into calls of the engine, sends pings, and ends the connection.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::limits::{
 };
 use crate::peer::Peer;
 
-/// Greets the client, as HTTP/2 has it. `None` if it is no client.
+/// Does the HTTP/2 handshake. `None` if the peer does not speak HTTP/2.
 pub async fn shake_hands<T>(io: T, limits: &Limits) -> Option<Connection<T, Frame>>
 where
     T: AsyncRead + AsyncWrite + Unpin,
@@ -85,17 +85,17 @@ pub async fn serve<T>(
     .await;
 }
 
-/// Looks whether the client is there, and what for: every so often, and again a while after it was asked.
+/// Checks now and then whether the client is alive and has calls, and after each ping whether it answered.
 struct Keeper {
     pings: PingPong,
-    /// Whether it had been asked at the last look.
+    /// Whether a ping was sent at the last check.
     was_asked: bool,
     awaits_answer: bool,
-    /// Calls so far, at the last look.
+    /// Number of calls so far, at the last check.
     seen: u64,
     idle_since: Instant,
     timer: Pin<Box<Sleep>>,
-    /// When a client that was told to go is no longer waited for.
+    /// When a connection with a GOAWAY is closed, if its client does not close it.
     leaves: Option<Pin<Box<Sleep>>>,
     limits: Limits,
 }
@@ -114,12 +114,12 @@ impl Keeper {
         }
     }
 
-    /// The client was told to go.
+    /// The client got a GOAWAY.
     fn leave(&mut self) {
         self.leaves = Some(Box::pin(sleep(LEAVE_PATIENCE)));
     }
 
-    /// Ready when the client does not answer, or has no call and does not go.
+    /// Ready when the client does not answer a ping, or has no call and stays after a GOAWAY.
     fn poll(&mut self, cx: &mut Context<'_>, peer: &Peer) -> Poll<()> {
         while let Some(leaves) = &mut self.leaves
             && leaves.as_mut().poll(cx).is_ready()
@@ -127,7 +127,7 @@ impl Keeper {
             if peer.is_idle() {
                 return Poll::Ready(());
             }
-            // Its calls may end first.
+            // The client's calls may finish first.
             leaves.as_mut().reset(tokio::time::Instant::now() + LEAVE_PATIENCE);
         }
         loop {
@@ -146,8 +146,7 @@ impl Keeper {
         }
     }
 
-    /// Asks the client whether it is there, unless it was asked at the last look or has shown itself since. Returns whether it was
-    /// asked.
+    /// Pings the client, unless it was pinged at the last check or has begun calls since. Returns whether a ping was sent.
     fn look(&mut self, peer: &Peer) -> bool {
         let opened = peer.opened();
         let is_busy = opened != std::mem::replace(&mut self.seen, opened);

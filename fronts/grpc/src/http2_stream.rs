@@ -1,4 +1,4 @@
-//! One stream of HTTP/2, as a call uses it. Nothing above this file and `http2.rs` knows h2.
+//! One HTTP/2 stream, as a call uses it. Only this file and `http2.rs` know h2.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -10,42 +10,42 @@ use http::{HeaderMap, Response};
 
 use crate::frames::Frame;
 
-/// The stream is no more: the client reset it or has gone, or it was closed here.
+/// The stream has ended: the client reset it or has gone, or it was closed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// What a client sends and is answered.
+/// Both directions of a stream.
 pub struct Stream {
     body: RecvStream,
     respond: SendResponse<Frame>,
-    /// Once headers were sent.
+    /// The sending half, once headers were sent.
     replies: Option<SendStream<Frame>>,
 }
 
 impl Stream {
-    /// Of a request that was accepted.
+    /// The stream of an accepted request.
     pub fn new(body: RecvStream, respond: SendResponse<Frame>) -> Stream {
         Stream { body, respond, replies: None }
     }
 
-    /// The next piece of what the client sends; `None` where it sends nothing more.
+    /// The next piece of the client's data; `None` if the client sends nothing more.
     pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Gone>> {
         Poll::Ready(match ready!(self.body.poll_data(cx)) {
             Some(Ok(piece)) => Ok(Some(piece)),
-            // What was reset without an error was ended by the client all the same.
+            // A reset without an error also means that the client ended the stream.
             Some(Err(_)) => Err(Gone),
             None => Ok(None),
         })
     }
 
-    /// Whether it is known that the client sends nothing more.
+    /// Whether the client is known to send nothing more.
     pub fn is_end(&self) -> bool {
         self.body.is_end_stream()
     }
 
     /// Lets the client send `bytes` more bytes.
     pub fn release(&mut self, bytes: usize) {
-        // It fails where more is released than came, which the caller does not do.
+        // It fails only if more is released than arrived, which callers do not do.
         let _ = self.body.flow_control().release_capacity(bytes);
     }
 
@@ -55,9 +55,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets the client send its whole request, and answers with headers and this text, if any, and nothing else. An answer
-    /// in the middle of a request tells the client to send no more of it (RFC 9113, 8.1): then what HTTP/2 forbids in the rest
-    /// goes unpunished, and clients of HTTP that do not look for answers meanwhile take it for a broken connection.
+    /// Lets the client send its whole request, and then answers with only headers and this text, if any. An answer in the
+    /// middle of a request would tell the client to stop sending (RFC 9113, 8.1): violations of HTTP/2 in the rest would go
+    /// undetected, and HTTP clients that do not read answers meanwhile would take it for a broken connection.
     pub async fn respond_at_end(
         mut self,
         response: Response<()>,
@@ -68,7 +68,7 @@ impl Stream {
         }
         self.respond(response, text.is_none())?;
         let Some(text) = text else { return Ok(()) };
-        // HTTP/2 keeps it until the client has room for it.
+        // h2 keeps the text until the client has room for it.
         let text = Frame::bare(Bytes::from_static(text.as_bytes()));
         self.replies.as_mut().ok_or(Gone)?.send_data(text, true).map_err(|_| Gone)
     }
@@ -78,14 +78,14 @@ impl Stream {
         self.replies.is_some()
     }
 
-    /// How much of `wanted` bytes the client has room for now.
+    /// How many of `wanted` bytes the client has room for now.
     pub fn room(&mut self, wanted: usize) -> usize {
         let Some(replies) = &mut self.replies else { return 0 };
         replies.reserve_capacity(wanted);
         replies.capacity().min(wanted)
     }
 
-    /// Waits until [`Stream::room`] is worth another look.
+    /// Waits until [`Stream::room`] may have grown.
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
         let Some(replies) = &mut self.replies else { return Poll::Pending };
         Poll::Ready(match ready!(replies.poll_capacity(cx)) {
@@ -99,7 +99,7 @@ impl Stream {
         self.replies.as_mut().ok_or(Gone)?.send_data(frame, false).map_err(|_| Gone)
     }
 
-    /// Sends trailers, and nothing else.
+    /// Sends trailers, which end the stream.
     pub fn trailers(&mut self, trailers: HeaderMap) -> Result<(), Gone> {
         self.replies.as_mut().ok_or(Gone)?.send_trailers(trailers).map_err(|_| Gone)
     }
@@ -109,7 +109,7 @@ impl Stream {
         self.respond.send_reset(why);
     }
 
-    /// Waits until the stream is no more.
+    /// Waits until the stream has ended.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Gone> {
         let gone = match &mut self.replies {
             Some(replies) => replies.poll_reset(cx),

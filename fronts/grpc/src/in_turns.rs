@@ -1,12 +1,12 @@
-//! Tasks that give way to others are woken again.
+//! Makes sure that tasks that yield are woken again.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 
 use tokio::task::coop::has_budget_remaining;
 
-/// Runs `task` on after tokio has made it yield, as after 128 accepts or reads in a row. tokio wakes such a task when
-/// its runtime looks at the sockets again, and forgets it where `block_on` returns before that: a front's polls do.
+/// Keeps `task` running after tokio has made it yield, as after 128 accepts or reads in a row. tokio wakes such a task when
+/// its runtime polls the sockets again, and forgets it if `block_on` returns before that, as a front's polls do.
 pub async fn in_turns<T>(task: impl Future<Output = T>) -> T {
     let mut task = pin!(task);
     poll_fn(|cx| {

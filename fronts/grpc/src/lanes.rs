@@ -1,6 +1,6 @@
-//! What crosses between two cores of a front: bounded queues in memory, one for each direction between the first core and a
-//! connection core. Pushing neither waits nor loses: what the queue has no room for stays with its sender, which then takes
-//! nothing new from its own side until there is room ([`Out::is_behind`]).
+//! Lanes: bounded queues in memory, one per direction between the first core of a front and a connection core. A push never
+//! blocks or loses anything: pieces without room stay with the sender, which then takes nothing new from its own side until
+//! there is room ([`Out::is_behind`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,14 +16,15 @@ use crate::slots::Ready;
 
 /// Pieces that a queue holds.
 const PIECES: usize = 1024;
-/// Bytes of messages that may be in a queue before its sender is behind.
+/// Bytes of messages in a queue at which its sender is behind.
 pub const LANE_BYTES: usize = 4 << 20;
-/// Pieces that one step takes from a queue, at most.
+/// Most pieces that one step takes from a queue.
 pub const PIECES_PER_STEP: usize = 256;
-/// Time between two looks for room by a sender that is behind: no doorbell rings when there is room.
+/// Interval at which a sender that is behind checks for room: no doorbell rings when there is room.
 pub const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 
-/// From a connection core to the first. A call is named by its slot there, and by a number that no other call of that core has.
+/// A request of a connection core to the first core. It names a call by the core's slot and a number that is unique on that
+/// core.
 #[derive(Debug)]
 pub enum Asked {
     /// A call begins, if this host is still attached.
@@ -31,7 +32,7 @@ pub enum Asked {
         /// Number of the attached host, counted from the first.
         host: u32,
         call: Subject,
-        /// All that the dispatcher wants to know.
+        /// The call, for the dispatcher.
         arrival: Arrival,
     },
     /// The client has sent a message.
@@ -47,14 +48,14 @@ pub enum Asked {
     HalfClose(Subject),
     /// A reply of this many bytes was passed on to the client.
     Grant(Subject, u32),
-    /// The call was cancelled: its events are not wanted.
+    /// The call was cancelled: its events are no longer wanted.
     Cancel(Subject, Code),
 }
 
-/// From the first core to a connection core.
+/// A message of the first core to a connection core.
 #[derive(Debug)]
 pub enum Told {
-    /// Of a call, or what the host serves.
+    /// An event of a call, or the host's service.
     Event(Event),
     /// A host is attached, and its workers are ready.
     Ready {
@@ -67,7 +68,7 @@ pub enum Told {
     Gone,
 }
 
-/// What has bytes of messages.
+/// A piece that may carry bytes of messages.
 pub trait Weigh {
     fn bytes(&self) -> usize;
 }
@@ -93,7 +94,7 @@ impl Weigh for Told {
     }
 }
 
-/// A queue to the core that this belongs to.
+/// Makes a lane to the core that `receiver` rings.
 pub fn lane<T: Weigh>(receiver: Arc<Ready>) -> (Out<T>, In<T>) {
     let (producer, consumer) = RingBuffer::new(PIECES);
     let taken = Arc::new(AtomicUsize::new(0));
@@ -108,12 +109,12 @@ pub fn lane<T: Weigh>(receiver: Arc<Ready>) -> (Out<T>, In<T>) {
     (out, In { ring: consumer, got: 0, taken })
 }
 
-/// Where a queue is written.
+/// The writing end of a lane.
 #[derive(Debug)]
 pub struct Out<T> {
     ring: Producer<T>,
     waiting: VecDeque<T>,
-    /// Bytes so far; both counts wrap.
+    /// Bytes sent so far. Both counters wrap.
     sent: usize,
     taken: Arc<AtomicUsize>,
     /// Something was sent since the receiver was last rung.
@@ -122,7 +123,7 @@ pub struct Out<T> {
 }
 
 impl<T: Weigh> Out<T> {
-    /// Sends one, after all earlier ones. [`Out::flush`] tells the receiver.
+    /// Sends a piece after all earlier ones. [`Out::flush`] tells the receiver.
     pub fn send(&mut self, piece: T) {
         self.sent = self.sent.wrapping_add(piece.bytes());
         self.is_unheard = true;
@@ -133,7 +134,7 @@ impl<T: Weigh> Out<T> {
         }
     }
 
-    /// Moves on what had no room, and rings for a receiver that sleeps.
+    /// Moves pieces that had no room into the queue, and rings a sleeping receiver.
     pub fn flush(&mut self) {
         while let Some(piece) = self.waiting.pop_front() {
             if let Err(PushError::Full(piece)) = self.ring.push(piece) {
@@ -147,7 +148,7 @@ impl<T: Weigh> Out<T> {
         }
     }
 
-    /// Whether the receiver has to take some before its sender may take on anything new.
+    /// Whether the receiver must take some pieces before the sender may accept anything new.
     pub fn is_behind(&self) -> bool {
         !self.waiting.is_empty() || self.on_way() >= LANE_BYTES
     }
@@ -198,12 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_or_overtaken_where_a_queue_is_full() {
+    fn full_lane_loses_and_reorders_nothing() {
         let (mut out, mut inward) = lane(Arc::default());
         let count = 3 * PIECES as u32;
         let (mut sent, mut got) = (0, 0);
         while got < count {
-            // More than is taken, until all is sent.
+            // Sends faster than the receiver takes, until all is sent.
             for _ in 0..PIECES.min((count - sent) as usize) {
                 out.send(grant(sent));
                 sent += 1;
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_is_behind_by_bytes_too_until_they_are_taken() {
+    fn sender_is_behind_by_bytes_until_they_are_taken() {
         let (mut out, mut inward) = lane(Arc::default());
         let half = || Asked::Message {
             call: Subject { id: 0, generation: 0 },
@@ -236,9 +237,9 @@ mod tests {
         assert!(!out.is_behind());
     }
 
-    /// Two threads that sleep whenever they find nothing: one wakeup that is lost stops both.
+    /// Two threads that sleep whenever they find nothing: a single lost wake-up stops both.
     #[test]
-    fn no_wakeup_is_lost_between_two_that_sleep() {
+    fn no_wake_up_is_lost_between_two_sleepers() {
         const TURNS: u32 = 20_000;
         let ready = [Arc::new(Ready::default()), Arc::new(Ready::default())];
         let (mut there, mut in_there) = lane(Arc::clone(&ready[1]));
@@ -258,7 +259,7 @@ mod tests {
         echo.join().unwrap();
     }
 
-    /// As a front's core does.
+    /// Waits for a piece as a front's core does.
     fn wait(from: &mut In<Asked>, ready: &Ready) -> Asked {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {

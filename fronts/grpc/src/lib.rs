@@ -5,11 +5,11 @@
 //!              h2, tokio     calls, time     queues
 //!              tls           health, reflection
 //! ```
-//! What gRPC says (`timeout`, `percent`, `metadata`, `request`, `reply`, `frames`, `gzip`, `class`, `health`, `reflection`) does no
-//! I/O. Only `http2` and `http2_stream` know h2. There is no task for a call: a call is a slot in a table with a waker of its own, and
-//! goes on when its stream or its host has something for it.
+//! The modules for gRPC itself (`timeout`, `percent`, `metadata`, `request`, `reply`, `frames`, `gzip`, `class`, `health`,
+//! `reflection`) do no I/O. Only `http2` and `http2_stream` know h2. Calls are not tasks: a call is a slot in a table with a
+//! waker of its own, and continues when its stream or its host has something for it.
 //!
-//! With connection cores (ADR 0028), the first core keeps the dispatcher, and everything before it is on theirs:
+//! With connection cores (ADR 0028), the first core keeps the dispatcher, and the connection cores do everything before it:
 //!
 //! ```text
 //!  clients ──> http2 ──> engine ──> lanes ══╗

@@ -1,4 +1,4 @@
-//! What clients may have of the front. All of it is bounded.
+//! Limits on the front's resources that clients may use.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use wave_core::clock::Nanos;
 
 /// Bytes that a client may send on a stream before some are taken.
 pub const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
-/// Bytes that a client may send on a connection before some are taken: what a connection may have in the front unread.
+/// Bytes that a client may send on a connection before some are taken: the most unread bytes of a connection in the front.
 pub const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Bytes of replies on their way into a connection's socket, for each stream.
+/// Bytes of replies that wait for a connection's socket, per stream.
 pub const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// A last reply up to this size is given to HTTP/2 at once, whether the client has room for it or not.
+/// A last reply up to this size is given to h2 at once, whether or not the client has room for it.
 pub const UNCHECKED_REPLY_BYTES: usize = 16 * 1024;
 /// How long a connection may take until its handshakes are done.
 pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
@@ -18,45 +18,46 @@ pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 pub const HANDSHAKE_GRACE: Nanos = Nanos::from_millis(1000);
 /// How long a connection without calls may stay open after its GOAWAY.
 pub const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
-/// What a call itself counts among the bytes that are held, beside its metadata and messages.
+/// Bytes that a call itself counts as held, beside its metadata and messages.
 pub const CALL_BYTES: usize = 4 << 10;
 /// How long a client may take to answer a ping; no longer than [`Limits::keepalive`].
 pub const PING_PATIENCE: Duration = Duration::from_secs(20);
-/// Calls that a connection may reset as soon as they have come, beyond twice the others.
+/// Early resets that a connection may make beyond twice the number of its other calls.
 pub const RESETS_MAX: u64 = 1000;
-/// A reset within this time counts as early. A client that resets later has no more calls at once than any other.
+/// A reset within this time of the request counts as early. A client that resets later has no more calls at once than any
+/// other.
 pub const RESET_SOON: Nanos = Nanos::from_millis(10);
-/// Streams that were reset before the front has seen them.
+/// Most streams of a connection that were reset before the front has seen them.
 pub const UNSEEN_RESETS_MAX: usize = 64;
-/// Errors of the client's that a connection survives.
+/// Most stream errors of a client that its connection survives.
 pub const STREAM_ERRORS_MAX: usize = 1024;
 
-/// Limits that can be set.
+/// Configurable limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a message, before and after compression.
+    /// Most bytes of a message, before and after compression.
     pub message_bytes: u32,
-    /// Bytes of a request's headers, counted as HTTP/2 does.
+    /// Most bytes of a request's headers, counted as HTTP/2 does.
     pub header_bytes: u32,
-    /// Connections at once. No address has more of them than are left for others.
+    /// Most connections at once. No address has more of them than are left for others.
     pub connections: u32,
-    /// Calls at once on a connection.
+    /// Most calls at once on a connection.
     pub streams: u32,
-    /// Bytes that the front may hold in all: calls and their metadata, messages that come in pieces, those that the host has not
-    /// taken, replies that their clients have no room for. No address holds more than is left for others, no connection more than
-    /// an eighth of what is left for others of its address.
+    /// Most bytes that the front holds in total: calls and their metadata, incomplete messages, messages that the host has not
+    /// taken, replies for which clients have no room. No address holds more than is left for others, no connection more than an
+    /// eighth of what is left for others of its address.
     pub held_bytes: usize,
-    /// After this long without a new call, a client is asked whether it is still there.
+    /// After this long without a new call, a client is pinged.
     pub keepalive: Duration,
-    /// A connection that had no call for so long is told to go.
+    /// After this long without a call, a connection gets a GOAWAY.
     pub idle: Duration,
-    /// How long calls may still run after the front was told to end.
+    /// How long open calls may continue after the front was told to end.
     pub drain: Duration,
 }
 
 impl Limits {
-    /// Connections at once in a process with a limit of `descriptors`: a quarter of these is left for connections that were
-    /// told to go, and one for the host and files.
+    /// Most connections at once in a process with a limit of `descriptors`: a quarter of these is reserved for connections with
+    /// a GOAWAY, and a quarter for the host and files.
     pub fn connections_for(&self, descriptors: u64) -> usize {
         let room = usize::try_from(descriptors / 2).unwrap_or(usize::MAX);
         room.clamp(1, self.connections.max(1) as usize)

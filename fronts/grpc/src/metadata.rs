@@ -1,4 +1,4 @@
-//! Metadata between HTTP headers and the link: what is passed on, and base64 of `-bin` values.
+//! Conversion of metadata between HTTP headers and the link: which headers are passed on, and base64 of `-bin` values.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -6,10 +6,10 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use wave_rpc::metadata::{BadMetadata, BadPair, Metadata, push};
 
-/// Bytes of metadata that a host may send with a call, as HTTP/2 counts them.
+/// Most bytes of metadata that a host may send with a call, as HTTP/2 counts them.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 
-/// Padding is taken and not made.
+/// Accepts padding, and does not produce it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -23,7 +23,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 #[error("the value of a -bin header is not base64")]
 pub struct BadBase64;
 
-/// Metadata of a reply that is not passed on: the host is at fault.
+/// Metadata of a reply that cannot be passed on: the host is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
     /// The metadata is malformed.
@@ -34,7 +34,7 @@ pub enum BadReply {
     TooLarge,
 }
 
-/// Adds a client's header. What HTTP allows and gRPC does not, in names or values, is left out, as gRPC has it.
+/// Adds a client's header. Headers with names or values that HTTP allows and gRPC does not are left out, as gRPC specifies.
 pub fn add(metadata: &mut Vec<u8>, name: &str, value: &HeaderValue) -> Result<(), BadBase64> {
     let mut pair = |value: &[u8]| match push(metadata, name, value) {
         Ok(()) | Err(BadPair::Key | BadPair::Value | BadPair::TooLong) => {}
@@ -49,7 +49,7 @@ pub fn add(metadata: &mut Vec<u8>, name: &str, value: &HeaderValue) -> Result<()
     Ok(())
 }
 
-/// Adds a host's metadata to headers or trailers. What HTTP/2 keeps to itself is left out.
+/// Adds a host's metadata to headers or trailers. Names that HTTP/2 reserves are left out.
 pub fn append(headers: &mut HeaderMap, metadata: &[u8]) -> Result<(), BadReply> {
     let mut bytes = 0;
     for (key, value) in Metadata::new(metadata)?.iter() {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_only_http_allows_is_left_out() {
+    fn metadata_that_grpc_does_not_allow_is_left_out() {
         let pairs: [(&str, &[u8]); 4] =
             [("k!", b"1"), ("k", b"\xff"), ("k", b"a\tb"), ("grpc-x", b"")];
         assert_eq!(added(&pairs), Ok(vec![]));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_cannot_write_https_own_headers_or_too_many() {
+    fn host_cannot_write_reserved_http_headers_or_too_many() {
         let mut metadata = Vec::new();
         for key in ["content-type", "connection", "te", "mine"] {
             push(&mut metadata, key, b"gzip").unwrap();

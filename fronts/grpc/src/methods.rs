@@ -1,4 +1,4 @@
-//! What a host serves, made ready for lookups.
+//! A host's service, indexed for lookups.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// Methods of a checked service.
+    /// Indexes a checked service.
     pub fn new(service: Service) -> Methods {
         let paths = service.methods.iter().zip(0..);
         let by_path = paths.map(|(method, at)| (method.path.clone(), at)).collect();
@@ -30,12 +30,12 @@ impl Methods {
         }
     }
 
-    /// The index of a method by its path.
+    /// The index of the method with this path.
     pub fn find(&self, path: &str) -> Option<u16> {
         self.by_path.get(path).copied()
     }
 
-    /// A method by its index, as [`Methods::find`] gave it.
+    /// The method of an index from [`Methods::find`].
     pub fn get(&self, method: u16) -> &Method {
         &self.methods[usize::from(method)]
     }

@@ -1,4 +1,4 @@
-//! Notes to a scheduler in another agent: a window of notes is offered to each agent that connects; the last one gets the notes.
+//! Notes to a scheduler in another agent. Each agent that connects is offered a window of notes; the latest one gets the notes.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -13,12 +13,12 @@ use wave_links::say;
 use wave_links::socket::{Connection, Listener, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, SocketBell};
 
-/// Time between two looks for connections that came or went.
+/// Interval between checks for new and closed connections.
 const LOOK_EVERY: Nanos = Nanos::from_millis(50);
-/// How often a front that would sleep looks whether there is room again.
+/// Interval at which an idle front checks whether there is room again.
 const ROOM_EVERY: Nanos = Nanos::from_millis(1);
 
-/// A scheduler that has the notes.
+/// The scheduler that gets the notes.
 struct Line {
     notes: NoteSender<AnyPort, SocketBell>,
     connection: Connection,
@@ -35,11 +35,11 @@ pub struct NotesTo {
 }
 
 impl NotesTo {
-    /// Listens at `socket` for the scheduler's agent, which must run as this user, root or a user in `allowed`. `link` is what lies
-    /// between the two: the queue is in NIC memory, and the scheduler reads across the link.
+    /// Listens at `socket` for the scheduler's agent, which must run as this user, root or a user in `allowed`. `link` is the
+    /// link between the two: the queue is in NIC memory, and the scheduler reads across the link.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket cannot be bound.
     pub fn new(
         socket: &Path,
         allowed: &[u32],
@@ -50,7 +50,7 @@ impl NotesTo {
         Ok(NotesTo { listener, link, line: None, looked: None, buffer: Vec::new(), quiet })
     }
 
-    /// Sends the notes of the front's last turn, and where the scheduler has missed some, those of all open requests.
+    /// Sends the notes of the front's last turn; if the scheduler has missed some, also those of all open requests.
     pub(crate) fn pass(&mut self, now: Nanos, notes: &[Note], open: impl FnOnce(&mut Vec<Note>)) {
         if self.looked.is_none_or(|looked| now.since(looked) >= LOOK_EVERY) {
             self.looked = Some(now);
@@ -64,23 +64,23 @@ impl NotesTo {
             sent = line.notes.catch_up(&self.buffer);
         }
         if let Err(error) = sent {
-            say!("wave agent: turning away from the scheduler that takes notes: {error}");
+            say!("wave agent: disconnecting from the scheduler that takes notes: {error}");
             self.line = None;
         }
     }
 
-    /// When a front that sleeps has to look again.
+    /// When a sleeping front must check again.
     pub(crate) fn due(&self, now: Nanos) -> Option<Nanos> {
         let line = self.line.as_ref().filter(|line| line.notes.is_behind());
         line.map(|_| now + ROOM_EVERY)
     }
 
-    /// The front has slept: somebody may have connected.
+    /// Called after a sleep: a scheduler may have connected.
     pub(crate) fn awake(&mut self) {
         self.looked = None;
     }
 
-    /// Where schedulers connect.
+    /// The socket to which schedulers connect.
     pub(crate) fn listener(&self) -> &impl AsFd {
         &self.listener
     }
@@ -113,7 +113,7 @@ impl NotesTo {
         }
     }
 
-    /// A fresh window for one scheduler: what an earlier one still holds leads nowhere.
+    /// Offers a fresh window to one scheduler. The window that an earlier one still holds is no longer read or written.
     fn offer(
         &self,
         connection: &Connection,
@@ -129,7 +129,7 @@ impl NotesTo {
         let memory = Arc::new(memory);
         let port = self.link.port(&memory, Side::Agent, &layout.mappings(Side::Agent))?;
         write_header(&layout, port.window(Home::Nic));
-        // Not an eventfd: one could be filled by its other holder, and then this side would wait when it rings.
+        // Not an eventfd: its other holder could fill it, and then this side would block when it rings.
         let [bell, theirs] = SocketBell::pair()?;
         connection.send_offer(&Offer {
             version: PROTOCOL_VERSION,

@@ -16,7 +16,7 @@ use wave_rpc::status::{Code, Status};
 
 use crate::metadata;
 
-/// The service's one method.
+/// Path of the service's only method.
 pub const PATH: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
 /// The trailer with a serialized [`Report`].
 const TRAILER: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin");
@@ -62,7 +62,7 @@ pub fn interval(message: &[u8]) -> Result<Nanos, Status> {
     let Some(asked) = request.report_interval else { return Ok(INTERVAL) };
     let (seconds, nanos) = (asked.seconds.max(0) as u64, asked.nanos.max(0) as u64);
     let asked = Nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos));
-    // A year stands for never: a time that far ahead does not overflow.
+    // The maximum is a year, which stands for never and does not overflow.
     Ok(asked.clamp(INTERVAL_MIN, Nanos::from_millis(365 * 86_400_000)))
 }
 
@@ -83,7 +83,7 @@ struct State {
     queues: Queues,
     /// Calls that have ended since the last sample.
     ended: u64,
-    /// Those of them that ended with an error.
+    /// Calls among them that ended with an error.
     failed: u64,
     utilization: f64,
     rps: f64,
@@ -129,7 +129,7 @@ impl Meter {
 }
 
 impl State {
-    /// The averages carried on to `now`, as if the queues had not changed since the last sample.
+    /// The averages extrapolated to `now`, as if the queues had not changed since the last sample.
     fn at(self, now: Nanos) -> State {
         let seconds = now.since(self.looked).0 as f64 / 1e9;
         if seconds <= 0.0 {
@@ -164,7 +164,7 @@ mod tests {
     fn averages_follow_queues_and_rates_and_decay_between_samples() {
         let meter = Meter::default();
         let queues = Queues { workers: 4, at_workers: 4, waiting: 2 };
-        // 200 calls a second for ten seconds, every fourth of which fails.
+        // 200 calls a second for ten seconds; every fourth call fails.
         for at in 0..2_000_u64 {
             meter.look(Nanos::from_millis(at * 5), queues);
             meter.end(at % 4 != 0);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handlers_own_report_is_kept() {
+    fn load_report_of_a_handler_is_kept() {
         let mut trailers = HeaderMap::new();
         add(&mut trailers, &[8, 1]);
         assert_eq!(trailers["endpoint-load-metrics-bin"], "CAE");

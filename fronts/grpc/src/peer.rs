@@ -1,4 +1,4 @@
-//! State of a connection that its calls share, and the front's end needs.
+//! State of a connection that its calls and the front share.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,11 +18,11 @@ pub struct Peer {
     address_hash: u64,
     connection: Arc<Connection>,
     opened: Cell<u64>,
-    /// Calls that came to an end, or were reset after a while.
+    /// Calls that ended, or were reset late.
     ended: Cell<u64>,
-    /// Calls that were reset as soon as they had come.
+    /// Calls that were reset early ([`crate::limits::RESET_SOON`]).
     resets: Cell<u64>,
-    /// Bytes that its calls hold.
+    /// Bytes that the connection's calls hold.
     held: Cell<usize>,
     is_ending: Cell<bool>,
     is_cut: Cell<bool>,
@@ -45,22 +45,22 @@ impl Peer {
         }
     }
 
-    /// What RSS would steer its calls by.
+    /// Hash of the connection, by which RSS would steer its calls.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Of its client's address, without the port.
+    /// Hash of the client's address, without the port.
     pub fn address_hash(&self) -> u64 {
         self.address_hash
     }
 
-    /// Number of the connection, on all cores.
+    /// Number of the connection, unique over all cores.
     pub fn id(&self) -> u64 {
         self.connection.id
     }
 
-    /// Its handshakes are done.
+    /// Records that the handshakes are done.
     pub fn greeted(&self, now: Nanos) {
         self.connection.set_idle(now);
     }
@@ -73,7 +73,7 @@ impl Peer {
         self.opened.set(self.opened.get() + 1);
     }
 
-    /// A call is over. `is_reset` is of one that was reset as soon as it had come.
+    /// Counts a call that is over. `is_reset`: it was reset early.
     pub fn finish(&self, now: Nanos, is_reset: bool) {
         let count = if is_reset { &self.resets } else { &self.ended };
         count.set(count.get() + 1);
@@ -87,50 +87,50 @@ impl Peer {
         self.opened.get()
     }
 
-    /// A call of it that held `was` bytes holds `is`.
+    /// Records that a call that held `was` bytes now holds `is`.
     pub fn hold(&self, was: usize, is: usize) {
         self.held.set(self.held.get() - was + is);
         self.connection.account.hold(was, is);
     }
 
-    /// Whether the connection's calls may hold `more` bytes more.
+    /// Checks whether the connection's calls may hold `more` bytes more.
     pub fn check_room(&self, more: usize) -> Result<(), Status> {
         self.connection.account.check_room(self.held.get(), more)
     }
 
-    /// Whether none of its calls is open.
+    /// Whether the connection has no open call.
     pub fn is_idle(&self) -> bool {
         self.opened.get() == self.ended.get() + self.resets.get()
     }
 
-    /// Whether it resets far more calls than it lets end, as only an attacker does.
+    /// Whether the client resets far more calls than it lets finish, as only an attacker does.
     pub fn floods(&self) -> bool {
         self.resets.get() > RESETS_MAX + 2 * self.ended.get()
     }
 
-    /// Asks the connection to take no more calls, and to end after those that it has.
+    /// Asks the connection to accept no more calls, and to end after its open ones.
     pub fn end(&self) {
         self.is_ending.set(true);
         self.wake();
     }
 
-    /// Has the connection end at once, unless it has calls by now: then after these.
+    /// Asks the connection to end at once, or after its calls if it has some by now.
     pub fn cut(&self) {
         self.is_cut.set(self.is_idle());
         self.end();
     }
 
-    /// Whether it is to end at once.
+    /// Whether the connection is to end at once.
     pub fn is_cut(&self) -> bool {
         self.is_cut.get()
     }
 
-    /// Whether it was asked to end.
+    /// Whether the connection was asked to end.
     pub fn is_ending(&self) -> bool {
         self.is_ending.get()
     }
 
-    /// Has the connection look at itself.
+    /// Wakes the connection's task.
     pub fn wake(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
@@ -158,7 +158,7 @@ mod tests {
     use crate::shared::Totals;
 
     #[test]
-    fn a_client_that_resets_nearly_all_calls_floods() {
+    fn client_that_resets_nearly_all_calls_floods() {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let admission = Arc::new(Admission::new(1, Arc::new(Totals::new(0))));
         let admitted = admission.admit(address.ip(), 0, Nanos(0)).admitted.unwrap();

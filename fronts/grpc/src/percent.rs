@@ -3,13 +3,13 @@
 use http::HeaderValue;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-/// Bytes of a status message that are passed on; clients take headers of 8 KiB by default.
+/// Most bytes of a status message that are passed on; clients accept headers of 8 KiB by default.
 pub const TEXT_MAX: usize = 2048;
 
-/// What is encoded beside bytes that are no ASCII (gRPC over HTTP/2, *Percent-Encoded*).
+/// ASCII characters that are encoded; bytes that are not ASCII always are (gRPC over HTTP/2, *Percent-Encoded*).
 const SET: &AsciiSet = &CONTROLS.add(b'%');
 
-/// A status message as a header's value. What is longer than [`TEXT_MAX`] is cut off.
+/// Encodes a status message as a header's value, truncated to [`TEXT_MAX`].
 pub fn encode(text: &str) -> HeaderValue {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn the_specifications_special_message() {
+    fn special_message_of_the_grpc_specification_is_encoded() {
         let text = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n";
         let encoded = encode(text);
         assert!(encoded.as_bytes().starts_with(b"%09%0Atest with whitespace%0D%0Aand "));
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut_at_a_character() {
+    fn long_message_is_truncated_at_a_character() {
         let text = "a".to_owned() + &"😈".repeat(TEXT_MAX);
         let decoded = decode(encode(&text).as_bytes());
         assert!(decoded.len() <= TEXT_MAX && decoded.len() > TEXT_MAX - 4);

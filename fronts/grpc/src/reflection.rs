@@ -1,4 +1,4 @@
-//! `grpc.reflection.v1` and `v1alpha`, answered by the front from the host's descriptors. The two differ in name only.
+//! `grpc.reflection.v1` and `v1alpha`, which the front answers from the host's descriptors. The two differ in name only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use wave_rpc::status::{Code, Status};
 
 use crate::methods::Methods;
 
-/// Paths of the two versions' one method.
+/// Paths of the only method, in both versions.
 pub const PATHS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
@@ -22,14 +22,14 @@ const DEPTH_MAX: usize = 32;
 /// `ServerReflectionRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    /// Host name; returned as it came.
+    /// Host name, returned unchanged.
     #[prost(string, tag = "1")]
     pub host: String,
     #[prost(oneof = "Question", tags = "3, 4, 5, 6, 7")]
     pub question: Option<Question>,
 }
 
-/// What a [`Request`] asks.
+/// The question of a [`Request`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Question {
     /// The file with this name.
@@ -44,7 +44,7 @@ pub enum Question {
     /// The numbers of all extensions of this type.
     #[prost(string, tag = "6")]
     Extensions(String),
-    /// All services. The text means nothing.
+    /// All services. The text is ignored.
     #[prost(string, tag = "7")]
     Services(String),
 }
@@ -72,7 +72,7 @@ pub struct Response {
     pub answer: Option<Answer>,
 }
 
-/// What a [`Response`] answers.
+/// The answer of a [`Response`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Answer {
     #[prost(message, tag = "4")]
@@ -82,7 +82,7 @@ pub enum Answer {
     Numbers(NumbersAnswer),
     #[prost(message, tag = "6")]
     Services(ServicesAnswer),
-    /// There is no such thing.
+    /// The question cannot be answered.
     #[prost(message, tag = "7")]
     Error(ErrorAnswer),
 }
@@ -131,7 +131,7 @@ pub struct ErrorAnswer {
     pub text: String,
 }
 
-/// A set of files, each as the host sent it: what prost does not know in them is kept.
+/// A set of files, each as the host sent it: fields that prost does not know are kept.
 #[derive(Clone, PartialEq, Message)]
 struct FileSet {
     #[prost(bytes = "bytes", repeated, tag = "1")]
@@ -149,7 +149,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Of a serialized `FileDescriptorSet`. One that makes no sense shows nothing: a host is not believed.
+    /// Indexes a serialized `FileDescriptorSet`. Hosts are not trusted: a malformed set shows nothing.
     pub fn new(descriptors: &[u8]) -> Files {
         let mut files = Files::default();
         let Ok(set) = FileSet::decode(descriptors) else { return files };
@@ -206,7 +206,7 @@ impl Files {
     }
 
     fn add_enum(&mut self, scope: &str, kind: &EnumDescriptorProto, at: usize) {
-        // An enum's values lie beside it, not in it.
+        // An enum's values belong to the enclosing scope, not to the enum.
         for value in &kind.value {
             self.by_symbol.insert(join(scope, value.name()), at);
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_file_defines_leads_to_it() {
+    fn every_symbol_and_extension_leads_to_its_file() {
         let symbols = [
             "kv.Request",
             "kv.Request.Inner",
@@ -355,7 +355,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_descriptors_and_any_request_are_answered(
+        fn any_request_about_any_descriptors_is_answered(
             bytes in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
             let _ = Files::new(&bytes);

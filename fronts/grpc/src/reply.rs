@@ -1,4 +1,4 @@
-//! Headers and trailers of replies. Those of the common case are made once.
+//! Headers and trailers of replies. The common ones are made once.
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
@@ -12,7 +12,7 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
-/// What most replies begin and end with.
+/// Prepared headers and trailers of most replies.
 #[derive(Debug)]
 pub struct Templates {
     headers: HeaderMap,
@@ -43,7 +43,7 @@ impl Templates {
         Ok(headers)
     }
 
-    /// Trailers after the last message of a call that went well.
+    /// Trailers after the last message of a successful call.
     pub fn ok(&self) -> HeaderMap {
         self.ok.clone()
     }
@@ -61,14 +61,14 @@ impl Templates {
         }
     }
 
-    /// Headers that are trailers too: nothing else follows.
+    /// Makes a Trailers-Only response: headers that are the trailers as well.
     pub fn only(&self, trailers: HeaderMap) -> HeaderMap {
         let mut headers = trailers;
         headers.insert(CONTENT_TYPE, self.headers[CONTENT_TYPE].clone());
         headers
     }
 
-    /// An answer with nothing but a status.
+    /// An answer that consists of a status only.
     pub fn refusal(&self, status: &Status, tell_encodings: bool) -> Response<()> {
         let mut headers = self.only(self.trailers(status, &[]));
         if tell_encodings {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_a_number_and_an_encoded_text() {
+    fn status_is_a_number_and_an_encoded_text() {
         let templates = Templates::default();
         let mut metadata = Vec::new();
         wave_rpc::metadata::push(&mut metadata, "grpc-status-details-bin", &[0, 1]).unwrap();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_that_make_no_sense_are_an_internal_error() {
+    fn malformed_trailers_become_an_internal_error() {
         let trailers = Templates::default().trailers(&Status::ok(), &[9]);
         assert_eq!(trailers["grpc-status"], "13");
     }

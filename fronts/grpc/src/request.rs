@@ -1,4 +1,4 @@
-//! What a request's headers say, and what is wrong with them.
+//! Parsing of a request's headers.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -13,26 +13,26 @@ use crate::timeout;
 /// A request without its path and its messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// How long its client waits.
+    /// How long the client waits.
     pub timeout: Option<Nanos>,
-    /// Its messages may be compressed.
+    /// Whether the request's messages may be compressed.
     pub gzip: bool,
-    /// Whether the client takes compressed replies.
+    /// Whether the client accepts compressed replies.
     pub accepts_gzip: bool,
     /// Class and SLO that the request asks for.
     pub asked: Asked,
-    /// For the handler, encoded.
+    /// Metadata for the handler, encoded.
     pub metadata: Bytes,
 }
 
-/// A request that is answered at once.
+/// Why a request is refused at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The request is not gRPC.
     Http(StatusCode),
-    /// A header of gRPC's is wrong.
+    /// A gRPC header is invalid.
     Grpc(Status),
-    /// Its messages are compressed by something else.
+    /// The messages are compressed in an unknown way.
     Encoding(Status),
 }
 
@@ -71,7 +71,7 @@ pub fn read(parts: &Parts) -> Result<Request, Refusal> {
     Ok(request)
 }
 
-/// `application/grpc`, alone or with what follows `+` or `;`.
+/// Whether the type is `application/grpc`, alone or with a suffix after `+` or `;`.
 fn is_grpcs(content_type: &[u8]) -> bool {
     let rest = content_type.strip_prefix(b"application/grpc");
     matches!(rest, Some([] | [b'+' | b';', ..]))
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn content_types_are_grpcs_or_none() {
+    fn grpc_content_types_are_recognized() {
         for good in ["application/grpc", "application/grpc+proto", "application/grpc;x=y"] {
             assert!(read_with(&[("content-type", good)]).is_ok(), "{good}");
         }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protocols_headers_are_read_and_go_no_further() {
+    fn protocol_headers_are_parsed_and_not_passed_on() {
         let request = read_with(&[
             ("grpc-timeout", "5m"),
             ("grpc-encoding", "gzip"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_headers_are_answered_as_grpc_has_it() {
+    fn invalid_headers_are_refused_as_grpc_specifies() {
         let code = |headers: &[(&str, &str)]| match read_with(headers) {
             Err(Refusal::Grpc(status) | Refusal::Encoding(status)) => Some(status.code),
             _ => None,

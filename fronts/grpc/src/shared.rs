@@ -1,4 +1,4 @@
-//! What all calls of a front share: the host, what it serves, limits, time.
+//! State that all calls of a core share: the host, its service, limits, time.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use crate::methods::Methods;
 use crate::orca::Meter;
 use crate::reply::Templates;
 
-/// How many calls came to what in the front.
+/// Counters of connections and calls in the front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrontCounts {
-    /// Connections that were taken.
+    /// Connections that were accepted.
     pub connections: u64,
     /// Connections that were refused, because the limit was reached and all had calls.
     pub turned_away: u64,
@@ -27,7 +27,7 @@ pub struct FrontCounts {
     pub displaced: u64,
     /// Requests received, refused ones included.
     pub calls: u64,
-    /// Calls that were answered to their end.
+    /// Calls that were answered completely.
     pub ended: u64,
     /// Calls that their clients ended.
     pub gone: u64,
@@ -47,7 +47,7 @@ impl FrontCounts {
     }
 }
 
-/// What the calls of all cores of a front hold together.
+/// Memory that the calls of all cores of a front hold together, and the host's load.
 #[derive(Debug)]
 pub struct Totals {
     held: AtomicUsize,
@@ -66,20 +66,20 @@ impl Totals {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// A call that held `was` bytes holds `is`.
+    /// Records that a call that held `was` bytes now holds `is`.
     pub fn hold(&self, was: usize, is: usize) {
         if was != is {
-            // Wraps where it gets less.
+            // The sum wraps, so a smaller `is` subtracts.
             self.held.fetch_add(is.wrapping_sub(was), Ordering::Relaxed);
         }
     }
 
-    /// Bytes that may be held beside these.
+    /// Bytes that may still be held.
     pub fn left(&self) -> usize {
         self.held_max.saturating_sub(self.held())
     }
 
-    /// Whether `bytes` more bytes may be held.
+    /// Checks whether `bytes` more bytes may be held.
     pub fn check_room(&self, bytes: usize) -> Result<(), Status> {
         match bytes <= self.left() {
             true => Ok(()),
@@ -87,31 +87,31 @@ impl Totals {
         }
     }
 
-    /// The answer where they may not.
+    /// The status of calls for which there is no memory.
     pub fn no_room() -> Status {
         Status::new(Code::ResourceExhausted, "the agent holds as many messages as it may")
     }
 }
 
-/// What all calls of a core share.
+/// State that all calls of a core share.
 pub struct Shared {
-    /// The way to the host. On the first core only while one is attached.
+    /// The host, as calls reach it. On the first core only while one is attached.
     pub host: Option<Host>,
-    /// What it serves, or what the last one did.
+    /// Methods of the host, or of the last one.
     pub methods: Option<Rc<Methods>>,
     pub limits: Limits,
     /// Prepared parts of replies.
     pub templates: Templates,
     /// Memory that calls hold.
     pub totals: Arc<Totals>,
-    /// When calls that the host does not have end by themselves, and their slots.
+    /// Due times and slots of calls that the front times itself, because the host does not have them.
     pub deadlines: BTreeSet<(Nanos, u32)>,
-    /// Trailers have a load report.
+    /// Whether trailers carry a load report.
     pub reports_load: bool,
     /// The front is about to end.
     pub is_draining: bool,
     pub counts: FrontCounts,
-    /// The time of the last step.
+    /// Time of the last step.
     pub stepped: Nanos,
     start: Instant,
 }
@@ -143,7 +143,7 @@ impl Shared {
         !self.is_draining && self.host.as_ref().is_some_and(Host::is_ready)
     }
 
-    /// A method of the host's.
+    /// A method of the host.
     pub fn method(&self, method: u16) -> Option<&Method> {
         self.methods.as_ref().map(|methods| methods.get(method))
     }

@@ -1,5 +1,5 @@
-//! A table of calls, each with a waker of its own, and the list of those that were woken: what an executor would do with a task for
-//! each call, without the tasks. A slot's waker is made once.
+//! A table of calls, each with a waker of its own, and the list of woken calls: an executor without tasks. A slot's waker is
+//! made once.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +53,7 @@ impl Ready {
         self.is_parked.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes an owner that sleeps, or is about to; an owner that is awake looks at its queues anyway. To be called after putting
+    /// Wakes an owner that sleeps or is about to; an owner that is awake looks at its queues anyway. Call it after putting
     /// something into them.
     pub fn ring_if_parked(&self) {
         // Either this load sees the sleeper's word, or the sleeper's last look sees what was put there before.
@@ -73,12 +73,12 @@ impl Ready {
         self.is_to_end.load(Ordering::Acquire)
     }
 
-    /// Whether something was rung since the last time.
+    /// Whether there was a ring since the last call. Clears it.
     pub fn take_rung(&self) -> bool {
         self.with(|woken| std::mem::take(&mut woken.rung))
     }
 
-    /// The same, and it stays so.
+    /// Whether there was a ring, without clearing it.
     pub fn is_rung(&self) -> bool {
         self.with(|woken| woken.rung)
     }
@@ -96,7 +96,7 @@ impl Ready {
         self.with(|woken| woken.sleeper = None);
     }
 
-    /// Moves the slots that were woken to `slots`.
+    /// Moves the woken slots to `slots`.
     pub fn take(&self, slots: &mut Vec<u32>) {
         self.with(|woken| slots.append(&mut woken.slots));
     }
@@ -123,7 +123,7 @@ impl Wake for SlotWaker {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// In a box: a flood's slots stay, and are to take little.
+    /// Boxed, because slots remain after a flood, and free ones should take little memory.
     value: Option<Box<T>>,
     waker: Waker,
     own: Arc<SlotWaker>,
@@ -142,7 +142,7 @@ impl<T> Slots<T> {
         Slots { slots: Vec::new(), free: Vec::new(), ready }
     }
 
-    /// Adds one. The table grows with the number at once.
+    /// Adds a value. The table grows with the most values at once.
     pub fn insert(&mut self, value: T) -> u32 {
         if let Some(at) = self.free.pop() {
             self.slots[at as usize].value = Some(Box::new(value));
@@ -156,7 +156,7 @@ impl<T> Slots<T> {
         slot
     }
 
-    /// Drops one, if it is there.
+    /// Drops a value, if the slot has one.
     pub fn remove(&mut self, at: u32) {
         if self.slots.get_mut(at as usize).is_some_and(|slot| slot.value.take().is_some()) {
             self.free.push(at);
@@ -168,7 +168,7 @@ impl<T> Slots<T> {
         Some((slot.value.as_deref_mut()?, &slot.waker))
     }
 
-    /// Says that a slot that was woken is looked at now: it may be woken again.
+    /// Records that a woken slot is attended to now, so it may be listed again.
     pub fn attend(&mut self, at: u32) {
         if let Some(slot) = self.slots.get(at as usize) {
             slot.own.is_queued.store(false, Ordering::Release);
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_that_is_woken_is_listed_once_until_it_is_looked_at() {
+    fn woken_slot_is_listed_once_until_attended() {
         let ready = Arc::new(Ready::default());
         let mut slots = Slots::new(Arc::clone(&ready));
         let (a, b) = (slots.insert('a'), slots.insert('b'));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_used_anew() {
+    fn slots_are_reused() {
         let mut slots = Slots::new(Arc::default());
         let a = slots.insert('a');
         slots.remove(a);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_slot_keeps_little_memory() {
+    fn free_slot_keeps_little_memory() {
         assert!(size_of::<Slot<[u8; 4096]>>() <= 32);
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that a flood of calls and connections has left.
+//! Returns the memory that a flood of calls and connections has left.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use wave_links::heap;
 
 use crate::admission::Admission;
 
-/// How often it is looked how much calls and connections take.
+/// Interval between checks of the memory that calls and connections take.
 const LOOK_EVERY: Nanos = Nanos::from_millis(50);
-/// How often memory is returned at most: meanwhile calls wait.
+/// Shortest interval between returns of memory, during which calls wait.
 const RELEASE_EVERY: Nanos = Nanos::from_millis(1_000);
-/// Less than this is not worth it.
+/// Smaller amounts are not worth returning.
 const RELEASE_BYTES: usize = 16 << 20;
 
-/// Returns memory once calls and connections take less than they did.
+/// Returns memory to the system after the load of calls and connections has fallen.
 #[derive(Debug)]
 pub struct Spare {
     admission: Arc<Admission>,
@@ -22,12 +22,12 @@ pub struct Spare {
     released: Nanos,
     /// Load of the admission at the last look.
     load: usize,
-    /// The most since memory was returned.
+    /// Highest load since memory was last returned.
     height: usize,
 }
 
 impl Spare {
-    /// Of a front with these connections.
+    /// Watches a front with these connections.
     pub fn new(admission: Arc<Admission>) -> Spare {
         Spare { admission, looked: Nanos(0), released: Nanos(0), load: 0, height: 0 }
     }
@@ -43,7 +43,7 @@ impl Spare {
     }
 
     fn is_due(&mut self, now: Nanos, load: usize) -> bool {
-        // While it gets less, waiting returns more at once.
+        // While the load falls, waiting lets more memory be returned at once.
         let falls = load < std::mem::replace(&mut self.load, load);
         self.height = self.height.max(load);
         let is_worth_it = self.height - load >= RELEASE_BYTES.max(load);
@@ -61,7 +61,7 @@ mod tests {
     use crate::shared::Totals;
 
     #[test]
-    fn memory_is_returned_once_after_a_flood_has_gone() {
+    fn memory_is_returned_once_after_a_flood() {
         let admission = Admission::new(1, Arc::new(Totals::new(0)));
         let mut spare = Spare::new(Arc::new(admission));
         let at = |look: u64| Nanos(RELEASE_EVERY.0 + look);
@@ -69,12 +69,12 @@ mod tests {
         let due: Vec<_> =
             (0..).zip(loads).map(|(look, load)| spare.is_due(at(look), load)).collect();
         assert_eq!(due, [false, false, false, false, false, true, false]);
-        // Not again at once.
+        // Memory is not returned again at once.
         for load in [100 << 20, 0, 0] {
             assert!(!spare.is_due(at(10), load));
         }
         assert!(spare.is_due(at(5) + RELEASE_EVERY, 0));
-        // A little is kept.
+        // A small amount is kept.
         for load in [RELEASE_BYTES - 1, 0, 0] {
             assert!(!spare.is_due(at(6) + RELEASE_EVERY + RELEASE_EVERY, load));
         }

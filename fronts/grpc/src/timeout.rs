@@ -2,12 +2,12 @@
 
 use wave_core::clock::Nanos;
 
-/// A value that is no timeout: the client is at fault.
+/// An invalid timeout: the client is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("grpc-timeout is one to eight digits and one of H, M, S, m, u, n")]
 pub struct BadTimeout;
 
-/// How long the client waits, from when its request came.
+/// How long the client waits, from the arrival of its request.
 pub fn parse(value: &[u8]) -> Result<Nanos, BadTimeout> {
     let (unit, digits) = value.split_last().ok_or(BadTimeout)?;
     let nanos: u64 = match unit {

@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
-/// Files that TLS cannot be made of.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TlsError {
@@ -20,7 +20,7 @@ pub enum TlsError {
     Pair(#[from] rustls::Error),
 }
 
-/// Of a certificate (its issuers may follow it) and its private key.
+/// Makes an acceptor of a certificate (its issuers may follow it in the file) and its private key.
 pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     let file = |path: &Path, what| {
         let path = path.to_owned();

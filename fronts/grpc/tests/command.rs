@@ -1,4 +1,4 @@
-//! Messages of an agent with a front for command lines that cannot work.
+//! Error messages of an agent with a front for command lines that cannot work.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ fn agent(args: &[&str]) -> Command {
     agent
 }
 
-/// What it says on its way out, with this exit code.
+/// Standard error of an agent that ends with this exit code.
 fn refusal(code: i32, args: &[&str]) -> String {
     let Output { status, stderr, .. } = agent(args).output().unwrap();
     let text = String::from_utf8(stderr).unwrap();
@@ -28,7 +28,7 @@ fn place(folder: &TempDir, name: &str) -> String {
 }
 
 #[test]
-fn a_command_without_a_host_or_with_mixed_options_is_refused_with_the_options() {
+fn missing_host_or_conflicting_options_are_refused_with_the_options() {
     let text = refusal(2, &[]);
     for option in ["--attach SOCKET", "--device FOLDER", "--rpc SOCKET --listen ADDRESS:PORT"] {
         assert!(text.contains(option), "{text}");
@@ -40,7 +40,7 @@ fn a_command_without_a_host_or_with_mixed_options_is_refused_with_the_options() 
 }
 
 #[test]
-fn a_front_whose_address_is_taken_says_that_it_needs_another() {
+fn taken_listen_address_is_reported_with_a_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let text = refusal(3, &["--rpc", "/nowhere", "--listen", &address]);
@@ -48,7 +48,7 @@ fn a_front_whose_address_is_taken_says_that_it_needs_another() {
 }
 
 #[test]
-fn settings_that_the_host_found_cannot_have_end_the_front() {
+fn steering_settings_that_do_not_fit_the_host_end_the_front() {
     let folder = tempfile::tempdir().unwrap();
     let socket = place(&folder, "host");
     let methods = Methods::new().unary("/a.B/C", |_call, request| Ok(request.to_vec()));
@@ -56,13 +56,13 @@ fn settings_that_the_host_found_cannot_have_end_the_front() {
     let front = ["--rpc", &socket, "--listen", "127.0.0.1:0", "--steer"];
     let with = |steer| [&front[..], &[steer]].concat();
     let text = refusal(2, &with("darc:reserve=3"));
-    assert!(text.contains("`reserve` is 3, and there are 2 workers"), "{text}");
+    assert!(text.contains("`reserve` is 3, but there are only 2 workers"), "{text}");
     let text = refusal(2, &with("jbsq:k=0"));
     assert!(text.contains("1 to 1024"), "{text}");
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_refused_at_once() {
+fn file_that_is_not_a_socket_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = place(&folder, "file");
     std::fs::write(&file, "").unwrap();
@@ -74,7 +74,7 @@ fn a_file_that_is_no_socket_is_refused_at_once() {
 fn a_host_that_does_not_answer_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let socket = place(&folder, "host");
-    // The kernel accepts for it.
+    // The kernel completes connections to it.
     let _silent = Listener::bind(Path::new(&socket), &[]).unwrap();
     for args in [
         &["--rpc", &socket, "--listen", "127.0.0.1:0"][..],

@@ -1,5 +1,5 @@
-//! A socket at which `wave tcp capture` asks for the agent's frames, as pcapng. Nothing that a reader does holds the agent up: what
-//! it does not take in time is left out, and counted.
+//! The socket at which `wave tcp capture` gets the agent's frames, as pcapng. A reader never delays the agent: frames that it
+//! does not take in time are left out, and counted.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -16,33 +16,33 @@ use wave_wires::{CaptureOptions, Filter, Frame, Limits, Offload, RawPart, Record
 use crate::inquiries::bind_beside;
 use crate::readers::{Asking, PATIENCE, Pipe};
 
-/// Captures at a time, those that are being asked for included. Others wait in the socket's backlog.
+/// Most captures at a time, including those whose request is not complete. Others wait in the socket's backlog.
 pub(crate) const CAPTURES_MAX: usize = 4;
 
-/// What a reader asks for, as one line of JSON. The answer is a pcapng file. It goes on until the reader ends its half of the
-/// stream; then it says how many frames were left out, and ends.
+/// A reader's request, as one line of JSON. The answer is a pcapng file. It continues until the reader ends its half of the
+/// stream; then the number of frames that were left out follows, and the file ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {
-    /// Sender or receiver.
+    /// Address of either side. If absent: all addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<IpAddr>,
-    /// The port of either side.
+    /// Port of either side. If absent: all ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Most bytes kept of a frame; all of it if not given.
+    /// Most bytes to keep of a frame. If absent: the whole frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snap_bytes: Option<u32>,
 }
 
-/// Where the socket for captures is, of an agent whose door is at `door`.
+/// Path of the capture socket of an agent whose door is at `door`.
 pub fn captures_path(door: &Path) -> PathBuf {
     let mut name = door.as_os_str().to_owned();
     name.push(".capture");
     name.into()
 }
 
-/// The socket, and who reads.
+/// The socket and its readers.
 pub struct Captures {
     listener: UnixListener,
     path: PathBuf,
@@ -50,7 +50,7 @@ pub struct Captures {
     name: String,
     asking: Vec<Asking>,
     running: Vec<Running>,
-    /// Of captures that have ended.
+    /// Frames of captures that have ended.
     frames: u64,
     dropped: u64,
 }
@@ -59,15 +59,15 @@ struct Running {
     recorder: Recorder,
     pipe: Pipe,
     stream: UnixStream,
-    /// When the reader had enough.
+    /// When the reader ended its half of the stream.
     had_enough: Option<Nanos>,
 }
 
-/// Frames of all captures.
+/// Numbers of frames in all captures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Captured {
     pub frames: u64,
-    /// Left out because a reader was too slow.
+    /// Frames left out because a reader was too slow.
     pub dropped: u64,
 }
 
@@ -75,16 +75,16 @@ impl Captures {
     /// Listens beside a door that was bound.
     ///
     /// # Errors
-    /// The path cannot be listened at.
+    /// The socket cannot be bound.
     pub fn beside(door: &Path, name: &str) -> io::Result<Captures> {
         let path = captures_path(door);
         let listener = bind_beside(&path)?;
-        // Captures show what programs say: for the agent's user and root alone.
+        // Captures show the contents of connections: only for the agent's user and root.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Captures::over(listener, path, name))
     }
 
-    /// Goes on for another agent, with its listening socket. Captures of that agent have ended.
+    /// Continues for another agent, with its listening socket. That agent's captures have ended.
     pub(crate) fn adopt(listener: OwnedFd, door: &Path, name: &str) -> Captures {
         Captures::over(listener.into(), captures_path(door), name)
     }
@@ -105,7 +105,7 @@ impl Captures {
         self.listener.as_fd()
     }
 
-    /// Begins captures, and ends those whose readers have left.
+    /// Accepts readers, begins captures, and ends those whose readers have left.
     pub(crate) fn look(&mut self, now: Nanos) {
         while self.asking.len() + self.running.len() < CAPTURES_MAX {
             let Some(asking) = Asking::accept(&self.listener, now) else { break };
@@ -119,7 +119,7 @@ impl Captures {
                 Ok(None) if asking.is_patient(now) => self.asking.push(asking),
                 Ok(None) => {}
                 Err(why) => {
-                    // A pcapng reader says that this is none.
+                    // The reader sees that this is not pcapng.
                     let _ = writeln!(asking.stream, "wave tcp capture: {why}");
                 }
             }
@@ -133,12 +133,12 @@ impl Captures {
         }
     }
 
-    /// Nobody captures.
+    /// Whether there is no capture.
     pub(crate) fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Something waits for a reader or is heard of only by looking, and is to be tried again soon.
+    /// Whether to try again soon: frames wait for a reader, or a request is not complete.
     pub(crate) fn is_behind(&self) -> bool {
         !self.asking.is_empty() || self.running.iter().any(|running| running.pipe.is_behind())
     }
@@ -169,7 +169,7 @@ impl Captures {
         Captured { frames: written - dropped, dropped }
     }
 
-    /// What to poll for input.
+    /// Descriptors to poll for input.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let going_on = self.running.iter().filter(|running| running.had_enough.is_none());
         let readers = going_on.map(|running| running.stream.as_fd());
@@ -204,7 +204,7 @@ fn begin(name: &str, stream: UnixStream, request: &CaptureRequest) -> Option<Run
 }
 
 impl Running {
-    /// Sends what waits. Returns whether the reader has left, or has all that it wanted.
+    /// Sends waiting frames. Returns whether the reader has left, or has received everything.
     fn is_over(&mut self, now: Nanos) -> bool {
         self.pipe.flush_some();
         if self.recorder.ended().is_some() {
@@ -216,7 +216,7 @@ impl Running {
                     self.had_enough = Some(now);
                     self.recorder.dropped(self.pipe.dropped());
                 }
-                // A reader has nothing to say.
+                // Readers send nothing after their request.
                 Ok(_) => return true,
                 Err(error) => {
                     let is_quiet = error.kind() == io::ErrorKind::WouldBlock

@@ -1,4 +1,4 @@
-//! Whether another host has the address that an agent is about to take (RFC 5227, address conflict detection).
+//! Checks that no other host has the address that an agent is about to take (RFC 5227, address conflict detection).
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -10,12 +10,12 @@ use wave_wires::{Offload, RawPart, Wire};
 
 /// Number of probes.
 const PROBES: u32 = 3;
-/// Time between two probes, and after the last one. RFC 5227 takes seconds, for links on which a frame is lost or late: a host that
+/// Time between two probes, and after the last one. RFC 5227 takes seconds, for links that lose or delay frames. A host that
 /// answers later is counted as a duplicate while the agent runs.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Asks the network of `wire` for `ip`, for 0.3 seconds. Returns the Ethernet address of a host that has it, or that is about to
-/// take it. Other frames are lost meanwhile.
+/// Probes the network of `wire` for `ip` for 0.3 seconds. Returns the Ethernet address of a host that has it, or is about to
+/// take it. Other frames that arrive meanwhile are lost.
 ///
 /// # Errors
 /// The wire is gone.
@@ -31,7 +31,7 @@ pub fn holder_of(wire: &mut impl Wire, ip: Ipv4Addr) -> io::Result<Option<MacAdd
     let mut frame = [0; 64];
     let length = build_arp(&mut frame, &probe);
     for _ in 0..PROBES {
-        // Lost if the wire has no room, as on any cable.
+        // A probe without room on the wire is lost, as on any cable.
         let _ = wire.send(&frame[..length], [RawPart::EMPTY; 2], Offload::default())?;
         let until = Instant::now() + WAIT;
         loop {
@@ -50,7 +50,7 @@ pub fn holder_of(wire: &mut impl Wire, ip: Ipv4Addr) -> io::Result<Option<MacAdd
     Ok(None)
 }
 
-/// The station that says in this frame that it has `ip`, or that probes for it.
+/// The Ethernet address of a station that claims `ip` in this frame, or probes for it.
 fn claimant(frame: &[u8], ip: Ipv4Addr) -> Option<MacAddress> {
     let Ok(Parsed::Arp(_, packet)) = parse(frame, true) else { return None };
     let is_probe = packet.sender.is_unspecified() && packet.operation == ArpOperation::Request;

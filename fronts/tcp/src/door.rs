@@ -1,4 +1,4 @@
-//! Lets processes in: accepts connections and checks what they offer. Never blocks, whatever they do.
+//! Lets processes in: accepts connections and checks their offers. Never blocks, whatever processes do.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -20,18 +20,18 @@ pub const WAITING_MAX: usize = 16;
 pub const OFFER_PATIENCE: Nanos = Nanos::from_millis(2_000);
 /// Connections that are accepted in one poll.
 const ACCEPTS_PER_POLL: usize = 4;
-/// Time for which nobody is accepted after the system had no descriptor for it.
+/// Time without further accept(2) after the system had no descriptor for a connection.
 const DEAF_FOR: Nanos = Nanos::from_millis(100);
 
-/// Whom a door lets in, and with how much memory.
+/// Which users a door lets in, and how much memory their processes may offer.
 #[derive(Clone, Debug)]
 pub struct DoorOptions {
-    /// Users whose processes may come, beside this process's own user and root.
+    /// Users whose processes are let in, beside this process's own user and root.
     pub allowed: Vec<u32>,
-    /// Users whose processes may come and are trusted with their memory, as those of this process's own user and root: it is not sealed, so
-    /// that another agent can go on with it.
+    /// Users whose processes are let in and trusted with their memory, like those of this process's own user and root. Their
+    /// memory is not sealed, so another agent can take it over.
     pub trusted: Vec<u32>,
-    /// Most bytes of a process's payload memory. It is sparse, and the process's: see [`LentPayload`].
+    /// Most bytes of a process's payload memory. It is sparse, and belongs to the process: see [`LentPayload`].
     pub payload_bytes_max: u64,
 }
 
@@ -43,7 +43,7 @@ impl Default for DoorOptions {
 }
 
 impl DoorOptions {
-    /// All users that may come, beside our own and root.
+    /// All users that are let in, beside our own and root.
     fn users(&self) -> Vec<u32> {
         self.allowed.iter().chain(&self.trusted).copied().collect()
     }
@@ -57,20 +57,20 @@ impl DoorOptions {
     }
 }
 
-/// Why a process was turned away, or none can come.
+/// Why a process was turned away, or no process can be accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
-    /// No connection was accepted: a stranger's, or the system has no descriptors.
+    /// A connection was not accepted: its user is not allowed, or the system has no descriptors.
     #[error(transparent)]
     Accept(#[from] SocketError),
-    /// The offer of a process.
+    /// The offer of a process was refused.
     #[error("process {pid} of user {uid} was turned away: {error}")]
     Offer {
         /// The process, as the kernel knew it when it connected.
         pid: i32,
         /// Its effective user at that time.
         uid: u32,
-        /// What is wrong.
+        /// What is wrong with the offer.
         error: OfferError,
     },
 }
@@ -78,78 +78,78 @@ pub enum DoorError {
 /// What is wrong with an offer.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
-    /// It said nothing for [`OFFER_PATIENCE`].
+    /// The process made no offer within [`OFFER_PATIENCE`].
     #[error("it offered no window in time")]
     Silent,
-    /// Its program, or its user, has so many that wait that others would find no room.
+    /// The program or its user has its share of waiting connections; more would leave no room for others.
     #[error("{CROWD}")]
     Crowd,
-    /// It is no offer, one of another version, or the process has gone.
+    /// The message is not an offer, or of another version, or the process has gone.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// Another subsystem's window.
+    /// The window is another subsystem's.
     #[error("peer's fault: the window is subsystem {0}'s")]
     Subsystem(u16),
-    /// A link that is not shared memory.
-    #[error("peer's fault: the window lies behind a link other than shared memory")]
+    /// The link is not shared memory.
+    #[error("peer's fault: the window's link is not shared memory")]
     NotShared,
-    /// Doorbells must be one per context, then the agent's.
-    #[error("peer's fault: {0} doorbells came, there must be 2 to {max}", max = CONTEXTS_MAX + 1)]
+    /// The number of doorbells is wrong: there must be one per context, then the agent's.
+    #[error("peer's fault: the offer has {0} doorbells, but must have 2 to {max}", max = CONTEXTS_MAX + 1)]
     Doorbells(usize),
-    /// Something that must not be rung or waited for.
+    /// A doorbell's descriptor is not a Unix socket, so it must be neither rung nor waited for.
     #[error("peer's fault: doorbell {vector} is not a Unix socket")]
     Doorbell {
-        /// Which one.
+        /// Index of the doorbell.
         vector: usize,
     },
-    /// The payload memory must be the one further file.
-    #[error("peer's fault: {0} further files came, there must be one: the payload memory")]
+    /// The number of further files is wrong: the payload memory must be the only one.
+    #[error("peer's fault: the offer has {0} further files, but must have one: the payload memory")]
     Files(usize),
-    /// The window is not as large as its contexts need.
+    /// The window does not have the size that its contexts need.
     #[error("peer's fault: the window has {have:?} lines (NIC, host, extra), not {need:?}")]
     Lines {
-        /// What the offer says.
+        /// Lines in the offer: NIC, host, extra.
         have: [u32; 3],
-        /// What the layout needs.
+        /// Lines that the layout needs.
         need: [u32; 3],
     },
-    /// The window's header is none.
+    /// The window's header is invalid.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// The window's header has another configuration than [`window_of`]'s.
-    #[error("peer's fault: the window's header has another configuration than that of TCP")]
+    /// The configuration in the window's header is not that of [`window_of`].
+    #[error("peer's fault: the configuration in the window's header is not that of TCP")]
     Config,
-    /// A file is not a sealed memfd of the size that it should have.
+    /// A file is not a sealed memfd of the expected size.
     #[error("{what}: {error}")]
     Map {
-        /// Which file.
+        /// The file's role, for the message.
         what: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         error: MapError,
     },
-    /// More than [`DoorOptions::payload_bytes_max`].
-    #[error("the payload memory has {have} bytes, allowed are {max}")]
+    /// The payload memory is larger than [`DoorOptions::payload_bytes_max`].
+    #[error("the payload memory has {have} bytes, at most {max} are allowed")]
     PayloadBytes {
-        /// Its size.
+        /// Its size in bytes.
         have: u64,
-        /// The limit.
+        /// The limit in bytes.
         max: u64,
     },
-    /// Impossible for windows that this door takes.
+    /// The layout is invalid; impossible for windows that this door takes.
     #[error(transparent)]
     Layout(#[from] ConfigError),
-    /// Impossible for shared memory.
+    /// The link cannot be used; impossible for shared memory.
     #[error(transparent)]
     Link(#[from] LinkError),
 }
 
-/// Where processes come in. The socket's file is removed on drop.
+/// The socket at which processes attach to the agent. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Door {
     listener: Listener,
     options: DoorOptions,
     waiting: Vec<Waiting>,
-    /// Until then nobody is accepted.
+    /// No connection is accepted until then.
     deaf_until: Option<Nanos>,
 }
 
@@ -161,19 +161,19 @@ struct Waiting {
 }
 
 impl Door {
-    /// Listens at `path`, as [`Listener::bind`].
+    /// Listens at `path`, as [`Listener::bind`] does.
     ///
     /// # Errors
-    /// The path cannot be listened at.
+    /// The socket cannot be bound.
     pub fn bind(path: &Path, options: DoorOptions) -> Result<Door, SocketError> {
         let listener = Listener::bind(path, &options.users())?;
         Ok(Door { listener, options, waiting: Vec::with_capacity(WAITING_MAX), deaf_until: None })
     }
 
-    /// Goes on for another agent, with its listening socket, which is bound to `path`.
+    /// Continues for another agent, with its listening socket, which is bound to `path`.
     ///
     /// # Errors
-    /// They are none.
+    /// The descriptor is not such a socket.
     pub(crate) fn adopt(
         listener: OwnedFd,
         path: &Path,
@@ -183,7 +183,7 @@ impl Door {
         Ok(Door { listener, options, waiting: Vec::with_capacity(WAITING_MAX), deaf_until: None })
     }
 
-    /// Goes on with a connection of another agent's that has offered nothing yet.
+    /// Takes over a connection of another agent that has offered nothing yet.
     pub(crate) fn adopt_waiting(&mut self, now: Nanos, fd: OwnedFd) -> Result<(), SocketError> {
         self.waiting.push(Waiting { connection: Connection::adopt(fd)?, since: now });
         Ok(())
@@ -206,15 +206,15 @@ impl Door {
         self.waiting.iter().map(|waiting| waiting.connection.as_fd())
     }
 
-    /// Accepts a connection, and looks at the offers of those that wait. Returns the first process whose offer is good, for the
-    /// caller to [`Process::announce`] or [`Process::refuse`]. Call again until there is none.
+    /// Accepts connections, and checks the offers of those that wait. Returns the first process with a good offer, for the
+    /// caller to [`Process::announce`] or [`Process::refuse`]. Call again until it returns `None`.
     ///
-    /// Takes a few accept(2) and [`WAITING_MAX`] looks; a good offer takes about a millisecond, for its pages.
+    /// Costs a few accept(2) and [`WAITING_MAX`] reads at most; a good offer takes about a millisecond, for its pages.
     ///
     /// # Errors
-    /// A process was turned away, and told why. Call again.
+    /// A process was turned away, and told the reason. Call again.
     pub fn poll(&mut self, now: Nanos) -> Result<Option<Process>, DoorError> {
-        // Those that wait are looked at all the same.
+        // After an error, the waiting connections are still checked.
         let failed = self.accept(now).err();
         for at in 0..self.waiting.len() {
             let Waiting { connection, since } = &self.waiting[at];
@@ -233,7 +233,7 @@ impl Door {
             return match opened {
                 Ok(opened) => Ok(Some(Process::new(connection, opened))),
                 Err(error) => {
-                    // Whether it hears of that does not matter: its connection ends.
+                    // A failure does not matter: the connection ends anyway.
                     let _ = connection.refuse(&error.to_string());
                     Err(DoorError::Offer { pid, uid, error })
                 }
@@ -255,7 +255,7 @@ impl Door {
                 Ok(Some(connection)) => connection,
                 Ok(None) => break,
                 Err(error) => {
-                    // Otherwise a socket that is readable and cannot be accepted would keep the agent awake.
+                    // Otherwise a readable socket whose connections cannot be accepted would keep the agent awake.
                     let is_ours = matches!(error, SocketError::System { .. });
                     self.deaf_until = is_ours.then(|| now + DEAF_FOR);
                     return Err(error.into());
@@ -273,7 +273,7 @@ impl Door {
         Ok(())
     }
 
-    /// Whether one more connection of a program may wait here.
+    /// Whether this connection may wait here, by the share of its program and user.
     fn has_room_for(&self, connection: &Connection) -> bool {
         let mut shares = Shares::new([WAITING_MAX as u32]);
         for (at, waiting) in self.waiting.iter().enumerate() {
@@ -285,8 +285,8 @@ impl Door {
         shares.has_room(next, 0, 1)
     }
 
-    /// What to poll for input: as soon as one of them is readable, [`Door::poll`] has something to do. It should also be called
-    /// when [`Door::is_waiting`], every second or so.
+    /// Descriptors to poll for input: when one of them is readable, call [`Door::poll`]. While [`Door::is_waiting`], also call
+    /// it every second or so.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.iter().map(|waiting| waiting.connection.as_fd());
         let listener = Some(self.listener.as_fd()).filter(|_| self.deaf_until.is_none());
@@ -299,14 +299,14 @@ impl Door {
     }
 }
 
-/// Whose a connection is, by the kernel. Ports below 1,024 are root's, and of the user whose agent this is.
+/// The owner of a connection, from the kernel. Only root and the agent's own user may have ports below 1,024.
 pub(crate) fn owner_of(connection: &Connection) -> Owner {
     let user = connection.peer_uid();
     let has_system_ports = user == 0 || user == rustix::process::geteuid().as_raw();
     Owner { program: connection.peer_pid() as u32, user, has_system_ports }
 }
 
-/// What an offer comes to.
+/// The parts of a good offer.
 pub(crate) struct Opened {
     pub(crate) layout: Layout,
     pub(crate) memory: Arc<Memory>,
@@ -318,7 +318,7 @@ pub(crate) struct Opened {
     pub(crate) agent_bell: SocketBell,
 }
 
-/// Checks everything in an offer. Sizes come before mappings.
+/// Checks everything in an offer. Sizes are checked before anything is mapped.
 fn open(
     offer: ReceivedOffer,
     payload_bytes_max: u64,

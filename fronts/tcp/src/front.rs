@@ -1,4 +1,4 @@
-//! The front: a stack, a wire, and the processes whose connections the stack has.
+//! The front: a stack, a wire, and the processes that own the stack's connections.
 
 mod doors;
 mod replacement;
@@ -35,69 +35,69 @@ use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
 use crate::traces::{TRACES_MAX, Traces};
 use replacement::Replaceable;
 
-/// Requests that are taken from one process in a turn, and frames from the wire.
+/// Most requests taken from one process in a turn, and most frames from the wire.
 const REQUESTS_PER_TURN: usize = 64;
 const FRAMES_PER_TURN: usize = 64;
-/// Steps of the data path in one poll, and polls in a turn.
+/// Most steps of the data path in one poll, and most polls in a turn.
 const STEPS_PER_POLL: usize = 64;
 const POLLS_PER_TURN: usize = 4;
-/// Segments that wait for the wire; beyond, the stack waits too.
+/// Most segments that wait for the wire; while there are as many, the stack waits too.
 const HELD_MAX: usize = 256;
-/// Outputs of one poll, most often.
+/// Outputs of one poll, in most cases.
 const OUTPUTS: usize = STEPS_PER_POLL * EFFECTS_PER_STEP;
-/// Time between two tries to send what waits for the wire.
+/// Interval between attempts to send while segments wait for the wire.
 const ROOM_EVERY: Nanos = Nanos::from_micros(100);
-/// Time between two lines about processes that are not let in, or turned out.
+/// Shortest interval between messages about processes that are turned away or turned out.
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
-/// Polls in which the stack resets its connections at its end: some for each of 64.
+/// Most polls in which the stack resets its connections when the front ends: some per 64 connections.
 const ENDING_POLLS_MAX: usize = 1024;
-/// Descriptors of the door, and those for inquiries, captures, traces and agents that replace this one.
+/// Most descriptors of the door, of inquiries, captures and traces, and of agents that replace this one.
 const DOOR_DESCRIPTORS_MAX: usize = 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX + 2;
-/// Descriptors to wait on: these, two of each process, and the wire's.
+/// Most descriptors to wait on: these, two of each process, and the wire's.
 const DESCRIPTORS_MAX: usize = DOOR_DESCRIPTORS_MAX + 2 * PROCESSES_MAX + 1;
-/// Time between two questions whether somebody is at a door.
+/// Interval between polls of the doors' descriptors.
 const DOORS_EVERY: Nanos = Nanos::from_millis(1);
-/// Longest time between two looks at the doors: whoever is too slow is left.
+/// Longest interval between looks at the doors, so that slow clients are dropped in time.
 const DOORS_AT_LEAST: Nanos = Nanos::from_millis(10);
-/// Time between two looks for processes that have gone.
+/// Interval between checks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
-/// Why a process is turned out that lets more events wait than its share.
+/// The reason for turning out a process with more waiting events than its share.
 const TAKES_NO_EVENTS: &str = "it does not take its events";
 
-/// Processes and requests that were turned away, for all who look.
+/// Counters of refused processes and requests, for reports.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TurnedAway {
-    /// No window was accepted.
+    /// Processes whose offers the door refused.
     pub(crate) at_the_door: u64,
-    /// Their program or user had its share, or there was no seat.
+    /// Processes without a seat: their program or user had its share, or no seat was free.
     pub(crate) without_seat: u64,
-    /// They wrote nonsense, or took no events.
+    /// Processes turned out because they wrote nonsense, or took no events.
     pub(crate) turned_out: u64,
-    /// Rings that would have gone beyond a share.
+    /// Requests whose rings would have exceeded a share.
     pub(crate) rings: u64,
 }
 
-/// What a front needs beside its wire.
+/// Options of a front, beside its wire.
 #[derive(Debug)]
 pub struct TcpOptions {
-    /// The address that it owns. MTU and Ethernet address are the wire's.
+    /// The front's IPv4 address. MTU and Ethernet address are the wire's.
     pub ip: std::net::Ipv4Addr,
-    /// Bits of the network's part.
+    /// Length of the network prefix in bits.
     pub prefix: u8,
-    /// Whom to send what leaves the network.
+    /// Gateway for packets that leave the network, if there is one.
     pub gateway: Option<std::net::Ipv4Addr>,
-    /// The IPv6 address that it owns, too.
+    /// The front's IPv6 address, if it has one.
     pub v6: Option<Ipv6Home>,
-    /// Bounds of the stack.
+    /// Limits of the stack.
     pub bounds: Bounds,
-    /// Congestion control of its connections.
+    /// Congestion control of the connections.
     pub congestion: Algorithm,
     /// How the front's core waits for work.
     pub seat: Seat,
 }
 
-/// A front that owns an address, and recovers from losses by `R`.
+/// A front that owns an address. `R` is its loss recovery.
 pub struct TcpFront<W, R = Sack> {
     stack: Stack<Frame, FlexToe<Frame, Inline<Frame, R>>>,
     wire: W,
@@ -105,26 +105,26 @@ pub struct TcpFront<W, R = Sack> {
     inquiries: Inquiries,
     captures: Captures,
     traces: Traces,
-    /// By number.
+    /// Processes by number.
     processes: Vec<Option<Seated>>,
-    /// Numbers of processes that were not taken over, whose connections have not all left.
+    /// Numbers of processes that could not be taken over, while the stack still has connections of theirs.
     lost: Vec<u16>,
     seats: Seats,
     /// Processes that got no seat, or lost theirs.
     turned_away: TurnedAway,
     outputs: VecDeque<Output<Frame>>,
-    /// Segments that the wire had no room for.
+    /// Segments for which the wire had no room.
     held: VecDeque<Segment<Frame>>,
     next: Option<Nanos>,
-    /// When it was last asked whether somebody knocks, and looked for who knocks, and for who has gone.
+    /// When the doors were last polled (`asked`) and looked at (`knocked`), and when processes were last checked (`looked`).
     asked: Nanos,
     knocked: Nanos,
     looked: Nanos,
     /// The process whose requests are taken first.
     first: usize,
-    /// When a line about a process was written last.
+    /// Time of the last message about a process.
     said: Option<Nanos>,
-    /// Somebody is at the door, or asks for a report, a capture or a trace.
+    /// A descriptor of a door is readable: a process, an inquiry, a capture, a trace or a new agent.
     is_called: bool,
     /// A process may have gone.
     may_have_lost: bool,
@@ -137,7 +137,7 @@ pub struct TcpFront<W, R = Sack> {
     is_replaced: bool,
 }
 
-/// Where others come to the agent.
+/// The agent's listening sockets.
 struct Places {
     door: Door,
     inquiries: Inquiries,
@@ -145,14 +145,14 @@ struct Places {
     traces: Traces,
 }
 
-/// Bytes of headers that a super-packet's payload leaves room for.
+/// Room that a super-packet's payload leaves for headers, in bytes.
 const HEADERS_BYTES: u32 = 60 + 12;
 
 impl<W: Wire, R: Recovery> TcpFront<W, R> {
-    /// A front over this wire, for the processes that come to this door.
+    /// A front over this wire, for the processes that attach at this door.
     ///
     /// # Errors
-    /// No signal handlers can be set.
+    /// The signal handlers cannot be set.
     pub fn new(
         wire: W,
         door: Door,
@@ -179,7 +179,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         Ok(front)
     }
 
-    /// A front whose clock began at `start`.
+    /// Makes a front whose clock began at `start`.
     fn assemble(
         wire: W,
         places: Places,
@@ -213,7 +213,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             seats: Seats::new(),
             turned_away: TurnedAway::default(),
             outputs: VecDeque::with_capacity(OUTPUTS),
-            // Nothing is polled for while as many wait.
+            // The stack is not polled while HELD_MAX segments wait.
             held: VecDeque::with_capacity(HELD_MAX + OUTPUTS),
             next: None,
             asked: Nanos(0),
@@ -239,13 +239,15 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let at = free.unwrap_or(self.processes.len());
         if at == PROCESSES_MAX {
             self.turned_away.without_seat += 1;
-            return process.refuse("as many processes as it serves are there already");
+            return process.refuse("the agent serves as many processes as it can");
         }
         if !self.seats.admit(at as u16, &process) {
             self.turned_away.without_seat += 1;
             let (pid, uid) = (process.pid(), process.uid());
-            process.refuse("this program or user has its share of windows or descriptors");
-            let what = format_args!("process {pid} of user {uid} has its share of windows");
+            process.refuse("this program or user has used up its share of windows or descriptors");
+            let what = format_args!(
+                "process {pid} of user {uid} is turned away: its program or user has used up its share of windows"
+            );
             return self.complain(now, what);
         }
         self.stack.enter(at as u16, process.owner());
@@ -257,7 +259,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         self.processes[at] = Some(seated);
     }
 
-    /// Says something about a process. It may be the same in every turn.
+    /// Prints a message about a process, at most every [`SAY_EVERY`]: it may be the same in every turn.
     fn complain(&mut self, now: Nanos, what: std::fmt::Arguments<'_>) {
         if self.said.is_none_or(|at| now.since(at) >= SAY_EVERY) {
             self.said = Some(now);
@@ -271,7 +273,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let count = self.processes.len();
         self.first = (self.first + 1) % count.max(1);
         for at in (self.first..count).chain(0..self.first) {
-            // Each has a part of the room, and another one is first in each turn.
+            // Each process gets a part of the room, and each turn begins with another process.
             let room = self.stack.room_for_requests();
             let budget = REQUESTS_PER_TURN.min(room).min((room / count).max(1));
             let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) else {
@@ -329,7 +331,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         }
     }
 
-    /// A process has gone, or must.
+    /// Handles a process that has gone, or must go.
     fn lose(&mut self, at: usize) {
         if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
             seated.go(&mut self.seats);
@@ -371,7 +373,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                         self.held.push_back(segment);
                     }
                 }
-                // Segments of one connection keep their order.
+                // Later segments wait behind held ones, so that those of a connection keep their order.
                 Output::Send(segment) => self.held.push_back(segment),
                 Output::Write(write) => self.copy(now, &write),
                 Output::Carry(carry) => self.carry(now, &carry),
@@ -396,7 +398,8 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let mut left = &write.frame[write.bytes.clone()];
         for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
             let (first, rest) = left.split_at(len as usize);
-            // Rings were compared with the memory when they were offered, its size is sealed, and so are the pages that the stack uses.
+            // The rings were checked against the memory when they were offered. Its size is sealed, and so are the pages that
+            // the stack uses.
             let written = process.map(|seated| seated.process.payload().write(offset, first));
             debug_assert!(matches!(written, Some(Ok(()))), "{written:?}");
             left = rest;
@@ -404,7 +407,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         self.stack.complete(now, write.ticket);
     }
 
-    /// Copies a connection's rings from one process to another. Both have the memory that is named: the stack has looked.
+    /// Copies a connection's rings from one process to another. The stack has checked that both have the memory.
     fn carry(&mut self, now: Nanos, carry: &Carry) {
         let payload = |process: u16| {
             let seated = self.processes.get(usize::from(process)).and_then(Option::as_ref);
@@ -422,7 +425,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         self.stack.carried(now, carry.flow);
     }
 
-    /// Sends a segment; gives it back if the wire has no room.
+    /// Sends a segment. Returns it if the wire has no room.
     fn send(&mut self, now: Nanos, segment: Segment<Frame>) -> Option<Segment<Frame>> {
         let processes = &self.processes;
         let parts = match &segment.payload {
@@ -476,7 +479,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         }
     }
 
-    /// Resets what is left, so that no peer waits for an agent that has gone.
+    /// Resets the remaining connections, so that no peer waits for an agent that has gone.
     fn end(&mut self, now: Nanos) {
         self.stack.reset_all(now);
         for _ in 0..ENDING_POLLS_MAX {
@@ -500,7 +503,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
     }
 }
 
-/// A flag that SIGINT and SIGTERM set. A thread that waits is woken by the signal, or looks at the flag again by itself.
+/// A flag that SIGINT and SIGTERM set. The signal wakes a waiting thread, or the thread checks the flag again by itself.
 fn ends_by_signals() -> io::Result<Arc<AtomicBool>> {
     let ends = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -512,7 +515,7 @@ fn ends_by_signals() -> io::Result<Arc<AtomicBool>> {
 impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
     fn poll(&mut self, now: Nanos, _notes: &mut Vec<Note>) -> Progress {
         let mut worked = false;
-        // System calls, which a turn under load does without.
+        // This costs a system call, which not every turn under load can afford.
         if now.since(self.asked) >= DOORS_EVERY {
             self.asked = now;
             self.is_called |= self.hears_a_call();
@@ -521,11 +524,11 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
         let looks = is_called || now.since(self.knocked) >= DOORS_AT_LEAST;
         if looks {
             worked = self.look_at_doors(now);
-            // Another may wait behind it.
+            // Another process may wait behind this one.
             self.is_called = worked;
         }
         let may_have_lost = std::mem::take(&mut self.may_have_lost);
-        // Whoever comes may have been here before: what it had then is free again first.
+        // A process that attaches may replace one that has just gone: the resources of that one are freed first.
         if is_called || may_have_lost || now.since(self.looked) >= LIFE_CHECK {
             self.look_for_the_gone(now);
         }
@@ -544,7 +547,7 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
         }
         if !self.held.is_empty() {
             let soon = now + ROOM_EVERY;
-            // The stack waits as well while too much does.
+            // While too many segments wait, the stack waits as well.
             let next = self.next.filter(|_| self.held.len() < HELD_MAX);
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
@@ -559,7 +562,7 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
             process.publish();
         }
         if looks && self.look_for_a_successor(now) {
-            // Time has passed, or this is over.
+            // The attempt took time, or this agent is replaced.
             return Progress::More;
         }
         let has_more = self.next.is_some_and(|at| at <= now);
@@ -578,7 +581,7 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
     }
 
     fn unpark(&mut self) {
-        // Rings are for the new agent.
+        // The doorbells' rings are for the new agent.
         if self.is_replaced {
             return;
         }

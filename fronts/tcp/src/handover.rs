@@ -1,19 +1,19 @@
-//! An agent replaces another one that is running: what the two say to each other (docs/adr/0072).
+//! The protocol by which an agent replaces a running one (docs/adr/0072).
 //!
 //! ```text
 //!  new agent                                old agent
-//!  connects to SOCKET.replace ────────────> checks who it is
-//!                             <──────────── what it is, its wire, its listening sockets
+//!  connects to SOCKET.replace ────────────> checks its user
+//!                             <──────────── its description, its wire, its listening sockets
 //!  makes its tables
-//!  READY                      ────────────> ends what is on its way, freezes connections: the pause begins
+//!  READY                      ────────────> finishes work in progress, freezes connections: the pause begins
 //!                             <──────────── its state in a file, the descriptors of its processes
-//!  picks all up, writes nothing
+//!  restores everything, writes nothing
 //!  RESTORED                   ────────────>
 //!  serves: the pause ends     <──────────── COMMIT; the old agent leaves, and touches nothing any more
 //! ```
 //!
-//! Whatever fails before COMMIT leaves the old agent as it was: it says STAY and goes on. If it dies in between, the new one takes its
-//! place as soon as its end of the socket is closed.
+//! A failure before COMMIT leaves the old agent as it was: it sends STAY and continues. If the old agent dies in between, the
+//! new one takes its place as soon as the old agent's end of the socket is closed.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -31,11 +31,11 @@ use wave_tcp::control::{Address, Bounds, StackState};
 use crate::front::TurnedAway;
 use crate::seats::KeptSeat;
 
-/// Of everything that is handed over. Agents of different versions do not replace each other.
+/// Version of the format of everything that is handed over. Agents of different versions do not replace each other.
 const VERSION: u32 = 1;
 /// Time for a new agent to make its tables.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
-/// Time for it to pick the state up. Nobody is served meanwhile.
+/// Time for a new agent to restore the state. No agent serves meanwhile.
 const RESTORE_PATIENCE: Duration = Duration::from_millis(2_000);
 /// Time for an old agent to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,27 +46,27 @@ const COMMIT: &[u8] = b"commit";
 const STAY: &[u8] = b"stay";
 const DESCRIPTORS: &[u8] = b"descriptors";
 
-/// Where a new agent connects, of an agent whose door is at `door`.
+/// Path of the socket where a new agent connects to replace the agent whose door is at `door`.
 pub fn replace_path(door: &Path) -> PathBuf {
     let mut name = door.as_os_str().to_owned();
     name.push(".replace");
     name.into()
 }
 
-/// A new agent does not replace another one.
+/// Why a new agent does not replace a running one.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
-    /// There is no agent that can be replaced, or it has gone.
+    /// There is no replaceable agent at the socket, or it has gone.
     #[error(transparent)]
     Socket(SocketError),
-    /// It does not answer.
-    #[error("it does not answer in time: is it stopped?")]
+    /// The running agent does not answer.
+    #[error("the running agent does not answer in time: is it stopped?")]
     Silent,
-    /// It goes on: another agent is replacing it, or this one was too slow.
-    #[error("the agent that runs goes on")]
+    /// The running agent continues: another agent is replacing it, or this one was too slow.
+    #[error("the running agent continues, and was not replaced")]
     Stays,
-    /// It is of another version, or says what no agent of ours says.
-    #[error("the agent that runs cannot be replaced by this one: {0}")]
+    /// The running agent has another version, or breaks the protocol.
+    #[error("the running agent cannot be replaced by this one: {0}")]
     Other(String),
     /// A system call failed.
     #[error("{0}")]
@@ -82,21 +82,21 @@ impl From<SocketError> for HandoverError {
     }
 }
 
-/// The kind of a front's wire, by which another agent goes on with its descriptor.
+/// The kind of a front's wire. Another agent needs it to continue with the descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WireKind {
     /// A TAP device.
     Tap,
-    /// An interface that is shared with the kernel.
+    /// An interface shared with the kernel.
     Interface,
 }
 
-/// What a new agent must know before it makes its tables.
+/// Description of a running agent, which a new one needs before it makes its tables.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct About {
     pub(crate) version: u32,
     pub(crate) wire: WireKind,
-    /// The wire's name in Linux.
+    /// Name of the wire's network interface in Linux.
     pub(crate) name: String,
     pub(crate) address: Address,
     pub(crate) bounds: Bounds,
@@ -104,7 +104,7 @@ pub(crate) struct About {
     pub(crate) allowed: Vec<u32>,
     pub(crate) trusted: Vec<u32>,
     pub(crate) payload_bytes_max: u64,
-    /// When the agent's clock began, by the machine's.
+    /// When the agent's clock began, by the machine's clock.
     pub(crate) clock_ns: u64,
 }
 
@@ -112,13 +112,13 @@ impl About {
     pub(crate) const VERSION: u32 = VERSION;
 }
 
-/// Everything else.
+/// The rest of the state that is handed over.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Kept {
     pub(crate) stack: StackState,
-    /// By number.
+    /// Processes by number.
     pub(crate) processes: Vec<Option<KeptSeat>>,
-    /// Connections at the door that have offered nothing yet.
+    /// Number of connections at the door that have offered nothing yet.
     pub(crate) waiting: usize,
     pub(crate) turned_away: TurnedAway,
 }
@@ -152,12 +152,12 @@ impl Sockets<OwnedFd> {
     }
 }
 
-/// When a clock began, by the machine's clock.
+/// The start of an agent's clock, in nanoseconds of the machine's clock.
 pub(crate) fn to_machine_time(start: Instant) -> u64 {
     machine_time().saturating_sub(start.elapsed().as_nanos() as u64)
 }
 
-/// The same clock in this process.
+/// The start of another agent's clock, as an instant of this process.
 pub(crate) fn from_machine_time(start_ns: u64) -> Instant {
     let since = Duration::from_nanos(machine_time().saturating_sub(start_ns));
     let now = Instant::now();
@@ -169,7 +169,7 @@ fn machine_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Where agents come that want to replace this one. The socket's file is removed on drop.
+/// The socket for agents that are to replace this one. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Successors {
     listener: Listener,
@@ -180,7 +180,7 @@ impl Successors {
     /// Listens beside a door that was bound.
     ///
     /// # Errors
-    /// The path cannot be listened at.
+    /// The socket cannot be bound.
     pub fn beside(door: &Path) -> Result<Successors, SocketError> {
         Ok(Successors { listener: Listener::bind(&replace_path(door), &[])?, candidate: None })
     }
@@ -190,13 +190,13 @@ impl Successors {
         Ok(Successors { listener, candidate: None })
     }
 
-    /// What to poll for input.
+    /// Descriptors to poll for input.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let candidate = self.candidate.as_ref().map(|(connection, _)| connection.as_fd());
         std::iter::once(self.listener.as_fd()).chain(candidate)
     }
 
-    /// Tells a new agent what this one is, and returns it once its tables are there. One at a time.
+    /// Accepts a new agent, welcomes it, and returns its connection once it is READY. One agent at a time.
     pub(crate) fn look(
         &mut self,
         now: Nanos,
@@ -212,7 +212,7 @@ impl Successors {
                 _ => None,
             };
         }
-        // A stranger was told.
+        // The listener has refused a user that is not allowed, and told it so.
         let connection = self.listener.accept().ok().flatten()?;
         if welcome(self.listener.as_fd(), &connection).is_ok() {
             self.candidate = Some((connection, now));
@@ -221,7 +221,7 @@ impl Successors {
     }
 }
 
-/// Tells a new agent what this one is.
+/// Sends a new agent this one's description, wire and sockets.
 pub(crate) fn welcome(
     to: &Connection,
     about: &About,
@@ -233,7 +233,7 @@ pub(crate) fn welcome(
     to.send_descriptors(&text, &[wire, door, inquiries, captures, traces, successors])
 }
 
-/// Hands everything to a new agent. Returns once it has all, and has said so.
+/// Hands everything to a new agent. Returns once the new agent has confirmed that it has restored all.
 pub(crate) fn send(
     to: &Connection,
     kept: &Kept,
@@ -255,16 +255,16 @@ pub(crate) fn send(
     }
 }
 
-/// From now on the new agent serves; or, if this fails, this one still does.
+/// From now on the new agent serves. If this fails, this agent still does.
 pub(crate) fn commit(to: &Connection) -> Result<(), SocketError> {
     to.send_descriptors(COMMIT, &[])
 }
 
-/// This agent goes on.
+/// Tells the new agent that this one continues.
 pub(crate) fn stay(to: Connection) {
     match to.send_descriptors(STAY, &[]) {
         Ok(()) | Err(SocketError::HungUp) => {}
-        // As long as this end is open, the other one waits.
+        // The new agent takes over if this end closes. As long as it is open, that agent waits.
         Err(_) => std::mem::forget(to),
     }
 }
@@ -278,10 +278,11 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// Connects to the agent whose door is at `door`, and asks what it is. It goes on serving. Returns its wire, too.
+    /// Connects to the agent whose door is at `door`, and receives its description. That agent goes on serving. Also returns
+    /// the descriptor of its wire.
     ///
     /// # Errors
-    /// There is none, or none that this process can replace.
+    /// There is no agent, or this process cannot replace it.
     pub fn meet(door: &Path) -> Result<(Predecessor, OwnedFd), HandoverError> {
         let connection = Connection::connect(&replace_path(door))?;
         let (text, fds) = connection.receive_descriptors(PATIENCE)?;
@@ -292,39 +293,39 @@ impl Predecessor {
         let other = |error: serde_json::Error| HandoverError::Other(error.to_string());
         let Version { version } = serde_json::from_slice(&text).map_err(other)?;
         if version != VERSION {
-            let why = format!("its state has version {version}, this one takes {VERSION}");
+            let why = format!("its state has version {version}, but this agent needs {VERSION}");
             return Err(HandoverError::Other(why));
         }
         let about = serde_json::from_slice(&text).map_err(other)?;
         let [wire, door, inquiries, captures, traces, successors] = <[OwnedFd; 6]>::try_from(fds)
             .map_err(|fds| {
-            HandoverError::Other(format!("{} descriptors came, not 6", fds.len()))
+            HandoverError::Other(format!("it sent {} descriptors instead of 6", fds.len()))
         })?;
         let sockets = Sockets { door, inquiries, captures, traces, successors };
         Ok((Predecessor { connection, about, sockets }, wire))
     }
 
-    /// The kind of its wire.
+    /// Kind of the agent's wire.
     pub fn wire(&self) -> WireKind {
         self.about.wire
     }
 
-    /// Name of its wire in Linux.
+    /// Name of its wire's network interface in Linux.
     pub fn name(&self) -> &str {
         &self.about.name
     }
 
-    /// Its addresses.
+    /// The agent's addresses.
     pub fn address(&self) -> &Address {
         &self.about.address
     }
 
-    /// The socket that programs attach to.
+    /// Path of the socket where programs attach.
     pub fn door(&self) -> &Path {
         &self.about.door
     }
 
-    /// Says that this process is ready, and receives everything.
+    /// Sends READY, and receives the agent's state and descriptors.
     pub(crate) fn receive(&self) -> Result<(Kept, Vec<OwnedFd>), HandoverError> {
         self.connection.send_descriptors(READY, &[])?;
         let (text, fds) = self.hear()?;
@@ -351,16 +352,16 @@ impl Predecessor {
         Ok(self.connection.receive_descriptors(PATIENCE)?)
     }
 
-    /// Says that this process has all, and waits for its turn. Until this returns, the other agent may go on.
+    /// Sends RESTORED, and waits for COMMIT. Until this returns, the other agent may continue.
     pub(crate) fn replace(self) -> Result<(), HandoverError> {
         self.connection.send_descriptors(RESTORED, &[])?;
         loop {
             match self.connection.receive_descriptors(PATIENCE) {
                 Ok((text, _)) if text == COMMIT => return Ok(()),
                 Ok(_) => return Err(HandoverError::Stays),
-                // It cannot tell, but has not gone either.
+                // The other agent has not answered, but has not gone either.
                 Err(SocketError::Timeout) => {}
-                // It has died before it could say anything: nobody serves any more.
+                // The other agent died before it could answer: no agent serves any more.
                 Err(SocketError::HungUp) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }

@@ -1,4 +1,4 @@
-//! A socket at which programs such as `wave tcp ss` ask what the agent has. Nothing that they do holds it up.
+//! The socket at which programs such as `wave tcp ss` get a report of the agent's state. They never delay the agent.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,29 +9,29 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use wave_core::clock::Nanos;
 
-/// Inquiries that are answered at a time. Others wait in the socket's backlog.
+/// Most inquiries that are answered at a time. Others wait in the socket's backlog.
 const INQUIRIES_MAX: usize = 4;
-/// Who takes nothing of an answer for so long is left.
+/// A client that takes nothing of its answer for so long is dropped.
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
 
-/// A report that is younger is given again.
+/// A report younger than this is sent again.
 const FRESH: Nanos = Nanos::from_millis(100);
 
-/// Where the socket for inquiries is, of an agent whose door is at `door`.
+/// Path of the inquiry socket of an agent whose door is at `door`.
 pub fn path_of(door: &Path) -> PathBuf {
     let mut name = door.as_os_str().to_owned();
     name.push(".ss");
     name.into()
 }
 
-/// A socket that never blocks, beside a door that was bound.
+/// Binds a non-blocking socket beside a door that was bound.
 pub(crate) fn bind_beside(path: &Path) -> io::Result<UnixListener> {
-    // The door's own socket was free, so that this one is a leftover of an agent that was killed, or ours by its name.
+    // The door's path was free, so a socket here was left by a killed agent; its name is reserved for the door's agent.
     match std::fs::symlink_metadata(path) {
         Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
             std::fs::remove_file(path)?;
         }
-        Ok(_) => return Err(io::Error::other("something that is no socket is there")),
+        Ok(_) => return Err(io::Error::other("a file that is not a socket is in the way")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
@@ -40,13 +40,13 @@ pub(crate) fn bind_beside(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// The socket, and who was not answered in full yet.
+/// The socket, and clients whose answers are not complete.
 #[derive(Debug)]
 pub struct Inquiries {
     listener: UnixListener,
     path: PathBuf,
     open: Vec<Open>,
-    /// The last report, and when it was made: whoever asks again and again does not keep the agent busy.
+    /// The last report and its time, so that frequent inquiries do not keep the agent busy.
     latest: Option<(Nanos, Vec<u8>)>,
 }
 
@@ -59,19 +59,19 @@ struct Open {
 }
 
 impl Inquiries {
-    /// Listens beside a door that was bound: its path is ours.
+    /// Listens beside a door that was bound.
     ///
     /// # Errors
-    /// The path cannot be listened at.
+    /// The socket cannot be bound.
     pub fn beside(door: &Path) -> io::Result<Inquiries> {
         let path = path_of(door);
         let listener = bind_beside(&path)?;
-        // Everybody may look, as with ss(8).
+        // Every user may ask, as with ss(8).
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
         Ok(Inquiries { listener, path, open: Vec::new(), latest: None })
     }
 
-    /// Goes on for another agent, with its listening socket.
+    /// Continues for another agent, with its listening socket.
     pub(crate) fn adopt(listener: OwnedFd, door: &Path) -> Inquiries {
         let path = path_of(door);
         Inquiries { listener: listener.into(), path, open: Vec::new(), latest: None }
@@ -81,7 +81,7 @@ impl Inquiries {
         self.listener.as_fd()
     }
 
-    /// Answers who asks, as far as they take it.
+    /// Accepts clients, and sends them their answers as far as they take them.
     pub(crate) fn answer(&mut self, now: Nanos, report: impl Fn() -> Value) {
         while self.open.len() < INQUIRIES_MAX {
             let Ok((stream, _)) = self.listener.accept() else { break };
@@ -115,12 +115,12 @@ impl Inquiries {
         });
     }
 
-    /// Whether an answer waits for its reader, and is to be tried again soon.
+    /// Whether to try again soon: an answer waits for its client.
     pub(crate) fn is_answering(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// What to poll for input.
+    /// Descriptors to poll for input.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.listener.as_fd())
     }

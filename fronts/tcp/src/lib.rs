@@ -1,8 +1,9 @@
-//! A front that terminates TCP: what an agent that owns an IP address has to do with processes and packets.
+//! A front that terminates TCP: it connects an agent that owns an IP address with processes and packets.
 //!
-//! Roles at the door are the reverse of those of other subsystems: many processes come to one agent. The agent listens; a process
+//! Roles at the door are the reverse of other subsystems': many processes attach to one agent. The agent listens; a process
 //! connects and offers its window, its doorbells and its payload memory. [`Door`] checks the offer, and [`Process`] is the
-//! agent's end of it: requests in, events out, payload by bytes. [`TcpFront`] joins them with a stack of `wave-tcp` and a wire.
+//! agent's end of the window: requests in, events out, payload by bytes. [`TcpFront`] joins them with a stack of `wave-tcp` and
+//! a wire.
 //!
 //! Must not know: what a process does with its connections; TCP itself, which is in `wave-tcp`.
 

@@ -21,27 +21,27 @@ use crate::door::{Opened, owner_of};
 /// Most requests that [`Process::poll`] takes from one context before it turns to the next.
 pub const REQUESTS_PER_TURN: usize = 16;
 
-/// A process did what no process of ours does. Its connections are to be reset.
+/// A process broke the protocol. Its connections are to be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// An entry of no kind, or with too few words.
+    /// An entry of an unknown kind, or with too few words.
     #[error(transparent)]
     Request(#[from] Malformed),
-    /// An entry that no queue has.
+    /// A malformed queue entry.
     #[error(transparent)]
     Entry(#[from] queue::Malformed),
-    /// It consumed events that were never sent.
+    /// The process's credit counts events that were never sent.
     #[error(transparent)]
     Credit(PushError),
 }
 
-/// What was taken from a context's queue.
+/// An entry taken from a context's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A request. Its rings, where it has any, lie within the process's payload memory. Everything else in it is still
-    /// to be checked: names, flows (a process may name one that is not its own), addresses, positions.
+    /// A request. Its rings, if it has any, lie within the process's payload memory. Everything else is still to be checked:
+    /// names, flows (a process may name one that is not its own), addresses, positions.
     Request(Request),
-    /// A request that names rings which cannot be: to be answered by [`Event::Failed`] with
+    /// A request that names impossible rings. Answer it by [`Event::Failed`] with
     /// [`Reason::Invalid`](wave_tcp::context::Reason::Invalid).
     Invalid {
         /// The process's name for the connection.
@@ -49,32 +49,32 @@ pub enum Taken {
     },
 }
 
-/// A process with its contexts. Dropping it closes the connection, and the process's sockets answer ECONNRESET.
+/// A process with its contexts. Dropping it closes the connection to the process, whose sockets then fail with ECONNRESET.
 #[derive(Debug)]
 pub struct Process {
     connection: Connection,
     layout: Layout,
-    /// The window's file, to be handed to another agent.
+    /// The window's file, kept to hand it to another agent.
     window: OwnedFd,
     port: AnyPort,
     contexts: Vec<Context>,
     /// The context that [`Process::poll`] begins with.
     first: usize,
     payload: LentPayload,
-    /// Rung by the process where it finds the agent parked.
+    /// Rung by the process if it finds the agent parked.
     bell: SocketBell,
 }
 
-/// Where a process's queues are, beside its descriptors.
+/// The state of a process's queues, handed over with its descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct KeptProcess {
     payload_bytes: u64,
-    /// Of each context: requests that were taken, and those of them of which the process knows; events that were sent.
+    /// Per context: the number of requests taken, and the part of it that the process knows; the number of events sent.
     queues: Vec<([u64; 2], Option<u64>)>,
 }
 
 impl KeptProcess {
-    /// Number of its descriptors.
+    /// Number of the process's descriptors.
     pub(crate) fn descriptors(&self) -> usize {
         self.queues.len() + 4
     }
@@ -85,7 +85,7 @@ struct Context {
     requests: Receiver,
     events: Sender,
     bell: SocketBell,
-    /// Events were pushed and not published.
+    /// Whether events were pushed and not published.
     is_unpublished: bool,
 }
 
@@ -103,7 +103,8 @@ impl Process {
         Process { connection, layout, window, port, contexts, first: 0, payload, bell: agent_bell }
     }
 
-    /// Where its queues are, and its descriptors, for another agent to [`Process::restore`] it. Everything must be published.
+    /// The state of its queues and its descriptors, by which another agent can [`Process::restore`] it. All events must be
+    /// published.
     pub(crate) fn hand_over(&self) -> (KeptProcess, Vec<BorrowedFd<'_>>) {
         let queues = |context: &Context| {
             (context.requests.positions().unwrap_or_default(), context.events.produced())
@@ -117,22 +118,22 @@ impl Process {
         (kept, own.into_iter().chain([self.bell.as_fd()]).chain(bells).collect())
     }
 
-    /// Goes on with a process that another agent has let in. Nothing in its memory is written.
+    /// Takes over a process that another agent has let in. Does not write to its memory.
     ///
     /// # Errors
-    /// Its memory cannot be had, as that of a stranger, or its descriptors are others.
+    /// Its memory cannot be mapped (a stranger's was sealed), or its descriptors are wrong.
     pub(crate) fn restore(kept: &KeptProcess, fds: Vec<OwnedFd>) -> Result<Process, String> {
         let contexts = kept.queues.len();
         let (mut fds, expected) = (fds.into_iter(), kept.descriptors());
         if fds.len() != expected || contexts == 0 {
-            return Err(format!("it has {expected} descriptors, {} came", fds.len()));
+            return Err(format!("it has {expected} descriptors, but {} arrived", fds.len()));
         }
         let [connection, window, payload, bell] =
             [(); 4].map(|()| fds.next().expect("they were counted"));
         let connection = Connection::adopt(connection).map_err(|error| error.to_string())?;
         let layout = Layout::new(window_of(contexts as u16)).map_err(|error| error.to_string())?;
         let (nic, host) = (layout.nic_lines, layout.host_lines);
-        // The other agent has sealed the memory of strangers, and then it cannot be mapped.
+        // The other agent has sealed the memory of strangers, so mapping it fails here.
         let lender = Lender::Trusted;
         let memory = Memory::map_lent(window.as_fd(), nic, host, lender)
             .map_err(|error| error.to_string())?;
@@ -146,7 +147,7 @@ impl Process {
             let events = produced
                 .and_then(|produced| Sender::resume(&layout.decisions[at], Side::Agent, produced));
             let (Some(requests), Some(events)) = (requests, events) else {
-                return Err("its queues go by DMA".to_owned());
+                return Err("its queues use DMA, and cannot be taken over".to_owned());
             };
             let bell = bell_of(bell)?;
             contexts.push(Context { requests, events, bell, is_unpublished: false });
@@ -172,9 +173,9 @@ impl Process {
         self.contexts.iter().for_each(|context| context.bell.ring());
     }
 
-    /// Turns the process away instead, with a sentence for its user.
+    /// Turns the process away instead; `why` is a sentence for its user.
     pub fn refuse(self, why: &str) {
-        // Whether it hears of that does not matter: its connection ends.
+        // A failure does not matter: the connection ends anyway.
         let _ = self.connection.refuse(why);
     }
 
@@ -183,7 +184,7 @@ impl Process {
         self.connection.peer_pid()
     }
 
-    /// Its effective user at that time.
+    /// The process's effective user at that time.
     pub fn uid(&self) -> u32 {
         self.connection.peer_uid()
     }
@@ -193,32 +194,32 @@ impl Process {
         self.contexts.len() as u16
     }
 
-    /// Whose it is.
+    /// Program and user of the process.
     pub(crate) fn owner(&self) -> Owner {
         owner_of(&self.connection)
     }
 
-    /// Descriptors that it takes of this process.
+    /// Number of this agent's descriptors that the process uses.
     pub(crate) fn descriptors(&self) -> u32 {
-        // A bell of each context and the agent's, the connection, the window, the payload memory.
+        // The bells of each context and the agent, the connection, the window, the payload memory.
         self.contexts.len() as u32 + 4
     }
 
-    /// The memory in which its rings lie.
+    /// The memory that holds the process's rings.
     pub fn payload(&self) -> &LentPayload {
         &self.payload
     }
 
-    /// The same, to look for more of its pages.
+    /// The payload memory, to look for more of its pages.
     pub fn payload_mut(&mut self) -> &mut LentPayload {
         &mut self.payload
     }
 
-    /// Takes at most `budget` requests, at most [`REQUESTS_PER_TURN`] from each context, in the order of each context. Returns how
-    /// many; 0 means that there were none.
+    /// Takes at most `budget` requests, and at most [`REQUESTS_PER_TURN`] from each context, in the order of each context.
+    /// Returns their number; 0 if there were none.
     ///
     /// # Errors
-    /// The process is at fault. What was taken before is valid.
+    /// The process is at fault. Requests that were taken before are valid.
     pub fn poll(
         &mut self,
         budget: usize,
@@ -243,8 +244,8 @@ impl Process {
         Ok(taken)
     }
 
-    /// Sends an event to a context, at the latest with the next [`Process::publish`]. Returns false if its queue is full: then the
-    /// event is to be sent later, or to be replaced by a newer one that says the same.
+    /// Sends an event to a context, at the latest with the next [`Process::publish`]. Returns false if the context's queue is
+    /// full: then send the event later, or a newer event that replaces it.
     ///
     /// Panics if there is no such context.
     ///
@@ -263,12 +264,12 @@ impl Process {
         }
     }
 
-    /// How many events a context has room for; more may be found when they are sent. Panics if there is no such context.
+    /// Number of events for which a context has room; a send may find more. Panics if there is no such context.
     pub fn room(&mut self, context: u16) -> u32 {
         self.contexts[usize::from(context)].events.room(&self.port)
     }
 
-    /// Makes events travel, and rings the contexts among their receivers that sleep: to be called once a turn.
+    /// Publishes events, and rings the receiving contexts that sleep. Call it once a turn.
     pub fn publish(&mut self) {
         let unpublished = self.contexts.iter_mut().filter(|context| context.is_unpublished);
         if unpublished.map(|context| context.events.publish(&self.port)).count() == 0 {
@@ -284,23 +285,25 @@ impl Process {
         }
     }
 
-    /// Says that the agent is about to sleep until [`Process::fds`] are readable. It must poll once more before it does.
+    /// Announces that the agent is about to sleep until [`Process::fds`] are readable. The agent must poll once more before it
+    /// does.
     pub fn park(&mut self) {
         ParkWord::of_agent(&self.layout).park(&self.port);
     }
 
-    /// Says that the agent is awake, and forgets rings.
+    /// Announces that the agent is awake, and discards rings of its bell.
     pub fn unpark(&mut self) {
         ParkWord::of_agent(&self.layout).unpark(&self.port);
         self.bell.drain();
     }
 
-    /// What to poll while parked: the bell for input, the connection for hang-up.
+    /// Descriptors to poll while parked: the bell for input, the connection for hang-up.
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.bell.as_fd(), self.connection.as_fd()]
     }
 
-    /// Whether the process has gone, or wants to go. What it requested before counts: [`Process::poll`] until there is nothing more.
+    /// Whether the process has gone, or wants to go. Its earlier requests still count: [`Process::poll`] until there are none
+    /// left.
     pub fn has_hung_up(&self) -> bool {
         self.connection.hung_up()
     }

@@ -1,5 +1,5 @@
-//! Common parts of the readers of captures and traces: they send a request of one line of JSON, and take blocks at their own pace. Nothing
-//! that a reader does holds the agent up.
+//! Common parts of the readers of captures and traces. A reader sends a request of one line of JSON, and takes blocks at its
+//! own pace. A reader never delays the agent.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -50,7 +50,7 @@ impl Asking {
     pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         let mut room = [0; REQUEST_BYTES_MAX];
         match self.stream.read(&mut room) {
-            Ok(0) => return Err("no request came".to_owned()),
+            Ok(0) => return Err("there was no request".to_owned()),
             Ok(count) => self.said.extend_from_slice(&room[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
@@ -58,14 +58,18 @@ impl Asking {
         }
         let Some(end) = self.said.iter().position(|byte| *byte == b'\n') else {
             let is_long = self.said.len() >= REQUEST_BYTES_MAX;
-            return if is_long { Err("the request has no end".to_owned()) } else { Ok(None) };
+            return if is_long {
+                Err("the request is too long, or has no line end".to_owned())
+            } else {
+                Ok(None)
+            };
         };
         let request = serde_json::from_slice(&self.said[..end]);
-        request.map(Some).map_err(|error| format!("the request makes no sense: {error}"))
+        request.map(Some).map_err(|error| format!("the request is invalid: {error}"))
     }
 }
 
-/// A stream that takes whole blocks or none, and never waits.
+/// A stream that takes complete blocks or none, and never blocks.
 #[derive(Clone)]
 pub(crate) struct Pipe {
     shared: Arc<Shared>,
@@ -149,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_is_too_slow_loses_whole_blocks_and_holds_nobody_up() {
+    fn slow_reader_loses_whole_blocks_and_never_blocks_the_writer() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let mut pipe = Pipe::new(ours);

@@ -1,4 +1,4 @@
-//! What `wave tcp ss` shows, as JSON: connections with the columns of `ss -ti`, and counters by Linux's names.
+//! The report that `wave tcp ss` shows, as JSON: connections with the columns of `ss -ti`, and counters by Linux's names.
 
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
@@ -12,7 +12,7 @@ use wave_tcp::packet::Cause;
 use crate::captures::Captured;
 use crate::front::TurnedAway;
 
-/// All that a stack has. `pid_of` names a process by its number.
+/// Reports the state of a stack. `pid_of` gives the process id of a process's number.
 pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
     stack: &Stack<F, FlexToe<F, E>>,
     captured: Captured,
@@ -58,7 +58,8 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
         row["sack"] = json!(state.is_selective);
         row["ecn"] = json!(state.ecn.is_some());
         row["pacing_rate"] = json!(state.limits.bytes_per_second);
-        // All of its neutral state, but sequence numbers and offsets of timestamps, with which strangers could forge segments.
+        // The connection's neutral state, except sequence numbers and timestamp offsets, with which strangers could forge
+        // segments.
         let fin = match sending.fin {
             Fin::No => "no",
             Fin::Wanted => "wanted",

@@ -1,4 +1,4 @@
-//! Admitted processes, and what each uses of the agent: windows, descriptors, address space, waiting events.
+//! Admitted processes, and the agent's resources that each uses: windows, descriptors, address space, waiting events.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,13 +12,13 @@ use wave_tcp::datapath::Ring;
 
 use crate::process::{KeptProcess, Process};
 
-/// Most processes at a time: a server with a process for each of 1,000 connections leaves room to others.
+/// Most processes at a time: a server with a process for each of 1,000 connections leaves room for others.
 pub const PROCESSES_MAX: usize = 2_048;
 /// Descriptors for everything else: an offer while it is checked, waiting connections, the wire, inquiries, captures.
 const DESCRIPTORS_KEPT: u64 = 320;
-/// Part of payload memory that one page of the agent's page tables maps.
+/// Size of a span: the part of payload memory that one page of the agent's page tables maps.
 const SPAN_BYTES: u64 = 2 << 20;
-/// Most spans that rings lie in, over all payload memories: 128 GiB, with up to 256 MiB of page tables.
+/// Most spans with rings in all payload memories: 128 GiB, with up to 256 MiB of page tables.
 pub const SPANS_MAX: u32 = 1 << 16;
 /// Most waiting events of all processes.
 pub const EVENTS_MAX: u32 = 1 << 17;
@@ -31,7 +31,7 @@ const DESCRIPTORS: usize = 1;
 const SPANS: usize = 2;
 const EVENTS: usize = 3;
 
-/// What all processes use of the agent.
+/// The agent's shared resources, and their use by each process.
 #[derive(Debug)]
 pub(crate) struct Seats(Shares<4>);
 
@@ -39,21 +39,22 @@ pub(crate) struct Seats(Shares<4>);
 pub(crate) struct Seated {
     pub(crate) process: Process,
     at: u16,
-    /// Events that found their queue full. `latest` is the number of a socket's last [`Event::Progress`], `first` that of the front.
+    /// Events that found their queue full. `latest` is the number of a socket's last [`Event::Progress`], `first` that of the
+    /// first event.
     overflow: VecDeque<(u16, Event)>,
     latest: HashMap<u32, u64>,
     first: u64,
     /// Events that `overflow` may hold.
     events_max: u32,
-    /// A bit for each span of its payload memory: a ring was ever in it.
+    /// A bit for each span of its payload memory, set once a ring was in it.
     spans: Vec<u64>,
     /// The process has hung up. Its earlier requests are still served.
     pub(crate) has_hung_up: bool,
-    /// The process has gone; its memory stays until the stack names it no more.
+    /// The process has gone. Its memory stays until the stack no longer names it.
     pub(crate) is_gone: bool,
 }
 
-/// What an agent knows of a process, beside its descriptors.
+/// The state of a seat, handed over with the process's descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct KeptSeat {
     pub(crate) process: KeptProcess,
@@ -65,7 +66,7 @@ pub(crate) struct KeptSeat {
     is_gone: bool,
 }
 
-/// A process does not get this connection: its program or user has used up its share.
+/// A connection is refused, because the process's program or user has used up its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BeyondShare {
     /// The process's name for the connection.
@@ -73,7 +74,7 @@ pub(crate) struct BeyondShare {
 }
 
 impl Seats {
-    /// Raises the agent's limit of descriptors as far as it may, and shares them.
+    /// Raises the agent's limit of descriptors as far as allowed, and shares them out.
     pub(crate) fn new() -> Seats {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -95,7 +96,7 @@ impl Seats {
         true
     }
 
-    /// Takes what a process needs that another agent has admitted.
+    /// Takes what a process needs, after another agent has admitted it.
     pub(crate) fn take_over(&mut self, seated: &Seated) {
         let (at, process) = (seated.at, &seated.process);
         self.0.enter(at, process.owner());
@@ -112,7 +113,7 @@ impl Seats {
 }
 
 impl Seated {
-    /// A process that [`Seats::admit`] has admitted.
+    /// The seat of a process that [`Seats::admit`] has admitted.
     pub(crate) fn new(at: u16, process: Process) -> Seated {
         let spans = process.payload().bytes().div_ceil(SPAN_BYTES).div_ceil(64) as usize;
         Seated {
@@ -128,7 +129,7 @@ impl Seated {
         }
     }
 
-    /// What another agent is to know of it, with its descriptors.
+    /// The state and the descriptors for another agent.
     pub(crate) fn hand_over(&self) -> (KeptSeat, Vec<BorrowedFd<'_>>) {
         let (process, fds) = self.process.hand_over();
         let kept = KeptSeat {
@@ -143,7 +144,7 @@ impl Seated {
         (kept, fds)
     }
 
-    /// Goes on with a process of another agent.
+    /// Takes over a process of another agent.
     ///
     /// # Errors
     /// See [`Process::restore`].
@@ -158,7 +159,7 @@ impl Seated {
     /// Takes the spans of a request's rings, if it names any.
     ///
     /// # Errors
-    /// Its program or its user has used up its share of spans.
+    /// The process's program or user has used up its share of spans.
     pub(crate) fn reach(
         &mut self,
         seats: &mut Seats,
@@ -249,7 +250,7 @@ impl Seated {
         self.forget_events(seats);
     }
 
-    /// Gives back the room for events, of which none wait.
+    /// Returns the room for events. No event may wait.
     fn forget_events(&mut self, seats: &mut Seats) {
         if self.events_max > 0 {
             seats.0.give(self.at, EVENTS, self.events_max);

@@ -1,5 +1,5 @@
-//! The socket from which `wave tcp trace` reads the agent's trace points, as lines of JSON. Points are on only while there is a reader;
-//! nothing that a reader does holds the agent up.
+//! The socket from which `wave tcp trace` reads the agent's trace points, as lines of JSON. Points are on only while there is a
+//! reader. A reader never delays the agent.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use wave_tcp::trace::{Point, Record, Trace};
 use crate::inquiries::bind_beside;
 use crate::readers::{Asking, PATIENCE, Pipe};
 
-/// Readers at a time, including those whose request is not complete. Others wait in the socket's backlog.
+/// Most readers at a time, including those whose request is not complete. Others wait in the socket's backlog.
 pub(crate) const TRACES_MAX: usize = 4;
 /// Records in the ring: some turns of the front under load.
 const RECORDS: usize = 1 << 13;
@@ -78,7 +78,7 @@ impl Traces {
         Ok(Traces::over(listener, path))
     }
 
-    /// Goes on for another agent, with its listening socket. Its readers are gone.
+    /// Continues for another agent, with its listening socket. That agent's readers are gone.
     pub(crate) fn adopt(listener: OwnedFd, door: &Path) -> Traces {
         Traces::over(listener.into(), traces_path(door))
     }
@@ -127,7 +127,7 @@ impl Traces {
         }
     }
 
-    /// There is no reader.
+    /// Whether there is no reader.
     pub(crate) fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_json_with_the_values_that_its_point_has() {
+    fn trace_line_is_json_with_its_points_values() {
         let mut lines = String::new();
         let flow = Some(FlowId { index: 3, generation: 1 });
         for point in Point::ALL {

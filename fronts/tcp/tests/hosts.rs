@@ -1,4 +1,4 @@
-//! Processes at the door, honest and hostile ones.
+//! Honest and hostile processes at the door.
 
 mod common;
 
@@ -57,7 +57,7 @@ impl Test {
     fn refuse(&mut self, program: Program) -> OfferError {
         program.offer().unwrap();
         let Err(DoorError::Offer { error, uid, pid }) = self.door.poll(NOW) else {
-            panic!("it was let in");
+            panic!("the process was let in");
         };
         assert_eq!((pid, uid), (std::process::id() as i32, program.connection.peer_uid()));
         assert_eq!(program.connection.refusal(), Some(error.to_string()));
@@ -110,7 +110,7 @@ fn requests_events_and_payload_cross() {
 
     program.payload.write(123, b"bytes").unwrap();
     let mut bytes = [0; 5];
-    assert!(process.payload().read(123, &mut bytes).is_err(), "it was not looked for");
+    assert!(process.payload().read(123, &mut bytes).is_err(), "the page was not looked for");
     assert!(process.payload_mut().holds(123, 5));
     process.payload().read(123, &mut bytes).unwrap();
     assert_eq!(&bytes, b"bytes");
@@ -127,7 +127,7 @@ fn requests_events_and_payload_cross() {
 }
 
 #[test]
-fn no_context_starves_another_and_a_budget_is_kept() {
+fn contexts_are_polled_fairly_and_within_the_budget() {
     let mut test = Test::new();
     let (program, mut process) = test.take_in(3);
     for context in 0..3 {
@@ -149,7 +149,7 @@ fn no_context_starves_another_and_a_budget_is_kept() {
 }
 
 #[test]
-fn sleeping_contexts_are_rung_and_others_are_not() {
+fn only_sleeping_contexts_are_rung() {
     let mut test = Test::new();
     let (program, mut process) = test.take_in(2);
     process.send(0, &progress(1)).unwrap();
@@ -172,7 +172,7 @@ fn sleeping_contexts_are_rung_and_others_are_not() {
 }
 
 #[test]
-fn a_full_queue_of_events_is_told_and_takes_more_later() {
+fn full_event_queue_is_reported_and_takes_events_again_later() {
     let mut test = Test::new();
     let (program, mut process) = test.take_in(1);
     for received in 0..u64::from(QUEUE_ENTRIES) {
@@ -191,7 +191,7 @@ fn a_full_queue_of_events_is_told_and_takes_more_later() {
 }
 
 #[test]
-fn what_no_process_of_ours_writes_is_its_fault() {
+fn invalid_entries_and_credits_are_the_processs_fault() {
     let mut test = Test::new();
     let ring = |offset, bytes| Ring { offset, bytes };
     let good = ring(0, 4096);
@@ -238,7 +238,7 @@ fn what_no_process_of_ours_writes_is_its_fault() {
 }
 
 #[test]
-fn offers_that_are_not_what_they_say_are_refused() {
+fn invalid_offers_are_refused() {
     let mut test = Test::new();
     let program = |test: &Test, change: fn(&mut Program)| {
         let mut program = connect(&test.path(), 1);
@@ -257,7 +257,7 @@ fn offers_that_are_not_what_they_say_are_refused() {
     assert!(matches!(test.refuse(file), OfferError::Doorbell { vector: 1 }));
     let bare = program(&test, |program| program.files.clear());
     assert!(matches!(test.refuse(bare), OfferError::Files(0)));
-    // A size that would take all of the agent's memory is refused before anything is mapped.
+    // A window as large as all of the agent's memory is refused before anything is mapped.
     let huge = program(&test, |program| program.lines = [u32::MAX; 3]);
     assert!(matches!(test.refuse(huge), OfferError::Lines { .. }));
     let small = program(&test, |program| {
@@ -279,7 +279,7 @@ fn offers_that_are_not_what_they_say_are_refused() {
         program.files = vec![Payload::create("test", PAYLOAD_BYTES + 1).unwrap().1];
     });
     assert!(matches!(test.refuse(large), OfferError::PayloadBytes { .. }));
-    // A window that the program has not touched would be the agent's memory.
+    // Pages of a window that the program has not touched would be allocated by the agent.
     let hollow = program(&test, |program| {
         let [nic, host, _] = program.lines;
         program.memory = Payload::create("test", u64::from(nic + host) * 64).unwrap().1;
@@ -291,7 +291,7 @@ fn offers_that_are_not_what_they_say_are_refused() {
     });
     assert!(matches!(test.refuse(ordinary), OfferError::Map { .. }));
 
-    // The door still works, and may turn a good one away.
+    // The door still works, and may turn a good process away.
     let (program, process) = test.take_in(1);
     process.refuse("too many processes");
     assert_eq!(program.connection.refusal().as_deref(), Some("too many processes"));
@@ -299,13 +299,13 @@ fn offers_that_are_not_what_they_say_are_refused() {
 }
 
 #[test]
-fn who_offers_nothing_waits_beside_others_and_is_dropped_after_a_bound() {
+fn silent_connection_is_dropped_in_time_and_delays_no_other() {
     let mut test = Test::new();
     let silent = connect(&test.path(), 1);
     assert!(test.door.poll(NOW).unwrap().is_none());
     assert!(test.door.is_waiting());
     assert_eq!(test.door.fds().count(), 2);
-    // Others are let in meanwhile.
+    // Other processes are let in meanwhile.
     drop(test.take_in(1));
     assert!(test.door.poll(OFFER_PATIENCE).unwrap().is_none());
     let late = Nanos(NOW.0 + OFFER_PATIENCE.0);

@@ -13,17 +13,17 @@ use wave_links::say;
 use crate::front::{FrontError, UdpFront, UdpOptions};
 use crate::memcached::Prefix;
 
-/// Arguments for requests in datagrams.
+/// The arguments of a front for requests in datagrams.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Requests in datagrams")]
 pub struct UdpArgs {
-    /// Take requests in datagrams, instead of gRPC, at this address for the host of --rpc (docs/guide/udp.md).
+    /// Take requests in datagrams instead of gRPC, at this address, for the host of --rpc (docs/guide/udp.md).
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, group = "clients", requires = "rpc")]
     pub udp: Option<SocketAddr>,
     /// Also take datagrams from public addresses. Requests are neither encrypted nor authenticated.
     #[arg(long, requires = "udp")]
     pub udp_public: bool,
-    /// Speak memcached's UDP protocol instead, with these addresses and prefixes only, such as 127.0.0.1,10.1.0.0/16.
+    /// Speak memcached's UDP protocol instead, and serve only these addresses and prefixes, such as 127.0.0.1,10.1.0.0/16.
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "udp")]
     pub udp_memcached: Option<Vec<Prefix>>,
 }
@@ -67,7 +67,7 @@ pub fn execute(registry: &Registry, agent: &AgentArgs, options: UdpOptions) -> E
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        "write an address, not a name, and a port, such as 127.0.0.1:50052 or [::1]:50052"
+        "write an IP address (not a name) and a port, such as 127.0.0.1:50052 or [::1]:50052"
             .to_owned()
     })
 }

@@ -1,4 +1,4 @@
-//! The clients' side of a front: requests from the socket to the host, and replies back.
+//! The clients' side of a front: takes requests from the socket to the host, and replies back.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::socket::{Datagram, Socket, Took};
 
 pub struct Clients {
     pub socket: Socket,
-    /// Judges requests in the front's own format, and counts datagrams of both.
+    /// Judges requests in the front's own format, and counts the datagrams of both formats.
     pub door: Door,
     /// Takes all datagrams, if the front speaks memcached's protocol.
     pub memcached: Option<Memcached>,

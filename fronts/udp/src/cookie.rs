@@ -1,4 +1,5 @@
-//! Cookies: a returned cookie proves that its sender receives datagrams at its address. The front keeps no state without one.
+//! Cookies: a returned cookie proves that its sender receives datagrams at its address. Before that, the front keeps no state
+//! for it.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};

@@ -38,13 +38,13 @@ pub enum Fate {
     Method,
     /// No host is attached.
     Host,
-    /// No room for another request, in all or of its sender.
+    /// No room for another request, in total or from this sender.
     Busy,
-    /// One of several datagrams of a command of memcached.
+    /// One of several datagrams of a memcached command.
     Several,
-    /// A command of memcached that is unknown or malformed.
+    /// An unknown or malformed memcached command.
     Command,
-    /// From an address that is not listed, in memcached's protocol.
+    /// From an address that `--udp-memcached` does not list.
     Unlisted,
     /// A reply that could not be sent.
     Unsent,

@@ -42,7 +42,7 @@ impl Door {
         }
     }
 
-    /// Judges a datagram. An answer to a sender without a valid cookie is never longer than the datagram.
+    /// Judges a datagram. An answer to an address without a valid cookie is never longer than the datagram.
     pub fn judge<'a>(&mut self, now: Nanos, from: SocketAddr, datagram: &'a [u8]) -> Verdict<'a> {
         self.counts.add(Counted::Received);
         if !self.takes_public && !is_private(from.ip()) {
@@ -54,7 +54,7 @@ impl Door {
             Err(BadDatagram::Magic) => return self.drop(Counted::Magic),
             Err(BadDatagram::Version(_)) => {
                 self.counts.add(Counted::Version);
-                // The reply shows the version spoken here. Other fields of the request are unknown.
+                // The reply shows this front's version. The layout of the request's other fields is unknown.
                 return Verdict::Answer(
                     refusal(&Header::default(), Status::UNIMPLEMENTED),
                     Bytes::new(),
@@ -72,7 +72,7 @@ impl Door {
         let sender = match self.senders.find(now, from, header.incarnation) {
             Ok(sender) => sender,
             Err(Unknown::Stale) => return self.challenge(from, &header, false),
-            // The refusal could not be remembered, and an earlier try may still arrive.
+            // Without a sender the refusal cannot be remembered, and an earlier try may still arrive.
             Err(Unknown::Full) if !header.has(IDEMPOTENT) => return self.drop(Counted::Senders),
             Err(Unknown::Full) => {
                 return self.answer(&header, Counted::Senders, Refusal::SENDERS);
@@ -93,8 +93,8 @@ impl Door {
         }
     }
 
-    /// Refuses a request of [`Verdict::Request`]. The refusal is final unless the request is idempotent: the front refuses every
-    /// other try as well, also one that was sent earlier.
+    /// Refuses a request of [`Verdict::Request`]. The refusal is final unless the request is idempotent: the front also refuses
+    /// every other try, even one that was sent earlier.
     pub fn refuse(
         &mut self,
         sender: SenderId,
@@ -154,7 +154,7 @@ impl Refusal {
     /// The host has no such method, or it streams.
     pub const METHOD: Refusal =
         Refusal(Status::UNIMPLEMENTED, "the host has no unary method of this number");
-    /// The host takes no more requests, or none of this sender.
+    /// The host takes no more requests, or no more from this sender.
     pub const BUSY: Refusal = Refusal(Status::RESOURCE_EXHAUSTED, "too many requests are open");
     /// The front remembers no more senders.
     pub const SENDERS: Refusal = Refusal(Status::RESOURCE_EXHAUSTED, "too many senders");

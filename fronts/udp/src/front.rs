@@ -68,16 +68,16 @@ pub enum FrontError {
     /// The steering policy is invalid.
     #[error(transparent)]
     Steer(#[from] PolicyError),
-    /// Commands of memcached from public addresses were not asked for.
+    /// `--udp-memcached` lists public addresses, without `--udp-public`.
     #[error(
-        "--udp-memcached {0} has public addresses, whose replies anyone can direct at others: --udp-public allows it"
+        "--udp-memcached {0} has public addresses, at which anyone can direct replies: --udp-public allows it"
     )]
     Public(Prefix),
     /// The host's socket cannot be used.
     #[error(transparent)]
     Host(#[from] SocketError),
     /// The address cannot be bound.
-    #[error("cannot take datagrams at {address}: {error}")]
+    #[error("cannot bind {address} for datagrams: {error}")]
     Bind { address: SocketAddr, error: io::Error },
     /// A descriptor or signal handler cannot be set up.
     #[error("cannot wait for work: {0}")]
@@ -268,7 +268,7 @@ impl UdpFront {
         let ends = self.ends.load(Ordering::Relaxed);
         let received = self.clients.receive(self.host.as_mut(), now, ends);
         received.unwrap_or_else(|error| {
-            // It may be the same in every turn.
+            // The same error may occur in every turn.
             if self.failed.is_none_or(|at| now.since(at) >= SAY_EVERY) {
                 self.failed = Some(now);
                 say!("wave agent: cannot receive datagrams: {error}");

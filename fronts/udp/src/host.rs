@@ -1,4 +1,4 @@
-//! The host before which a front is, with its open requests.
+//! The front's host, with its open requests.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -33,10 +33,10 @@ pub enum Origin {
     Own {
         sender: SenderId,
         header: Header,
-        /// Time of receipt, if the reply should tell the time at the front.
+        /// When the request was received, if the reply should report the time spent at the front.
         received: Option<Instant>,
     },
-    /// A command of memcached.
+    /// A memcached command.
     Memcached(Asked),
 }
 
@@ -45,7 +45,7 @@ pub struct Host {
     pub line: HostLine,
     pub bell: OwnBell,
     pub methods: Vec<Method>,
-    /// Indices of the methods that serve memcached's commands.
+    /// Indices of the methods that serve memcached commands, if the host has them.
     pub memcached: Option<[u16; 3]>,
     /// Open requests by call id.
     pub open: Vec<Option<Open>>,
@@ -53,7 +53,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host that has just been found. It has no methods before it says them.
+    /// A host that has just been found. Its methods are unknown until it sends its service.
     pub fn new(now: Nanos, attached: Attached, steering: Box<dyn Steering>) -> Host {
         let Attached { layout, port, host_bells, own_bell, connection, .. } = attached;
         let subjects = layout.config.subjects;
@@ -70,21 +70,21 @@ impl Host {
         }
     }
 
-    /// Takes what the host serves.
+    /// Stores the host's service.
     pub fn learn(&mut self, service: Service) {
         self.memcached = memcached::methods_of(&service.methods);
         self.methods = service.methods;
     }
 
-    /// Number of requests that could still be open.
+    /// Number of further requests that may be open.
     pub fn room(&self) -> u32 {
         (self.open.len() as u32).saturating_sub(self.dispatch.open())
     }
 
-    /// Hands a request to the dispatcher, for a unary method of the host. Class 0 is the method's own.
+    /// Hands a request for a unary method to the dispatcher. Class 0 means the method's own class.
     ///
     /// # Errors
-    /// There is no room, or no host any more.
+    /// There is no room, or the host is gone.
     pub fn begin(
         &mut self,
         now: Nanos,

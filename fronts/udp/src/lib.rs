@@ -2,7 +2,7 @@
 //!
 //! `socket` receives and sends datagrams in batches. `door` judges each datagram, and `senders` remembers requests, so that no
 //! request executes twice unless it is idempotent. [`UdpFront`] passes requests to the dispatcher of `wave-rpc` and sends its
-//! replies. [`wave_udp_client::wire`] defines the format. `memcached` is a second one, off by default.
+//! replies. [`wave_udp_client::wire`] defines the format. `memcached` is a second format, off by default.
 //!
 //! Must not know: hosts, workloads, gRPC.
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use wave_core::clock::Nanos;
 use wave_udp_client::wire::Status;
 
-/// Limit of remembered senders. One IP address has no more of them than remain free.
+/// Most remembered senders. One IP address has no more of them than remain free.
 pub const SENDERS_MAX: usize = 2048;
 /// Number of ids in a sender's window.
 pub const WINDOW: u64 = 1024;
@@ -25,7 +25,7 @@ const IDLE: Nanos = Nanos::from_millis(10_000);
 /// Shortest interval between searches for idle senders.
 const LOOK_EVERY: Nanos = Nanos::from_millis(1_000);
 
-/// Id of a remembered sender, with its incarnation against stale use.
+/// Id of a remembered sender. The incarnation makes a stale id fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderId {
     at: u32,
@@ -111,12 +111,12 @@ pub struct Senders {
 pub enum Unknown {
     /// Its incarnation is forgotten; the request may have been executed.
     Stale,
-    /// No room for another sender, in all or of its IP address.
+    /// No room for another sender, in total or of this IP address.
     Full,
 }
 
 impl Senders {
-    /// No senders. `base` is the agent's first incarnation: random, so that no two agents share an incarnation.
+    /// An empty table. `base` is the agent's first incarnation: random, so that no two agents share an incarnation.
     pub fn new(base: u64) -> Senders {
         let base = base >> 1 | 1;
         Senders {
@@ -320,7 +320,7 @@ impl Senders {
             let Some((id, request)) = self.kept.pop_front() else { break };
             self.give_up(id, request);
         }
-        // Entries of forgotten senders, and of ids below their windows, cost no bytes but must not pile up.
+        // Entries of forgotten senders, and of ids below their windows, count no bytes, but must not accumulate.
         if self.kept.len() > 2 * KEPT_BYTES / SLOT_COST {
             self.kept.pop_front().into_iter().for_each(|(id, request)| self.give_up(id, request));
         }
@@ -358,7 +358,7 @@ impl Senders {
     }
 }
 
-/// Bytes that a kept reply counts in addition to its message.
+/// Bytes that a kept reply costs in addition to its message.
 const SLOT_COST: usize = 64;
 
 fn cost(message: &Bytes) -> usize {

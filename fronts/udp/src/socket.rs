@@ -13,11 +13,11 @@ use nix::sys::socket::{
     sendmmsg, setsockopt,
 };
 
-/// Most buffers per system call.
+/// Most buffers for one system call.
 const BATCH: usize = 32;
 /// Size of a buffer: the longest UDP datagram fits.
 const BUFFER_BYTES: usize = 1 << 16;
-/// Most datagrams that the kernel splits from one buffer.
+/// Most datagrams into which the kernel splits one buffer.
 const SEGMENTS_MAX: usize = 64;
 /// Longest reply that shares a buffer with others; longer ones may exceed a network's packet size.
 const SEGMENT_BYTES_MAX: usize = 1_200;
@@ -49,14 +49,14 @@ pub struct Socket {
     socket: UdpSocket,
     buffers: Vec<u8>,
     received: Vec<Received>,
-    /// Buffers that the next call offers: one while idle.
+    /// Number of buffers that the next call offers; one while idle.
     want: usize,
     waiting: VecDeque<Waiting>,
-    /// Replies back to back; bytes before `sent` are done.
+    /// Replies back to back; the bytes before `sent` were sent or dropped.
     out: Vec<u8>,
     sent: usize,
     splits: bool,
-    /// Datagrams that the kernel dropped.
+    /// Number of datagrams that the kernel dropped.
     overflow: u32,
     unsent: u64,
 }
@@ -66,7 +66,7 @@ pub enum Took {
     Nothing,
     /// A full batch; there may be more.
     Some,
-    /// All datagrams that were there.
+    /// All datagrams in the kernel's buffer.
     All,
 }
 
@@ -85,7 +85,7 @@ impl Socket {
     pub fn bind(address: SocketAddr) -> io::Result<Socket> {
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
-        // Each option is only for speed or a count, and some kernels lack it.
+        // These options are only for speed and for a counter, and some kernels lack them.
         let _ = setsockopt(&socket, RcvBuf, &RECEIVE_BYTES);
         let _ = setsockopt(&socket, UdpGroSegment, &true);
         let _ = setsockopt(&socket, RxqOvfl, &1);
@@ -123,7 +123,7 @@ impl Socket {
     pub fn receive(&mut self, mut take: impl FnMut(Datagram<'_>)) -> io::Result<Took> {
         match self.fill() {
             Ok(()) => {}
-            // Nothing there, an earlier reply met a closed port, or a signal came.
+            // There is nothing to read, an earlier reply met a closed port, or a signal came.
             Err(Errno::EAGAIN | Errno::ECONNREFUSED | Errno::EINTR) => self.received.clear(),
             Err(error) => return Err(error.into()),
         }
@@ -152,7 +152,7 @@ impl Socket {
 
     fn fill(&mut self) -> Result<(), Errno> {
         self.received.clear();
-        // New for each call: the kernel overwrites the lengths in them, and nix does not reset those.
+        // The headers are new for each call: the kernel overwrites their lengths, and nix does not reset these.
         let space = cmsg_space!(i32, u32);
         let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(self.want, Some(space));
         let buffers = self.buffers.chunks_mut(BUFFER_BYTES).take(self.want);

@@ -1,4 +1,4 @@
-//! The front's door under clients, a network that duplicates, delays and reorders, replaced agents and lost hosts: no
+//! The front's door with clients, a network that duplicates, delays and reorders datagrams, replaced agents and lost hosts: no
 //! non-idempotent request begins twice, and an address that has not returned a cookie never receives more bytes than it sent.
 
 use std::collections::{HashMap, HashSet};
@@ -18,11 +18,11 @@ enum Op {
         idempotent: bool,
         leap: u64,
     },
-    /// A sent datagram arrives, maybe again.
+    /// A sent datagram arrives, perhaps as a duplicate.
     Arrive {
         at: prop::sample::Index,
     },
-    /// A sent reply reaches its client, maybe again.
+    /// A sent reply reaches its client, perhaps as a duplicate.
     Reply {
         at: prop::sample::Index,
     },
@@ -214,10 +214,10 @@ impl World {
             Verdict::Request(sender, header, _) => {
                 self.door.senders.begin(sender, header.id);
                 let is_first = self.begun.insert((program, header.id));
-                prop_assert!(is_first || header.has(IDEMPOTENT), "begun twice: {header:?}");
+                prop_assert!(is_first || header.has(IDEMPOTENT), "it began twice: {header:?}");
                 let refused = &self.clients.iter().find(|it| it.program == program);
                 let said_no = refused.is_some_and(|client| client.refused.contains(&header.id));
-                prop_assert!(!said_no, "begun after it was refused for good: {header:?}");
+                prop_assert!(!said_no, "it began after a final refusal: {header:?}");
                 self.open.push((sender, header.id, from, header));
             }
         }
@@ -286,14 +286,14 @@ proptest! {
     }
 }
 
-/// Found by reading: an address without a sender was never refused, however many senders there were.
+/// Regression: an IP address without a sender was never refused, however many senders there were.
 #[test]
-fn senders_are_bounded_also_where_each_has_an_address_of_its_own() {
+fn senders_are_bounded_even_if_each_has_its_own_ip_address() {
     let mut world = World::new();
     world.take(&Op::Crowd).unwrap();
     assert_eq!(world.door.senders.len(), SENDERS_MAX);
     assert!(world.door.counts.of(Fate::Senders) > 0);
-    // After ten silent seconds others find room.
+    // After ten seconds of silence, idle senders are forgotten and others find room.
     world.take(&Op::Crowd).unwrap();
     assert_eq!(world.door.senders.len(), SENDERS_MAX);
 }

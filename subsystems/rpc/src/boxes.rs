@@ -1,4 +1,4 @@
-//! Frames over a queue: an outbox writes them as there is room, an inbox puts them together again.
+//! Frames over a queue: an outbox writes them as room permits, an inbox reassembles them.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,42 +13,43 @@ use crate::wire::{
     CHECK_BYTES, CHECKED, DATA, DATA_BYTES, EXTENT, HEAD_BYTES, Head, RETURN, to_words,
 };
 
-/// Bytes of a frame's two parts together, at most: the largest message, and metadata.
+/// Most bytes of a frame's two parts together: the largest message, and metadata.
 pub const FRAME_BYTES_MAX: u64 = 72 << 20;
-/// What an inbox keeps of its memory from frame to frame.
+/// Bytes of its buffer that an inbox keeps between frames.
 const KEPT_BYTES: usize = 64 * 1024;
 
-/// A frame that is not yet written completely.
+/// A frame that is not completely written yet.
 #[derive(Debug)]
 struct Waiting {
-    /// Where not even the head is.
+    /// The head, if it is not written yet either.
     head: Option<(Tag, [u64; PAYLOAD_WORDS])>,
-    /// What follows the head, as far as it was not written when this began to wait.
+    /// The bytes after the head that were not written when the frame began to wait.
     bytes: Vec<u8>,
-    /// How much of it is in the queue, or in extents.
+    /// How many of `bytes` are in the queue or in extents by now.
     at: usize,
     way: Way,
 }
 
-/// How what follows a frame's head travels.
+/// How the bytes after a frame's head travel.
 #[derive(Debug)]
 enum Way {
     Entries,
-    /// Extents of the frame that were begun, and not yet announced.
+    /// Number of the frame's extents whose copies have begun, and which are not announced yet.
     Extents {
         untold: u32,
     },
 }
 
-/// The writing end of a queue of frames. What finds no room waits here, and so does a frame in extents until they are copied.
+/// The writing end of a queue of frames. Frames wait here for room in the queue, for free extents, and until extents are
+/// copied.
 #[derive(Debug)]
 pub struct Outbox {
     sender: Sender,
     extents: Extents,
     waiting: VecDeque<Waiting>,
-    /// Bytes of waiting frames that are to go in extents and are in none.
+    /// Bytes of waiting frames that need extents and have none yet.
     unstaged: usize,
-    /// The last entry found no room.
+    /// The last push of an entry found no room.
     no_room: bool,
     unpublished: bool,
     /// Frames end with a checksum.
@@ -56,7 +57,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Over a queue, and the extents of its worker.
+    /// An outbox over a queue and the extents of its worker.
     pub fn new(sender: Sender, extents: Extents) -> Outbox {
         Outbox {
             sender,
@@ -74,17 +75,17 @@ impl Outbox {
         self.is_checked = true;
     }
 
-    /// The worker's extents, for its other queue's [`Inbox`].
+    /// The worker's extents, for the [`Inbox`] of the worker's other queue.
     #[inline]
     pub fn extents(&mut self) -> &mut Extents {
         &mut self.extents
     }
 
-    /// Writes a frame, whose lengths are those of the two parts, after all earlier ones. What finds no room is copied, and
-    /// written by [`Outbox::flush`].
+    /// Writes a frame after all earlier ones; the head's lengths are those of the two parts. Bytes without room are copied, and
+    /// written later by [`Outbox::flush`].
     ///
     /// # Errors
-    /// The peer's credit is a lie.
+    /// The peer's credit is invalid.
     #[inline]
     pub fn send(
         &mut self,
@@ -121,17 +122,18 @@ impl Outbox {
         let is_copied = matches!(way, Way::Extents { .. });
         let bytes = parts.rest(at);
         self.waiting.push_back(Waiting { head: unwritten, bytes, at: 0, way });
-        // Where copies take no time, it goes at once.
+        // On a link whose copies take no time, the frame can go at once.
         if is_copied && self.waiting.len() == 1 {
             self.flush(port)?;
         }
         Ok(())
     }
 
-    /// Writes what waits, as far as there is room and copies are done. Returns whether nothing waits any more.
+    /// Writes waiting frames as far as there is room and their copies are done, and returns extents. Returns whether no frame
+    /// waits any more.
     ///
     /// # Errors
-    /// The peer's credit is a lie.
+    /// The peer's credit is invalid.
     pub fn flush(&mut self, port: &impl Port) -> Result<bool, PushError> {
         while let Some((count, words)) = self.extents.due() {
             if !self.push(port, Tag { kind: RETURN, flags: count as u8 }, &words)? {
@@ -152,7 +154,7 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Begins to send what waits for extents, as far as these are free. Frames do so in their order.
+    /// Begins copies of frames that wait for extents, as far as extents are free, in the order of the frames.
     fn stage_waiting(&mut self, port: &impl Port) {
         let mut waiting = core::mem::take(&mut self.waiting);
         for Waiting { bytes, at, way, .. } in &mut waiting {
@@ -168,7 +170,8 @@ impl Outbox {
         self.waiting = waiting;
     }
 
-    /// Begins to send the frame from `at` on, as far as extents are free. Returns how far that is, and in how many of them.
+    /// Begins copies of the frame from `at` on, as far as extents are free. Returns the offset reached, and the number of
+    /// extents.
     fn stage(&mut self, port: &impl Port, parts: &Parts<'_>, mut at: usize) -> (usize, u32) {
         let mut begun = 0;
         while at < parts.len() {
@@ -202,7 +205,7 @@ impl Outbox {
         Ok(frame.at == frame.bytes.len())
     }
 
-    /// Writes a frame's head, where that is still to be done. Returns whether it is done.
+    /// Writes a frame's head if it is still to be written. Returns whether it is written now.
     fn push_head(
         &mut self,
         port: &impl Port,
@@ -217,7 +220,7 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Writes bytes from `at` on, as far as there is room. Returns how far.
+    /// Writes bytes from `at` on, as far as there is room. Returns the offset reached.
     fn push_data(
         &mut self,
         port: &impl Port,
@@ -255,7 +258,7 @@ impl Outbox {
         }
     }
 
-    /// Makes what was written travel. Returns whether there was anything.
+    /// Publishes the entries that were written. Returns whether there were any.
     #[inline]
     pub fn publish(&mut self, port: &impl Port) -> bool {
         let any = core::mem::take(&mut self.unpublished);
@@ -265,15 +268,15 @@ impl Outbox {
         any
     }
 
-    /// Orders all that was written before later loads of this context.
+    /// Orders all writes so far before later loads of this context.
     #[inline]
     pub fn fence(&mut self, port: &impl Port) {
         self.unpublished = false;
         self.sender.fence(port);
     }
 
-    /// Lets copies of entries progress. Returns whether nothing is under way, nothing waits for [`Outbox::flush`], and nothing to
-    /// be published.
+    /// Lets copies of entries progress. Returns whether none is under way, nothing waits for [`Outbox::flush`], and nothing has
+    /// to be published.
     pub fn poll(&mut self, port: &impl Port) -> bool {
         self.sender.poll(port) && !self.is_behind() && !self.unpublished
     }
@@ -283,12 +286,12 @@ impl Outbox {
         !self.waiting.is_empty()
     }
 
-    /// Whether frames wait for the other side to take what there is: no copy that is under way helps them.
+    /// Whether frames wait until the other side takes entries or returns extents: no copy under way makes room for them.
     pub fn is_stuck(&self) -> bool {
         self.is_full() && (self.no_room || self.unstaged > 0 && self.extents.is_told())
     }
 
-    /// Whether there is something to flush: frames that wait, or extents to be returned.
+    /// Whether there is something to flush: waiting frames, or extents to return.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.is_full() || self.extents.due().is_some()
@@ -309,7 +312,7 @@ impl Parts<'_> {
         self.0.iter().map(|part| part.len()).sum()
     }
 
-    /// The bytes from `at` on, and zeros beyond.
+    /// The bytes from `at` on, padded with zeros.
     #[inline]
     fn block<const N: usize>(&self, mut at: usize) -> [u8; N] {
         let mut block = [0; N];
@@ -337,7 +340,7 @@ impl Parts<'_> {
     }
 }
 
-/// A frame that arrived whole.
+/// A complete frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// Head of the frame: kind, call and lengths.
@@ -348,30 +351,30 @@ pub struct Frame<'a> {
     pub second: &'a [u8],
 }
 
-/// What a peer wrote is no frame: it is at fault.
+/// A peer wrote something that is not a frame: it is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
     /// A queue entry is malformed: the peer is at fault.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// An entry has another size.
-    #[error("peer's fault: an entry of kind {0} does not have as many words as that kind has")]
+    /// An entry has a size that its kind does not allow.
+    #[error("peer's fault: an entry of kind {0} has the wrong number of words for its kind")]
     Size(u16),
-    /// More bytes without a head, or a head among bytes.
+    /// Bytes without a head before them, or a head before the last frame was complete.
     #[error("peer's fault: an entry of kind {0} came out of turn")]
     Turn(u16),
-    /// A frame announces more bytes than are allowed.
-    #[error("peer's fault: a frame of {0} bytes")]
+    /// A head announces more than [`FRAME_BYTES_MAX`] bytes.
+    #[error("peer's fault: a frame of {0} bytes, which is more than {FRAME_BYTES_MAX}")]
     Long(u64),
     /// The frame does not match its checksum.
     #[error(
-        "peer's fault, or the fault of memory between: a frame of kind {0} does not match its checksum"
+        "peer's fault, or the fault of the memory between: a frame of kind {0} does not match its checksum"
     )]
     Checksum(u16),
-    /// A frame has no checksum, in a queue whose frames have one.
+    /// A frame without a checksum, in a queue whose frames have checksums.
     #[error("peer's fault: a frame of kind {0} has no checksum")]
     Unchecked(u16),
-    /// The frame names an extent that it may not.
+    /// The peer names an extent that it may not name.
     #[error(transparent)]
     Extent(#[from] BadExtent),
 }
@@ -380,11 +383,11 @@ pub enum BadFrame {
 #[derive(Debug)]
 pub struct Inbox {
     receiver: Receiver,
-    /// Head of the frame under way.
+    /// Head of the frame that is being received.
     head: Option<Head>,
     bytes: Vec<u8>,
     took: bool,
-    /// Every frame has to end with a checksum.
+    /// Every frame must end with a checksum.
     is_checked: bool,
 }
 
@@ -394,7 +397,7 @@ impl Inbox {
         Inbox { receiver, head: None, bytes: Vec::new(), took: false, is_checked: false }
     }
 
-    /// Refuses frames without a checksum from now on.
+    /// From now on, refuses frames without a checksum.
     pub fn check(&mut self) {
         self.is_checked = true;
     }
@@ -409,11 +412,11 @@ impl Inbox {
         self.receiver.consumed()
     }
 
-    /// The next frame, if it is there whole. Takes at most `entries` entries, and says with `None` also that these did not
-    /// complete one. `extents` are those of the queue's worker, which its [`Outbox`] has.
+    /// The next frame, if it is complete. Takes at most `entries` entries; `None` if the queue is empty, or if these entries do
+    /// not complete a frame. `extents` are those of the queue's worker, which its [`Outbox`] has.
     ///
     /// # Errors
-    /// The peer writes no frames. What follows means nothing.
+    /// The peer does not write frames. Everything that follows in the queue is meaningless.
     #[inline]
     pub fn next(
         &mut self,
@@ -485,7 +488,8 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Whether entries were taken since the last call, even part of a frame: more may be there, so this side must not sleep yet.
+    /// Whether entries were taken since the last call, if only part of a frame: there may be more, so this side must not sleep
+    /// yet.
     #[inline]
     pub fn took(&mut self) -> bool {
         core::mem::take(&mut self.took)
@@ -497,13 +501,13 @@ impl Inbox {
         self.receiver.prefetch(port);
     }
 
-    /// Lets the way back of the credit progress. Returns whether nothing is under way.
+    /// Lets the credit travel back to the producer. Returns whether none is under way.
     pub fn poll(&mut self, port: &impl Port) -> bool {
         self.receiver.poll(port)
     }
 }
 
-/// Extents that the peer has read.
+/// Handles a RETURN: extents that the peer has read.
 fn take_back(entry: &Entry, extents: &mut Extents) -> Result<(), BadFrame> {
     let count = usize::from(entry.tag.flags);
     let words = entry.words();

@@ -1,4 +1,4 @@
-//! Payloads in extents: what is too large for the entries of a worker's queue crosses the link by the copy engine.
+//! Payloads in extents: frames that are too large for the entries of a worker's queue cross the link by the copy engine.
 //!
 //! ```text
 //!  producer                                                      consumer
@@ -7,8 +7,8 @@
 //!  free <---------------------- RETURN, in the worker's other queue -- once half of the pool is owed
 //! ```
 //!
-//! Copies may complete in any order, and are told in the order in which they began: the queue stays one of frames, one after the
-//! other. No function here waits.
+//! Copies may complete in any order, but are announced in the order in which they began: so frames stay in order in the queue.
+//! No function here waits.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -26,22 +26,22 @@ const REPLIES: usize = 0;
 /// Index of the pools that carry requests, one for each worker.
 const REQUESTS: usize = 1;
 
-/// The pools that a server of RPCs asks for.
+/// Sizes of the pools that a server of RPCs asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadConfig {
-    /// Extents for each worker, in each direction; 0 where all goes through the queues.
+    /// Extents per worker and direction; 0 if all payloads go through the queues.
     pub extents: u8,
     /// Number of lines in each extent.
     pub lines: u16,
-    /// Bytes that still go through the queue: what is longer goes in extents.
+    /// Largest frame in bytes that goes through the queue; longer ones go in extents.
     pub inline_max: u32,
 }
 
 impl PayloadConfig {
-    /// All goes through the queues.
+    /// No pools: all payloads go through the queues.
     pub const NONE: PayloadConfig = PayloadConfig { extents: 0, lines: 0, inline_max: 0 };
 
-    /// As a configuration has them.
+    /// The pools in the form of a configuration.
     pub const fn pools(self) -> [PoolConfig; POOLS_MAX] {
         let mut pools = [PoolConfig::NONE; POOLS_MAX];
         if self.extents > 0 {
@@ -55,30 +55,30 @@ impl PayloadConfig {
     }
 }
 
-/// The pools of one worker, as one side has them.
+/// One side's view of a worker's pools.
 #[derive(Debug)]
 pub struct Extents {
     /// The pool that this side fills.
     pool: Pool,
-    /// What of it the other side was not told of, the oldest first: how many bytes, and the copy.
+    /// Extents that the other side was not told of yet, the oldest first, each with its bytes and its copy.
     copying: VecDeque<(Subject, u32, Ticket)>,
-    /// What the other side fills.
+    /// The pool that the other side fills.
     borrowed: Borrowed,
     inline_max: u64,
 }
 
-/// An extent that is not as the peer says: it is at fault.
+/// A peer made a false statement about an extent: it is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum BadExtent {
-    /// It was returned, and was not lent.
+    /// The peer returned an extent that was not lent.
     #[error(transparent)]
     NotLent(#[from] NotLent),
-    /// It was lent, and cannot have been.
+    /// The peer lent an extent that it cannot lend.
     #[error(transparent)]
     NotItsOwn(#[from] NotItsOwn),
-    /// It carries nothing, more than it can, or more than its frame has.
-    #[error("peer's fault: an extent of {bytes} bytes, where at most {most} come")]
+    /// An extent with no bytes, more than it holds, or more than its frame lacks.
+    #[error("peer's fault: an extent of {bytes} bytes, where at most {most} are possible")]
     Length { bytes: u64, most: u64 },
 }
 
@@ -93,7 +93,7 @@ impl Extents {
         Extents::over(layout.pool_of(fills, worker), layout.pool_of(reads, worker), inline_max)
     }
 
-    /// Of a queue that has none.
+    /// For a queue without pools.
     pub fn none() -> Extents {
         Extents::over(PoolPlace::NONE, PoolPlace::NONE, 0)
     }
@@ -107,20 +107,20 @@ impl Extents {
         }
     }
 
-    /// Whether a frame of `bytes` bytes goes by extents.
+    /// Whether a frame of `bytes` bytes goes in extents.
     #[inline]
     pub(crate) fn carry(&self, bytes: u64) -> bool {
         bytes > self.inline_max && self.pool.place().extents > 0
     }
 
-    /// Whether some of this side's are not at home.
+    /// Whether some of this side's extents are not free.
     #[inline]
     pub(crate) fn lend(&self) -> bool {
         self.pool.lends()
     }
 
-    /// Begins to send what `block` gives, a line for each offset below `left`, as far as an extent reaches. Returns how many bytes
-    /// that are: none where no extent is free.
+    /// Begins the copy of up to `left` bytes in one extent; `block` gives the line at each offset. Returns the number of bytes:
+    /// 0 if no extent is free.
     pub(crate) fn begin(
         &mut self,
         port: &impl Port,
@@ -145,23 +145,23 @@ impl Extents {
         bytes
     }
 
-    /// The oldest copy that the other side was not told of, if it is done.
+    /// The oldest extent that the other side was not told of, if its copy is done.
     pub(crate) fn arrived(&self, port: &impl Port) -> Option<(Subject, u32)> {
         let (subject, bytes, ticket) = *self.copying.front()?;
         port.dma().is_done(ticket).then_some((subject, bytes))
     }
 
-    /// Whether the other side was told of all.
+    /// Whether the other side was told of all extents.
     pub(crate) fn is_told(&self) -> bool {
         self.copying.is_empty()
     }
 
-    /// The other side was told of the oldest.
+    /// The other side was told of the oldest extent.
     pub(crate) fn told(&mut self) {
         self.copying.pop_front();
     }
 
-    /// The other side returns an extent. One that it was not told of is not its to return.
+    /// The other side returns an extent, which must be one that it was told of.
     pub(crate) fn returned(&mut self, extent: Subject) -> Result<(), BadExtent> {
         if self.copying.iter().any(|(copying, ..)| *copying == extent) {
             return Err(NotLent(extent).into());
@@ -169,7 +169,7 @@ impl Extents {
         Ok(self.pool.returned(extent)?)
     }
 
-    /// Copies what the other side lends into a frame that lacks `left` bytes.
+    /// Copies an extent that the other side lends into a frame that lacks `left` bytes.
     pub(crate) fn take(
         &mut self,
         port: &impl Port,
@@ -197,8 +197,8 @@ impl Extents {
         Ok(())
     }
 
-    /// An entry's worth of what is to be returned now: how many, and which. Nothing is before half of the pool is owed: what is
-    /// returned together costs one entry, and the other half is enough for the peer to go on.
+    /// The extents to return now, as many as fit into one entry: their number and words. `None` before half of the pool is
+    /// owed: extents that are returned together cost one entry, and the other half is enough for the peer to continue.
     #[inline]
     pub(crate) fn due(&self) -> Option<(usize, [u64; PAYLOAD_WORDS])> {
         let owed = self.borrowed.owed();

@@ -1,9 +1,9 @@
 //! RPCs: calls that an agent's front terminates and steers to workers on the host, and their replies.
 //!
-//! [`wire`] has the frames that cross the link, [`boxes`] puts them into queues, [`extents`] carries large payloads; [`metadata`],
-//! [`status`] and [`service`] say what their bytes mean, [`memcached`] what those of memcached's commands do. [`dispatch`] is the
-//! agent's side, [`stub`] a worker's on the host, and [`steer`] decides which worker gets a call.
-//! `docs/adr/0024-rpc.md` has the reasons.
+//! [`wire`] defines the frames that cross the link, [`boxes`] puts them into queues, [`extents`] carries large payloads.
+//! [`metadata`], [`status`], [`service`] and [`memcached`] define the formats of their bytes. [`dispatch`] is the agent's side,
+//! [`stub`] a worker's side on the host, and [`steer`] decides which worker gets a call. `docs/adr/0024-rpc.md` has the
+//! reasons.
 //!
 //! Must not know: hosts, links, HTTP/2, other subsystems. Has no clock and no I/O.
 

@@ -25,11 +25,12 @@ pub const KEYS_MAX: usize = 64;
 /// Request of the method Set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set<'a> {
-    /// Opaque to the server.
+    /// The client's flags, opaque to the server.
     pub flags: u32,
-    /// In seconds, as in memcached's protocol: 0 is never, up to 30 days relative, beyond that Unix time, negative at once.
+    /// Expiry in seconds, as in memcached's protocol: 0 is never, up to 30 days is relative, more is Unix time, negative is at
+    /// once.
     pub expiry: i64,
-    /// The key.
+    /// The key, of 1 to [`KEY_BYTES_MAX`] bytes.
     pub key: &'a [u8],
     /// The value.
     pub data: &'a [u8],
@@ -39,7 +40,7 @@ pub struct Set<'a> {
 const SET_HEAD: usize = 13;
 
 impl Set<'_> {
-    /// The message.
+    /// Encodes the request.
     ///
     /// # Panics
     /// The key has more than [`KEY_BYTES_MAX`] bytes.
@@ -56,7 +57,7 @@ impl Set<'_> {
 }
 
 impl<'a> Set<'a> {
-    /// Reads a message; `None` if it is not one.
+    /// Decodes a request; `None` if it is malformed.
     pub fn decode(message: &'a [u8]) -> Option<Set<'a>> {
         let (flags, rest) = message.split_first_chunk::<4>()?;
         let (expiry, rest) = rest.split_first_chunk::<8>()?;
@@ -74,14 +75,14 @@ impl<'a> Set<'a> {
 /// An item of a Get's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// As set.
+    /// The flags that the client set.
     pub flags: u32,
     /// The value.
     pub data: &'a [u8],
 }
 
 impl<'a> Item<'a> {
-    /// Appends the item of the next key to a reply; `None` if there is none.
+    /// Appends the item of the next key to a reply; `None` if there is no item.
     ///
     /// # Panics
     /// The data has 4 GiB or more.
@@ -94,7 +95,7 @@ impl<'a> Item<'a> {
         reply.extend_from_slice(data);
     }
 
-    /// Reads the item of the next key, and advances `reply` behind it. The outer `None` says that this is no reply of a Get.
+    /// Reads the item of the next key, and advances `reply` past it. The outer `None` means that this is not a Get's reply.
     pub fn decode(reply: &mut &'a [u8]) -> Option<Option<Item<'a>>> {
         let (is_there, rest) = reply.split_first()?;
         match is_there {

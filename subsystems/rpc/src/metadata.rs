@@ -1,15 +1,15 @@
-//! Metadata as it crosses the link: pairs of a key and a value, each after its length in two bytes.
+//! Metadata as it crosses the link: pairs of a key and a value, each preceded by its length in two bytes.
 //!
-//! Keys are gRPC's: lower-case letters, digits, `_`, `-` and `.`. A value whose key ends with `-bin` is any bytes, as they
-//! are meant: the front deals with base64. Any other is ASCII, 0x20 to 0x7e. Order and duplicates are kept.
-//! Keys that begin with `grpc-` are the protocol's own and stay in the front, except [`DETAILS`].
+//! Keys are gRPC's: lower-case letters, digits, `_`, `-` and `.`. The value of a key that ends with `-bin` is raw bytes: the
+//! front handles base64. All other values are ASCII, 0x20 to 0x7e. Order and duplicates are kept.
+//! Keys that begin with `grpc-` belong to the protocol and stay in the front, except [`DETAILS`].
 
 use alloc::vec::Vec;
 
 /// The trailer that carries a status's details: a `google.rpc.Status`, opaque here.
 pub const DETAILS: &str = "grpc-status-details-bin";
 
-/// Bytes that are not metadata: the peer is at fault.
+/// Malformed metadata: the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: metadata of {bytes} bytes, at byte {at}: {what}")]
 pub struct BadMetadata {
@@ -24,16 +24,16 @@ pub struct BadMetadata {
 /// A pair that cannot be sent: the caller is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPair {
-    /// A key that metadata may not have.
+    /// The key is not allowed in metadata.
     #[error(
-        "a key of metadata has lower-case letters, digits, `_`, `-` and `.`, and does not begin with `grpc-`"
+        "a metadata key consists of lower-case letters, digits, `_`, `-` and `.`, and does not begin with `grpc-`"
     )]
     Key,
-    /// A value that metadata may not have.
-    #[error("the value of a key without `-bin` is ASCII, 0x20 to 0x7e")]
+    /// The value is not allowed in metadata.
+    #[error("the value of a metadata key without `-bin` is ASCII, 0x20 to 0x7e")]
     Value,
-    /// One of the two has more than 65,535 bytes.
-    #[error("a key or value of metadata has at most 65535 bytes")]
+    /// The key or the value has more than 65,535 bytes.
+    #[error("a metadata key or value has at most 65535 bytes")]
     TooLong,
 }
 
@@ -65,7 +65,7 @@ const fn is_of_key(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.')
 }
 
-/// Encoded metadata that was checked.
+/// Encoded metadata that is known to be valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata<'a>(&'a [u8]);
 
@@ -73,7 +73,7 @@ impl<'a> Metadata<'a> {
     /// Checks encoded metadata.
     ///
     /// # Errors
-    /// The first mistake: its writer does not keep the protocol.
+    /// The first violation of the format.
     pub fn new(bytes: &'a [u8]) -> Result<Metadata<'a>, BadMetadata> {
         let bad = |at, what| BadMetadata { bytes: bytes.len(), at, what };
         let mut rest = bytes;
@@ -82,7 +82,10 @@ impl<'a> Metadata<'a> {
             let (key, after) = split(rest).ok_or_else(|| bad(at, "a key is cut off"))?;
             let (value, after) = split(after).ok_or_else(|| bad(at, "a value is cut off"))?;
             check_pair(key, value).map_err(|error| {
-                bad(at, if error == BadPair::Key { "that is no key" } else { "that is no value" })
+                bad(
+                    at,
+                    if error == BadPair::Key { "that is not a key" } else { "that is not a value" },
+                )
             })?;
             rest = after;
         }
@@ -106,7 +109,7 @@ impl<'a> Metadata<'a> {
         self.iter().find(|(own, _)| *own == key).map(|(_, value)| value)
     }
 
-    /// As it crosses the link.
+    /// The encoded form, which crosses the link.
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
@@ -122,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_come_back_in_order() {
+    fn pairs_round_trip_in_order() {
         let mut bytes = Vec::new();
         push(&mut bytes, "a", b"1").unwrap();
         push(&mut bytes, "b-bin", &[0, 255]).unwrap();
@@ -147,6 +150,6 @@ mod tests {
             assert!(Metadata::new(&bytes[..end]).is_err(), "cut off at {end}");
         }
         bytes[2] = b'G';
-        assert_eq!(Metadata::new(&bytes).unwrap_err().what, "that is no key");
+        assert_eq!(Metadata::new(&bytes).unwrap_err().what, "that is not a key");
     }
 }

@@ -1,4 +1,5 @@
-//! What a host serves: methods, how their requests are classed, and descriptors. The host tells the agent of it as bytes.
+//! A host's description of its service: methods, the classes of their requests, and descriptors. The host sends it to the
+//! agent:
 //!
 //! ```text
 //! u16 methods, then each: u8 flags, u8 class, u8 highest class, u32 slo in microseconds, u16 field, u16 length, path
@@ -9,52 +10,52 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Methods that one host may serve.
+/// Most methods that one host may serve.
 pub const METHODS_MAX: usize = 1024;
-/// Bytes of a whole service.
+/// Most bytes of an encoded service.
 pub const BYTES_MAX: usize = 4 << 20;
 
-/// A method of a service, with its class and SLO field.
+/// A method of a service, with its class and latency objective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Method {
-    /// `/package.Service/Method`.
+    /// Path of the method: `/package.Service/Method`.
     pub path: String,
-    /// The client sends any number of messages.
+    /// Whether the client sends a stream.
     pub client_streams: bool,
     /// Whether the server sends a stream.
     pub server_streams: bool,
-    /// The class of its requests, unless they say otherwise.
+    /// Class of the method's requests that do not ask for another.
     pub class: u8,
-    /// The highest class that a request may ask for: clients are not trusted.
+    /// The highest class that a request may ask for, because clients are not trusted.
     pub class_max: u8,
-    /// The latency that its requests are to keep, in microseconds; 0 where there is none.
+    /// Latency objective of the method's requests, in microseconds; 0 for none.
     pub slo_us: u32,
-    /// The protobuf field of the request, a varint, that holds its SLO in microseconds (Wave 7.3.2); 0 for none.
+    /// Number of the request's protobuf field, a varint, that holds its SLO in microseconds (Wave 7.3.2); 0 for none.
     pub slo_field: u16,
 }
 
-/// All that a host serves.
+/// The description of everything that a host serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// Its methods. A BEGIN names one by its index.
+    /// The methods. A BEGIN names one by its index.
     pub methods: Vec<Method>,
     /// A serialized `google.protobuf.FileDescriptorSet`, for reflection; may be empty.
     pub descriptors: Vec<u8>,
 }
 
-/// Bytes that are no service: the peer is at fault.
+/// An invalid service: the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("peer's fault: what it serves makes no sense: {0}")]
+#[error("peer's fault: the description of its service is invalid: {0}")]
 pub struct BadService(pub &'static str);
 
 const CLIENT_STREAMS: u8 = 1;
 const SERVER_STREAMS: u8 = 2;
 
 impl Service {
-    /// As bytes.
+    /// Encodes the service.
     ///
     /// # Panics
-    /// There are more methods, or longer paths, than the format has room for ([`Service::check`]).
+    /// There are more methods or descriptors, or longer paths, than the format has room for ([`Service::check`]).
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let methods = u16::try_from(self.methods.len()).expect("few methods");
@@ -76,7 +77,7 @@ impl Service {
         bytes
     }
 
-    /// From bytes, checked ([`Service::check`]).
+    /// Decodes and checks a service ([`Service::check`]).
     pub fn decode(bytes: &[u8]) -> Result<Service, BadService> {
         let mut rest = Reader(bytes);
         let count = u16::from_le_bytes(rest.array()?);
@@ -100,7 +101,7 @@ impl Service {
         let length = u32::from_le_bytes(rest.array()?);
         let descriptors = rest.take(length as usize)?.to_vec();
         if !rest.0.is_empty() {
-            return Err(BadService("there are bytes left"));
+            return Err(BadService("bytes are left after its end"));
         }
         let service = Service { methods, descriptors };
         service.check()?;
@@ -110,7 +111,7 @@ impl Service {
     /// Checks counts, paths and classes.
     pub fn check(&self) -> Result<(), BadService> {
         if self.methods.is_empty() || self.methods.len() > METHODS_MAX {
-            return Err(BadService("it has no method, or more than 1024"));
+            return Err(BadService("it has no methods, or more than 1024"));
         }
         for (at, method) in self.methods.iter().enumerate() {
             let parts = method.path.strip_prefix('/').and_then(|path| path.split_once('/'));
@@ -118,13 +119,13 @@ impl Service {
                 !service.is_empty() && !name.is_empty() && !name.contains('/')
             });
             if !is_path || !method.path.is_ascii() || method.path.len() > 1024 {
-                return Err(BadService("a path is not /service/method"));
+                return Err(BadService("a path does not have the form /service/method"));
             }
             if method.class > method.class_max {
-                return Err(BadService("a method's class is above its highest"));
+                return Err(BadService("a method's class is above its highest class"));
             }
             if self.methods[..at].iter().any(|earlier| earlier.path == method.path) {
-                return Err(BadService("a path comes twice"));
+                return Err(BadService("two methods have the same path"));
             }
         }
         if self.descriptors.len() > BYTES_MAX / 2 {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn services_come_back_and_no_part_of_one_does() {
+    fn services_round_trip_and_truncated_ones_are_refused() {
         let bytes = service().encode();
         assert_eq!(Service::decode(&bytes), Ok(service()));
         for end in 0..bytes.len() {

@@ -1,4 +1,4 @@
-//! What became of a call: gRPC's status codes, and the text and details that go with them.
+//! The outcome of a call: gRPC's status codes, and the text and details that go with them.
 
 /// gRPC's status codes (grpc/doc/statuscodes.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Every code, in the order of its number.
+    /// Every code, in the order of the numbers.
     pub const ALL: [Code; 17] = [
         Code::Ok,
         Code::Cancelled,
@@ -47,7 +47,7 @@ impl Code {
         Code::Unauthenticated,
     ];
 
-    /// The code with this number; UNKNOWN for a number that is none, as gRPC's clients have it.
+    /// The code with this number; UNKNOWN if the number is no code, as in gRPC's clients.
     pub fn from_number(number: i32) -> Code {
         usize::try_from(number)
             .ok()
@@ -57,12 +57,12 @@ impl Code {
     }
 }
 
-/// The end of a call, without its trailers.
+/// A call's status, without its trailers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// gRPC's code of the status.
     pub code: Code,
-    /// For humans. UTF-8; the front percent-encodes it.
+    /// Text for people, in UTF-8; the front percent-encodes it.
     pub message: alloc::string::String,
 }
 
@@ -72,7 +72,7 @@ impl Status {
         Status { code, message: message.into() }
     }
 
-    /// OK, with nothing to say.
+    /// OK, with an empty message.
     pub const fn ok() -> Status {
         Status { code: Code::Ok, message: alloc::string::String::new() }
     }

@@ -1,21 +1,21 @@
 //! A worker's side on the host: requests in, replies out.
 //!
-//! [`Stub`] is sans I/O: its driver owns the port, waits, and rings. It keeps no message but those that came while a handler
-//! was busy with another call, and of these as many as the agent may have on their way to it.
+//! [`Stub`] is sans I/O: its driver owns the port, waits, and rings. It keeps only messages that came while a handler was busy
+//! with another call, at most as many as the agent may have in flight to it.
 //!
 //! # Calls that wait for their clients
 //!
 //! A reply that finds no room, or a worker that runs out of work while a client has not half-closed, tells the agent that the call
-//! waits ([`WAITS`]): steering does not count it until the agent has something for it. The frame says how much of the call had
-//! come, so one that crosses with a grant or a message is told from one that still holds.
+//! waits ([`WAITS`]): steering does not count it until the agent has something for it. The frame says how many of the call's
+//! frames had arrived, so the agent can ignore a WAITS that crossed with a grant or a message.
 //!
-//! A worker that suspends handlers keeps their calls [apart](Stub::keep_apart): what comes for such a call is kept for it, and its
-//! name is [given](Stub::take_woken) once.
+//! A worker that suspends handlers keeps their calls [apart](Stub::keep_apart): frames for such a call are kept for it, and the
+//! stub [names](Stub::take_woken) the call once.
 //!
 //! # Parking without losing a wake-up
 //!
-//! As a core's ([`wave_core::host`]): the worker says that it is parked, fences, reads that back from NIC memory, looks once more,
-//! and only then waits for its doorbell. The agent looks at that word after it has sent something.
+//! As for a core ([`wave_core::host`]): the worker sets PARKED in its word, fences, reads the word back from NIC memory, polls
+//! once more, and only then waits for its doorbell. The agent checks that word after it has sent something.
 
 mod event;
 mod wait;
@@ -44,33 +44,33 @@ use crate::wire::{
     TAKEN, WAITS, WORKER, YIELDS,
 };
 
-/// Entries taken in one look.
+/// Most entries taken in one look.
 const ENTRIES_PER_LOOK: usize = 4096;
 
-/// A call that a worker has.
+/// A worker's record of a call.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
     generation: u32,
     is_open: bool,
     /// Why the call was cancelled, if it was.
     cancelled: Option<Code>,
-    /// Replies on their way, for which the agent has not granted room again.
+    /// Replies that were sent, and whose room the agent has not granted again.
     on_way: Load,
-    /// Messages that came and were not taken.
+    /// Messages that arrived, and were not taken.
     untaken: Load,
-    /// Messages that were taken, and the agent was not told.
+    /// Messages that were taken, of which the agent was not told.
     taken: Load,
-    /// A reply was sent, or the metadata that precedes it.
+    /// A reply, or the metadata before it, was sent.
     replied: bool,
     /// The client sends nothing more.
     half_closed: bool,
-    /// Frames that came after its beginning.
+    /// Frames that arrived after its BEGIN.
     frames: u32,
-    /// The agent was told that it waits, and has sent nothing since.
+    /// The agent was told that the call waits, and has sent nothing for it since.
     waits: bool,
-    /// The agent was told that the worker runs others between its messages.
+    /// The agent was told that the worker runs other calls between this call's messages.
     yields: bool,
-    /// What comes for it is kept in a queue of its own.
+    /// The call's frames are kept in a queue of its own.
     is_apart: bool,
     is_delivered: bool,
 }
@@ -93,30 +93,30 @@ pub struct Stub {
     agent: ParkWord,
     calls: Vec<Open>,
     open: u32,
-    /// CANCEL frames that came.
+    /// CANCEL frames so far.
     cancels: u64,
-    /// Of each open call its beginning, a window of messages, an end and a cancellation at most: no limit of its own, which one
-    /// call could use up while its handler's next message waits in the queue.
+    /// Frames kept for later: per open call at most a BEGIN, a window of messages, a half-close and a cancellation. There is no
+    /// common limit, which some calls could use up while the message that a handler waits for is still in the queue.
     kept: VecDeque<Kept>,
-    /// The same of calls that are kept apart, by slot.
+    /// The same for calls that are kept apart, by slot.
     apart: Vec<VecDeque<Kept>>,
-    /// Calls that are kept apart, waited, and for which something came.
+    /// Calls that are kept apart, waited, and have got a frame since.
     woken: VecDeque<Subject>,
-    /// Calls of which something was given since the worker last ran out of work, and whose clients may send more.
+    /// Calls that got an event since the worker last ran out of work, and whose clients may send more.
     delivered: Vec<Subject>,
-    /// What [`Stub::poll`] gave last, if it came out of `kept`.
+    /// Bytes of the frame that [`Stub::poll`] returned last.
     current: Vec<u8>,
     parked: bool,
 }
 
 impl Stub {
-    /// Ends frames with checksums, in both directions. To be called before any frame is sent or received.
+    /// Adds checksums to frames, and requires them. Call it before any frame is sent or received.
     pub fn check(&mut self) {
         self.inbox.check();
         self.outbox.check();
     }
 
-    /// Worker number `worker` of a fresh window.
+    /// The stub of worker number `worker` in a fresh window.
     pub fn new(layout: &Layout, worker: u16) -> Stub {
         let at = usize::from(worker);
         Stub {
@@ -140,7 +140,7 @@ impl Stub {
         }
     }
 
-    /// Tells the agent that this worker is there, and which thread it is, if a scheduler is to hear of its requests.
+    /// Announces this worker to the agent, with its thread if a scheduler is to get notes about its requests.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -150,24 +150,24 @@ impl Stub {
         self.outbox.send(port, &head, &[], &[])
     }
 
-    /// Entries of its request queue that this worker has taken so far.
+    /// Number of entries that this worker has taken from its request queue so far.
     pub fn taken(&self) -> u64 {
         self.inbox.consumed()
     }
 
-    /// Calls that this worker has.
+    /// Number of open calls of this worker.
     pub fn open(&self) -> u32 {
         self.open
     }
 
-    /// Keeps what comes for a call from [`Stub::poll`]: its handler asks by [`Stub::poll_call`].
+    /// Excludes a call's frames from [`Stub::poll`]: its handler gets them by [`Stub::poll_call`].
     pub fn keep_apart(&mut self, call: Subject) {
         let Some(open) = self.of(call) else { return };
         open.is_apart = true;
         if core::mem::take(&mut open.is_delivered) {
             self.delivered.retain(|delivered| *delivered != call);
         }
-        // What came while another handler ran.
+        // Frames that came while another handler ran move to the call's queue.
         for kept in core::mem::take(&mut self.kept) {
             let is_its = kept.head.call == call;
             let queue = if is_its { &mut self.apart[call.id as usize] } else { &mut self.kept };
@@ -175,12 +175,13 @@ impl Stub {
         }
     }
 
-    /// A call that is kept apart, said to wait, and for which something has come since.
+    /// The next call that is kept apart, was said to wait, and has got a frame since.
     pub fn take_woken(&mut self) -> Option<Subject> {
         self.woken.pop_front()
     }
 
-    /// Tells the agent that a call waits for its client: it will have something for it later. Once until then.
+    /// Tells the agent that a call waits for its client. Repetitions have no effect until the agent has sent something for the
+    /// call.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -191,7 +192,8 @@ impl Stub {
         self.outbox.send(port, &head, &[], &[])
     }
 
-    /// Tells the agent that from now on the worker runs other calls between the messages of this one. Once for a call.
+    /// Tells the agent that from now on the worker runs other calls between the messages of this one. Only the first time
+    /// counts.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -203,9 +205,9 @@ impl Stub {
         self.outbox.send(port, &Head::new(YIELDS, call), &[], &[])
     }
 
-    /// The next thing that came (Wave Table 1, `POLL_TXNS`), but for calls that are kept apart. What concerns calls that were
-    /// ended is passed over, and a call that was cancelled, or whose deadline has passed, ends here before it is begun. Returns
-    /// none as well where a call that is kept apart was woken.
+    /// The next event (Wave Table 1, `POLL_TXNS`), except those of calls that are kept apart. Frames for calls that have ended
+    /// are skipped. A call that was cancelled or has expired before it begins is ended here. Also returns `None` if a call that
+    /// is kept apart was woken.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -246,7 +248,7 @@ impl Stub {
         self.of(call).is_some_and(|open| open.is_apart)
     }
 
-    /// The next thing that came for one call: for a handler that waits for messages. What comes for others is kept.
+    /// The next event of one call, for a handler that waits for messages. Frames for other calls are kept.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -284,8 +286,8 @@ impl Stub {
         }
     }
 
-    /// Whether the call was given up, as far as is known without a look across the link. For a handler that runs for long: what
-    /// came meanwhile is kept for later.
+    /// Whether and why the call was cancelled, for a handler that runs for long. Reads across the link only if the cancel word
+    /// has changed; frames that arrived meanwhile are kept for later.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -307,8 +309,8 @@ impl Stub {
         port.window(Home::Host).load(self.cancel_word, 0) != self.cancels
     }
 
-    /// Takes what has come and keeps it for later: for a handler that waits until it may send. Returns whether there was
-    /// anything: a worker that finds nothing may [`Stub::wait`].
+    /// Takes all frames that have arrived and keeps them for later, for a handler that waits until it may send. Returns whether
+    /// there was any entry: if not, the worker may [`Stub::wait`].
     ///
     /// # Errors
     /// The agent is at fault.
@@ -330,7 +332,7 @@ impl Stub {
         Ok(self.inbox.took())
     }
 
-    /// Records a frame as it comes. Returns whether the worker will get an event of it, now or later.
+    /// Checks and records a frame as it arrives. Returns whether it becomes an event for the worker, now or later.
     fn admit(&mut self, head: &Head) -> Result<bool, StubError> {
         let call = head.call;
         if head.kind == BEGIN {
@@ -351,7 +353,7 @@ impl Stub {
         if head.kind == CANCEL {
             self.cancels += 1;
         }
-        // A call that was ended may still be spoken of.
+        // The agent may still name a call that this worker has ended.
         let Some(open) = self.of(call) else { return Ok(false) };
         open.frames = open.frames.wrapping_add(1);
         let is_woken = core::mem::take(&mut open.waits) && open.is_apart;
@@ -385,7 +387,7 @@ impl Stub {
         Ok(true)
     }
 
-    /// Whether the worker hears of a frame that waited for so long.
+    /// Handles a frame that was kept for `waited`. Returns whether the worker gets an event of it.
     fn deliver(&mut self, port: &impl Port, head: &Head, waited: Nanos) -> Result<bool, StubError> {
         let Some(open) = self.of(head.call) else { return Ok(false) };
         match head.kind {
@@ -412,7 +414,7 @@ impl Stub {
         Ok(true)
     }
 
-    /// The worker has what came with a frame: as much more may come.
+    /// The worker has taken a frame's message: the agent may send as much again.
     fn take(&mut self, port: &impl Port, head: &Head) -> Result<(), PushError> {
         let call = head.call;
         let Some(open) = self.of(call) else { return Ok(()) };
@@ -426,7 +428,7 @@ impl Stub {
         Ok(())
     }
 
-    /// Sends the metadata that precedes the replies.
+    /// Sends the metadata before the replies.
     ///
     /// # Errors
     /// The call is not open, or the agent is at fault.
@@ -446,11 +448,12 @@ impl Stub {
         Ok(self.outbox.send(port, &head, bytes, &[])?)
     }
 
-    /// Sends a reply (Wave Table 1, `SET_TXNS_OUTCOMES`). Its flags: with [`END`] it is the last, and the call has ended with OK;
-    /// with [`COMPRESSED`](crate::wire::COMPRESSED) the client gets it compressed, if it takes that.
+    /// Sends a reply (Wave Table 1, `SET_TXNS_OUTCOMES`). The flag [`END`] makes it the last one and ends the call with OK;
+    /// [`COMPRESSED`](crate::wire::COMPRESSED) has it compressed if the client accepts that.
     ///
     /// # Errors
-    /// The client has not read enough; the call is not open; or the agent is at fault.
+    /// The client has not read enough of earlier replies, the call is not open, the reply is too long, or the agent is at
+    /// fault.
     #[inline]
     pub fn message(
         &mut self,
@@ -514,7 +517,7 @@ impl Stub {
             self.delivered.retain(|delivered| *delivered != call);
         }
         self.open -= 1;
-        // Nor may what was kept of it be taken for another's, should the agent name one the same.
+        // Kept frames must not be taken for those of a later call, should the agent reuse the name.
         if !self.kept.is_empty() {
             self.kept.retain(|kept| kept.head.call != call);
         }
@@ -529,8 +532,8 @@ impl Stub {
         (open.is_open && open.generation == call.generation).then_some(open)
     }
 
-    /// Makes replies travel. Returns whether the agent sleeps and must be rung: for a worker that answers several calls at once,
-    /// after the last of them.
+    /// Publishes replies. Returns whether the agent sleeps and must be rung. A worker that answers several calls at once calls
+    /// it after the last of them.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -546,20 +549,20 @@ impl Stub {
         Ok(self.agent.is_parked(port))
     }
 
-    /// Whether something waits for another [`Stub::publish`]: replies, for room or for copies that are under way; or extents, to
-    /// be returned.
+    /// Whether another [`Stub::publish`] is needed: replies wait for room or for copies under way, or extents are to be
+    /// returned.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.outbox.is_behind()
     }
 
-    /// Whether what was sent waits for the agent to take what came before, as of the last time that something was sent or published.
+    /// Whether sent frames wait for the agent to take earlier ones, as of the last time that something was sent or published.
     #[inline]
     pub fn is_stuck(&self) -> bool {
         self.outbox.is_stuck()
     }
 
-    /// Whether everything that was sent is on its way. Until then, publish again.
+    /// Whether everything that was sent is on its way. If not, publish again.
     pub fn is_flushed(&mut self, port: &impl Port) -> bool {
         self.inbox.poll(port) & self.outbox.poll(port)
     }
@@ -571,13 +574,13 @@ impl Stub {
     }
 }
 
-/// What a frame adds to its call's window.
+/// The load that a frame adds to its call's window.
 fn load(head: &Head) -> Load {
     let has_message = head.kind == MESSAGE || head.flags & HAS_MESSAGE != 0;
     if has_message { Load::of(head.lengths[1]) } else { Load::default() }
 }
 
-/// What is longer would be the agent's to refuse, and the end of every call.
+/// The agent would refuse a longer frame and drop this host, which would end every call.
 fn check_length(bytes: usize) -> Result<(), SendError> {
     if bytes as u64 > FRAME_BYTES_MAX { Err(SendError::TooLong(bytes as u64)) } else { Ok(()) }
 }

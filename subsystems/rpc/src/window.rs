@@ -1,28 +1,29 @@
-//! What a call may have on its way in one direction, before some of it is taken: bytes, and messages, for empty ones take room too.
+//! A call's window: what it may have in flight in one direction. Bytes and messages are limited, as empty messages take room
+//! too.
 
 use crate::wire::{WINDOW_BYTES, WINDOW_MESSAGES};
 
-/// Messages, and their bytes.
+/// A number of messages, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes of all of them together.
+    /// Bytes of all messages together.
     pub bytes: u32,
     /// Number of messages, empty ones included.
     pub messages: u32,
 }
 
 impl Load {
-    /// One message of this many bytes.
+    /// The load of one message of `message` bytes.
     pub const fn of(message: u32) -> Load {
         Load { bytes: message, messages: 1 }
     }
 
-    /// Whether nothing may follow before some is taken.
+    /// Whether the window is full: nothing may follow before some is taken.
     pub const fn is_full(self) -> bool {
         self.bytes >= WINDOW_BYTES || self.messages >= WINDOW_MESSAGES
     }
 
-    /// Whether enough was taken to tell the other side.
+    /// Whether the load is large enough to report to the other side.
     pub const fn is_much(self) -> bool {
         self.bytes >= WINDOW_BYTES / 2 || self.messages >= WINDOW_MESSAGES / 2
     }
@@ -35,7 +36,7 @@ impl Load {
         }
     }
 
-    /// Without what was taken; `None` where that is more than there was.
+    /// The load without `taken`; `None` if `taken` is more than the load.
     pub const fn minus(self, taken: Load) -> Option<Load> {
         match (self.bytes.checked_sub(taken.bytes), self.messages.checked_sub(taken.messages)) {
             (Some(bytes), Some(messages)) => Some(Load { bytes, messages }),
@@ -43,7 +44,7 @@ impl Load {
         }
     }
 
-    /// Without what was passed on, be that said to be more than there was.
+    /// The load without `passed`; neither number goes below 0.
     pub const fn less(self, passed: Load) -> Load {
         Load {
             bytes: self.bytes.saturating_sub(passed.bytes),
@@ -51,12 +52,12 @@ impl Load {
         }
     }
 
-    /// The load as the word of an argument.
+    /// The load as a frame's argument.
     pub const fn to_word(self) -> u64 {
         (self.messages as u64) << 32 | self.bytes as u64
     }
 
-    /// From an argument. Any word is one.
+    /// Decodes a frame's argument. Every word is valid.
     pub const fn from_word(word: u64) -> Load {
         Load { bytes: word as u32, messages: (word >> 32) as u32 }
     }
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_full_of_bytes_or_of_messages() {
+    fn window_is_full_by_bytes_or_by_messages() {
         assert!(Load::of(WINDOW_BYTES).is_full());
         assert!(!Load::of(WINDOW_BYTES - 1).is_full());
         let empties = (1..WINDOW_MESSAGES).fold(Load::default(), |load, _| load.plus(Load::of(0)));

@@ -1,14 +1,14 @@
-//! What crosses the link: frames, each a head and the bytes that it announces.
+//! Frames, which cross the link: each is a head and the bytes that it announces.
 //!
 //! ```text
 //! head   w0  call: id, generation
-//!        w1  how many bytes of the first part, of the second (32 bits each)
+//!        w1  bytes of the first part, and of the second (32 bits each)
 //!        w2  argument
 //!        w3..w6  the first 32 bytes: the first part, then the second
 //! data   w0..w6  56 more bytes
-//! extent w0  an extent, lent: id, generation
-//!        w1  how many more bytes it carries
-//! return w0..w6  extents that came in the worker's other queue, returned: as many as its flags say
+//! extent w0  a lent extent: id, generation
+//!        w1  bytes that it carries
+//! return w0..w6  returned extents of the worker's other queue; the flags are their number
 //! ```
 //!
 //! | agent to host | first part | second part | argument |
@@ -16,8 +16,8 @@
 //! | BEGIN | metadata | message, with [`HAS_MESSAGE`] | method, class, time left ([`Begin`]) |
 //! | MESSAGE | | message | |
 //! | HALF_CLOSE | | | |
-//! | CANCEL | | | a [`Code`]: why |
-//! | GRANT | | | replies that were passed on, as a [`Load`] |
+//! | CANCEL | | | the reason, as a [`Code`] |
+//! | GRANT | | | replies that reached the client, as a [`Load`] |
 //!
 //! | host to agent | first part | second part | argument |
 //! | --- | --- | --- | --- |
@@ -25,17 +25,18 @@
 //! | MESSAGE | | message | |
 //! | STATUS | text | trailers, as metadata | a [`Code`] |
 //! | TAKEN | | | messages that were taken, as a [`Load`] |
-//! | WAITS | | | the call's frames that came so far, not counting its BEGIN |
+//! | WAITS | | | number of the call's frames so far, without its BEGIN |
 //! | YIELDS | | | |
-//! | WORKER | | | the worker's thread, as a subject's word, and 0 if it is none's |
+//! | WORKER | | | the worker's thread, as a subject's word; 0 if it is not a scheduled thread |
 //! | SERVICE | what the host serves ([`crate::service`]) | | |
 //!
-//! With the flag [`CHECKED`], a checksum of eight bytes follows the second part. A host whose frames have checksums requires them on its
-//! agent's frames. The agent knows in time: it sends its first frame to a worker after that worker's first frame.
+//! With the flag [`CHECKED`], a checksum of eight bytes follows the second part. A host whose frames have checksums requires
+//! them on its agent's frames. The agent knows in time: it sends its first frame to a worker after that worker's first frame.
 //!
-//! A head's flag [`END`] says that nothing follows in its direction: on a BEGIN or MESSAGE that the client has half-closed, on a
-//! reply's MESSAGE that the call ended with OK and no trailers. The frames of a call are in order; the entries of one frame
-//! follow each other, with none but returns between them. SERVICE comes in the control context's queue, WORKER first in a worker's, all else in a worker's.
+//! A head's flag [`END`] says that nothing follows in its direction. On a BEGIN or MESSAGE from the client it is a half-close;
+//! on a reply's MESSAGE the call has ended with OK and no trailers. The frames of a call are in order. The entries of one frame
+//! follow each other, with nothing but returns between them. SERVICE comes in the control context's queue, everything else in a
+//! worker's, with WORKER first.
 
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
@@ -48,44 +49,46 @@ use crate::{status::Code, window::Load};
 pub const BEGIN: u16 = 1;
 /// Either way: a message of a call.
 pub const MESSAGE: u16 = 2;
-/// Either way: bytes of the frame that is under way.
+/// Either way: more bytes of the current frame.
 pub const DATA: u16 = 3;
 /// Agent to host: the client sends nothing more.
 pub const HALF_CLOSE: u16 = 4;
-/// Agent to host: the call was cancelled. The worker still has to end it by a STATUS.
+/// Agent to host: the call was cancelled. The worker must still end it by a STATUS.
 pub const CANCEL: u16 = 5;
-/// Agent to host: replies were passed on, and as many more may come.
+/// Agent to host: replies reached the client, and the worker may send as much again.
 pub const GRANT: u16 = 6;
-/// Host to agent: the metadata that precedes the replies.
+/// Host to agent: the metadata before the replies.
 pub const HEADERS: u16 = 7;
 /// Host to agent: a call has ended.
 pub const STATUS: u16 = 8;
-/// Host to agent: messages were taken, and as many more may come.
+/// Host to agent: messages were taken, and the agent may send as much again.
 pub const TAKEN: u16 = 9;
-/// Host to agent: a worker is there.
+/// Host to agent: a worker announces itself.
 pub const WORKER: u16 = 10;
-/// Host to agent: what the host serves.
+/// Host to agent: the description of the host's service.
 pub const SERVICE: u16 = 11;
-/// Either way: an extent with bytes of the frame that is under way.
+/// Either way: an extent with more bytes of the current frame.
 pub const EXTENT: u16 = 12;
-/// Either way: extents were read.
+/// Either way: extents were read, and are returned.
 pub const RETURN: u16 = 13;
 
-/// Host to agent: the call can do nothing before its client reads replies or sends a message. The worker serves others meanwhile.
+/// Host to agent: the call can do nothing before its client reads replies or sends a message. The worker serves other calls
+/// meanwhile.
 pub const WAITS: u16 = 14;
-/// Host to agent: from now on the worker runs other calls between the messages of this one. Once for a call, while it does not wait.
+/// Host to agent: from now on the worker runs other calls between the messages of this one. Sent at most once per call, while
+/// the call does not wait.
 pub const YIELDS: u16 = 15;
 
 /// Flag: nothing follows in this direction.
 pub const END: u8 = 1;
-/// Flag of a BEGIN: the second part is a message, though it be empty.
+/// Flag of a BEGIN: the second part is a message, which may be empty.
 pub const HAS_MESSAGE: u8 = 2;
 
-/// Flag of a head with a message. Agent to host: it came compressed. Host to agent: it is to be compressed, if the client takes
-/// that. What crosses the link is never compressed.
+/// Flag of a head with a message. Agent to host: the message arrived compressed. Host to agent: it is to be compressed if the
+/// client accepts that. Messages are never compressed on the link.
 pub const COMPRESSED: u8 = 4;
 
-/// Flag of any head: the frame ends with its [`Head::checksum`]. All frames of a queue have it, or none.
+/// Flag of any head: the frame ends with its [`Head::checksum`]. Either all frames of a queue have it, or none.
 pub const CHECKED: u8 = 8;
 /// Bytes of a checksum.
 pub const CHECK_BYTES: usize = 8;
@@ -99,10 +102,10 @@ pub const fn message_flags(end: bool, compressed: bool) -> u8 {
 pub const HEAD_BYTES: usize = 32;
 /// Payload bytes in a data entry.
 pub const DATA_BYTES: usize = PAYLOAD_WORDS * 8;
-/// Bytes of messages that a call may have on their way, in each direction, before some are taken. The message that
-/// reaches it may pass it.
+/// Window of a call in bytes: messages in flight in each direction, which were not taken yet. The message that reaches the
+/// limit may exceed it.
 pub const WINDOW_BYTES: u32 = 64 * 1024;
-/// Messages that a call may have so, be they empty.
+/// Window of a call in messages, empty ones included.
 pub const WINDOW_MESSAGES: u32 = 1024;
 
 /// The first entry of a frame.
@@ -121,18 +124,18 @@ pub struct Head {
 }
 
 impl Head {
-    /// A head of a frame without bytes.
+    /// The head of a frame without bytes.
     pub const fn new(kind: u16, call: Subject) -> Head {
         Head { kind, flags: 0, call, lengths: [0; 2], argument: 0 }
     }
 
-    /// How many bytes follow in the head and after it.
+    /// Number of bytes of the frame, with those in the head and the checksum.
     pub const fn bytes(&self) -> u64 {
         let check = if self.flags & CHECKED != 0 { CHECK_BYTES as u64 } else { 0 };
         self.lengths[0] as u64 + self.lengths[1] as u64 + check
     }
 
-    /// A checksum (XXH3) of the head and of both parts: against damage, not against forgery.
+    /// A checksum (XXH3) of the head and both parts. It guards against damage, not against forgery.
     pub fn checksum(&self, first: &[u8], second: &[u8]) -> u64 {
         let mut head = [0; 28];
         let words = [self.call.to_word(), self.argument];
@@ -149,12 +152,12 @@ impl Head {
             .fold(0, |seed, part| xxhash_rust::xxh3::xxh3_64_with_seed(part, seed))
     }
 
-    /// Entries of the whole frame, where it has no extents.
+    /// Number of entries of the frame, if it goes without extents.
     pub const fn entries(&self) -> u64 {
         1 + self.bytes().saturating_sub(HEAD_BYTES as u64).div_ceil(DATA_BYTES as u64)
     }
 
-    /// As an entry, with the first bytes.
+    /// Encodes the head as an entry, with the first bytes.
     pub fn encode(&self, bytes: &[u8; HEAD_BYTES]) -> (Tag, [u64; PAYLOAD_WORDS]) {
         let mut words = [0; PAYLOAD_WORDS];
         words[0] = self.call.to_word();
@@ -164,7 +167,7 @@ impl Head {
         (Tag { kind: self.kind, flags: self.flags }, words)
     }
 
-    /// From an entry that a peer pushed. `None` if it has another size than heads have.
+    /// Decodes a peer's entry. `None` if it does not have a head's size.
     pub fn decode(entry: &Entry) -> Option<(Head, [u8; HEAD_BYTES])> {
         let words: &[u64; PAYLOAD_WORDS] = entry.words().try_into().ok()?;
         let mut bytes = [0; HEAD_BYTES];
@@ -194,22 +197,23 @@ pub fn from_words(words: &[u64], bytes: &mut [u8]) {
     }
 }
 
-/// What a BEGIN's argument says.
+/// The argument of a BEGIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     /// Index into the methods that the host serves.
     pub method: u16,
-    /// The request's class, as the agent found it.
+    /// The request's class, as the agent determined it.
     pub class: u8,
-    /// Time left until the client's deadline when the frame is sent. A duration: the two sides' clocks are never compared.
+    /// Time left until the client's deadline when the frame is sent. A duration, because the two sides' clocks are never
+    /// compared.
     pub left: Option<Nanos>,
 }
 
 impl Begin {
-    /// Where there is no deadline.
+    /// The encoding of no deadline.
     const FOREVER: u32 = u32::MAX;
 
-    /// As a word. Time left is kept in microseconds, rounded down, and 71 minutes at most.
+    /// Encodes the argument. Time left is in microseconds, rounded down, and at most 71 minutes.
     pub fn to_word(self) -> u64 {
         let left = self.left.map_or(Begin::FOREVER, |left| {
             (left.0 / 1_000).min(u64::from(Begin::FOREVER - 1)) as u32
@@ -217,7 +221,7 @@ impl Begin {
         u64::from(left) << 32 | u64::from(self.class) << 16 | u64::from(self.method)
     }
 
-    /// From a word. Any word is one; the method is still to be looked up.
+    /// Decodes an argument. Every word is valid; the method may still be unknown.
     pub fn from_word(word: u64) -> Begin {
         let left = (word >> 32) as u32;
         Begin {
@@ -243,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_come_back() {
+    fn heads_round_trip() {
         let head = Head {
             kind: MESSAGE,
             flags: END,

@@ -1,4 +1,4 @@
-//! Bounds on calls, and refusals beyond them.
+//! Limits of calls, and what happens beyond them.
 
 #[path = "../../../core/tests/common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ use wave_rpc::steer;
 use wave_rpc::stub::{self, SendError, Stub, Wait};
 use wave_rpc::wire::{END, Head, SERVICE, WINDOW_BYTES, WINDOW_MESSAGES};
 
-/// A dispatcher and one worker that have met.
+/// A dispatcher and one worker after the handshake.
 struct Met {
     dispatch: Dispatch<NastyPort, Bell>,
     stub: Stub,
@@ -66,7 +66,7 @@ impl Met {
         met
     }
 
-    /// Lets everything arrive that can, while the worker's handlers are busy.
+    /// Delivers everything that can arrive while the worker's handlers are busy.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             self.stub.publish(&self.port).unwrap();
@@ -78,7 +78,7 @@ impl Met {
                 return;
             }
         }
-        panic!("it does not come to rest");
+        panic!("the dispatcher and the worker never come to rest");
     }
 
     fn begin(&mut self) -> Subject {
@@ -87,7 +87,7 @@ impl Met {
         call
     }
 
-    /// How many messages there are for a call now.
+    /// Reads a call's messages. Returns their number.
     fn read(&mut self, call: Subject) -> usize {
         let mut count = 0;
         while let Some(event) = self.stub.poll_call(&self.port, NOW, call).unwrap() {
@@ -101,7 +101,7 @@ fn is_begin(event: Option<stub::Event<'_>>, of: Subject) -> bool {
     matches!(event, Some(stub::Event::Begin { call, .. }) if call == of)
 }
 
-/// A thread that looks only when a note came. Returns how often it did until it found the request.
+/// Runs a thread that polls only after a note. Returns how many polls it took to find the request.
 fn looks_of_a_thread(entries: u32, payloads: PayloadConfig) -> usize {
     let mut config = Config { contexts: 1, subjects: 64, prestage: 1, ..Config::coherent(1) };
     (config.decisions.entries, config.pools) = (entries, payloads.pools());
@@ -125,22 +125,30 @@ fn looks_of_a_thread(entries: u32, payloads: PayloadConfig) -> usize {
         met.stub.publish(&met.port).unwrap();
         met.link.settle();
     }
-    panic!("no note leads to the request, after {looks}");
+    panic!("no request found after {looks} notes");
 }
 
 #[test]
-fn a_scheduler_hears_of_a_request_when_its_thread_would_find_it() {
+fn note_is_sent_once_the_thread_would_find_the_request() {
     let extents = |extents, lines| PayloadConfig { extents, lines, inline_max: 100 };
-    assert_eq!(looks_of_a_thread(64, PayloadConfig::NONE), 1, "it is there whole");
-    assert_eq!(looks_of_a_thread(64, extents(4, 4)), 1, "and so it is once it was copied");
-    // What does not fit has to be taken in pieces.
+    assert_eq!(
+        looks_of_a_thread(64, PayloadConfig::NONE),
+        1,
+        "the request is complete in the queue"
+    );
+    assert_eq!(
+        looks_of_a_thread(64, extents(4, 4)),
+        1,
+        "the request is complete once it was copied"
+    );
+    // A request that does not fit has to be taken in pieces.
     assert!(looks_of_a_thread(2, PayloadConfig::NONE) > 5);
     assert!(looks_of_a_thread(64, extents(1, 2)) > 5);
     assert!(looks_of_a_thread(2, extents(2, 1)) > 5);
 }
 
 #[test]
-fn empty_messages_fill_a_window_too() {
+fn empty_messages_count_against_the_window() {
     let mut met = Met::new();
     let call = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
@@ -149,7 +157,7 @@ fn empty_messages_fill_a_window_too() {
         met.dispatch.message(call, Bytes::new(), false, false);
     }
     met.settle();
-    assert_eq!(met.read(call), window, "as many as may be on their way, and no more");
+    assert_eq!(met.read(call), window, "exactly a window of messages arrives");
     let mut told = 0;
     for _ in 0..10 {
         met.settle();
@@ -161,7 +169,7 @@ fn empty_messages_fill_a_window_too() {
         told += messages as usize;
     }
     assert!((2 * window..=3 * window).contains(&told), "{told}");
-    // And the other way.
+    // The other direction.
     let mut sent = 0;
     while met.stub.message(&met.port, call, &[], 0).is_ok() {
         sent += 1;
@@ -180,11 +188,11 @@ fn empty_messages_fill_a_window_too() {
 }
 
 #[test]
-fn a_handler_gets_its_message_despite_other_clients() {
+fn full_windows_of_other_clients_do_not_block_a_handlers_message() {
     let mut met = Met::new();
     let waits = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), waits));
-    // Each as much as it can, in small pieces and in large ones.
+    // Other clients send as much as they can, in empty messages and in large ones.
     for _ in 0..20 {
         let empty = met.begin();
         let large = met.begin();
@@ -200,29 +208,29 @@ fn a_handler_gets_its_message_despite_other_clients() {
 }
 
 #[test]
-fn a_cancelled_call_in_a_queue_is_not_begun() {
+fn cancelled_or_expired_call_in_a_queue_does_not_begin() {
     let mut met = Met::new();
-    // Both are in the queue when one is cancelled. The worker looks at that first.
+    // Both calls are in the queue when one is cancelled. The worker takes the cancelled one first.
     let calls = [(); 2].map(|()| met.dispatch.begin(NOW, Arrival::default()).unwrap());
     met.dispatch.step(NOW, &mut met.events).unwrap();
     met.dispatch.cancel(calls[0], Code::Cancelled);
     met.dispatch.step(NOW, &mut met.events).unwrap();
     met.link.settle();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), calls[1]));
-    // Nor is what waited too long with a busy worker.
+    // A call that expires in the queue of a busy worker does not begin either.
     let deadline = Some(NOW + Nanos::from_micros(10));
     let late = met.dispatch.begin(NOW, Arrival { deadline, ..Arrival::default() }).unwrap();
     met.settle();
     assert_eq!(met.stub.open(), 2);
     assert_eq!(met.stub.poll(&met.port, NOW + Nanos::from_micros(10)), Ok(None));
-    assert_eq!(met.stub.open(), 1, "it was ended");
+    assert_eq!(met.stub.open(), 1, "the expired call was ended");
     met.settle();
     let [Event::Status { call, status, .. }] = &met.events[..] else { panic!("{:?}", met.events) };
     assert_eq!((*call, status.code), (late, Code::DeadlineExceeded));
 }
 
 #[test]
-fn a_handler_that_sends_too_much_or_too_late_harms_its_own_call_only() {
+fn too_long_reply_or_late_metadata_is_refused_and_the_call_continues() {
     let mut met = Met::new();
     let call = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
@@ -260,17 +268,17 @@ fn fill_replies(met: &mut Met, call: Subject) {
 }
 
 #[test]
-fn unread_replies_take_no_place_from_other_calls() {
+fn call_with_unread_replies_takes_no_place_on_its_worker() {
     let mut met = met_one_at_a_time(64);
     let unread = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), unread));
     met.stub.keep_apart(unread);
     let other = met.begin();
-    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the worker has its one call");
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the worker's only place is taken");
     fill_replies(&mut met, unread);
     met.settle();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
-    // Once its client reads, the call is woken, counts again, and its thread is told.
+    // When the client reads, the call is woken and counts again, and its thread gets a note.
     met.dispatch.take_notes().for_each(drop);
     met.dispatch.grant(unread, WINDOW_BYTES);
     met.settle();
@@ -285,18 +293,18 @@ fn unread_replies_take_no_place_from_other_calls() {
 }
 
 #[test]
-fn a_stream_whose_client_says_nothing_takes_no_place_from_other_calls() {
+fn stream_with_a_silent_client_takes_no_place_on_its_worker() {
     let mut met = met_one_at_a_time(64);
     let silent = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), silent));
-    // A worker that polls has run out of work.
+    // A poll that finds nothing shows that the worker has run out of work.
     assert_eq!(met.stub.poll(&met.port, NOW), Ok(None));
     met.stub.wait(&met.port, NOW, true).unwrap();
     let other = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
 }
 
-/// It may share its CPU with the agent, which has to make room.
+/// The worker may share its CPU with the agent, which has to make room.
 #[test]
 fn a_worker_whose_replies_wait_for_room_yields_its_cpu() {
     let mut met = met_one_at_a_time(64);
@@ -305,7 +313,7 @@ fn a_worker_whose_replies_wait_for_room_yields_its_cpu() {
     met.stub.message(&met.port, call, &vec![7; WINDOW_BYTES as usize - 1], 0).unwrap();
     met.stub.publish(&met.port).unwrap();
     assert!(met.stub.is_stuck(), "the reply has more entries than the queue");
-    assert_eq!(met.stub.wait(&met.port, NOW, false), Ok(Wait::Spin), "it may not sleep");
+    assert_eq!(met.stub.wait(&met.port, NOW, false), Ok(Wait::Spin), "the worker may not sleep");
     assert_eq!(met.stub.wait(&met.port, NOW, true), Ok(Wait::Yield));
     met.settle();
     assert!(!met.stub.is_stuck());
@@ -323,21 +331,21 @@ fn a_yielding_stream_takes_no_place_on_its_worker() {
     }
     let other = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
-    // Nor after it has waited for its client, and when it ends the other still has its place.
+    // It takes no place after it has waited for its client either. When it ends, the other call still has its place.
     met.stub.wait_for_client(&met.port, long).unwrap();
     met.settle();
     met.dispatch.half_close(long);
     met.settle();
     met.stub.message(&met.port, long, b"", END).unwrap();
     met.begin();
-    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the other counts");
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the other call takes the place");
     met.stub.message(&met.port, other, b"", END).unwrap();
     met.settle();
     assert!(met.stub.poll(&met.port, NOW).unwrap().is_some());
 }
 
 #[test]
-fn a_wait_that_crosses_with_a_message_is_none_and_its_thread_is_told() {
+fn wait_that_crosses_with_a_message_is_ignored_and_its_thread_gets_a_note() {
     let mut met = met_one_at_a_time(64);
     let call = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
@@ -346,15 +354,19 @@ fn a_wait_that_crosses_with_a_message_is_none_and_its_thread_is_told() {
     met.dispatch.take_notes().for_each(drop);
     met.dispatch.message(call, Bytes::from_static(b"now"), false, false);
     met.settle();
-    assert_eq!(met.dispatch.take_notes().count(), 1, "the thread may have looked before it came");
+    assert_eq!(
+        met.dispatch.take_notes().count(),
+        1,
+        "the thread may have polled before the message came"
+    );
     assert_eq!(met.stub.take_woken(), Some(call));
     met.begin();
-    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the call counts");
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the call still takes its place");
     assert_eq!(met.read(call), 1);
 }
 
 #[test]
-fn of_too_many_waiting_streams_the_oldest_of_the_fullest_address_is_stopped() {
+fn too_many_waiting_streams_stop_the_oldest_of_the_address_with_most() {
     let mut met = met_one_at_a_time(8);
     let mut wait = |address, hash| {
         let arrival = Arrival { address, hash, ..Arrival::default() };
@@ -366,7 +378,7 @@ fn of_too_many_waiting_streams_the_oldest_of_the_fullest_address_is_stopped() {
         met.settle();
         call
     };
-    // A client of another address came first, and another connection of the same.
+    // Older streams wait as well: one of another address, and one of another connection of the same address.
     let patient = wait(1, 10);
     let small = wait(2, 20);
     let oldest = wait(2, 21);
@@ -375,7 +387,7 @@ fn of_too_many_waiting_streams_the_oldest_of_the_fullest_address_is_stopped() {
     let [Event::Stopped { call, status }] = &met.events[..] else { panic!("{:?}", met.events) };
     assert_eq!((*call, status.code), (oldest, Code::ResourceExhausted));
     assert_eq!(met.dispatch.counts().stopped, 1);
-    // Its worker hears of it, and other calls continue.
+    // The worker is told, and other calls continue.
     assert_eq!(met.stub.take_woken(), Some(oldest));
     for call in [patient, small, last] {
         met.stub.message(&met.port, call, b"", END).unwrap();

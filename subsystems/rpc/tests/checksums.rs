@@ -1,5 +1,5 @@
-//! Damage in a window: a message arrives as it was sent, or the damage is found. A soak test that wrote into a window had found 34
-//! wrong values of 3,839, in calls that ended with OK.
+//! Damage in a window: a message arrives unchanged, or the damage is detected. Without checksums, a soak test that wrote into a
+//! window got 34 wrong values of 3,839, in calls that ended with OK.
 
 #[path = "../../../core/tests/common/mod.rs"]
 mod common;
@@ -18,13 +18,13 @@ use wave_rpc::wire::{Head, MESSAGE};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// The message as it was sent.
+    /// The message arrived unchanged.
     Right,
-    /// A different message.
+    /// A different message arrived.
     Wrong,
-    /// The peer, or the memory, is said to be at fault.
+    /// An error: the peer, or the memory, is at fault.
     Damage,
-    /// Nothing arrived. It is for the watchdog to find that.
+    /// Nothing arrived, which the watchdog would detect.
     Nothing,
 }
 
@@ -53,7 +53,7 @@ impl Rig {
         Rig { link, host: (host, outbox), agent: (agent, inbox, extents) }
     }
 
-    /// Sends a message, damages a bit of the window, and receives.
+    /// Sends a message, flips a bit of the window, and receives.
     fn run(mut self, rng: &mut Pcg32) -> Found {
         let mut message = vec![0; rng.random_range(1..2_000)];
         rng.fill(&mut message[..]);
@@ -66,7 +66,7 @@ impl Rig {
             outbox.publish(port);
             self.link.tick();
         }
-        // A word that was written to.
+        // Picks a word that was written.
         loop {
             let home = if rng.random() { Home::Nic } else { Home::Host };
             let line = rng.random_range(0..self.link.lines(home));
@@ -93,7 +93,7 @@ impl Rig {
 }
 
 #[test]
-fn damage_never_passes_for_a_message_if_frames_have_checksums() {
+fn checksums_detect_every_damaged_message() {
     let payloads = PayloadConfig { extents: 8, lines: 8, inline_max: 300 };
     for name in ["coherent", "pcie"] {
         let mut wrong = [0, 0];
@@ -108,7 +108,7 @@ fn damage_never_passes_for_a_message_if_frames_have_checksums() {
                 }
             }
         }
-        assert_eq!(wrong[1], 0, "{name}: damage passed");
+        assert_eq!(wrong[1], 0, "{name}: damage was not detected");
         assert!(wrong[0] > 0 && found > 0, "{name}: {wrong:?} wrong, {found} found: no damage");
     }
 }
@@ -137,11 +137,11 @@ fn frames_with_and_without_checksums_do_not_mix() {
                 }
             }
         }
-        panic!("nothing came");
+        panic!("no frame arrived");
     };
     let head = Head { lengths: [2, 40], ..Head::new(MESSAGE, Subject::default()) };
     let whole = Ok(Some((head, vec![7; 40])));
-    // An agent does not require checksums: it follows its host's frames.
+    // An agent requires checksums only if its host's frames have them.
     assert_eq!(
         [send(false, false), send(true, true), send(true, false)],
         [(); 3].map(|()| whole.clone())

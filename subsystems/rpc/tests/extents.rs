@@ -1,4 +1,4 @@
-//! Payloads in extents: both ways at once through the smallest queues and pools, and what a peer may not say of one.
+//! Payloads in extents: both directions at once through the smallest queues and pools, and invalid entries of a peer.
 
 #[path = "../../../core/tests/common/mod.rs"]
 mod common;
@@ -40,7 +40,7 @@ impl End {
         self.outbox.send(&self.port, &head, &[], message).unwrap();
     }
 
-    /// One turn. Returns the message that is complete with it.
+    /// Takes one entry, and sends what can be sent. Returns a message if that entry completes it.
     fn turn(&mut self) -> Option<Vec<u8>> {
         let End { port, outbox, inbox } = self;
         let came = inbox.next(port, 1, outbox.extents()).unwrap();
@@ -59,13 +59,13 @@ fn layout(name: &str, payloads: PayloadConfig) -> Layout {
 }
 
 #[test]
-fn both_ways_at_once_with_queues_of_two_entries_and_one_extent() {
+fn payloads_cross_both_ways_with_two_entry_queues_and_one_extent() {
     for name in ["coherent", "pcie", "dma-async", "pushed"] {
         let payloads = PayloadConfig { extents: 1, lines: 3, inline_max: 64 };
         let layout = layout(name, payloads);
         let link = Link::new(&layout, name == "coherent", 7);
         let mut ends = [Side::Host, Side::Agent].map(|side| End::new(&link, &layout, side));
-        // Long, short and in between: what is behind waits.
+        // Long, short and in between: later messages wait for earlier ones.
         let lengths = [20_000, 3, 64, 65, 0, 1_000, 33, 224, 225];
         let message = |at: usize| vec![at as u8 + 1; lengths[at]];
         for end in &mut ends {
@@ -83,13 +83,13 @@ fn both_ways_at_once_with_queues_of_two_entries_and_one_extent() {
         }
         assert_eq!(came, [lengths.len(); 2], "{name}");
         for End { port, outbox, .. } in &mut ends {
-            assert!(outbox.poll(port) && !outbox.lends(), "{name}: all have come home");
+            assert!(outbox.poll(port) && !outbox.lends(), "{name}: all extents were returned");
         }
     }
 }
 
 #[test]
-fn a_peers_entries_about_extents_are_checked() {
+fn invalid_extent_entries_are_refused() {
     let payloads = PayloadConfig { extents: 2, lines: 2, inline_max: 100 };
     let layout = layout("coherent", payloads);
     let word = |id, generation| Subject { id, generation }.to_word();
@@ -100,10 +100,10 @@ fn a_peers_entries_about_extents_are_checked() {
     let returned = |flags, extent| (Tag { kind: RETURN, flags }, vec![extent; 7]);
     let cases = [
         ("out of turn", vec![lent(word(0, 1), 100)]),
-        ("extent 0.2 is not one that it can lend", vec![head.clone(), lent(word(0, 2), 100)]),
-        ("extent 2.1 is not one that it can lend", vec![head.clone(), lent(word(2, 1), 100)]),
+        ("extent 0.2 cannot be lent", vec![head.clone(), lent(word(0, 2), 100)]),
+        ("extent 2.1 cannot be lent", vec![head.clone(), lent(word(2, 1), 100)]),
         (
-            "extent 0.2 is not one that it can lend",
+            "extent 0.2 cannot be lent",
             vec![head.clone(), lent(word(0, 1), 100), lent(word(0, 2), 1)],
         ),
         ("an extent of 0 bytes", vec![head.clone(), lent(word(0, 1), 0)]),
@@ -137,7 +137,7 @@ fn a_peers_entries_about_extents_are_checked() {
     for (expected, entries) in cases {
         let link = Link::new(&layout, true, 1);
         let mut host = End::new(&link, &layout, Side::Host);
-        // One extent of it is out.
+        // The host has lent one extent.
         host.send(&[9; 150]);
         host.turn();
         link.settle();
@@ -165,13 +165,13 @@ fn a_peers_entries_about_extents_are_checked() {
 }
 
 #[test]
-fn an_extent_that_was_not_told_of_is_not_to_be_returned() {
+fn extent_still_being_copied_cannot_be_returned() {
     let payloads = PayloadConfig { extents: 1, lines: 2, inline_max: 100 };
     let layout = layout("pcie", payloads);
     let link = Link::new(&layout, false, 1);
     let mut host = End::new(&link, &layout, Side::Host);
     host.send(&[9; 150]);
-    assert!(host.outbox.is_full(), "its copy is under way");
+    assert!(host.outbox.is_full(), "the copy is under way");
     let agent = link.port(Side::Agent, &layout);
     let mut liar = Sender::new(&layout.decisions[0], Side::Agent);
     let extent = Subject { id: 0, generation: 1 }.to_word();

@@ -1,5 +1,5 @@
-//! A peer that writes anything: no side panics, the error names the side at fault, and what reaches a handler or a front
-//! still makes sense.
+//! A peer that writes arbitrary words: no side panics, the error names the side at fault, and events for handlers and fronts
+//! stay consistent.
 
 #[path = "../../../core/tests/common/mod.rs"]
 mod common;
@@ -53,7 +53,7 @@ fn layout(rng: &mut Pcg32, workers: u16) -> (&'static str, Layout) {
     (name, Layout::new(config).unwrap())
 }
 
-/// Words that have meant something to somebody.
+/// A word that is valid somewhere in the protocol, or any word.
 fn word(rng: &mut Pcg32) -> u64 {
     match rng.random_range(0..7) {
         0 => 0,
@@ -71,7 +71,7 @@ struct Liar {
     port: NastyPort,
     outbox: Outbox,
     place: QueuePlace,
-    /// Writes only whole frames, and lies about no extent.
+    /// Whether it writes only complete frames, and makes no false statement about extents.
     is_neat: bool,
 }
 
@@ -87,7 +87,7 @@ impl Liar {
         Liar { port: link.port(side, layout), outbox, place: *place, is_neat }
     }
 
-    /// Writes any frame, valid or not. Returns whether its own end is still sound.
+    /// Writes a frame, valid or not. Returns whether the liar's own outbox still works.
     fn send(&mut self, head: Head, first: &[u8], second: &[u8]) -> bool {
         let lengths = [first.len() as u32, second.len() as u32];
         let port = &self.port;
@@ -97,7 +97,7 @@ impl Liar {
         sent && flushed
     }
 
-    /// Writes something that is no frame: into an entry, or anywhere.
+    /// Writes something that is not a frame, into an entry or anywhere in the window.
     fn scribble(&mut self, rng: &mut Pcg32, link: &Link) {
         if self.is_neat {
             return;
@@ -112,7 +112,7 @@ impl Liar {
         }
         let ring = &self.place.ring;
         let line = ring.first + rng.random_range(0..ring.entries);
-        // Of an entry that is there, so that the lap is right.
+        // Starts from an existing entry's lap word, so that the result often passes as an entry.
         let lap = link.peek(self.place.home, line, LINE_WORDS - 1);
         let lap = match rng.random_range(0..3) {
             0 => lap ^ 1 << rng.random_range(0..32),
@@ -123,7 +123,7 @@ impl Liar {
         link.poke(self.place.home, line, rng.random_range(0..LINE_WORDS - 1), word(rng));
     }
 
-    /// Changes what is said in the queue of an extent that is lent or returned; or returns another.
+    /// Changes an entry of the queue that lends or returns extents, or returns another extent.
     fn lie_about_extents(&mut self, rng: &mut Pcg32, link: &Link) {
         let QueuePlace { ring, home, .. } = self.place;
         let lines = ring.first..ring.first + ring.entries;
@@ -131,7 +131,7 @@ impl Liar {
         let speak: Vec<u32> =
             lines.filter(|line| [EXTENT, RETURN].contains(&kind(*line))).collect();
         if speak.is_empty() || rng.random_range(0..4) == 0 {
-            // It has a head's words.
+            // A RETURN entry with the number of words of a head.
             let flags = rng.random_range(0..=8);
             self.send(Head { flags, ..Head::new(RETURN, extent(rng)) }, &[], &[]);
             return;
@@ -192,9 +192,9 @@ fn a_hostile_agent_harms_nobody() {
         let mut inbox = Inbox::new(Receiver::new(&layout.messages[0], Side::Agent));
         let mut stub = Stub::new(&layout, 0);
         stub.announce(&port, None).unwrap();
-        // What the handlers have.
+        // Calls that the handlers have.
         let mut has: BTreeSet<Subject> = BTreeSet::new();
-        // What the agent began, and has heard no end of.
+        // Calls that the agent began, and whose end it has not received.
         let mut open: BTreeSet<u32> = BTreeSet::new();
         for now in 0..300 {
             let now = Nanos(now * 1000);
@@ -224,7 +224,7 @@ fn a_hostile_agent_harms_nobody() {
                     };
                     result = event.map(|event| match event {
                         Some(stub::Event::Begin { call, metadata, .. }) => {
-                            assert!(has.insert(call), "{call:?} was begun twice");
+                            assert!(has.insert(call), "{call:?} began twice");
                             assert!(metadata.iter().count() <= 1);
                             begun += 1;
                         }
@@ -233,7 +233,7 @@ fn a_hostile_agent_harms_nobody() {
                             | stub::Event::HalfClose { call }
                             | stub::Event::Cancel { call, .. },
                         ) => {
-                            assert!(has.contains(&call), "of {call:?}, which is not open");
+                            assert!(has.contains(&call), "an event of {call:?}, which is not open");
                             messages += 1;
                         }
                         None => {}
@@ -279,7 +279,7 @@ fn a_hostile_agent_harms_nobody() {
                                 false => stub.yield_to_others(&port, call),
                             };
                             while let Some(woken) = stub.take_woken() {
-                                assert!(has.contains(&woken), "{woken:?} was ended");
+                                assert!(has.contains(&woken), "{woken:?} was woken after its end");
                             }
                             waits.map_err(Into::into)
                         }
@@ -311,7 +311,7 @@ fn lie_to_stub(
     open: &mut BTreeSet<u32>,
     rng: &mut Pcg32,
 ) -> bool {
-    // Mostly what an agent could write, so that the worker lives to see the next.
+    // Mostly frames that a correct agent could write, so that the worker survives to take the next.
     let wild = rng.random_range(0..60) == 0;
     let known = has.iter().nth(rng.random_range(0..CALLS as usize)).copied();
     let call = known.filter(|_| !wild).unwrap_or_else(|| call(rng));
@@ -381,7 +381,7 @@ impl Front {
                 (call, false)
             }
         };
-        assert!(self.live.contains(&call), "an event about {call:?}, which is over");
+        assert!(self.live.contains(&call), "an event about {call:?}, which has ended");
         if ends {
             self.live.remove(&call);
             self.ended += 1;
@@ -441,7 +441,7 @@ fn a_hostile_host_only_ends_the_agent() {
         let mut hosts: Vec<_> = layout.messages.iter().enumerate().map(liar).collect();
         let inbox = |place| Inbox::new(Receiver::new(place, Side::Host));
         let mut inboxes: Vec<_> = layout.decisions.iter().map(inbox).collect();
-        // What each was handed.
+        // Calls that each worker was handed.
         let mut has = [const { Vec::new() }; 2];
         let steering = steer::by_name("jbsq:k=2", &layout.config).unwrap();
         let bells = vec![Bell::default(); layout.doorbells()];
@@ -494,7 +494,11 @@ fn a_hostile_host_only_ends_the_agent() {
                         Ok(_) => {}
                         Err(error) => {
                             assert!(error.to_string().contains("peer's fault"), "{error}");
-                            assert_eq!(dispatch.step(now, &mut events), Err(error), "it stays");
+                            assert_eq!(
+                                dispatch.step(now, &mut events),
+                                Err(error),
+                                "the error persists"
+                            );
                             errors += 1;
                             of_extents += u32::from(error.to_string().contains("extent"));
                             break;
@@ -502,7 +506,7 @@ fn a_hostile_host_only_ends_the_agent() {
                     }
                 }
             }
-            // Every waiting call is waited for.
+            // Every call that the front waits for has a slot.
             assert!((front.live.len() as u32..=CALLS).contains(&dispatch.open()));
             link.tick();
         }

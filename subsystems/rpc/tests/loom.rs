@@ -1,5 +1,5 @@
-//! Orderings, in every interleaving that a few preemptions allow: a worker or an agent goes to sleep while the other sends, over
-//! memory whose every access is model-checked.
+//! Memory orderings, in every interleaving with a few preemptions: a worker or an agent goes to sleep while the other side
+//! sends. Every access to the window is model-checked.
 
 #[path = "../../../core/tests/common/loom.rs"]
 mod link;
@@ -21,12 +21,12 @@ use wave_rpc::steer;
 use wave_rpc::stub::{self, Stub, Wait};
 use wave_rpc::wire::{END, HEAD_BYTES, Head, SERVICE};
 
-/// A dispatcher and one worker that have met.
+/// A dispatcher and one worker after the handshake.
 struct Met {
     dispatch: Dispatch<LoomPort, Bell>,
     stub: Stub,
     port: LoomPort,
-    /// The worker's, the control context's, the agent's.
+    /// Doorbells of the worker, the control context and the agent.
     bells: Vec<Bell>,
 }
 
@@ -40,7 +40,7 @@ fn meet_with(transport: Transport, payloads: PayloadConfig) -> Met {
     (config.messages.transport, config.decisions.transport) = (transport, transport);
     (config.contexts, config.subjects, config.spin, config.prestage) = (1, 1, Nanos(0), 0);
     let layout = Layout::new(config).unwrap();
-    // Of each entry the call, the argument and the lap; the other words are not raced for without these.
+    // The modelled words of each entry: call, argument and lap. There is no race for the other words without one for these.
     let ring = |place: &QueuePlace| {
         let (ring, home) = (place.ring, place.home as u8);
         let words = (ring.first..ring.first + ring.entries)
@@ -50,7 +50,7 @@ fn meet_with(transport: Transport, payloads: PayloadConfig) -> Met {
     let host = Home::Host as u8;
     let words = [(host, layout.agent_parked, 0), (host, layout.preempt, 0)];
     let words = words.into_iter().chain([(Home::Nic as u8, layout.core_status, 0)]);
-    // Of an extent its first word, in either memory.
+    // The modelled word of an extent: the first, in either memory.
     let PoolPlace { target, staging, extents, .. } = layout.pool_of(1, 0);
     let extent = [(host, target, 0), (Home::Nic as u8, staging, 0)];
     let words = words.chain(extent.into_iter().filter(|_| extents > 0));
@@ -76,7 +76,7 @@ fn meet_with(transport: Transport, payloads: PayloadConfig) -> Met {
     Met { dispatch, stub, port, bells }
 }
 
-/// What a worker does until a call begins.
+/// Runs a worker's loop until a call begins.
 fn next_call(stub: &mut Stub, port: &LoomPort, bell: &Bell) -> Subject {
     loop {
         if let Some(event) = stub.poll(port, Nanos(0)).unwrap() {
@@ -90,7 +90,7 @@ fn next_call(stub: &mut Stub, port: &LoomPort, bell: &Bell) -> Subject {
     }
 }
 
-/// What an agent does until something has come for its front.
+/// Runs an agent's loop until there is an event for its front.
 fn next_event(dispatch: &mut Dispatch<LoomPort, Bell>, bell: &Bell) -> Event {
     let mut events = Vec::new();
     loop {
@@ -141,9 +141,9 @@ fn an_agent_that_parks_meets_a_worker_that_replies(transport: Transport) {
     });
 }
 
-/// Messages that both go in the only extent: the second one's bytes come after the first were read.
+/// Two messages go in the only extent, one after the other: the second is copied only after the first was read.
 #[test]
-fn an_extent_is_written_anew_once_it_was_read() {
+fn extent_is_reused_only_after_it_was_read() {
     check(Some(2), || {
         let payloads = PayloadConfig { extents: 1, lines: 1, inline_max: 0 };
         let Met { mut dispatch, mut stub, port, bells } = meet_with(Transport::Mmio, payloads);

@@ -1,5 +1,5 @@
-//! The whole protocol in one thread: the real dispatcher, stubs and steering policies over the worst link, with modelled clients
-//! and handlers, stepped in seeded random order while agents come and go.
+//! The whole protocol in one thread: the real dispatcher, stubs and steering policies over an adversarial modelled link, with
+//! modelled clients and handlers, stepped in seeded random order while agents come and go.
 //!
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
@@ -38,7 +38,7 @@ struct World {
     clients: Clients,
 }
 
-/// Every policy, with few and many calls for a worker at once.
+/// Every policy, with few and with many calls per worker.
 const STEERINGS: [&str; 8] = [
     "rss:ahead=1",
     "rss",
@@ -49,9 +49,9 @@ const STEERINGS: [&str; 8] = [
     "darc",
     "darc:reserve=0",
 ];
-/// Replies that lie in host memory, and are read from there.
+/// Shape with the queues of replies in host memory, which the agent reads across the link.
 const READ_ACROSS: &str = "read-across";
-/// Steps of a run's busy part; seeds mean something only together with it.
+/// Steps of a run's busy part. A change gives every seed another history.
 const STEPS: u32 = 2000;
 
 impl World {
@@ -59,7 +59,7 @@ impl World {
         let mut rng = common::rng(seed);
         let at = rng.random_range(0..=SHAPES.len());
         let shape_name = SHAPES.get(at).copied().unwrap_or(READ_ACROSS);
-        // Now and then whole large messages fit.
+        // In some runs, large messages fit into the queues as a whole.
         let bulky = rng.random_range(0..4) == 0;
         let most = if bulky || rng.random_range(0..12) == 0 { 13 } else { 6 };
         let (up, down) = (2 << rng.random_range(0..most), 2 << rng.random_range(0..most));
@@ -115,12 +115,13 @@ impl World {
         self.lives.push(Life::new(&incarnation, self.steering, &self.book, self.clients));
     }
 
-    /// Workers, the control context, and of each life its agent and its clients.
+    /// Number of actors: workers, the control context, and two per life: its agent and its clients.
     fn actors(&self) -> usize {
         self.host.workers.len() + 1 + 2 * self.lives.len()
     }
 
-    /// One step of one actor. `busy` is the part of the run in which new calls come.
+    /// One step of one actor. `busy` is `None` while clients only finish; else it says whether the times are calm, without new
+    /// calls.
     fn step(&mut self, actor: usize, busy: Option<bool>) -> bool {
         let workers = self.host.workers.len();
         let (now, rng) = (self.now, &mut self.rng);
@@ -147,8 +148,8 @@ impl World {
 
     fn busy_part(&mut self, steps: u32) {
         let churn = [0, 1, 4][self.rng.random_range(0..3)];
-        // Actors and links differ in speed, and change it: some stand still for long. In calm
-        // times nothing new comes, so that everybody goes to sleep.
+        // Actors and links have different, changing speeds: some stand still for long. In calm
+        // times no call begins, so that all actors go to sleep.
         let (mut weights, mut ticks, mut calm) = (vec![], 1, false);
         for step in 0..steps {
             if step % 64 == 0 {
@@ -175,7 +176,7 @@ impl World {
         }
     }
 
-    /// Everybody gets turns until all calls have ended and all sleep; nothing new comes.
+    /// Steps all actors, without new calls, until all calls have ended and all actors sleep.
     fn finish(&mut self) {
         if !self.host.has_agent() {
             self.new_agent();
@@ -193,15 +194,15 @@ impl World {
                 return self.check();
             }
         }
-        self.lost("everybody is busy and gets nowhere");
+        self.lost("livelock: the actors stay busy and calls do not end");
     }
 
-    /// No side has anything left to do: then no work may be left.
+    /// Checks that no work is left once no side has anything to do.
     fn check(&self) {
         let book = book::open(&self.book);
         if book.calls.iter().any(|call| call.over.is_none()) {
             drop(book);
-            self.lost("no side has anything left to do");
+            self.lost("lost wake-up: all actors sleep, and calls have not ended");
         }
         for life in &self.lives {
             let counts = life.dispatch.counts();
@@ -219,17 +220,20 @@ impl World {
             if life.at != Loop::Left {
                 let awake = if self.clients.restless { Loop::Stepping } else { Loop::Asleep(None) };
                 assert_eq!(life.at, awake);
-                assert_eq!(life.dispatch.open(), 0, "calls keep their slots");
+                assert_eq!(life.dispatch.open(), 0, "ended calls keep their slots");
                 assert_eq!(counts.handed, counts.answered + counts.wound_up, "{counts:?}");
             }
         }
         let current = self.lives.iter().find(|life| life.at != Loop::Left);
         for call in book.calls.iter() {
             let is_current = current.is_some_and(|life| life.incarnation.number == call.window);
-            assert!(!is_current || call.place != book::Place::Waiting, "a call stayed in line");
+            assert!(
+                !is_current || call.place != book::Place::Waiting,
+                "a call stayed in the policy's queue"
+            );
         }
         for worker in &self.host.workers {
-            assert!(worker.is_idle(), "a worker looks for work for ever");
+            assert!(worker.is_idle(), "a worker never goes to sleep");
             assert_eq!(worker.open(), 0);
         }
     }
@@ -249,7 +253,7 @@ impl World {
     }
 }
 
-/// Extents for a seed, drawn from a stream of their own: without them the seed's history stays the same.
+/// Pools for a seed. They are drawn from a random stream of their own, so a seed without pools has the same history.
 fn payloads(seed: u64) -> PayloadConfig {
     let mut rng = common::rng(!seed);
     let extents = [0, 1, 2, 4, 16][rng.random_range(0..5)];
@@ -269,7 +273,7 @@ fn run(seed: u64, payloads: PayloadConfig) -> BTreeMap<&'static str, u64> {
     counts.insert("worker parks", world.host.workers.iter().map(|worker| worker.parks).sum());
     counts.insert("agent parks", world.lives.iter().map(|life| life.parks).sum());
     counts.insert("agents", world.lives.len() as u64);
-    // Where no queue needs copies, all of them are extents.
+    // If no queue needs copies, every copy is an extent.
     let config = &world.layout.config;
     if [config.messages.transport, config.decisions.transport] == [Transport::Mmio; 2] {
         let copies = world.lives.iter().map(|life| life.incarnation.link.copies());
@@ -280,19 +284,19 @@ fn run(seed: u64, payloads: PayloadConfig) -> BTreeMap<&'static str, u64> {
     counts
 }
 
-/// Seeds that found something once, and the extents that it took.
+/// Seeds that once found a defect, with the pools for it.
 const REGRESSIONS: [(u64, PayloadConfig, &str); 3] = [
     (
         4,
         PayloadConfig::NONE,
-        "an agent went to sleep on frames that waited for room, for which no doorbell rings",
+        "an agent went to sleep while frames waited for room, for which no doorbell rings",
     ),
+    (101, PayloadConfig::NONE, "an agent that never sleeps did not publish its credit to the host"),
     (
-        101,
+        250,
         PayloadConfig::NONE,
-        "what an agent that never sleeps had taken was not told to its host",
+        "a worker took the grant that its handler waited for, and went to sleep",
     ),
-    (250, PayloadConfig::NONE, "a worker went to sleep on the grant that its handler waited for"),
 ];
 
 #[test]
@@ -304,7 +308,7 @@ fn regressions_stay_fixed() {
 }
 
 #[test]
-fn every_call_ends_once_whatever_happens() {
+fn every_call_ends_exactly_once() {
     let mut total: BTreeMap<&str, u64> = BTreeMap::new();
     let seeds = seeds(1500);
     let many = seeds.end - seeds.start >= 1500;
@@ -314,6 +318,6 @@ fn every_call_ends_once_whatever_happens() {
         }
     }
     println!("{total:?}");
-    // A simulation in which nothing happens would find nothing.
+    // Each kind of event must occur, or the simulation would find nothing.
     assert!(!many || total.len() == 23 && total.values().all(|count| *count > 10), "{total:?}");
 }

@@ -1,4 +1,4 @@
-//! A front's turns on its thread: work, and sleep.
+//! A front's turns on its thread: it works, and sleeps.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -21,24 +21,24 @@ use crate::host::Host;
 use crate::lanes::ROOM_EVERY;
 use crate::notes::NotesTo;
 
-/// How often the sockets are polled, which is a system call: while idle, and while busy.
+/// Intervals between polls of the sockets, which are system calls: while idle, and while busy.
 const TURN_IDLE: Nanos = Nanos::from_micros(2);
 const TURN_BUSY: Nanos = Nanos::from_micros(100);
-/// So often calls and connections have their turns in one poll, at most.
+/// Most rounds of calls and connections in one poll.
 const ROUNDS_PER_POLL: usize = 8;
 
 impl RpcFront {
-    /// A bounded amount of work: the host's answers, connections, calls. It is idle when there is no more to do now.
+    /// Does a bounded amount of work: the host's events, connections, calls. Returns idle if there is no more to do now.
     fn step(&mut self) -> Step {
         let now = self.now();
         self.look_after_host(now);
         let RpcFront { engine, tasks, turned, progressed, parks, cores, .. } = self;
-        // Inside the runtime: waking a task is then no system call.
+        // Inside the runtime, where waking a task needs no system call.
         let stepped = self.runtime.block_on(async {
             let mut any = false;
             let stepped = rounds(engine, tasks, &mut any).await?;
             *progressed |= any;
-            // Parking looks at the sockets, too.
+            // While the front parks, its sleep polls the sockets.
             let has_sockets = cores.is_empty();
             let turn_every = if any || !has_sockets { TURN_BUSY } else { TURN_IDLE };
             if *parks || now.since(*turned) < turn_every {
@@ -87,7 +87,7 @@ impl Front for RpcFront {
     }
 
     fn prepare_park(&mut self) {
-        // The load is not sampled while the front sleeps.
+        // The load is not sampled while the front sleeps, so it is sampled now.
         let now = self.now();
         self.engine.borrow_mut().measure(now);
         if let Some(host) = &mut self.engine.borrow_mut().shared.host {
@@ -121,7 +121,7 @@ impl ThreadFront for RpcFront {
         let patience = Nanos(self.options.limits.drain.as_nanos() as u64);
         let until = *self.drains_until.get_or_insert_with(|| {
             engine.drain();
-            // Another front may listen there at once.
+            // The sockets close at once, so that another front can listen there.
             self.listens.iter().for_each(AbortHandle::abort);
             self.cores.iter().for_each(CoreThread::end);
             now + patience
@@ -150,7 +150,7 @@ impl ThreadFront for RpcFront {
         engine.shared.host.as_ref().map_or(Nanos(0), Host::spin)
     }
 
-    /// Returns a flood's memory.
+    /// Returns memory to the system after a flood of connections or calls.
     fn look_after(&mut self) {
         self.spare.iter_mut().for_each(|spare| spare.look(self.polled));
     }
@@ -161,7 +161,7 @@ impl ThreadFront for RpcFront {
 
     fn wait(&mut self, agents: Option<&OwnBell>, timeout: Duration) {
         if self.engine.borrow().is_behind() {
-            // Its sockets have to wait, too.
+            // While other cores have no room, the sockets wait, too.
             return std::thread::sleep(Duration::from_nanos(ROOM_EVERY.0));
         }
         let (ready, line, other) = (&self.ready, &self.line, &self.other);
@@ -196,12 +196,12 @@ impl ThreadFront for RpcFront {
         if let Some(bell) = agents {
             bell.wait(Some(Duration::ZERO));
         }
-        // Somebody may have connected.
+        // A scheduler may have connected.
         self.notes.iter_mut().for_each(NotesTo::awake);
     }
 }
 
-/// Calls and connections in turns, as long as one finds something to do that the other left: a bounded number of times.
+/// Runs calls and connections alternately while one leaves work for the other, for a bounded number of rounds.
 async fn rounds(
     engine: &RefCell<Engine>,
     tasks: &mut LocalSet,
@@ -217,7 +217,7 @@ async fn rounds(
             if engine.borrow().is_behind() {
                 return Poll::Ready(Ok(stepped));
             }
-            // It never ends: the tasks that listen do not.
+            // The local set never completes, because the accepting tasks do not end.
             let _ = Pin::new(&mut *tasks).poll(cx);
             if stepped == Step::Progress {
                 *any = true;

@@ -1,4 +1,4 @@
-//! Calls of every kind that go well, or end as their clients or handlers want.
+//! Calls of every kind that succeed, or end as their clients or handlers want.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -67,7 +67,7 @@ fn client_and_handler_take_turns() {
 }
 
 #[test]
-fn large_messages_pass_every_window_also_through_small_rings() {
+fn large_messages_pass_every_window_even_through_small_rings() {
     let extents = |extents, lines| PayloadConfig { extents, lines, inline_max: 1_000 };
     for (entries, payloads) in
         [(4, extents(0, 0)), (4, extents(2, 16)), (1024, extents(0, 0)), (1024, extents(8, 256))]
@@ -120,7 +120,7 @@ fn metadata_goes_both_ways_and_a_class_is_capped() {
 }
 
 #[test]
-fn a_status_has_its_text_and_its_details() {
+fn status_carries_text_and_details() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -130,14 +130,14 @@ fn a_status_has_its_text_and_its_details() {
         assert_eq!(answer.text(), "no %E2%98%BA, 100%25");
         assert_eq!(answer.headers["grpc-status-details-bin"], "CAU");
         assert!(answer.messages.is_empty());
-        // Nothing but trailers: one block of headers.
+        // Trailers-Only: a single block of headers.
         assert_eq!(answer.headers["content-type"], "application/grpc");
         assert!(answer.trailers.is_empty());
     });
 }
 
 #[test]
-fn a_deadline_ends_a_call_and_its_handler_learns_of_it() {
+fn deadline_ends_a_call_and_cancels_its_handler() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -145,11 +145,11 @@ fn a_deadline_ends_a_call_and_its_handler_learns_of_it() {
         assert_eq!(answer.code(), Code::DeadlineExceeded as i32);
         assert_eq!(answer.messages.len(), 1);
         until(|| fixture.seen.cancelled.load(SeqCst) == 1).await;
-        // Before it has begun: no handler sees it.
+        // A deadline that passes before the call begins: no handler sees it.
         let begun = fixture.seen.begun.load(SeqCst);
         let answer = client.call("/test.Test/Echo", &[("grpc-timeout", "0n")], &[b"x"]).await;
         assert_eq!(answer.code(), Code::DeadlineExceeded as i32);
-        // While its message is still on its way, too.
+        // A deadline that passes while the message is still incomplete.
         let mut open = client.open("/test.Test/Echo", &[("grpc-timeout", "20m")], false).await;
         open.write(bytes::Bytes::from_static(&[0, 0, 0]), false).await;
         assert_eq!(open.finish().await.code(), Code::DeadlineExceeded as i32);
@@ -160,7 +160,7 @@ fn a_deadline_ends_a_call_and_its_handler_learns_of_it() {
 }
 
 #[test]
-fn a_reset_or_a_lost_connection_cancels() {
+fn reset_or_lost_connection_cancels_calls() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -181,21 +181,21 @@ fn a_reset_or_a_lost_connection_cancels() {
     assert_eq!((left.calls, left.held, left.at_host), (0, 0, Some(0)));
 }
 
-/// Bytes of memory that this process has.
+/// Resident memory of this process in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// What the process is told that has its memory for itself.
+/// Variable that tells a process that it runs one test alone, for its memory.
 const ALONE: &str = "WAVE_TEST_ALONE";
 
 /// `WAVE_CALLS=n` makes `n` calls.
 #[test]
-fn half_of_the_calls_end_early_and_nothing_is_left_of_them() {
+fn calls_that_end_early_leave_nothing_behind() {
     if std::env::var_os(ALONE).is_none() {
-        // Other tests' memory would count.
-        let name = "calls::half_of_the_calls_end_early_and_nothing_is_left_of_them";
+        // Other tests' memory would count in this process.
+        let name = "calls::calls_that_end_early_leave_nothing_behind";
         let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
         let done = alone.args([name, "--exact", "--nocapture"]).env(ALONE, "").status();
         assert!(done.unwrap().success());
@@ -206,7 +206,7 @@ fn half_of_the_calls_end_early_and_nothing_is_left_of_them() {
     let mut before = 0;
     for round in 0..calls / ROUND {
         end_half_early(&fixture);
-        // What the first rounds leave is what an allocator keeps.
+        // The allocator keeps some memory after the first rounds.
         if round == 1 {
             before = resident();
         }
@@ -230,7 +230,7 @@ fn end_half_early(fixture: &Fixture) {
                     0 => {
                         let mut open = client.open("/test.Test/Chat", &[], false).await;
                         open.send(&[1; 500], false).await;
-                        // How far it has come differs from call to call.
+                        // The progress at the reset differs from call to call.
                         for _ in 0..at % 7 {
                             tokio::task::yield_now().await;
                         }

@@ -43,7 +43,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// gRPC's status code, wherever it is.
+    /// gRPC's status code, from the trailers or the headers.
     pub fn code(&self) -> i32 {
         let at = self.trailers.get("grpc-status").or(self.headers.get("grpc-status"));
         at.expect("a status").to_str().unwrap().parse().unwrap()
@@ -54,7 +54,7 @@ impl Answer {
         at.map_or("", |text| text.to_str().unwrap())
     }
 
-    /// The messages of a call that went well.
+    /// The messages of a call, which must have succeeded.
     pub fn ok(self) -> Vec<Vec<u8>> {
         assert_eq!(self.code(), 0, "{self:?}");
         self.messages.into_iter().map(|(_, message)| message).collect()
@@ -79,7 +79,7 @@ impl Client {
         Client::try_over(io).await.unwrap()
     }
 
-    /// Tries until there is a server, unless it is over before.
+    /// Tries to connect until there is a server. `None` if `is_over` is set before.
     pub async fn connect_until(address: SocketAddr, is_over: &AtomicBool) -> Option<Client> {
         while !is_over.load(Ordering::SeqCst) {
             if let Some(client) = Client::try_connect(address).await {
@@ -90,10 +90,10 @@ impl Client {
         None
     }
 
-    /// Where there may be no server.
+    /// Connects; `None` if there is no server.
     pub async fn try_connect(address: SocketAddr) -> Option<Client> {
         let socket = TcpStream::connect(address).await.ok()?;
-        // Without it each call waits for an acknowledgement that the server sends late.
+        // Without TCP_NODELAY each call waits for a delayed acknowledgement of the server.
         socket.set_nodelay(true).ok()?;
         Client::try_over(socket).await.ok()
     }
@@ -104,7 +104,7 @@ impl Client {
     {
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(1 << 20).initial_connection_window_size(8 << 20);
-        // A client that was off its CPU finds a socket full of small messages, and h2 by itself ends the connection at some
+        // A client that was off its CPU finds a socket full of small messages. By default, h2 ends the connection at some
         // 22,000 unread ones (`too_many_data_frames`).
         builder.data_frame_budget(64 << 20);
         let (send, connection) = builder.handshake(io).await?;
@@ -112,7 +112,7 @@ impl Client {
         Ok(Client { send })
     }
 
-    /// A call of one message over a connection that may break.
+    /// Makes a call with one message over a connection that may break.
     pub async fn try_call(&mut self, path: &str, message: &[u8]) -> Result<Answer, h2::Error> {
         self.send = self.send.clone().ready().await?;
         let request = Request::post(format!("http://test{path}")).header("te", "trailers");
@@ -125,7 +125,7 @@ impl Client {
         open.try_finish().await
     }
 
-    /// Whether the server takes new calls.
+    /// Whether the server accepts new calls on this connection.
     pub async fn is_open(&self) -> bool {
         self.send.clone().ready().await.is_ok()
     }
@@ -145,7 +145,7 @@ impl Client {
         Open { response: Some(response), send, headers, body: None, rest: Vec::new() }
     }
 
-    /// A whole call with these messages.
+    /// Makes a complete call with these messages.
     pub async fn call(
         &mut self,
         path: &str,
@@ -156,7 +156,7 @@ impl Client {
         self.call_with(path, headers, frames.concat().into()).await
     }
 
-    /// A whole call with these bytes.
+    /// Makes a complete call with these bytes.
     pub async fn call_with(
         &mut self,
         path: &str,
@@ -172,7 +172,7 @@ impl Client {
 }
 
 impl Open {
-    /// Sends bytes, as far as the server lets. One that has answered already takes no more.
+    /// Sends bytes, as far as the server permits. A server that has answered already takes no more.
     pub async fn write(&mut self, mut bytes: Bytes, end: bool) {
         while !bytes.is_empty() {
             self.send.reserve_capacity(bytes.len());

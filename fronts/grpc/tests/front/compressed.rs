@@ -1,4 +1,4 @@
-//! gzip, both ways.
+//! gzip in both directions.
 
 use std::io::{Read, Write};
 
@@ -26,7 +26,7 @@ fn unpacked(message: &[u8]) -> Vec<u8> {
 const GZIP: [(&str, &str); 2] = [("grpc-encoding", "gzip"), ("grpc-accept-encoding", "gzip")];
 
 #[test]
-fn a_handler_is_told_what_came_compressed_and_says_what_is_to_go_so() {
+fn handler_sees_and_chooses_compression_per_message() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -37,7 +37,7 @@ fn a_handler_is_told_what_came_compressed_and_says_what_is_to_go_so() {
         let [(true, reply), (false, plain)] = &answer.messages[..] else { panic!("{answer:?}") };
         assert!(reply.len() < 1000 && unpacked(reply) == message && *plain == message);
 
-        // A client that does not say that it takes them gets none.
+        // A client that does not announce that it accepts compressed messages gets none.
         let answer = client.call_with("/test.Test/Chat", &GZIP[..1], both.into()).await;
         assert!(!answer.headers.contains_key("grpc-encoding"));
         assert!(answer.messages.iter().all(|(compressed, _)| !compressed));
@@ -59,7 +59,7 @@ fn incompressible_replies_are_sent_uncompressed() {
 }
 
 #[test]
-fn a_message_that_cannot_be_decompressed_is_refused() {
+fn message_that_cannot_be_decompressed_is_refused() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;

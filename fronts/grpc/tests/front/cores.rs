@@ -1,4 +1,4 @@
-//! Fronts whose connections have cores of their own.
+//! Fronts with connection cores.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::calls::client;
 use crate::client::{Client, run, until};
 use crate::fixture::{CONNECTION_CORES, Fixture, cpus};
 
-/// What a client sees is the same, whichever cores serve its connection.
+/// Clients see the same behaviour whichever core serves their connection.
 #[test]
 fn all_other_tests_hold_with_two_connection_cores() {
     if std::env::var_os(CONNECTION_CORES).is_some() {
@@ -31,7 +31,7 @@ fn all_other_tests_hold_with_two_connection_cores() {
 }
 
 #[test]
-fn connections_are_spread_over_cores_and_each_ones_calls_over_all_workers() {
+fn connections_are_spread_over_cores_and_their_calls_over_all_workers() {
     let mut fixture = Fixture::on_cores(2, Limits::default(), None);
     fixture.start_host(|options| options.workers(2));
     run(async {
@@ -40,7 +40,7 @@ fn connections_are_spread_over_cores_and_each_ones_calls_over_all_workers() {
             clients.push(client(&fixture).await);
         }
         let begun = fixture.seen.begun.load(SeqCst);
-        // A worker has one call at a time: both have one now, of a single connection.
+        // A worker runs one call at a time: two calls of a single connection occupy both workers.
         let mut open = Vec::new();
         for _ in 0..2 {
             let mut call = clients[0].open("/test.Test/Sleep", &[], false).await;
@@ -59,9 +59,9 @@ fn connections_are_spread_over_cores_and_each_ones_calls_over_all_workers() {
     assert_eq!(left.connections, [4, 4]);
 }
 
-/// With a policy for each core, every other call would wait behind the one that does not end.
+/// With a steering policy per connection core, every other call would wait behind the one that does not end.
 #[test]
-fn a_worker_busy_for_one_cores_client_gets_no_call_of_the_others() {
+fn worker_busy_for_one_cores_client_gets_no_calls_of_other_cores() {
     let mut fixture = Fixture::on_cores(2, Limits::default(), None);
     fixture.start_host(|options| options.workers(2));
     run(async {
@@ -84,7 +84,7 @@ fn memory_of_calls_is_bounded_over_all_cores() {
     fixture.start_host(|options| options);
     run(async {
         let mut clients = [client(&fixture).await, client(&fixture).await];
-        // Half a message each: the front has to keep it.
+        // Each client sends half a message, which the front has to keep.
         let mut halves = Vec::new();
         for client in &mut clients {
             let mut open = client.open("/test.Test/Echo", &[], false).await;
@@ -107,7 +107,7 @@ fn memory_of_calls_is_bounded_over_all_cores() {
 }
 
 #[test]
-fn a_cpu_that_cannot_be_had_is_named() {
+fn unavailable_connection_cpu_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let options = options(&folder, vec![cpus(1)[0], 100_000]);
     let error = RpcFront::new(options, Instant::now()).err().unwrap();
@@ -121,7 +121,7 @@ fn options(folder: &tempfile::TempDir, connection_cpus: Vec<usize>) -> RpcOption
         listen: vec![([127, 0, 0, 1], 0).into()],
         steer: "jbsq:k=4".into(),
         tls: None,
-        // Longer than anybody waits here.
+        // Longer than any test waits.
         limits: Limits { drain: Duration::from_secs(3600), ..Limits::default() },
         connection_cpus,
         load_reports: false,
@@ -130,11 +130,11 @@ fn options(folder: &tempfile::TempDir, connection_cpus: Vec<usize>) -> RpcOption
     }
 }
 
-/// A front whose first core does nothing while it is held up.
+/// A front whose first core does nothing while `is_held` is set.
 struct Held {
     address: std::net::SocketAddr,
     is_held: Arc<AtomicBool>,
-    /// It has seen that, and does nothing.
+    /// The first core has seen `is_held`, and does nothing.
     rests: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -177,10 +177,9 @@ impl Held {
     }
 }
 
-/// More calls, and more bytes, than the queues between cores hold: connections wait, and nothing is lost or held in memory
-/// without end.
+/// More calls and bytes than the queues between cores hold: connections wait, nothing is lost, and memory stays bounded.
 #[test]
-fn a_first_core_that_is_late_finds_all_calls() {
+fn stalled_first_core_finds_all_calls_later() {
     let held = Held::new();
     run(async {
         let mut calls = Vec::new();
@@ -215,9 +214,9 @@ fn a_first_core_that_is_late_finds_all_calls() {
     held.thread.join().unwrap();
 }
 
-/// As where its scheduler's host goes: nobody waits for clients then.
+/// This happens when the host of the scheduler beside the front goes: then the front does not wait for clients.
 #[test]
-fn a_front_that_is_dropped_takes_its_connections_with_it() {
+fn dropped_front_closes_its_connections() {
     let held = Held::new();
     run(async {
         let mut clients = [held.client().await, held.client().await];

@@ -1,4 +1,4 @@
-//! Clients that take all connections, or all the memory for messages, that a front has: others are let in and served.
+//! Clients that take all of a front's connections, or all of its memory for messages: others are still admitted and served.
 
 use std::net::TcpListener;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::killed::{Process, front_options};
 
 const CALLS: usize = 20;
 
-/// A front with a host, plain and then over TLS.
+/// Runs `what` against a front with a host, plain and then over TLS.
 fn each(limits: Limits, what: impl AsyncFn(&Dial)) {
     for is_tls in [false, true] {
         let mut fixture = Fixture::made_of(limits, Dial::identity(is_tls));
@@ -29,7 +29,7 @@ fn each(limits: Limits, what: impl AsyncFn(&Dial)) {
     }
 }
 
-/// New clients of the address that has the crowd, and of another.
+/// Makes calls by new clients of the crowd's address, and of another address.
 async fn newcomers_are_served(dial: &Dial) {
     for from in [1, 9] {
         for _ in 0..4 {
@@ -39,7 +39,7 @@ async fn newcomers_are_served(dial: &Dial) {
 }
 
 #[test]
-fn a_thousand_idle_connections_that_answer_pings_keep_no_new_client_out() {
+fn idle_connections_that_answer_pings_do_not_keep_new_clients_out() {
     each(Limits::default(), async |dial| {
         let mut good = Good::new(dial, 1).await;
         let mut crowd = Vec::new();
@@ -56,7 +56,7 @@ fn a_thousand_idle_connections_that_answer_pings_keep_no_new_client_out() {
 }
 
 #[test]
-fn idle_connections_that_come_again_once_they_were_told_to_go_keep_no_new_client_out() {
+fn idle_clients_that_reconnect_after_goaway_do_not_keep_new_clients_out() {
     let limits = Limits { connections: 32, ..Limits::default() };
     each(limits, async |dial| {
         let mut good = Good::new(dial, 1).await;
@@ -72,7 +72,7 @@ fn idle_connections_that_come_again_once_they_were_told_to_go_keep_no_new_client
 }
 
 #[test]
-fn handshakes_that_are_never_finished_keep_no_new_client_out() {
+fn unfinished_handshakes_do_not_keep_new_clients_out() {
     let limits = Limits { connections: 64, ..Limits::default() };
     each(limits, async |dial| {
         let mut good = Good::new(dial, 1).await;
@@ -88,7 +88,7 @@ fn handshakes_that_are_never_finished_keep_no_new_client_out() {
 }
 
 #[test]
-fn connections_with_calls_are_never_closed_for_others_and_other_addresses_get_in() {
+fn connections_with_calls_stay_open_and_other_addresses_are_admitted() {
     let limits = Limits { connections: 8, ..Limits::default() };
     each(limits, async |dial| {
         let mut crowd = Vec::new();
@@ -99,7 +99,7 @@ fn connections_with_calls_are_never_closed_for_others_and_other_addresses_get_in
             assert!(watch.next().await.unwrap().is_some());
             crowd.push((client, watch));
         }
-        // No more from there: it has as many as are left.
+        // This address gets no more connections: it has as many as are left for others.
         let turned_away = async {
             let io = dial.io(2).await.ok()?;
             let (send, connection) = h2::client::handshake(io).await.ok()?;
@@ -117,11 +117,11 @@ fn connections_with_calls_are_never_closed_for_others_and_other_addresses_get_in
     });
 }
 
-/// Names of what [`front_process`] is told by.
+/// Variables for [`front_process`].
 const SOCKET: &str = "WAVE_TEST_CROWD_SOCKET";
 const ADDRESS: &str = "WAVE_TEST_CROWD_ADDRESS";
 
-/// What the front's process runs. By itself it does nothing.
+/// The front process's `main`. Does nothing when run as a test.
 #[test]
 fn front_process() {
     let (Some(socket), Ok(address)) = (std::env::var_os(SOCKET), std::env::var(ADDRESS)) else {
@@ -169,11 +169,11 @@ impl Alone {
 }
 
 #[test]
-fn a_front_without_descriptors_ends_idle_connections_for_new_ones() {
+fn front_without_descriptors_closes_idle_connections_for_new_ones() {
     let alone = Alone::new();
     run(async {
         let mut good = alone.good().await;
-        // Its own share of connections was found when it had more.
+        // The front chose its limit of connections when it still had more descriptors.
         let few = Rlimit { current: Some(64), maximum: Some(64) };
         prlimit(Some(Pid::from_child(&alone.front.0)), Resource::Nofile, few).unwrap();
         let mut crowd = Vec::new();
@@ -185,7 +185,7 @@ fn a_front_without_descriptors_ends_idle_connections_for_new_ones() {
     });
 }
 
-/// A message with its last piece held back.
+/// Begins a call with a message that lacks its last byte.
 async fn incomplete(client: &mut Client, bytes: usize) -> Open {
     let mut open = client.open("/test.Test/Echo", &[], false).await;
     let length = (bytes as u32 + 1).to_be_bytes();
@@ -207,7 +207,7 @@ fn one_connection_with_many_incomplete_messages_leaves_memory_for_others() {
         }
         newcomers_are_served(dial).await;
         good.calls(CALLS, &[1; 1 << 20]).await;
-        // What it has too much of is refused.
+        // The attacker's calls beyond its share are refused.
         let last = messages.pop().unwrap().finish().await;
         assert_eq!(last.code(), Code::ResourceExhausted as i32);
     });
@@ -233,9 +233,9 @@ fn several_connections_with_incomplete_messages_leave_memory_for_others() {
     });
 }
 
-/// A call that says nothing takes memory as well.
+/// A call without messages takes memory as well.
 #[test]
-fn streams_that_say_nothing_are_counted_with_what_calls_hold() {
+fn silent_streams_count_against_the_memory_of_calls() {
     let limits = Limits { held_bytes: 1 << 20, streams: 1_000, ..Limits::default() };
     each(limits, async |dial| {
         let mut good = Good::new(dial, 1).await;
@@ -251,9 +251,9 @@ fn streams_that_say_nothing_are_counted_with_what_calls_hold() {
     });
 }
 
-/// More than tokio lets a task accept in a row, and a front that never sleeps, as a busy one.
+/// More connections than tokio lets a task accept in a row, and a front that never sleeps, like a busy one.
 #[test]
-fn a_front_that_finds_a_full_backlog_accepts_all_of_it() {
+fn full_listen_backlog_is_accepted_completely() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = front_options(folder.path().join("host").into(), "127.0.0.1:0", "jbsq:k=4");
     options.connection_cpus.clear();
@@ -271,11 +271,11 @@ fn a_front_that_finds_a_full_backlog_accepts_all_of_it() {
 }
 
 #[test]
-fn memory_comes_back_after_a_slow_flood() {
+fn memory_is_returned_after_a_slow_flood() {
     let alone = Alone::new();
     run(async {
         let mut good = alone.good().await;
-        // Good clients find the room that they need.
+        // The memory that good clients need is counted in `before`.
         good.calls(CALLS, &[1; 100_000]).await;
         let before = alone.resident_kib();
         let mut crowd = Vec::new();
@@ -291,7 +291,10 @@ fn memory_comes_back_after_a_slow_flood() {
         }
         good.calls(1, b"x").await;
         let height = alone.resident_kib();
-        assert!(height > before + (50 << 10), "{before} KiB, then {height}: no flood");
+        assert!(
+            height > before + (50 << 10),
+            "the flood took no memory: {before} KiB before, then {height}"
+        );
         drop(crowd);
         let most = before + (height - before) / 4;
         while alone.resident_kib() > most {

@@ -1,4 +1,4 @@
-//! Clients from several addresses, plain or over TLS, and one that must be served despite the others.
+//! Clients from several addresses, plain or over TLS, and good clients, which must be served despite the others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,16 +13,16 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::client::Client;
 
-/// Certificate of a server called `test`, trusted only by these tests.
+/// Certificate of a server named `test`, trusted only by these tests.
 pub const CERTIFICATE: &str = include_str!("test-only.crt");
 pub const KEY: &str = include_str!("test-only.key");
 
-/// A stream that HTTP/2 runs over.
+/// A byte stream that carries HTTP/2.
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
-/// How a front is reached.
+/// How to reach a front.
 #[derive(Clone)]
 pub struct Dial {
     address: SocketAddr,
@@ -34,22 +34,22 @@ impl Dial {
         Dial { address, tls: is_tls.then(connector) }
     }
 
-    /// What a fixture needs for it.
+    /// Certificate and key for a fixture, if it uses TLS.
     pub fn identity(is_tls: bool) -> Option<(&'static str, &'static str)> {
         is_tls.then_some((CERTIFICATE, KEY))
     }
 
-    /// A socket from 127.0.0.`from`.
+    /// Connects a socket from 127.0.0.`from`.
     pub async fn socket(&self, from: u8) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(([127, 0, 0, from], 0).into())?;
         let socket = socket.connect(self.address).await?;
-        // Without it each call waits for an acknowledgement that the server sends late.
+        // Without TCP_NODELAY each call waits for a delayed acknowledgement of the server.
         socket.set_nodelay(true)?;
         Ok(socket)
     }
 
-    /// One that has shaken hands for TLS, where there is TLS.
+    /// Connects a stream, after the TLS handshake if there is TLS.
     pub async fn io(&self, from: u8) -> io::Result<Box<dyn Io>> {
         let socket = self.socket(from).await?;
         Ok(match &self.tls {
@@ -74,8 +74,8 @@ pub fn connector() -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-/// A client whose calls must all succeed. As gRPC's clients do, it connects again where it was told to go, and calls once
-/// more where the server says that it has not seen the call.
+/// A client whose calls must all succeed. Like gRPC's clients, it connects again after a GOAWAY, and repeats a call if the
+/// server says that it has not seen the call.
 pub struct Good {
     dial: Dial,
     from: u8,
@@ -83,7 +83,7 @@ pub struct Good {
 }
 
 impl Good {
-    /// One that the host has answered.
+    /// Connects, and waits until the host has answered a call.
     pub async fn new(dial: &Dial, from: u8) -> Good {
         let client = dial.client(from).await;
         let mut good = Good { dial: dial.clone(), from, client };
@@ -114,7 +114,7 @@ impl Good {
         }
     }
 
-    /// Calls that follow each other.
+    /// Makes calls, one after the other.
     pub async fn calls(&mut self, count: usize, message: &[u8]) {
         for _ in 0..count {
             assert_eq!(self.code(message).await, 0);

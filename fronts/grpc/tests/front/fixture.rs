@@ -1,4 +1,4 @@
-//! A host with a handful of methods, and a front before it.
+//! A host with some methods, and a front before it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use wave_rpc::status::{Code, Status};
 use wave_user::Enclave;
 use wave_user::rpc::{Call, Methods, Options, Server};
 
-/// What the process is told that is to give its fronts connection cores: how many.
+/// Variable with the number of connection cores of a test process's fronts.
 pub const CONNECTION_CORES: &str = "WAVE_TEST_CONNECTION_CORES";
 
-/// For workers to end their calls.
+/// Time for workers to end their calls.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// None, unless the process was told.
+/// Number of connection cores; 0 unless the variable is set.
 pub fn connection_cores() -> usize {
     std::env::var(CONNECTION_CORES).map_or(0, |count| count.parse().unwrap())
 }
 
-/// CPUs for `count` cores, from the first again where there are fewer.
+/// CPUs for `cores` cores, starting again from the first if there are fewer.
 pub fn cpus(cores: usize) -> Vec<usize> {
     wave_links::cpus::allowed().unwrap().into_iter().cycle().take(cores).collect()
 }
@@ -44,19 +44,19 @@ pub struct Fixture {
     pub seen: Arc<Seen>,
     pub folder: TempDir,
     server: Option<Server>,
-    /// What has the server's threads, if it has any. After the server, which ends them.
+    /// The enclave of the server's threads, if it has threads. Declared after the server, which ends them.
     enclave: Option<Enclave>,
     front: Option<JoinHandle<Left>>,
     ender: Ender,
 }
 
-/// What a front that has ended leaves.
+/// The state of a front that has ended.
 pub struct Left {
     pub calls: usize,
     pub held: usize,
-    /// Calls that stay open in the dispatcher, if a host is attached.
+    /// Number of calls still open in the dispatcher, if a host is attached.
     pub at_host: Option<u32>,
-    /// That each connection core took.
+    /// Number of connections that each connection core took.
     pub connections: Vec<u64>,
 }
 
@@ -79,12 +79,12 @@ impl Fixture {
         Fixture::on_cores(connection_cores(), limits, tls)
     }
 
-    /// With this many connection cores.
+    /// A front with this many connection cores.
     pub fn on_cores(cores: usize, limits: Limits, tls: Option<(&str, &str)>) -> Fixture {
         Fixture::reporting(false, cores, limits, tls)
     }
 
-    /// With load reports in trailers, or without.
+    /// A front with or without load reports in trailers.
     pub fn reporting(
         load_reports: bool,
         cores: usize,
@@ -129,7 +129,7 @@ impl Fixture {
         self.server = Some(Server::start(options(Options::new(socket)), methods).unwrap());
     }
 
-    /// A host whose workers are threads of an enclave with two cores.
+    /// Starts a host whose workers are threads of an enclave with two cores.
     pub fn start_threads(&mut self, options: impl Fn(Options) -> Options) {
         let mut cores = wave_user::Options::new(self.folder.path().join("threads")).cores(2);
         cores.yields_cpu = true;
@@ -144,7 +144,7 @@ impl Fixture {
         self.server = None;
     }
 
-    /// Asks the front to end, while calls go on.
+    /// Asks the front to end, while calls continue.
     pub fn end(&self) {
         self.ender.end();
     }
@@ -154,7 +154,7 @@ impl Fixture {
         self.joined()
     }
 
-    /// What remains of a front that ended on its own.
+    /// Waits for a front that ends on its own. Returns its final state.
     pub fn joined(mut self) -> Left {
         self.front.take().unwrap().join().unwrap()
     }
@@ -169,8 +169,8 @@ impl Drop for Fixture {
     }
 }
 
-/// The calls that stay open in the dispatcher. A front ends with its last client's call: workers may still have to hear of those that
-/// were cancelled.
+/// Number of calls that stay open in the dispatcher. A front ends with its last client's call, but workers may still have to be
+/// told of cancelled ones.
 fn at_host(front: &mut RpcFront) -> Option<u32> {
     let start = Instant::now();
     loop {

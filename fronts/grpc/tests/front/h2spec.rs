@@ -1,4 +1,4 @@
-//! What HTTP/2 asks of a server, as h2spec checks it: the front fails nothing that a plain server by the same crate passes.
+//! Conformance to HTTP/2, by h2spec: the front passes every case that a plain server by the same crate passes.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,20 +15,20 @@ use wave_grpc::Limits;
 
 use crate::fixture::Fixture;
 
-/// Names h2spec where it is not in PATH.
+/// Variable with the path of h2spec, if it is not in PATH.
 const PROGRAM: &str = "WAVE_H2SPEC";
-/// What h2spec calls its parts.
+/// h2spec's names of its parts.
 const PARTS: [&str; 3] = ["generic", "http2", "hpack"];
-/// How long it waits for what a server must do, in seconds.
+/// How long h2spec waits for a reaction of the server, in seconds.
 const TIMEOUT_S: &str = "1";
 
-/// Cases, by the name that h2spec takes: `http2/5.1.1/2`.
+/// Cases, by the names that h2spec accepts, such as `http2/5.1.1/2`.
 type Cases = BTreeSet<String>;
 
 #[test]
-fn the_front_fails_no_case_of_h2spec_that_a_plain_server_passes() {
+fn front_passes_every_h2spec_case_that_a_plain_server_passes() {
     if let Err(error) = h2spec().arg("--version").output() {
-        // Where a machine checks for everybody, leaving it out would hide that nothing was checked.
+        // A machine that sets the variable, as in CI, must not skip this test silently.
         assert!(std::env::var_os(PROGRAM).is_none(), "{PROGRAM} names no program: {error}");
         wave_skip::skip(format!(
             "there is no h2spec ({error}); with Go, in fronts/grpc/tests/front/h2spec: \
@@ -60,7 +60,7 @@ fn h2spec() -> Command {
     Command::new(std::env::var_os(PROGRAM).unwrap_or_else(|| "h2spec".into()))
 }
 
-/// The cases that this server fails.
+/// Runs h2spec. Returns the cases that this server fails.
 fn failed(address: SocketAddr) -> Cases {
     let mut failed = Cases::new();
     std::thread::scope(|scope| {
@@ -78,7 +78,7 @@ fn failed_of(address: SocketAddr, part: &str) -> Cases {
     let said = String::from_utf8(said).unwrap();
     let (mut section, mut failed, mut total) = ("", Cases::new(), 0);
     for line in said.lines() {
-        // A case is announced first, and then overwritten.
+        // h2spec announces a case, and overwrites the line with the result.
         let line = line.rsplit('\r').next().unwrap().trim();
         let Some((first, rest)) = line.split_once(' ') else { continue };
         let number = first.trim_end_matches('.');
@@ -96,7 +96,7 @@ fn failed_of(address: SocketAddr, part: &str) -> Cases {
     failed
 }
 
-/// A server that answers every request with a few bytes, and has as many streams at once as the front.
+/// A server that answers every request with a few bytes, and allows as many concurrent streams as the front.
 struct Plain {
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
@@ -117,7 +117,7 @@ impl Plain {
                         tokio::spawn(connection(listener.accept().await.unwrap().0));
                     }
                 });
-                // Dropping the sender ends it, too.
+                // An error means that the sender was dropped, which also ends the server.
                 let _ = ended.await;
             });
         });

@@ -1,4 +1,4 @@
-//! Clients that open streams and neither read nor finish them, while a good client calls: each of its calls ends well.
+//! Clients that open streams and neither read nor finish them, beside good clients, whose calls must all succeed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -12,16 +12,16 @@ use crate::dial::{Dial, Good};
 use crate::fixture::Fixture;
 
 const WORKERS: u16 = 2;
-/// As the fixture's front steers: calls that a worker has before it at once.
+/// Calls that the fixture's steering policy hands to a worker at once.
 const AHEAD: usize = 4;
-/// More streams than workers have places for calls.
+/// More streams than the workers have places for calls.
 const STREAMS: usize = (WORKERS as usize + 1) * AHEAD;
-/// Far more than any window.
+/// Request for replies far larger than any window.
 const UNREAD: &[u8] = b"250 100000";
-/// More replies than a test lives to see.
+/// Request for more replies than a test can read.
 const ENDLESS: &[u8] = b"4000000000 64";
 const CALLS: usize = 100;
-/// Each waits for its turn among streams that keep every worker busy.
+/// Fewer calls, because each waits for its turn among streams that keep every worker busy.
 const CALLS_AMONG_READERS: usize = 20;
 
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ enum Host {
     Threads,
 }
 
-/// A front and its host, plain and then over TLS.
+/// Runs `what` against a front and its host, plain and then over TLS.
 fn each(host: Host, workers: u16, what: impl AsyncFn(&Fixture, &Dial)) {
     for is_tls in [false, true] {
         let mut fixture = Fixture::made_of(Limits::default(), Dial::identity(is_tls));
@@ -40,13 +40,13 @@ fn each(host: Host, workers: u16, what: impl AsyncFn(&Fixture, &Dial)) {
         }
         let dial = Dial::new(fixture.address, is_tls);
         run(what(&fixture, &dial));
-        // Handlers of streams whose clients have just gone may still run.
+        // Handlers of streams whose clients have just gone may still run, so `at_host` is not checked.
         let left = fixture.leave();
         assert_eq!((left.calls, left.held), (0, 0));
     }
 }
 
-/// Good clients from the address that attackers use, too, and from another one.
+/// Makes calls by good clients, from attackers' addresses and from another one.
 async fn is_served(dial: &Dial) {
     calls_end_well(dial, CALLS).await;
 }
@@ -64,7 +64,7 @@ async fn calls_end_well(dial: &Dial, count: usize) {
     }
 }
 
-/// Streams of replies that are never read beyond the first.
+/// Opens streams whose replies are not read beyond the first.
 async fn unread(client: &mut Client, count: usize) -> Vec<Open> {
     let mut streams = Vec::new();
     for _ in 0..count {
@@ -75,7 +75,7 @@ async fn unread(client: &mut Client, count: usize) -> Vec<Open> {
     streams
 }
 
-/// Calls whose clients send one message, and no other.
+/// Opens calls whose clients send one message, and do not half-close.
 async fn unfinished(client: &mut Client, count: usize) -> Vec<Open> {
     let mut streams = Vec::new();
     for _ in 0..count {
@@ -86,7 +86,7 @@ async fn unfinished(client: &mut Client, count: usize) -> Vec<Open> {
     streams
 }
 
-/// Waits until workers have begun the first of these.
+/// Waits until workers have begun the first of these streams.
 async fn begun(streams: &mut [Open]) {
     for stream in &mut streams[..usize::from(WORKERS)] {
         assert!(stream.next().await.unwrap().is_some());
@@ -104,12 +104,12 @@ async fn unread_streams_of_one_connection(_: &Fixture, dial: &Dial) {
 }
 
 #[test]
-fn unread_streams_hold_up_nobody_else_of_pthreads() {
+fn unread_streams_do_not_block_other_calls_on_pthreads() {
     each(Host::Pthreads, WORKERS, unread_streams_of_one_connection);
 }
 
 #[test]
-fn unread_streams_hold_up_nobody_else_of_threads() {
+fn unread_streams_do_not_block_other_calls_on_threads() {
     each(Host::Threads, WORKERS, unread_streams_of_one_connection);
 }
 
@@ -124,12 +124,12 @@ async fn unfinished_calls_of_one_connection(_: &Fixture, dial: &Dial) {
 }
 
 #[test]
-fn unfinished_bidirectional_calls_hold_up_nobody_else_of_pthreads() {
+fn unfinished_bidirectional_calls_do_not_block_others_on_pthreads() {
     each(Host::Pthreads, WORKERS, unfinished_calls_of_one_connection);
 }
 
 #[test]
-fn unfinished_bidirectional_calls_hold_up_nobody_else_of_threads() {
+fn unfinished_bidirectional_calls_do_not_block_others_on_threads() {
     each(Host::Threads, WORKERS, unfinished_calls_of_one_connection);
 }
 
@@ -148,16 +148,16 @@ async fn streams_of_several_addresses(_: &Fixture, dial: &Dial) {
 }
 
 #[test]
-fn streams_of_several_addresses_hold_up_nobody_else_of_pthreads() {
+fn streams_of_several_addresses_do_not_block_other_calls_on_pthreads() {
     each(Host::Pthreads, WORKERS, streams_of_several_addresses);
 }
 
 #[test]
-fn streams_of_several_addresses_hold_up_nobody_else_of_threads() {
+fn streams_of_several_addresses_do_not_block_other_calls_on_threads() {
     each(Host::Threads, WORKERS, streams_of_several_addresses);
 }
 
-/// Streams that never wait: their client reads as fast as they come.
+/// Streams that never wait for their client: it reads replies as fast as they come.
 async fn streams_that_are_read(_: &Fixture, dial: &Dial) {
     Good::new(dial, 1).await.calls(1, b"x").await;
     let mut reader = dial.client(1).await;
@@ -174,7 +174,7 @@ async fn streams_that_are_read(_: &Fixture, dial: &Dial) {
             }
         }));
     }
-    // Each has been a while under way, and got others begun.
+    // Every stream has sent some replies, so the workers yield between their messages.
     until(|| long.load(SeqCst) == STREAMS).await;
     calls_end_well(dial, CALLS_AMONG_READERS).await;
     assert!(readers.iter().all(|reader| !reader.is_finished()));
@@ -182,16 +182,17 @@ async fn streams_that_are_read(_: &Fixture, dial: &Dial) {
 }
 
 #[test]
-fn streams_that_are_read_without_end_hold_up_nobody_else_of_pthreads() {
+fn endless_streams_do_not_block_other_calls_on_pthreads() {
     each(Host::Pthreads, WORKERS, streams_that_are_read);
 }
 
 #[test]
-fn streams_that_are_read_without_end_hold_up_nobody_else_of_threads() {
+fn endless_streams_do_not_block_other_calls_on_threads() {
     each(Host::Threads, WORKERS, streams_that_are_read);
 }
 
-/// The one worker has a call that spins, then one that is not read, then calls of others; and the first one ends.
+/// The only worker has a call that spins, then a stream that waits for its client, then calls of others. Then the first call
+/// ends.
 async fn calls_behind_a_stream(fixture: &Fixture, dial: &Dial) {
     Good::new(dial, 1).await.calls(1, b"x").await;
     let (mut attacker, mut good) = (dial.client(2).await, dial.client(1).await);
@@ -204,8 +205,8 @@ async fn calls_behind_a_stream(fixture: &Fixture, dial: &Dial) {
             UNREAD => unread(&mut attacker, 1).await,
             _ => unfinished(&mut attacker, 1).await,
         };
-        // It has come to the front, and with connection cores to the first of them, before what follows it: by way of a call on
-        // its connection that the front answers.
+        // A call on the same connection that the front answers itself shows that the stream has reached the front (with
+        // connection cores, its first core) before later calls.
         let health = attacker.call("/grpc.health.v1.Health/Check", &[], &[b""]).await;
         assert_eq!(health.code(), Code::Ok as i32);
         let mut behind = Vec::new();
@@ -227,11 +228,11 @@ async fn calls_behind_a_stream(fixture: &Fixture, dial: &Dial) {
 }
 
 #[test]
-fn calls_queued_behind_a_stream_that_waits_move_on_pthreads() {
+fn calls_behind_a_waiting_stream_continue_on_pthreads() {
     each(Host::Pthreads, 1, calls_behind_a_stream);
 }
 
 #[test]
-fn calls_queued_behind_a_stream_that_waits_move_on_threads() {
+fn calls_behind_a_waiting_stream_continue_on_threads() {
     each(Host::Threads, 1, calls_behind_a_stream);
 }

@@ -1,4 +1,4 @@
-//! Hosts that go and come, and a front that ends.
+//! Hosts that go and come back, and fronts that end.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -16,7 +16,7 @@ const NOT_SERVING: [u8; 2] = [8, 2];
 const UNKNOWN: [u8; 2] = [8, 3];
 
 #[test]
-fn calls_are_unavailable_while_there_is_no_host_and_health_says_so() {
+fn calls_without_a_host_are_unavailable_and_health_is_not_serving() {
     let mut fixture = Fixture::without_host(Limits::default());
     run(async {
         let mut client = Client::connect(fixture.address).await;
@@ -39,7 +39,7 @@ fn calls_are_unavailable_while_there_is_no_host_and_health_says_so() {
 }
 
 #[test]
-fn a_host_that_goes_ends_its_calls_and_the_next_one_is_found() {
+fn lost_host_ends_its_calls_and_the_next_host_is_found() {
     let mut fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -66,9 +66,9 @@ fn a_host_that_goes_ends_its_calls_and_the_next_one_is_found() {
     assert_eq!((left.calls, left.held, left.at_host), (0, 0, Some(0)));
 }
 
-/// Found by trying: two agents at one host took it from each other without end.
+/// Regression: two agents at one host took it from each other without end.
 #[test]
-fn a_front_whose_host_turns_to_another_agent_leaves() {
+fn replaced_front_leaves_and_does_not_attach_again() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -88,7 +88,7 @@ fn a_front_whose_host_turns_to_another_agent_leaves() {
 }
 
 #[test]
-fn a_front_that_is_told_to_end_lets_open_calls_finish() {
+fn ending_front_lets_open_calls_finish() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -99,11 +99,11 @@ fn a_front_that_is_told_to_end_lets_open_calls_finish() {
         watch.send(b"", true).await;
         assert_eq!(watch.next().await.unwrap(), Some((false, SERVING.into())));
         fixture.end();
-        // Another process may listen there next, and no client comes here only to be sent away.
+        // The front no longer listens: another process can bind the address, and no client connects only to be sent away.
         until(|| std::net::TcpStream::connect(fixture.address).is_err()).await;
         assert_eq!(watch.next().await.unwrap(), Some((false, NOT_SERVING.into())));
         assert_eq!(watch.finish().await.code(), Code::Unavailable as i32);
-        // The connection refuses new calls once its GOAWAY has come; open calls continue.
+        // After its GOAWAY the connection refuses new calls; open calls continue.
         let seen = &fixture.seen;
         let before = seen.begun.load(SeqCst);
         while client.is_open().await {
@@ -117,9 +117,9 @@ fn a_front_that_is_told_to_end_lets_open_calls_finish() {
     assert_eq!((left.calls, left.held), (0, 0));
 }
 
-/// A scheduler that is given a server's socket by mistake must not take the window from the front that works.
+/// A scheduler that gets an RPC server's socket by mistake must not take the window from the working front.
 #[test]
-fn an_agent_of_another_kind_takes_nothing_from_a_front() {
+fn scheduler_at_an_rpc_socket_does_not_disturb_the_front() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;

@@ -1,5 +1,5 @@
-//! Host and front as processes that are killed under load, at any moment: every call ends for its client, and none is
-//! begun twice.
+//! Host and front as processes that are killed under load at any moment: every call ends for its client, and none begins
+//! twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -25,11 +25,11 @@ const SOCKET: &str = "WAVE_TEST_SOCKET";
 const LEDGER: &str = "WAVE_TEST_LEDGER";
 const ADDRESS: &str = "WAVE_TEST_ADDRESS";
 const PATH: &str = "/test.Ledger/Add";
-/// How often each of the two is killed.
+/// Number of kills of each of the two processes.
 const KILLS: u32 = 20;
 const CLIENTS: u64 = 8;
 
-/// What a host's process runs: it writes down each call that it begins. By itself it does nothing.
+/// The host process's `main`: logs each call that begins. Does nothing when run as a test.
 #[test]
 fn host_process() {
     let (Some(socket), Some(ledger)) = (std::env::var_os(SOCKET), std::env::var_os(LEDGER)) else {
@@ -37,7 +37,7 @@ fn host_process() {
     };
     let ledger = OpenOptions::new().append(true).open(ledger).unwrap();
     let add = move |_: &mut Call<'_>, request: &[u8]| {
-        // One write, whole or not at all, and after it the call counts as begun.
+        // One write, so that a line is complete or absent; after it the call counts as begun.
         (&ledger)
             .write_all(request)
             .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
@@ -48,7 +48,7 @@ fn host_process() {
     Server::start(options, Methods::new().unary(PATH, add)).unwrap().wait();
 }
 
-/// What an agent's process runs.
+/// The agent process's `main`. Does nothing when run as a test.
 #[test]
 fn front_process() {
     let (Some(socket), Ok(address)) = (std::env::var_os(SOCKET), std::env::var(ADDRESS)) else {
@@ -58,7 +58,7 @@ fn front_process() {
     serve(&mut RpcFront::new(options, Instant::now()).unwrap());
 }
 
-/// A front of a process of its own.
+/// Options of a front in a process of its own.
 pub fn front_options(socket: OsString, address: &str, steer: &str) -> RpcOptions {
     RpcOptions {
         host: socket.into(),
@@ -73,7 +73,7 @@ pub fn front_options(socket: OsString, address: &str, steer: &str) -> RpcOptions
     }
 }
 
-/// A process of this test's own program, killed when it is dropped.
+/// A process of this test binary, killed on drop.
 pub struct Process(pub Child);
 
 impl Process {
@@ -84,7 +84,7 @@ impl Process {
         Process(command.spawn().unwrap())
     }
 
-    /// Stops it at whichever instruction it has come to.
+    /// Stops the process by SIGSTOP, at any instruction.
     pub fn freeze(&self) {
         kill_process(Pid::from_child(&self.0), Signal::STOP).unwrap();
     }
@@ -102,12 +102,12 @@ struct Books {
     answered: BTreeSet<u64>,
     /// Number of refusals, by gRPC's code.
     refused: BTreeMap<i32, u64>,
-    /// Their connection broke.
+    /// Calls whose connection broke.
     broken: u64,
     sent: BTreeSet<u64>,
 }
 
-/// One client after the other until it is over.
+/// Makes calls by one client after the other until `is_over` is set.
 async fn call(address: SocketAddr, next: Arc<AtomicU64>, is_over: Arc<AtomicBool>) -> Books {
     let mut books = Books::default();
     while let Some(mut client) = Client::connect_until(address, &is_over).await {
@@ -134,7 +134,7 @@ async fn call(address: SocketAddr, next: Arc<AtomicU64>, is_over: Arc<AtomicBool
 }
 
 #[test]
-fn no_call_is_begun_twice_or_lost_whoever_is_killed() {
+fn no_call_begins_twice_or_is_lost_when_host_or_front_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, ledger) = (folder.path().join("host.sock"), folder.path().join("ledger"));
     std::fs::write(&ledger, []).unwrap();
@@ -157,7 +157,7 @@ fn no_call_is_begun_twice_or_lost_whoever_is_killed() {
             .map(|_| tokio::spawn(call(address, Arc::clone(&next), Arc::clone(&is_over))))
             .collect();
         for kill in 0..2 * KILLS {
-            // Long enough for both to be there again, and for some calls.
+            // Waits until both processes run again, and some calls were sent.
             let seen = next.load(SeqCst);
             while next.load(SeqCst) < seen + 100 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -189,8 +189,8 @@ fn no_call_is_begun_twice_or_lost_whoever_is_killed() {
     let (begun, rest) = bytes.as_chunks::<8>();
     assert!(rest.is_empty(), "a host was killed in the middle of a write");
     let ids: BTreeSet<u64> = begun.iter().map(|id| u64::from_le_bytes(*id)).collect();
-    assert_eq!(ids.len(), begun.len(), "calls were begun twice");
-    assert!(ids.is_subset(&all.sent), "a call was begun that no client sent");
+    assert_eq!(ids.len(), begun.len(), "a call began twice");
+    assert!(ids.is_subset(&all.sent), "a call began that no client sent");
     assert!(all.answered.is_subset(&ids), "a call was answered that no handler began");
     let refused: u64 = all.refused.values().sum();
     let ended = all.answered.len() as u64 + refused + all.broken;

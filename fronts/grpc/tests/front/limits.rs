@@ -1,4 +1,4 @@
-//! What a client may have of the front.
+//! Limits on what clients may use of the front.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn headers_above_the_limit_are_refused() {
 }
 
 #[test]
-fn calls_above_what_the_host_takes_are_refused() {
+fn calls_beyond_the_hosts_limit_are_refused() {
     let fixture = Fixture::with(Limits::default(), |mut options| {
         options.config.subjects = 2;
         options.workers(2)
@@ -58,7 +58,7 @@ fn memory_of_all_calls_is_bounded() {
     let fixture = Fixture::with(limits, |options| options);
     run(async {
         let mut client = client(&fixture).await;
-        // Half a message each: the front has to keep it.
+        // Each call sends half a message, which the front has to keep.
         let mut halves = Vec::new();
         for _ in 0..2 {
             let mut open = client.open("/test.Test/Echo", &[], false).await;
@@ -76,11 +76,11 @@ fn memory_of_all_calls_is_bounded() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_a_bounded_amount() {
+fn client_that_does_not_read_holds_bounded_memory() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
-        // 25 MB, of which the client takes nothing: the handler waits, and others are served.
+        // The client reads nothing of 25 MB: the handler waits, and others are served.
         let mut open = client.open("/test.Test/Repeat", &[], false).await;
         open.send(b"250 100000", true).await;
         for _ in 0..100 {
@@ -91,7 +91,7 @@ fn a_client_that_does_not_read_holds_a_bounded_amount() {
 }
 
 #[test]
-fn a_flood_of_resets_ends_its_connection() {
+fn flood_of_resets_ends_its_connection() {
     let fixture = Fixture::new();
     run(async {
         let io = tokio::net::TcpStream::connect(fixture.address).await.unwrap();
@@ -107,12 +107,12 @@ fn a_flood_of_resets_ends_its_connection() {
             let Ok((_, mut stream)) = send.send_request(request.body(()).unwrap(), false) else {
                 break;
             };
-            // The request has to leave before its end does.
+            // The request must be sent before its reset.
             tokio::task::yield_now().await;
             stream.send_reset(Reason::CANCEL);
         }
         let error = ended.await.unwrap().unwrap_err();
-        // What it writes after its end may keep it from reading why.
+        // The client may still write after the connection's end, which can keep it from reading the reason.
         assert!(error.reason() == Some(Reason::ENHANCE_YOUR_CALM) || error.is_io(), "{error:?}");
         assert_eq!(client(&fixture).await.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
     });
@@ -121,13 +121,13 @@ fn a_flood_of_resets_ends_its_connection() {
 }
 
 #[test]
-fn a_client_that_does_not_answer_a_ping_is_given_up() {
+fn client_that_does_not_answer_a_ping_is_dropped() {
     let limits = Limits { keepalive: Duration::from_millis(300), ..Limits::default() };
     let fixture = Fixture::with(limits, |options| options);
     run(async {
         let mut alive = client(&fixture).await;
         let mut dead = tokio::net::TcpStream::connect(fixture.address).await.unwrap();
-        // A client's preface, and settings of its own; then nothing.
+        // A client's preface and settings, then nothing.
         dead.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         dead.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
         let mut rest = Vec::new();
@@ -139,7 +139,7 @@ fn a_client_that_does_not_answer_a_ping_is_given_up() {
 }
 
 #[test]
-fn an_idle_connection_is_told_to_go() {
+fn idle_connection_gets_goaway() {
     let (keepalive, idle) = (Duration::from_millis(200), Duration::from_millis(400));
     let fixture = Fixture::with(Limits { keepalive, idle, ..Limits::default() }, |options| options);
     run(async {

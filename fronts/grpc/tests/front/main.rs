@@ -1,4 +1,4 @@
-//! The front between real clients and a real host: HTTP/2 on one side, a server's workers on the other.
+//! The front between real clients and a real host: HTTP/2 on one side, an RPC server's workers on the other.
 
 mod calls;
 mod client;

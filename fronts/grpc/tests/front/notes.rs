@@ -1,5 +1,5 @@
-//! A front and a scheduler as two agents in two processes, with a queue of notes between them (Wave 7.3.1): the requests' threads run
-//! because of the notes, and whichever of the two is killed, no thread waits for ever.
+//! A front and a scheduler as two agents in two processes, with a queue of notes between them (Wave 7.3.1). The notes make the
+//! requests' threads run, and no thread waits for ever if either agent is killed.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -24,14 +24,14 @@ const ADDRESS: &str = "WAVE_TEST_NOTES_ADDRESS";
 const LINK: &str = "WAVE_TEST_LINK";
 const POLICY: &str = "WAVE_TEST_POLICY";
 const PATH: &str = "/test.Notes/Echo";
-/// As many as workers: a thread that is forgotten is woken by no other's request.
+/// As many clients as workers, so that no other client's request wakes a forgotten thread.
 const CLIENTS: usize = 4;
-/// How often each of the two agents is killed.
+/// Number of kills of each of the two agents.
 const KILLS: u32 = 15;
-/// Far longer than any step takes: a longer wait never ends.
+/// Far longer than any step takes: a longer wait counts as endless.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
-/// What the host's process runs: threads of an enclave serve. By itself it does nothing.
+/// The host process's `main`: threads of an enclave serve. Does nothing when run as a test.
 #[test]
 fn host_process() {
     let (Some(threads), Some(rpc)) = (std::env::var_os(THREADS), std::env::var_os(RPC)) else {
@@ -46,7 +46,7 @@ fn host_process() {
     Server::start_threads(options, methods, &enclave).unwrap().wait();
 }
 
-/// What the front's process runs.
+/// The front process's `main`. Does nothing when run as a test.
 #[test]
 fn front_process() {
     let (Some(rpc), Some(notes), Ok(address), Ok(link)) = (
@@ -64,7 +64,7 @@ fn front_process() {
     serve(&mut front);
 }
 
-/// What the scheduler's process runs, again whenever its host turns it out.
+/// The scheduler process's `main`, which attaches again whenever its host turns it out. Does nothing when run as a test.
 #[test]
 fn scheduler_process() {
     let (Some(threads), Ok(policy)) = (std::env::var_os(THREADS), std::env::var(POLICY)) else {
@@ -128,7 +128,7 @@ impl Fixture {
     }
 }
 
-/// What became of one client's calls.
+/// Numbers of one client's calls, by outcome.
 #[derive(Default)]
 struct Books {
     answered: u64,
@@ -147,7 +147,7 @@ async fn client(address: SocketAddr, ended: Arc<AtomicU64>, is_over: Arc<AtomicB
                     assert_eq!(answer.ok(), [id]);
                     books.answered += 1;
                     ended.fetch_add(1, SeqCst);
-                    // So that its thread awaits the next.
+                    // A pause, so that the call's thread awaits the next request.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 Ok(answer) => {
@@ -165,13 +165,13 @@ async fn client(address: SocketAddr, ended: Arc<AtomicU64>, is_over: Arc<AtomicB
     books
 }
 
-/// Waits until each client has had `more` answers more.
+/// Waits until each client has got `more` further answers.
 async fn answers(ended: &[Arc<AtomicU64>], more: u64) {
     let start = Instant::now();
     for ended in ended {
         let seen = ended.load(SeqCst);
         while ended.load(SeqCst) < seen + more {
-            assert!(start.elapsed() < 2 * FOR_EVER, "a client has no more answers");
+            assert!(start.elapsed() < 2 * FOR_EVER, "a client gets no more answers");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -193,7 +193,7 @@ fn run(link: &'static str, policies: &[&str], kills: u32) -> Books {
             .collect();
         answers(&ended, 100).await;
         for kill in 0..2 * kills {
-            // At any moment of a life, the first ones included.
+            // Kills at any moment of a life, the first moments included.
             tokio::time::sleep(Duration::from_millis(u64::from(kill * 37 % 250))).await;
             if kill % 2 == 0 {
                 drop(scheduler.take());
@@ -227,12 +227,12 @@ fn run(link: &'static str, policies: &[&str], kills: u32) -> Books {
 }
 
 #[test]
-fn no_request_waits_for_ever_whichever_agent_is_killed() {
+fn no_request_waits_for_ever_when_either_agent_is_killed() {
     let books = run("shm", &["fifo", "shinjuku:slice_us=100"], KILLS);
     assert!(books.unavailable + books.broken > 0, "the kills met no calls");
 }
 
-/// Makes calls one after the other, each after its thread awaits the next, until enough are answered.
+/// Makes calls one after the other, each when its thread awaits a request, until `calls` are answered.
 fn call_at_leisure(fixture: &Fixture, calls: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -247,18 +247,18 @@ fn call_at_leisure(fixture: &Fixture, calls: u64) {
 }
 
 #[test]
-fn a_scheduler_that_hangs_while_all_threads_await_requests_is_turned_out() {
+fn hanging_scheduler_is_turned_out_while_all_threads_await_requests() {
     let fixture = Fixture::new("shm");
     let (_host, _front) = (fixture.host(), fixture.front());
     let scheduler = fixture.scheduler("fifo");
     call_at_leisure(&fixture, 20);
-    // No thread is ready now, so no thread waits for this scheduler.
+    // No thread is ready now, so the watchdog has no waiting thread that would show the hang.
     scheduler.freeze();
     call_at_leisure(&fixture, 20);
 }
 
 #[test]
-fn a_scheduler_that_hears_of_no_requests_serves_them_all_the_same() {
+fn scheduler_without_notes_still_serves_requests() {
     let fixture = Fixture::new("shm");
     let (_host, _front, _deaf) = (fixture.host(), fixture.front(), fixture.deaf_scheduler());
     call_at_leisure(&fixture, 20);

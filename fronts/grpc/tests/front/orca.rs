@@ -1,4 +1,4 @@
-//! Load reports (ORCA), as a tonic client reads them: on a stream, and in the trailers of calls.
+//! Load reports (ORCA), read by a tonic client: on a stream, and in the trailers of calls.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -66,12 +66,12 @@ async fn channel(fixture: &Fixture) -> Channel {
 }
 
 #[test]
-fn a_tonic_client_gets_load_reports_until_the_front_ends() {
+fn tonic_client_gets_load_reports_until_the_front_ends() {
     let fixture = Fixture::new();
     run(async {
         let mut stream = reports(channel(&fixture).await, 100).await;
         let mut next = async || stream.message().await.unwrap().expect("a report");
-        // The first comes at once, and others follow without a call.
+        // The first report comes at once, and others follow without any call.
         let first = next().await;
         assert_eq!(first.named_metrics.len(), 3, "{first:?}");
         // Six calls for two workers. The calls end when they are cancelled.
@@ -109,7 +109,7 @@ fn a_tonic_client_gets_load_reports_until_the_front_ends() {
         let ended = loop {
             match stream.message().await {
                 Ok(Some(_)) => {}
-                Ok(None) => panic!("it ended with OK, and does not say why"),
+                Ok(None) => panic!("the stream ended with OK instead of UNAVAILABLE"),
                 Err(status) => break status,
             }
         };
@@ -118,7 +118,7 @@ fn a_tonic_client_gets_load_reports_until_the_front_ends() {
 }
 
 #[test]
-fn trailers_have_a_report_only_if_the_front_is_told_to_send_them() {
+fn trailers_have_a_load_report_only_if_enabled() {
     for reports_load in [true, false] {
         let cores = connection_cores();
         let mut fixture = Fixture::reporting(reports_load, cores, Limits::default(), None);
@@ -130,7 +130,7 @@ fn trailers_have_a_report_only_if_the_front_is_told_to_send_them() {
             let trailer = answer.trailers.get("endpoint-load-metrics-bin");
             assert_eq!(trailer.is_some(), reports_load);
             let Some(trailer) = trailer else { return };
-            // Errors have one as well.
+            // Trailers of errors have a report as well.
             let message = [[5].as_slice(), b"no"].concat();
             let failed = client.call("/test.Test/Fail", &[], &[&message]).await;
             assert_eq!(failed.code(), 5);
@@ -139,7 +139,7 @@ fn trailers_have_a_report_only_if_the_front_is_told_to_send_them() {
             assert!(has_one(&failed.trailers) || has_one(&failed.headers), "{failed:?}");
             let report = STANDARD_NO_PAD.decode(trailer.as_bytes()).unwrap();
             let report = Report::decode(&*report).unwrap();
-            assert_eq!(report.cpu_utilization, 0.0, "the agent does not know it");
+            assert_eq!(report.cpu_utilization, 0.0, "the agent does not know the CPU utilization");
             // The front answers Health itself, without a load report.
             let health = client.call("/grpc.health.v1.Health/Check", &[], &[&[]]).await;
             assert!(!has_one(&health.trailers));

@@ -1,4 +1,4 @@
-//! Requests that are answered without a handler, or are none.
+//! Requests that the front answers without a handler, and bytes that are not requests.
 
 use http::StatusCode;
 use prost::Message;
@@ -11,7 +11,7 @@ use crate::client::{frame, run};
 use crate::fixture::Fixture;
 
 #[test]
-fn each_wrong_request_has_its_answer_and_the_connection_goes_on() {
+fn each_invalid_request_is_answered_and_the_connection_continues() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -50,9 +50,9 @@ fn each_wrong_request_has_its_answer_and_the_connection_goes_on() {
     });
 }
 
-/// Answered in the middle, clients would take their next step for allowed.
+/// After an early answer, h2 would not check the rest of the request: violations of HTTP/2 would pass.
 #[test]
-fn a_request_that_is_not_grpc_is_answered_once_it_has_ended() {
+fn non_grpc_request_is_answered_after_its_end() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -60,7 +60,7 @@ fn a_request_that_is_not_grpc_is_answered_once_it_has_ended() {
         let mut json = client.open(echo, &[("content-type", "application/json")], false).await;
         // Longer than the stream's window.
         json.write(vec![b' '; 200_000].into(), false).await;
-        // The front has seen the other one when it answers this one, on the same connection.
+        // When the front answers this call, it has seen the earlier request on the same connection.
         assert_eq!(client.call(echo, &[], &[b"x"]).await.ok(), [b"x"]);
         assert!(!json.is_answered().await);
         json.half_close();
@@ -69,7 +69,7 @@ fn a_request_that_is_not_grpc_is_answered_once_it_has_ended() {
 }
 
 #[test]
-fn a_message_above_the_limit_is_refused_before_it_is_there() {
+fn message_above_the_limit_is_refused_by_its_prefix() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -84,13 +84,13 @@ fn a_message_above_the_limit_is_refused_before_it_is_there() {
 }
 
 #[test]
-fn a_connection_without_http2_is_dropped() {
+fn connection_without_http2_is_dropped() {
     let fixture = Fixture::new();
     run(async {
         let mut socket = TcpStream::connect(fixture.address).await.unwrap();
         socket.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut rest = Vec::new();
-        // With any answer, the connection ends.
+        // The connection ends, with or without an answer.
         let _ = socket.read_to_end(&mut rest).await;
         assert_eq!(client(&fixture).await.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
     });

@@ -1,4 +1,4 @@
-//! Where others come to the agent: the door for processes, and the sockets for reports, captures and traces.
+//! The agent's listening sockets: the door for processes, and those for reports, captures, traces and new agents.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,21 +11,21 @@ use wave_wires::Wire;
 use super::{DOOR_DESCRIPTORS_MAX, TcpFront};
 
 impl<W: Wire, R: Recovery> TcpFront<W, R> {
-    /// What becomes readable when somebody comes, asks, or has had enough.
+    /// Descriptors that become readable when a process or an agent connects, or a reader sends or ends.
     pub(super) fn door_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let asked = self.captures.fds().chain(self.traces.fds());
         let others = self.inquiries.fds().chain(self.successor_fds());
         self.door.fds().chain(others).chain(asked)
     }
 
-    /// Whether somebody is there: one system call, where a look at each door is several, and dearer.
+    /// Whether one of these descriptors is readable. This is one system call; a look at each door takes several.
     pub(super) fn hears_a_call(&self) -> bool {
         let mut polled = ArrayVec::<PollFd<'_>, DOOR_DESCRIPTORS_MAX>::new();
         polled.extend(self.door_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
-    /// Lets processes in, answers inquiries, begins and ends captures and traces.
+    /// Lets processes in, answers inquiries, begins and ends captures and traces. Returns whether a process was let in.
     pub(super) fn look_at_doors(&mut self, now: Nanos) -> bool {
         self.knocked = now;
         let has_let_in = self.let_in(now);
@@ -43,7 +43,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         has_let_in
     }
 
-    /// Lets processes in.
+    /// Lets a process in, if one has a good offer.
     fn let_in(&mut self, now: Nanos) -> bool {
         match self.door.poll(now) {
             Ok(None) => false,

@@ -1,4 +1,4 @@
-//! The front hands everything to another agent, or takes everything from one.
+//! Replacement: the front hands its state to another agent, or takes over another agent's.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -23,29 +23,30 @@ use crate::process::Process;
 use crate::seats::Seated;
 use crate::traces::Traces;
 
-/// Polls until nothing is on its way any more, and until connections are frozen. A poll takes some tens of microseconds.
+/// Most polls until nothing is in progress, and again until connections are frozen. A poll takes some tens of microseconds.
 const SETTLING_POLLS_MAX: usize = 4096;
 
-/// How a front can be replaced.
+/// The parts that a replaceable front needs.
 pub(super) struct Replaceable {
     successors: Successors,
     wire: WireKind,
-    /// The wire's name in Linux.
+    /// Name of the wire's network interface in Linux.
     name: String,
 }
 
 impl<W: Wire, R: Recovery> TcpFront<W, R> {
-    /// Lets agents that come to `successors` replace this one. They go on with the descriptor of the wire, whose name in Linux is `name`.
+    /// Lets agents that connect to `successors` replace this one. They continue with the descriptor of the wire, whose name in
+    /// Linux is `name`.
     pub fn replaceable(self, successors: Successors, wire: WireKind, name: &str) -> Self {
         let name = name.to_owned();
         TcpFront { replaceable: Some(Replaceable { successors, wire, name }), ..self }
     }
 
-    /// Takes everything from a running agent, which leaves. `wire` was opened from its wire's descriptor. The front that is returned must
-    /// go on at once: nobody else does.
+    /// Takes over from a running agent, which leaves. `wire` was opened from its wire's descriptor. The returned front must run
+    /// at once: no other agent serves the connections.
     ///
     /// # Errors
-    /// The other agent goes on, or has died.
+    /// The other agent continues, or has died.
     pub fn take_over(
         wire: W,
         from: Predecessor,
@@ -60,7 +61,8 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         };
         let start = from_machine_time(about.clock_ns);
         let ends = ends_by_signals()?;
-        // Sockets remove their files on drop. Until the other agent has left, the files are its own, so no error path may drop them.
+        // Sockets remove their files on drop. The files belong to the other agent until it leaves, so no error path may drop
+        // them.
         let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &about.door)?);
         let places = Places {
             door: Door::adopt(sockets.door, &about.door, options)?,
@@ -68,7 +70,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             captures: Captures::adopt(sockets.captures, &about.door, &about.name),
             traces: Traces::adopt(sockets.traces, &about.door),
         };
-        // All that takes time is done while the other agent still serves.
+        // Everything slow is done while the other agent still serves.
         let front = TcpFront::assemble(wire, places, about.address, about.bounds, start, ends);
         let successors = ManuallyDrop::into_inner(successors);
         let mut front = ManuallyDrop::new(front.replaceable(successors, about.wire, &about.name));
@@ -85,7 +87,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         Ok(front)
     }
 
-    /// Whether another agent has taken over. This one must touch nothing any more, not even to drop it.
+    /// Whether another agent has taken over. Then this one must touch nothing any more, not even by a drop.
     pub fn is_replaced(&self) -> bool {
         self.is_replaced
     }
@@ -98,7 +100,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         self.replaceable.iter().flat_map(|replaceable| replaceable.successors.fds())
     }
 
-    /// Lets another agent take over that wants to. Returns whether that was tried.
+    /// Hands over to a new agent if one is ready. Returns whether that was tried.
     pub(super) fn look_for_a_successor(&mut self, now: Nanos) -> bool {
         let Some(mut replaceable) = self.replaceable.take() else { return false };
         let (wire, name) = (replaceable.wire, &replaceable.name);
@@ -118,7 +120,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         match self.hand_over(&connection) {
             Ok(()) => self.is_replaced = true,
             Err(error) => {
-                say!("wave tcp: another agent has not taken over: {error}");
+                say!("wave tcp: another agent could not take over, so this one continues: {error}");
                 let now = self.now();
                 self.stack.thaw(now);
                 stay(connection);
@@ -143,11 +145,11 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         }
     }
 
-    /// Hands everything over. After an error, connections may be frozen, and are this agent's.
+    /// Hands everything over. After an error the connections are still this agent's, but may be frozen.
     fn hand_over(&mut self, to: &Connection) -> Result<(), HandoverError> {
         self.settle(|front, now| front.stack.is_at_rest(now))?;
         self.stack.freeze();
-        // A timer may still have ended a connection.
+        // A timer may have ended a connection in between, so segments may be in progress again.
         self.settle(|front, now| front.stack.is_at_rest(now) && front.stack.is_frozen())?;
         self.present_mut().for_each(Process::publish);
         let (kept, fds) = self.put_down();
@@ -155,12 +157,12 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         Ok(commit(to)?)
     }
 
-    /// Works, but takes nothing in, until something is so.
+    /// Works, without taking requests or frames in, until the condition holds and nothing is in progress.
     fn settle(&mut self, is_so: impl Fn(&mut Self, Nanos) -> bool) -> Result<(), HandoverError> {
         for _ in 0..SETTLING_POLLS_MAX {
             let now = self.now();
             self.send_held(now);
-            // As on any cable, what it has no room for is lost.
+            // Segments without room on the wire are lost, as on any cable.
             while let Some(segment) = self.held.pop_front() {
                 if let Some(ticket) = segment.ticket {
                     self.stack.complete(now, ticket);
@@ -173,7 +175,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 return Ok(());
             }
         }
-        Err(io::Error::other("its work has no end").into())
+        Err(io::Error::other("this agent's work did not come to an end").into())
     }
 
     fn put_down(&self) -> (Kept, Vec<BorrowedFd<'_>>) {
@@ -193,7 +195,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         (Kept { stack, processes, waiting, turned_away }, fds)
     }
 
-    /// Picks up another agent's state. Nothing that others see changes.
+    /// Restores another agent's state, without any effect that processes or peers can see.
     fn restore(&mut self, kept: Kept, fds: Vec<OwnedFd>) -> Result<(), HandoverError> {
         let now = self.now();
         let Kept { stack, processes, turned_away, .. } = kept;
@@ -207,7 +209,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             let seated = match restored.transpose() {
                 Ok(seated) => seated,
                 Err(error) => {
-                    say!("wave tcp: the connections of a process are not taken over: {error}");
+                    say!("wave tcp: the connections of one process cannot be taken over: {error}");
                     self.lost.push(at);
                     None
                 }
@@ -223,7 +225,8 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 seated.process.payload_mut().found_before(ring.offset, bytes);
             }
         });
-        let misfit = |error| HandoverError::Other(format!("its state does not fit: {error}"));
+        let misfit =
+            |error| HandoverError::Other(format!("its state does not fit this agent: {error}"));
         self.stack.restore(now, stack).map_err(misfit)
     }
 }

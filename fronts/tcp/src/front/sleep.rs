@@ -35,12 +35,12 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
         self.seat
     }
 
-    /// It is alone: nobody decides beside it.
+    /// This front is always alone on its thread, so there is no agent's bell.
     fn wait(&mut self, _bell: Option<&OwnBell>, timeout: Duration) {
         if self.is_replaced {
             return;
         }
-        // On the stack: a sleep allocates nothing.
+        // On the stack, so that a sleep allocates nothing.
         let mut polled = ArrayVec::<PollFd<'_>, DESCRIPTORS_MAX>::new();
         let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         polled.extend(self.wire.as_fd().map(input));
@@ -49,16 +49,16 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
         let doors = first..polled.len();
         for process in self.present() {
             let [bell, line] = process.fds();
-            // Nothing is ever read from its line, so that only its end may wake.
+            // Nothing is ever read from the process's connection, so only its hang-up may wake the thread.
             polled.extend([input(bell), PollFd::from_borrowed_fd(line, PollFlags::RDHUP)]);
         }
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        // A signal ends the wait, too.
+        // A signal also ends the wait.
         let _ = poll(&mut polled, Some(&timeout));
         let is_set = |polled: &PollFd<'_>| !polled.revents().is_empty();
         let is_called = polled[doors.clone()].iter().any(is_set);
-        // Of each process the bell, then the line.
+        // Each process has two descriptors: its bell, then its connection.
         let may_have_lost = polled[doors.end..].iter().skip(1).step_by(2).any(is_set);
         drop(polled);
         self.is_called |= is_called;

@@ -1,4 +1,4 @@
-//! A program's half of a window, by hand.
+//! A program's half of a window, written by hand.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use wave_links::socket::{Connection, Offer, SocketError};
 use wave_links::{AnyPort, Memory, Payload, SocketBell};
 use wave_tcp::context::window;
 
-/// A program's half, with everything in its offer open to change.
+/// A program's half of a window. A test can change everything in its offer.
 pub struct Program {
     pub connection: Connection,
     pub layout: Layout,
@@ -23,7 +23,7 @@ pub struct Program {
     pub port: AnyPort,
     pub payload: Payload,
     pub files: Vec<OwnedFd>,
-    /// Waiting ends: of each context, then the ringing end of the agent's.
+    /// The waiting end of each context's bell, then the ringing end of the agent's bell.
     pub bells: Vec<SocketBell>,
     pub doorbells: Vec<OwnedFd>,
 }

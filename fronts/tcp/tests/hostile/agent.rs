@@ -1,4 +1,4 @@
-//! The agent's process, and how tests start processes: this program once more, with only the test `role`.
+//! The agent's process. Tests start processes as this program once more, with only the test `role`.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -26,25 +26,25 @@ use wave_wires::{Adversity, Counters, Frame, Memory, Offload, RawPart, Sent, Wir
 
 use crate::attacks;
 
-/// Long enough for any machine; a test that waits longer has failed.
+/// A test that waits longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// The addresses of the two fronts.
 pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// Who else may come.
+/// Another user whose processes are let in, but not trusted.
 pub const STRANGER: u32 = 65_534;
-/// Small, so that attacks reach them soon.
+/// Limits of the near front: small, so that attacks reach them soon.
 pub const BOUNDS: Bounds =
     Bounds { flows: 256, handshakes: 64, time_wait: 64, listeners: 16, slots: 128 };
 
-/// Of the far front, where the good program has its own and what hostile ones connect to.
+/// Limits of the far front, which has the good program's connections and those that hostile programs make to it.
 const FAR_BOUNDS: Bounds =
     Bounds { flows: 4_096, handshakes: 1_024, time_wait: 64, listeners: 16, slots: 128 };
 
 const ROLE: &str = "WAVE_TEST_ROLE";
 const FOLDER: &str = "WAVE_TEST_FOLDER";
 
-/// This program, as another process.
+/// Starts this program as another process, in a role.
 pub fn start(role: &str, folder: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "role", "--nocapture", "--test-threads=1"])
@@ -57,7 +57,7 @@ pub fn start(role: &str, folder: &Path) -> Child {
         .unwrap()
 }
 
-/// What this process is started for, if by [`start`].
+/// Runs this process's role, if [`start`] started it.
 pub fn run_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
@@ -75,19 +75,19 @@ pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Descriptors that an agent may have, most often.
+/// Limit of an agent's descriptors, in most tests.
 pub const DESCRIPTORS: u64 = 4_096;
 
-/// An agent that runs.
+/// A running agent.
 pub struct Agent {
     folder: tempfile::TempDir,
     process: Child,
-    /// It has said that it has no descriptors.
+    /// The agent has reported that it has no descriptors left.
     has_none_left: Arc<AtomicBool>,
 }
 
 impl Agent {
-    /// With so many descriptors.
+    /// Starts an agent with this limit of descriptors.
     pub fn start(descriptors: u64) -> Agent {
         let folder = tempfile::tempdir().unwrap();
         let mut process = start(&format!("agent {descriptors}"), folder.path());
@@ -126,12 +126,12 @@ impl Agent {
         PathBuf::from(format!("/proc/{}/{file}", self.process.id()))
     }
 
-    /// Open descriptors.
+    /// Number of open descriptors.
     pub fn descriptors(&self) -> u64 {
         std::fs::read_dir(self.proc("fd")).unwrap().count() as u64
     }
 
-    /// Memory that is charged to the agent: its own, and tables of the kernel's for it.
+    /// Memory charged to the agent: its own, and the kernel's page tables for it.
     pub fn memory_bytes(&self) -> u64 {
         let text = std::fs::read_to_string(self.proc("status")).unwrap();
         let field = |name: &str| {
@@ -141,24 +141,25 @@ impl Agent {
         field("RssAnon:") + field("VmPTE:")
     }
 
-    /// What programs may make of that at most, by the limits, whose rings lie in so many spans. Both fronts have these limits.
+    /// The most memory that programs with rings in this many spans may cost the agent, by its limits. Both fronts have these
+    /// limits.
     pub fn bound(&self, spans: u64) -> u64 {
         assert!(spans <= SPANS_MAX.into());
         let payload_max = DoorOptions::default().payload_bytes_max;
-        // A table of 4 KiB maps 2 MiB; that is a span.
+        // A page table of 4 KiB maps 2 MiB, which is a span.
         let tables = spans * 4_096;
-        // What is known of a page, a bit; what is known of a span, another one. Only pages that were looked at are touched.
+        // A bit for each page, and one for each span. Only the parts for pages that were looked at are touched.
         let known = PROCESSES_MAX as u64 * 2 * 4_096 + payload_max / 32_768;
-        // A queue has room for twice of what it holds while it grows, and its index as well.
+        // While a queue grows, it has room for twice its contents, and so has its index.
         let events = u64::from(EVENTS_MAX) * 2 * (64 + 32);
-        // Windows have 64 contexts of 2 queues, whose pages are theirs; a context has its endpoints and a bell.
+        // Windows have 64 contexts of 2 queues, whose pages are the programs'. A context has its endpoints and a bell.
         let windows = PROCESSES_MAX as u64 * 64 * 1_024;
-        // Slots, and requests that were taken.
+        // Slots, and taken requests.
         let slots = u64::from(BOUNDS.listeners * BOUNDS.slots) * 128;
         2 * (tables + known + events + windows + slots)
     }
 
-    /// Whether it has had no descriptor for somebody who came.
+    /// Whether the agent has lacked a descriptor for a connection.
     pub fn has_none_left(&self) -> bool {
         self.has_none_left.load(SeqCst)
     }
@@ -175,7 +176,7 @@ impl Drop for Agent {
     }
 }
 
-/// A wire in memory whose time is the clock's.
+/// A wire in memory that runs in real time.
 struct Cable {
     memory: Memory,
     start: Instant,
@@ -209,7 +210,7 @@ impl Wire for Cable {
     }
 }
 
-/// Is the agent until the test ends.
+/// Runs the agent until the test ends.
 fn serve(folder: &Path, descriptors: u64) {
     let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
     setrlimit(Resource::Nofile, limit).unwrap();

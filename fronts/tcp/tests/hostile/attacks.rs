@@ -30,29 +30,29 @@ use crate::agent::{Agent, BOUNDS, FAR, NEAR, PATIENCE, STRANGER, start};
 use crate::common::Program;
 use crate::good::{PORT, SINK};
 
-/// Steps of a set-up at whose beginning `die` ends.
+/// Number of set-up steps at whose beginning `die` can end.
 pub const STEPS: u32 = 9;
-/// Of most windows.
+/// Payload memory of most windows.
 const PAYLOAD_BYTES: u64 = 64 << 20;
-/// Of most rings.
+/// Length of most rings.
 const RING_BYTES: u32 = 4_096;
 
-/// Begins an attack.
+/// Starts an attack in a process of its own.
 pub fn attack(agent: &Agent, what: &str) -> Child {
     start(what, agent.folder())
 }
 
-/// Waits until an attack says something.
+/// Waits until an attack prints a line that ends with `what`.
 pub fn said(attack: &mut Child, what: &str) {
     let output = attack.stdout.as_mut().unwrap();
     let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.ends_with(what)), "it does not say {what}");
+    assert!(lines.any(|line| line.ends_with(what)), "the attack ended without printing `{what}`");
 }
 
-/// Attacks.
+/// Runs the attack of this name.
 pub fn run(role: &str, path: &Path) {
     if let Some(role) = role.strip_prefix("as-stranger ") {
-        // Of this thread alone, which is all that the kernel tells the agent of.
+        // Changes this thread's user only; the kernel reports that one to the agent.
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(STRANGER)).unwrap();
         return run(role, path);
     }
@@ -74,7 +74,7 @@ pub fn run(role: &str, path: &Path) {
     }
 }
 
-/// Says that it has all that it gets, and keeps it until it is killed, or the test has ended.
+/// Reports that the attack holds all that it can get, and keeps it until the process is killed or the test has ended.
 fn hold<T>(_what: &T) {
     println!("holds");
     std::io::stdout().flush().unwrap();
@@ -106,10 +106,10 @@ fn connect(path: &Path) -> Connection {
 }
 
 impl Window {
-    /// Waits until the agent takes it.
+    /// Offers a window, and waits until the agent accepts it.
     ///
     /// # Errors
-    /// The agent's words, or none.
+    /// The agent's reason for a refusal; empty if it gave none.
     fn open(path: &Path, contexts: u16, payload_bytes: u64) -> Result<Window, String> {
         let program = Program::over(connect(path), contexts, payload_bytes);
         let _ = program.offer();
@@ -135,7 +135,7 @@ impl Window {
         self.program.connection.hung_up()
     }
 
-    /// Pushes an entry. False if the agent has hung up.
+    /// Pushes an entry. Returns false if the agent has hung up.
     fn push(&mut self, tag: Tag, words: &[u64; 6]) -> bool {
         loop {
             match self.requests.push(&self.program.port, tag, words) {
@@ -156,7 +156,7 @@ impl Window {
         assert!(self.push(tag, &words), "the agent hung up at {request:?}");
     }
 
-    /// The next event but progress.
+    /// The next event, except progress and warnings.
     fn event(&mut self) -> Event {
         loop {
             match self.any_event() {
@@ -177,7 +177,7 @@ impl Window {
         }
     }
 
-    /// A pair of rings that were not used before, the first one with memory.
+    /// A new socket with a pair of unused rings, of which the first has memory.
     fn rings(&mut self, bytes: u32) -> (u32, Ring, Ring) {
         self.next += 1;
         let at =
@@ -222,7 +222,7 @@ impl Window {
         }
     }
 
-    /// Expects that a connection fails for this reason, whatever became of others.
+    /// Expects that a connection fails for this reason.
     fn fails(&mut self, socket: u32, reason: Reason) {
         assert_eq!(self.event(), Event::Failed { socket, reason });
     }
@@ -240,7 +240,7 @@ fn moved(flow: FlowId, written: u64, filled: Filled) -> Request {
     })
 }
 
-/// Numbers that look random.
+/// A pseudo-random generator.
 struct Random(u64);
 
 impl Random {
@@ -255,7 +255,7 @@ impl Random {
         self.word() % limit
     }
 
-    /// A word of any size, small ones and ends of ranges often.
+    /// A word of any size; often a small one, or the end of a range.
     fn any(&mut self) -> u64 {
         match self.below(6) {
             0 => self.below(64),
@@ -268,7 +268,7 @@ impl Random {
     }
 }
 
-/// Writes nonsense in all places that a program can write.
+/// Writes nonsense wherever a program can write.
 fn garbage(path: &Path, seed: u32) {
     let mut random = Random(u64::from(seed) + 1);
     for round in 0..40 {
@@ -312,12 +312,12 @@ fn garbage(path: &Path, seed: u32) {
     }
 }
 
-/// Bytes of memory that a file has.
+/// Bytes of memory that a file occupies.
 fn resident(file: &OwnedFd) -> u64 {
     File::from(file.try_clone().unwrap()).metadata().unwrap().blocks() * 512
 }
 
-/// Lends memory that is not there, and takes away what is.
+/// Lends memory without pages, and tries to take lent pages away.
 fn holes(path: &Path) {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let mut program = Program::over(connect(path), 1, PAYLOAD_BYTES);
@@ -341,7 +341,7 @@ fn holes(path: &Path) {
     }
     assert!(Payload::map(payload.as_fd(), PAYLOAD_BYTES).is_err());
 
-    // Rings without memory, or with less than they name.
+    // Rings without memory, or with less than `filled` says.
     let remote = SocketAddr::from((FAR, SINK));
     let ring = |offset, bytes| Ring { offset, bytes };
     let (receive, send) = (ring(32 << 20, 1 << 20), ring(33 << 20, 1 << 20));
@@ -368,7 +368,7 @@ fn holes(path: &Path) {
     }
     assert_eq!(resident(&payload), 4_096);
 
-    // Of a connection that is there: written bytes without memory, memory that is named and not there, and more than a step.
+    // An open connection: written bytes without memory, `filled` without memory, and `filled` beyond the limit of one step.
     type Lie = fn(&Payload, Ring) -> (u64, Filled);
     let lies: [Lie; 4] = [
         |_, _| (1, Filled::default()),
@@ -388,7 +388,7 @@ fn holes(path: &Path) {
         window.fails(socket, Reason::Invalid);
         assert_eq!(resident(&payload), before + own, "the agent has filled a hole");
     }
-    // An honest one.
+    // An honest connection.
     let (socket, flow, send) = window.flow(1 << 20);
     window.program.payload.populate(send.offset, 8_192).unwrap();
     let before = resident(&payload);
@@ -403,7 +403,7 @@ fn holes(path: &Path) {
     assert_eq!(resident(&payload), before);
 }
 
-/// Opens windows until it gets no more.
+/// Opens windows until the agent refuses more.
 fn windows(path: &Path, contexts: u16) -> Vec<Window> {
     let mut windows = Vec::new();
     loop {
@@ -418,7 +418,7 @@ fn windows(path: &Path, contexts: u16) -> Vec<Window> {
     }
 }
 
-/// Takes all that it gets.
+/// Takes all windows, connections, listeners and handshakes that the agent gives.
 fn greed(path: &Path) {
     let Ok(mut window) = Window::open(path, 64, PAYLOAD_BYTES) else { return hold(&()) };
     let windows = windows(path, 1);
@@ -443,12 +443,12 @@ fn greed(path: &Path) {
         }
     }
     assert!(u32::from(listeners) <= BOUNDS.listeners * 3 / 4);
-    // Nobody is there: handshakes that wait for a neighbour.
+    // No host has this address: the handshakes wait for a neighbour.
     let (mut half_open, mut failed) = (0, false);
     while !failed {
         window.connect(SocketAddr::from(([10, 0, 0, 77], 9)), 0, RING_BYTES);
         half_open += 1;
-        // What is refused is refused at once.
+        // Refusals come at once.
         while let Some(entry) = window.events.pop(&window.program.port).unwrap() {
             failed |= matches!(
                 Event::from_entry(&entry),
@@ -460,7 +460,7 @@ fn greed(path: &Path) {
     hold(&(window, windows));
 }
 
-/// Offers rings all over memories of 64 GiB.
+/// Offers rings spread over payload memories of 64 GiB.
 fn spans(path: &Path) {
     const RING: u32 = 512 << 20;
     let mut windows = Vec::new();
@@ -476,7 +476,7 @@ fn spans(path: &Path) {
             let socket = slot as u32;
             window.ask(Request::Slot { listener, socket, receive, send, filled });
         }
-        // Events are in the order of requests: whatever failed has been heard of before this is answered.
+        // Events are in the order of requests: all failures arrive before the answer to this request.
         window.next += 1;
         let (listener, local, backlog) = (window.next, SocketAddr::from((NEAR, 80)), 1);
         window.ask(Request::Listen { listener, local, backlog, sharing: Sharing::default() });
@@ -490,7 +490,7 @@ fn spans(path: &Path) {
         }
         windows.push(window);
     }
-    // Half a GiB twice has 512 spans: three quarters of all, less what others have.
+    // Two rings of half a GiB have 512 spans. The program gets three quarters of all spans, less those of others.
     assert!((90..=96).contains(&taken), "{taken}");
     hold(&windows);
 }
@@ -507,7 +507,7 @@ fn newcomer(path: &Path) {
     drop(listener);
 }
 
-/// Makes the agent say more and more, and listens to nothing.
+/// Causes more and more events, and takes none.
 fn events(path: &Path) {
     let mut window = Window::open(path, 2, PAYLOAD_BYTES).unwrap();
     let ring = Ring { offset: 0, bytes: RING_BYTES };
@@ -530,14 +530,14 @@ fn events(path: &Path) {
             break;
         }
         pushed += 1;
-        assert!(pushed < 10_000_000, "nobody turns it out");
+        assert!(pushed < 10_000_000, "the agent does not turn the program out");
     }
-    // What waits beyond its share, and what both queues hold.
+    // The program's share of waiting events, and the contents of both queues.
     let share = u64::from(EVENTS_MAX) * 3 / 4 + 2 * u64::from(QUEUE_ENTRIES);
     assert!((10_000..=share + 1_000).contains(&pushed), "{pushed} events");
 }
 
-/// Ends as by kill -9 at the beginning of a step, or never.
+/// Sets up connections in a loop, and kills itself by SIGKILL at the beginning of a step, or never.
 fn die(path: &Path, at: u32) {
     let step = |number: u32| {
         if number == at {
@@ -580,7 +580,7 @@ fn die(path: &Path, at: u32) {
     }
 }
 
-/// Holds connections that offer nothing, and comes back with more.
+/// Holds connections that offer nothing, and opens new ones for those that end.
 fn silence(path: &Path) {
     let mut held: Vec<Connection> = Vec::new();
     let parent = rustix::process::getppid();
@@ -597,18 +597,18 @@ fn silence(path: &Path) {
                 Err(_) => break,
             }
         }
-        // More wait than its share.
+        // A refusal shows that the share of waiting connections is used up.
         if !has_said && is_refused {
             has_said = true;
             println!("holds");
             std::io::stdout().flush().unwrap();
         }
-        assert!(has_said || start.elapsed() < PATIENCE, "all of them may wait");
+        assert!(has_said || start.elapsed() < PATIENCE, "no connection was refused");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Claims what others have.
+/// Claims ports and connections of other programs.
 fn ports(path: &Path) {
     let mut window = Window::open(path, 1, PAYLOAD_BYTES).unwrap();
     assert_eq!(window.listen(PORT), Some(Reason::AddressInUse));
@@ -632,7 +632,7 @@ fn ports(path: &Path) {
     }
 }
 
-/// Claims the system's ports, as a user who may not have them.
+/// Claims system ports, as a user without the right to them.
 fn system_ports(path: &Path) {
     let mut window = Window::open(path, 1, PAYLOAD_BYTES).unwrap();
     assert_eq!(window.listen(80), Some(Reason::NotPermitted));

@@ -1,4 +1,4 @@
-//! A good program: transfers, one after the other, from the far front to the near one.
+//! The good program: it makes transfers, one after the other, from the far front to the near one.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use wave_posix::{Listener, Options, Toe};
 
 use crate::agent::{Agent, FAR, NEAR, wait_for};
 
-/// Where the good program listens at the near front, and where it takes what hostile programs send to the far one.
+/// Port where the good program listens at the near front, and port of its sink for hostile programs at the far one.
 pub const PORT: u16 = 7_000;
 pub const SINK: u16 = 7_001;
-/// Bytes of a transfer: more than a ring, which is so used in laps.
+/// Bytes of a transfer: more than a ring, so that positions wrap around.
 const BYTES: usize = 300_000;
 
 pub struct Good {
@@ -24,7 +24,7 @@ pub struct Good {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// With small rings.
+/// Attaches, with small rings.
 fn toe(path: PathBuf, payload_bytes: u64) -> Toe {
     let options = Options {
         payload_bytes,
@@ -43,7 +43,7 @@ fn pattern(number: u64) -> Vec<u8> {
 
 /// Sends the transfers of these numbers.
 fn send(path: PathBuf, numbers: &Receiver<u64>) {
-    // One window for all: an agent without descriptors takes no others in.
+    // One window for all transfers: an agent without descriptors accepts no other.
     let far = toe(path, 16 << 20);
     for number in numbers {
         let mut stream = far.connect_stream(SocketAddr::from((NEAR, PORT)), None).unwrap();
@@ -55,18 +55,18 @@ fn send(path: PathBuf, numbers: &Receiver<u64>) {
     }
 }
 
-/// Takes a transfer, and says that all of it came.
+/// Receives a transfer, checks it, and confirms it.
 fn take(near: &Toe, listener: &Listener, number: u64) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut got = Vec::new();
     stream.read_to_end(&mut got).unwrap();
-    assert!(got == pattern(number), "transfer {number}: {} bytes, or wrong ones", got.len());
+    assert!(got == pattern(number), "transfer {number} is wrong, with {} bytes", got.len());
     stream.write_all(b"all").unwrap();
     drop(stream);
     near.flush();
 }
 
-/// Reads whatever comes to the far front, and closes what has ended.
+/// Reads from all connections to the far front, and closes those that have ended.
 fn sink(path: PathBuf, is_over: &AtomicBool) {
     let far = toe(path, 1 << 30);
     let listener = far.listen(SocketAddr::from((FAR, SINK)), 64).unwrap();
@@ -88,7 +88,7 @@ fn sink(path: PathBuf, is_over: &AtomicBool) {
 }
 
 impl Good {
-    /// Begins, and waits until it has done some.
+    /// Starts, and waits for the first transfers.
     pub fn start(agent: &Agent) -> Good {
         let (is_over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (near, far) = (agent.near(), agent.far());
@@ -113,7 +113,7 @@ impl Good {
         good
     }
 
-    /// Waits for two more transfers: of one of them all was after this call.
+    /// Waits for two more transfers: one of them lies entirely after this call.
     fn goes_on(&self) {
         let before = self.done.load(SeqCst);
         wait_for("a transfer goes on", || {
@@ -123,7 +123,7 @@ impl Good {
         });
     }
 
-    /// Expects that it still goes on, without an error so far.
+    /// Expects that transfers still succeed, without an error so far.
     pub fn finish(mut self) {
         self.goes_on();
         self.is_over.store(true, SeqCst);

@@ -1,7 +1,8 @@
-//! Hostile programs at an agent's socket, and beside each a good program whose transfers go on.
+//! Hostile programs at an agent's socket, each beside a good program whose transfers must continue.
 //!
-//! The agent is a process of its own: two fronts, each with a door and an address, and a wire in memory between them. Hostile programs
-//! come to the first one, as processes of their own, too. The good program is the test: it sends from the second front to the first.
+//! The agent is a process of its own with two fronts, each with a door and an address, and a wire in memory between them.
+//! Hostile programs are processes, too, and attach to the near front. The good program is the test: it sends from the far front
+//! to the near.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,23 +22,23 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use wave_front_tcp::SPANS_MAX;
 use wave_posix::{Options, Toe};
 
-/// Does nothing in the test program itself: it is what the processes run that the tests start ([`agent::start`]).
+/// Does nothing in the test program itself. Processes that the tests start ([`agent::start`]) run only this test.
 #[test]
 fn role() {
     agent::run_role();
 }
 
-/// Parts of 2 MiB of all payload memories of the attacks that do not mean to have many.
+/// Spans of 2 MiB in the payload memories of all attacks but `spans`, at most.
 const SPANS: u64 = 512;
 
-/// Waits for an attack's own expectations.
+/// Waits for an attack, which must find all of its expectations met.
 fn succeeds(mut attack: Child) {
     let status = attack.wait().unwrap();
-    assert!(status.success(), "the attack found what it must not: {status}");
+    assert!(status.success(), "an expectation of the attack failed: {status}");
 }
 
 #[test]
-fn random_entries_lines_and_credits_cost_only_their_writer() {
+fn random_entries_lines_and_credits_harm_only_their_writer() {
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     for seed in 0..4 {
@@ -47,7 +48,7 @@ fn random_entries_lines_and_credits_cost_only_their_writer() {
 }
 
 #[test]
-fn holes_that_are_punched_lent_or_named_cost_only_their_program_and_no_memory_of_the_agents() {
+fn memory_holes_harm_only_their_program_and_cost_the_agent_no_memory() {
     if !rustix::process::geteuid().is_root() {
         return wave_skip::skip("only root can be another user, whom the agent does not trust");
     }
@@ -58,13 +59,13 @@ fn holes_that_are_punched_lent_or_named_cost_only_their_program_and_no_memory_of
 }
 
 #[test]
-fn greedy_programs_leave_room_to_newcomers_and_the_agent_stays_within_its_bound() {
+fn greedy_programs_leave_room_for_newcomers_and_agent_memory_is_bounded() {
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let before = agent.memory_bytes();
     for round in 0..2 {
         let mut greedy = attack(&agent, "greed");
-        // It has all that it gets.
+        // The attack holds all that it can get.
         attacks::said(&mut greedy, "holds");
         let newcomer = attack(&agent, "newcomer");
         succeeds(newcomer);
@@ -81,7 +82,7 @@ fn greedy_programs_leave_room_to_newcomers_and_the_agent_stays_within_its_bound(
 }
 
 #[test]
-fn rings_all_over_huge_memories_are_bounded_by_the_tables_that_map_them() {
+fn rings_spread_over_huge_memories_cost_bounded_page_tables() {
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let before = agent.memory_bytes();
@@ -97,7 +98,7 @@ fn rings_all_over_huge_memories_are_bounded_by_the_tables_that_map_them() {
 }
 
 #[test]
-fn events_that_nobody_takes_are_bounded_and_their_program_is_turned_out() {
+fn untaken_events_are_bounded_and_their_program_is_turned_out() {
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let before = agent.memory_bytes();
@@ -110,7 +111,7 @@ fn events_that_nobody_takes_are_bounded_and_their_program_is_turned_out() {
 }
 
 #[test]
-fn programs_that_die_at_any_step_of_their_set_up_leave_nothing() {
+fn programs_killed_at_any_step_of_set_up_leave_no_descriptors() {
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let count = agent.descriptors();
@@ -125,12 +126,12 @@ fn programs_that_die_at_any_step_of_their_set_up_leave_nothing() {
         late.kill().unwrap();
         late.wait().unwrap();
     }
-    wait_for("the agent gives all of it back", || agent.descriptors() <= count);
+    wait_for("the agent closes all of their descriptors", || agent.descriptors() <= count);
     good.finish();
 }
 
 #[test]
-fn programs_that_say_nothing_keep_nobody_waiting() {
+fn silent_connections_do_not_block_other_programs() {
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let mut silent = attack(&agent, "silence");
@@ -143,7 +144,7 @@ fn programs_that_say_nothing_keep_nobody_waiting() {
 }
 
 #[test]
-fn ports_and_connections_of_others_are_out_of_reach() {
+fn ports_and_connections_of_other_programs_are_protected() {
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     succeeds(attack(&agent, "ports"));
@@ -155,8 +156,8 @@ fn ports_and_connections_of_others_are_out_of_reach() {
 }
 
 #[test]
-fn an_agent_without_descriptors_goes_on_and_takes_programs_in_again() {
-    // 320 are kept for other things: 100 are left for windows, of which a program gets three quarters.
+fn agent_without_descriptors_continues_and_later_accepts_programs_again() {
+    // 320 descriptors are reserved: 100 are left for windows, of which a program gets three quarters.
     let agent = Agent::start(420);
     let good = Good::start(&agent);
     let mut greedy = attack(&agent, "windows");
@@ -165,7 +166,7 @@ fn an_agent_without_descriptors_goes_on_and_takes_programs_in_again() {
     greedy.kill().unwrap();
     greedy.wait().unwrap();
 
-    // Not even one for accept(2).
+    // Leaves no descriptor even for accept(2).
     let set = |current: u64| {
         let limit = Rlimit { current: Some(current), maximum: Some(420) };
         prlimit(Some(agent.pid()), Resource::Nofile, limit).unwrap();
@@ -181,14 +182,14 @@ fn an_agent_without_descriptors_goes_on_and_takes_programs_in_again() {
 }
 
 #[test]
-fn a_crowd_of_one_user_leaves_room_to_other_users() {
+fn many_programs_of_one_user_leave_room_for_other_users() {
     if !rustix::process::geteuid().is_root() {
         return wave_skip::skip("only root can be another user");
     }
     let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let before = agent.memory_bytes();
-    // Each has what it gets, and that is less and less.
+    // Each program holds all that it can get; later ones get less.
     let crowd = (0..4).map(|_| {
         let mut greedy = attack(&agent, "as-stranger greed");
         attacks::said(&mut greedy, "holds");

@@ -1,7 +1,8 @@
 //! memcached's UDP protocol as a second language of the front (docs/adr/0067): `get`, `set`, `delete` and `version`.
 //!
-//! The protocol has no cookie, so the source address of a command may be forged, and a reply may be longer than its command. The
-//! front answers listed addresses only. It keeps nothing of a command that has ended: one that arrives twice is executed twice.
+//! The protocol has no cookie: the source address of a command may be forged, and a reply may be longer than its command. So
+//! the front answers listed addresses only. It remembers no command that has ended: a command that arrives twice executes
+//! twice.
 
 mod prefix;
 mod replies;
@@ -26,10 +27,10 @@ use crate::host::{Host, Open, Origin};
 /// Reply to `version`.
 const VERSION: &str = concat!("VERSION ", env!("CARGO_PKG_VERSION"));
 
-/// A reply that needs no worker: request id, and a line without its end.
+/// A reply that needs no worker: request id, and a line without its line end.
 pub type Line = (u16, &'static str);
 
-/// Commands of listed addresses.
+/// Takes commands from listed addresses.
 pub struct Memcached {
     from: Vec<Prefix>,
     /// Number of open commands by address; never 0.
@@ -37,12 +38,12 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// Answers these addresses.
+    /// Serves commands from these addresses.
     pub fn new(from: Vec<Prefix>) -> Memcached {
         Memcached { from, open: HashMap::new() }
     }
 
-    /// Judges a datagram, and hands its command to the host. Returns a reply that needs no worker.
+    /// Judges a datagram, and hands its command to the host. Returns a reply if that needs no worker.
     pub fn take(
         &mut self,
         counts: &mut Counts,
@@ -140,7 +141,7 @@ impl Memcached {
         }
     }
 
-    /// Counts a command of this address as ended.
+    /// Counts an open command of this address as ended.
     pub fn end(&mut self, ip: IpAddr) {
         if let Some(open) = self.open.get_mut(&ip) {
             *open -= 1;
@@ -152,7 +153,7 @@ impl Memcached {
 }
 
 impl Asked {
-    /// What the reply needs of a command; `None` if the front answers it by itself.
+    /// The parts of a command that its reply needs; `None` if the front answers the command by itself.
     fn new(request: u16, command: &Command<'_>, is_quiet: bool) -> Option<Asked> {
         let verb = match command {
             Command::Version => return None,

@@ -1,4 +1,4 @@
-//! Addresses that a front for memcached's protocol serves.
+//! Prefixes of addresses, which limit the clients of memcached's protocol.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::door::is_private;
 
-/// An address, or all addresses with the same first bits.
+/// An address, or all addresses that share their first bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// Lowest of the addresses.
@@ -23,7 +23,7 @@ impl Prefix {
         Prefix { first, bits }
     }
 
-    /// Whether an address is one of these. An IPv4 address mapped to IPv6 counts as the former.
+    /// Whether the prefix has an address. An IPv4 address mapped to IPv6 counts as IPv4.
     pub fn has(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         ip.is_ipv4() == self.first.is_ipv4() && Prefix::new(ip, self.bits).first == self.first
@@ -35,7 +35,7 @@ impl Prefix {
             IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | !mask4(self.bits)).into(),
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | !mask6(self.bits)).into(),
         };
-        // Blocks of private addresses are prefixes: one that begins and ends in such blocks lies within one.
+        // Private blocks are prefixes themselves: a prefix whose first and last addresses are private lies within one block.
         is_private(self.first) && is_private(last)
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_have_the_addresses_with_their_bits() {
+    fn prefixes_match_addresses_with_the_same_bits() {
         for (text, inside, outside) in [
             ("10.1.2.3", "10.1.2.3", "10.1.2.4"),
             ("10.1.2.3/16", "10.1.255.255", "10.2.0.0"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_prefixes_are_refused() {
+    fn malformed_prefixes_are_refused() {
         for text in
             ["", "10.0.0.0/33", "10.0.0/8", "localhost", "::/129", "10.0.0.0/-1", "10.0.0.0/"]
         {

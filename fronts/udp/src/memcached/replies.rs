@@ -6,15 +6,15 @@ use wave_udp_client::wire::{MESSAGE_MAX, Status};
 
 use super::text::FRAME_BYTES;
 
-/// Longest datagram of a reply, as memcached's.
+/// Longest datagram of a reply, as in memcached.
 const DATAGRAM_BYTES: usize = 1400;
-/// Longest error text of a host that is passed on.
+/// Longest part of a host's error text that is passed on, in bytes.
 const TEXT_MAX: usize = 200;
 
 /// A command that was handed to the host.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Request id of its datagram.
+    /// Request id of the command's datagram.
     pub request: u16,
     pub verb: Verb,
     /// The client wants no reply.
@@ -23,14 +23,14 @@ pub struct Asked {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Of these keys, separated by single spaces.
+    /// The keys, separated by single spaces.
     Get(Bytes),
     Set,
     Delete,
 }
 
 impl Asked {
-    /// The reply to a command that ended with this status and message; `None` if the client wants none.
+    /// The reply to the command, which ended with this status and message; `None` if the client wants no reply.
     pub fn reply(&self, status: Status, message: &[u8]) -> Option<Vec<u8>> {
         if self.is_quiet {
             return None;
@@ -51,7 +51,7 @@ impl Asked {
     }
 }
 
-/// The items of a host's reply, with their keys; `None` if it is not such a reply.
+/// The text of a host's reply to a get, with the keys; `None` if the reply is malformed.
 fn values(keys: &[u8], mut message: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::with_capacity(message.len() + keys.len() + 64);
     for key in keys.split(|byte| *byte == b' ') {
@@ -66,13 +66,13 @@ fn values(keys: &[u8], mut message: &[u8]) -> Option<Vec<u8>> {
     message.is_empty().then_some(text)
 }
 
-/// The beginning of a host's error text, as a part of one line.
+/// The beginning of a host's error text, with spaces for control characters, which could end the line.
 fn printable(message: &[u8]) -> String {
     let text = String::from_utf8_lossy(&message[..message.len().min(TEXT_MAX)]);
     text.chars().map(|each| if each.is_control() { ' ' } else { each }).collect()
 }
 
-/// The datagrams of a reply: header and text of each. A text has at most [`MESSAGE_MAX`] bytes.
+/// Splits a reply into datagrams: header and text of each. `text` has at most [`MESSAGE_MAX`] bytes.
 pub fn datagrams(request: u16, text: &[u8]) -> impl Iterator<Item = ([u8; FRAME_BYTES], &[u8])> {
     let pieces = text.chunks(DATAGRAM_BYTES - FRAME_BYTES);
     let count = pieces.len() as u16;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_memcacheds() {
+    fn replies_are_those_of_memcached() {
         let mut found = Vec::new();
         Item::encode(Some(Item { flags: 7, data: b"x\r\ny" }), &mut found);
         Item::encode(None, &mut found);
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn datagrams_are_whole_in_order_and_bounded(request: u16, text in prop::collection::vec(any::<u8>(), 1..10_000)) {
+        fn reply_datagrams_are_whole_ordered_and_bounded(request: u16, text in prop::collection::vec(any::<u8>(), 1..10_000)) {
             let all: Vec<_> = datagrams(request, &text).collect();
             let mut whole = Vec::new();
             for (at, (header, piece)) in all.iter().enumerate() {
@@ -142,7 +142,7 @@ mod tests {
         }
 
         #[test]
-        fn any_reply_of_a_host_ends_as_one_line_or_as_a_get(
+        fn any_host_reply_becomes_one_line_or_a_get_reply(
             code: u8,
             message: Vec<u8>,
             verb in prop::sample::select(vec![Verb::Get(Bytes::from_static(b"a b")), Verb::Set, Verb::Delete]),

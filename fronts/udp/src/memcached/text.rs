@@ -27,7 +27,7 @@ pub enum BadFrame {
 /// Splits a datagram into its request id and its text.
 ///
 /// # Errors
-/// The datagram has no whole request.
+/// The datagram does not hold a complete request.
 pub fn frame(datagram: &[u8]) -> Result<(u16, &[u8]), BadFrame> {
     match datagram.split_first_chunk::<FRAME_BYTES>() {
         None | Some((_, [])) => Err(BadFrame::Short),
@@ -52,12 +52,12 @@ pub enum Command<'a> {
 /// Why a text is not a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadText {
-    /// Its end is missing. There is no reply, as from memcached, which waits for the rest.
+    /// The end is missing. There is no reply; memcached does not answer either, as it waits for the rest.
     Incomplete,
-    /// It is a reply: these begin with a capital letter, and commands do not. Never answered, so that two servers cannot answer each
-    /// other for ever.
+    /// The text is a reply: replies begin with a capital letter, commands do not. It is never answered, so that two servers
+    /// cannot answer each other for ever.
     Reply,
-    /// The client is told so, without the end of the line.
+    /// The command is wrong. The client gets this line, here without its line end.
     Wrong(&'static str),
 }
 
@@ -79,7 +79,7 @@ pub fn parse(text: &[u8]) -> (Result<Command<'_>, BadText>, bool) {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let verb = words.next().unwrap_or_default();
-    // More words than any command but `get` has.
+    // One more word than any command but `get` may have.
     let arguments: Vec<&[u8]> = words.clone().take(6).collect();
     let is_quiet = matches!(verb, b"set" | b"delete") && arguments.last() == Some(&&b"noreply"[..]);
     let command = match verb {
@@ -122,7 +122,7 @@ fn set<'a>(arguments: &[&'a [u8]], rest: &'a [u8]) -> Result<Command<'a>, BadTex
     let expiry = number(expiry).ok_or(FORMAT)?;
     let bytes: u32 = number(bytes).ok_or(FORMAT)?;
     let bytes = bytes as usize;
-    // No datagram has as much.
+    // No datagram is that long.
     if bytes > usize::from(u16::MAX) {
         return Err(LARGE);
     }
@@ -137,7 +137,7 @@ fn set<'a>(arguments: &[&'a [u8]], rest: &'a [u8]) -> Result<Command<'a>, BadTex
 fn delete<'a>(arguments: &[&'a [u8]]) -> Result<Command<'a>, BadText> {
     match arguments {
         [] => Err(UNKNOWN),
-        // The 0 is of an older protocol, in which it was a time.
+        // The 0 comes from an older version of the protocol, where it was a time.
         [name] | [name, b"0" | b"noreply"] | [name, b"0", b"noreply"] => {
             Ok(Command::Delete(key(name)?))
         }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_read() {
+    fn commands_are_parsed() {
         let set = |key, flags, expiry, data| Command::Set(Set { flags, expiry, key, data });
         let get = |keys: &'static [u8]| Command::Get(Cow::Borrowed(keys));
         for (text, command, is_quiet) in [
@@ -173,7 +173,7 @@ mod tests {
             (b"set a 0 0 0 noreply\r\n\r\n", set(b"a", 0, 0, b""), true),
             (b"delete a\r\n", Command::Delete(b"a"), false),
             (b"delete a 0 noreply\r\n", Command::Delete(b"a"), true),
-            // A key, as in memcached.
+            // `noreply` is a key here, as in memcached.
             (b"delete noreply\r\n", Command::Delete(b"noreply"), true),
             (b"version\r\n", Command::Version, false),
         ] {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_commands_have_no_answer() {
+    fn incomplete_commands_are_not_answered() {
         for text in
             [&b"get a"[..], b"", b"set a 0 0 3\r\n", b"set a 0 0 3\r\nabc\r", b"set a 0 0 3"]
         {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_have_no_answer() {
+    fn replies_are_not_answered() {
         for text in [&b"ERROR\r\n"[..], b"VALUE a 0 1\r\nx\r\nEND\r\n", b"VERSION 1.6.18\r\n"] {
             assert_eq!(parse(text).0, Err(BadText::Reply), "{}", text.escape_ascii());
         }
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Whole commands and pieces of them, in any order, and any bytes.
+    /// Complete commands and pieces of commands in any order, or any bytes.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             prop::sample::select(vec![
@@ -267,7 +267,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4_096))]
 
         #[test]
-        fn any_text_is_read_or_refused_and_keys_are_keys(text in text()) {
+        fn any_text_is_parsed_or_refused_and_its_keys_are_valid(text in text()) {
             let is_key = |key: &[u8]| {
                 (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().all(|byte| *byte > b' ' && *byte != 127)
             };
@@ -287,7 +287,7 @@ mod tests {
         }
 
         #[test]
-        fn a_set_is_read_as_written(
+        fn set_is_parsed_as_written(
             key in prop::collection::vec(b'!'..=b'~', 1..=KEY_BYTES_MAX),
             flags: u32,
             expiry: i64,
@@ -299,7 +299,7 @@ mod tests {
             prop_assert_eq!(parse(&text).0, Ok(Command::Set(set)));
             for end in 0..text.len() {
                 let cut = parse(&text[..end]).0;
-                // The data may have line ends of its own, but never is less of it taken for all.
+                // The data may contain line ends; truncated data must never pass as complete.
                 prop_assert!(cut.is_err(), "{end}: {cut:?}");
             }
         }

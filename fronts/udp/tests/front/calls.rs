@@ -78,7 +78,7 @@ fn retries_of_an_open_request_are_dropped_and_answered_once() {
     for _ in 0..5 {
         raw.send(header, b"wait");
     }
-    // Its reply shows that the front has judged all five.
+    // The reply to this request shows that the front has judged all five tries.
     let behind = raw.header(ECHO, 8);
     raw.send(behind, b"");
     assert_eq!(raw.reply().0.id, 8);
@@ -90,7 +90,7 @@ fn retries_of_an_open_request_are_dropped_and_answered_once() {
 }
 
 #[test]
-fn timed_request_is_told_its_time_at_the_front() {
+fn timed_request_gets_its_time_at_the_front() {
     let fixture = Fixture::new();
     let raw = fixture.raw();
     let timed = Header { flags: TIMED, ..raw.header(WAIT, 7) };
@@ -110,7 +110,7 @@ fn timed_request_is_told_its_time_at_the_front() {
     let told = Duration::from_nanos(reply.work.into());
     assert!(reply.has(TIMED), "{reply:?}");
     assert!(held <= told && told <= sent.elapsed(), "{held:?} {told:?}");
-    // A kept reply is not the reply to this try, and an untimed request asks for no time.
+    // A kept reply is the reply to an earlier try, so it has no time. Nor has the reply to an untimed request.
     for header in [timed, raw.header(ECHO, 8)] {
         raw.send(header, b"");
         let (reply, _) = raw.reply();
@@ -168,7 +168,7 @@ fn open_requests_of_a_lost_host_have_an_unknown_outcome() {
     assert_eq!(raw.reply().0.status, ended[0].1, "not executed again");
 }
 
-/// The client in Python: a call of each kind of outcome.
+/// The Python client: a call with each kind of outcome.
 #[test]
 fn python_client_calls_and_reports_refusals() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! A host with six methods and one that serves memcached's commands, and a front before it.
+//! A host with six methods, or one that serves memcached commands, and a front before it.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -26,7 +26,7 @@ pub const FAIL: u16 = 3;
 pub const REPEAT: u16 = 4;
 pub const CLASS: u16 = 5;
 
-/// Long enough for any machine; a test that waits longer has failed.
+/// A test that waits longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Number of handlers that began, and the flag that [`WAIT`] waits for.
@@ -79,7 +79,7 @@ impl Fixture {
         Fixture::new_with(|_| {}, |_| {})
     }
 
-    /// A front with other options; `begin` starts a host, if there is to be one.
+    /// A front with other options; `begin` may start a host.
     pub fn new_with(
         change: impl FnOnce(&mut UdpOptions),
         begin: impl FnOnce(&mut Fixture),
@@ -121,7 +121,7 @@ impl Fixture {
         self.seen.begun.store(0, SeqCst);
     }
 
-    /// Waits until one command of memcached was executed.
+    /// Waits until one memcached command was executed.
     fn until_commands_are_served(&self) {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(self.address).unwrap();
@@ -184,7 +184,7 @@ pub fn echo(message: &[u8], idempotent: bool) -> Call<'_> {
     Call { method: ECHO, message, idempotent, ..Call::default() }
 }
 
-/// Sets the flag on drop, also after a failed assertion, so that the threads of a scope end.
+/// Sets the flag on drop, even after a failed assertion, so that the threads of a scope end.
 pub struct SetAtEnd<'a>(pub &'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -225,7 +225,8 @@ impl Raw {
     pub fn reply(&self) -> (Header, Vec<u8>) {
         let mut buffer = vec![0; 1 << 16];
         let bytes = self.socket.recv(&mut buffer).expect("a reply comes");
-        let (header, message) = Header::decode(&buffer[..bytes]).expect("it is of the format");
+        let (header, message) =
+            Header::decode(&buffer[..bytes]).expect("a reply in the front's format");
         assert!(header.has(REPLY));
         (header, message.to_vec())
     }

@@ -44,7 +44,7 @@ fn bad_datagrams_are_counted_by_cause_and_good_ones_are_served() {
     }
 }
 
-/// A stranger who forges another's address does not see the cookie.
+/// A stranger who forges another sender's address does not see its cookie.
 #[test]
 fn cookie_of_another_sender_is_rejected() {
     let fixture = Fixture::new();
@@ -56,7 +56,7 @@ fn cookie_of_another_sender_is_rejected() {
     assert_eq!(fixture.begun(), 0);
 }
 
-/// One sender fills its share of the room; another sender is still served.
+/// One sender fills its share; another sender is still served.
 #[test]
 fn flooding_sender_leaves_room_for_others() {
     const GOOD_CALLS: usize = 200;
@@ -92,7 +92,7 @@ fn flooding_sender_leaves_room_for_others() {
                 Err(error) => panic!("{error}"),
             }
         }
-        assert_eq!(refused, 0, "the flood had all of the room");
+        assert_eq!(refused, 0, "the flood took all of the room");
     });
     let counts = fixture.leave();
     assert!(counts.of(Fate::Begun) > GOOD_CALLS as u64, "{counts}");

@@ -21,11 +21,11 @@ use crate::fixture::{PATIENCE, SetAtEnd, options};
 const SOCKET: &str = "WAVE_TEST_SOCKET";
 const LEDGER: &str = "WAVE_TEST_LEDGER";
 const ADDRESS: &str = "WAVE_TEST_ADDRESS";
-/// How often each of the two is killed.
+/// Number of kills of each of the two processes.
 const KILLS: u32 = 10;
 const CLIENTS: u64 = 4;
 
-/// Main of the host's process: logs each executed request. Does nothing when run as a test.
+/// The host process's `main`: logs each executed request. Does nothing when run as a test.
 #[test]
 fn host_process() {
     let (Some(socket), Some(ledger)) = (std::env::var_os(SOCKET), std::env::var_os(LEDGER)) else {
@@ -33,7 +33,7 @@ fn host_process() {
     };
     let ledger = OpenOptions::new().append(true).open(ledger).unwrap();
     let add = move |_: &mut rpc::Call<'_>, request: &[u8]| {
-        // One write, whole or not at all.
+        // One write, so that a line is complete or absent.
         (&ledger)
             .write_all(request)
             .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
@@ -44,7 +44,7 @@ fn host_process() {
     Server::start(options, Methods::new().unary("/test.Ledger/Add", add)).unwrap().wait();
 }
 
-/// Main of the agent's process.
+/// The agent process's `main`. Does nothing when run as a test.
 #[test]
 fn front_process() {
     let (Some(socket), Ok(address)) = (std::env::var_os(SOCKET), std::env::var(ADDRESS)) else {
@@ -92,7 +92,7 @@ fn client(number: u64, address: SocketAddr, is_over: &AtomicBool, results: &Resu
                 assert_eq!((reply.status, reply.message), (Ended::OK, line.into_bytes()));
                 results.done.fetch_add(1, SeqCst);
             }
-            // Not executed, so the same line may be sent as a new request.
+            // A refused request was not executed, so the same line may be sent as a new request.
             Err(CallError::Refused { .. }) => {
                 results.refused.fetch_add(1, SeqCst);
                 asked -= 1;
@@ -119,11 +119,11 @@ fn requests_execute_at_most_once_when_host_and_front_are_killed() {
     let start_front = || Process::start("killed::front_process", &front);
     let (mut host, mut front) = (start_host(), start_front());
     let (is_over, results) = (AtomicBool::new(false), Results::default());
-    // Between two kills, wait for more finished requests.
+    // Between two kills, waits for more finished requests.
     let more_are_done = || {
         let (before, since) = (results.done.load(SeqCst), Instant::now());
         while results.done.load(SeqCst) < before + 20 {
-            assert!(since.elapsed() < PATIENCE, "clients do not go on");
+            assert!(since.elapsed() < PATIENCE, "clients make no progress");
             std::thread::sleep(Duration::from_millis(1));
         }
     };

@@ -1,4 +1,4 @@
-//! memcached's protocol: beside memcached itself, and from hostile clients.
+//! memcached's protocol, compared with memcached itself, and with hostile clients.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use wave_udp::{Fate, FrontError, UdpFront};
 
 use crate::fixture::{Fixture, PATIENCE, options};
 
-/// A client that sends one datagram per command, as the protocol's text says.
+/// A client that sends one datagram per command, as the protocol's specification says.
 struct Client {
     socket: UdpSocket,
     request: u16,
@@ -69,7 +69,7 @@ impl Drop for Memcached {
     }
 }
 
-/// Starts memcached at a free port of loopback, once it answers; none where it is not installed, or serves no UDP.
+/// Starts memcached at a free loopback port, and waits until it answers. `None` if it is not installed, or does not serve UDP.
 fn memcached() -> Option<(Memcached, Client)> {
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut command = Command::new("memcached");
@@ -85,21 +85,21 @@ fn memcached() -> Option<(Memcached, Client)> {
         }
         client.request = 0;
         let frame = [0, 0, 0, 0, 0, 1, 0, 0];
-        // Nobody listens yet.
+        // Fails while nobody listens yet.
         let _ = client.socket.send(&[&frame[..], b"version\r\n"].concat());
         if client.socket.recv(&mut buffer).is_ok() {
-            // Replies to earlier tries.
+            // Discards replies to earlier tries.
             while client.socket.recv(&mut buffer).is_ok() {}
             client.socket.set_read_timeout(Some(PATIENCE)).unwrap();
             return Some((process, client));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("memcached runs and does not answer");
+    panic!("memcached runs but does not answer");
 }
 
 #[test]
-fn replies_are_byte_for_byte_memcacheds() {
+fn replies_match_memcached_byte_for_byte() {
     let Some((_process, mut theirs)) = memcached() else {
         return wave_skip::skip("no memcached that serves UDP");
     };
@@ -138,7 +138,7 @@ fn replies_are_byte_for_byte_memcacheds() {
     .map(<[u8]>::to_vec)
     .into();
     commands.extend([long("get", 250), long("get", 251), long("delete", 251)]);
-    // Lengths around the end of a datagram, where a reply has one or two.
+    // Lengths at which a reply grows from one datagram to two, and longer ones.
     for bytes in [0, 1_000, 1_365, 1_366, 1_367, 1_368, 1_370, 1_375, 5_000, large.len()] {
         commands.extend([set("q", &large[..bytes]), b"get q\r\n".to_vec()]);
     }
@@ -155,14 +155,14 @@ fn replies_are_byte_for_byte_memcacheds() {
 }
 
 #[test]
-fn several_keys_and_what_memcached_does_otherwise() {
+fn gets_of_several_keys_and_deviations_from_memcached() {
     let fixture = Fixture::of_memcached();
     let mut client = Client::new(fixture.address);
     assert_eq!(client.ask(b"set a 1 0 1\r\nx\r\n"), "STORED\r\n");
-    // memcached sends each value as a reply of its own here.
+    // Here memcached would send each value as a separate reply.
     assert_eq!(client.ask(b"get a b a\r\n"), "VALUE a 1 1\r\nx\r\nVALUE a 1 1\r\nx\r\nEND\r\n");
     assert!(client.ask(b"version\r\n").starts_with("VERSION "));
-    // memcached executes both.
+    // memcached would execute both commands.
     let second = "CLIENT_ERROR more than one command in a datagram\r\n";
     assert_eq!(client.ask(b"get a\r\ndelete a\r\n"), second);
     assert_eq!(client.ask(b"get a\r\n"), "VALUE a 1 1\r\nx\r\nEND\r\n");
@@ -176,7 +176,7 @@ fn several_keys_and_what_memcached_does_otherwise() {
 }
 
 #[test]
-fn hosts_without_the_commands_and_no_host_are_reported() {
+fn missing_host_and_host_without_the_commands_are_reported() {
     let fixture = Fixture::new_with(|options| options.memcached = Some(loopback()), |_| {});
     let mut client = Client::new(fixture.address);
     assert_eq!(client.ask(b"get a\r\n"), "SERVER_ERROR no host is attached\r\n");
@@ -184,7 +184,7 @@ fn hosts_without_the_commands_and_no_host_are_reported() {
     fixture.start_host(|options| options.workers(1));
     let start = Instant::now();
     while client.ask(b"get a\r\n") == "SERVER_ERROR no host is attached\r\n" {
-        assert!(start.elapsed() < PATIENCE, "the front finds no host");
+        assert!(start.elapsed() < PATIENCE, "the front does not find the host");
     }
     let none = "SERVER_ERROR the host does not serve memcached's commands\r\n";
     assert_eq!(client.ask(b"get a\r\n"), none);
@@ -192,7 +192,7 @@ fn hosts_without_the_commands_and_no_host_are_reported() {
 }
 
 #[test]
-fn addresses_that_are_not_listed_have_no_answer() {
+fn addresses_that_are_not_listed_get_no_answer() {
     let elsewhere = vec!["10.0.0.0/8".parse().unwrap(), "127.0.0.2".parse().unwrap()];
     let fixture = Fixture::new_with(|options| options.memcached = Some(elsewhere), |_| {});
     let mut unlisted = Client::new(fixture.address);
@@ -208,7 +208,7 @@ fn addresses_that_are_not_listed_have_no_answer() {
 }
 
 #[test]
-fn public_prefixes_need_to_be_allowed() {
+fn public_prefixes_require_udp_public() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(&folder.path().join("host"), ([127, 0, 0, 1], 0).into());
     options.memcached = Some(vec!["10.0.0.0/7".parse().unwrap()]);
@@ -220,7 +220,7 @@ fn public_prefixes_need_to_be_allowed() {
     UdpFront::new(options, Instant::now()).unwrap();
 }
 
-/// An address may not have more commands open than it leaves to others.
+/// An address may not have more open commands than it leaves to others.
 #[test]
 fn one_address_leaves_room_for_others() {
     let fixture = Fixture::of_memcached_with(|options| {
@@ -243,14 +243,14 @@ fn one_address_leaves_room_for_others() {
     fixture.seen.may_end.store(true, SeqCst);
     assert_eq!(&other.datagrams().concat()[8..], b"END\r\n");
     (0..4).for_each(|_| assert_eq!(&busy.datagrams().concat()[8..], b"END\r\n"));
-    // All of them have ended, and count no more.
+    // All commands have ended, and no longer count.
     assert_eq!(busy.ask(b"get a\r\n"), "END\r\n");
     let counts = fixture.leave();
-    // One of the fixture, 4 that wait, and one each behind them.
+    // One command of the fixture, 4 that waited, and one later command of each client.
     assert_eq!((counts.of(Fate::Busy), counts.of(Fate::Begun)), (16, 7), "{counts}");
 }
 
-/// Mutated commands and random bytes beside a client that behaves.
+/// Mutated commands and random bytes, beside a well-behaved client.
 #[test]
 fn any_datagrams_leave_the_front_serving() {
     const SEED: u64 = 16;

@@ -11,28 +11,28 @@ use crate::steer::Request;
 use crate::window::Load;
 use crate::wire::message_flags;
 
-/// A call, as a front brings it.
+/// A new call, from a front.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
     /// Index into the methods of the service.
     pub method: u16,
     /// Class of the call, which steering uses.
     pub class: u8,
-    /// The latency that it is to keep, if that is known.
+    /// The call's latency objective, if it is known.
     pub slo: Option<Nanos>,
-    /// Of its connection: what RSS would steer by.
+    /// Hash of the call's connection, by which RSS would steer.
     pub hash: u64,
-    /// Of its client's address: streams that wait are counted by it.
+    /// Hash of the client's address, by which waiting streams are counted.
     pub address: u64,
-    /// When its client stops waiting, by the agent's clock.
+    /// When the client stops waiting, by the agent's clock.
     pub deadline: Option<Nanos>,
     /// Metadata in its encoded form.
     pub metadata: Bytes,
-    /// The first message, if it is there.
+    /// The first message, if it has arrived.
     pub message: Option<Bytes>,
     /// Whether the message arrived compressed.
     pub compressed: bool,
-    /// The client sends nothing more.
+    /// The client has half-closed: it sends nothing more.
     pub end: bool,
 }
 
@@ -45,16 +45,16 @@ impl Arrival {
 /// State of a call between its client and its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// With the steering policy.
+    /// Queued in the steering policy.
     Waiting,
-    /// With a worker, since then.
+    /// Handed to a worker, at this time.
     Handed { worker: u16, at: Nanos },
 }
 
-/// What a call that was handed over counts as.
+/// How a call that was handed over counts against its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It takes a place of its worker.
+    /// It takes one of its worker's places.
     Runs,
     /// Its worker runs other calls between its messages ([`YIELDS`](crate::wire::YIELDS)).
     Yields,
@@ -72,26 +72,26 @@ pub(super) struct Slot {
     pub(super) method: u16,
     pub(super) request: Request,
     address: u64,
-    /// Frames sent to its worker after its beginning.
+    /// Frames sent to its worker after its BEGIN.
     pub(super) frames: u32,
-    /// Its worker runs other calls between its messages.
+    /// The worker runs other calls between this call's messages.
     pub(super) yields: bool,
-    /// Since when its worker has nothing to do before its client does something.
+    /// Since when the worker can do nothing for this call before its client acts.
     pub(super) waits: Option<Nanos>,
     pub(super) deadline: Option<Nanos>,
     metadata: Bytes,
-    /// What its client has sent and the window has no room for: messages, and the flags of each. Without a message, the
-    /// client just ended.
+    /// Messages from the client for which the window has no room, and the flags of each. An entry without a message is a
+    /// half-close.
     pub(super) pending: VecDeque<(Option<Bytes>, u8)>,
-    /// Its client sends nothing more.
+    /// The client sends nothing more.
     pub(super) half_closed: bool,
-    /// Messages that the host has not taken.
+    /// Messages on their way to the host, which it has not taken.
     pub(super) on_way: Load,
-    /// Replies that were not granted anew.
+    /// Replies that arrived, and whose room was not granted again.
     pub(super) replies: Load,
-    /// Replies that were passed on, and the worker was not told.
+    /// Replies that reached the client, of which the worker was not told yet.
     pub(super) to_grant: Load,
-    /// A reply came, or the metadata that precedes it.
+    /// A reply, or the metadata before it, has arrived.
     pub(super) replied: bool,
 }
 
@@ -104,7 +104,7 @@ impl Slot {
         }
     }
 
-    /// What goes with the call's beginning: metadata, and a first message if there is one.
+    /// Takes the contents of the call's BEGIN: metadata, the first message if there is one, and flags.
     pub(super) fn take_first(&mut self) -> (Bytes, Option<Bytes>, u8) {
         let metadata = core::mem::take(&mut self.metadata);
         let (message, flags) = self.pending.pop_front().unwrap_or((None, 0));
@@ -174,7 +174,7 @@ impl Calls {
         self.free.push(id);
     }
 
-    /// A call that the front may name: it is open, and was not cancelled.
+    /// The slot of a call that the front may name: an open one that was not given up.
     pub(super) fn of_front(&mut self, call: Subject) -> Option<&mut Slot> {
         self.of(call).filter(|slot| slot.front)
     }
@@ -189,8 +189,9 @@ impl Calls {
         (slot.in_use && slot.generation == call.generation).then_some(slot)
     }
 
-    /// Of the calls that wait for their clients, up to `count` that have waited longest, of the connection with most of them, of the
-    /// address with most of them. One that was given up has to be ended by its worker, and is none of them.
+    /// Picks the address with the most calls that wait for their clients, then its connection with the most, and returns the up
+    /// to `count` calls of this connection that have waited longest. Calls that were given up do not count: their workers end
+    /// them.
     pub(super) fn longest_of_most(&self, count: usize) -> Vec<Subject> {
         let waiting = || {
             let slots = self.slots.iter().enumerate();

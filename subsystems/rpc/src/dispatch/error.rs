@@ -1,4 +1,4 @@
-//! What can be wrong with a call, and with a host.
+//! Errors of calls and of hosts.
 
 use wave_core::control::BadIncarnation;
 use wave_core::message::Subject;
@@ -11,19 +11,19 @@ use crate::service::BadService;
 /// Why a call cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// As many calls are open as there may be.
+    /// The number of open calls is at its limit.
     #[error("as many calls are open as the host takes")]
     Full,
-    /// The host has not said yet what it serves, or not all of its workers are there.
+    /// The host has not described its service yet, or not all of its workers have announced themselves.
     #[error("the host is not ready")]
     NoHost,
 }
 
-/// The host wrote what no host of ours writes. The agent turns its back on it.
+/// The host broke the protocol. The agent disconnects from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DispatchError {
-    /// Its word on this incarnation.
+    /// The host's word about this incarnation is invalid.
     #[error(transparent)]
     Incarnation(#[from] BadIncarnation),
     #[error("worker {worker}: {error}")]
@@ -40,14 +40,16 @@ pub enum DispatchError {
     /// The description of the service is malformed.
     #[error(transparent)]
     Service(#[from] BadService),
-    /// A frame of an unknown kind, or one that has no place there.
-    #[error("peer's fault: worker {worker} wrote a frame of kind {kind}, which has no place there")]
+    /// A frame of an unknown kind, or of one that is not allowed at this point.
+    #[error(
+        "peer's fault: worker {worker} wrote a frame of kind {kind}, which is not allowed there"
+    )]
     Kind { worker: u16, kind: u16 },
-    /// More replies than it was granted, or more taken than there was.
-    #[error("peer's fault: worker {worker} passed the window of call {}.{}", call.id, call.generation)]
+    /// A worker sent more replies than it was granted, or took more messages than were sent.
+    #[error("peer's fault: worker {worker} exceeded the window of call {}.{}", call.id, call.generation)]
     Window { worker: u16, call: Subject },
-    /// A call that this worker does not have.
-    #[error("peer's fault: worker {worker} wrote of call {}.{}, which it does not have", call.id, call.generation)]
+    /// A worker named a call that was not handed to it.
+    #[error("peer's fault: worker {worker} named call {}.{}, which it does not have", call.id, call.generation)]
     NotItsCall { worker: u16, call: Subject },
 }
 
@@ -62,17 +64,17 @@ pub enum HostGone {
     TurnedOut,
     /// The host read nonsense in this agent's window.
     #[error(
-        "the host has turned this agent out: it read nonsense in this agent's part of the window; the host's \
-         output says what"
+        "the host has turned this agent out: it read nonsense in this agent's part of the window; see the host's \
+         output"
     )]
     Fault,
-    /// Coming back would only turn the other one out.
-    #[error("the host has turned to another agent")]
+    /// Another agent replaced this one. To attach again would only turn that one out.
+    #[error("another agent has taken this one's place at the host")]
     Replaced,
     /// The host closed its socket.
     #[error("the host has gone")]
     HungUp,
-    /// The host writes nonsense.
-    #[error("turning away from the host, because its window makes no sense: {0}")]
+    /// The host broke the protocol.
+    #[error("disconnecting from the host, because its part of the window is invalid: {0}")]
     Nonsense(#[from] DispatchError),
 }

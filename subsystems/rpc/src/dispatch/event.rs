@@ -1,4 +1,4 @@
-//! What a front is told of its calls.
+//! Events about calls, for their front.
 
 use bytes::Bytes;
 use wave_core::message::Subject;
@@ -9,24 +9,24 @@ use crate::status::Status;
 /// An event for the front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// What the host serves: calls may begin now.
+    /// The host described its service: calls may begin once all workers are there.
     Service(Service),
-    /// The metadata that precedes the replies.
+    /// The metadata before the replies has arrived.
     Headers {
         /// The call that the metadata belongs to.
         call: Subject,
         /// Metadata, encoded and checked.
         metadata: Bytes,
     },
-    /// A reply message came.
+    /// A reply message has arrived.
     Message {
         /// The call that the reply belongs to.
         call: Subject,
-        /// The whole message, reassembled.
+        /// The complete message.
         message: Bytes,
-        /// It is the last, and the call has ended with OK and without trailers.
+        /// This is the last message; the call has ended with OK and without trailers.
         end: bool,
-        /// It is to be compressed, if the client takes that.
+        /// The message is to be compressed if the client accepts compression.
         compress: bool,
     },
     /// The call has ended with this status.
@@ -38,14 +38,14 @@ pub enum Event {
         /// Trailers, encoded and checked.
         trailers: Bytes,
     },
-    /// The agent ended the call itself, by its deadline or a limit. Replies that its client has not read are of no use.
+    /// The agent ended the call itself, by its deadline or a limit. Replies that the client has not read are to be dropped.
     Stopped {
         /// The call that the event is about.
         call: Subject,
         /// Status with which the call ended.
         status: Status,
     },
-    /// The host took messages.
+    /// The host took messages, so the client may send more.
     Taken {
         /// The call whose messages were taken.
         call: Subject,

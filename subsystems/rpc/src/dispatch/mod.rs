@@ -1,4 +1,4 @@
-//! The agent's side: calls that a front brings, handed to workers as the steering policy says, and what the workers answer.
+//! The agent's side: takes calls from a front, hands them to workers as the steering policy decides, and returns the replies.
 //!
 //! ```text
 //!           begin                    steering: to this worker             STATUS, MESSAGE with END
@@ -9,7 +9,7 @@
 //!                   (free)                                        Handed, alone
 //! ```
 //!
-//! Each step is a bounded amount of work. What a call may have on its way is bounded in both directions ([`Load`]).
+//! Each step is a bounded amount of work. The data in flight of a call is bounded in both directions ([`Load`]).
 
 mod calls;
 mod error;
@@ -54,22 +54,22 @@ pub const CALLS_PER_STEP: usize = 64;
 /// Frames taken from one worker in one step, at most.
 pub const FRAMES_PER_TURN: usize = 64;
 
-/// How many calls came to what, since the beginning.
+/// Counters of calls by outcome, since the beginning of this incarnation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls taken from the front.
     pub begun: u64,
     /// Calls handed to a worker.
     pub handed: u64,
-    /// Ended by a worker, and their front still cared.
+    /// Calls that a worker ended while the front still wanted them.
     pub answered: u64,
     /// Calls that the front gave up.
     pub cancelled: u64,
-    /// Not ended when their time was up.
+    /// Calls whose deadlines passed before they ended.
     pub expired: u64,
-    /// Ended because too many waited for their clients.
+    /// Calls stopped because too many waited for their clients.
     pub stopped: u64,
-    /// Of those that were handed to a worker and given up or expired, ended by it since.
+    /// Calls that a worker ended after they were cancelled, expired or stopped.
     pub wound_up: u64,
 }
 
@@ -81,11 +81,11 @@ struct Worker {
     is_there: bool,
     thread: Option<Subject>,
     open: u16,
-    /// What its thread was told of last.
+    /// The last note for the worker's thread.
     noted: Option<note::Request>,
-    /// CANCEL frames so far, which its cancel word tells.
+    /// CANCEL frames so far, as in the worker's cancel word.
     cancels: u64,
-    /// Its queue has an entry of which no note has told its thread, or a call is about to.
+    /// The worker's queue has an entry that no note has announced to its thread, or is about to get one.
     unheard: bool,
 }
 
@@ -98,18 +98,18 @@ pub struct Dispatch<L: Port, B: Doorbell> {
     workers: Vec<Worker>,
     tally: Tally,
     absent: usize,
-    /// Workers are threads that somebody schedules.
+    /// Workers are threads under a scheduler, not CPUs.
     are_threads: bool,
     control: Inbox,
     serves: bool,
     calls: Calls,
-    /// When calls end by themselves.
+    /// Deadlines of calls.
     deadlines: Heap,
     notes: Vec<note::Request>,
-    /// Calls of threads whose frames still wait, by worker: a thread that looked now would find no complete frame.
+    /// Notes for threads whose frames still wait, with the worker: a thread that looked now would find no complete frame.
     unsent: Vec<(u16, note::Request)>,
     counts: Counts,
-    /// What the host did wrong, be it found while a front spoke.
+    /// The host's fault, which may be found in a call from the front as well.
     fault: Option<DispatchError>,
 }
 
@@ -120,7 +120,7 @@ impl<L: Port, B: Doorbell> core::fmt::Debug for Dispatch<L, B> {
 }
 
 impl<L: Port, B: Doorbell> Dispatch<L, B> {
-    /// An agent over a checked layout. `bells` are the host's vectors: one per worker, then the control context's.
+    /// An agent over a checked layout. `bells` are the host's doorbells: one per worker, then the control context's.
     pub fn new(layout: Layout, port: L, bells: Vec<B>, steering: Box<dyn Steering>) -> Self {
         let count = usize::from(layout.config.cores);
         assert!(bells.len() > count, "a doorbell per worker and one for the control context");
@@ -158,7 +158,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Tells the host that this agent is there (Wave Table 1, `START_WAVE_AGENT`). It answers with what it serves.
+    /// Tells the host that this agent is there (Wave Table 1, `START_WAVE_AGENT`). The host answers with its service.
     pub fn announce(&mut self) {
         let nic = self.port.window(home_of(Side::Agent));
         nic.store(self.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
@@ -176,30 +176,30 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         self.serves && self.absent == 0
     }
 
-    /// How many calls came to what.
+    /// Counters of calls by outcome.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Calls whose slots are in use.
+    /// Number of slots in use, including those of calls that were given up and have not ended yet.
     pub fn open(&self) -> u32 {
         self.calls.open()
     }
 
-    /// The calls that were handed to threads since the last time: for a scheduler. Each call leaves one, so take them.
+    /// Drains the notes for a scheduler about calls that were handed to threads. Take them regularly: each call adds one.
     pub fn take_notes(&mut self) -> impl Iterator<Item = note::Request> + '_ {
         self.notes.drain(..)
     }
 
-    /// One for each thread that was told of a call and has not ended all of its calls: for a scheduler that may not have heard.
+    /// The last note of each thread that has open calls, for a scheduler that may have missed earlier notes.
     pub fn open_notes(&self) -> impl Iterator<Item = note::Request> + '_ {
         self.workers.iter().filter(|worker| worker.open > 0).filter_map(|worker| worker.noted)
     }
 
-    /// A call begins.
+    /// Begins a call.
     ///
     /// # Errors
-    /// It cannot; the front says so to the client.
+    /// The call cannot begin; the front tells the client.
     pub fn begin(&mut self, now: Nanos, arrival: Arrival) -> Result<Subject, Refused> {
         if !self.is_ready() {
             return Err(Refused::NoHost);
@@ -214,7 +214,8 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         Ok(call)
     }
 
-    /// The client has sent a message, and with `end` nothing follows. It is not compressed, but may have come so.
+    /// The client has sent a message; with `end` it is the last. The message is uncompressed here; `compressed` says whether it
+    /// arrived compressed.
     pub fn message(&mut self, call: Subject, message: Bytes, end: bool, compressed: bool) {
         self.client_sends(call, Some(message), message_flags(end, compressed));
     }
@@ -225,14 +226,14 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
     }
 
     fn client_sends(&mut self, call: Subject, message: Option<Bytes>, flags: u8) {
-        // Nothing follows what was the last.
+        // After a half-close the client sends nothing.
         let Some(slot) = self.calls.of_front(call).filter(|slot| !slot.half_closed) else { return };
         slot.half_closed = flags & END != 0;
         slot.pending.push_back((message, flags));
         self.pass_on(call.id);
     }
 
-    /// The front is no longer interested: there comes no event about this call any more.
+    /// The front gives a call up: it gets no more events about it.
     pub fn cancel(&mut self, call: Subject, why: Code) {
         if self.calls.of_front(call).is_some() {
             self.counts.cancelled += 1;
@@ -240,7 +241,8 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Returns the room of a reply of `bytes` bytes that reached the client. Call it once for each reply but the last.
+    /// Grants the worker the room of a reply of `bytes` bytes again, which reached the client. Call it once for each reply but
+    /// the last.
     pub fn grant(&mut self, call: Subject, bytes: u32) {
         let Some(slot) = self.calls.of_front(call) else { return };
         slot.to_grant = slot.to_grant.plus(Load::of(bytes));
@@ -253,10 +255,10 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// One round: replies of the workers, expired calls, and calls handed over.
+    /// One round: takes replies from workers, ends expired calls, and hands calls over.
     ///
     /// # Errors
-    /// The host is at fault, and stays so: drop this, and tell every client that the host is gone.
+    /// The host is at fault; each later call returns the same error. Drop this, and tell every client that the host is gone.
     pub fn step(&mut self, now: Nanos, events: &mut Vec<Event>) -> Result<Step, DispatchError> {
         if self.fault.is_none() {
             match self.round(now, events) {
@@ -264,7 +266,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
                 Err(error) => self.fault = Some(error),
             }
         }
-        Err(self.fault.expect("it was found just now, or is known"))
+        Err(self.fault.expect("the fault is known"))
     }
 
     fn round(&mut self, now: Nanos, events: &mut Vec<Event>) -> Result<Step, DispatchError> {
@@ -294,7 +296,8 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Why the host has gone, as far as its window says; otherwise it hung up. An agent that was replaced is not to come back.
+    /// Why the host has gone, according to its window; if the window says nothing, it hung up. An agent that was replaced must
+    /// not attach again.
     pub fn why_gone(&self) -> HostGone {
         let nic = self.port.window(home_of(Side::Agent));
         match Revoked::from_word(nic.load(self.layout.incarnation, 0)) {
@@ -306,18 +309,18 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Says that the agent is about to sleep. Step once more after it, and if that finds nothing, wait for the doorbell; then
+    /// Announces that the agent is about to sleep. Step once more; if that finds nothing, wait for the doorbell, then call
     /// [`Dispatch::unpark`].
     pub fn prepare_park(&mut self) {
         ParkWord::of_agent(&self.layout).park(&self.port);
     }
 
-    /// Takes PARKED back from the agent's word.
+    /// Removes PARKED from the agent's word.
     pub fn unpark(&mut self) {
         ParkWord::of_agent(&self.layout).unpark(&self.port);
     }
 
-    /// What the host serves, whole, from the control context.
+    /// Takes the host's description of its service from the control context's queue, once.
     fn poll_control(&mut self, events: &mut Vec<Event>) -> Result<bool, DispatchError> {
         if self.serves {
             return Ok(false);
@@ -454,7 +457,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         any
     }
 
-    /// The front is told nothing more. A worker that has the call has to end it all the same.
+    /// Gives a call up: its front gets no more events. A worker that has the call must still end it.
     fn give_up(&mut self, call: Subject, why: Code) {
         let Some(slot) = self.calls.of_front(call) else { return };
         slot.front = false;
@@ -467,7 +470,8 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
                 self.follow_up(worker, &head, &[]);
                 let of = &mut self.workers[usize::from(worker)];
                 of.cancels += 1;
-                // The word by which a handler that runs learns of it without a look across the link.
+                // A running handler reads this word in its own memory: it learns of the cancellation without a read across the
+                // link.
                 let line = self.layout.preempt + u32::from(worker);
                 self.port.window(Home::Host).store(line, 0, of.cancels);
             }
@@ -478,7 +482,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Wave Table 1, `TXN_CREATE`: calls to workers, as the policy says.
+    /// Wave Table 1, `TXN_CREATE`: hands calls to workers as the policy decides.
     fn hand_over(&mut self, now: Nanos) -> bool {
         for made in 0..CALLS_PER_STEP {
             let next = self.steering.next(now, self.tally.workers(self.are_threads));
@@ -507,7 +511,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         true
     }
 
-    /// Has a worker's thread told of a call, where it is one.
+    /// Prepares a note about a call, if the worker is a scheduled thread.
     fn note(&mut self, worker: u16, id: u32) {
         let of = &mut self.workers[usize::from(worker)];
         let Some(thread) = of.thread else { return };
@@ -516,7 +520,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         of.unheard = true;
     }
 
-    /// Sends what a call has for its worker, as far as its window allows.
+    /// Sends a call's pending messages to its worker, as far as the window allows.
     fn pass_on(&mut self, id: u32) {
         let call = self.calls.subject(id);
         loop {
@@ -543,7 +547,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Wave Table 1, `TXNS_COMMIT`: makes everything travel, and rings for workers that sleep.
+    /// Wave Table 1, `TXNS_COMMIT`: publishes everything that was written, and rings workers that sleep.
     fn publish(&mut self) -> Result<(), DispatchError> {
         for (at, worker) in self.workers.iter_mut().enumerate() {
             if worker.outbox.is_behind() {
@@ -562,7 +566,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         unsent.retain(|(worker, note)| {
             let Worker { outbox, unheard, noted, .. } = &mut workers[usize::from(*worker)];
             let waits = outbox.is_full();
-            // Where nothing more fits, its thread has to take what there is.
+            // If nothing more fits, the thread must take what is in the queue first.
             if !waits || outbox.is_stuck() && core::mem::take(unheard) {
                 *noted = Some(*note);
                 notes.push(*note);
@@ -572,7 +576,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         Ok(())
     }
 
-    /// Lets copies progress. Returns whether some are under way, or frames wait for room: no doorbell rings when these are done.
+    /// Lets copies progress. Returns whether some are under way or frames wait for room: no doorbell rings when that changes.
     fn is_moving(&mut self) -> bool {
         let mut moving = !self.serves && !self.control.poll(&self.port);
         for Worker { inbox, outbox, .. } in &mut self.workers {

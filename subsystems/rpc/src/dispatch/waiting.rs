@@ -1,9 +1,10 @@
-//! Which calls take a place on their worker: all but streams that wait for their clients or yield to other calls.
+//! Which calls take a place on their worker: all except streams that wait for their clients or yield to other calls.
 //!
-//! A worker tells of a call that can do nothing before its client reads replies or sends a message ([`WAITS`]), and of one that has
-//! sent or received many messages, between which the worker runs other calls from then on ([`YIELDS`]). Steering counts neither, so
-//! clients that leave streams unread or open, or read long ones, take no worker's place from others. At most half of all calls may
-//! wait. Beyond that the calls that have waited longest are stopped, of the connection and the address with most of them.
+//! A worker reports two kinds of calls: those that can do nothing before their client reads replies or sends a message
+//! ([`WAITS`]), and those with many messages, between which the worker runs other calls from then on ([`YIELDS`]). Steering
+//! counts neither. So clients that leave streams unread or open, or read long ones, take no worker's place from other clients.
+//! At most half of all calls may wait. Beyond that, the agent stops those that have waited longest, of the address and
+//! connection with the most.
 
 use alloc::vec::Vec;
 
@@ -16,7 +17,7 @@ use crate::status::{Code, Status};
 use crate::steer::Workers;
 use crate::wire::{Head, WAITS, YIELDS};
 
-/// Most calls that are stopped at once: one in this many of those that may wait.
+/// At most this fraction (1/N) of the calls that may wait is stopped at once.
 const STOPPED_SHARE: u32 = 16;
 
 /// Calls in an agent's queues.
@@ -26,16 +27,16 @@ pub struct Queues {
     pub workers: u32,
     /// Calls that a worker runs or has queued, without streams that wait for their clients.
     pub at_workers: u32,
-    /// Calls that no worker has yet.
+    /// Calls that were not handed to a worker yet.
     pub waiting: u32,
 }
 
-/// How many calls of workers have which standing.
+/// Counters of calls at workers, by standing.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// Of each worker its calls that run.
+    /// Running calls, per worker.
     running: Vec<u16>,
-    /// Of each worker its calls that yield.
+    /// Yielding calls, per worker.
     yielding: Vec<u16>,
     waiting: u32,
 }
@@ -45,7 +46,7 @@ impl Tally {
         Tally { running: alloc::vec![0; workers], yielding: alloc::vec![0; workers], waiting: 0 }
     }
 
-    /// A call of this worker has this standing now.
+    /// Counts a call of this worker with its new standing.
     pub(super) fn enter(&mut self, worker: u16, standing: Standing) {
         match standing {
             Standing::Runs => self.running[usize::from(worker)] += 1,
@@ -54,7 +55,7 @@ impl Tally {
         }
     }
 
-    /// A worker no longer has a call of this standing.
+    /// Counts a call of this worker no longer.
     pub(super) fn leave(&mut self, worker: u16, standing: Standing) {
         match standing {
             Standing::Runs => self.running[usize::from(worker)] -= 1,
@@ -63,19 +64,19 @@ impl Tally {
         }
     }
 
-    /// Calls that run or yield, of all workers.
+    /// Running and yielding calls of all workers.
     pub(super) fn at_workers(&self) -> u32 {
         self.running.iter().chain(&self.yielding).map(|&calls| u32::from(calls)).sum()
     }
 
-    /// What steering may know.
+    /// The workers as steering sees them.
     pub(super) fn workers(&self, are_threads: bool) -> Workers<'_> {
         Workers { calls: &self.running, yielding: &self.yielding, are_threads }
     }
 }
 
 impl<L: Port, B: Doorbell> Dispatch<L, B> {
-    /// Counts the calls in the queues now. Looks at each worker.
+    /// Counts the calls in the queues now. Visits each worker.
     pub fn queues(&self) -> Queues {
         let handed: u32 = self.workers.iter().map(|worker| worker.open as u32).sum();
         Queues {
@@ -85,7 +86,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// A worker says that a call of its own waits.
+    /// Handles a WAITS frame: the worker has nothing to do for this call before its client acts.
     pub(super) fn on_waits(
         &mut self,
         now: Nanos,
@@ -98,7 +99,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             return Err(DispatchError::Kind { worker, kind: WAITS });
         }
         if slot.frames != head.argument as u32 {
-            // What was sent since wakes the call; but its thread may have looked before that came.
+            // The frames sent since wake the call. The thread may have looked before they arrived, so it gets a note.
             self.note_once(worker, head.call.id);
         } else if slot.front {
             self.tally.leave(worker, slot.standing());
@@ -109,7 +110,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         Ok(())
     }
 
-    /// A worker says that it runs others between the messages of a call of its own.
+    /// Handles a YIELDS frame: from now on the worker runs other calls between this call's messages.
     pub(super) fn on_yields(&mut self, worker: u16, head: &Head) -> Result<(), DispatchError> {
         let slot = self.calls.slot(head.call.id);
         if slot.standing() != Standing::Runs {
@@ -121,8 +122,8 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         Ok(())
     }
 
-    /// Stops calls that have waited longest for their clients, if more wait than may: several at once, so that clients do not have all
-    /// calls looked at for each stream that they open.
+    /// If more calls wait for their clients than may, stops some that have waited longest: several at once, so that clients
+    /// cannot cause a scan of all calls with each stream that they open.
     fn limit_waiting(&mut self, events: &mut Vec<Event>) {
         let most = (self.layout.config.subjects / 2).max(1);
         if self.tally.waiting <= most {
@@ -138,7 +139,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Sends what follows a call's beginning: it no longer waits for its client.
+    /// Sends a frame after a call's BEGIN. The call no longer waits for its client.
     pub(super) fn follow_up(&mut self, worker: u16, head: &Head, message: &[u8]) {
         self.send(worker, head, &[], message);
         let slot = self.calls.slot(head.call.id);
@@ -151,7 +152,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Has a worker's thread told, unless it will be: any note has it look at all that came.
+    /// Prepares a note for a worker's thread unless one is pending: after any note the thread looks at everything that came.
     fn note_once(&mut self, worker: u16, call: u32) {
         if self.unsent.iter().all(|(other, _)| *other != worker) {
             self.note(worker, call);

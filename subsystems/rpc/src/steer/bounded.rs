@@ -1,5 +1,5 @@
-//! JBSQ(k): one line, and the worker with the fewest calls, below k. Source: R2P2 (ATC 2019); Mind the Gap 3.4.3 on how k hides the
-//! link's latency. With k = 1 it is a single queue.
+//! JBSQ(k): one queue; its head goes to the worker with the fewest calls, if fewer than k. With k = 1 it is a single queue.
+//! Sources: R2P2 (ATC 2019); Mind the Gap 3.4.3 on how k hides the link's latency.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -20,7 +20,7 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// The policy with settings from [`SETTINGS`].
+    /// Makes the policy with values of [`SETTINGS`].
     pub fn new(config: &Config, settings: &Settings<'_>) -> Bounded {
         Bounded { k: k(settings), line: Queues::new(1, config.subjects), look: 0 }
     }

@@ -1,8 +1,8 @@
-//! DARC: some workers are kept for short calls, as many as these need; a short call may also go to a worker of the longer ones, never
-//! the reverse. No call is preempted. Source: Persephone (SOSP 2021), without its grouping of classes that take about as long.
+//! DARC reserves workers for short calls, as many as these need. A short call may also go to a worker of longer ones, never the
+//! reverse. No call is preempted. Source: Persephone (SOSP 2021), without its grouping of classes with similar service times.
 //!
-//! What a class takes and how often it comes is measured: both are averages that forget. Until a class has been seen it may go
-//! anywhere.
+//! The service time and the share of each class are measured, as exponentially weighted averages. Until a call of a class has
+//! ended, the class may use every worker.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -19,17 +19,17 @@ pub static SETTINGS: [Setting; 1] = [Setting::number(
     "least number of workers reserved for each class but the one with the longest calls",
 )];
 
-/// What an average keeps of what it was, at each new value.
+/// Weight of an average's old value when a new one comes.
 const KEPT: f64 = 0.98;
-/// After how many calls the workers are shared out again.
+/// Workers are shared out again each time that this many calls have ended.
 const SHARE_EVERY: u32 = 64;
 
-/// What is known of a class.
+/// Measurements of a class.
 #[derive(Clone, Copy, Debug, Default)]
 struct Profile {
-    /// How long a call takes, in nanoseconds; 0 where none has ended.
+    /// Average service time of a call, in nanoseconds; 0 if none has ended.
     took: f64,
-    /// Share of the calls that are of this class.
+    /// This class's share of all calls.
     share: f64,
 }
 
@@ -39,15 +39,15 @@ pub struct Darc {
     reserve: usize,
     lines: Queues,
     profiles: [Profile; CLASSES_MAX],
-    /// The first worker that a class may use; it may use all that follow. Short classes have low numbers.
+    /// The first worker that each class may use; it may use all that follow. Shorter classes start at lower workers.
     first: [usize; CLASSES_MAX],
-    /// Classes, the shortest first.
+    /// Classes by service time, the shortest first.
     order: [usize; CLASSES_MAX],
     ended: u32,
 }
 
 impl Darc {
-    /// With settings of [`SETTINGS`].
+    /// Makes the policy with values of [`SETTINGS`].
     ///
     /// # Errors
     /// There are fewer workers than the classes reserve.
@@ -67,7 +67,7 @@ impl Darc {
         })
     }
 
-    /// Shares the workers out: each class has as many to itself as its demand is of the whole, and may use those of longer ones.
+    /// Shares the workers out in proportion to the demand of each class. A class may also use the workers of longer ones.
     fn share_out(&mut self, workers: usize) {
         let Darc { profiles, order, first, .. } = self;
         order.sort_by(|&a, &b| profiles[a].took.total_cmp(&profiles[b].took));
@@ -84,7 +84,7 @@ impl Darc {
             first[class] = at;
             if Some(class) != last {
                 let own = libm::round(demand(class) / all * workers as f64) as usize;
-                // The longest keeps one.
+                // One worker is left for the longest class.
                 at = (at + own.max(self.reserve)).min(workers - 1);
             }
         }

@@ -1,15 +1,15 @@
-//! Steering: which worker gets which call, and when. Each policy is pure: arrivals, ends and time in, (call, worker) out.
+//! Steering decides which worker gets which call, and when. Policies are pure: arrivals, ends and time in, (call, worker) out.
 //!
 //! ```text
-//! rss:ahead=4                      a connection's calls to one worker, for any load (the baseline)
+//! rss:ahead=4                      all calls of a connection to one worker, at any load (the baseline)
 //! round-robin:ahead=4              each call to the next worker
-//! jbsq:k=4                         one line; the worker with the fewest calls, below k (R2P2; k=1: a single queue)
-//! multi-queue:k=4,slo_us=50/10000  a line per class, the head that waited longest by its objective
-//! darc:reserve=1                   workers kept for short classes, by what classes were seen to take (Persephone)
+//! jbsq:k=4                         one queue; each call to the worker with the fewest, below k (R2P2; k=1: a single queue)
+//! multi-queue:k=4,slo_us=50/10000  a queue per class; next is the head that waited longest relative to its objective
+//! darc:reserve=1                   workers reserved for short classes, by measured service times (Persephone)
 //! ```
 //!
-//! With workers that are threads of the runtime, `jbsq` is Wave 7.3.1's single queue, and `multi-queue` 7.3.2's: the
-//! scheduler beside it preempts.
+//! If the workers are threads of the runtime, `jbsq` is the single queue of Wave 7.3.1, and `multi-queue` the policy of 7.3.2:
+//! the scheduler beside it preempts.
 
 pub mod bounded;
 pub mod darc;
@@ -22,12 +22,12 @@ use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::settings::{Known, Policies, PolicyError, Setting, Settings, known, names};
 
-/// What a policy may know of a call.
+/// A call as policies see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Class of the call, from 0.
     pub class: u8,
-    /// The latency that it is to keep.
+    /// The call's latency objective, if it has one.
     pub slo: Option<Nanos>,
     /// Hash of the call's connection.
     pub hash: u64,
@@ -36,27 +36,27 @@ pub struct Request {
 /// The workers of a host, as steering sees them.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers<'a> {
-    /// Calls that take a place, per worker: handed over, not ended, neither waiting for their clients nor yielding.
+    /// Calls that take a place, per worker: handed over and not ended, neither waiting for their clients nor yielding.
     pub calls: &'a [u16],
     /// Yielding calls, per worker: the worker runs other calls between their messages.
     pub yielding: &'a [u16],
-    /// They are threads that somebody schedules, and not CPUs.
+    /// Whether the workers are threads under a scheduler, not CPUs.
     pub are_threads: bool,
 }
 
 impl Workers<'_> {
-    /// How many workers there are.
+    /// Number of workers.
     pub fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// False: there is always a worker.
+    /// Always false: a host has at least one worker.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// The worker of `among` with the fewest calls, if that is below `k`, or below what suits the workers. Of equal ones the one with
-    /// the fewest that yield; of those the first at or after `from`, in a circle.
+    /// The worker of `among` with the fewest calls, if it has fewer than `k`; without `k`, the default for these workers
+    /// applies. Ties go to the worker with the fewest yielding calls, then to the first at or after `from`, in a circle.
     pub fn least(&self, k: Option<u16>, from: usize, among: impl Fn(usize) -> bool) -> Option<u16> {
         let limit = k.unwrap_or(if self.are_threads { 1 } else { K_OF_CPUS });
         let count = self.calls.len();
@@ -68,25 +68,25 @@ impl Workers<'_> {
     }
 }
 
-/// A steering policy. A call is told of by its slot, which is below the configuration's number of subjects.
+/// A steering policy. Calls are named by their slots, which are below the configuration's number of subjects.
 pub trait Steering: Send {
-    /// Its name, as in `wave agent --steer NAME`.
+    /// The policy's name, as in `wave agent --steer NAME`.
     fn name(&self) -> &'static str;
 
-    /// A call has come, and waits.
+    /// A call has arrived, and waits.
     fn arrived(&mut self, now: Nanos, call: u32, request: &Request);
 
-    /// A call that waits has gone: cancelled, or expired.
+    /// A waiting call was cancelled, or has expired.
     fn left(&mut self, call: u32);
 
-    /// A worker is done with a call that was handed to it.
+    /// A worker has ended a call that was handed to it.
     fn ended(&mut self, _now: Nanos, _worker: u16, _request: &Request, _took: Nanos) {}
 
-    /// The next call to hand over, and its worker. It waits no longer then.
+    /// The next call to hand over, and its worker. The call no longer waits then.
     fn next(&mut self, now: Nanos, workers: Workers<'_>) -> Option<(u32, u16)>;
 }
 
-/// Policies for steering that Wave ships.
+/// Steering policies that Wave ships.
 pub static SHIPPED: Policies<dyn Steering> = Policies(&[
     (
         Known {
@@ -130,22 +130,23 @@ pub static SHIPPED: Policies<dyn Steering> = Policies(&[
     ),
 ]);
 
-/// What there is to know of each.
+/// Names, descriptions and settings of the shipped policies.
 pub static KNOWN: [Known; 5] = known(&SHIPPED);
 
 /// Names of the shipped policies.
 pub static NAMES: &[&str] = &names(&KNOWN);
 
-/// The shipped policy of this name, with its settings, for workers and calls of this configuration.
+/// Makes the shipped policy of this name, with the settings that follow it, for workers and calls of this configuration.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Steering>, PolicyError> {
     SHIPPED.make(text, config)
 }
 
-/// The default of [`K`], for workers that are CPUs. One of them in a closed loop of 64 calls, on a machine with two:
-/// k=1 16,000/s, 4 33,000/s, 16 54,000/s, no limit 62,000/s. Below, each call has a wake-up and a write of its own.
+/// The default of [`K`] for workers that are CPUs. One worker in a closed loop of 64 calls, on a machine with two CPUs, served
+/// 16,000/s with k=1, 33,000/s with 4, 54,000/s with 16, 62,000/s without a limit. With a small k each call has a wake-up and a
+/// write of its own.
 const K_OF_CPUS: u16 = 16;
 
-/// How many calls a worker may have at once.
+/// The most calls that a worker may have at once.
 pub(crate) const K: Setting = Setting::number(
     "k",
     "1 for threads that are scheduled, 16 for CPUs",
@@ -165,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// Drives a policy over workers that take what they get, and end calls in the order given.
+    /// Drives a policy over workers that take every call, and end calls in the order given.
     struct Bench {
         policy: Box<dyn Steering>,
         outstanding: Vec<u16>,
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_goes_by_its_name_and_hands_over_what_arrived_and_did_not_leave() {
+    fn every_policy_hands_over_each_waiting_call_exactly_once() {
         for name in NAMES {
             let mut bench = Bench::new(name, 3);
             assert_eq!(bench.policy.name(), *name);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_keeps_its_worker_and_a_turn_goes_round() {
+    fn rss_keeps_a_connection_on_its_worker_and_round_robin_takes_turns() {
         let mut bench = Bench::new("rss:ahead=8", 4);
         for call in [0, 4, 8, 1] {
             bench.arrive(0, call, 0);
@@ -252,19 +253,19 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_bounded_line_gets_the_call() {
+    fn jbsq_picks_the_shortest_bounded_queue() {
         let mut bench = Bench::new("jbsq:k=2", 2);
         for call in 0..6 {
             bench.arrive(0, call, 0);
         }
-        assert_eq!(bench.hand_over(0).len(), 4, "two each, the rest waits");
+        assert_eq!(bench.hand_over(0).len(), 4, "two per worker; the rest waits");
         bench.end(1, 1, 0, 1);
         bench.end(1, 1, 0, 1);
         assert_eq!(bench.hand_over(1), [(4, 1), (5, 1)]);
     }
 
     #[test]
-    fn of_equal_lines_the_one_with_fewer_streams_gets_the_call() {
+    fn jbsq_breaks_ties_by_fewer_yielding_calls() {
         let mut bench = Bench::new("jbsq:k=2", 3);
         bench.yielding = vec![2, 1, 3];
         for call in 0..4 {
@@ -274,26 +275,26 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_leave_nobody_to_serve_are_refused() {
+    fn settings_that_leave_no_worker_for_a_call_are_refused() {
         let error = |text: &str, workers: u16| {
             let config = Config { subjects: 64, ..Config::coherent(workers) };
             by_name(text, &config).err().map(|error| alloc::string::ToString::to_string(&error))
         };
         assert_eq!(
             error("jbsq:k=0", 2).as_deref(),
-            Some("policy `jbsq`: `0` is no value for `k`: write k=N, 1 to 1024")
+            Some("policy `jbsq`: `0` is not a valid value for `k`: write k=N, 1 to 1024")
         );
         assert!(error("multi-queue:k=0", 2).is_some());
         assert_eq!(
             error("darc:reserve=3", 2).as_deref(),
-            Some("policy `darc`: `reserve` is 3, and there are 2 workers")
+            Some("policy `darc`: `reserve` is 3, but there are only 2 workers")
         );
         assert_eq!(error("darc:reserve=2", 2), None);
         assert_eq!(error("darc", 1), None);
     }
 
     #[test]
-    fn a_thread_that_is_scheduled_gets_one_call_at_a_time() {
+    fn scheduled_thread_gets_one_call_at_a_time() {
         for (are_threads, calls) in [(true, 1), (false, K_OF_CPUS)] {
             let mut bench = Bench::new("jbsq", 1);
             bench.are_threads = are_threads;
@@ -305,11 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn the_head_that_waited_longest_by_its_objective_comes_first() {
+    fn multi_queue_picks_the_longest_wait_relative_to_the_objective() {
         let mut bench = Bench::new("multi-queue:k=1,slo_us=50/10000", 1);
         bench.arrive(0, 0, 1);
         bench.arrive(1_000_000, 1, 0);
-        // A millisecond of ten against a microsecond of fifty, and later ten of those.
+        // At first 1 ms of an objective of 10 ms against 1 us of one of 50 us; later 10 us of the latter.
         assert_eq!(bench.hand_over(1_001_000), [(0, 0)]);
         bench.end(1_001_000, 0, 1, 1);
         bench.arrive(1_001_000, 2, 1);
@@ -317,9 +318,9 @@ mod tests {
     }
 
     #[test]
-    fn short_classes_keep_their_workers() {
+    fn darc_reserves_a_worker_for_the_short_class() {
         let mut bench = Bench::new("darc", 2);
-        // Both classes have been seen: class 0 takes 10 us, class 1 takes 10 ms.
+        // Calls of both classes have ended: class 0 takes 10 us, class 1 takes 10 ms.
         for (call, class, took) in [(0, 0, 10_000), (1, 1, 10_000_000)] {
             bench.arrive(0, call, class);
             let [(_, worker)] = bench.hand_over(0)[..] else { panic!("it is handed over") };

@@ -1,5 +1,5 @@
-//! A line per class: next is the head that has waited longest in proportion to its objective (Wave 7.3.2, after the multi-queue
-//! policy of Shinjuku, NSDI 2019). The objective is the request's own where it has one, else its class's. No class starves.
+//! A queue per class: next is the head that has waited longest relative to its objective (Wave 7.3.2, after the multi-queue
+//! policy of Shinjuku, NSDI 2019). A request without an objective of its own has its class's. No class starves.
 
 use alloc::vec::Vec;
 
@@ -17,23 +17,23 @@ pub static SETTINGS: [Setting; 2] = [
         "slo_us",
         "50/10000",
         1..=1_000_000_000,
-        "how long a call of each class may wait, in microseconds, unless it says itself",
+        "how long a call of each class may wait, in microseconds, if the call has no objective of its own",
     ),
 ];
 
-/// Steers by a queue per class, with an SLO each.
+/// Steers by a queue per class; each class has an SLO.
 #[derive(Debug)]
 pub struct MultiQueue {
     k: Option<u16>,
     slo: PerClass<Nanos>,
     lines: Queues,
-    /// Of each call that waits: since when, and its objective.
+    /// When each waiting call arrived, and its objective.
     waits: Vec<(Nanos, Nanos)>,
     look: usize,
 }
 
 impl MultiQueue {
-    /// The policy with settings from [`SETTINGS`].
+    /// Makes the policy with values of [`SETTINGS`].
     pub fn new(config: &Config, settings: &Settings<'_>) -> MultiQueue {
         MultiQueue {
             k: k(settings),
@@ -44,13 +44,13 @@ impl MultiQueue {
         }
     }
 
-    /// The class whose head comes next; the lower one of two equal.
+    /// The class whose head comes next. Ties go to the lower class.
     fn first(&self, now: Nanos) -> Option<usize> {
         let mut first: Option<(usize, u128, u128)> = None;
         for class in 0..CLASSES_MAX {
             let Some(call) = self.lines.first(class) else { continue };
             let (since, slo) = self.waits[call as usize];
-            // A call that comes this instant has not waited at all: the tighter objective first.
+            // Calls that arrive this instant have not waited: with 1 ns added, the tightest objective comes first.
             let (waited, slo) = (u128::from(now.since(since).0) + 1, u128::from(slo.0));
             if first.is_none_or(|(_, other, others_slo)| waited * others_slo > other * slo) {
                 first = Some((class, waited, slo));

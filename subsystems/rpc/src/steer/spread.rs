@@ -1,5 +1,5 @@
-//! Each call to a worker that is named at once, by its connection (as RSS does in hardware) or by turns: the baselines. A call waits
-//! for its worker although another is idle.
+//! The baselines: each call is assigned to a worker on arrival, by its connection (as RSS does in hardware) or in turn. A call
+//! waits for its worker even if another is idle.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -13,10 +13,10 @@ pub static SETTINGS: [Setting; 1] = [Setting::number(
     "ahead",
     "4",
     1..=1024,
-    "calls of a worker's line that it is handed ahead; the others of the line wait with the agent",
+    "calls that a worker may have at once; the others of its queue wait in the agent",
 )];
 
-/// By what a worker is named.
+/// How a call's worker is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// By the hash of the connection.
@@ -33,12 +33,12 @@ pub struct Spread {
     lines: Queues,
     workers: usize,
     turn: usize,
-    /// The worker at which to look next.
+    /// The worker whose queue is checked next.
     look: usize,
 }
 
 impl Spread {
-    /// The policy with settings from [`SETTINGS`].
+    /// Makes the policy with values of [`SETTINGS`].
     pub fn new(config: &Config, settings: &Settings<'_>, by: By) -> Spread {
         let workers = usize::from(config.cores);
         let ahead = settings.number("ahead") as u16;

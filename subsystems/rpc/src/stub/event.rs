@@ -1,4 +1,4 @@
-//! What a worker is told, and what can be wrong.
+//! Events for a worker, and errors.
 
 use wave_core::message::Subject;
 use wave_core::queue::PushError;
@@ -10,29 +10,29 @@ use crate::metadata::{BadMetadata, Metadata};
 use crate::status::Code;
 use crate::wire::{BEGIN, Begin, CANCEL, COMPRESSED, END, HALF_CLOSE, HAS_MESSAGE, Head, MESSAGE};
 
-/// What came for a worker.
+/// An event for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A call begins. It has to be ended, by [`Stub::finish`] or by a last [`Stub::message`].
+    /// A call begins. The worker must end it, by [`Stub::finish`] or by a last [`Stub::message`].
     Begin {
         /// The call that begins.
         call: Subject,
-        /// Its method, its class, the time that it has left.
+        /// The call's method, class, and time left.
         begin: Begin,
         /// The client's metadata.
         metadata: Metadata<'a>,
-        /// The first message, if it is here already.
+        /// The first message, if it came with the BEGIN.
         message: Option<&'a [u8]>,
         /// Whether the message arrived compressed.
         compressed: bool,
         /// The client sends nothing more.
         end: bool,
     },
-    /// A message of the client's.
+    /// A message from the client.
     Message {
         /// The call that the message belongs to.
         call: Subject,
-        /// The whole message, reassembled.
+        /// The complete message.
         message: &'a [u8],
         /// Whether the message arrived compressed.
         compressed: bool,
@@ -44,16 +44,16 @@ pub enum Event<'a> {
         /// The call that the client half-closed.
         call: Subject,
     },
-    /// The call was cancelled. The worker still has to end it.
+    /// The call was cancelled. The worker must still end it.
     Cancel {
         /// The call that was cancelled.
         call: Subject,
-        /// Why: CANCELLED or DEADLINE_EXCEEDED, or what the agent found.
+        /// The reason: CANCELLED, DEADLINE_EXCEEDED, or another code from the agent.
         why: Code,
     },
 }
 
-/// The agent wrote what no agent of ours writes: it should lose its window.
+/// The agent broke the protocol: it should lose its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StubError {
     /// A frame is malformed: the agent is at fault.
@@ -62,17 +62,17 @@ pub enum StubError {
     /// Metadata is malformed: the agent is at fault.
     #[error(transparent)]
     Metadata(#[from] BadMetadata),
-    /// A credit makes no sense.
+    /// A credit is invalid.
     #[error(transparent)]
     Credit(#[from] PushError),
-    /// A frame that has no place there.
-    #[error("peer's fault: a frame of kind {0} has no place there")]
+    /// A frame of a kind that is not allowed at this point.
+    #[error("peer's fault: a frame of kind {0} is not allowed there")]
     Kind(u16),
-    /// A call of a number that there cannot be, or that is open already.
-    #[error("peer's fault: call {}.{} cannot begin", .0.id, .0.generation)]
+    /// A BEGIN whose call's id is out of range, or already open.
+    #[error("peer's fault: call {}.{} cannot begin: its id is out of range or in use", .0.id, .0.generation)]
     Call(Subject),
-    /// More messages than were taken.
-    #[error("peer's fault: it passed the window of call {}.{}", .0.id, .0.generation)]
+    /// The agent sent more messages than the window allows.
+    #[error("peer's fault: it exceeded the window of call {}.{}", .0.id, .0.generation)]
     Window(Subject),
 }
 
@@ -85,18 +85,18 @@ pub enum SendError {
     /// The call is not open, or was ended.
     #[error("the call is not open")]
     NotOpen,
-    /// Metadata precedes the replies, and comes once.
-    #[error("metadata precedes a call's replies, and was sent before or comes after one")]
+    /// Metadata must come before the replies, and only once.
+    #[error("too late for metadata: it comes once, before the call's first reply")]
     TooLate,
-    /// More bytes than cross the link at once. Nothing was sent, and the call is as it was.
-    #[error("{0} bytes are more than can be sent at once, which is {FRAME_BYTES_MAX}")]
+    /// The frame is longer than [`FRAME_BYTES_MAX`]. Nothing was sent, and the call is unchanged.
+    #[error("{0} bytes are too many to send at once; the limit is {FRAME_BYTES_MAX}")]
     TooLong(u64),
-    /// The agent wrote nonsense.
+    /// The agent's credit is invalid.
     #[error(transparent)]
     Fault(#[from] PushError),
 }
 
-/// What a frame that is for the worker says.
+/// The event of a frame that is for the worker.
 pub(super) fn event<'a>(
     head: &Head,
     bytes: &'a [u8],

@@ -1,25 +1,25 @@
-//! What a worker does that has found nothing to do.
+//! How a worker without work waits.
 
 use wave_core::clock::Nanos;
 use wave_core::link::Port;
 
 use super::{Stub, StubError};
 
-/// What a worker without work does next.
+/// The next step of a worker without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Look again soon, without sleeping.
     Spin,
-    /// Yield the CPU, then look again: sent frames wait for room. No doorbell rings when there is room, and the agent may need this
-    /// very CPU to make it.
+    /// Yield the CPU, then look again: sent frames wait for room. No doorbell rings when there is room, and the agent may need
+    /// this CPU to make room.
     Yield,
     /// Wait for the doorbell, then look again.
     Park,
 }
 
 impl Stub {
-    /// What to do after [`Stub::poll`] found nothing; without `may_sleep`, only to look again. On [`Wait::Park`] the agent has been
-    /// told so.
+    /// Decides what to do after [`Stub::poll`] found nothing; never to park without `may_sleep`. Before it returns
+    /// [`Wait::Park`], it tells the agent that this worker is parked.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -45,7 +45,7 @@ impl Stub {
         }
         self.park.park(port);
         self.parked = true;
-        // Discarded entries count as well: a grant, or a part of a frame of which more may be there.
+        // Entries without an event count as well: grants, or part of a frame of which there may be more.
         Ok(if self.attend(port, now)? { Wait::Spin } else { Wait::Park })
     }
 }

@@ -1,4 +1,4 @@
-//! The oracle: what every client and every handler did, in books of its own, and what may follow from it.
+//! The oracle: its own records of what every client and handler did, and checks of what may follow.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use wave_rpc::status::{Code, Status};
 use wave_rpc::steer::{Request, Steering, Workers};
 use wave_rpc::wire::{Begin, WINDOW_BYTES, WINDOW_MESSAGES};
 
-/// What a handler is about to do with a call.
+/// How a handler answers a call.
 #[derive(Clone, Debug)]
 pub enum Script {
     /// Sends each message back.
@@ -25,12 +25,12 @@ pub enum Script {
     Abrupt,
 }
 
-/// How a handler goes about a call, as its client drew it.
+/// A handler's plan for a call, which the client draws.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub script: Script,
     pub headers: bool,
-    /// The last reply ends the call, where there is one; else a status does.
+    /// Whether the last reply, if there is one, ends the call; otherwise a status does.
     pub with_end: bool,
     /// Steps of work before anything else.
     pub busy: u32,
@@ -41,7 +41,7 @@ pub struct Plan {
     pub code: Code,
 }
 
-/// Where a call is, for the steering policy.
+/// Where the steering policy has put a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Waiting,
@@ -71,7 +71,7 @@ pub struct Entry {
     pub metadata: Bytes,
     deadline: Option<Nanos>,
     began: Nanos,
-    /// Lengths of what the client sent, and whether that was all.
+    /// Lengths of the client's messages.
     pub sent: Vec<u32>,
     pub half_closed: bool,
     taken: usize,
@@ -85,12 +85,12 @@ pub struct Entry {
     ended_by: Option<End>,
     got_headers: bool,
     got: usize,
-    /// Replies that were read, and so granted anew, and their bytes.
+    /// Number of replies that the client read; `granted` has their bytes.
     read: usize,
     granted: u64,
-    /// It is granted what it got at once.
+    /// Replies are granted when they arrive.
     eager: bool,
-    /// Messages that its client sends before it comes to an end.
+    /// Messages that the client still sends before it half-closes.
     more: u32,
 }
 
@@ -102,7 +102,7 @@ enum End {
 }
 
 impl Entry {
-    /// A client reads a reply: its length, if there is one to read.
+    /// The client reads the next reply. Returns its length, if there is one.
     pub fn read(&mut self) -> Option<u32> {
         let length = self.replied[..self.got].get(self.read).copied()?;
         self.read += 1;
@@ -110,7 +110,7 @@ impl Entry {
         Some(length)
     }
 
-    /// Bytes that the client sent and was not told to be taken.
+    /// Bytes that the client sent and that were not reported as taken.
     pub fn on_way(&self) -> u64 {
         bytes_of(&self.sent) - self.taken_bytes
     }
@@ -120,18 +120,18 @@ fn bytes_of(lengths: &[u32]) -> u64 {
     lengths.iter().map(|&length| u64::from(length)).sum()
 }
 
-/// Which messages come compressed, or are to be: told by their length.
+/// Whether a message of this length is marked as compressed.
 pub const fn is_odd(length: u32) -> bool {
     length % 2 == 1
 }
 
-/// What a message consists of: told by the call, the direction and its number.
+/// The bytes of a message, which depend on the call, the direction and the message's number.
 pub fn fill(serial: usize, reply: bool, index: usize, length: u32) -> Vec<u8> {
     let seed = serial * 31 + index * 7 + usize::from(reply) * 101;
     (0..length as usize).map(|at| (seed + at + (at >> 8)) as u8).collect()
 }
 
-/// The metadata by which a handler knows the call again.
+/// The metadata by which a handler identifies the call.
 pub fn name(serial: usize, padding: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     metadata::push(&mut bytes, "serial", serial.to_string().as_bytes()).unwrap();
@@ -139,21 +139,21 @@ pub fn name(serial: usize, padding: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a handler says of a call beside its replies.
+/// The status with which a handler ends a call.
 pub fn said(serial: usize, code: Code) -> Status {
     Status::new(code, format!("call {serial}"))
 }
 
-/// Which call some metadata names.
+/// The serial number of the call that the metadata names.
 pub fn named(metadata: Metadata<'_>) -> usize {
-    let serial = metadata.get("serial").expect("every call is named");
+    let serial = metadata.get("serial").expect("every call's metadata has its serial number");
     std::str::from_utf8(serial).unwrap().parse().unwrap()
 }
 
 #[derive(Debug, Default)]
 pub struct Book {
     pub calls: Vec<Entry>,
-    /// The call that begins now, before the steering policy hears of it.
+    /// The call that begins now, until the steering policy is told.
     arriving: Option<usize>,
     slots: BTreeMap<(usize, u32), usize>,
     outstanding: BTreeMap<(usize, u16), u16>,
@@ -181,7 +181,7 @@ impl Book {
         self.count("refused");
     }
 
-    /// The front's call began.
+    /// The front began a call.
     #[expect(clippy::too_many_arguments, reason = "all that an arrival says")]
     pub fn began(
         &mut self,
@@ -195,7 +195,7 @@ impl Book {
         (eager, more): (bool, u32),
     ) {
         let serial = self.calls.len();
-        assert_eq!(self.arriving, None, "the steering policy has heard of it");
+        assert_eq!(self.arriving, None, "the steering policy was not told of the call");
         assert_eq!(self.slots.get(&(window, subject.id)), Some(&serial));
         self.calls.push(Entry {
             window,
@@ -227,7 +227,7 @@ impl Book {
         self.count("begun");
     }
 
-    /// Whether the client sends another message before it comes to an end.
+    /// Whether the client sends another message before it half-closes.
     pub fn more_to_say(&mut self, serial: usize) -> bool {
         let call = &mut self.calls[serial];
         let any = call.more > 0 && !call.half_closed;
@@ -246,8 +246,12 @@ impl Book {
     ) -> usize {
         let serial = named(Metadata::new(metadata).unwrap());
         let call = &mut self.calls[serial];
-        assert_eq!((call.window, call.subject), (window, subject), "call {serial} is another's");
-        assert_eq!(call.place, Place::Handed(worker), "call {serial} was not handed there");
+        assert_eq!(
+            (call.window, call.subject),
+            (window, subject),
+            "call {serial} has another name"
+        );
+        assert_eq!(call.place, Place::Handed(worker), "call {serial} was handed to another worker");
         assert!(!call.begun, "call {serial} was handled twice");
         call.begun = true;
         assert_eq!(metadata, call.metadata, "call {serial}");
@@ -274,17 +278,17 @@ impl Book {
         let call = &mut self.calls[serial];
         let index = call.received;
         assert!(!call.heard_end, "call {serial}: message {index} came after the last");
-        let length = *call.sent.get(index).expect("no message without a sender");
+        let length = *call.sent.get(index).expect("every message was sent");
         assert!(
             message == fill(serial, false, index, length),
-            "call {serial}: message {index} of {length} bytes came as {}: {:?}",
+            "call {serial}: message {index} of {length} bytes arrived as {}: {:?}",
             message.len(),
             &message[..message.len().min(16)]
         );
         let before = bytes_of(&call.sent[..index]);
         assert!(
             before < call.taken_bytes + u64::from(WINDOW_BYTES),
-            "call {serial}: {before} on their way"
+            "call {serial}: {before} bytes in flight"
         );
         assert!(index - call.taken < WINDOW_MESSAGES as usize, "call {serial}: message {index}");
         call.received += 1;
@@ -317,13 +321,13 @@ impl Book {
         self.calls[serial].said_headers = true;
     }
 
-    /// A reply was taken from a handler.
+    /// A handler sent a reply.
     pub fn handler_replies(&mut self, serial: usize, length: u32, end: bool) {
         let call = &mut self.calls[serial];
         let before = bytes_of(&call.replied);
         assert!(
             before < call.granted + u64::from(WINDOW_BYTES),
-            "call {serial}: {before} bytes of replies on their way"
+            "call {serial}: {before} bytes of replies in flight"
         );
         assert!(call.replied.len() - call.read < WINDOW_MESSAGES as usize, "call {serial}");
         call.replied.push(length);
@@ -338,7 +342,7 @@ impl Book {
         self.count("statuses");
     }
 
-    /// The front hears of a call. Returns which, and what it may be granted.
+    /// The front gets an event. Returns its call, and the bytes to grant at once.
     pub fn front_hears(
         &mut self,
         window: usize,
@@ -355,7 +359,7 @@ impl Book {
         };
         let serial = self.slots[&(window, subject.id)];
         let call = &mut self.calls[serial];
-        assert_eq!(call.subject, *subject, "of call {serial} in that slot: {event:?}");
+        assert_eq!(call.subject, *subject, "call {serial} is in that slot: {event:?}");
         assert_eq!(call.over, None, "call {serial} is over for its front: {event:?}");
         let mut grant = None;
         match event {
@@ -368,10 +372,10 @@ impl Book {
                 assert_eq!(*compress, is_odd(message.len() as u32), "call {serial}");
                 assert_eq!(call.got_headers, call.said_headers, "call {serial}");
                 let index = call.got;
-                let length = *call.replied.get(index).expect("no reply without a sender");
+                let length = *call.replied.get(index).expect("every reply was sent");
                 assert!(
                     *message == fill(serial, true, index, length),
-                    "call {serial}: reply {index} of {length} bytes came as {}",
+                    "call {serial}: reply {index} of {length} bytes arrived as {}",
                     message.len()
                 );
                 call.got += 1;
@@ -416,7 +420,7 @@ impl Book {
         let call = &mut self.calls[serial];
         call.over = Some(Over::Answered);
         if call.ended_by.is_none() {
-            // The worker found that it was too late.
+            // The deadline passed before the worker began the call.
             assert!(!call.begun && call.deadline.is_some(), "call {serial}: {status:?}");
             assert_eq!((status.code, &*status.message), (Code::DeadlineExceeded, ""));
             self.count("expired with their worker");
@@ -430,7 +434,7 @@ impl Book {
         self.count("answered");
     }
 
-    /// The agent lost its window: its calls are over. Returns their number.
+    /// The agent lost its window, which ends its calls. Returns their number.
     pub fn window_dies(&mut self, window: usize) -> u64 {
         let serials: Vec<_> = self.live(window).collect();
         for &serial in &serials {
@@ -443,12 +447,12 @@ impl Book {
 
 pub type Shared = Arc<Mutex<Book>>;
 
-/// The book, for as long as one line takes.
+/// Locks the book. Keep the guard for one statement only.
 pub fn open(book: &Shared) -> MutexGuard<'_, Book> {
     book.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A steering policy, watched: what it decides makes sense, and nothing is left in its lines.
+/// Wraps a steering policy, and checks that its decisions are consistent and leave no call in its queues.
 pub struct Watched {
     pub policy: Box<dyn Steering>,
     pub book: Shared,
@@ -472,7 +476,7 @@ impl Steering for Watched {
 
     fn arrived(&mut self, now: Nanos, call: u32, request: &Request) {
         let mut book = open(&self.book);
-        let serial = book.arriving.take().expect("a front brings calls");
+        let serial = book.arriving.take().expect("a front began the call");
         book.slots.insert((self.window, call), serial);
         drop(book);
         self.policy.arrived(now, call, request);

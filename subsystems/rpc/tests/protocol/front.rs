@@ -1,4 +1,4 @@
-//! An agent's life, and a front with ordinary clients.
+//! One life of an agent, with a front and well-behaved clients.
 
 use std::rc::Rc;
 
@@ -43,9 +43,9 @@ pub struct Life {
 pub struct Clients {
     pub appetite: usize,
     pub large: u32,
-    /// Whether most are large.
+    /// Whether most messages are large.
     pub bulky: bool,
-    /// Whether they give little time.
+    /// Whether deadlines are short.
     pub hasty: bool,
     /// Whether their front never sleeps.
     pub restless: bool,
@@ -80,7 +80,7 @@ impl Life {
         }
     }
 
-    /// The front has something to do: its sleeper wakes up.
+    /// Wakes the agent's loop, because the front has something to do.
     fn wake(&mut self) {
         if matches!(self.at, Loop::Asleep(_) | Loop::SaidItSleeps) {
             self.dispatch.unpark();
@@ -151,7 +151,7 @@ impl Life {
         step
     }
 
-    /// Something that a client does. Returns whether it did.
+    /// A random action of a client. Returns whether it did anything.
     pub fn client_acts(&mut self, now: Nanos, rng: &mut Pcg32, begins: bool) -> bool {
         if self.at == Loop::Left || !self.announced {
             return false;
@@ -178,7 +178,7 @@ impl Life {
         }
     }
 
-    /// What every client comes to in the end: it has said all, and has read all.
+    /// Lets every client finish: it sends its remaining messages, half-closes, and reads all replies.
     pub fn clients_finish(&mut self, rng: &mut Pcg32) -> bool {
         let live: Vec<_> = book::open(&self.book).live(self.incarnation.number).collect();
         let mut any = false;
@@ -293,7 +293,7 @@ impl Life {
         let end = rng.random_range(0..16) == 0;
         let mut book = book::open(&self.book);
         let call = &mut book.calls[serial];
-        // A front takes no more from its client than it may.
+        // A front limits what it takes from its client.
         if call.half_closed || call.on_way() >= 2 * u64::from(WINDOW_BYTES) {
             return false;
         }
@@ -320,7 +320,7 @@ impl Life {
         true
     }
 
-    /// A client reads the next of what came.
+    /// A client reads the next reply.
     fn read(&mut self, serial: usize) -> bool {
         let mut book = book::open(&self.book);
         let call = &mut book.calls[serial];
@@ -344,7 +344,7 @@ impl Life {
         true
     }
 
-    /// A late front names a call that has ended: it has no effect.
+    /// The front names a call that has ended, which must have no effect.
     fn speak_of_the_dead(&mut self, rng: &mut Pcg32) -> bool {
         let book = book::open(&self.book);
         let serial = rng.random_range(0..book.calls.len());

@@ -22,10 +22,10 @@ use wave_rpc::wire::{Begin, COMPRESSED, END, Head, SERVICE};
 use crate::book::{self, Plan, Script, Shared, fill, is_odd, said};
 use crate::common::nasty::{Bell, Link, NastyPort};
 
-/// The host's clock says something else than the agent's.
+/// How far the host's clock is ahead of the agent's.
 const HOST_AHEAD: Nanos = Nanos(1 << 50);
 
-/// What every host here serves.
+/// The service of every modelled host.
 pub fn service() -> Service {
     let method = |at: u8| Method {
         path: format!("/test.Service/{}", "Method".repeat(usize::from(at) + 1)),
@@ -56,11 +56,11 @@ impl Incarnation {
     }
 }
 
-/// What a handler does next.
+/// What a handler did in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Did {
     Something,
-    /// It waits: for a message, or for room.
+    /// Nothing: it waits for a message or for room.
     Nothing,
     Ended,
 }
@@ -70,15 +70,15 @@ struct Job {
     call: Subject,
     serial: usize,
     plan: Plan,
-    /// Replies to send: their lengths.
+    /// Lengths of the replies to send.
     due: VecDeque<u32>,
     sent: usize,
     said_headers: bool,
     heard_end: bool,
     cancelled: Option<Code>,
-    /// The handler saw the cancellation before it was told.
+    /// The handler saw the cancellation before its event.
     saw_it: bool,
-    /// Its handler is suspended until something comes for it.
+    /// The handler is suspended until the call has an event.
     is_suspended: bool,
 }
 
@@ -104,7 +104,7 @@ impl Job {
         let (stub, port, call) = (&mut link.stub, &link.port, self.call);
         if self.plan.busy > 0 {
             self.plan.busy -= 1;
-            // A handler that works for long looks up at times.
+            // A handler that works for long checks for a cancellation now and then.
             let why = stub.is_cancelled(port, now, call).unwrap();
             if let Some(why) = why.filter(|_| !self.saw_it) {
                 self.saw_it = true;
@@ -151,7 +151,7 @@ impl Job {
         if self.reads_no_more() {
             return self.finish(link, book);
         }
-        // A handler that reads on after a cancellation would read for ever.
+        // After a cancellation no messages come: a handler that kept reading would never end.
         if self.cancelled.is_some() { self.finish(link, book) } else { Did::Nothing }
     }
 
@@ -175,11 +175,11 @@ struct Worked {
 /// How a worker serves its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serves {
-    /// One until it has ended.
+    /// One call at a time, until it has ended.
     OneByOne,
-    /// All in the order in which something comes for them.
+    /// All calls at once, in the order of their events.
     AsTheyCome,
-    /// Each by a handler that is suspended while it waits.
+    /// Each call by a handler that is suspended while it waits.
     Apart,
 }
 
@@ -188,14 +188,14 @@ pub struct Worker {
     link: Option<Worked>,
     epoch: u64,
     pub parked: bool,
-    /// It has found nothing to do, and is about to say that it sleeps.
+    /// The worker has found nothing to do, and is about to announce that it sleeps.
     found_nothing: bool,
     serves: Serves,
     jobs: Vec<Job>,
     pub parks: u64,
 }
 
-/// What came, as far as a worker keeps it.
+/// The part of an event that a worker keeps.
 enum Came {
     Begin(Subject, Begin, Vec<u8>, Option<Vec<u8>>, bool),
     Message(Subject, Vec<u8>, bool),
@@ -208,14 +208,14 @@ impl Worker {
         self.parked && self.jobs.is_empty()
     }
 
-    /// Calls that it was given and has not ended.
+    /// Number of calls that the worker got and has not ended.
     pub fn open(&self) -> u32 {
         self.link.as_ref().map_or(0, |link| link.stub.open())
     }
 
     fn adopt(&mut self, host: &HostSide) {
         self.epoch = host.epoch;
-        // The callers of these are gone.
+        // The clients of these calls are gone.
         self.jobs.clear();
         self.link = host.current.as_ref().map(|incarnation| {
             let layout = &incarnation.layout;
@@ -246,7 +246,7 @@ impl Worker {
             }
             self.parked = false;
         }
-        // A handler that is busy does not look whether another agent has come.
+        // A busy handler does not check for another agent.
         if self.epoch != host.epoch && (self.jobs.is_empty() || rng.random_range(0..4) == 0) {
             self.adopt(host);
             return true;
@@ -271,7 +271,7 @@ impl Worker {
     }
 
     fn looks_and_works(&mut self, now: Nanos, rng: &mut Pcg32, book: &Shared) -> bool {
-        // A handler that is suspended takes what has come first.
+        // A worker that suspends handlers takes all events first.
         if self.serves != Serves::Apart && rng.random() && self.work(now, rng, book) {
             return true;
         }
@@ -282,7 +282,7 @@ impl Worker {
         self.work(now, rng, book)
     }
 
-    /// A piece of work on the first call that has one to do.
+    /// Does a piece of work on the first call that has some.
     fn work(&mut self, now: Nanos, rng: &mut Pcg32, book: &Shared) -> bool {
         let Some(link) = &mut self.link else { return false };
         let count = self.jobs.len();
@@ -319,7 +319,7 @@ impl Worker {
         if self.serves == Serves::Apart {
             while let Some(call) = stub.take_woken() {
                 let job = self.jobs.iter_mut().find(|job| job.call == call);
-                job.expect("a call that was ended is not woken").is_suspended = false;
+                job.expect("an ended call is not woken").is_suspended = false;
             }
             for job in self.jobs.iter().filter(|job| !job.is_suspended) {
                 if let Some(event) = stub.poll_call(port, now, job.call).unwrap() {
@@ -377,7 +377,7 @@ impl Worker {
             return;
         };
         let job = self.jobs.iter_mut().find(|job| job.call == call);
-        let job = job.expect("nothing comes for a call that was ended");
+        let job = job.expect("an ended call has no events");
         match came {
             Came::Message(_, message, end) => {
                 open.handler_reads(job.serial, &message, end);
@@ -401,12 +401,12 @@ fn came(event: Event<'_>) -> Came {
     match event {
         Event::Begin { call, begin, metadata, message, compressed, end } => {
             let is_odd = message.is_some_and(|message| is_odd(message.len() as u32));
-            assert_eq!(compressed, is_odd, "whether it came compressed");
+            assert_eq!(compressed, is_odd, "the compressed flag");
             let message = message.map(<[u8]>::to_vec);
             Came::Begin(call, begin, metadata.as_bytes().to_vec(), message, end)
         }
         Event::Message { call, message, compressed, end } => {
-            assert_eq!(compressed, is_odd(message.len() as u32), "whether it came compressed");
+            assert_eq!(compressed, is_odd(message.len() as u32), "the compressed flag");
             Came::Message(call, message.to_vec(), end)
         }
         Event::HalfClose { call } => Came::HalfClose(call),
@@ -414,7 +414,7 @@ fn came(event: Event<'_>) -> Came {
     }
 }
 
-/// What a control context says to an agent that has come.
+/// The control context's side of an attached agent.
 struct Attached {
     port: NastyPort,
     control: HostControl,
@@ -424,14 +424,14 @@ struct Attached {
 }
 
 impl Attached {
-    /// An agent that sleeps hears of it too: its clients would wait for ever.
+    /// Revokes the agent's window. It also rings a sleeping agent, whose clients would wait for ever.
     fn revoke(&self, why: Revoked) {
         self.control.revoke(&self.port, why);
         self.incarnation.ring_agent();
     }
 }
 
-/// Records of the workers.
+/// The part of the host that its workers share.
 #[derive(Default)]
 pub struct HostSide {
     current: Option<Rc<Incarnation>>,
