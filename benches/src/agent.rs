@@ -1,14 +1,14 @@
 //! `wave bench agent`: one agent for fifteen emulated host cores, against a slot loop.
 //!
-//! The host's cores run no application: a core that commits a decision yields at once. All fifteen
-//! are emulated by one thread, each with its own queues and protocol; the agent, with the FIFO
-//! policy, has the other CPU. A decision counts when the host has checked it against its table and
-//! the agent has read its outcome.
+//! The host's cores run no application: a core that commits a decision yields at once. One thread
+//! emulates all fifteen, each with its own queues and protocol; the agent, with the FIFO policy, has
+//! the other CPU. A decision counts when the host has checked it against its table and the agent has
+//! read its outcome.
 //!
-//! The peer is a dispatcher in the manner of Shinjuku's, written here: a request line and a response
-//! line per worker, each with a flag that its reader clears; the dispatcher goes round the workers,
-//! puts the thread that came back into a FIFO and hands out the next. It knows no sequences, no
-//! outcomes beside "came back", and nothing that could be stale.
+//! The peer is a dispatcher like Shinjuku's, written for this bench: a request line and a response
+//! line per worker, each with a flag that its reader clears. The dispatcher visits the workers in
+//! turn, puts the returned thread into a FIFO and hands out the next. It has no sequences, no
+//! outcomes other than "returned", and nothing that could be stale.
 //!
 //! *Event to next decision* is measured on one emulated core that works for a microsecond between
 //! events: from the event to the commit, with four decisions prestaged and with none.
@@ -44,14 +44,14 @@ const WORK_NS: u128 = 1_000;
 const CHUNKS: usize = 25;
 const PRESTAGE: u16 = 4;
 
-/// A bell for sides that never sleep.
+/// A doorbell for sides that never sleep.
 struct Mute;
 
 impl Doorbell for Mute {
     fn ring(&self) {}
 }
 
-/// FIFO, and how many outcomes it has read.
+/// The FIFO policy, with a count of the outcomes that it has read.
 struct Counting {
     policy: Fifo,
     read: Arc<AtomicU64>,
@@ -78,7 +78,7 @@ impl Policy for Counting {
     }
 }
 
-/// The host's truth: a sequence and a state per thread.
+/// The host's thread table: a sequence and a state per thread.
 struct Threads(Vec<(Sequence, State)>);
 
 impl Mechanism for Threads {
@@ -115,7 +115,7 @@ impl Threads {
     }
 }
 
-/// A thread on the agent's CPU that serves while it is told to.
+/// A thread on the agent's CPU that serves on command.
 struct Served {
     told: mpsc::Sender<bool>,
     ready: mpsc::Receiver<()>,
@@ -123,7 +123,7 @@ struct Served {
 }
 
 impl Served {
-    /// `make` builds what is served on the thread itself; the result is called again and again.
+    /// Starts the thread. `make` runs on the thread itself; its result is called repeatedly to serve.
     fn start<F: FnMut()>(
         cpu: usize,
         make: impl FnOnce() -> F + Send + 'static,
@@ -147,7 +147,7 @@ impl Served {
     }
 
     fn during<R>(&self, body: impl FnOnce() -> R) -> Result<R, String> {
-        let gone = |_| "the bench's agent thread went away".to_owned();
+        let gone = |_| "the bench's agent thread has ended".to_owned();
         self.stop.store(false, Ordering::Relaxed);
         self.told.send(true).map_err(|_| gone(mpsc::RecvError))?;
         self.ready.recv().map_err(gone)?;
@@ -237,7 +237,7 @@ impl Emulated {
 }
 
 impl EmulatedCores {
-    /// One look of one core. Returns whether it committed a decision.
+    /// Polls one core once. Returns whether the core committed a decision.
     #[inline]
     fn turn(&mut self, at: usize) -> bool {
         let core = &mut self.cores[at];
@@ -245,7 +245,7 @@ impl EmulatedCores {
             core.prefetch(&self.port);
             core.hold(self.threads.yields(at as u16, id));
         }
-        // A core that never waits for long: time stands still, so it never parks.
+        // Time stands still for the core, so that it never parks.
         match core.poll(&self.port, Nanos(0), &mut self.threads) {
             Next::Run(id) => {
                 self.running[at] = Some(id);
@@ -256,7 +256,7 @@ impl EmulatedCores {
     }
 }
 
-/// A line of the slot loop: words, and a flag that its reader clears.
+/// A line of the slot loop: payload words, and a flag that the reader clears.
 #[repr(align(64))]
 #[derive(Default)]
 struct Slot {
@@ -289,7 +289,7 @@ struct Worker {
     response: Slot,
 }
 
-/// The peer: a loop over slots, as in Shinjuku.
+/// The peer: a dispatcher's loop over slots, as in Shinjuku.
 struct SlotLoop {
     workers: Arc<Vec<Worker>>,
     dispatcher: Served,

@@ -33,9 +33,9 @@ use crate::udp::{echo as udp_echo, udp};
   wave bench agent --json
   sudo wave bench kernel --json
 
-Each needs two CPUs and nothing else running: `wave doctor` tells what there is.
+Each bench needs two CPUs and an otherwise idle machine: `wave doctor` shows what is missing.
 
-Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why).")]
+Exit codes: 0 measured; 3 this machine cannot run the bench (the message says why).")]
 pub struct Bench {
     #[command(subcommand)]
     which: Which,
@@ -47,44 +47,44 @@ enum Which {
     #[command(
         after_help = "Entries of 64 bytes in rings of 1,024, unbatched; medians of interleaved chunks.
 
-  oneway_ratio_vs_rtrb      half of a round trip through two queues, by rtrb's (lower is better)
-  throughput_ratio_vs_rtrb  entries pushed per second, by rtrb's (higher is better)
+  oneway_ratio_vs_rtrb      half of a round trip through two queues, divided by rtrb's (lower is better)
+  throughput_ratio_vs_rtrb  entries pushed per second, divided by rtrb's (higher is better)
   line_ping_pong_ns         one way of one word in one line between the same CPUs, for comparison
-  ring_ping_pong_ns         the same of 64 bytes in the next line of a ring each time
-  oneway_account_ns         where an entry's time goes: the line, the ring's other lines, and the queue's own; where these
+  ring_ping_pong_ns         the same for 64 bytes, each time in the next line of a ring
+  oneway_account_ns         parts of an entry's time: the line, the ring's other lines, and the queue itself; if these
                             vary between chunks, a part may come out negative
-  cpus                      which two, and their distance by what the system tells: near (they share their last-level
+  cpus                      the two CPUs, and their distance as the system reports it: near (they share their last-level
                             cache), far (they share none), other (threads of one core, or a virtual machine, whose CPUs
-                            may move: go by line_ping_pong_ns)
+                            may move: use line_ping_pong_ns instead)
 
 Examples:
   wave bench queue
   wave bench queue --json | jq '.oneway_ratio_vs_line, .oneway_account_ns, .cpus'"
     )]
     Queue(Output),
-    /// An agent deciding for 15 cores, against a loop over slots as Shinjuku's.
+    /// Decisions of an agent for 15 cores, against a dispatcher's loop over slots, as in Shinjuku.
     Agent(Output),
     /// A yield that an agent decides on, against a futex handoff between two threads.
     Switch(Output),
-    /// Preemption at safe points and of kernel-level threads, against a signal to its handler.
+    /// Preemption at safe points and of kernel-level threads, against the delivery of a signal to its handler.
     #[command(
-        after_help = "safe_point_ns, klt_ns: from before the agent asks until the core has the thread back; signal_ns: from
+        after_help = "safe_point_ns, klt_ns: from before the agent's request until the core has the thread back; signal_ns: from
 tgkill(2) to the handler. safe_point_vs_signal_ratio is signal over safe point (higher is better),
 klt_vs_signal_ratio kernel-level thread over signal (lower is better). range_growth_*: how much more core
 time a scan of RocksDB takes that is preempted every 30 us at safe points (ult), or every 100 us on a
 kernel-level thread (klt), as a share: 0.01 is 1%. idle_overhead: how much longer a scan takes with a safe
 point after each key and nothing to preempt, as a share, and the ends of its 95% interval. p5, p50 and
-p95 are over chunks; where they lie far apart, something else used the CPUs: run again."
+p95 are over chunks; if they are far apart, something else used the CPUs: run again."
     )]
     Preempt(Output),
     /// The simulator's event queue, against nexosim.
     #[command(
-        after_help = "An M/M/c queue at 0.9 of its capacity, two events a job, in chunks of both engines in turns.
+        after_help = "An M/M/c queue at 0.9 of its capacity, two events per job, in alternating chunks of the two engines.
 
-  events_per_second              of the bare queue, by CPU time, with 16 servers; ratio_vs_nexosim beside it
+  events_per_second              events of the bare queue per second of CPU time, with 16 servers; ratio_vs_nexosim is the ratio to nexosim
   world_events_per_second        tasks resumed per second of CPU time in a simulated host of 16 cores with its agent, queues and
-                                 link (the ladder's last rung): what `wave sweep` and `wave fuzz` go through
-  world_ratio_vs_bare_queue      that by events_per_second
+                                 link (the ladder's last rung): the speed of `wave sweep` and `wave fuzz`
+  world_ratio_vs_bare_queue      world_events_per_second divided by events_per_second
   ladder_cpu_seconds_per_second  CPU time of a simulated second of that host
   erlang_c_within_ci             whether the mean wait agrees with Erlang's formula
 
@@ -95,16 +95,16 @@ Examples:
     Sim(Output),
     /// An iteration of SOL over 100 GiB, against a plain loop with rand_distr.
     #[command(
-        after_help = "Every one of 409,600 batches of 256 KiB is due. Medians over rounds in which all take turns.
+        after_help = "Each of 409,600 batches of 256 KiB is due. Medians over rounds in which all variants take turns.
 
-  iteration_ms_100gib        on one core, with draws that are about right and fast (fast_ms: p5, p50, p95)
-  ratio_vs_rand_distr        a plain loop with rand_distr's Beta over that (higher is better)
+  iteration_ms_100gib        on one core, with approximate, fast draws (fast_ms: p5, p50, p95)
+  ratio_vs_rand_distr        a plain loop with rand_distr's Beta, divided by that (higher is better)
   exact_ms, rand_distr_ms    SOL with exact draws; the plain loop
   two_cores                  the strips divided between two threads, from the first start to the last end
   identical_however_divided  whether decisions and beliefs are the same for 1, 2 and 3 parts: checked
-  ks_distance                of fast draws from the Beta distribution, at its worst (ks: where; and that of
-                             exact draws, which is what so many draws show anyway)
-  state_bytes_per_batch      what the policy keeps
+  ks_distance                largest distance of fast draws from the Beta distribution (ks: where; and that of
+                             exact draws, which is the error of this number of draws)
+  state_bytes_per_batch      size of the policy's state
 
 Examples:
   wave bench sol
@@ -115,24 +115,24 @@ Examples:
     Rpc(RpcArgs),
     /// CPU time per request of the UDP front, against a bare echo and the gRPC front.
     Udp(UdpArgs),
-    /// A good client's latencies with and without attackers, of an agent's front and of tonic.
+    /// Latencies of a well-behaved client with and without attackers, on an agent's front and on tonic.
     Hostile(HostileArgs),
-    /// Large messages of RPCs in extents, against the same in entries of a queue.
+    /// Large RPC messages in extents, against the same in a queue's entries.
     Payload(PayloadArgs),
-    /// Messages of RPCs with checksums, against the same without.
+    /// RPC messages with checksums, against the same without.
     Checksums(ChecksumsArgs),
-    /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
+    /// Wake-ups of threads that an agent schedules through sched_ext, against the kernel's EEVDF.
     Kernel(KernelArgs),
-    /// TCP by an agent against Linux's: streams, requests, unmodified servers, idle connections, loss.
+    /// An agent's TCP against Linux's: streams, requests, unmodified servers, idle connections, loss.
     #[command(disable_help_flag = true)]
     Tcp(TcpArgs),
-    /// The other process of a bench.
+    /// The peer process of a bench.
     #[command(hide = true)]
     Peer(PeerArgs),
-    /// The host's process of a bench of RPCs.
+    /// The host's process of an RPC bench.
     #[command(hide = true)]
     RpcHost(RpcHostArgs),
-    /// The peer of the bench of datagrams.
+    /// The peer of the datagram bench.
     #[command(hide = true)]
     UdpEcho { cpu: usize },
 }
@@ -145,20 +145,20 @@ struct TcpArgs {
     words: Vec<OsString>,
 }
 
-/// What the real kernel is to be measured with.
+/// Arguments of the kernel bench.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Messengers wake workers, as in schbench, on all CPUs but the last, which is the agent's: once under
-an agent with the policy fifo, and once under EEVDF, in turns. Times are in microseconds, medians over
+    after_help = "Messengers wake workers, as in schbench, on all CPUs except the last, which is the agent's: under
+an agent with the policy fifo, and under EEVDF, in alternating chunks. Times are in microseconds, medians over
 the chunks of each chunk's p50 and p99.
 
-  wakeup_ratio_vs_eevdf    Wave's p50 in those of EEVDF
-  wakeup_us                from just before the call that wakes to the thread's first instruction
-  message_to_decision_us   from where a thread is enqueued, which sends the message, to where a core
-                           switches to it, which commits the decision; a thread alone on all cores
+  wakeup_ratio_vs_eevdf    Wave's p50 divided by EEVDF's
+  wakeup_us                from just before the waking system call to the thread's first instruction
+  message_to_decision_us   from a thread's enqueueing, which sends the message, to a core's switch to it,
+                           which commits the decision; for a single thread on all cores
 
-It takes root and Linux 6.13 or later with sched_ext. In a virtual machine without KVM it runs, with
---patience 5000, but times mean nothing.
+The bench needs root and Linux 6.13 or later with sched_ext. In a virtual machine without KVM it runs with
+--patience 5000, but the times mean nothing.
 
 Examples:
   sudo wave bench kernel
@@ -169,83 +169,83 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct KernelArgs {
     #[command(flatten)]
     output: Output,
-    /// Number of chunks that are measured of each; one more warms up.
+    /// Number of chunks to measure of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
-    /// Milliseconds that a thread may wait for a decision beside an idle core before the agent is turned
-    /// out and nothing is measured [default: 20].
+    /// Milliseconds that a thread may wait for a decision while a core is idle; then the agent is ejected and
+    /// the bench fails [default: 20].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     patience: Option<u64>,
 }
 
-/// How payloads are to be measured.
+/// Arguments of the payload bench.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A call's message goes from the agent's dispatcher to a worker and back, of 64 bytes to 1 MiB: in entries
-of 56 bytes, and in extents that the link's engine copies. Host and agent have a CPU each and take turns; nobody is
-charged for waiting. Over shm a cost is time on the clock, and the copying is the sender's. Over mount-evans, queues
-homed on the NIC, it is what the modelled link charges the side's CPU, without its software.
+    after_help = "A call's message of 64 bytes to 1 MiB goes from the agent's dispatcher to a worker and back: in entries
+of 56 bytes, and in extents that the link's engine copies. Host and agent have a CPU each and take turns; neither is
+charged for waiting. Over shm, a cost is time on the clock, and the sender copies. Over mount-evans, with queues
+homed on the NIC, a cost is the modelled link's charge to the side's CPU, without the software's time.
 
-  SIZE: host, agent, both      nanoseconds per message there and back, medians over chunks; ratio is entries by extents
+  SIZE: host, agent, both      nanoseconds per message, both ways, medians over chunks; ratio is entries divided by extents
                                (above 1: extents are cheaper)
-  host_pays_from_bytes         from this size on extents are cheaper for the host; null where they never are
+  host_pays_from_bytes         from this size on, extents are cheaper for the host; null if they never are
 
 Examples:
   wave bench payload
   wave bench payload --json | jq '.\"mount-evans\".\"65536\".host'
 
-Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+Exit codes: 0 measured; 3 this machine cannot run the bench (the message says why)."
 )]
 struct PayloadArgs {
     #[command(flatten)]
     output: Output,
-    /// Number of chunks that are measured of each; one more warms up.
+    /// Number of chunks to measure of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
 }
 
-/// How checksums are to be measured.
+/// Arguments of the checksum bench.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Like `wave bench payload`, over shm and with the extents that hosts use: with a checksum on each frame in both directions
 (wave serve kv --checksums), and without.
 
-  SIZE: plain_ns, checked_ns   nanoseconds per message there and back, host and agent together, medians over chunks
-  ratio                        checked over plain (below 1.1: checksums cost less than a tenth)
+  SIZE: plain_ns, checked_ns   nanoseconds per message, both ways, host and agent together, medians over chunks
+  ratio                        checked_ns divided by plain_ns (below 1.1: checksums cost less than a tenth)
 
 Example:
   wave bench checksums
 
-Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+Exit codes: 0 measured; 3 this machine cannot run the bench (the message says why)."
 )]
 struct ChecksumsArgs {
     #[command(flatten)]
     output: Output,
-    /// Number of chunks that are measured of each; one more warms up.
+    /// Number of chunks to measure of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
 }
 
-/// Benches that measure on one CPU, or on all.
+/// Benches that measure on one CPU, or on all CPUs.
 const ONE_SIDED: [&str; 2] = ["sim", "kernel"];
 
-/// How RPCs are to be measured.
+/// Arguments of the RPC bench.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Calls of an echo of 64 bytes, from one load generator to servers in processes of their own, in turns:
+    after_help = "Calls of a 64-byte echo, from one load generator to servers in separate processes, in turns:
 tonic on one single-threaded runtime, and a host whose RPCs an agent's front terminates. Medians over chunks of
-each chunk's CPU time by its calls.
+each chunk's CPU time per call.
 
-At 1,000, 10,000 and 50,000 calls a second, all CPU time of the threads, waiting included:
+At 1,000, 10,000 and 50,000 calls per second, with all CPU time of the threads, waiting included:
 
-  total_cpu_with_polling_ratio           worker and agent together over tonic's, with default options: the agent has a CPU of its own,
-                                         looks for work for 50 us and then sleeps; p50_ratio_vs_tonic is of these, too
-  host_cpu_with_waiting_ratio_vs_tonic   the worker's over tonic's (lower is better), while the agent polls (it looks for 5 ms), as on
+  total_cpu_with_polling_ratio           worker and agent together divided by tonic's, with default options: the agent has its own CPU,
+                                         polls for work for 50 us and then sleeps; p50_ratio_vs_tonic compares these, too
+  host_cpu_with_waiting_ratio_vs_tonic   the worker's divided by tonic's (lower is better), while the agent polls (for 5 ms), as on
                                          a NIC
-  p50_ratio_vs_polling                   the median latency of these over that of a worker and an agent that both poll. With two CPUs
-                                         the polling worker shares the generator's, which makes this ratio too favourable
-  host_cpu_with_polling_ratio_vs_tonic   CPU time of such a worker over tonic's
-  at_rates                               what the ratios are made of
+  p50_ratio_vs_polling                   the median latency of these divided by that of a worker and an agent that both poll. With two CPUs
+                                         the polling worker shares the generator's CPU, which makes this ratio too favourable
+  host_cpu_with_polling_ratio_vs_tonic   CPU time of such a worker divided by tonic's
+  at_rates                               the values from which the ratios are computed
 
 At --rate, and in closed loops:
 
@@ -278,28 +278,28 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct RpcArgs {
     #[command(flatten)]
     output: Output,
-    /// Number of chunks that are measured of each; one more warms up.
+    /// Number of chunks to measure of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
     chunk_seconds: f64,
-    /// Calls per second where servers are compared at the same rate.
+    /// Calls per second for the comparisons at equal rates.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
 }
 
-/// How datagrams are to be measured.
+/// Arguments of the datagram bench.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Echoes of 64 bytes over 4 sockets or connections, to servers that share one CPU and sleep when idle.
 CPU time covers the whole process, including system time. Values are medians over chunks; the servers take turns.
 
   front_cpu_ratio_vs_bare_recvmmsg_echo  CPU time of the agent's process divided by that of a bare echo (recvmmsg, sendmmsg),
-                                         in bursts of 32 datagrams at --rate; _spread: p5, p50, p95; _closed: with 64 requests
-                                         under way instead
+                                         in bursts of 32 datagrams at --rate; _spread: p5, p50, p95; _closed: with 64 requests in
+                                         flight instead
   front_cpu_ratio_vs_grpc                CPU time of the agent's process divided by that of an agent with the gRPC front,
-                                         with 64 requests under way: 16 on each of 4 connections, which share TCP segments;
+                                         with 64 requests in flight: 16 on each of 4 connections, which share TCP segments;
                                          _8x1: one on each of 8
   bursts, closed, closed_8x1             parts of the ratios, in nanoseconds per request; host_thread_ns is the worker's
 
@@ -312,30 +312,30 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct UdpArgs {
     #[command(flatten)]
     output: Output,
-    /// Number of chunks that are measured of each; one more warms up.
+    /// Number of chunks to measure of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
     chunk_seconds: f64,
-    /// Datagrams per second in bursts.
+    /// Datagrams per second for the measurements in bursts.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     rate: u32,
 }
 
-/// How attackers are to be measured.
+/// Arguments of the attacker bench.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A client connects once an attacker is there, and calls an echo of 64 bytes --rate times a second over 4 connections: to an
-agent's front and a host's worker that share a CPU, and to tonic on that CPU. Chunks without and with each attacker take
+    after_help = "A client connects once an attack has begun, and calls a 64-byte echo --rate times per second over 4 connections: on an
+agent's front and a host's worker that share a CPU, and on tonic on that CPU. Chunks without and with each attacker take
 turns; medians over the chunks of each chunk's p50 and p99, from when a call was due.
 
-  idle_connections       1,000 connections that make no call
-  unfinished_handshakes  1,000 sockets that say nothing
-  unread_streams         one connection with 100 streams of 16 MiB each that it does not read
+  idle_connections       1,000 connections without calls
+  unfinished_handshakes  1,000 sockets that send nothing
+  unread_streams         one connection that does not read its 100 streams of 16 MiB each
   slow_messages          one connection with 100 calls whose messages stay incomplete
 
-  p99_ratio_vs_quiet     the p99 with the attacker by that without
+  p99_ratio_vs_quiet     the p99 with the attacker divided by that without
   failed                 calls that did not end with OK within 2 s
   kept_out               chunks in which the client could not connect
 
@@ -348,13 +348,13 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct HostileArgs {
     #[command(flatten)]
     output: Output,
-    /// Number of chunks that are measured of each.
+    /// Number of chunks to measure of each.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
     chunk_seconds: f64,
-    /// Calls per second of the good client.
+    /// Calls per second of the well-behaved client.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
 }
@@ -364,7 +364,7 @@ fn chunk_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "expected seconds, 0.01 to 60".to_owned())
 }
 
-/// What the host's process of a bench of RPCs is told.
+/// Arguments of the host's process of an RPC bench.
 #[derive(Args, Debug)]
 struct RpcHostArgs {
     socket: PathBuf,
@@ -385,7 +385,7 @@ struct Output {
     json: bool,
 }
 
-/// Where the bench's other process finds the first.
+/// Arguments of the peer process: the first process's socket, and the CPU.
 #[derive(Args, Debug)]
 struct PeerArgs {
     socket: PathBuf,
@@ -393,14 +393,14 @@ struct PeerArgs {
 }
 
 impl Bench {
-    /// Measures, and prints what was found.
+    /// Measures, and prints the result.
     pub fn execute(self) -> ExitCode {
         let plan = |chunks, chunk_seconds, rate: u32| Plan {
             chunks,
             chunk: Duration::from_secs_f64(chunk_seconds),
             rate: rate.into(),
         };
-        // Asked now: benches pin this thread.
+        // Asked before the bench, which pins this thread.
         let cpus = two_cpus();
         let (result, output) = match self.which {
             Which::Queue(output) => (queue(), output),
@@ -443,7 +443,7 @@ impl Bench {
     }
 }
 
-/// Replaces this process with `wave-bench-tcp`, from the folder of this program.
+/// Replaces this process with `wave-bench-tcp`, from this program's folder.
 fn tcp(words: &[OsString]) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(own) => own.with_file_name("wave-bench-tcp"),
@@ -458,10 +458,10 @@ fn tcp(words: &[OsString]) -> ExitCode {
     ExitCode::from(3)
 }
 
-/// The result of a bench that measures between two CPUs says how far they are from each other.
+/// Adds the distance of the two CPUs to the result of a bench that measures between them.
 fn with_cpus(mut result: Value, cpus: Result<[usize; 2], String>) -> Value {
     if ONE_SIDED.iter().all(|bench| result["bench"] != *bench) {
-        // What was measured stays without them.
+        // Without that, the measured result still stands.
         result["cpus"] = cpus.and_then(described).unwrap_or_else(|why| why.into());
     }
     result
@@ -478,7 +478,7 @@ fn ended(result: Result<(), String>) -> ExitCode {
     }
 }
 
-/// A row per member; members of members with their path.
+/// One row per member; nested members have their path.
 fn pairs(value: &Value) -> String {
     let mut rows = Vec::new();
     flatten("", value, &mut rows);
@@ -520,7 +520,7 @@ mod tests {
     use super::Bench;
 
     #[test]
-    fn the_commands_fit_together() {
+    fn command_line_is_consistent_and_examples_parse() {
         Bench::command().debug_assert();
         for line in [
             "wave-bench queue --json",
@@ -536,12 +536,13 @@ mod tests {
             Bench::try_parse_from(line.split_whitespace())
                 .unwrap_or_else(|error| panic!("{line}: {error}"));
         }
-        let refusal = Bench::try_parse_from(["wave-bench"]).expect_err("it names no bench");
+        let refusal =
+            Bench::try_parse_from(["wave-bench"]).expect_err("a command line without a bench");
         assert!(refusal.to_string().contains("queue"));
     }
 
     #[test]
-    fn members_of_members_are_rows() {
+    fn nested_members_become_rows() {
         let value =
             serde_json::json!({ "ratio": 0.5, "chunks": { "p50_ns": 1234.5, "ks": 0.013 } });
         let text = super::pairs(&value);

@@ -1,16 +1,16 @@
-//! `wave bench kernel`: wake-ups of threads that an agent decides on through sched_ext, against the kernel's own
+//! `wave bench kernel`: wake-ups of threads that an agent schedules through sched_ext, against the kernel's own
 //! scheduler, EEVDF.
 //!
-//! As in schbench, messengers wake workers: each wakes its own, one after the other, waits until all have run,
-//! naps, and does it again. All of them are of the class that is measured, on the same CPUs: with an agent on a CPU
-//! outside, and without. Chunks of the two alternate.
+//! As in schbench, messengers wake workers: each messenger wakes its own workers, one after the other, waits until all have
+//! run, naps, and repeats. All threads are in the scheduling class under test, on the same CPUs: with an agent on another
+//! CPU, and without. Chunks of the two alternate.
 //!
-//! - A *wake-up* is from just before the messenger's system call to the worker's first instruction after it.
-//! - From a *message to its decision* is what the kernel counts as the worker's run delay (schedstat): from where
-//!   it is enqueued, which sends the message, to where a core switches to it, which commits the decision; as exact
-//!   as the clock of a core's queue is, which stands still while the core chooses. Here one messenger and one
-//!   worker have all cores for themselves, so that it waits for nothing else. EEVDF has nothing to compare: it
-//!   often enqueues a thread only where the CPU that it was sent to turns to it.
+//! - A *wake-up* lasts from just before the messenger's system call to the worker's first instruction after it.
+//! - *Message to decision* is the worker's run delay as the kernel counts it (schedstat): from the enqueueing of the
+//!   worker, which sends the message, to a core's switch to it, which commits the decision. It is as exact as the clock
+//!   of a core's queue, which stands still while the core chooses. For this measurement, one messenger and one worker
+//!   have all cores to themselves, so that the worker waits for nothing else. EEVDF has no comparable value: it often
+//!   enqueues a thread only when the target CPU turns to it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -31,14 +31,14 @@ use wave_experiments::run::agent::AgentProcess;
 const POLICY: &str = "fifo";
 const MESSENGERS: usize = 2;
 const ROUNDS: u32 = 200;
-/// How long a messenger naps, and the cores go idle.
+/// Length of a messenger's nap, in which the cores go idle.
 const NAP: Duration = Duration::from_micros(200);
 /// Steps of a worker's work.
 const WORK: u64 = 10_000;
-/// How long the agent may take to attach.
+/// Longest time for the agent to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who schedules a chunk's threads.
+/// The scheduler of a chunk's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Wave,
@@ -46,11 +46,11 @@ enum Class {
 }
 
 impl Class {
-    /// The calling thread joins it.
+    /// Moves the calling thread into the class.
     fn enter(self) -> Result<(), String> {
         match self {
             Class::Wave => sched::join(0).map_err(|error| format!("joining SCHED_EXT: {error}")),
-            // It was born there.
+            // Threads start in this class.
             Class::Eevdf => Ok(()),
         }
     }
@@ -59,13 +59,13 @@ impl Class {
 struct Team {
     epoch: Instant,
     workers: Vec<Worker>,
-    /// Those that have not run in this round.
+    /// Number of workers that have not run yet in this round.
     left: AtomicU32,
 }
 
 #[derive(Default)]
 struct Worker {
-    /// The round that it is woken for.
+    /// The round for which the worker was last woken.
     round: AtomicU32,
     woken_ns: AtomicU64,
 }
@@ -115,7 +115,7 @@ impl Team {
             let wakeup_ns = self.now_ns() - worker.woken_ns.load(Ordering::SeqCst);
             samples.wakeups.push(wakeup_ns as f64 / 1e3);
             if let (Some((ns_before, runs_before)), Some((ns, runs))) = (before, delay.read())
-                // Otherwise it did not sleep, or something else came between.
+                // Otherwise the worker did not sleep, or was interrupted.
                 && runs == runs_before + 1
             {
                 samples.waits.push((ns - ns_before) as f64 / 1e3);
@@ -128,7 +128,7 @@ impl Team {
     }
 }
 
-/// How long the calling thread has waited to run, and how often it has run.
+/// The calling thread's run delay and number of runs.
 struct RunDelay(File);
 
 impl RunDelay {
@@ -143,7 +143,7 @@ impl RunDelay {
         }
     }
 
-    /// CPU time in nanoseconds, and number of runs.
+    /// Run delay in nanoseconds, and number of runs.
     fn read(&self) -> Option<(u64, u64)> {
         let mut bytes = [0; 128];
         let count = self.0.read_at(&mut bytes, 0).ok()?;
@@ -153,7 +153,7 @@ impl RunDelay {
     }
 }
 
-/// Lets messengers wake that many workers each, on these CPUs.
+/// Measures one chunk: each messenger wakes `workers` workers, on these CPUs.
 fn chunk(
     class: Class,
     messengers: usize,
@@ -166,7 +166,7 @@ fn chunk(
     let teams: Vec<Team> = (0..messengers).map(|_| Team::new(workers)).collect();
     let start = AtomicU32::new(WAIT);
     let (sender, entered) = channel();
-    // What a thread needs is there before it enters the class.
+    // Everything that a thread needs exists before it enters the class.
     let player = |team: &Team, me: Option<usize>| -> Samples {
         let mut samples = Samples::default();
         samples.wakeups.reserve(ROUNDS as usize);
@@ -211,7 +211,7 @@ fn chunk(
     })
 }
 
-/// A percentile of each chunk.
+/// Percentiles of each chunk.
 #[derive(Default)]
 struct Percentiles {
     p50: Vec<f64>,
@@ -240,14 +240,18 @@ impl Percentiles {
     }
 }
 
-/// Runs the bench with as many chunks of each class.
+/// Runs the bench with this number of chunks per class.
 pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     sched::check_kernel().map_err(|error| text(&error))?;
     let online = cpus::online().map_err(|error| text(&error))?;
     let (agent_cpu, cores) = match &online[..] {
         [cores @ .., agent] if !cores.is_empty() => (*agent, cores),
-        _ => return Err(format!("it takes two CPUs, one for the agent; online are {online:?}")),
+        _ => {
+            return Err(format!(
+                "the bench needs two CPUs, one of them for the agent; online are {online:?}"
+            ));
+        }
     };
     let socket = places::socket("kernel").map_err(|error| text(&error))?;
     let mut options = Options::new(socket, cores.to_vec());
@@ -300,7 +304,7 @@ fn wait_until_attached(agent: &mut AgentProcess, enclave: &Enclave) -> Result<()
     let began = Instant::now();
     while !enclave.stats().agent_decides {
         if let Some(status) = agent.wait_for_end(Duration::ZERO) {
-            return Err(format!("the agent left at once ({status})"));
+            return Err(format!("the agent ended at once ({status})"));
         }
         if began.elapsed() > ATTACH_PATIENCE {
             return Err("the agent did not attach within 10 s".to_owned());
@@ -322,10 +326,10 @@ fn add(mut sums: Vec<(Code, u64)>, (code, count): &(Code, u64)) -> Vec<(Code, u6
     sums
 }
 
-/// Every wake-up was one that the agent decided on.
+/// Checks that the agent decided on every wake-up.
 fn check(stats: &Stats, wakeups: u64) -> Result<(), String> {
     if let Some(why) = &stats.turned_out {
-        return Err(format!("the kernel turned the scheduler out: {why}"));
+        return Err(format!("the kernel ejected the scheduler: {why}"));
     }
     let by_itself: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
     if stats.lost_agents != 0 || by_itself != 0 {
@@ -339,7 +343,7 @@ fn check(stats: &Stats, wakeups: u64) -> Result<(), String> {
         outcomes(stats).filter(|(code, _)| *code == Code::Complete).map(|(_, count)| count).sum();
     if decided < wakeups {
         return Err(format!(
-            "{wakeups} threads were woken, and {decided} decisions carried out: nothing was measured"
+            "nothing was measured: {wakeups} threads were woken, but only {decided} decisions were carried out"
         ));
     }
     Ok(())
@@ -350,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_own_class_is_measured_anywhere() {
+    fn eevdf_can_be_measured_without_sched_ext() {
         let cores = cpu::allowed_cpus().unwrap();
         let samples = chunk(Class::Eevdf, 1, 1, &cores).unwrap();
         assert_eq!(samples.wakeups.len(), ROUNDS as usize);

@@ -1,7 +1,7 @@
-//! What a cache line takes from one CPU to another, to compare queues with.
+//! The time that a cache line takes from one CPU to another, as a lower bound for queues.
 //!
-//! Two threads of this process send a number to and fro. *Bare* is one word in one line. *Ring* is what two queues of
-//! 64-byte entries have to do at least: 64 bytes in the next line of a ring, each time.
+//! Two threads of this process send a number back and forth. *Bare* is one word in one line. *Ring* is the least that two
+//! queues of 64-byte entries must do: each time 64 bytes, in the next line of a ring.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use wave_experiments::measure::{Chunks, ns_per, pin};
 use wave_links::cpus;
 
-/// Lines of a ring, as entries of a queue.
+/// Lines of a ring: as many as a queue has entries.
 const RING: usize = 1024;
-/// Of a chunk that tells how far CPUs are apart.
+/// Round trips of a chunk that measures the distance of two CPUs.
 const ROUND_TRIPS: usize = 4_000;
 const CHUNKS: usize = 15;
 
-/// Two lines' worth of space, as some processors fetch lines in pairs. Only the first is used.
+/// Space for two lines, because some processors fetch lines in pairs. Only the first is used.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line([AtomicU64; 8]);
@@ -55,18 +55,18 @@ impl Sent {
 
 type Way = Arc<[Line]>;
 
-/// Of a round trip: what is sent, and what comes back.
+/// The numbers of a round trip: the one sent, and the one returned.
 #[inline(always)]
 fn numbers(turn: usize) -> [u64; 2] {
     [2 * turn as u64 + 1, 2 * turn as u64 + 2]
 }
 
-/// This thread's side; the other is a thread on another CPU.
+/// This thread's side. The other side is a thread on another CPU.
 pub struct PingPong {
     sent: Sent,
     there: Way,
     back: Way,
-    /// Round trips so far: no number is sent twice.
+    /// Number of round trips so far, so that no number is sent twice.
     done: usize,
     asks: mpsc::Sender<usize>,
     ready: mpsc::Receiver<()>,
@@ -97,9 +97,9 @@ impl PingPong {
         Self { sent, there, back, done: 0, asks, ready }
     }
 
-    /// Nanoseconds of one way, the mean of so many round trips.
+    /// Nanoseconds of one way, as the mean of `round_trips` round trips.
     pub fn chunk(&mut self, round_trips: usize) -> Result<f64, String> {
-        let gone = "the other thread of the ping-pong went away";
+        let gone = "the other thread of the ping-pong has ended";
         self.asks.send(round_trips).map_err(|_| gone)?;
         self.ready.recv().map_err(|_| gone)?;
         let turns = self.done..self.done + round_trips;
@@ -116,7 +116,7 @@ impl PingPong {
     }
 }
 
-/// The first two CPUs that a bench may use, how far they are apart by what the system tells, and by what a line takes between them.
+/// Describes the first two CPUs that a bench may use: their distance as the system reports it, and the time of a line between them.
 /// Pins the calling thread to the first.
 pub fn described(pair: [usize; 2]) -> Result<Value, String> {
     let [first, second] = pair;
@@ -138,8 +138,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_comes_back() {
-        // On one CPU, where both wait for each other's turn, it would take too long.
+    fn ping_pong_completes_its_round_trips() {
+        // On one CPU, where each thread spins until the other runs, it would take too long.
         let Ok([_, other]) = wave_experiments::measure::two_cpus() else { return };
         for sent in [Sent::Bare, Sent::Ring] {
             let mut ping_pong = PingPong::start(other, sent);

@@ -1,7 +1,7 @@
 //! The program of `wave bench`: ratios against named peers in the same run, medians of interleaved chunks.
 //!
-//! Two CPUs are needed and pinned: the host's side on the first allowed one, the agent's on the
-//! second; [`mod@kernel`] takes all CPUs. What a chunk is, and what counts, stands with each bench.
+//! Benches need two CPUs and pin their threads: the host's side to the first allowed one, the agent's to the
+//! second; [`mod@kernel`] takes all CPUs. Each bench's module describes its chunks and its measure.
 #![forbid(unsafe_code)]
 
 mod agent;

@@ -1,9 +1,9 @@
 //! `wave bench payload`: messages in a queue's entries against messages in extents, over coherent memory and over a
 //! modelled PCIe.
 //!
-//! Each message goes from a dispatcher to a worker's stub and back as one call, host and agent on a CPU each, in turns:
-//! neither is charged for waiting. Over shared memory the cost is time on the clock. Over the modelled link it is what the
-//! model charges this side's CPU; the model's own bookkeeping is none of it.
+//! Each message goes from a dispatcher to a worker's stub and back as one call. Host and agent have a CPU each and take
+//! turns; neither is charged for waiting. Over shared memory, the cost is time on the clock. Over the modelled link, it is
+//! the model's charge to the side's CPU, without the model's own bookkeeping.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -35,21 +35,21 @@ use wave_lab::progress::Progress;
 
 const SIZES: [usize; 10] =
     [64, 128, 256, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Bytes that a chunk carries, about.
+/// Approximate number of bytes in a chunk.
 const CHUNK_BYTES: usize = 512 << 10;
 const CHUNK_MESSAGES_MAX: usize = 200;
-/// Longer than the modelled link's longest flight of an extent.
 const WARM_UP: u32 = 1;
+/// Longer than the longest transfer of an extent over the modelled link.
 const FLIGHT: Duration = Duration::from_micros(6);
 
-/// A bell for sides that never sleep.
+/// A doorbell for sides that never sleep.
 struct Mute;
 
 impl Doorbell for Mute {
     fn ring(&self) {}
 }
 
-/// A port of which the bench sees what it is charged, while its dispatcher has it.
+/// A port that the bench shares with the dispatcher, to read the charges.
 struct Lent(Rc<AnyPort>);
 
 impl Port for Lent {
@@ -65,7 +65,7 @@ impl Port for Lent {
     }
 }
 
-/// What a side's work costs.
+/// Meters the cost of a side's work.
 struct Meter<'a> {
     port: &'a AnyPort,
     ns: Cell<u64>,
@@ -82,7 +82,7 @@ impl Meter<'_> {
         result
     }
 
-    /// Lets what has left arrive: nobody is charged for that.
+    /// Waits until sent data has arrived over a modelled link. Neither side is charged for it.
     fn wait(&self) {
         if self.port.charges().is_some() {
             let start = Instant::now();
@@ -93,7 +93,7 @@ impl Meter<'_> {
     }
 }
 
-/// Whose turn it is, and what the host's turns cost.
+/// The turns of host and agent, and the cost of the host's turns.
 #[derive(Default)]
 struct Turns {
     taken: AtomicU64,
@@ -102,7 +102,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Waits for a turn of one's own. Returns whether there is one.
+    /// Waits for the turn of the side with this parity. Returns false if there are no more turns.
     fn wait(&self, parity: u64) -> bool {
         loop {
             if self.taken.load(Ordering::Acquire) % 2 == parity {
@@ -120,7 +120,7 @@ impl Turns {
     }
 }
 
-/// The worker's thread: echoes, in turns, when it is told that a chunk begins.
+/// The worker's thread: echoes messages in its turns, from each chunk's beginning.
 fn host(
     layout: &Layout,
     port: &AnyPort,
@@ -158,7 +158,7 @@ fn host_turn(stub: &mut Stub, port: &AnyPort, meter: &Meter<'_>, reply: &mut Vec
         } else {
             meter.charge(|| stub.publish(port))
         }
-        .expect("the agent is this program's own");
+        .expect("the agent is part of this program");
         if stub.is_flushed(port) {
             return;
         }
@@ -166,7 +166,7 @@ fn host_turn(stub: &mut Stub, port: &AnyPort, meter: &Meter<'_>, reply: &mut Vec
     }
 }
 
-/// One way over one link: both sides.
+/// Both sides of one way of sending over one link.
 struct Rig {
     port: Rc<AnyPort>,
     dispatch: Dispatch<Lent, Mute>,
@@ -222,7 +222,7 @@ impl Rig {
             let _ = pin(cpu);
             let types = its_layout.mappings(Side::Host);
             let port = its_link.port(&its_memory, Side::Host, &types);
-            let port = port.expect("as the control context's");
+            let port = port.expect("a port like the control context's");
             host(&its_layout, &port, is_checked, &its, &chunks);
         });
         let port = Rc::new(port(Side::Agent)?);
@@ -238,13 +238,13 @@ impl Rig {
         Ok(rig)
     }
 
-    /// So many messages, there and back.
+    /// Measures `count` messages, both ways.
     fn chunk(&mut self, message: &Bytes, count: usize) -> Result<Cost, String> {
         let Rig { port, dispatch, turns, begin, events } = self;
         let meter = Meter { port, ns: Cell::new(0) };
         turns.host_ns.store(0, Ordering::Relaxed);
         turns.over.store(false, Ordering::Release);
-        begin.send(()).map_err(|_| "the bench's worker went away".to_owned())?;
+        begin.send(()).map_err(|_| "the bench's worker has ended".to_owned())?;
         for _ in 0..count {
             let sent = Some(message.clone());
             let arrival = Arrival { message: sent, end: true, ..Arrival::default() };
@@ -264,7 +264,7 @@ impl Rig {
                 meter.wait();
             }
             if !matches!(&events[..], [Event::Message { message: reply, .. }] if reply == message) {
-                return Err("the worker answered something else".into());
+                return Err("the worker's answer differs from the message".into());
             }
         }
         turns.over.store(true, Ordering::Release);
@@ -274,13 +274,13 @@ impl Rig {
     }
 }
 
-/// One size over one link: the cost of each chunk, in entries and in extents.
+/// Costs for one size over one link: those of each chunk, in entries and in extents.
 type Row = [Vec<Cost>; 2];
 
 pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
     let [host, agent] = two_cpus()?;
     pin(agent)?;
-    let mount_evans = LinkSpec::builtin("mount-evans").ok_or("no link is called mount-evans")?;
+    let mount_evans = LinkSpec::builtin("mount-evans").ok_or("there is no link mount-evans")?;
     let links = [LinkSpec::Shm, mount_evans];
     let extents = PayloadConfig { inline_max: 0, ..Options::payloads(&links[0]) };
     let mut rigs = Vec::new();
@@ -318,7 +318,7 @@ pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
     Ok(result.into())
 }
 
-/// Messages whose frames have checksums, against the same without, over shared memory, with the extents that hosts use.
+/// Measures messages whose frames have checksums against messages without, over shared memory, with the extents that hosts use.
 pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
     let [host, agent] = two_cpus()?;
     pin(agent)?;
@@ -353,7 +353,7 @@ pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
     Ok(result.into())
 }
 
-/// What is looked at of a cost.
+/// Selects one part of a cost.
 type Part = fn(&Cost) -> f64;
 
 fn of_link(rows: &[Row]) -> Value {
@@ -367,7 +367,7 @@ fn of_link(rows: &[Row]) -> Value {
     let mut result = Map::new();
     for (side, of) in sides {
         let pays = |row: &Row| median(&row[1], of) < median(&row[0], of);
-        // From there on it always does.
+        // The smallest size from which on extents are always cheaper.
         let from = rows.iter().rposition(|row| !pays(row)).map_or(0, |last| last + 1);
         let name = format!("{side}_pays_from_bytes");
         result.insert(name, SIZES.get(from).copied().into());

@@ -1,14 +1,13 @@
 //! `wave bench preempt`: preemption at a safe point and by a signal, against a signal to its handler.
 //!
-//! One host core runs a user-level thread that passes safe points without end, or a kernel-level one that
-//! passes none. The agent, on the other CPU, asks for the end of its run now and then; counted is from
-//! before the agent's step that writes the word until the core has the thread back. The peer is tgkill(2)
-//! from one thread, pinned to the agent's CPU, to another, pinned to the host core's, until the handler's
-//! first instruction.
+//! One host core runs a user-level thread that passes safe points all the time, or a kernel-level thread that
+//! passes none. The agent, on the other CPU, preempts it now and then. A preemption lasts from just before the
+//! agent's step that writes the preemption word until the core has the thread back. The peer is tgkill(2) from a
+//! thread pinned to the agent's CPU to a thread pinned to the host core's, until the handler's first instruction.
 //!
-//! What the machinery costs with nothing to preempt is told from scans of RocksDB in a user-level thread,
-//! in pairs: one passes a safe point after each key, one none. What preemption costs is told from scans as
-//! well, on either kind: of so many keys, preempted after each slice and left alone. Counted is the
+//! The cost of safe points without preemption is measured by pairs of RocksDB scans in a user-level thread: one
+//! scan passes a safe point after each key, the other passes none. The cost of preemption is measured by scans as
+//! well, on both kinds of threads: one scan is preempted after each slice, the other is not. The measure is the
 //! time on the core.
 
 use std::sync::Arc;
@@ -21,20 +20,20 @@ use wave_workloads::rocksdb::Database;
 use wave_workloads::signal;
 
 const CHUNKS: usize = 21;
-/// Preemptions and signals in a chunk.
+/// Number of preemptions and of signals in a chunk.
 const ROUNDS: usize = 1_000;
-/// Slices of long scans, on each kind of threads.
+/// Slices of long scans, by kind of thread.
 const SLICES: [(ThreadKind, Nanos); 2] =
     [(ThreadKind::User, Nanos::from_micros(30)), (ThreadKind::Kernel, Nanos::from_micros(100))];
-/// Long scans of each sort, and keys that each reads: some ten milliseconds.
+/// Number of long scans per variant, and of keys that each reads in some ten milliseconds.
 const LONG_SCANS: usize = 31;
 const KEYS_PER_LONG_SCAN: u64 = 60_000;
 const KEYS: u64 = 100_000;
-/// Pairs of scans, and keys that each reads: so few that most scans end before anything disturbs them.
+/// Number of pairs of scans, and of keys that each scan reads: so few that most scans end undisturbed.
 const PAIRS: usize = 1_000;
 const KEYS_PER_SCAN: u64 = 4_000;
 
-/// Nanoseconds that a long scan takes of its core, preempted after each `slice` if there is one.
+/// Nanoseconds of core time of a long scan, preempted after each `slice` if there is one.
 fn long_scan(
     preempted: &Preempted,
     database: &Arc<Database>,
@@ -60,7 +59,7 @@ fn long_scan(
     let thread = thread.map_err(|error| text(&error))?;
     thread.join().map_err(|error| text(&error))?.map_err(|error| text(&error))?;
     preempted.slices(None);
-    // Its last run is counted when it has ended.
+    // The last run is counted once the thread has ended.
     while enclave.alive() > 0 {
         std::thread::yield_now();
     }
@@ -68,7 +67,7 @@ fn long_scan(
     Ok((busy() - before) as f64)
 }
 
-/// Nanoseconds of one scan. Each way is compiled by itself.
+/// Nanoseconds of one scan. The variants with and without safe points are compiled separately.
 fn scan<const PASSES: bool>(database: &Database, first: u64) -> Result<f64, String> {
     let start = Instant::now();
     let mut left = KEYS_PER_SCAN;
@@ -84,8 +83,8 @@ fn scan<const PASSES: bool>(database: &Database, first: u64) -> Result<f64, Stri
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-/// How much longer scans take that pass a safe point after each key, of pairs of scans; and
-/// nanoseconds per key without.
+/// For each pair of scans, the overhead of a safe point after each key, as a share; and the
+/// nanoseconds per key without safe points.
 fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64), String> {
     let database = Arc::clone(database);
     let body = move || -> Result<(Vec<f64>, f64), String> {
@@ -93,7 +92,7 @@ fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64),
         let mut overheads = Vec::with_capacity(PAIRS);
         for pair in 0..PAIRS {
             let from = pair as u64 * KEYS_PER_SCAN % KEYS;
-            // In turn, so that neither gains from being first.
+            // In alternating order, so that neither variant gains from being first.
             let (with, without) = if pair % 2 == 0 {
                 let with = scan::<true>(&database, from)?;
                 (with, scan::<false>(&database, from)?)
@@ -110,7 +109,7 @@ fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64),
     thread.join().map_err(|error| error.to_string())?
 }
 
-/// The median's 95% interval: by the ranks between which it lies, whatever the distribution.
+/// The median's 95% confidence interval, from the ranks between which it lies, for any distribution.
 fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     // Of `n` values, the number below the median is binomial: 1.96 standard deviations around n / 2.
@@ -194,19 +193,19 @@ mod tests {
     use super::median_interval;
 
     #[test]
-    fn the_interval_holds_the_median_about_as_often_as_it_says() {
+    fn median_interval_has_about_its_nominal_coverage() {
         let mut random = Pcg64::seed_from_u64(1);
         const TRIALS: usize = 4_000;
         const VALUES: usize = 60;
         let holds = (0..TRIALS)
             .filter(|_| {
-                // Skewed: the median of the square is a quarter.
+                // A skewed distribution: the median of the square is a quarter.
                 let values = (0..VALUES).map(|_| random.random::<f64>().powi(2)).collect();
                 let (low, high) = median_interval(values);
                 (low..=high).contains(&0.25)
             })
             .count();
-        // 95% and no less; by whole ranks a little more.
+        // At least 95%; a little more, because ranks are whole numbers.
         assert!((0.945..0.99).contains(&(holds as f64 / TRIALS as f64)), "{holds}");
         assert_eq!(median_interval(vec![7.0]), (7.0, 7.0));
     }

@@ -1,11 +1,11 @@
 //! `wave bench queue`: the lap-word queue between two processes against rtrb between two threads.
 //!
-//! Both move 64 bytes an entry through rings of 1,024, unbatched, between the same two CPUs.
+//! Both move entries of 64 bytes through rings of 1,024, unbatched, between the same two CPUs.
 //! *One way* is half of a round trip through two queues, the mean of a chunk; *throughput* is
 //! entries pushed per second, flow control included. Chunks alternate between the two.
 //!
-//! Beside them stands what the machine itself takes ([`PingPong`]): one bare line, and 64 bytes in the next line of a
-//! ring. What an entry takes more is the queue's own.
+//! For comparison, the machine's own times are measured ([`PingPong`]): one bare line, and 64 bytes in the next line of
+//! a ring. The rest of an entry's time is the queue's own.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -37,9 +37,9 @@ fn rings() -> [Ring; 2] {
     [0, ENTRIES + 1].map(|base| Ring { first: base + 1, entries: ENTRIES, credit: base })
 }
 
-/// Our two queues, one each way, as one side has them.
+/// One side's ends of our two queues, one in each direction.
 ///
-/// What is measured is inlined, here and for rtrb: otherwise the compiler decides by what else is in the crate.
+/// The measured functions are inlined, here and for rtrb. Otherwise the compiler's choice depends on the rest of the crate.
 struct Ours {
     port: ShmPort,
     out: Producer,
@@ -76,7 +76,7 @@ impl Ours {
     }
 }
 
-/// What the other side of a chunk does.
+/// A chunk, as a command to the other side.
 #[derive(Clone, Copy)]
 enum Chunk {
     Echo(usize),
@@ -95,7 +95,7 @@ impl Chunk {
     }
 }
 
-/// The other process: `wave-bench peer SOCKET CPU`, told by lines on its standard input.
+/// The other process: `wave-bench peer SOCKET CPU`. It gets commands as lines on its standard input.
 pub fn peer(socket: &Path, cpu: usize) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| format!("bench peer: {error}");
     pin(cpu)?;
@@ -143,7 +143,7 @@ impl PeerProcess {
                 break connection;
             }
             if let Some(status) = dialogue.process().wait_for_end(Duration::ZERO) {
-                return Err(text(&format!("it ended with {status}")));
+                return Err(text(&format!("the process ended with {status}")));
             }
             std::thread::sleep(Duration::from_millis(1));
         };
@@ -162,10 +162,10 @@ impl PeerProcess {
 
     fn hear(&mut self) -> Result<(), String> {
         let heard = self.dialogue.hear();
-        heard.map(drop).map_err(|_| "the bench's peer went away".to_owned())
+        heard.map(drop).map_err(|_| "the bench's peer has ended".to_owned())
     }
 
-    /// Runs a chunk here while the peer serves it.
+    /// Runs this side of a chunk while the peer serves it.
     fn chunk(&mut self, chunk: Chunk, body: impl FnOnce()) -> Result<f64, String> {
         let (letter, count) = match chunk {
             Chunk::Echo(count) => ('e', count),
@@ -179,7 +179,7 @@ impl PeerProcess {
     }
 }
 
-/// The same with rtrb and a thread.
+/// The same with rtrb, and a thread as the other side.
 struct Rtrb {
     out: rtrb::Producer<[u64; 8]>,
     back: rtrb::Consumer<[u64; 8]>,
@@ -222,7 +222,7 @@ impl Rtrb {
     }
 
     fn chunk(&mut self, chunk: Chunk) -> Result<f64, String> {
-        let gone = |_| "the rtrb thread went away".to_owned();
+        let gone = |_| "the rtrb thread has ended".to_owned();
         self.told.send(chunk).map_err(|_| gone(mpsc::RecvError))?;
         self.ready.recv().map_err(gone)?;
         let ns = match chunk {

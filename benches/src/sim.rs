@@ -1,17 +1,17 @@
 //! `wave bench sim`: the simulator's event queue, against nexosim's engine.
 //!
 //! Both run one model, [`Station`]: an M/M/c queue at 0.9 of its capacity, with two events for each
-//! job, its arrival and its departure. Every entity (the arrivals, each server) has a stream of random
-//! numbers of its own. Ours holds events of one enum in an [`EventQueue`]; nexosim has the station as
+//! job, its arrival and its departure. Every entity (the arrivals, each server) has its own stream of
+//! random numbers. Ours holds events of one enum in an [`EventQueue`]; nexosim has the station as
 //! one model with two scheduled inputs, the leanest form that its interface allows, on one thread.
 //! Chunks of the two alternate; a rate is events per second of CPU time.
 //!
-//! That ours simulates what it should is checked against Erlang's formula: the mean wait lies within
-//! the 99% confidence interval of batch means. The seed is fixed, and so is the result.
+//! Our simulation is checked against Erlang's formula: the mean wait must lie within the 99%
+//! confidence interval of batch means. The seed is fixed, and so is the result.
 //!
-//! Last, what a whole simulated host costs: CPU seconds for a second of the paper's sixteen cores, and how many tasks of
-//! that world are resumed per second of CPU time. A task's step is an event of the bare queue, and all the work of a core or
-//! agent that follows from it.
+//! Last, the cost of a whole simulated host: CPU seconds for a simulated second of the paper's sixteen cores, and the number of
+//! tasks of that world that are resumed per second of CPU time. A task's step is an event of the bare queue plus all the work of a
+//! core or agent that follows from it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,38 +31,38 @@ use wave_workloads::cpu::{self, process_cpu_time_ns};
 
 use wave_experiments::measure::{Chunks, pin};
 
-/// Of a station's capacity.
+/// Load as a share of a station's capacity.
 const LOAD: f64 = 0.9;
 const SERVICE_NS: f64 = 1_000_000.0;
 const SEED: u64 = 1;
 const CHUNKS: usize = 15;
-/// Events of a chunk, about.
+/// Approximate number of events of a chunk.
 const OUR_EVENTS: f64 = 2_000_000.0;
 const THEIR_EVENTS: f64 = 200_000.0;
 const BATCHES: usize = 60;
 const BATCH_JOBS: u64 = 100_000;
 /// Student's t for 59 degrees of freedom, 99% two-sided.
 const STUDENT_T: f64 = 2.662;
-/// Of the ladder's last rung: just below its saturation.
+/// Rate of the ladder's last rung: just below its saturation.
 const LADDER_PER_SECOND: f64 = 880e3;
 const LADDER_MS: u64 = 250;
 const WORLDS: usize = 5;
 
-/// An M/M/c queue. It says when the next events come; the engine keeps them.
+/// An M/M/c queue. It computes the times of the next events; the engine keeps the events.
 struct Station {
     arrivals: Stream,
     servers: Vec<Stream>,
     idle: Vec<u16>,
     waiting: VecDeque<u64>,
     gap_ns: f64,
-    /// Jobs whose service has begun, and how long they had waited for that.
+    /// Number of jobs whose service has begun, and the sum of their waits.
     begun: u64,
     waited_ns: u64,
 }
 
 fn draw(random: &mut Stream, mean_ns: f64) -> u64 {
     let unit: f64 = Exp1.sample(random);
-    // An engine may have no events at once.
+    // At least 1, because an engine may not allow events without delay.
     ((unit * mean_ns) as u64).max(1)
 }
 
@@ -79,7 +79,7 @@ impl Station {
         }
     }
 
-    /// A job comes: when the next one does, and where and when this one departs if it need not wait.
+    /// A job arrives. Returns the time of the next arrival and, if this job need not wait, its server and the time of its departure.
     fn arrive(&mut self, now: u64) -> (u64, Option<(u16, u64)>) {
         let gap = draw(&mut self.arrivals, self.gap_ns);
         let Some(server) = self.idle.pop() else {
@@ -90,7 +90,7 @@ impl Station {
         (gap, Some((server, draw(&mut self.servers[usize::from(server)], SERVICE_NS))))
     }
 
-    /// A job departs: when the next one at that server does, if there is one.
+    /// A job departs. Returns the time of the server's next departure, if a job is waiting.
     fn depart(&mut self, now: u64, server: u16) -> Option<u64> {
         let Some(since) = self.waiting.pop_front() else {
             self.idle.push(server);
@@ -131,7 +131,7 @@ impl Ours {
         Ours { station: Station::new(servers), events, now: 0 }
     }
 
-    /// Runs until the condition holds. Returns how many events that took.
+    /// Runs until the condition holds. Returns the number of events.
     #[inline]
     fn run(&mut self, mut until: impl FnMut(&Station, u64) -> bool) -> u64 {
         let mut count = 0;
@@ -163,7 +163,7 @@ impl Ours {
     }
 }
 
-/// The station under nexosim. What it is made of is no part of its serialized state.
+/// The station under nexosim. Its contents are not part of the serialized state.
 #[derive(Serialize, Deserialize)]
 struct Theirs;
 
@@ -174,7 +174,7 @@ struct Inside {
 
 impl Inside {
     fn count(&self) {
-        // Only the simulation's thread writes it.
+        // Only the simulation's thread writes the count.
         self.events.store(self.events.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }
@@ -212,7 +212,7 @@ impl Theirs {
     }
 }
 
-/// What makes the model with its inside.
+/// The prototype that builds the model and its environment.
 struct Built(Inside);
 
 impl ProtoModel for Built {
@@ -255,7 +255,7 @@ fn rate(run: impl FnOnce() -> Result<u64, String>) -> Result<f64, String> {
     Ok(events as f64 * 1e9 / (process_cpu_time_ns() - before).max(1) as f64)
 }
 
-/// Rates of both, in alternating chunks.
+/// Rates of the two engines, in alternating chunks.
 fn rates(servers: u16) -> Result<[Chunks; 2], String> {
     let mut ours = Ours::new(servers);
     let mut theirs = Nexosim::new(servers)?;
@@ -347,8 +347,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn erlang_c_is_the_textbooks() {
-        // M/M/1: the mean wait is load / (1 - load) services.
+    fn erlang_wait_matches_textbook_formulas() {
+        // M/M/1: the mean wait is load / (1 - load) service times.
         assert!((Station::erlang_wait_ns(1) - 9.0 * SERVICE_NS).abs() < 1.0);
         // M/M/2: load^2 / (1 - load^2).
         let expected = 0.81 / 0.19 * SERVICE_NS;
@@ -356,11 +356,11 @@ mod tests {
     }
 
     #[test]
-    fn both_engines_run_the_same_history() {
+    fn both_engines_run_the_same_sequence_of_events() {
         let (mut ours, mut theirs) = (Ours::new(16), Nexosim::new(16).unwrap());
         let span = 100_000_000;
         let count = ours.run(|_, now| now > span);
-        // Ours has run the first event beyond the end as well.
+        // Our engine has also run the first event beyond the end.
         assert_eq!(theirs.run_for(span), Ok(count - 1));
     }
 }

@@ -1,12 +1,12 @@
-//! `wave bench sol`: an iteration of SOL over 100 GiB, against the same arithmetic written down plainly with
+//! `wave bench sol`: an iteration of SOL over 100 GiB, against the same arithmetic as a plain loop with
 //! `rand_distr::Beta`.
 //!
-//! What an iteration is, and who takes turns, stands with [`iterations`]. The plain loop knows neither strips nor
-//! wire nor moves, and both come to the same posterior. Its `rand_distr` has the standard library's logarithms and
-//! powers (`std_math`): without them the loop takes half as long again.
+//! [`iterations`] describes an iteration and the variants that take turns. The plain loop has no strips, wire format
+//! or moves, and both compute the same posterior. Its `rand_distr` uses the standard library's logarithms and powers
+//! (`std_math`): without them the loop takes half as long again.
 //!
-//! That a division changes nothing is checked in a run of its own, with periods that change and batches
-//! that move. How far fast draws are from the distribution is measured over the shapes that SOL can reach.
+//! A separate run, with periods that change and batches that move, checks that dividing the strips changes nothing.
+//! The distance of fast draws from the distribution is measured over the shapes that SOL can reach.
 
 use rand::SeedableRng;
 use rand_distr::{Beta, Distribution};
@@ -22,17 +22,17 @@ use wave_memory::policies::sol::{HOT_SHARE, KEPT, Settings, Sol, TRIALS};
 use wave_memory::policies::{Explanation, Tiered, Tiering};
 use wave_memory::wire::STRIP_BATCHES;
 
-/// Into how many parts the strips are divided to see that it changes nothing, and over how many iterations.
+/// Numbers of parts into which the strips are divided for the check, and the number of its iterations.
 const DIVISIONS: [u32; 3] = [1, 2, 3];
 const CHECKED: u64 = 12;
-/// Between two of them: all strips see the end of an epoch.
+/// Time between two of these iterations, chosen so that all strips see the end of an epoch.
 const CHECKED_PERIOD: Nanos = Nanos::from_millis(4_800);
-/// Shapes of Betas: SOL's two add up to at most [`SHAPES_MAX`].
+/// Shape parameters of Beta distributions: SOL's two add up to at most [`SHAPES_MAX`].
 const SHAPES: [u32; 7] = [1, 2, 3, 5, 9, 17, 33];
 const SHAPES_MAX: f32 = 2.0 + TRIALS / (1.0 - KEPT);
 const DRAWS: u32 = 100_000;
 
-/// A batch as one would write it down.
+/// A batch in its plainest form.
 #[derive(Clone)]
 struct Plain {
     alpha: f64,
@@ -44,7 +44,7 @@ struct Plain {
     next_scan: f64,
 }
 
-/// The same model: union, rate, posterior, draw, period; without strips, masks, wire or moves.
+/// An iteration of the same model: union, rate, posterior, draw, period; without strips, masks, wire format or moves.
 fn plain_iteration(batches: &mut [Plain], words: &[[u64; 2]], now: f64, rng: &mut Pcg64Mcg) {
     let seconds = |nanos: Nanos| nanos.0 as f64 / 1e9;
     let (period, horizon) = (seconds(PERIOD), seconds(Settings::default().horizon));
@@ -73,8 +73,8 @@ fn plain_iteration(batches: &mut [Plain], words: &[[u64; 2]], now: f64, rng: &mu
     }
 }
 
-/// What becomes of the strips divided into so many parts: each strip's decisions in their order, and what is
-/// thought of each batch in the end.
+/// Runs the strips in `count` parts. Returns each strip's decisions in their order, and the final belief about each
+/// batch.
 fn divided(words: &[[u64; 2]], count: u32) -> (Vec<Choice>, Vec<Option<Explanation>>) {
     let (mut choices, mut explanations) = (Vec::new(), Vec::new());
     for part in parts(count) {
@@ -111,14 +111,14 @@ pub fn sol(quiet: bool) -> Result<serde_json::Value, String> {
     let measured =
         iterations(|round, words| plain_iteration(&mut plain, words, round as f64, &mut rng))?;
     let (ours, theirs) = (measured.warmth, plain[0].alpha / (plain[0].alpha + plain[0].beta));
-    assert!((ours - theirs).abs() < 1e-3, "the same posterior: {ours}, {theirs}");
+    assert!((ours - theirs).abs() < 1e-3, "the posteriors differ: {ours}, {theirs}");
     progress.end();
-    progress.begin("the strips divided otherwise");
+    progress.begin("dividing the strips");
     let words = access_words();
     let whole = divided(&words, DIVISIONS[0]);
     let same = DIVISIONS[1..].iter().all(|count| divided(&words, *count) == whole);
     progress.end();
-    progress.begin("distances of draws from the Beta distribution");
+    progress.begin("comparing draws with the Beta distribution");
     let (ks, alpha, beta) = worst_distance(Sampling::Fast);
     let (exact_ks, ..) = worst_distance(Sampling::Exact);
     progress.end();
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_division_that_mattered_would_be_seen() {
+    fn comparison_detects_a_division_that_changes_decisions() {
         let mut words = access_words();
         let one = divided(&words, 1);
         assert!(one.0.len() > STRIPS as usize);

@@ -1,9 +1,9 @@
 //! `wave bench switch`: a yield that an agent decides on, against a futex handoff.
 //!
-//! One host core switches between user-level threads that do nothing but yield. Each yield changes
-//! the thread table, sends its message, takes a decision that the agent (on the other CPU) has
-//! staged, commits it and tells the outcome. The peer is two pthreads pinned to the host core's CPU
-//! that hand a turn to each other through a futex: one wake and one wait each.
+//! One host core switches between user-level threads that only yield. Each yield changes the thread
+//! table, sends its message, takes a decision that the agent (on the other CPU) has staged, commits
+//! it and reports the outcome. The peer is two pthreads pinned to the host core's CPU that hand a
+//! turn to each other through a futex: one wake and one wait each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ const HANDOFFS: u32 = 20_000;
 const CHUNKS: usize = 21;
 const PRESTAGE: u16 = 32;
 
-/// Nanoseconds per yield, from the first thread's first to the last thread's last.
+/// Nanoseconds per yield, from the first thread's first yield to the last thread's last.
 fn yields(enclave: &Enclave) -> Result<f64, String> {
     let [start, end] = [u64::MAX, 0].map(|ns| Arc::new(AtomicU64::new(ns)));
     let epoch = Instant::now();
@@ -78,7 +78,7 @@ pub fn switch() -> Result<serde_json::Value, String> {
     options.config.prestage = PRESTAGE;
     options.config.subjects = 256;
     options.config.spin = Nanos::from_micros(50);
-    // While the futex has the host core's CPU, nothing is decided; that is nobody's fault.
+    // While the futex peer has the host core's CPU, no decisions are taken; that must not count against the agent.
     options.config.patience = Nanos::from_millis(60_000);
     let enclave = Enclave::start(options).map_err(|error| text(&error))?;
     let attached = attach(enclave.socket()).map_err(|error| text(&error))?;
@@ -103,7 +103,7 @@ pub fn switch() -> Result<serde_json::Value, String> {
     let stats = enclave.stats();
     let by_fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
     if stats.lost_agents != 0 || by_fallback != 0 {
-        return Err(format!("the agent was lost, and {by_fallback} switches were not its own"));
+        return Err(format!("the agent was lost, and the fallback made {by_fallback} switches"));
     }
     drop(enclave);
     agent.join().map_err(|_| "the agent panicked".to_owned())?.map_err(|error| text(&error))?;

@@ -12,13 +12,13 @@ use pcapng::{Direction, Writer};
 
 const ARP: u16 = 0x0806;
 
-/// Selects frames for a capture. Every field that is set has to match; the default selects every frame.
+/// Selects frames for a capture. Every field that is set must match; the default selects every frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Sender or receiver of an IP packet, or of an ARP request or answer.
     pub host: Option<IpAddr>,
-    /// The port of either side, in TCP or UDP. Neither fragments behind the first nor IPv6 packets with extension
-    /// headers have one.
+    /// The port of either side, in TCP or UDP. Fragments after the first and IPv6 packets with extension headers have
+    /// none.
     pub port: Option<u16>,
 }
 
@@ -29,7 +29,7 @@ impl Filter {
             return true;
         }
         let Some((ip, network)) = network(frame) else { return false };
-        // Where both addresses are, and the header behind.
+        // The places of the two addresses, and of the header after them.
         let (addresses, ports) = match network {
             Network::V4 => {
                 let is_first = be16(frame, ip + 6).is_some_and(|place| place & 0x1fff == 0);
@@ -67,14 +67,14 @@ pub struct CaptureOptions {
     pub name: String,
     /// Frames to capture.
     pub filter: Filter,
-    /// Most bytes kept of a frame.
+    /// Most bytes recorded of a frame.
     pub snap_bytes: u32,
     /// Most bytes of the capture, which ends before the first frame that does not fit.
     pub bytes_max: u64,
 }
 
 impl Default for CaptureOptions {
-    /// All of every frame, up to 1 GiB.
+    /// Every frame in full, up to a capture of 1 GiB.
     fn default() -> CaptureOptions {
         let (snap_bytes, bytes_max) = (FRAME_BYTES_MAX as u32, 1 << 30);
         CaptureOptions { name: "wave".to_owned(), filter: Filter::default(), snap_bytes, bytes_max }
@@ -86,13 +86,13 @@ pub type Clock = Box<dyn FnMut() -> u64 + Send>;
 
 /// Records frames of a wire as pcapng, for Wireshark and similar tools.
 ///
-/// Super-packets are recorded whole, with completed checksums. Each frame is one call of `output`, which blocks the
-/// caller for as long as it takes.
+/// Super-packets are recorded whole, with completed checksums. Each frame is one write to `output`, which blocks the
+/// caller for its duration.
 pub struct Recorder {
     writer: Writer,
     filter: Filter,
     clock: Clock,
-    /// An outgoing frame is put together here.
+    /// Buffer in which an outgoing frame is assembled.
     outgoing: Box<[u8]>,
 }
 
@@ -101,7 +101,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// `output`'s, at the capture's header.
+    /// `output` failed at the capture's header.
     pub fn new(
         output: Box<dyn Write + Send>,
         options: &CaptureOptions,
@@ -120,7 +120,7 @@ impl Recorder {
         }
     }
 
-    /// Records a packet that a wire of these limits has taken. If another process changes the payload after it was
+    /// Records a packet that a wire with these limits has taken. If another process changes the payload after it was
     /// sent, the capture may show the changed bytes.
     pub fn sent(&mut self, head: &[u8], payload: [RawPart<'_>; 2], offload: Offload, of: Limits) {
         if self.writer.ended().is_some() || !self.filter.matches(head) {
@@ -135,7 +135,7 @@ impl Recorder {
         self.writer.write(Direction::Out, time_ns, &self.outgoing[..bytes], None);
     }
 
-    /// Records how many frames `output` has left out, as an interface statistics block.
+    /// Records the number of frames that `output` has left out, as an interface statistics block.
     pub fn dropped(&mut self, frames: u64) {
         let time_ns = (self.clock)();
         self.writer.write_dropped(time_ns, frames);
@@ -156,7 +156,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// `output`'s, from this flush or earlier.
+    /// `output` failed, at this flush or earlier.
     pub fn finish(self) -> io::Result<()> {
         self.writer.finish()
     }
@@ -173,7 +173,7 @@ impl<W: Wire> Capture<W> {
     ///
     /// # Errors
     ///
-    /// `output`'s, at the capture's header.
+    /// `output` failed at the capture's header.
     pub fn new(
         wire: W,
         output: Box<dyn Write + Send>,
@@ -183,7 +183,7 @@ impl<W: Wire> Capture<W> {
         Ok(Capture { wire, recorder: Recorder::new(output, options, clock)? })
     }
 
-    /// See [`Recorder::ended`]. The wire works on.
+    /// See [`Recorder::ended`]. The wire continues to work.
     pub fn ended(&self) -> Option<&io::Error> {
         self.recorder.ended()
     }
@@ -198,11 +198,11 @@ impl<W: Wire> Capture<W> {
         &mut self.wire
     }
 
-    /// Flushes the capture, and gives the wire back.
+    /// Flushes the capture, and returns the wire.
     ///
     /// # Errors
     ///
-    /// `output`'s, from this flush or earlier. The wire is dropped.
+    /// `output` failed, at this flush or earlier. The wire is dropped.
     pub fn finish(self) -> io::Result<W> {
         self.recorder.finish()?;
         Ok(self.wire)

@@ -1,13 +1,13 @@
-//! The Internet checksum (RFC 1071), and its completion where a sender left it to the wire.
+//! The Internet checksum (RFC 1071), and its completion if a sender has left it to the wire.
 
 use crate::CsumPlace;
 
-/// Bytes from a UDP header's first to its checksum's.
+/// Offset of the checksum in a UDP header, in bytes.
 const UDP_OFFSET: u16 = 6;
 
 /// The ones' complement sum of `bytes` as big-endian 16-bit words, folded and not complemented.
 pub(crate) fn sum(bytes: &[u8]) -> u16 {
-    // In the machine's byte order and 32 bits at a time: RFC 1071 2(B) and 2(C).
+    // Summed in the machine's byte order and 32 bits at a time: RFC 1071 2(B) and 2(C).
     let mut words = bytes.chunks_exact(4);
     let whole: u64 = words.by_ref().map(word).sum();
     let rest = words.remainder();
@@ -24,13 +24,13 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from(u32::from_ne_bytes(bytes.try_into().expect("chunks of four")))
 }
 
-/// The ones' complement sum of two.
+/// The ones' complement sum of two words.
 pub(crate) fn add(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + u16::from(carry)
 }
 
-/// Completes the checksum at `place` of a packet of one piece. Does nothing if the packet is too short for it.
+/// Completes the checksum at `place` of a contiguous packet. Does nothing if the packet is too short for it.
 pub(crate) fn complete(packet: &mut [u8], place: CsumPlace) {
     let start = usize::from(place.start);
     let at = start + usize::from(place.offset);
@@ -50,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_checksum_of_udp_is_none() {
-        // A sum of 0xffff, whose complement means "none" in UDP and itself in TCP.
+    fn udp_checksum_of_zero_is_sent_as_all_ones() {
+        // The complement of a sum of 0xffff is 0, which means "no checksum" in UDP but is a normal value in TCP.
         for (offset, expected) in [(6, [0xff, 0xff]), (16, [0, 0])] {
             let mut packet = [0; 22];
             packet[2..4].copy_from_slice(&[0xff, 0xff]);

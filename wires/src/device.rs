@@ -20,7 +20,7 @@ pub(crate) struct Request {
 const _: () = assert!(size_of::<Request>() >= size_of::<libc::ifreq>());
 
 impl Request {
-    /// A request about the interface of this name. `None` if it is no name for an interface.
+    /// A request about the interface with this name. `None` if it is not a valid interface name.
     pub(crate) fn named(name: &str) -> Option<Request> {
         let is_name = (1..=NAME_BYTES_MAX).contains(&name.len())
             && !name.bytes().any(|byte| matches!(byte, b'/' | b':' | 0) || byte <= b' ')
@@ -83,13 +83,13 @@ pub(crate) fn control(
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, std::ptr::from_mut(request)) })
 }
 
-/// Gives a TAP device a number by its address. `code` is a request that reads an `int`.
+/// Passes a number to a TAP device by pointer. `code` is a request that reads an `int`.
 pub(crate) fn control_value(fd: BorrowedFd<'_>, code: libc::Ioctl, value: c_int) -> io::Result<()> {
     // SAFETY: such a request reads an `int` at this address.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, &raw const value) })
 }
 
-/// Gives a TAP device a number. `code` is a request that takes it as it is.
+/// Passes a number to a TAP device by value. `code` is a request that takes the number itself.
 pub(crate) fn control_number(fd: BorrowedFd<'_>, code: libc::Ioctl, number: u32) -> io::Result<()> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, libc::c_ulong::from(number)) })
@@ -108,12 +108,12 @@ fn of_family(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// A request about an interface that is known by this name.
+/// A request about an interface, whose name must be valid.
 fn named(name: &str) -> io::Result<Request> {
     Request::named(name).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-/// Whether there is an interface of this name.
+/// Whether there is an interface with this name.
 pub(crate) fn exists(name: &str) -> bool {
     socket().is_ok_and(|socket| netdevice::name_to_index(socket, name).is_ok())
 }
@@ -125,7 +125,7 @@ pub(crate) fn mtu(name: &str) -> io::Result<i32> {
     Ok(request.number())
 }
 
-/// Sets an interface's MTU and address, and brings it up. An error comes with the step that failed.
+/// Sets an interface's MTU and address, and brings it up. An error names the step that failed.
 pub(crate) fn configure(
     name: &str,
     address: IpAddr,
@@ -162,7 +162,7 @@ pub(crate) fn configure(
                 libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as _, &raw const request)
             };
             match check(result) {
-                // It has the address already.
+                // The interface already has the address.
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
                 done => done.map_err(failed)?,
             }

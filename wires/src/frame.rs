@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{CsumPlace, checksum};
 
-/// Most bytes of a frame: the longest IP packet, and an Ethernet header with two tags.
+/// Most bytes of a frame: the longest IP packet plus an Ethernet header with two tags.
 pub const FRAME_BYTES_MAX: usize = 65_535 + 22;
 
 /// The wire's statement about the TCP or UDP checksum of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// None: verify the checksum.
+    /// No statement: verify the checksum.
     Unknown,
     /// Do not verify it: the frame is from this machine's kernel, or the device has verified it. The field may hold a
     /// partial sum ([`Frame::partial`]), which would not verify.
@@ -22,7 +22,7 @@ pub enum Checksum {
 /// after the wire is gone.
 #[derive(Debug)]
 pub struct Frame {
-    /// Empty only while it is dropped.
+    /// Empty only during the drop.
     buffer: Box<[u8]>,
     place: Range<usize>,
     /// Whether the wire vouches for the TCP or UDP checksum.
@@ -35,7 +35,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A frame in the bytes `place` of a buffer of `pool`, its checksum unknown.
+    /// A frame in the bytes `place` of a buffer of `pool`, with an unknown checksum.
     pub(crate) fn new(pool: &Arc<Pool>, buffer: Box<[u8]>, place: Range<usize>) -> Frame {
         assert!(place.start <= place.end && place.end <= buffer.len());
         Frame {
@@ -48,7 +48,7 @@ impl Frame {
         }
     }
 
-    /// A frame outside of any pool, its checksum unknown: for tests and for frames that an engine sends to itself.
+    /// A frame outside any pool, with an unknown checksum: for tests and for frames that an engine sends to itself.
     /// Allocates.
     pub fn copied_from(bytes: &[u8]) -> Frame {
         Frame {
@@ -61,7 +61,7 @@ impl Frame {
         }
     }
 
-    /// Completes a partial checksum, if there is one: needed before the frame is forwarded.
+    /// Completes a partial checksum, if there is one. Required before the frame is forwarded.
     pub fn complete_checksum(&mut self) {
         if let Some(place) = self.partial.take() {
             checksum::complete(self, place);
@@ -102,10 +102,10 @@ impl Drop for Frame {
     }
 }
 
-/// A fixed number of buffers of one size. The buffer returned last is taken first, because it is in the cache.
+/// A fixed number of buffers of one size. The buffer returned last is taken first, because it is still in the cache.
 ///
-/// A lock rather than a cell, so that a wire can be opened in one thread and polled in another. It is held for one
-/// push or pop.
+/// It has a lock rather than a cell, so that a wire can be opened in one thread and polled in another. The lock is
+/// held for one push or pop.
 #[derive(Debug)]
 pub(crate) struct Pool {
     free: Mutex<Vec<Box<[u8]>>>,
@@ -122,7 +122,7 @@ impl Pool {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Never allocates: the buffer was taken from here, so there is room.
+    /// Returns a buffer. Never allocates: the buffer was taken from this pool, so there is room.
     pub(crate) fn give(&self, buffer: Box<[u8]>) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropped_frames_return_their_buffers_and_no_more() {
+    fn dropped_frame_returns_its_buffer_exactly_once() {
         let pool = Pool::new(2, 64);
         let frames: Vec<_> = (0..2)
             .map(|byte| {

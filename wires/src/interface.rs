@@ -1,11 +1,11 @@
-//! Network interfaces of Linux's, whose frames the agent shares with the kernel (packet(7)).
+//! Linux's network interfaces, whose frames the agent shares with the kernel (packet(7)).
 //!
 //! Each frame follows the header of a virtio network card, as with TAP devices: super-packets of up to 64 KiB pass in
-//! both directions where the interface has TSO and GRO.
+//! both directions if the interface has TSO and GRO.
 //!
-//! The kernel's own stack stays out of the way by addresses. The wire has an Ethernet address of its own beside the
-//! interface's. A frame to it is "for another host" to the kernel's stack, which drops it without an answer; and the
-//! kernel answers ARP only for IP addresses that it has.
+//! Separate addresses keep the kernel's own stack out of the way. The wire has its own Ethernet address besides the
+//! interface's. To the kernel's stack, a frame to that address is "for another host" and is dropped without an answer;
+//! and the kernel answers ARP only for its own IP addresses.
 
 mod error;
 
@@ -32,19 +32,19 @@ const ADD_MEMBERSHIP: c_int = 1;
 const VNET_HDR: c_int = 15;
 const QDISC_BYPASS: c_int = 20;
 const IGNORE_OUTGOING: c_int = 23;
-/// `PACKET_MR_UNICAST`: one more Ethernet address for the interface.
+/// `PACKET_MR_UNICAST`: an additional Ethernet address for the interface.
 const UNICAST: u16 = 3;
-/// Bytes of frames that may wait in the kernel, each way, if the kernel allows: some hundred super-packets.
+/// Size of the kernel's buffer in each direction, in bytes, as far as the kernel allows: a few hundred super-packets.
 const BUFFER_BYTES: c_int = 16 << 20;
 
-/// The interface to open, and how.
+/// Options of [`Interface::open`].
 #[derive(Clone, Debug)]
 pub struct InterfaceOptions {
     /// Name of the interface in Linux.
     pub name: String,
-    /// Our address. Frames for other addresses stay in the kernel.
+    /// Our address. The wire does not receive frames for other addresses.
     pub address: Ipv4Addr,
-    /// Received frames in use at a time, each in a buffer of 64 KiB of virtual memory.
+    /// Most received frames in use at a time, each in a buffer of 64 KiB of virtual memory.
     pub frames: usize,
 }
 
@@ -57,8 +57,8 @@ impl InterfaceOptions {
 
 /// A wire to the network behind an Ethernet interface, for one IPv4 address.
 ///
-/// Changes nothing about the interface but the list of Ethernet addresses that it takes, where ours is until the wire is
-/// dropped. The machine's own kernel, at this end of the cable, is not reached over it.
+/// The only change to the interface is that its list of accepted Ethernet addresses contains ours until the wire is dropped. The
+/// machine's own kernel, at this end of the cable, cannot be reached over the wire.
 #[derive(Debug)]
 pub struct Interface {
     fd: OwnedFd,
@@ -66,12 +66,12 @@ pub struct Interface {
     limits: Limits,
     pool: Arc<Pool>,
     counters: Counters,
-    /// It was down when it was last used. Nothing tells when it is deleted then.
+    /// The interface was down at its last use. Then no event shows that it is deleted.
     is_down: bool,
 }
 
 impl Interface {
-    /// Opens an interface that is up. Needs CAP_NET_RAW; with CAP_NET_ADMIN more frames may wait in the kernel.
+    /// Opens an interface that is up. Needs CAP_NET_RAW; with CAP_NET_ADMIN, the kernel's buffers are larger.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Interface {
         };
         let request = Request::named(&name).ok_or_else(|| InterfaceError::Name(name.clone()))?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        // Of no protocol: it takes no frames before it is bound.
+        // No protocol: the socket receives no frames before it is bound.
         let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(io::Error::from)
             .map_err(failed("open a packet socket for"))?;
@@ -110,11 +110,11 @@ impl Interface {
             return Err(InterfaceError::Mtu { name, mtu });
         }
         let mac = our_mac(&format!("{name} {}", options.address), hardware.mac());
-        set(fd.as_fd(), VNET_HDR, &1).map_err(failed("leave checksums and super-packets to"))?;
-        set(fd.as_fd(), IGNORE_OUTGOING, &1).map_err(failed("hear no echo of"))?;
-        set(fd.as_fd(), QDISC_BYPASS, &1).map_err(failed("send straight to"))?;
+        set(fd.as_fd(), VNET_HDR, &1).map_err(failed("turn on offloads of"))?;
+        set(fd.as_fd(), IGNORE_OUTGOING, &1).map_err(failed("ignore outgoing frames of"))?;
+        set(fd.as_fd(), QDISC_BYPASS, &1).map_err(failed("bypass the queueing discipline of"))?;
         set_buffers(fd.as_fd());
-        attach_filter(fd.as_fd(), mac, options.address).map_err(failed("choose frames of"))?;
+        attach_filter(fd.as_fd(), mac, options.address).map_err(failed("attach a filter to"))?;
         bind(fd.as_fd(), index).map_err(failed("bind to"))?;
         add_address(fd.as_fd(), index, mac).map_err(failed("add an Ethernet address to"))?;
         let limits = Limits { mtu, gso_bytes: GSO_BYTES, mac };
@@ -122,7 +122,7 @@ impl Interface {
         Ok(Interface { fd, name, limits, pool, counters: Counters::default(), is_down: false })
     }
 
-    /// Goes on with an interface that another process has opened for the same address, by its descriptor.
+    /// Takes over an interface that another process has opened for the same address, by its descriptor.
     ///
     /// # Errors
     /// The interface has gone.
@@ -147,10 +147,10 @@ impl Interface {
         Ok(Interface { fd, name, limits, pool, counters: Counters::default(), is_down: false })
     }
 
-    /// The error if the interface is there no more. One that is down may come up again.
+    /// Returns an error if the interface no longer exists. An interface that is down may come up again.
     fn check(&mut self) -> io::Result<()> {
         self.is_down = true;
-        // The kernel unbinds the socket of an interface that goes.
+        // The kernel unbinds the socket of an interface that is deleted.
         let index = bound_to(self.fd.as_fd())?;
         if index <= 0 {
             let name = self.name.clone();
@@ -173,7 +173,7 @@ impl Wire for Interface {
                 Ok(frame)
             }
             Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => self.check().map(|()| None),
-            // A frame that a virtio header cannot describe. It is gone.
+            // A frame that a virtio header cannot describe. It is lost.
             Err(Errno::INVAL) => {
                 self.counters.dropped.malformed += 1;
                 Ok(None)
@@ -206,12 +206,12 @@ impl Wire for Interface {
                 self.counters.dropped.down += 1;
                 Ok(Sent::Lost)
             }
-            // Memory of the payload that cannot be had: its owner's loss.
+            // The kernel cannot read the payload's memory: only its owner loses bytes.
             Some(Errno::FAULT) => {
                 self.counters.dropped.unreadable += 1;
                 Ok(Sent::Lost)
             }
-            // Its MTU has become smaller.
+            // The interface's MTU has become smaller.
             Some(Errno::MSGSIZE) => {
                 self.counters.dropped.down += 1;
                 Ok(Sent::Lost)
@@ -245,19 +245,19 @@ fn check(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes room for frames in the kernel: without CAP_NET_ADMIN only as far as `net.core.rmem_max` and `wmem_max` go.
+/// Enlarges the kernel's buffers; without CAP_NET_ADMIN only up to `net.core.rmem_max` and `wmem_max`.
 fn set_buffers(fd: BorrowedFd<'_>) {
     let options =
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
     for (forced, allowed) in options {
         if set_at(fd, libc::SOL_SOCKET, forced, &BUFFER_BYTES).is_err() {
-            // What it has is enough to work with.
+            // The present size is enough to work with.
             let _ = set_at(fd, libc::SOL_SOCKET, allowed, &BUFFER_BYTES);
         }
     }
 }
 
-/// Takes untagged frames only: ARP, and IPv4 packets to this Ethernet and IP address.
+/// Accepts only untagged frames: ARP, and IPv4 packets to this Ethernet and IP address.
 fn attach_filter(fd: BorrowedFd<'_>, mac: [u8; 6], address: Ipv4Addr) -> io::Result<()> {
     let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
     let load = |size: u32, at: u32| filter(libc::BPF_LD | size | libc::BPF_ABS, at, [0, 0]);
@@ -285,12 +285,12 @@ fn attach_filter(fd: BorrowedFd<'_>, mac: [u8; 6], address: Ipv4Addr) -> io::Res
     set_at(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// One instruction of a filter; it jumps over so many where its comparison holds, and where it does not.
+/// One instruction of a filter. It skips `jt` instructions if its comparison holds, and `jf` if it does not.
 fn filter(code: u32, k: u32, [jt, jf]: [u8; 2]) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Begins to take frames of this interface, in all protocols: the filter is to choose.
+/// Begins to receive this interface's frames, of all protocols: the filter selects among them.
 fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid `sockaddr_ll`.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -302,18 +302,18 @@ fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), bytes) })
 }
 
-/// The index of the interface that a socket is bound to; -1 if that has gone.
+/// The index of the interface to which a socket is bound; -1 if the interface was deleted.
 fn bound_to(fd: BorrowedFd<'_>) -> io::Result<i32> {
     // SAFETY: all-zero bytes are a valid `sockaddr_ll`.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut bytes = size_of_val(&address) as libc::socklen_t;
     let at = std::ptr::from_mut(&mut address).cast();
-    // SAFETY: the kernel writes at most a `sockaddr_ll` there, and the length that it took.
+    // SAFETY: the kernel writes at most a `sockaddr_ll` there, and its length.
     check(unsafe { libc::getsockname(fd.as_raw_fd(), at, &raw mut bytes) })?;
     Ok(address.sll_ifindex)
 }
 
-/// Has the interface take frames for one more Ethernet address, for as long as the socket is open.
+/// Makes the interface accept frames for an additional Ethernet address, as long as the socket is open.
 fn add_address(fd: BorrowedFd<'_>, index: u32, mac: [u8; 6]) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid `packet_mreq`.
     let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };

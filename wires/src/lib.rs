@@ -1,15 +1,15 @@
-//! Wires: ways for packets in and out of an agent.
+//! Wires: the paths of packets into and out of an agent.
 //!
-//! A TCP engine without I/O of its own sends and receives Ethernet frames through a [`Wire`]. A wire knows frames,
-//! checksums and super-packets; it must not know connections, nor the agent that polls it. Nothing here blocks, and
+//! A TCP engine without its own I/O sends and receives Ethernet frames through a [`Wire`]. A wire knows frames,
+//! checksums and super-packets; it must not know connections or the agent that polls it. Nothing here blocks, and
 //! nothing allocates once a wire is open.
 //!
-//! | wire | what it is |
+//! | wire | description |
 //! | --- | --- |
 //! | [`Tap`] | a TAP device, with Linux at its other end |
-//! | [`Interface`] | a network interface of Linux's, beside the kernel's own stack (AF_PACKET) |
-//! | [`Memory`] | one of a pair in memory, joined by a seeded adversary in virtual time |
-//! | [`Capture`] | another wire, and a file for Wireshark of what passes on it |
+//! | [`Interface`] | a Linux network interface, shared with the kernel's own stack (AF_PACKET) |
+//! | [`Memory`] | one of a pair in memory, connected by a seeded adversary in virtual time |
+//! | [`Capture`] | another wire whose frames are recorded for Wireshark |
 //!
 //! A *super-packet* is a TCP packet of up to 64 KiB that is cut into segments below the sender, or was joined from
 //! segments below the receiver (TSO, GRO). The wire computes its checksum and cuts it.
@@ -41,28 +41,28 @@ pub use tap::{MTU_MIN, MTU_MIN_V6, NAME_BYTES_MAX, Tap, TapError, TapOptions};
 /// Bytes of an Ethernet header without tags, the shortest frame.
 pub const ETHERNET_BYTES: usize = 14;
 
-/// A way for Ethernet frames in and out. One thread polls a wire; a front with several threads has a wire in each.
+/// A path for Ethernet frames in and out. One thread polls a wire; a front with several threads has one wire per thread.
 pub trait Wire {
-    /// Sizes that the wire takes, and our address. They change only by methods that say so ([`Tap::configure`],
+    /// The sizes that the wire accepts, and our address. They change only by the methods that say so ([`Tap::configure`],
     /// [`Tap::refresh`]).
     fn limits(&self) -> Limits;
 
-    /// The next frame, if one is there. Never waits.
+    /// Receives the next frame, if there is one. Never waits.
     ///
-    /// The frame lies in a buffer of the wire's bounded pool. While all buffers are in use the answer is `None`,
-    /// counted as [`Dropped::starved`], whether or not a frame waits.
+    /// The frame lies in a buffer of the wire's bounded pool. While all buffers are in use, the result is `None`
+    /// whether or not a frame waits, and is counted as [`Dropped::starved`].
     ///
     /// # Errors
     ///
     /// The wire is gone for good, for example because its device was deleted.
     fn receive(&mut self) -> io::Result<Option<Frame>>;
 
-    /// Sends one packet: `head`, then both parts of `payload`. Never waits, and copies nothing in this process where
-    /// the wire is a descriptor.
+    /// Sends one packet: `head`, then both parts of `payload`. Never waits, and copies nothing in this process if the
+    /// wire is a descriptor.
     ///
-    /// `head` is the Ethernet, IP and TCP header. Its lengths are those of the packet as a whole, and it is
-    /// complete but for the checksum that [`Offload::checksum`] names. A payload may change while it is sent
-    /// (see [`RawPart`]); then what is sent is a mixture, under a checksum that fits what is sent.
+    /// `head` has the Ethernet, IP and TCP headers. Their lengths are those of the packet as a whole, and they are
+    /// complete except for the checksum that [`Offload::checksum`] names. A payload may change while it is sent
+    /// (see [`RawPart`]); then a mixture of old and new bytes is sent, under a checksum that matches it.
     ///
     /// # Errors
     ///
@@ -82,12 +82,12 @@ pub trait Wire {
     fn counters(&self) -> Counters;
 }
 
-/// The sizes that a wire takes, and the address of our end.
+/// The sizes that a wire accepts, and the address of our end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most bytes of an IP packet, its header included, that is not a super-packet.
+    /// Most bytes of an IP packet that is not a super-packet, its header included.
     pub mtu: u16,
-    /// Most bytes of the IP packet of a super-packet that the wire cuts into segments. 0: it takes none.
+    /// Most bytes of a super-packet's IP packet, which the wire cuts into segments. 0: it accepts no super-packets.
     pub gso_bytes: u32,
     /// The Ethernet address of our end.
     pub mac: [u8; 6],
@@ -96,8 +96,8 @@ pub struct Limits {
 /// Work that the sender leaves to the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// Most bytes of TCP payload of each segment that the packet is cut into. 0: the packet is sent whole. Otherwise
-    /// it has to be TCP, with `checksum` set.
+    /// Most payload bytes of each TCP segment into which the packet is cut. 0: the packet is sent whole. Otherwise it
+    /// must be TCP, with `checksum` set.
     pub segment_bytes: u16,
     /// Place of the checksum to complete. `None`: the head is complete.
     pub checksum: Option<CsumPlace>,
@@ -110,9 +110,9 @@ pub struct Offload {
 /// complements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CsumPlace {
-    /// Bytes from the Ethernet header's first to the TCP or UDP header's first.
+    /// Offset of the TCP or UDP header from the start of the Ethernet header, in bytes.
     pub start: u16,
-    /// Bytes from there to the checksum's first: 16 in TCP, 6 in UDP.
+    /// Offset of the checksum in that header, in bytes: 16 in TCP, 6 in UDP.
     pub offset: u16,
 }
 
@@ -122,9 +122,9 @@ pub struct CsumPlace {
 pub enum Sent {
     /// The wire has taken the frame.
     Taken,
-    /// There is no room now; nothing was sent. Try again later: no readiness tells when.
+    /// There is no room now; nothing was sent. Try again later; no readiness event announces room.
     Full,
-    /// The packet is lost: the wire is down at the moment, as with an unplugged cable, or the payload's memory cannot be had.
+    /// The packet is lost: the wire is down at the moment, like an unplugged cable, or the payload's memory cannot be read.
     Lost,
 }
 
@@ -147,15 +147,15 @@ impl Traffic {
 /// Dropped frames by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Looks for a frame that found every buffer in use.
+    /// Calls of [`Wire::receive`] that found every buffer in use.
     pub starved: u64,
     /// Received frames shorter than an Ethernet header or longer than a buffer.
     pub malformed: u64,
-    /// Packets refused for want of room ([`Sent::Full`]).
+    /// Packets refused for lack of room ([`Sent::Full`]).
     pub full: u64,
     /// Packets lost because the wire was down ([`Sent::Lost`]).
     pub down: u64,
-    /// The same, because the kernel could not read their payload.
+    /// Packets lost because the kernel could not read their payload ([`Sent::Lost`]).
     pub unreadable: u64,
 }
 
@@ -164,7 +164,7 @@ pub struct Dropped {
 pub struct Counters {
     /// Frames that [`Wire::receive`] returned.
     pub received: Traffic,
-    /// Packets that [`Wire::send`] took.
+    /// Packets that [`Wire::send`] accepted.
     pub sent: Traffic,
     /// Dropped frames by cause.
     pub dropped: Dropped,

@@ -1,4 +1,4 @@
-//! Two wires in memory, and between them a network that loses, delays and damages by a seed.
+//! Two wires in memory, and between them a network that loses, delays and damages frames, determined by a seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,32 +20,32 @@ const BURST_BITS_MAX: u64 = 8;
 /// Faults, delay and rate of the network between two [`Memory`] wires, in one direction. By default there are none:
 /// no loss, no delay, no bound on the rate.
 ///
-/// Probabilities are per *segment* and between 0 and 1. Each segment has a fixed number of draws, so that
-/// changing one probability leaves the victims of the other faults the same.
+/// Probabilities are per *segment* and between 0 and 1. Each segment takes a fixed number of random draws, so that
+/// a change of one probability does not change which segments the other faults hit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adversity {
     /// Equal seeds and equal calls give equal deliveries.
     pub seed: u64,
     /// Probability that a segment is lost.
     pub loss: f64,
-    /// Probability that it arrives twice.
+    /// Probability that a segment arrives twice.
     pub duplicate: f64,
-    /// Probability that it arrives up to `reorder_ns` later, overtaken by others. Other segments keep their order.
+    /// Probability that a segment arrives up to `reorder_ns` later, overtaken by others. Other segments keep their order.
     pub reorder: f64,
     /// Longest extra delay of a reordered segment, in nanoseconds.
     pub reorder_ns: u64,
     /// Probability that one to eight neighbouring bits of an IP packet flip, after checksums were computed. Other frames, such as
-    /// ARP's, are lost instead: only Ethernet's own check guards them.
+    /// ARP's, are lost instead: only Ethernet's own checksum protects them.
     pub corrupt: f64,
-    /// Probability that its end is cut off. The Ethernet header stays.
+    /// Probability that a segment's end is cut off. The Ethernet header stays.
     pub truncate: f64,
-    /// Probability that it is marked with CE, if its sender is capable of ECN.
+    /// Probability that a segment is marked with CE, if its sender is ECN-capable.
     pub ce_mark: f64,
-    /// Segments that find a longer queue than this at the bottleneck are marked, too. Needs `rate_bits`.
+    /// Segments that find a longer queue than this at the bottleneck are marked as well. Needs `rate_bits`.
     pub ce_backlog_bytes: u64,
-    /// Probability, per call, that [`Wire::send`] answers [`Sent::Full`].
+    /// Probability, per call, that [`Wire::send`] returns [`Sent::Full`].
     pub full: f64,
-    /// Time from the bottleneck to the other end, in nanoseconds; drawn evenly.
+    /// Time from the bottleneck to the other end, in nanoseconds; drawn uniformly.
     pub delay_ns: RangeInclusive<u64>,
     /// Rate of the bottleneck in bits per second. 0: no bottleneck.
     pub rate_bits: u64,
@@ -53,9 +53,9 @@ pub struct Adversity {
     pub mtu: u16,
     /// As [`Limits::gso_bytes`].
     pub gso_bytes: u32,
-    /// Segments under way at a time; those beyond are lost.
+    /// Most segments in flight at a time; further ones are lost.
     pub segments_max: usize,
-    /// Frames that a receiver can hold at a time.
+    /// Most frames that a receiver can hold at a time.
     pub frames_max: usize,
 }
 
@@ -82,18 +82,18 @@ impl Default for Adversity {
     }
 }
 
-/// Fates of the segments that one [`Memory`] wire sent. One segment may have several.
+/// Counts of the faults that hit the segments of one [`Memory`] wire. One segment may have several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fates {
     /// Segments that were sent.
     pub segments: u64,
-    /// Frames lost by chance.
+    /// Frames lost at random.
     pub lost: u64,
-    /// Lost because `segments_max` others were under way.
+    /// Frames lost because `segments_max` others were in flight.
     pub overflowed: u64,
     /// Frames delivered twice.
     pub duplicated: u64,
-    /// Delayed so that others may overtake.
+    /// Frames delayed so that others may overtake them.
     pub reordered: u64,
     /// Frames delivered with flipped bits.
     pub corrupted: u64,
@@ -117,7 +117,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Two wires with equal adversity in both directions, each with draws of its own, at time 0.
+    /// Two wires with equal adversity in both directions, each direction with its own random draws, at time 0.
     ///
     /// # Panics
     ///
@@ -126,7 +126,7 @@ impl Memory {
         Memory::pair_of(adversity, adversity)
     }
 
-    /// Two wires with `there` for the direction from the first to the second, and `back` for the other one.
+    /// Two wires with the adversity `there` from the first to the second, and `back` in the other direction.
     ///
     /// # Panics
     ///
@@ -164,7 +164,7 @@ impl Memory {
         self.lock().directions[self.end].fates
     }
 
-    /// Bytes that wait at the bottleneck in the direction in which this end sends, by [`Adversity::rate_bits`].
+    /// Bytes queued at the bottleneck ([`Adversity::rate_bits`]) in the direction in which this end sends.
     pub fn backlog_bytes(&self) -> u64 {
         let network = self.lock();
         let direction = &network.directions[self.end];
@@ -194,8 +194,8 @@ impl Wire for Memory {
             direction.frames.give(spare);
             return Ok(None);
         }
-        let Reverse(flight) = direction.flights.pop().expect("one is due");
-        // Buffers are of one size, so that the receiver's takes the place of the one that flew.
+        let Reverse(flight) = direction.flights.pop().expect("a segment is due");
+        // All buffers have one size, so the receiver's spare buffer replaces the delivered one.
         direction.room.give(spare);
         self.counters.received.count(flight.bytes);
         Ok(Some(Frame::new(&direction.frames, flight.buffer, 0..flight.bytes)))
@@ -237,7 +237,7 @@ struct Network {
     directions: [Direction; 2],
 }
 
-/// A segment under way. Ordered by arrival, and by number where that is the same.
+/// A segment in flight. Ordered by arrival, then by number.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Flight {
     due_ns: u64,
@@ -251,11 +251,11 @@ struct Direction {
     adversity: Adversity,
     random: Pcg64Mcg,
     flights: BinaryHeap<Reverse<Flight>>,
-    /// Buffers of segments that are not under way.
+    /// Buffers for further segments in flight.
     room: Arc<Pool>,
-    /// Buffers that the receiver does not hold.
+    /// Buffers for further frames that the receiver can hold.
     frames: Arc<Pool>,
-    /// Time when the bottleneck is idle.
+    /// Time at which the bottleneck becomes idle.
     idle_ns: u64,
     /// Latest arrival of a segment that keeps its order.
     latest_ns: u64,
@@ -270,8 +270,15 @@ impl Direction {
         for probability in [loss, duplicate, reorder, corrupt, truncate, ce_mark, full] {
             assert!((0.0..=1.0).contains(&probability), "{probability} is not a probability");
         }
-        assert!(!adversity.delay_ns.is_empty(), "{:?} has no delay", adversity.delay_ns);
-        assert!(adversity.segments_max > 0 && adversity.frames_max > 0, "no room for segments");
+        assert!(
+            !adversity.delay_ns.is_empty(),
+            "the range of delays {:?} is empty",
+            adversity.delay_ns
+        );
+        assert!(
+            adversity.segments_max > 0 && adversity.frames_max > 0,
+            "segments_max or frames_max is 0"
+        );
         // Room for two tags.
         let bytes = usize::from(adversity.mtu) + ETHERNET_BYTES + 8;
         Direction {
@@ -291,20 +298,20 @@ impl Direction {
         self.flights.peek().map(|Reverse(flight)| flight.due_ns)
     }
 
-    /// Whether something of this probability happens. One draw.
+    /// Whether an event with this probability happens. One draw.
     fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits, as many as a float between 0 and 1 has.
+        // 53 bits, the precision of a double between 0 and 1.
         let drawn = (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         drawn < probability
     }
 
-    /// A number of the range, evenly. One draw.
+    /// A number from the range, uniformly distributed. One draw.
     fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         let count = u128::from(range.end() - range.start()) + 1;
         range.start() + ((u128::from(self.random.next_u64()) * count) >> 64) as u64
     }
 
-    /// Sends one segment of a packet on its way. All draws are made, whatever its fate.
+    /// Puts one segment of a packet in flight. All draws are made, whatever its fate.
     fn send(&mut self, packet: &Packet<'_>, number: usize, now_ns: u64) {
         let adversity = self.adversity.clone();
         let is_lost = self.chance(adversity.loss);
@@ -334,8 +341,8 @@ impl Direction {
         }
         if is_corrupt {
             self.fates.corrupted += 1;
-            // As a network does whose cables have a check of their own and whose routers have bad memory: nothing beside IP packets
-            // comes through damaged, for nothing above would find it.
+            // Models a network whose cables have their own checksums and whose routers have bad memory. Only IP packets arrive
+            // damaged, because no higher layer would detect damage in other frames.
             if !is_ip(&buffer[..bytes]) {
                 return self.room.give(buffer);
             }
@@ -364,7 +371,7 @@ impl Direction {
         }
     }
 
-    /// The time when a segment of `bytes` has passed the bottleneck, and the bytes queued before it.
+    /// The time at which a segment of `bytes` bytes has passed the bottleneck, and the bytes queued before it.
     fn pass_bottleneck(&mut self, bytes: usize, now_ns: u64) -> (u64, u64) {
         let rate_bits = u128::from(self.adversity.rate_bits);
         if rate_bits == 0 {
@@ -377,7 +384,7 @@ impl Direction {
         (self.idle_ns, backlog_bytes)
     }
 
-    /// Bytes that wait at the bottleneck.
+    /// Bytes queued at the bottleneck.
     fn backlog_bytes(&self, now_ns: u64) -> u64 {
         let waits_ns = u128::from(self.idle_ns.saturating_sub(now_ns));
         (waits_ns * u128::from(self.adversity.rate_bits) / 8_000_000_000) as u64
@@ -394,7 +401,7 @@ fn is_ip(frame: &[u8]) -> bool {
     matches!(frame.get(12..ETHERNET_BYTES), Some([0x08, 0x00] | [0x86, 0xdd]))
 }
 
-/// Flips a burst of bits; one draw is its place, one its length.
+/// Flips a burst of bits. `place` and `count` are draws for its place and its length.
 fn flip(packet: &mut [u8], place: u64, count: u64) {
     let bits = packet.len() as u64 * 8;
     let first = place % bits;

@@ -1,4 +1,4 @@
-//! Packet headers, as far as a wire has to know them: lengths, segmentation, congestion marks.
+//! Packet headers, as far as a wire must know them: lengths, segmentation, congestion marks.
 
 use std::io;
 
@@ -19,26 +19,26 @@ const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
-/// A packet that does not fit its wire, or its own [`Offload`]. The caller's fault; [`crate::Wire::send`] returns it
-/// inside of an `InvalidInput`.
+/// A packet that does not match its wire or its own [`Offload`]. The caller's fault; [`crate::Wire::send`] returns it
+/// inside an `InvalidInput`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PacketError {
-    /// No whole Ethernet header.
-    #[error("a packet's head has at least {ETHERNET_BYTES} bytes, not {0}")]
+    /// The head has no complete Ethernet header.
+    #[error("a packet's head must have at least {ETHERNET_BYTES} bytes, not {0}")]
     Short(usize),
     /// The packet is too long for the wire.
-    #[error("an IP packet of {bytes} bytes is longer than the {most} that this wire takes")]
+    #[error("an IP packet of {bytes} bytes is too long for this wire: {most} at most")]
     Long {
-        /// Bytes of the IP packet, or of the longest segment that a super-packet is cut into.
+        /// Bytes of the IP packet, or of the longest segment of a super-packet.
         bytes: usize,
         most: usize,
     },
-    /// The checksum that is to be completed does not lie in the head.
-    #[error("the checksum lies outside of the head of {0} bytes")]
+    /// The checksum to complete does not lie in the head.
+    #[error("the checksum lies outside the head of {0} bytes")]
     Place(usize),
-    /// Segments are cut from TCP over IPv4 or IPv6 only, and with a checksum to complete.
-    #[error("a super-packet is TCP over IP, with its checksum left to the wire")]
+    /// Only TCP over IPv4 or IPv6 with a checksum to complete can be cut into segments.
+    #[error("a super-packet must be TCP over IP, with its checksum left to the wire")]
     Uncuttable,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Network {
     Other(u16),
 }
 
-/// The network header of a frame and its place, behind Ethernet header and tags. The fixed part of an IP header is
+/// The network header of a frame and its place, after the Ethernet header and tags. The fixed part of an IP header is
 /// complete.
 pub(crate) fn network(frame: &[u8]) -> Option<(usize, Network)> {
     let mut at = ETHERNET_BYTES;
@@ -91,7 +91,7 @@ pub(crate) struct Packet<'a> {
     payload: [RawPart<'a>; 2],
     checksum: Option<CsumPlace>,
     payload_bytes: usize,
-    /// Payload bytes of a segment, if the packet is segmented.
+    /// Payload bytes of a segment, if the packet is cut into segments.
     cut: Option<usize>,
     ip: usize,
     network: Network,
@@ -107,7 +107,7 @@ impl<'a> Packet<'a> {
         let (ip, network) = match network(head) {
             Some(found) => found,
             None if head.len() < ETHERNET_BYTES => return Err(PacketError::Short(head.len())),
-            // A head that ends within its IP header, which only segmentation needs.
+            // The head ends within the IP header, which only segmentation needs.
             None => (ETHERNET_BYTES, Network::Other(0)),
         };
         let payload_bytes = payload[0].len().saturating_add(payload[1].len());
@@ -185,7 +185,7 @@ impl<'a> Packet<'a> {
     fn adapt_head(&self, number: usize, at: usize, place: CsumPlace, out: &mut [u8]) {
         let (ip, tcp) = (self.ip, usize::from(place.start));
         let bytes = out.len();
-        // Lengths fit: the super-packet's did.
+        // The lengths fit into their fields, because the super-packet's do.
         match self.network {
             Network::V4 => {
                 put16(out, ip + 2, (bytes - ip) as u16);
@@ -204,7 +204,7 @@ impl<'a> Packet<'a> {
         if number + 1 < self.segments() {
             out[tcp + 13] &= !(FIN | PSH);
         }
-        // The pseudo header's length: less the whole, plus the segment.
+        // In the pseudo header's sum, the segment's length replaces the whole packet's.
         let field = tcp + usize::from(place.offset);
         let pseudo = add(be16(out, field).unwrap_or(0), !((self.bytes() - tcp) as u16));
         put16(out, field, add(pseudo, (bytes - tcp) as u16));

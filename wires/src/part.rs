@@ -13,7 +13,7 @@ use wave_links::payload::Part;
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct RawPart<'a> {
-    /// The form that the kernel takes.
+    /// The bytes in the kernel's form.
     vector: libc::iovec,
     bytes: PhantomData<&'a [u8]>,
 }
@@ -25,18 +25,18 @@ impl<'a> RawPart<'a> {
         bytes: PhantomData,
     };
 
-    /// The bytes of an ordinary slice.
+    /// A part with the bytes of an ordinary slice.
     pub fn of(bytes: &'a [u8]) -> RawPart<'a> {
-        // SAFETY: the slice is readable for `'a`, and nobody writes to it.
+        // SAFETY: the slice is readable for `'a`, and is not written to.
         unsafe { RawPart::new(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// `len` bytes from `address` on.
+    /// A part of `len` bytes from `address` on.
     ///
     /// # Safety
     ///
-    /// They are mapped and readable for `'a`. Another process may write to them; this process writes to them
-    /// by atomic stores only, if at all.
+    /// The bytes are mapped and readable for `'a`. Another process may write to them; this process writes to them only
+    /// by atomic stores, if at all.
     pub unsafe fn new(address: *const u8, len: usize) -> RawPart<'a> {
         let vector = libc::iovec { iov_base: address.cast_mut().cast(), iov_len: len };
         RawPart { vector, bytes: PhantomData }
@@ -55,22 +55,22 @@ impl<'a> RawPart<'a> {
     /// The part without its first `count` bytes; empty if it has no more.
     pub fn skip(self, count: usize) -> RawPart<'a> {
         let count = count.min(self.len());
-        // SAFETY: at most the part's end; what is left of it is readable as the whole is.
+        // SAFETY: the pointer is at most the part's end; the rest is readable, as the whole is.
         unsafe { RawPart::new(self.vector.iov_base.cast::<u8>().add(count), self.len() - count) }
     }
 
-    /// The part as the kernel takes it.
+    /// The part in the kernel's form.
     pub(crate) fn vector(self) -> libc::iovec {
         self.vector
     }
 
-    /// Copies the part's first bytes to `out`, as many as both have. Bytes that another process changes at the
-    /// same time are copied old or new.
+    /// Copies the part's first bytes to `out`, up to the length of the shorter one. For bytes that another process changes
+    /// at the same time, the old or the new value is copied.
     pub fn copy_to(self, out: &mut [u8]) {
         let mut from = self.vector.iov_base.cast::<u8>();
         let out_len = out.len().min(self.len());
         let mut out = &mut out[..out_len];
-        // Byte by byte up to the first aligned word, word by word, and the rest again byte by byte.
+        // Byte by byte up to the first aligned word, then word by word, and the rest byte by byte.
         while !out.is_empty() {
             let step = if from.cast::<u64>().is_aligned() && out.len() >= 8 {
                 // SAFETY: eight aligned bytes of this part, readable by the contract of `new`; they change only
@@ -79,7 +79,7 @@ impl<'a> RawPart<'a> {
                 out[..8].copy_from_slice(&word.to_ne_bytes());
                 8
             } else {
-                // SAFETY: as above, of one byte.
+                // SAFETY: as above, for one byte.
                 out[0] = unsafe { AtomicU8::from_ptr(from) }.load(Ordering::Relaxed);
                 1
             };
@@ -116,14 +116,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_whole_at_every_alignment() {
+    fn copies_are_complete_at_every_alignment() {
         let bytes: Vec<u8> = (0..64).collect();
         for start in 0..9 {
             for len in 0..40 {
                 let mut out = [0xff; 48];
                 RawPart::of(&bytes[start..start + len]).copy_to(&mut out);
                 assert_eq!(out[..len], bytes[start..start + len]);
-                assert_eq!(out[len..], [0xff; 48][len..], "no more than the part has");
+                assert_eq!(out[len..], [0xff; 48][len..], "bytes beyond the part were written");
             }
         }
         let mut short = [0; 3];

@@ -1,7 +1,7 @@
 //! TAP devices: an Ethernet cable between this process and the kernel's network.
 //!
-//! Each frame in `/dev/net/tun` follows the header of a virtio network card (virtio 1.2, 5.1.6). By that header each
-//! side leaves checksums and segmentation to the other, with super-packets of up to 64 KiB.
+//! Each frame in `/dev/net/tun` follows the header of a virtio network card (virtio 1.2, 5.1.6). With that header, each
+//! side leaves checksums and segmentation to the other, and passes super-packets of up to 64 KiB.
 
 mod error;
 
@@ -23,38 +23,38 @@ use crate::{Counters, FRAME_BYTES_MAX, Frame, Limits, Offload, RawPart, Sent, Wi
 
 /// Most bytes of an interface's name (`IFNAMSIZ`, less the terminating 0).
 pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
-/// Smallest MTU. Every host has to accept IPv4 packets of this size (RFC 1122 3.3.2), and TCP sends them to a peer
+/// Smallest MTU. Every host must accept IPv4 packets of this size (RFC 1122 3.3.2), and TCP sends them to a peer
 /// that announced no maximum segment size (RFC 9293 3.7.1).
 pub const MTU_MIN: u16 = 576;
 /// Smallest MTU over IPv6 (RFC 8200 5).
 pub const MTU_MIN_V6: u16 = 1280;
 
-/// Whether headers are in that order, as the machine.
+/// Byte order of the headers: the machine's.
 const LITTLE_ENDIAN: i32 = cfg!(target_endian = "little") as i32;
 const CLONE_DEVICE: &str = "/dev/net/tun";
 
-/// The TAP device to open, and how.
+/// Options of [`Tap::open`].
 #[derive(Clone, Debug)]
 pub struct TapOptions {
-    /// The interface's name in Linux, of 1 to [`NAME_BYTES_MAX`] bytes. A `%d` stands for the first free number. An
-    /// existing TAP device of this name is attached to.
+    /// The interface's name in Linux, of 1 to [`NAME_BYTES_MAX`] bytes. A `%d` stands for the first free number. If a TAP
+    /// device with this name exists, the wire attaches to it.
     pub name: String,
     /// Whether a new device stays when its last user closes it. No effect on an existing device.
     pub persistent: bool,
     /// Whether the device can be opened several times, for one wire per thread. The kernel spreads flows over them.
     pub multi_queue: bool,
-    /// Received frames in use at a time, each in a buffer of 64 KiB of virtual memory.
+    /// Most received frames in use at a time, each in a buffer of 64 KiB of virtual memory.
     pub frames: usize,
 }
 
 impl TapOptions {
-    /// Not persistent, one wire, 256 frames.
+    /// A device that is not persistent, with one wire and 256 frames.
     pub fn new(name: impl Into<String>) -> TapOptions {
         TapOptions { name: name.into(), persistent: false, multi_queue: false, frames: 256 }
     }
 }
 
-/// A wire to a TAP device. Linux is at the other end of the cable, and its end has an address and an MTU of its own.
+/// A wire to a TAP device. Linux is at the other end of the cable, and its end has its own address and MTU.
 ///
 /// Never deletes a device. The kernel removes a device that is not persistent when its last wire is dropped.
 #[derive(Debug)]
@@ -67,18 +67,18 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Attaches to the device, or creates it. A new device is down and without an address: see [`Tap::configure`].
+    /// Attaches to the device, or creates it. A new device is down and has no address: see [`Tap::configure`].
     ///
     /// # Errors
     ///
-    /// See [`TapError`]. A new device is removed again, unless it was made persistent already.
+    /// See [`TapError`]. A new device is removed again, unless it is already persistent.
     pub fn open(options: &TapOptions) -> Result<Tap, TapError> {
         let mut request =
             Request::named(&options.name).ok_or_else(|| TapError::Name(options.name.clone()))?;
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open(CLONE_DEVICE, flags, Mode::empty())
             .map_err(|error| TapError::opening(&options.name, error))?;
-        // Another process may create it in between; then both count as its creator.
+        // Another process may create the device in between; then both count as its creator.
         let is_made = !device::exists(&options.name);
         let mode = if options.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
         let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | mode;
@@ -92,22 +92,23 @@ impl Tap {
         };
         // An existing device keeps the settings of its last user.
         device::control_value(fd.as_fd(), libc::TUNSETVNETHDRSZ, HEADER_BYTES as i32)
-            .map_err(failed("set the length of packets' headers of"))?;
+            .map_err(failed("set the length of packet headers of"))?;
         device::control_value(fd.as_fd(), libc::TUNSETVNETLE, LITTLE_ENDIAN)
-            .map_err(failed("set the byte order of packets' headers of"))?;
+            .map_err(failed("set the byte order of packet headers of"))?;
         let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
         device::control_number(fd.as_fd(), libc::TUNSETOFFLOAD, offloads)
-            .map_err(failed("let the kernel leave checksums and super-packets to us on"))?;
+            .map_err(failed("turn on offloads of"))?;
         if is_made && options.persistent {
-            device::control_number(fd.as_fd(), libc::TUNSETPERSIST, 1).map_err(failed("keep"))?;
+            device::control_number(fd.as_fd(), libc::TUNSETPERSIST, 1)
+                .map_err(failed("set the persistence of"))?;
         }
         Tap::over(fd, &TapOptions { name, ..options.clone() }, is_made)
     }
 
-    /// Goes on with a device that another process has opened, by its descriptor.
+    /// Takes over a device that another process has opened, by its descriptor.
     ///
     /// # Errors
-    /// It is no TAP device, or was deleted.
+    /// The descriptor is not a TAP device, or the device was deleted.
     pub fn adopt(fd: OwnedFd) -> Result<Tap, TapError> {
         let mut request = Request::default();
         device::control(fd.as_fd(), libc::TUNGETIFF, &mut request).map_err(|source| {
@@ -133,7 +134,7 @@ impl Tap {
         Ok(Tap { fd, is_made, limits, pool, counters: Counters::default() })
     }
 
-    /// The interface's name in Linux, as it is now.
+    /// The interface's current name in Linux.
     ///
     /// # Errors
     ///
@@ -161,13 +162,13 @@ impl Tap {
         Ok(request.flags() & libc::IFF_UP as u16 != 0)
     }
 
-    /// Whether this wire made the device.
+    /// Whether this wire created the device.
     pub fn is_made(&self) -> bool {
         self.is_made
     }
 
-    /// Sets address, prefix in bits and MTU in bytes of *Linux's* end of the cable, and brings it up. The first IPv4
-    /// address is replaced; an IPv6 address is added. Applies to an existing device, too.
+    /// Sets the address, the prefix in bits and the MTU in bytes of *Linux's* end of the cable, and brings it up. The first
+    /// IPv4 address is replaced; an IPv6 address is added. Applies to an existing device as well.
     ///
     /// # Errors
     ///
@@ -209,7 +210,7 @@ fn read_mtu(name: &str) -> Result<u16, TapError> {
     if mtu < MTU_MIN { Err(TapError::Mtu { mtu, least: MTU_MIN }) } else { Ok(mtu) }
 }
 
-/// A locally administered address for our end: FNV-1a of the interface's name and of Linux's address. So all wires of
+/// A locally administered address for our end: FNV-1a of the interface's name and Linux's address. So all wires of
 /// a device share it, and devices of the same name on two machines differ.
 pub(crate) fn our_mac(name: &str, theirs: [u8; 6]) -> [u8; 6] {
     let bytes = name.bytes().chain(theirs);
@@ -246,7 +247,7 @@ impl Wire for Tap {
                     self.counters.dropped.full += 1;
                     Ok(Sent::Full)
                 }
-                // Memory of the payload that cannot be had: its owner's loss.
+                // The kernel cannot read the payload's memory: only its owner loses bytes.
                 Some(Errno::FAULT) => {
                     self.counters.dropped.unreadable += 1;
                     Ok(Sent::Lost)
@@ -275,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_linux_has_no_room_for_are_refused_before_anything_is_opened() {
+    fn invalid_interface_names_are_refused_before_a_device_is_opened() {
         for name in ["", "sixteen-letters-", "a/b", "a b", "a:b", ".."] {
             let error = Tap::open(&TapOptions::new(name)).unwrap_err();
             assert!(matches!(error, TapError::Name(_)), "{name}: {error}");
@@ -283,9 +284,9 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_ours_alone() {
+    fn ethernet_addresses_are_locally_administered_and_distinct() {
         let one = our_mac("wave0", [2, 0, 0, 0, 0, 1]);
-        assert_eq!(one[0] & 0x03, 0x02, "locally administered, of one station");
+        assert_eq!(one[0] & 0x03, 0x02, "not locally administered, or not unicast");
         assert_eq!(one, our_mac("wave0", [2, 0, 0, 0, 0, 1]));
         assert_ne!(one, our_mac("wave1", [2, 0, 0, 0, 0, 1]));
         assert_ne!(one, our_mac("wave0", [2, 0, 0, 0, 0, 2]));

@@ -1,6 +1,6 @@
 //! The header of a virtio network card (virtio 1.2, 5.1.6), which TAP devices and packet sockets put before each frame.
 //!
-//! It is the header of legacy devices: ten bytes, in the machine's byte order.
+//! It is the header of a legacy device: ten bytes, in the machine's byte order.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,23 +12,23 @@ use crate::frame::Pool;
 use crate::packet::{Network, Packet};
 use crate::{Checksum, Counters, CsumPlace, ETHERNET_BYTES, Frame, Offload, RawPart};
 
-/// Most bytes of a super-packet: what an IPv4 header's length can say.
+/// Most bytes of a super-packet: the largest length that an IPv4 header can hold.
 pub(crate) const GSO_BYTES: u32 = 65_535;
-/// Bytes of `struct virtio_net_hdr`. With an Ethernet header behind it, the IP header is aligned to eight bytes.
+/// Bytes of `struct virtio_net_hdr`. With an Ethernet header after it, the IP header is aligned to eight bytes.
 pub(crate) const HEADER_BYTES: usize = 10;
 const NEEDS_CHECKSUM: u8 = 1;
 const CHECKSUM_VALID: u8 = 2;
 const GSO_TCP4: u8 = 1;
 const GSO_TCP6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
-/// Where CWR is in a TCP header, and its bit.
+/// Byte offset of CWR in a TCP header, and its bit.
 const CWR: (usize, u8) = (13, 0x80);
 
-/// The next frame of a descriptor that gives one frame, behind its header, to each read(2).
+/// Receives the next frame from a descriptor from which each read(2) gets one frame, after its header.
 ///
 /// # Errors
 ///
-/// The system's answer, but for `EAGAIN`, which is `None`.
+/// The error of the system call, except `EAGAIN`, which is `None`.
 pub(crate) fn receive(
     fd: BorrowedFd<'_>,
     pool: &Arc<Pool>,
@@ -59,11 +59,11 @@ pub(crate) fn receive(
     }
 }
 
-/// Sends a packet to a descriptor that takes one frame, behind its header, by each write(2): as a whole or not at all.
+/// Sends a packet to a descriptor to which each write(2) sends one frame, after its header: as a whole or not at all.
 ///
 /// # Errors
 ///
-/// The system's answer.
+/// The error of the system call.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     packet: &Packet<'_>,
@@ -94,7 +94,7 @@ pub(crate) fn send(
 struct Header {
     flags: u8,
     gso_type: u8,
-    /// Bytes of all headers, a hint.
+    /// Length of all headers in bytes; only a hint.
     head_bytes: u16,
     segment_bytes: u16,
     checksum_start: u16,
@@ -102,7 +102,7 @@ struct Header {
 }
 
 impl Header {
-    /// The header of a packet that is sent.
+    /// The header of a packet to send.
     fn of(packet: &Packet<'_>, head: &[u8], offload: Offload) -> Header {
         let Some(place) = offload.checksum else { return Header::default() };
         let mut header = Header {
@@ -113,7 +113,7 @@ impl Header {
         };
         if packet.segments() > 1 {
             let is_v4 = packet.network() == Network::V4;
-            // A packet that is cut has a TCP header at the checksum's start.
+            // A packet that is cut into segments has a TCP header at the checksum's start.
             let cwr = head[usize::from(place.start) + CWR.0] & CWR.1 != 0;
             header.gso_type = if is_v4 { GSO_TCP4 } else { GSO_TCP6 } | (u8::from(cwr) * GSO_ECN);
             header.head_bytes = head.len() as u16;
@@ -132,7 +132,7 @@ impl Header {
         bytes
     }
 
-    /// The header at the beginning of what was received.
+    /// Reads the header at the start of the received bytes.
     fn read(bytes: &[u8]) -> Header {
         let field = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         Header {
@@ -145,7 +145,7 @@ impl Header {
         }
     }
 
-    /// Copies the header's statements to a frame.
+    /// Copies the header's fields to a frame.
     fn describe(self, frame: &mut Frame) {
         if self.flags & (NEEDS_CHECKSUM | CHECKSUM_VALID) != 0 {
             frame.checksum = Checksum::Good;
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_survive_the_wire() {
+    fn headers_round_trip() {
         let header = Header {
             flags: NEEDS_CHECKSUM,
             gso_type: GSO_TCP6 | GSO_ECN,

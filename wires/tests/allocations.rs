@@ -1,4 +1,4 @@
-//! Wires allocate when they are opened, and not afterwards.
+//! Wires allocate only when they are opened.
 
 mod common;
 
@@ -8,14 +8,14 @@ use std::cell::Cell;
 use common::{Head, addresses, bytes, tcp};
 use wave_wires::{Adversity, Capture, CaptureOptions, Memory, Sent, Wire};
 
-/// The system's allocator, which counts what each thread asks of it.
+/// The system's allocator, with a count of each thread's allocations.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator does all of the work, under the caller's contract.
+// SAFETY: the system's allocator does all the work, under the caller's contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn passing_frames_allocates_nothing() {
+fn sending_and_receiving_frames_does_not_allocate() {
     let adversity = Adversity {
         loss: 0.1,
         duplicate: 0.2,
@@ -59,7 +59,7 @@ fn passing_frames_allocates_nothing() {
         assert_eq!(head.send(&mut ours, &payload, 1400), Sent::Taken);
         theirs.advance(round * 8_000);
         for _ in 0..10 {
-            // Two at a time.
+            // Two frames at a time.
             let frames = [theirs.receive().unwrap(), theirs.receive().unwrap()];
             received += frames.iter().flatten().count();
         }

@@ -1,4 +1,4 @@
-//! Captures, read back by another implementation.
+//! Captures, read back by an independent implementation.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn read(output: &Shared) -> Vec<Captured> {
     frames
 }
 
-/// A capture of the first of two wires, whose clock counts frames from a second on.
+/// A capture of the first of two wires. Its clock starts at a second and counts frames.
 fn capture(options: &CaptureOptions) -> (Capture<Memory>, Memory, Shared) {
     let (ours, theirs) = Memory::pair(&Adversity::default());
     let output = Shared::default();
@@ -71,7 +71,7 @@ fn capture(options: &CaptureOptions) -> (Capture<Memory>, Memory, Shared) {
 }
 
 #[test]
-fn frames_of_both_directions_are_written_with_whole_checksums() {
+fn frames_of_both_directions_are_written_with_complete_checksums() {
     let (mut ours, mut theirs, output) = capture(&CaptureOptions::default());
     let (from, to) = addresses(false);
     let payload = bytes(9_001);
@@ -86,13 +86,13 @@ fn frames_of_both_directions_are_written_with_whole_checksums() {
     assert_eq!(frames.len(), 2);
     assert_eq!(frames[0].time, Duration::new(5, 1));
     assert_eq!([frames[0].flags, frames[1].flags], [2, 1]);
-    // The super-packet as a whole, as no cable would have it.
+    // The super-packet is recorded whole, although no cable would carry it so.
     assert_eq!(read_tcp(&frames[0].frame).unwrap().payload(), payload);
     assert_eq!(frames[1].frame, received);
 }
 
 #[test]
-fn filters_take_hosts_and_ports() {
+fn filters_select_frames_by_host_and_port() {
     let (from, to) = addresses(false);
     let [v4, v6] = [false, true].map(|is_v6| {
         let (from, to) = addresses(is_v6);
@@ -118,7 +118,7 @@ fn filters_take_hosts_and_ports() {
     }
     assert!(!Filter { host: Some(from), port: Some(80) }.matches(&v4));
     for end in 0..v4.len() {
-        // However short, no panic.
+        // A frame of any length must not panic.
         let _ = (port(80).matches(&v4[..end]), host(from).matches(&v4[..end]));
     }
     let options = CaptureOptions { filter: port(80), ..CaptureOptions::default() };
@@ -128,7 +128,7 @@ fn filters_take_hosts_and_ports() {
 }
 
 #[test]
-fn captures_are_bounded_and_the_wire_goes_on() {
+fn captures_are_bounded_and_the_wire_continues() {
     let options = CaptureOptions { snap_bytes: 60, bytes_max: 260, ..CaptureOptions::default() };
     let (mut ours, mut theirs, output) = capture(&options);
     let (from, to) = addresses(false);

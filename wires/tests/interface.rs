@@ -1,5 +1,5 @@
-//! Real interfaces: one end of a veth pair in a network of the test's own, the other in a second one with Linux's stack.
-//! No interface of this machine's is touched. Needs root.
+//! Real interfaces: one end of a veth pair in a network namespace of the test, the other in a second one with Linux's
+//! stack. The machine's own interfaces are not touched. Needs root.
 
 mod common;
 
@@ -19,39 +19,39 @@ use wave_wires::{
     Frame, Interface, InterfaceError, InterfaceOptions, MTU_MIN, Offload, RawPart, Sent, Wire,
 };
 
-/// When a test that waits has failed, however busy the machine.
+/// Timeout of the tests, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 3);
-/// The kernel's at our end of the cable, and at the other one.
+/// The kernel's addresses at our end of the cable and at the other end.
 const KERNELS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 
 fn own_network() -> std::io::Result<()> {
-    // SAFETY: only this thread moves, and it has nothing open in the network that it leaves.
+    // SAFETY: only this thread moves, and it has nothing open in the namespace that it leaves.
     match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// Runs ip(8) in the calling thread's network.
+/// Runs ip(8) in the calling thread's network namespace.
 fn ip(line: &str) {
     let output = Command::new("ip").args(line.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "ip {line}: {output:?}");
 }
 
-/// The thread at the other end of the cable, in a network of its own.
+/// The thread at the other end of the cable, in its own network namespace.
 struct Peer {
     works: mpsc::Sender<Box<dyn FnOnce() + Send>>,
 }
 
 impl Peer {
-    /// Does something there, at once or after what it does now.
+    /// Runs `work` on the peer's thread, after its present work.
     fn run(&self, work: impl FnOnce() + Send + 'static) {
         self.works.send(Box::new(work)).unwrap();
     }
 
-    /// Does something there, and waits for its result.
+    /// Runs `work` on the peer's thread, and waits for its result.
     fn get<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (says, hears) = mpsc::channel();
         self.run(move || drop(says.send(work())));
@@ -59,10 +59,10 @@ impl Peer {
     }
 }
 
-/// Runs a test in a network with one end of a cable, or leaves it out.
+/// Runs a test in a network namespace with one end of a cable, or skips it.
 fn at_a_cable(test: impl FnOnce(&Peer) + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
-        return wave_skip::skip("networks of the test's own need root");
+        return wave_skip::skip("network namespaces need root");
     }
     if Command::new("ip").arg("-V").output().is_err() {
         return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
@@ -75,7 +75,7 @@ fn at_a_cable(test: impl FnOnce(&Peer) + Send + 'static) {
             let _ = says.send(own_network().map(|()| rustix::thread::gettid().as_raw_nonzero()));
             wanted.into_iter().for_each(|work| work());
         });
-        let tid = hears.recv().expect("it says so before it ends")?;
+        let tid = hears.recv().expect("the thread sends its result before it ends")?;
         ip(&format!("link add wavetest0 type veth peer name wavetest1 netns {tid}"));
         ip(&format!("address add {KERNELS}/24 dev wavetest0"));
         ip("link set wavetest0 up");
@@ -91,7 +91,7 @@ fn at_a_cable(test: impl FnOnce(&Peer) + Send + 'static) {
     });
     match thread.join() {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => wave_skip::skip(format!("a network of the test's own: {error}")),
+        Ok(Err(error)) => wave_skip::skip(format!("cannot create a network namespace: {error}")),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
@@ -116,11 +116,15 @@ fn arp(wire: &Interface, operation: ArpOperation, to: [u8; 6]) -> Vec<u8> {
     frame
 }
 
-/// The next frame that `wanted` finds something in. Answers questions for our Ethernet address meanwhile.
+/// Receives frames until `wanted` returns a result. Answers ARP requests for our Ethernet address meanwhile.
 fn next<T>(wire: &mut Interface, mut wanted: impl FnMut(&Frame) -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < PATIENCE, "no such frame came: {:?}", wire.counters());
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the expected frame did not arrive: {:?}",
+            wire.counters()
+        );
         let Some(frame) = wire.receive().unwrap() else {
             let fd = wire.as_fd().unwrap();
             let second = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -142,7 +146,7 @@ fn next<T>(wire: &mut Interface, mut wanted: impl FnMut(&Frame) -> Option<T>) ->
     }
 }
 
-/// The Ethernet address at the other end, by asking for it.
+/// Asks for the Ethernet address of the other end, by ARP.
 fn ask(wire: &mut Interface) -> [u8; 6] {
     let question = arp(wire, ArpOperation::REQUEST, [0; 6]);
     send(wire, &question);
@@ -156,7 +160,7 @@ fn ask(wire: &mut Interface) -> [u8; 6] {
     })
 }
 
-/// A frame with a whole TCP segment, whose checksum is complete.
+/// A copy of a frame, with its checksum completed.
 fn whole(frame: &Frame) -> Frame {
     let mut whole = Frame::copied_from(frame);
     whole.partial = frame.partial;
@@ -165,7 +169,7 @@ fn whole(frame: &Frame) -> Frame {
 }
 
 #[test]
-fn super_packets_pass_whole_both_ways() {
+fn super_packets_pass_whole_in_both_directions() {
     at_a_cable(|peer| {
         let mut wire = open();
         assert_eq!(wire.limits().mtu, 1500);
@@ -218,19 +222,19 @@ fn super_packets_pass_whole_both_ways() {
             assert_eq!(acknowledgement.send(&mut wire, &[], 0), Sent::Taken);
         }
         assert!(got == bytes(100_000));
-        assert!(longest > 1514, "no super-packet came in");
+        assert!(longest > 1514, "no super-packet was received");
         assert!(wire.counters().sent.frames < 100, "{:?}", wire.counters());
     });
 }
 
-/// The kernel's stack at our own end neither answers for us, nor resets what is ours.
+/// The kernel's stack at our end neither answers for us nor resets our connections.
 #[test]
-fn the_kernel_at_this_end_leaves_our_address_alone() {
+fn kernel_at_this_end_ignores_frames_to_our_address() {
     at_a_cable(|peer| {
         let mut wire = open();
         let (says, hears) = mpsc::channel();
         peer.run(move || {
-            // Nobody answers it but this test, by a SYN-ACK; a reset of the kernel's would end it at once.
+            // Only this test answers, by a SYN-ACK. A reset from the kernel would end the connection at once.
             let stream = TcpStream::connect_timeout(&(OURS, 9).into(), PATIENCE);
             says.send(stream.map(|_| ()).map_err(|error| error.to_string())).unwrap();
         });
@@ -238,7 +242,7 @@ fn the_kernel_at_this_end_leaves_our_address_alone() {
             let whole = whole(frame);
             let tcp = read_tcp(&whole).ok().filter(|tcp| tcp.syn() && !tcp.ack())?;
             let theirs: [u8; 6] = frame[6..12].try_into().unwrap();
-            assert_eq!(frame[..6], wire_mac(), "the frame is for our own Ethernet address");
+            assert_eq!(frame[..6], wire_mac(), "the frame is not for our own Ethernet address");
             Some((theirs, tcp.source_port(), tcp.sequence_number()))
         });
         let (theirs, port, sequence) = syn;
@@ -248,7 +252,7 @@ fn the_kernel_at_this_end_leaves_our_address_alone() {
         let head = Head::between(macs, IpAddr::V4(OURS), IpAddr::V4(THEIRS), tcp, 0, 0);
         assert_eq!(head.send(&mut wire, &[], 0), Sent::Taken);
         assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), Ok(()));
-        // What is for the kernel's own address goes there, and not to the wire.
+        // Packets for the kernel's own address go to the kernel, and not to the wire.
         peer.get(|| {
             let refused = TcpStream::connect_timeout(&(KERNELS, 9).into(), PATIENCE);
             assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
@@ -260,13 +264,13 @@ fn the_kernel_at_this_end_leaves_our_address_alone() {
     });
 }
 
-/// The address of a wire that [`open`] opens in this thread's network.
+/// The Ethernet address of a wire that [`open`] opens in this thread's namespace.
 fn wire_mac() -> [u8; 6] {
     open().limits().mac
 }
 
 #[test]
-fn an_interface_that_is_down_loses_frames_and_one_that_goes_is_an_error() {
+fn interface_that_is_down_loses_frames_and_its_deletion_is_an_error() {
     at_a_cable(|_| {
         let mut wire = open();
         let question = arp(&wire, ArpOperation::REQUEST, [0; 6]);
@@ -287,7 +291,7 @@ fn an_interface_that_is_down_loses_frames_and_one_that_goes_is_an_error() {
 }
 
 #[test]
-fn an_interface_that_goes_while_it_is_up_is_an_error() {
+fn deletion_of_an_interface_that_is_up_is_an_error() {
     at_a_cable(|_| {
         let mut wire = open();
         ip("link delete wavetest0");
@@ -299,7 +303,7 @@ fn an_interface_that_goes_while_it_is_up_is_an_error() {
 }
 
 #[test]
-fn errors_say_what_was_wrong() {
+fn errors_name_the_cause_and_the_remedy() {
     at_a_cable(|_| {
         let open = |name: &str| Interface::open(&InterfaceOptions::new(name, OURS)).unwrap_err();
         assert!(matches!(open("a/b"), InterfaceError::Name(_)));

@@ -1,4 +1,4 @@
-//! What passes between two wires in memory: checksums, the cut of super-packets, and the adversary.
+//! Traffic between two wires in memory: checksums, segmentation of super-packets, and the adversary.
 
 mod common;
 
@@ -11,9 +11,9 @@ use wave_wires::{
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Each segment is a TCP packet of its own, and together they are the super-packet (RFC 9293 3.1).
+    /// Each segment is a separate TCP packet, and together they have the super-packet's bytes (RFC 9293 3.1).
     #[test]
-    fn super_packets_are_cut_into_right_segments(
+    fn super_packets_are_cut_into_correct_segments(
         is_v6: bool,
         sequence: u32,
         flags: [bool; 3],
@@ -30,7 +30,7 @@ proptest! {
         let (from, to) = addresses(is_v6);
         let mut head = Head::new(from, to, header, payload_bytes, 0);
         if !is_v6 {
-            // The identification, and a checksum that is wrong from here on: it is the wire's to set when it cuts.
+            // Sets the identification, which invalidates the IP checksum: the wire sets that when it cuts.
             head.bytes[18..20].copy_from_slice(&id.to_be_bytes());
         }
         let payload = bytes(payload_bytes);
@@ -66,13 +66,13 @@ proptest! {
         let (from, to) = addresses(is_v6);
         let head = Head::new(from, to, tcp(sequence), payload.len(), 0);
         let (mut ours, mut theirs) = Memory::pair(&Adversity::default());
-        // A packet of one segment is not cut, whether or not it might be.
+        // A packet of one segment is not cut, with or without `segment_bytes`.
         for segment_bytes in [0, 1300] {
             prop_assert_eq!(head.send(&mut ours, &payload, segment_bytes), Sent::Taken);
             let frame = theirs.receive().unwrap().unwrap();
             prop_assert_eq!(read_tcp(&frame).unwrap().payload(), &payload[..]);
         }
-        // As a receiver would that passes on what its kernel left to it.
+        // A receiver that forwards a frame completes a checksum that its kernel left to it.
         let mut frame = Frame::copied_from(&[&head.bytes[..], &payload].concat());
         frame.partial = Some(head.place);
         frame.complete_checksum();
@@ -114,7 +114,7 @@ fn packets_that_do_not_fit_are_refused() {
     assert_eq!(ours.counters().sent.frames, 0);
 }
 
-/// The sender's segments: 40 super-packets of five segments each, one each 10 us.
+/// Sends 40 super-packets of five segments each, one every 10 us.
 fn send_some(wire: &mut Memory, ecn: u8) {
     let (from, to) = addresses(false);
     let payload = bytes(5000);
@@ -153,7 +153,7 @@ fn equal_seeds_give_equal_deliveries() {
     let (first, fates) = deliveries(&hostile(7));
     assert_eq!(deliveries(&hostile(7)), (first.clone(), fates));
     assert_ne!(deliveries(&hostile(8)).0, first);
-    // What the other end sends changes nothing about it.
+    // Traffic from the other end does not change the deliveries.
     let (mut ours, mut theirs) = Memory::pair(&hostile(7));
     let (from, to) = addresses(false);
     for _ in 0..20 {
@@ -185,7 +185,7 @@ fn every_segment_is_accounted_for() {
 }
 
 #[test]
-fn one_fault_leaves_the_others_their_victims() {
+fn one_faults_probability_does_not_change_which_segments_others_hit() {
     let (without, _) = deliveries(&Adversity { corrupt: 0.0, ..hostile(5) });
     let (with, _) = deliveries(&Adversity { corrupt: 0.3, ..hostile(5) });
     let shape = |frames: &[(u64, Vec<u8>)]| {
@@ -196,7 +196,7 @@ fn one_fault_leaves_the_others_their_victims() {
 }
 
 #[test]
-fn segments_of_one_super_packet_are_lost_singly() {
+fn segments_of_one_super_packet_are_lost_independently() {
     let (frames, fates) = deliveries(&Adversity { loss: 0.3, seed: 2, ..Adversity::default() });
     assert_eq!(frames.len() as u64, 200 - fates.lost);
     let firsts: std::collections::BTreeSet<u32> =
@@ -205,20 +205,20 @@ fn segments_of_one_super_packet_are_lost_singly() {
 }
 
 #[test]
-fn corruption_is_never_missed_by_a_checksum() {
+fn every_corruption_is_detected_by_a_checksum() {
     let (frames, _) = deliveries(&Adversity { corrupt: 1.0, ..Adversity::default() });
     let (clean, _) = deliveries(&Adversity::default());
     assert_eq!(frames.len(), clean.len());
     for ((_, frame), (_, clean)) in frames.iter().zip(&clean) {
         let flipped: u32 = frame.iter().zip(clean).map(|(a, b)| (a ^ b).count_ones()).sum();
         assert!((1..=8).contains(&flipped), "{flipped} bits");
-        // Nobody sums an Ethernet header.
+        // An Ethernet header has no checksum here.
         assert!(frame[..14] != clean[..14] || read_tcp(frame).is_err());
     }
 }
 
 #[test]
-fn congestion_is_marked_where_the_sender_understands() {
+fn congestion_is_marked_only_for_ecn_capable_senders() {
     for (ecn, is_v6) in [(0, false), (1, false), (2, false), (0, true), (2, true)] {
         let adversity = Adversity { ce_mark: 1.0, ..Adversity::default() };
         let (mut ours, mut theirs) = Memory::pair(&adversity);
@@ -234,7 +234,7 @@ fn congestion_is_marked_where_the_sender_understands() {
 }
 
 #[test]
-fn a_bottleneck_delays_by_length_and_marks_by_backlog() {
+fn bottleneck_delays_by_length_and_marks_by_backlog() {
     let adversity = Adversity {
         rate_bits: 1_000_000_000,
         delay_ns: 5_000..=5_000,
@@ -243,12 +243,12 @@ fn a_bottleneck_delays_by_length_and_marks_by_backlog() {
     };
     let (mut ours, mut theirs) = Memory::pair(&adversity);
     let (from, to) = addresses(false);
-    // 1,250 bytes are 10 us.
+    // 1,250 bytes take 10 us.
     let head = Head::new(from, to, tcp(1), 1196, 2);
     for _ in 0..5 {
         assert_eq!(head.send(&mut ours, &bytes(1196), 0), Sent::Taken);
     }
-    assert!(theirs.receive().unwrap().is_none(), "before its time");
+    assert!(theirs.receive().unwrap().is_none(), "the segment arrived too early");
     let frames = receive_all(&mut theirs);
     let times: Vec<u64> = frames.iter().map(|(due_ns, _)| *due_ns).collect();
     assert_eq!(times, [15_000, 25_000, 35_000, 45_000, 55_000]);
@@ -271,7 +271,7 @@ fn only_reordered_segments_are_overtaken() {
 }
 
 #[test]
-fn a_receiver_that_holds_every_frame_starves_and_recovers() {
+fn receiver_that_holds_all_buffers_starves_and_recovers() {
     let adversity = Adversity { frames_max: 2, ..Adversity::default() };
     let (mut ours, mut theirs) = Memory::pair(&adversity);
     let (from, to) = addresses(false);

@@ -1,5 +1,5 @@
-//! Real TAP devices, each test in a network of its own (network_namespaces(7)), which vanishes with its thread: no
-//! interface of this machine's is touched. Needs root.
+//! Real TAP devices, each test in its own network namespace (network_namespaces(7)), which vanishes with its thread: the
+//! machine's own interfaces are not touched. Needs root.
 
 mod common;
 
@@ -22,18 +22,18 @@ use wave_wires::{
     Checksum, Frame, MTU_MIN, Offload, RawPart, Sent, Tap, TapError, TapOptions, Wire,
 };
 
-/// When a test that waits has failed, however busy the machine.
+/// Timeout of the tests, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Linux has the lowest number that is free, and nothing else is in a network of its own.
+/// Linux chooses the lowest free number, which is 0 in an empty network namespace.
 const PATTERN: &str = "wavetest%d";
 
-/// Bytes of a segment for a peer that named no maximum (RFC 9293 3.7.1).
+/// Bytes of a segment for a peer that announced no maximum (RFC 9293 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
-/// Runs a test in an empty network, or leaves it out.
+/// Runs a test in an empty network namespace, or skips it.
 fn in_a_network(test: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
-        return wave_skip::skip("making TAP devices needs root");
+        return wave_skip::skip("creating TAP devices needs root");
     }
     if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
         return wave_skip::skip(format!("/dev/net/tun: {error}"));
@@ -45,14 +45,14 @@ fn in_a_network(test: impl FnOnce() + Send + 'static) {
     });
     match thread.join() {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => wave_skip::skip(format!("a network of the test's own: {error}")),
+        Ok(Err(error)) => wave_skip::skip(format!("cannot create a network namespace: {error}")),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
-/// Moves the calling thread into an empty network, and a `/sys` that shows it.
+/// Moves the calling thread into an empty network namespace, with a `/sys` that shows it.
 fn own_network() -> std::io::Result<()> {
-    // SAFETY: only this thread moves, and it has nothing open in the network that it leaves.
+    // SAFETY: only this thread moves, and it has nothing open in the namespace that it leaves.
     if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
@@ -65,7 +65,7 @@ fn open() -> Tap {
     Tap::open(&TapOptions::new(PATTERN)).unwrap()
 }
 
-/// The other side of the cable has our own test's address.
+/// Opens a TAP device, and configures Linux's end with the test's peer address.
 fn configured() -> Tap {
     let mut tap = open();
     tap.configure(addresses(false).1, 24, 1500).unwrap();
@@ -94,11 +94,15 @@ fn arp(tap: &Tap, operation: ArpOperation, to: [u8; 6]) -> Vec<u8> {
     frame
 }
 
-/// The next frame that `wanted` finds something in. Answers Linux's questions for our Ethernet address meanwhile.
+/// Receives frames until `wanted` returns a result. Answers Linux's ARP requests for our Ethernet address meanwhile.
 fn next<T>(tap: &mut Tap, mut wanted: impl FnMut(&Frame) -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < PATIENCE, "no such frame came: {:?}", tap.counters());
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the expected frame did not arrive: {:?}",
+            tap.counters()
+        );
         let Some(frame) = tap.receive().unwrap() else {
             let fd = tap.as_fd().unwrap();
             let second = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -119,7 +123,7 @@ fn next<T>(tap: &mut Tap, mut wanted: impl FnMut(&Frame) -> Option<T>) -> T {
     }
 }
 
-/// Linux's Ethernet address, by asking for it. Linux knows ours from then on.
+/// Asks for Linux's Ethernet address, by ARP. From then on, Linux knows ours.
 fn ask(tap: &mut Tap) -> [u8; 6] {
     let question = arp(tap, ArpOperation::REQUEST, [0; 6]);
     send(tap, &question);
@@ -148,14 +152,17 @@ fn linux_answers_arp_and_echo() {
         let builder = PacketBuilder::ethernet2(tap.limits().mac, theirs);
         let builder = builder.ipv4(v4(from), v4(to), 64).icmpv4_echo_request(7, 1);
         builder.write(&mut frame, &payload).unwrap();
-        // In three pieces, which Linux sees as one.
+        // Sent in three pieces, which Linux sees as one packet.
         let (head, rest) = frame.split_at(42);
         let (a, b) = rest.split_at(333);
         let parts = [RawPart::of(a), RawPart::of(b)];
         assert_eq!(tap.send(head, parts, Offload::default()).unwrap(), Sent::Taken);
         let answer = next(&mut tap, |frame| {
             let packet = SlicedPacket::from_ethernet(frame).ok()?;
-            assert!(matches!(packet.link, Some(LinkSlice::Ethernet2(_))), "no virtio header");
+            assert!(
+                matches!(packet.link, Some(LinkSlice::Ethernet2(_))),
+                "a virtio header is left in the frame"
+            );
             let Some(TransportSlice::Icmpv4(icmp)) = packet.transport else { return None };
             let reply: Icmpv4Slice<'_> = icmp;
             matches!(reply.icmp_type(), Icmpv4Type::EchoReply(_)).then(|| reply.payload().to_vec())
@@ -166,7 +173,7 @@ fn linux_answers_arp_and_echo() {
 }
 
 #[test]
-fn super_packets_pass_whole_both_ways() {
+fn super_packets_pass_whole_in_both_directions() {
     in_a_network(|| {
         let mut tap = configured();
         let theirs = ask(&mut tap);
@@ -196,7 +203,7 @@ fn super_packets_pass_whole_both_ways() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
 
-        // Into Linux: one packet, as a second reader of all frames sees it, and all of its bytes to the program.
+        // Into Linux: a packet socket that sees all frames sees one packet, and the program gets all its bytes.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let all = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(eth::ALL));
         let all = all.unwrap();
@@ -215,7 +222,7 @@ fn super_packets_pass_whole_both_ways() {
         assert_eq!(longest, head.bytes.len() + payload.len());
         let ours = 100 + payload.len() as u32;
 
-        // Out of Linux: packets beyond the MTU, whose checksums it left to us.
+        // Out of Linux: packets longer than the MTU, whose checksums Linux has left to us.
         let answer = bytes(100_000);
         let copy = answer.clone();
         let writer = std::thread::spawn(move || stream.write_all(&copy).map(|()| stream));
@@ -242,13 +249,13 @@ fn super_packets_pass_whole_both_ways() {
             assert_eq!(acknowledgement.send(&mut tap, &[], 0), Sent::Taken);
         }
         assert!(got == answer);
-        assert!(longest > 1514, "no super-packet came out");
+        assert!(longest > 1514, "no super-packet was sent by Linux");
         drop(writer.join().unwrap().unwrap());
     });
 }
 
 #[test]
-fn a_device_that_is_down_loses_frames() {
+fn device_that_is_down_loses_frames() {
     in_a_network(|| {
         let mut tap = open();
         let frame = arp(&tap, ArpOperation::REQUEST, [0; 6]);
@@ -267,7 +274,12 @@ fn frames_in_use_are_bounded() {
         let question = arp(&tap, ArpOperation::REQUEST, [0; 6]);
         send(&mut tap, &question);
         let held = next(&mut tap, |frame| Some(Frame::copied_from(frame)));
-        assert_eq!(tap.counters().dropped.starved, 0, "the copy is not the wire's: {}", held.len());
+        assert_eq!(
+            tap.counters().dropped.starved,
+            0,
+            "the copied frame counted as the wire's: {}",
+            held.len()
+        );
         send(&mut tap, &question);
         let start = Instant::now();
         let held = loop {
@@ -290,7 +302,7 @@ fn interfaces() -> String {
 }
 
 #[test]
-fn devices_stay_or_vanish_as_they_were_made() {
+fn only_persistent_devices_outlive_their_last_wire() {
     in_a_network(|| {
         let tap = open();
         assert!(interfaces().contains("wavetest0:"));
@@ -299,7 +311,7 @@ fn devices_stay_or_vanish_as_they_were_made() {
         let persistent = TapOptions { persistent: true, ..TapOptions::new("wavetest7") };
         let mac = Tap::open(&persistent).unwrap().limits().mac;
         assert!(interfaces().contains("wavetest7:"));
-        // Who found it leaves it there.
+        // A wire that attached to an existing device leaves it in place.
         let found = Tap::open(&TapOptions::new("wavetest7")).unwrap();
         assert_eq!((found.is_made(), found.limits().mac), (false, mac));
         drop(found);
@@ -308,7 +320,7 @@ fn devices_stay_or_vanish_as_they_were_made() {
 }
 
 #[test]
-fn linux_has_the_address_that_it_was_given() {
+fn configure_sets_linuxs_address_and_route() {
     in_a_network(|| {
         let mut tap = open();
         let (_, v6) = addresses(true);
@@ -321,7 +333,7 @@ fn linux_has_the_address_that_it_was_given() {
         for (prefix, mask) in [(24, "00FFFFFF"), (16, "0000FFFF")] {
             tap.configure(addresses(false).1, prefix, 1500).unwrap();
             let routes = fs::read_to_string("/proc/thread-self/net/route").unwrap();
-            // 10.77.0.0, as the machine's word.
+            // 10.77.0.0, as a word in the machine's byte order.
             let route = if cfg!(target_endian = "little") { ["00004D0A", mask] } else { [""; 2] };
             assert!(route.iter().all(|word| routes.contains(word)), "{prefix}: {routes}");
         }
@@ -329,7 +341,7 @@ fn linux_has_the_address_that_it_was_given() {
 }
 
 #[test]
-fn errors_say_what_was_wrong() {
+fn errors_name_the_cause_and_the_remedy() {
     in_a_network(|| {
         let mut tap = open();
         let (_, address) = addresses(false);
@@ -366,13 +378,13 @@ fn errors_say_what_was_wrong() {
         assert!(error.to_string().contains("ip tuntap add dev wavetest0"), "{error}");
         let error = Tap::open(&TapOptions::new("wavetest2")).unwrap_err();
         assert!(matches!(error, TapError::AnotherUsers { uid: 4_321, .. }), "{error}");
-        // Whom a device was made for needs no privilege.
+        // The user for whom a device was created needs no privilege.
         assert!(!Tap::open(&TapOptions::new("wavetest3")).unwrap().is_made());
     });
 }
 
 #[test]
-fn a_device_has_a_wire_for_each_thread() {
+fn device_with_multiple_queues_has_a_wire_per_thread() {
     in_a_network(|| {
         let options = TapOptions { multi_queue: true, ..TapOptions::new("wavetest0") };
         let mut first = Tap::open(&options).unwrap();
@@ -380,7 +392,7 @@ fn a_device_has_a_wire_for_each_thread() {
         assert_eq!([first.is_made(), second.is_made()], [true, false]);
         first.configure(addresses(false).1, 24, 1500).unwrap();
         assert_eq!(first.limits(), second.limits());
-        // A wire may be opened in one thread and polled in another. Answers come by whichever wire Linux takes.
+        // A wire may be opened in one thread and polled in another. Linux chooses the wire for each answer.
         let mut wires = [first, second];
         let question = arp(&wires[0], ArpOperation::REQUEST, [0; 6]);
         let thread = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Clients that take what they can and give nothing, by frames of HTTP/2 written by hand.
+//! Attackers: clients that hold a server's resources, with hand-written HTTP/2 frames.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -6,20 +6,20 @@ use std::net::TcpStream;
 use prost::Message;
 use wave_workloads::grpc::proto::kv::RangeRequest;
 
-/// Connections of an attacker that has many.
+/// Connections of an attacker with many connections.
 const CONNECTIONS: usize = 1000;
-/// Streams of one that has many on a single connection: as many as servers let clients have.
+/// Streams of an attacker with many streams on one connection: as many as servers allow.
 const STREAMS: u32 = 100;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Attack {
-    /// Opens connections and makes no call.
+    /// Opens connections, and makes no calls.
     Idle,
-    /// Opens sockets and says nothing.
+    /// Opens sockets, and sends nothing.
     Handshakes,
-    /// Asks for more than its window and reads none of it.
+    /// Requests more than its windows hold, and reads nothing.
     Unread,
-    /// Sends a part of each message.
+    /// Sends only a part of each message.
     Slow,
 }
 
@@ -35,7 +35,7 @@ impl Attack {
         }
     }
 
-    /// Begins it. It ends when what this gives is dropped.
+    /// Begins the attack. It ends when the returned sockets are dropped.
     pub fn begin(self, address: &str) -> io::Result<Vec<TcpStream>> {
         let connections =
             if matches!(self, Attack::Idle | Attack::Handshakes) { CONNECTIONS } else { 1 };
@@ -53,7 +53,7 @@ impl Attack {
         };
         let connect = |_| {
             let mut socket = TcpStream::connect(address)?;
-            // A server that has no room for it closes it.
+            // A server without room for the connection closes it.
             let _ = socket.write_all(&first);
             Ok(socket)
         };
@@ -61,7 +61,7 @@ impl Attack {
     }
 }
 
-/// A client's preface and settings of its own.
+/// A client's connection preface and settings.
 fn greeting() -> Vec<u8> {
     [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[])].concat()
 }
@@ -75,7 +75,7 @@ fn calls(path: &str, authority: &str, body: impl Fn(u32) -> Vec<u8>) -> Vec<u8> 
     bytes
 }
 
-/// A request's headers, none of them indexed or compressed (RFC 7541, 6.2.2).
+/// A frame with a request's headers, none of them indexed or compressed (RFC 7541, 6.2.2).
 fn headers(stream: u32, path: &str, authority: &str) -> Vec<u8> {
     let fields = [
         (":method", "POST"),
@@ -102,7 +102,7 @@ fn data(stream: u32, bytes: &[u8], is_end: bool) -> Vec<u8> {
     frame(0, u8::from(is_end), stream, bytes)
 }
 
-/// What gRPC writes before a message.
+/// gRPC's prefix of a message of `bytes` bytes.
 fn prefix(bytes: usize) -> [u8; 5] {
     let [a, b, c, d] = (bytes as u32).to_be_bytes();
     [0, a, b, c, d]

@@ -1,7 +1,7 @@
-//! `wave bench hostile`: a good client's latencies with and without an attacker, of an agent's front and of tonic.
+//! `wave bench hostile`: latencies of a well-behaved client with and without an attacker, on an agent's front and on tonic.
 //!
-//! The client connects after the attack has begun, and calls an echo in an open loop, as in [`mod@super::rpc`]. Chunks with an
-//! attacker, and one without, take turns, on both servers.
+//! The client connects after the attack has begun, and calls an echo in an open loop, as in [`mod@super::rpc`]. Chunks with each
+//! attacker and one without take turns, on both servers.
 
 mod attack;
 
@@ -18,16 +18,16 @@ use wave_experiments::measure::{Chunks, pin};
 use wave_lab::progress::Progress;
 
 const PAYLOAD_BYTES: usize = 64;
-/// How long answers are waited for: calls without one by then are counted as failed.
+/// Wait for outstanding answers after a chunk. Calls without an answer by then count as failed.
 const DRAIN: Duration = Duration::from_secs(2);
 const CONNECTIONS: usize = 4;
 const STREAMS: usize = 100;
 const SEED: u64 = 1;
-/// So that a stream of all of it fills every window: 16 MiB.
+/// Number of keys: with [`VALUE_BYTES`] they make 16 MiB, so that a stream of all of them fills every window.
 const KEYS: &str = "100000";
 const VALUE_BYTES: &str = "160";
 
-/// A server and its processes.
+/// A server under attack, and its processes.
 struct Server {
     name: &'static str,
     address: String,
@@ -58,17 +58,19 @@ impl Server {
         Ok(Server { name: "tonic", address, _processes: vec![host], _folder: None })
     }
 
-    /// An agent and a worker of a host, which share this CPU.
+    /// An agent and a host's worker, which share this CPU.
     fn front(cpu: usize) -> Result<Server, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let socket = folder.path().join("host");
-        let socket = socket.to_str().ok_or("the folder for temporary files has no name")?;
+        let socket =
+            socket.to_str().ok_or("the path of the folder for temporary files is not UTF-8")?;
         let cpu = cpu.to_string();
         let words = ["serve", "kv", "--offload", socket, "--json", "--cpus", &cpu];
         let more = ["--keys", KEYS, "--value-bytes", VALUE_BYTES];
         let mut host = Process::wave(&[&words[..], &more].concat())?;
         host.line()?;
-        let address = free_address().map_err(|error| format!("a free port: {error}"))?;
+        let address =
+            free_address().map_err(|error| format!("cannot find a free port: {error}"))?;
         let words = ["agent", "--rpc", socket, "--listen", &address, "--cpu", &cpu];
         let more = ["--share-cpu", "--quiet", "--leave-with-parent"];
         let agent = Process::wave(&[&words[..], &more].concat())?;
@@ -86,7 +88,7 @@ impl Server {
 
     fn measure(&self, attack: Option<Attack>, plan: &Plan, row: &mut Row) -> Result<(), String> {
         let attackers = attack.map(|attack| attack.begin(&self.address)).transpose();
-        let _attackers = attackers.map_err(|error| format!("an attacker: {error}"))?;
+        let _attackers = attackers.map_err(|error| format!("cannot start an attack: {error}"))?;
         let Ok(mut client) = self.client() else {
             row.kept_out += 1;
             return Ok(());
@@ -119,7 +121,7 @@ pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let mut rows: Vec<Row> = Vec::new();
     rows.resize_with(servers.len() * attacks.len(), Row::default);
     for _ in 0..plan.chunks {
-        progress.begin("all in turns");
+        progress.begin("measuring in turns");
         for (at, row) in rows.iter_mut().enumerate() {
             let (server, attack) = (&servers[at % 2], attacks[at / 2]);
             server.measure(attack, plan, row)?;

@@ -1,8 +1,8 @@
 //! `wave bench rpc`: CPU time per gRPC call, of tonic on the host and of a host whose RPCs an agent terminates.
 //!
-//! The load generator is this process, on a CPU of its own where there are three. Servers run in processes of
-//! their own for the whole bench, and are asleep while others are measured. A chunk is some time of load on one of
-//! them; its cost is the CPU time from before its first call until after its last reply, by its calls.
+//! The load generator is this process; it has its own CPU if there are three. Servers run in separate processes for
+//! the whole bench, and sleep while others are measured. A chunk is a period of load on one server; its cost is the
+//! CPU time from before its first call until after its last reply, divided by the number of calls.
 
 mod process;
 mod waiting;
@@ -24,11 +24,11 @@ use self::waiting::Waiting;
 use wave_experiments::measure::{Chunks, ns_per, pin};
 use wave_lab::progress::Progress;
 
-/// After how many replies a worker sends them, where it batches.
+/// Number of replies that a batching worker sends together.
 const BATCH: u32 = 64;
 pub const PAYLOAD_BYTES: usize = 64;
 const DRAIN: Duration = Duration::from_secs(5);
-/// How long servers may take until they answer.
+/// Longest time for servers to start answering.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 const WARM_UP: u32 = 1;
 const SEED: u64 = 1;
@@ -42,21 +42,21 @@ pub struct Plan {
     pub rate: f64,
 }
 
-/// How a server is called.
+/// The load on a server.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Closed {
         connections: usize,
         streams: usize,
     },
-    /// At so many calls a second.
+    /// An open loop, at this number of calls per second.
     Open(f64),
 }
 
 const CLOSED_4X16: Shape = Shape::Closed { connections: 4, streams: 16 };
 const CLOSED_8X1: Shape = Shape::Closed { connections: 8, streams: 1 };
 
-/// One thing that is measured.
+/// One server under one load.
 struct Row {
     server: usize,
     shape: Shape,
@@ -64,7 +64,7 @@ struct Row {
     chunks: Vec<PerCall>,
 }
 
-/// Nanoseconds of CPU time, or of the worker's time with calls; and how fast calls were answered.
+/// Costs per call in nanoseconds: CPU time, or the worker's time with calls (`busy`). Also the rate and the latencies of answers.
 #[derive(Clone, Copy, Debug)]
 struct PerCall {
     host: f64,
@@ -72,14 +72,14 @@ struct PerCall {
     connections: f64,
     busy: f64,
     calls_per_second: f64,
-    /// Of the latencies, each from when its call was sent, or was due in an open loop.
+    /// Percentiles of latencies, from the time when a call was sent, or was due in an open loop.
     p50: f64,
     p99: f64,
     /// The generator's own CPU time.
     generator: f64,
 }
 
-/// Places of servers in [`servers`]' list.
+/// Indices into the list of [`servers`].
 const TONIC: usize = 0;
 const POLLING: usize = 2;
 const WAITING: usize = 5;
@@ -109,7 +109,7 @@ impl Name {
         Name::Split4x16,
     ];
 
-    /// Index of its server, and how that is called.
+    /// The index of the row's server, and the load on it.
     fn is(self, plan: &Plan) -> (usize, Shape) {
         match self {
             Name::TonicOpen => (TONIC, Shape::Open(plan.rate)),
@@ -124,12 +124,12 @@ impl Name {
     }
 }
 
-/// The servers, and who has which CPU. tonic and the agents have the same one.
+/// The servers and their CPUs. tonic and the agents have the same CPU.
 ///
-/// Where the worker is measured, neither it nor the agent sleeps between two calls; with two CPUs it shares the
-/// generator's. Where the agent is measured, it sleeps as soon as there is nothing to do, as tonic does, and the worker shares
-/// its CPU: all of the server has one, as tonic has, and the generator is alone on another. With two CPUs that holds also for the
-/// core for connections of a front that is split.
+/// When the worker is measured, neither it nor the agent sleeps between two calls; with two CPUs, the worker shares the
+/// generator's. When the agent is measured, it sleeps as soon as there is no work, as tonic does, and the worker shares its CPU: the
+/// whole server has one CPU, as tonic has, and the generator has another to itself. With two CPUs, a split front's connection core
+/// is on the agent's CPU as well.
 fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 7], String> {
     let [agent, load, third] = match *cpus {
         [first, second] => [first, second, first],
@@ -137,7 +137,7 @@ fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 7], String> {
         _ => {
             let count = cpus.len();
             return Err(format!(
-                "a bench of RPCs needs two CPUs, this process may use {count}: see `taskset -pc $$`"
+                "the bench needs two CPUs, but this process may use {count}: see `taskset -pc $$`"
             ));
         }
     };
@@ -164,7 +164,7 @@ fn target(address: &str, shape: Shape) -> Target {
     Target { address: address.to_owned(), connections, streams }
 }
 
-/// A server's front is there before its host is: waits until calls end well.
+/// Waits until calls succeed: a server's front starts before its host.
 pub(super) fn wait_ready(generator: &mut Generator) -> Result<(), String> {
     let start = Instant::now();
     while start.elapsed() < START_PATIENCE {
@@ -176,7 +176,7 @@ pub(super) fn wait_ready(generator: &mut Generator) -> Result<(), String> {
     Err("a server of the bench does not answer".to_owned())
 }
 
-/// Echoes to a server that is there.
+/// Connects to a server that is ready, to call its echo.
 fn connect(target: &Target) -> Result<Generator, String> {
     let mut calls = CallSettings::new(ByKind::only(Call::Echo), 1_000);
     calls.value_bytes = PAYLOAD_BYTES;
@@ -186,12 +186,12 @@ fn connect(target: &Target) -> Result<Generator, String> {
     Ok(generator)
 }
 
-/// For closed loops of so many streams on each connection.
+/// A generator for closed loops with `streams` calls in flight on each connection.
 pub fn closed(address: &str, connections: usize, streams: usize) -> Result<Generator, String> {
     connect(&target(address, Shape::Closed { connections, streams }))
 }
 
-/// A chunk of a closed loop: how many calls there were.
+/// Runs a chunk of a closed loop. Returns the number of calls.
 pub fn run_closed(generator: &mut Generator, time: Duration) -> Result<u64, String> {
     let closed = generator.closed(time, DRAIN).map_err(|error| error.to_string())?;
     check(closed.sent, &closed.answers)?;
@@ -230,7 +230,7 @@ impl Row {
             connections: by(used.connections_ns, sent),
             busy: by(used.busy_ns, used.calls),
             calls_per_second: sent as f64 / took.as_secs_f64(),
-            // There is one class, echoes.
+            // There is only one class, echoes.
             p50: latencies.first().map_or(f64::NAN, |class| class.latency.p50_ns as f64),
             p99: latencies.first().map_or(f64::NAN, |class| class.latency.p99_ns as f64),
             generator: by(generator, sent),
@@ -238,26 +238,26 @@ impl Row {
     }
 }
 
-/// Calls that failed cost something else.
+/// Checks that every call succeeded: a failed call costs something else.
 fn check(sent: u64, answers: &Answers) -> Result<(), String> {
     if sent == 0 {
-        return Err("no call was due in a chunk: have longer ones, or a higher rate".to_owned());
+        return Err("no call was due in a chunk: increase --chunk-seconds or --rate".to_owned());
     }
     match answers.status("OK") == sent && answers.wrong == 0 {
         true => Ok(()),
-        false => Err(format!("not all of {sent} calls were answered: {answers:?}")),
+        false => Err(format!("not all {sent} calls succeeded: {answers:?}")),
     }
 }
 
-/// What a call costs that does nothing but what every server's handler does, in nanoseconds.
+/// Nanoseconds of the work that every server's handler does for a call.
 fn handler_ns() -> f64 {
     let request = Payload { body: Bytes::from(vec![7; PAYLOAD_BYTES]) }.encode_to_vec();
     let mut reply = Vec::new();
     ns_per(HANDLER_ROUNDS, || {
         for _ in 0..HANDLER_ROUNDS {
-            let payload = Payload::decode(black_box(&request[..])).expect("it is one");
+            let payload = Payload::decode(black_box(&request[..])).expect("a valid payload");
             reply.clear();
-            echo(payload).encode(&mut reply).expect("a vector takes all bytes");
+            echo(payload).encode(&mut reply).expect("a vector has room for all bytes");
             black_box(&reply);
         }
     })
@@ -281,7 +281,7 @@ pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
     progress.end();
     let mut handler = Vec::new();
     for round in 0..WARM_UP + plan.chunks {
-        progress.begin("all in turns");
+        progress.begin("measuring in turns");
         for row in &mut rows {
             let chunk = row.chunk(&mut servers, plan)?;
             if round >= WARM_UP {
@@ -299,7 +299,7 @@ pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
     Ok(report)
 }
 
-/// What is looked at of a chunk.
+/// Selects one value of a chunk.
 type Part = fn(&PerCall) -> f64;
 
 fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) -> Chunks) -> Value {
@@ -322,7 +322,7 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
             "p99_ns": of(name, p99).json(),
             "host_thread_ns": of(name, host).json(),
         });
-        // In an open loop it looks at the time meanwhile.
+        // In an open loop, the generator also polls the clock.
         if matches!(shape, Shape::Closed { .. }) {
             row["generator_ns"] = of(name, generator).json();
         }

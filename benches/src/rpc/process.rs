@@ -1,4 +1,4 @@
-//! The processes that are measured, and their CPU time.
+//! The measured processes, and their CPU time.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use wave_lab::terminal::out;
 pub struct Seats {
     pub host: usize,
     pub agent: usize,
-    /// Where the agent's front has a core for connections.
+    /// The CPU of the front's connection core, if it has one.
     pub connections: Option<usize>,
     pub load: usize,
 }
@@ -30,40 +30,40 @@ pub struct Seats {
 pub enum Kind {
     /// tonic, on the host's core.
     OnHost,
-    /// A worker, which sends replies after so many, and an agent's front.
+    /// A worker, which sends its replies in batches of `batch`, and an agent's front.
     Offload { batch: u32, waits: Waits, front: Front },
 }
 
-/// What the agent's front takes.
+/// The protocol of the agent's front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
     Grpc,
     Udp,
 }
 
-/// How an offloaded server waits for the next call.
+/// The way in which an offloaded server waits for the next call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Worker and agent look for it for [`AWAKE`].
+    /// Worker and agent poll for [`AWAKE`] before they sleep.
     Awake,
-    /// The agent does, as on a NIC (Wave 4.1); the worker has default options.
+    /// Only the agent does, as on a NIC (Wave 4.1); the worker has default options.
     AgentAwake,
-    /// Default options for both; the agent has a CPU of its own.
+    /// Both have default options; the agent has its own CPU.
     AsShipped,
-    /// The agent sleeps as soon as there is nothing to do (`--share-cpu`); the worker has default options.
+    /// The agent sleeps as soon as there is no work (`--share-cpu`); the worker has default options.
     Asleep,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
-    /// Of the host's serving thread, looking for work included.
+    /// CPU time of the host's serving thread, polling for work included.
     pub host_ns: u64,
     pub agent_ns: u64,
-    /// Of its core for connections in that, if it has one.
+    /// The part of `agent_ns` of its connection core, if it has one.
     pub connections_ns: u64,
-    /// The worker's time with calls.
+    /// The worker's time with open calls.
     pub busy_ns: u64,
-    /// Calls that it served in that.
+    /// Number of calls that it served in that time.
     pub calls: u64,
 }
 
@@ -83,16 +83,16 @@ impl Used {
 pub struct Measured {
     pub address: String,
     host: Process,
-    /// What the serving thread is called.
+    /// Name of the serving thread.
     thread: &'static str,
     agent: Option<Process>,
     socket: Option<PathBuf>,
 }
 
-/// What the host's process calls its workers.
+/// Prefix of the names of the host's worker threads.
 const WORKERS: &str = "wave-worker-";
 
-/// What an agent calls its cores for connections.
+/// Prefix of the names of an agent's connection-core threads.
 const CONNECTIONS: &str = "wave-conn-";
 
 impl Measured {
@@ -111,7 +111,8 @@ impl Measured {
             }
             Kind::Offload { batch, waits, front } => {
                 let socket = places::socket("bench-rpc").map_err(|error| error.to_string())?;
-                let place = socket.to_str().ok_or("the folder for sockets has no name")?;
+                let place =
+                    socket.to_str().ok_or("the path of the folder for sockets is not UTF-8")?;
                 let [host_cpu, agent_cpu] = [seats.host, seats.agent].map(|cpu| cpu.to_string());
                 let batch = batch.to_string();
                 let mut words = vec!["rpc-host", place, &host_cpu, &batch];
@@ -125,10 +126,11 @@ impl Measured {
                     Front::Grpc => ("--listen", free_address()),
                     Front::Udp => ("--udp", free_udp_address()),
                 };
-                let address = address.map_err(|error| format!("a free port: {error}"))?;
+                let address =
+                    address.map_err(|error| format!("cannot find a free port: {error}"))?;
                 let mut words = vec!["agent", "--rpc", place, option, &address];
                 words.extend(["--cpu", &agent_cpu, "--quiet", "--leave-with-parent"]);
-                // One worker: it may have all calls, and then finds several at a look.
+                // The only worker may have all calls, and then finds several with one poll.
                 words.extend(["--steer", "round-robin:ahead=1024"]);
                 words.extend((waits == Waits::Asleep).then_some("--share-cpu"));
                 let connections = seats.connections.map(|cpu| cpu.to_string());
@@ -140,9 +142,9 @@ impl Measured {
         }
     }
 
-    /// CPU time so far of what sleeps by now, or spins.
+    /// CPU time so far of the server's threads, which sleep or spin by now.
     pub fn used(&mut self) -> Result<Used, String> {
-        // The kernel adds a run up when it ends.
+        // The kernel accounts a run when it ends.
         std::thread::sleep(Duration::from_millis(2));
         let mut used = Used { host_ns: self.host.cpu_ns(self.thread)?, ..Used::default() };
         if let Some(agent) = &mut self.agent {
@@ -152,7 +154,7 @@ impl Measured {
             let numbers: Vec<u64> =
                 told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             let [calls, busy_ns] = numbers[..] else {
-                return Err(format!("the bench's host said `{told}`"));
+                return Err(format!("unexpected answer of the bench's host: `{told}`"));
             };
             (used.calls, used.busy_ns) = (calls, busy_ns);
         }
@@ -168,11 +170,11 @@ impl Drop for Measured {
     }
 }
 
-/// How long host and agent look for work that stay awake: longer than between two calls.
+/// Polling time of a host and an agent that stay awake: longer than the time between two calls.
 const AWAKE: Nanos = Nanos::from_millis(5);
 
-/// The host's process: `wave-bench rpc-host SOCKET CPU BATCH`. It says when it serves, and for each line on its
-/// standard input how many calls it has served and how long that took.
+/// The host's process: `wave-bench rpc-host SOCKET CPU BATCH`. It prints a line when it serves, and answers each line
+/// on its standard input with the number of calls served so far and the time that they took.
 pub fn host(
     socket: &Path,
     cpu: usize,
@@ -222,7 +224,7 @@ impl Process {
     }
 
     pub fn line(&mut self) -> Result<String, String> {
-        let ended = "a process of the bench ended; it says why above";
+        let ended = "a process of the bench has ended; its message is above";
         self.0.hear().map_err(|_| ended.to_owned())
     }
 
@@ -231,7 +233,7 @@ impl Process {
         self.line()
     }
 
-    /// CPU time of the threads whose names begin so.
+    /// CPU time of the threads whose names begin with `name`.
     pub fn cpu_ns(&mut self, name: &str) -> Result<u64, String> {
         let pid = self.0.process().pid().as_raw_pid();
         cpu_time::cpu_ns(pid.unsigned_abs(), name)

@@ -1,8 +1,7 @@
-//! What a worker's waiting costs: the CPU time of its thread, all of it, and the latency, at rates that leave it idle most of the
-//! time.
+//! The cost of a worker's waiting: all CPU time of its thread, and the latency, at rates that leave it idle most of the time.
 //!
-//! Four servers in turns at each rate: tonic; a worker and an agent that look for calls for longer than most gaps; a worker with default
-//! options beside such an agent; and both with default options.
+//! At each rate, four servers take turns: tonic; a worker and an agent that poll for longer than most gaps between calls; a worker
+//! with default options and such an agent; and both with default options.
 
 use serde_json::{Value, json};
 
@@ -10,12 +9,12 @@ use super::process::Measured;
 use super::{AS_SHIPPED, POLLING, Part, PerCall, Plan, Row, Shape, TONIC, WAITING};
 use wave_experiments::measure::Chunks;
 
-/// Call rates, in calls a second.
+/// Call rates, in calls per second.
 const RATES: [u32; 3] = [1_000, 10_000, 50_000];
 const SERVERS: [(&str, usize); 4] =
     [("tonic", TONIC), ("polling", POLLING), ("waiting", WAITING), ("as_shipped", AS_SHIPPED)];
 
-/// A row for each server, by rate.
+/// For each rate, a row per server.
 pub struct Waiting(Vec<Vec<Row>>);
 
 impl Waiting {

@@ -31,7 +31,7 @@ pub fn echo(cpu: usize) -> Result<(), String> {
         senders.clear();
         let mut buffers: Vec<_> =
             bytes.chunks_mut(BUFFER_BYTES).map(|buffer| [IoSliceMut::new(buffer)]).collect();
-        // Sleeps until a datagram arrives, and takes all that are there.
+        // Sleeps until a datagram arrives, and receives all that are queued.
         let wait = MsgFlags::MSG_WAITFORONE;
         match recvmmsg(fd, &mut received, buffers.iter_mut(), wait, None) {
             Ok(all) => {

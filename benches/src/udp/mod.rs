@@ -1,7 +1,7 @@
 //! `wave bench udp`: CPU time per request of the UDP front, of a bare echo and of the gRPC front.
 //!
 //! The servers are processes that run for the whole bench, pinned to one CPU, and sleep while others are measured. This process
-//! generates the load on another CPU.
+//! generates the load, on another CPU.
 
 mod echo;
 
@@ -19,7 +19,7 @@ use crate::rpc::{self, Front, Kind, Measured, Plan, Process, Seats, Waits};
 
 /// Requests in a burst.
 const BURST: u32 = 32;
-/// Sockets or connections of a closed loop, and requests under way on each.
+/// Sockets or connections of a closed loop, and requests in flight on each.
 const MANY: (usize, u32) = (4, 16);
 const ONE: (usize, u32) = (8, 1);
 const WARM_UP: u32 = 1;
@@ -46,7 +46,7 @@ const GRPC_8X1: usize = 6;
 pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
     let [server, generator, ..] = cpus[..] else {
-        return Err("a bench of datagrams needs two CPUs: see `taskset -pc $$`".to_owned());
+        return Err("the bench needs two CPUs: see `taskset -pc $$`".to_owned());
     };
     pin(generator)?;
     let progress = Progress::new(u64::from(plan.chunks + WARM_UP) + 1, quiet);
@@ -68,7 +68,7 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let one = Shape::Closed { under_way: ONE.1 };
     let mut rows: Rows = Default::default();
     for round in 0..WARM_UP + plan.chunks {
-        progress.begin("all in turns");
+        progress.begin("measuring in turns");
         let chunks = [
             (FRONT_BURSTS, of_server(&mut front, || run(&mut to_front, bursts, plan))?),
             (BARE_BURSTS, of_bare(&mut bare, || run(&mut to_bare, bursts, plan))?),

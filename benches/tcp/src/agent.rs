@@ -20,7 +20,7 @@ use crate::process::answer;
 const PREFIX: u8 = 24;
 const MTU: u16 = 1500;
 
-/// Where.
+/// Arguments of the agent's process.
 #[derive(Args, Debug)]
 pub struct AgentArgs {
     #[arg(long, conflicts_with = "tap", required_unless_present = "tap")]
@@ -30,7 +30,7 @@ pub struct AgentArgs {
     /// Linux's address on the TAP device.
     #[arg(long)]
     linux: Option<Ipv4Addr>,
-    /// In the network of this process.
+    /// Number of the process whose network namespace to enter.
     #[arg(long)]
     network_of: Option<u32>,
     #[arg(long)]
@@ -39,12 +39,12 @@ pub struct AgentArgs {
     socket: PathBuf,
     #[arg(long)]
     cpu: usize,
-    /// Recover from losses as the thesis does.
+    /// Recover from losses by go-back-N, as the thesis does.
     #[arg(long)]
     go_back_n: bool,
 }
 
-/// Is up until it is killed.
+/// Runs the agent until it is killed.
 pub fn run(args: &AgentArgs, allocator: &'static StatsAlloc<System>) -> Result<(), String> {
     if let Some(pid) = args.network_of {
         enter_network_of(pid)?;
@@ -60,7 +60,7 @@ pub fn run(args: &AgentArgs, allocator: &'static StatsAlloc<System>) -> Result<(
             tap.configure(IpAddr::V4(linux), PREFIX, MTU).map_err(|error| error.to_string())?;
             up(args, tap, allocator)
         }
-        _ => Err("the bench's agent has no wire".into()),
+        _ => Err("the bench's agent needs a TAP device or an interface".into()),
     }
 }
 
@@ -101,7 +101,7 @@ fn up_with<W: Wire, R: Recovery>(
         .map_err(|error| failed(&error))?;
     let table_bytes = live(&allocator.stats()) - live(&before);
     answer("ready")?;
-    // Allocates nothing itself, so that what it counts is the agent's.
+    // Allocates nothing itself, so that only the agent's allocations are counted.
     let pipes = (std::io::stdin(), std::io::stdout());
     std::thread::spawn(move || count(allocator, table_bytes as u64, &pipes));
     serve(&mut front);
@@ -112,7 +112,7 @@ fn live(stats: &Stats) -> isize {
     stats.bytes_allocated as isize - stats.bytes_deallocated as isize
 }
 
-/// Answers each line with the number of allocations so far, and the bytes of the tables, until there are no more.
+/// Answers each line of input with the number of allocations so far and the size of the tables in bytes, until the input ends.
 fn count(allocator: &StatsAlloc<System>, table_bytes: u64, (input, output): &(Stdin, Stdout)) {
     let mut line = [0; 64];
     while rustix::io::read(input, &mut line).is_ok_and(|count| count > 0) {
@@ -122,13 +122,13 @@ fn count(allocator: &StatsAlloc<System>, table_bytes: u64, (input, output): &(St
         digits(allocations, &mut text[..20]);
         digits(table_bytes, &mut text[21..41]);
         text[41] = b'\n';
-        // Nobody listens any more: the process is about to be killed.
+        // An error means that no process reads the output any more: this one is about to be killed.
         let _ = rustix::io::write(output, &text);
     }
     std::process::exit(0);
 }
 
-/// Writes a number to the end of `text`.
+/// Appends a number to `text`, in decimal.
 fn digits(mut number: u64, text: &mut [u8]) {
     for place in text.iter_mut().rev() {
         *place = b'0' + (number % 10) as u8;

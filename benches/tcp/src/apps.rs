@@ -1,4 +1,4 @@
-//! Unmodified servers: over Linux's TCP, and over an agent's by `wave tcp run`.
+//! Unmodified servers, over Linux's TCP and over an agent's by `wave tcp run`.
 
 pub mod exchange;
 pub mod keeper;
@@ -39,9 +39,9 @@ pub fn apps(output: &Output) -> Result<Value, String> {
     let mut apps = Map::new();
     let mut left_out = Map::new();
     for app in App::ALL {
-        // Only whether the server is installed.
+        // Only checks whether the server is installed.
         if let Err(why) = app.command("", "", 0) {
-            say!("apps {}: left out: {why}", app.name());
+            say!("apps {}: skipped: {why}", app.name());
             left_out.insert(app.name().to_owned(), why.into());
             continue;
         }
@@ -64,7 +64,7 @@ pub fn apps(output: &Output) -> Result<Value, String> {
     Ok(result)
 }
 
-/// `wave`, beside this program.
+/// The path of `wave`, in this program's folder.
 fn wave() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let wave = own.with_file_name("wave");
@@ -73,11 +73,11 @@ fn wave() -> Result<PathBuf, String> {
     if wave.is_file() {
         Ok(wave)
     } else {
-        Err(format!("{} is not there: build it with `{how}`", wave.display()))
+        Err(format!("{} does not exist: build it with `{how}`", wave.display()))
     }
 }
 
-/// An app's server on a stack, and its agent. The server ends first.
+/// An app's server on a stack, and its agent. The server is ended first.
 struct Server {
     server: Kept,
     agent: Option<Process>,
@@ -90,7 +90,7 @@ impl Server {
         let name = format!("{}-{}", app.name(), stack.name());
         let folder = network.socket(&name);
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let folder = folder.to_str().ok_or("the folder for sockets has no name")?;
+        let folder = folder.to_str().ok_or("the path of the folder for sockets is not UTF-8")?;
         let (cpu, place) = (network.cpus[0], network.place(stack));
         app.write_files(place.address, folder)?;
         let mut words = Vec::new();
@@ -117,7 +117,7 @@ impl Server {
     }
 }
 
-/// Runs true(1) over the agent: its failure names what is missing.
+/// Runs true(1) over the agent: a failure names the missing part.
 fn can_run(words: &[String]) -> Result<(), String> {
     let output = Command::new(&words[0]).args(&words[1..]).arg("true").output();
     let output = output.map_err(|error| format!("{}: {error}", words[0]))?;
@@ -125,7 +125,7 @@ fn can_run(words: &[String]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(said.trim().to_owned()) }
 }
 
-/// All chunks of the closed loop, then all paced ones; stacks take turns.
+/// Measures all chunks of the closed loop, then all paced ones; the stacks take turns.
 fn measure(network: &mut Network, wave: &Path, app: App, output: &Output) -> Result<Value, String> {
     let [linux, veth, tap] = Stack::ALL.map(|stack| Server::start(network, wave, app, stack));
     let servers = [linux?, veth?, tap?];
@@ -159,10 +159,10 @@ fn measure(network: &mut Network, wave: &Path, app: App, output: &Output) -> Res
     Ok(result)
 }
 
-/// A chunk, with the median and the 99th percentile of its latencies.
+/// A chunk with the median and the 99th percentile of its latencies.
 type Paced = (Chunk, [f64; 2]);
 
-/// Chunks of each stack: a closed loop, or paced at this number of requests per second.
+/// Chunks of each stack: in a closed loop, or paced at `rate` requests per second.
 fn rounds(
     network: &mut Network,
     app: App,
@@ -179,7 +179,7 @@ fn rounds(
                 connections: CONNECTIONS,
                 warm_up: WARM_UP,
                 measured: output.chunk_seconds,
-                // The same instants for all stacks.
+                // The same arrival times for all stacks.
                 pace: rate.map(|rate| Pace {
                     batches_per_second: rate / app.batch() as f64,
                     seed: u64::from(round),

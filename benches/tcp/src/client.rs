@@ -1,4 +1,4 @@
-//! The client: Linux's sockets and epoll, in a network of its own, one load after the other.
+//! The client: Linux's sockets and epoll, in its own network namespace, with one load after the other.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,25 +16,25 @@ use crate::process::answer;
 use crate::program::{Role, raise_descriptors};
 
 pub const REQUEST_BYTES: usize = 64;
-/// How long a connection may take, or a load without any answer.
+/// Longest time for a connection to be established, and for a load to go without an answer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const BUFFER_BYTES: usize = 256 << 10;
-/// Reads or writes of a stream before the next connection's turn.
+/// Most reads or writes of a stream before the next connection's turn.
 const TURNS: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// What the program does on these connections.
+    /// The program's role on these connections.
     pub role: Role,
     pub connections: usize,
-    /// Requests under way on each; of no meaning for streams.
+    /// Requests in flight on each connection; ignored for streams.
     pub depth: usize,
     pub warm_up: Duration,
     pub measured: Duration,
 }
 
 impl Load {
-    /// The line that tells the client, with the interface whose packets it is to count.
+    /// The command line for the client, with the interface whose packets it must count.
     pub fn to_line(self, address: &str, interface: &str) -> String {
         let port = self.role.port();
         let (warm_up, measured) = (self.warm_up.as_micros(), self.measured.as_micros());
@@ -60,7 +60,7 @@ impl Load {
     }
 }
 
-/// Does what it is told, line by line, until there is no more.
+/// Executes commands from standard input, line by line, until the input ends.
 pub fn serve(cpu: usize) -> Result<(), String> {
     own_network()?;
     ip("link set lo up")?;
@@ -86,7 +86,7 @@ pub fn serve(cpu: usize) -> Result<(), String> {
                 let count: usize = count.parse().map_err(|_| line.clone())?;
                 held = connect(address, count)?;
                 for stream in &held {
-                    // Reset at their end: thousands in TIME_WAIT would use the ports up.
+                    // The connections end with a reset: thousands in TIME_WAIT would use up the ports.
                     let reset = set_socket_linger(stream, Some(Duration::ZERO));
                     reset.map_err(|error| error.to_string())?;
                 }
@@ -124,13 +124,13 @@ pub fn serve(cpu: usize) -> Result<(), String> {
                 traffic::generate(streams, &traffic, interface)?;
                 answer("over")?;
             }
-            _ => return Err(format!("the bench's client was told `{line}`")),
+            _ => return Err(format!("the bench's client got an invalid command: `{line}`")),
         }
     }
     Ok(())
 }
 
-/// A setting of this process's network.
+/// Sets a value of `/proc/sys/net` in this process's network namespace.
 pub fn set(name: &str, value: &str) -> Result<(), String> {
     let path = format!("/proc/sys/net/{name}");
     std::fs::write(&path, value).map_err(|error| format!("{path}: {error}"))
@@ -150,13 +150,13 @@ fn connect(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>, String> 
 /// A connection of a load.
 struct Connection {
     stream: TcpStream,
-    /// Bytes to write before more is read.
+    /// Bytes still to write before the next read.
     owed: usize,
-    /// Bytes of an answer that has not come as a whole.
+    /// Bytes received of an incomplete answer.
     partial: usize,
 }
 
-/// Loads, says `begin` after the warm-up, and at the end the count since, nanoseconds, and packets.
+/// Generates the load. Prints `begin` after the warm-up, and at the end the count since then, nanoseconds, and packets.
 fn generate(streams: Vec<TcpStream>, load: &Load, interface: &str) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the bench's client: {error}");
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
@@ -196,14 +196,14 @@ fn generate(streams: Vec<TcpStream>, load: &Load, interface: &str) -> Result<(),
         if count > before {
             latest = now;
         } else if now.duration_since(latest) > PATIENCE {
-            return Err(failed(&"no answer came for 20 s"));
+            return Err(failed(&"no answer for 20 s"));
         }
         match begun {
             None if now.duration_since(start) >= load.warm_up => {
                 begun = Some((now, count, packets(interface)?));
                 answer("begin")?;
             }
-            // On a busy machine nothing may have come yet: then it goes on, for whichever row it is.
+            // On a busy machine, there may be no answer yet: then the chunk continues, in any row.
             Some((at, first, packets_first))
                 if now.duration_since(at) >= load.measured && count > first =>
             {
@@ -217,7 +217,7 @@ fn generate(streams: Vec<TcpStream>, load: &Load, interface: &str) -> Result<(),
 }
 
 impl Connection {
-    /// Does what can be done without waiting. Returns requests that were answered, or bytes.
+    /// Reads and writes as far as possible without waiting. Returns the number of answered requests, or of bytes.
     fn step(&mut self, role: Role, buffer: &mut [u8]) -> std::io::Result<u64> {
         let mut count = 0;
         for _ in 0..TURNS {
@@ -247,7 +247,7 @@ impl Connection {
         Ok(count)
     }
 
-    /// Writes the requests that are owed. There is room: as many answers have come.
+    /// Writes the requests that are owed. The connection has room, because as many answers have arrived.
     fn pay(&mut self, buffer: &[u8]) -> std::io::Result<()> {
         while self.owed > 0 {
             self.owed -= self.stream.write(&buffer[..self.owed.min(buffer.len())])?;

@@ -1,4 +1,4 @@
-//! CPU time: of the machine, of the bench's processes, and of everybody else.
+//! CPU time of the machine, of the bench's processes, and of all other processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,38 +6,38 @@ use std::time::Instant;
 
 use rustix::thread::CpuSet;
 
-/// Where CPU time was spent until an instant.
+/// The CPU time spent up to an instant, by process.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     at: Instant,
-    /// Of all CPUs: not idle, not waiting for a disk, not taken by a hypervisor.
+    /// Busy time of all CPUs: without idle time, waits for a disk and time stolen by a hypervisor.
     busy_ns: u64,
-    /// Of each process, by its number.
+    /// CPU time of each process in nanoseconds, by its number.
     processes: BTreeMap<u32, u64>,
 }
 
-/// CPU time in between, in nanoseconds.
+/// CPU time between two snapshots, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// Nanoseconds of the program.
+    /// CPU time of the program.
     pub app: f64,
-    /// Of the agent; 0 if there is none.
+    /// CPU time of the agent; 0 if there is none.
     pub agent: f64,
-    /// The machine's busy time less that of others' processes: program, agent, client, interrupts and the kernel's threads.
+    /// The machine's busy time minus that of other processes: program, agent, client, interrupts and the kernel's threads.
     pub total: f64,
-    /// What the scheduler charged program, agent, client, relay and ksoftirqd.
+    /// The scheduler's charges to program, agent, client, relay and ksoftirqd.
     pub by_tasks: f64,
-    /// Of processes that are not the bench's.
+    /// CPU time of processes that are not the bench's.
     pub others: f64,
 }
 
 impl Snapshot {
-    /// Takes one: some hundred small files are read.
+    /// Takes a snapshot, which reads some hundred small files.
     pub fn take() -> Result<Snapshot, String> {
         Ok(Snapshot { at: Instant::now(), busy_ns: busy_ns()?, processes: processes() })
     }
 
-    /// What was spent until a later one. `app` are the program's processes, `ours` the bench's other ones.
+    /// The CPU time spent up to a later snapshot. `app` has the program's processes, `ours` the bench's other processes.
     pub fn until(&self, later: &Snapshot, app: &[u32], agent: Option<u32>, ours: &[u32]) -> Spent {
         let of = |pid: u32| {
             let now = later.processes.get(&pid).copied().unwrap_or(0);
@@ -61,7 +61,7 @@ impl Snapshot {
     }
 }
 
-/// All CPUs' time since the machine started, less idle time: what `/proc/stat` has, in ticks.
+/// Busy time of all CPUs since the machine started, in nanoseconds, from the ticks in `/proc/stat`.
 fn busy_ns() -> Result<u64, String> {
     let text = fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
     let words = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
@@ -77,7 +77,7 @@ fn busy_ns() -> Result<u64, String> {
     Ok((user + nice + system + irq + softirq) * tick_ns)
 }
 
-/// CPU time of all processes, of all of their threads that live.
+/// CPU time of all processes: the sum over their living threads.
 fn processes() -> BTreeMap<u32, u64> {
     pids().map(|pid| (pid, threads_ns(pid))).collect()
 }
@@ -117,7 +117,7 @@ pub fn of(pid: u32) -> u64 {
     threads_ns(pid)
 }
 
-/// The kernel's threads that handle packets where nobody else does.
+/// The kernel's threads that process packets outside of any process (ksoftirqd).
 fn kernel_threads() -> Vec<u32> {
     let is_soft = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm"))
@@ -126,7 +126,7 @@ fn kernel_threads() -> Vec<u32> {
     pids().filter(is_soft).collect()
 }
 
-/// A number of `/proc/PID/status`: in kB, or a count.
+/// A number from `/proc/PID/status`: in kB, or a count.
 pub fn status(pid: u32, key: &str) -> Result<u64, String> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -141,7 +141,7 @@ pub fn two() -> Result<[usize; 2], String> {
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
     match cpus[..] {
         [first, second, ..] => Ok([first, second]),
-        _ => Err("a bench of TCP needs two CPUs: see `taskset -pc $$`".to_owned()),
+        _ => Err("the bench needs two CPUs: see `taskset -pc $$`".to_owned()),
     }
 }
 
@@ -159,11 +159,11 @@ mod tests {
         while start.elapsed().as_millis() < 200 {
             std::hint::spin_loop();
         }
-        // The scheduler adds a run up when it ends.
+        // The scheduler accounts a run when it ends.
         std::thread::sleep(std::time::Duration::from_millis(2));
         let after = Snapshot::take().unwrap();
         let spent = before.until(&after, &[std::process::id()], None, &[]);
-        // However busy the machine, it has had some of the time, and no more than there was.
+        // However busy the machine, this process has had some CPU time, and no more than 64 CPUs have.
         assert!(spent.app > 0.0 && spent.app <= before.seconds_until(&after) * 1e9 * 64.0);
         assert_eq!(spent.agent, 0.0);
         assert!(spent.by_tasks >= spent.app, "{spent:?}");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_belong_to_a_tree() {
+    fn process_tree_contains_descendants() {
         let mut shell = Command::new("sh");
         // A background process of a shell reads /dev/null, unless its input is redirected.
         shell

@@ -12,7 +12,7 @@ use crate::program::Role;
 use crate::sample::Sample;
 
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Connections, and requests under way on each.
+/// Connections, and requests in flight on each.
 const SHAPES: [(usize, usize); 3] = [(16, 1), (64, 1), (16, 16)];
 
 pub fn echo(output: &Output) -> Result<Value, String> {
@@ -67,7 +67,7 @@ pub fn echo(output: &Output) -> Result<Value, String> {
     }))
 }
 
-/// Of the agents together.
+/// Number of allocations of all agents together.
 fn allocations(servers: &mut [crate::network::Server]) -> Result<u64, String> {
     let mut sum = 0;
     for server in servers {
@@ -76,7 +76,7 @@ fn allocations(servers: &mut [crate::network::Server]) -> Result<u64, String> {
     Ok(sum)
 }
 
-/// Figures of each stack.
+/// The figures of each stack for one shape.
 pub fn of_shape(chunks: &[Vec<Chunk>; 3]) -> Value {
     let of = |at: usize, value: fn(&Chunk) -> f64| Sample(chunks[at].iter().map(value).collect());
     let app = |at| of(at, |chunk| chunk.spent.app / chunk.count);

@@ -1,4 +1,4 @@
-//! Many idle connections beside some that are active, and an agent without work.
+//! Many idle connections besides some active ones, and an agent without traffic.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::sample::Sample;
 
 const ACTIVE: usize = 100;
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Shortest time over which an agent without work is watched.
+/// Shortest time over which an agent without traffic is measured.
 const WATCHED_MIN: Duration = Duration::from_secs(2);
 
 pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
@@ -30,7 +30,7 @@ pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
         warm_up: WARM_UP,
         measured: output.chunk_seconds,
     };
-    // Twice as many active ones as are measured: what they touch is touched before memory is compared.
+    // Twice as many active connections as are measured, so that their memory is touched before memory is compared.
     for server in [&server, &linux] {
         network.measure(server, &Load { connections: 2 * ACTIVE, ..load })?;
     }
@@ -80,7 +80,7 @@ pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
     }
     let after = server.allocations()?.map_or(0, |[after, _]| after);
     let ratio = |at: usize| Sample(rates[at][1].clone()).over(&Sample(rates[at][0].clone()));
-    // The first round's: later ones find the memory touched.
+    // Only the first round's values: in later rounds the memory is already touched.
     let [agent_bytes, shared_bytes] = touched.first().copied().unwrap_or([f64::NAN; 2]);
     Ok(json!({
         "bench": "tcp idle",
@@ -108,14 +108,14 @@ pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
     }))
 }
 
-/// A kind of a process's resident memory, in bytes.
+/// A kind of resident memory of a process (`key` in its status), in bytes.
 fn memory(pid: u32, key: &str) -> Result<f64, String> {
     Ok(cpu::status(pid, key)? as f64 * 1024.0)
 }
 
-/// A process's share of a CPU in percent, and how often it was woken in a second.
+/// A process's share of a CPU in percent, and its wake-ups per second.
 fn watch(pid: u32, span: Duration) -> Result<(f64, f64), String> {
-    // What active connections left behind: delayed acknowledgements, closing.
+    // Waits for the rest of the active connections' work: delayed acknowledgements, closing.
     std::thread::sleep(Duration::from_millis(300));
     let start = Instant::now();
     let (spent, switches) = (cpu::of(pid), cpu::status(pid, "voluntary_ctxt_switches")?);
@@ -127,7 +127,7 @@ fn watch(pid: u32, span: Duration) -> Result<(f64, f64), String> {
 }
 
 impl Network {
-    /// Opens connections on which nothing happens.
+    /// Opens idle connections.
     fn hold(&mut self, server: &Server, count: u32) -> Result<(), String> {
         self.client.tell(&format!("hold {}:{} {count}", server.address(), Role::Echo.port()))?;
         self.client.expect("done")
@@ -136,7 +136,7 @@ impl Network {
     fn release(&mut self) -> Result<(), String> {
         self.client.tell("drop")?;
         self.client.expect("done")?;
-        // TIME_WAIT is the client's; the server has seen the end by then, or sees it beside the next load.
+        // TIME_WAIT is on the client's side. The server has seen the end by now, or sees it during the next load.
         std::thread::sleep(Duration::from_millis(200));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A lossy cable between TAP devices: ours to Linux, against Linux to Linux, at the same losses.
+//! A lossy cable between TAP devices: our stack to Linux, against Linux to Linux, with the same losses.
 
 use std::time::Duration;
 
@@ -19,19 +19,19 @@ const LINUX: &str = "10.92.0.1";
 const CLIENT: &str = "10.92.0.2";
 const SACK: &str = "10.92.0.3";
 const GO_BACK_N: &str = "10.92.0.4";
-/// Who sends, in the order of the servers.
+/// Names of the senders, in the order of the servers.
 const SENDERS: [&str; 3] = ["linux", "sack", "gbn"];
-/// Bytes of Linux's buffers, each way: those of an agent's rings.
+/// Bytes of Linux's buffers in each direction: as many as an agent's rings have.
 const BUFFER_BYTES: u32 = 1 << 20;
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// What is lost, and on what.
+/// Cases: name, share of lost segments, role, connections, and requests in flight on each.
 const CASES: [(&str, f64, Role, usize, usize); 2] =
     [("small", 0.02, Role::Echo, 100, 8), ("bulk", 0.01, Role::Source(Pieces::Large), 8, 1)];
 
 pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
     let mut network = Network::new()?;
-    // As ours, in both networks. Linux's least retransmission timeout is 200 ms, as ours.
+    // The same buffers as ours, in both networks. Linux's minimum retransmission timeout is 200 ms, as is ours.
     let buffers = format!("4096 {BUFFER_BYTES} {BUFFER_BYTES}");
     let settings: [(&str, &str); 3] = [
         ("ipv4/tcp_rmem", &buffers),
@@ -49,7 +49,7 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
     let sockets = [network.socket("sack"), network.socket("gbn")];
     let [sack, go_back_n] = sockets.each_ref().map(|socket| socket.to_str());
     let (Some(sack), Some(go_back_n)) = (sack, go_back_n) else {
-        return Err("the folder for sockets has no name".into());
+        return Err("the path of the folder for sockets is not UTF-8".into());
     };
     let wire = vec!["--interface", NEAR];
     let servers = [
@@ -63,7 +63,7 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
         let mut rates: [Vec<f64>; 3] = Default::default();
         for seed in 0..seeds {
             for (at, server) in servers.iter().enumerate() {
-                // Connections begin on a whole cable.
+                // Connections are established without losses.
                 relay.ask("0 0")?;
                 let load = Load {
                     role,
@@ -76,7 +76,7 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
                 let chunk =
                     network.measure_between(server, &load, || relay.ask(&losing).map(drop))?;
                 let [segments, lost] = relay.ask("0 0")?[..] else {
-                    return Err("the bench's cable counts nothing".into());
+                    return Err("the bench's cable returned no counts".into());
                 };
                 let rate = chunk.count / chunk.seconds;
                 say!(

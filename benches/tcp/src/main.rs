@@ -1,10 +1,10 @@
-//! The program of `wave bench tcp`: TCP by an agent against Linux's, in one run and in its own networks.
+//! The program of `wave bench tcp`: an agent's TCP against Linux's, in one run and in separate network namespaces.
 //!
-//! A program serves in one network namespace, a client of Linux's sockets asks in another; the cable between them is a veth pair with
-//! TSO and GRO. The program is the same over Linux's sockets with epoll and over an agent ([`program`]). The namespaces have no
-//! names and vanish with their processes.
+//! A program serves in one network namespace, and a client with Linux's sockets sends requests from another; the cable between them
+//! is a veth pair with TSO and GRO. The program is the same over Linux's sockets with epoll and over an agent ([`program`]). The
+//! namespaces have no names and vanish with their processes.
 //!
-//! A separate binary, since its allocator counts allocations.
+//! This is a separate binary, because its allocator counts allocations.
 
 #![forbid(unsafe_code)]
 
@@ -31,11 +31,11 @@ use serde_json::Value;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use wave_links::{say, tell};
 
-/// Counts allocations, for [`agent`].
+/// The allocator, which counts allocations for [`agent`].
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Measures TCP by an agent against Linux's.
+/// Measures an agent's TCP against Linux's.
 #[derive(Debug, Parser)]
 #[command(
     name = "wave bench tcp",
@@ -66,71 +66,71 @@ struct Bench {
 enum Which {
     /// One stream in each direction: throughput, and CPU time per byte.
     #[command(
-        after_help = "  throughput_ratio_vs_linux  ours to Linux's: in (to the program) and out
-  total_cpu_per_byte_ratio   total CPU time per byte, ours to Linux's (lower is better)
+        after_help = "  throughput_ratio_vs_linux  ours divided by Linux's: in (to the program) and out
+  total_cpu_per_byte_ratio   total CPU time per byte, ours divided by Linux's (lower is better)
   app_cpu_per_byte_ratio_64k, app_cpu_per_byte_ratio_64k_in_place
-                             the program's CPU time per byte, read or written 64 KiB at a time: copied, and without a copy in
+                             the program's CPU time per byte, with reads or writes of 64 KiB: copied, and without a copy in
                              the rings of an agent's connection, against copies by Linux's sockets"
     )]
     Stream(Output),
     /// Requests of 64 bytes: CPU time and packets per request.
     #[command(after_help = "At 16x1, 64x1 and 16x16 (connections x outstanding requests on each):
 
-  app_cpu_ratio_vs_linux     the program's CPU time per request, ours to Linux's (lower is better)
+  app_cpu_ratio_vs_linux     the program's CPU time per request, ours divided by Linux's (lower is better)
   total_cpu_ratio_vs_linux   total CPU time per request
-  packets_per_request        on the cable, both ways, pure acknowledgements included
-  allocations_after_start    of the agent's process, once the program is attached")]
+  packets_per_request        packets on the cable in both directions, pure acknowledgements included
+  allocations_after_start    allocations of the agent's process after the program has attached")]
     Echo(Output),
-    /// Many idle connections beside 100 active ones, and an agent without traffic.
+    /// Many idle connections besides 100 active ones, and an agent without traffic.
     #[command(
-        after_help = "  idle_connections_ratio  requests per second of 100 active connections, with idle ones to without (1: no difference)
+        after_help = "  idle_connections_ratio  requests per second of 100 active connections, with idle ones over without (1: no difference)
   bytes_per_connection    table: bytes of the agent's tables per connection of their capacity; touched: growth of its resident memory
-                          per idle connection; shared: the same of memory that it shares with the program
-  idle_cpu_percent        of one CPU, of an agent with these connections and no traffic; wakeups_per_s beside it"
+                          per idle connection; shared: the same for memory that it shares with the program
+  idle_cpu_percent        share of one CPU that an agent with these connections and no traffic uses; wakeups_per_s: its wake-ups"
     )]
     Idle(IdleArgs),
-    /// A lossy cable between TAP devices: ours to Linux, against Linux to Linux.
+    /// A lossy cable between TAP devices: our stack to Linux, against Linux to Linux.
     #[command(
         after_help = "A seed decides which segments are dropped, after super-packets are cut. Both stacks have Reno, a minimum RTO of 200 ms,
 and buffers of 1 MiB.
 
-  sack_ratio_small  requests per second, ours to Linux's: 64 bytes, 8 deep, over 100 flows, at 2% loss
-  sack_ratio_bulk   bytes per second: 8 streams from the program, at 1% loss
-  gbn_ratio_...     the same with go-back-N for ours
-Each with the mean over the seeds and its 95% interval."
+  sack_ratio_small  requests per second, ours divided by Linux's: 64 bytes, 8 in flight on each of 100 connections, at 2% loss
+  sack_ratio_bulk   bytes per second, ours divided by Linux's: 8 streams from the program, at 1% loss
+  gbn_ratio_...     the same, with go-back-N in our stack
+Each is the mean over the seeds, with its 95% confidence interval."
     )]
     Loss(LossArgs),
-    /// Unmodified servers: an echo, redis, memcached and nginx, over an agent by `wave tcp run`.
+    /// Unmodified servers over an agent by `wave tcp run`: an echo, redis, memcached and nginx.
     #[command(
-        after_help = "Each server has 64 connections. First, each connection has one request under way (redis_pipelined: a batch of 16, as
+        after_help = "Each server has 64 connections. First, each connection has one request in flight (redis_pipelined: a batch of 16, as
 with redis-benchmark -P 16). Then requests arrive as a Poisson process, at half of the lowest rate of all stacks.
 Values have 64 bytes; nginx sends a file of 1 KiB.
 
-  app_cpu_ratio_vs_linux     the server's CPU time per request, all of its processes, ours to Linux's (lower is better)
+  app_cpu_ratio_vs_linux     CPU time per request of all the server's processes, ours divided by Linux's (lower is better)
   total_cpu_ratio_vs_linux   total CPU time per request
   rate_ratio_vs_linux        requests per second
   p99_ratio_vs_linux         time from a request's arrival to its answer, at equal rates (lower is better)
   left_out                   servers that are not installed"
     )]
     Apps(Output),
-    /// The client.
+    /// Run the bench's client.
     #[command(hide = true)]
     Client { cpu: usize },
-    /// The program.
+    /// Run the bench's program.
     #[command(hide = true)]
     Program(program::ProgramArgs),
-    /// The agent.
+    /// Run the bench's agent.
     #[command(hide = true)]
     Agent(agent::AgentArgs),
-    /// The parent of an unmodified server.
+    /// Run the parent of an unmodified server.
     #[command(hide = true)]
     Keeper(apps::keeper::KeeperArgs),
-    /// The lossy cable.
+    /// Run the lossy cable.
     #[command(hide = true)]
     Relay(relay::RelayArgs),
 }
 
-/// Chunks to measure, and the form of the output.
+/// Options of the number and length of chunks, and of the output.
 #[derive(Args, Clone, Debug)]
 pub struct Output {
     /// Print one JSON object instead of lines.
@@ -185,7 +185,7 @@ fn main() -> ExitCode {
         value
     });
     match result {
-        // Longer than a line for a user may be.
+        // JSON may be longer than the limit of a line for users.
         Ok(value) if output.json => return ended(process::answer(&value.to_string())),
         Ok(value) => rows("", &value),
         Err(error) => {
@@ -207,7 +207,7 @@ fn ended(result: Result<(), String>) -> ExitCode {
     }
 }
 
-/// A line per value, with its path.
+/// Prints one line per value, with its path.
 fn rows(path: &str, value: &Value) {
     match value {
         Value::Object(members) => members.iter().for_each(|(name, member)| {

@@ -1,4 +1,4 @@
-//! The networks of a bench: two namespaces without names, a veth pair between them, and a TAP device.
+//! A bench's networks: two unnamed network namespaces, a veth pair between them, and a TAP device.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::client::{Load, set};
 use crate::cpu::{Snapshot, Spent, tree, two};
 use crate::process::Process;
 
-/// Ends of the cable: the program's, which is this process's, and the client's.
+/// Ends of the cable: the program's, in this process's namespace, and the client's.
 const NEAR: &str = "wavebench0";
 const FAR: &str = "wavebench1";
 const TAP: &str = "wavebench2";
@@ -19,19 +19,19 @@ const TAP: &str = "wavebench2";
 const LINUX: &str = "10.90.0.1";
 const CLIENT: &str = "10.90.0.2";
 const AGENT: &str = "10.90.0.3";
-/// On the TAP device, in the client's network.
+/// Addresses on the TAP device, in the client's namespace.
 const TAP_CLIENT: &str = "10.91.0.2";
 const TAP_AGENT: &str = "10.91.0.3";
 
-/// Congestion control of every sender, Linux's and ours. The machine's default would shape the figures: BBR's pace, for one, depends
-/// on how the receiver shares its CPU.
+/// Congestion control of every sender, Linux's and ours. The machine's default would influence the figures: BBR's pacing, for
+/// example, depends on how the receiver shares its CPU.
 pub const CONGESTION: &str = "reno";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// Linux's sockets, on the cable.
     Linux,
-    /// An agent by AF_PACKET, on the cable.
+    /// An agent with AF_PACKET, on the cable.
     Veth,
     /// An agent with a TAP device.
     Tap,
@@ -49,37 +49,37 @@ impl Stack {
     }
 }
 
-/// Where a stack's program serves.
+/// The place of a stack's program in the networks.
 pub struct Place {
     pub address: &'static str,
-    /// The client's interface to it.
+    /// The client's interface towards the program.
     pub interface: &'static str,
     /// The agent's arguments for its wire; `None` without an agent.
     pub wire: Option<Vec<String>>,
 }
 
-/// A program that serves, and its agent.
+/// A serving program and its agent.
 pub struct Server {
     pub program: Process,
     pub agent: Option<Process>,
     address: &'static str,
-    /// The client's interface to it.
+    /// The client's interface towards the program.
     interface: &'static str,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk {
-    /// Requests, or bytes of a stream.
+    /// Number of requests, or of bytes of a stream.
     pub count: f64,
     /// Length of the chunk by the client's clock.
     pub seconds: f64,
     pub spent: Spent,
-    /// Packets on the cable, both ways, as the client's end counts them.
+    /// Packets on the cable in both directions, as counted at the client's end.
     pub packets: f64,
 }
 
 impl Chunk {
-    /// Rate and CPU time of requests, in words.
+    /// Rate and CPU time of requests, as text.
     pub fn per_request(&self) -> String {
         let Chunk { count, seconds, spent, .. } = self;
         let [app, agent, all] = [spent.app, spent.agent, spent.total].map(|ns| ns / count / 1e3);
@@ -91,26 +91,27 @@ impl Chunk {
 pub struct Network {
     pub client: Process,
     folder: TempDir,
-    /// The CPU of program and agent, and the client's.
+    /// The CPU of program and agent, and the client's CPU.
     pub cpus: [usize; 2],
     /// Processes that are neither client, program nor agent.
     pub helpers: Vec<u32>,
 }
 
 impl Network {
-    /// Moves this process into a network of its own, and starts a client in another one.
+    /// Moves this process into its own network namespace, and starts a client in another one.
     pub fn new() -> Result<Network, String> {
         if !rustix::process::geteuid().is_root() {
             return Err(
-                "networks of the bench's own need root: type `sudo wave bench tcp ...`".into()
+                "the bench's network namespaces need root: type `sudo wave bench tcp ...`".into()
             );
         }
         if Command::new("ip").arg("-V").output().is_err() {
-            return Err("ip(8) is not there: type `sudo apt-get install iproute2`".into());
+            return Err("ip(8) is not installed: type `sudo apt-get install iproute2`".into());
         }
         let cpus = two()?;
         own_network()?;
-        let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
+        let folder = tempfile::tempdir()
+            .map_err(|error| format!("cannot create a temporary folder: {error}"))?;
         let client = Process::start(&["client", &cpus[1].to_string()])?;
         ip("link set lo up")?;
         let mut network = Network { client, folder, cpus, helpers: Vec::new() };
@@ -118,7 +119,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Sets a value of `/proc/sys/net` in both networks.
+    /// Sets a value of `/proc/sys/net` in both namespaces.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         set(name, value)?;
         self.client.tell(&format!("set {name} {value}"))?;
@@ -137,7 +138,7 @@ impl Network {
         Ok(self)
     }
 
-    /// Turns GRO of both ends on, which a veth pair comes without. Says whether that was possible.
+    /// Turns on GRO at both ends, which is off in a new veth pair. Returns whether that was possible.
     pub fn with_gro(&mut self) -> Result<bool, String> {
         let is_near = ethtool(NEAR).is_ok();
         self.client.tell(&format!("gro {FAR}"))?;
@@ -150,7 +151,7 @@ impl Network {
         let (address, wire) = match stack {
             Stack::Linux => (LINUX, None),
             Stack::Veth => (AGENT, Some(vec!["--interface", NEAR])),
-            // In the client's network, where the other end of the device is to be.
+            // In the client's namespace, where the other end of the device must be.
             Stack::Tap => (
                 TAP_AGENT,
                 Some(vec!["--tap", TAP, "--linux", TAP_CLIENT, "--network-of", &client]),
@@ -163,7 +164,7 @@ impl Network {
     /// Starts a server.
     pub fn serve(&self, stack: Stack) -> Result<Server, String> {
         let socket = self.socket(stack.name());
-        let socket = socket.to_str().ok_or("the folder for sockets has no name")?;
+        let socket = socket.to_str().ok_or("the path of the folder for sockets is not UTF-8")?;
         let place = self.place(stack);
         let wire = place.wire.as_ref().map(|words| words.iter().map(String::as_str).collect());
         self.start(place.address, wire, socket, place.interface)
@@ -193,7 +194,7 @@ impl Network {
         Process::start(&[&words[..], wire].concat())
     }
 
-    /// A place for an agent's socket.
+    /// A path for an agent's socket.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -202,7 +203,7 @@ impl Network {
         self.measure_between(server, load, || Ok(()))
     }
 
-    /// As [`Network::measure`]; does something between the connections' beginning and their first bytes.
+    /// As [`Network::measure`], but runs a function between the connections' establishment and their first bytes.
     pub fn measure_between(
         &mut self,
         server: &Server,
@@ -215,8 +216,8 @@ impl Network {
         Ok(chunk)
     }
 
-    /// Has the client execute a line, against a program and its agent. Returns the chunk, and the client's numbers beyond count,
-    /// nanoseconds and packets.
+    /// Measures while the client executes a command line against a program and its agent. Returns the chunk, and the client's numbers
+    /// after count, nanoseconds and packets.
     pub fn measure_line(
         &mut self,
         line: &str,
@@ -241,7 +242,7 @@ impl Network {
         self.client.expect("over")?;
         let mut ours = self.helpers.clone();
         ours.extend([self.client.pid(), std::process::id()]);
-        // The snapshots' own time is a part of neither count nor span that matters: scale to the client's span.
+        // The time of taking the snapshots must not count, so CPU time is scaled to the client's span.
         let scale = ns / 1e9 / before.seconds_until(&after);
         let spent = before.until(&after, &app, agent, &ours);
         let scaled = |ns: f64| ns * scale;
@@ -261,23 +262,23 @@ impl Server {
         self.address
     }
 
-    /// Allocations of the agent's process so far, and the bytes of its tables. `None` without an agent.
+    /// Number of allocations of the agent's process so far, and the size of its tables in bytes. `None` without an agent.
     pub fn allocations(&mut self) -> Result<Option<[u64; 2]>, String> {
         let Some(agent) = &mut self.agent else { return Ok(None) };
         match agent.ask("")?[..] {
             [allocations, table_bytes] => Ok(Some([allocations, table_bytes])),
-            _ => Err("the bench's agent counts no allocations".into()),
+            _ => Err("the bench's agent returned no count of allocations".into()),
         }
     }
 }
 
-/// Moves the calling process into an empty network. It has one thread.
+/// Moves the calling process, which must have one thread, into an empty network namespace.
 pub fn own_network() -> Result<(), String> {
     unshare(CloneFlags::CLONE_NEWNET)
-        .map_err(|error| format!("a network of the bench's own: {error}"))
+        .map_err(|error| format!("cannot create a network namespace: {error}"))
 }
 
-/// Moves the calling process into that of another one.
+/// Moves the calling process into the network namespace of another process.
 pub fn enter_network_of(pid: u32) -> Result<(), String> {
     let path = format!("/proc/{pid}/ns/net");
     let file = fs::File::open(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -289,7 +290,7 @@ pub fn ip(line: &str) -> Result<(), String> {
     run("ip", line)
 }
 
-/// Turns GRO of an interface on.
+/// Turns on GRO of an interface.
 pub fn ethtool(interface: &str) -> Result<(), String> {
     run("ethtool", &format!("-K {interface} gro on"))
 }
@@ -301,14 +302,14 @@ fn run(program: &str, line: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{program} {line}: {}", said.trim())) }
 }
 
-/// Packets that an interface of this process's network has sent and received.
+/// Number of packets that an interface of this process's namespace has sent and received.
 pub fn packets(interface: &str) -> Result<u64, String> {
     let path = "/proc/self/net/dev";
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let line = text.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
     let numbers: Vec<u64> =
         line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    // Received bytes, packets, and six more; then the same of those sent.
+    // Received: bytes, packets and six more numbers; then the same for sent ones.
     match numbers[..] {
         [_, received, _, _, _, _, _, _, _, sent, ..] => Ok(received + sent),
         _ => Err(format!("{path} has no {interface}")),

@@ -1,4 +1,4 @@
-//! The processes of a bench: this program with other arguments, told what to do by lines.
+//! The processes of a bench: this program with other arguments, which gets commands as lines on standard input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,7 +12,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it, and waits until it says `ready`.
+    /// Starts a process, and waits until it prints `ready`.
     pub fn start(words: &[&str]) -> Result<Process, String> {
         let name = words[0].to_owned();
         let failed = |error: std::io::Error| format!("the bench's {name}: {error}");
@@ -42,7 +42,7 @@ impl Process {
         let mut line = String::new();
         match self.output.read_line(&mut line) {
             Ok(count) if count > 0 => Ok(line.trim_end().to_owned()),
-            _ => Err(format!("the bench's {} ended; it says why above", self.name)),
+            _ => Err(format!("the bench's {} has ended; its message is above", self.name)),
         }
     }
 
@@ -51,17 +51,17 @@ impl Process {
         if heard == line {
             Ok(())
         } else {
-            Err(format!("the bench's {} said `{heard}`", self.name))
+            Err(format!("unexpected answer of the bench's {}: `{heard}`", self.name))
         }
     }
 
-    /// Sends a line, and reads the numbers of the answer.
+    /// Sends a line, and reads the numbers in the answer.
     pub fn ask(&mut self, line: &str) -> Result<Vec<u64>, String> {
         self.tell(line)?;
         let heard = self.hear()?;
         let numbers: Option<Vec<u64>> =
             heard.split_whitespace().map(|word| word.parse().ok()).collect();
-        numbers.ok_or_else(|| format!("the bench's {} said `{heard}`", self.name))
+        numbers.ok_or_else(|| format!("unexpected answer of the bench's {}: `{heard}`", self.name))
     }
 }
 
@@ -72,7 +72,7 @@ impl Drop for Process {
     }
 }
 
-/// Says a line to the process that started this one.
+/// Sends a line to the process that started this one.
 pub fn answer(line: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     let said = writeln!(out, "{line}").and_then(|()| out.flush());

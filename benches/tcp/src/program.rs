@@ -1,4 +1,4 @@
-//! The program that is served to: echo, discard and character generator, written once for both stacks.
+//! The measured program: echo, discard and character generator, written once for both stacks.
 
 mod linux;
 mod toe;
@@ -15,36 +15,36 @@ use crate::process::answer;
 const BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a small piece of a stream.
 pub const PIECE_BYTES: usize = 64 << 10;
-/// Reads or writes of a stream before the next connection's turn.
+/// Most reads or writes of a stream before the next connection's turn.
 const TURNS: usize = 16;
 /// Connections that may wait to be accepted.
 const BACKLOG: u16 = 1024;
 
-/// Where it serves, and by what.
+/// Arguments of the program's process.
 #[derive(Args, Debug)]
 pub struct ProgramArgs {
-    /// Linux's sockets, at this address.
+    /// Serve over Linux's sockets, on this address.
     #[arg(long, conflicts_with = "toe", required_unless_present = "toe")]
     linux: Option<Ipv4Addr>,
-    /// An agent's socket.
+    /// Serve over the agent with this socket.
     #[arg(long)]
     toe: Option<PathBuf>,
     #[arg(long)]
     cpu: usize,
 }
 
-/// What the program does on a connection, by its port.
+/// The program's role on a connection, which its port selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Sends back what comes (RFC 862).
+    /// Sends received bytes back (RFC 862).
     Echo,
-    /// Reads (RFC 863).
+    /// Reads and discards (RFC 863).
     Sink(Pieces),
-    /// Writes (RFC 864).
+    /// Writes all the time (RFC 864).
     Source(Pieces),
 }
 
-/// How a stream is read or written.
+/// The way in which a stream is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pieces {
     /// Copied, 256 KiB at a time.
@@ -79,24 +79,24 @@ impl Role {
     }
 }
 
-/// Sockets that do not block, with a number each.
+/// Nonblocking sockets, each with a number.
 pub trait Sockets {
-    /// Waits until there is something to do, and names connections that have it. Accepts those that come.
+    /// Waits until there is work, and appends the connections that have some to `ready`. Accepts new connections.
     fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()>;
     fn role(&self, at: usize) -> Role;
     fn read(&mut self, at: usize, into: &mut [u8]) -> io::Result<usize>;
     fn write(&mut self, at: usize, from: &[u8]) -> io::Result<usize>;
-    /// As [`Sockets::read`] and [`Sockets::write`] of at most so many bytes, without a copy where that is possible.
+    /// As [`Sockets::read`] and [`Sockets::write`] of at most `most` bytes, without a copy if possible.
     fn read_in_place(&mut self, at: usize, most: usize) -> io::Result<usize>;
     fn write_in_place(&mut self, at: usize, most: usize) -> io::Result<usize>;
-    /// An echo waits for room, or no longer.
+    /// Sets whether an echo waits for room to write.
     fn await_room(&mut self, at: usize, awaits: bool) -> io::Result<()>;
-    /// There may be more to do than was done.
+    /// Marks a connection that may have more work.
     fn come_back(&mut self, at: usize);
     fn close(&mut self, at: usize);
 }
 
-/// Serves until it is killed, or the process that started it ends.
+/// Serves until this process is killed, or the process that started it ends.
 pub fn run(args: &ProgramArgs) -> Result<(), String> {
     raise_descriptors();
     wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
@@ -112,7 +112,7 @@ pub fn run(args: &ProgramArgs) -> Result<(), String> {
     serve(sockets).map_err(failed)
 }
 
-/// As many descriptors as are allowed: there are thousands of connections.
+/// Raises the limit of descriptors as far as allowed, for thousands of connections.
 pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -121,7 +121,7 @@ pub fn raise_descriptors() {
 fn serve(mut sockets: impl Sockets) -> io::Result<()> {
     let mut buffer = vec![0x5a; BUFFER_BYTES];
     let mut ready = Vec::new();
-    // What could not be sent back at once, by connection.
+    // Bytes that could not be sent back at once, by connection.
     let mut unsent: Vec<Vec<u8>> = Vec::new();
     loop {
         ready.clear();

@@ -1,4 +1,5 @@
-//! A lossy cable: two TAP devices in two networks, and between them a network in memory that loses segments by a seed.
+//! A lossy cable: two TAP devices in two network namespaces, and between them a network in memory that loses segments, determined by
+//! a seed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -13,14 +14,14 @@ use crate::process::answer;
 const PREFIX: u8 = 24;
 const MTU: u16 = 1500;
 const ETHERNET_BYTES: usize = 14;
-/// Segments under way at a time: more than all windows together hold.
+/// Most segments in flight at a time: more than all windows together hold.
 const SEGMENTS_MAX: usize = 1 << 15;
-/// Frames from one device before the other one's turn.
+/// Most frames from one device before the other device's turn.
 const TURN: usize = 64;
-/// Time between two looks at standard input.
+/// Time between two checks of standard input.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Where.
+/// Arguments of the cable's process.
 #[derive(Args, Debug)]
 pub struct RelayArgs {
     #[arg(long)]
@@ -31,15 +32,15 @@ pub struct RelayArgs {
     far: String,
     #[arg(long)]
     far_address: Ipv4Addr,
-    /// The far device is in the network of this process.
+    /// Number of the process whose network namespace has the far device.
     #[arg(long)]
     network_of: u32,
     #[arg(long)]
     cpu: usize,
 }
 
-/// Passes frames on until it is killed. A line `SEED LOSS` on standard input begins anew, and is answered with the segments that were
-/// sent and lost until then.
+/// Forwards frames until this process is killed. A line `SEED LOSS` on standard input starts a new network, and is answered with the
+/// numbers of segments sent and lost so far.
 pub fn run(args: &RelayArgs) -> Result<(), String> {
     let open = |name: &str, address: Ipv4Addr| {
         let mut tap = Tap::open(&TapOptions::new(name)).map_err(|error| error.to_string())?;
@@ -56,12 +57,12 @@ pub fn run(args: &RelayArgs) -> Result<(), String> {
     let (said, told) = std::sync::mpsc::channel::<String>();
     std::thread::spawn(move || {
         std::io::stdin().lines().map_while(Result::ok).for_each(|line| drop(said.send(line)));
-        // Who started it has gone.
+        // The process that started this one has ended.
         std::process::exit(0);
     });
     answer("ready")?;
     let start = Instant::now();
-    // Segments that a device had no room for.
+    // Segments for which a device had no room.
     let mut held: [Option<Frame>; 2] = [None, None];
     loop {
         while let Ok(line) = told.try_recv() {
@@ -74,7 +75,7 @@ pub fn run(args: &RelayArgs) -> Result<(), String> {
             let seed = words.next().and_then(|word| word.parse().ok());
             let loss = words.next().and_then(|word| word.parse().ok());
             let (Some(seed), Some(loss)) = (seed, loss) else {
-                return Err(format!("the bench's cable was told `{line}`"));
+                return Err(format!("the bench's cable got an invalid command: `{line}`"));
             };
             answer(&format!("{} {}", sum(|fates| fates.segments), sum(|fates| fates.lost)))?;
             ends = pair(seed, loss);
@@ -104,7 +105,7 @@ pub fn run(args: &RelayArgs) -> Result<(), String> {
         }
         if !has_moved {
             let mut fds = [&taps[0], &taps[1]].map(|tap| {
-                let fd = tap.as_fd().expect("a TAP device has one");
+                let fd = tap.as_fd().expect("a TAP device has a descriptor");
                 PollFd::from_borrowed_fd(fd, PollFlags::IN)
             });
             let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
@@ -119,22 +120,23 @@ fn pair(seed: u64, loss: f64) -> [Memory; 2] {
     [near, far]
 }
 
-/// Sends a device's frame through the network in memory, which cuts super-packets before it loses any. What is not TCP goes around it.
+/// Sends a device's frame through the network in memory, which cuts super-packets before it loses segments. Frames other than TCP
+/// bypass it.
 fn pass(frame: &Frame, end: &mut Memory, around: &mut Tap) -> std::io::Result<()> {
     let no_payload = [RawPart::EMPTY; 2];
     let Some(headers) = tcp_headers(frame) else {
-        // Lost if there is no room, as on any cable.
+        // The frame is lost if there is no room, as on any cable.
         let _ = around.send(frame, no_payload, Offload::default())?;
         return Ok(());
     };
     let offload = Offload { segment_bytes: frame.segment_bytes, checksum: frame.partial };
     let (head, payload) = frame.split_at(headers);
     let sent = end.send(head, [RawPart::of(payload), RawPart::EMPTY], offload)?;
-    debug_assert_eq!(sent, Sent::Taken, "it is never full");
+    debug_assert_eq!(sent, Sent::Taken, "a network in memory without faults is never full");
     Ok(())
 }
 
-/// Bytes of the headers of a TCP packet over IPv4.
+/// Length of all headers of a TCP packet over IPv4, in bytes; `None` for other frames.
 fn tcp_headers(frame: &[u8]) -> Option<usize> {
     let ip = frame.get(ETHERNET_BYTES..)?;
     let is_tcp = frame[12..ETHERNET_BYTES] == [8, 0] && *ip.get(9)? == 6;

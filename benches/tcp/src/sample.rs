@@ -1,4 +1,4 @@
-//! Values of chunks: medians, spread, intervals.
+//! Values of chunks: medians, spreads and confidence intervals.
 
 use serde_json::{Value, json};
 
@@ -9,22 +9,22 @@ const T_95: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// One value of each chunk, in the order of the chunks.
+/// One value per chunk, in the order of the chunks.
 #[derive(Clone, Debug, Default)]
 pub struct Sample(pub Vec<f64>);
 
 impl Sample {
-    /// Of each chunk, this sample's value by the other's.
+    /// For each chunk, this sample's value divided by the other's.
     pub fn over(&self, other: &Sample) -> Sample {
         Sample(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours / theirs).collect())
     }
 
-    /// The median; NaN of no chunks.
+    /// The median; NaN without chunks.
     pub fn median(&self) -> f64 {
         self.at(0.5)
     }
 
-    /// The quantile at `share`, 0 to 1.
+    /// The quantile at `share`, from 0 to 1.
     fn at(&self, share: f64) -> f64 {
         let mut values = self.0.clone();
         values.sort_by(f64::total_cmp);
@@ -37,7 +37,7 @@ impl Sample {
         json!({ "p5": self.at(0.05), "p50": self.median(), "p95": self.at(0.95) })
     }
 
-    /// The mean with its 95% interval, of independent chunks: `{mean, low, high}`.
+    /// The mean of independent chunks with its 95% confidence interval: `{mean, low, high}`.
     pub fn interval(&self) -> Value {
         let count = self.0.len() as f64;
         let mean = self.0.iter().sum::<f64>() / count;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_intervals_are_right() {
+    fn median_ratio_and_interval_of_known_samples() {
         let sample = Sample(vec![3.0, 1.0, 2.0]);
         assert_eq!(sample.median(), 2.0);
         assert_eq!(sample.over(&Sample(vec![1.0, 2.0, 4.0])).0, [3.0, 0.5, 0.5]);

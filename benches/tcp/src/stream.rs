@@ -11,9 +11,9 @@ use crate::network::{Chunk, Network, Stack};
 use crate::program::{Pieces, Role};
 use crate::sample::Sample;
 
-/// Time for windows to grow before a chunk.
+/// Time for windows to open before a chunk.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Directions, seen from the program, and how it reads or writes. The first two have the headlines.
+/// Directions from the program's view, and the way in which it reads or writes. The headline figures are those of the first two.
 const STREAMS: [(&str, Role); 6] = [
     ("in", Role::Sink(Pieces::Large)),
     ("out", Role::Source(Pieces::Large)),

@@ -1,4 +1,4 @@
-//! Each bench of TCP for a moment: that it measures something, and never how fast.
+//! Short runs of each TCP bench: they must measure something; the values are not checked.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,14 +8,14 @@ use serde_json::Value;
 /// The JSON object of a bench; `None` if this machine cannot run it.
 fn run(line: &str) -> Option<Value> {
     if !rustix::process::geteuid().is_root() {
-        wave_skip::skip("networks of the bench's own need root");
+        wave_skip::skip("the bench's network namespaces need root");
         return None;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_wave-bench-tcp"));
     let output = command.args(line.split_whitespace()).arg("--json").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     let reasons =
-        ["two CPUs", "ip(8) is not there", "/dev/net/tun", "a network of the bench's own"];
+        ["two CPUs", "ip(8) is not installed", "/dev/net/tun", "cannot create a network namespace"];
     if let Some(reason) = reasons.iter().find(|reason| said.contains(*reason))
         && output.status.code() == Some(3)
     {
@@ -26,7 +26,7 @@ fn run(line: &str) -> Option<Value> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// A number at a path of keys.
+/// The number at a path of keys.
 fn number(value: &Value, path: &str) -> f64 {
     let found = path.split('.').fold(value, |value, key| &value[key]);
     found.as_f64().unwrap_or_else(|| panic!("{path} is {found} in {value}"))
@@ -40,7 +40,7 @@ fn assert_positive(value: &Value, paths: &[&str]) {
 }
 
 #[test]
-fn streams_go_both_ways_over_all_stacks() {
+fn streams_run_in_both_directions_over_all_stacks() {
     let Some(value) = run("stream --chunks 1 --chunk-seconds 0.1") else { return };
     let keys = ["throughput_ratio_vs_linux.in", "throughput_ratio_vs_linux.out"];
     assert_positive(&value, &keys);
@@ -65,8 +65,8 @@ fn requests_are_counted_with_their_packets() {
         for stack in ["linux", "veth", "tap"] {
             let figures = &value["shapes"][shape][stack];
             assert_positive(figures, &["requests_per_second.p50", "app_ns.p50", "by_tasks_ns.p50"]);
-            // Of one request under way, the request and its answer are packets of their own. The counters are read a moment before
-            // and after the client counts.
+            // With one request in flight, the request and its answer are separate packets. The packet counters are read a moment
+            // before and after the client counts.
             let packets = number(figures, "packets_per_request.p50");
             let least = if shape == "16x16" { 0.01 } else { 1.0 };
             assert!(packets > least && packets < 20.0, "{packets} in {figures}");
@@ -76,7 +76,7 @@ fn requests_are_counted_with_their_packets() {
 }
 
 #[test]
-fn idle_connections_are_opened_and_weighed() {
+fn idle_connections_are_opened_and_their_memory_is_measured() {
     let Some(value) = run("idle --idle 50 --chunks 1 --chunk-seconds 0.1") else { return };
     assert_positive(&value, &["idle_connections_ratio", "bytes_per_connection.table"]);
     assert!(number(&value, "bytes_per_connection.table") < 1e5, "{value}");
@@ -87,7 +87,7 @@ fn idle_connections_are_opened_and_weighed() {
 }
 
 #[test]
-fn losses_are_measured_with_an_interval() {
+fn loss_ratios_have_a_confidence_interval() {
     let Some(value) = run("loss --seeds 2 --chunk-seconds 0.3") else { return };
     for key in ["sack_ratio_small", "sack_ratio_bulk", "gbn_ratio_small", "gbn_ratio_bulk"] {
         let [low, mean, high] = ["low", "mean", "high"].map(|end| number(&value[key], end));
@@ -95,7 +95,7 @@ fn losses_are_measured_with_an_interval() {
     }
 }
 
-/// Builds the preloaded library beside the bench. Cargo builds none for a test of another package.
+/// Builds the preloaded library in the bench's folder. Cargo does not build it for a test of another package.
 fn build_library() {
     let profile = Path::new(env!("CARGO_BIN_EXE_wave-bench-tcp")).parent().unwrap();
     let mut cargo = Command::new(env!("CARGO"));
@@ -104,7 +104,7 @@ fn build_library() {
     if profile.ends_with("release") {
         cargo.arg("--release");
     }
-    assert!(cargo.status().unwrap().success(), "the library is not built");
+    assert!(cargo.status().unwrap().success(), "the library does not build");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn unmodified_servers_answer_over_all_stacks() {
                 figures,
                 &["requests_per_second.p50", "app_ns.p50", "paced.p99_ns.p50"],
             );
-            // An agent that did nothing would mean that the kernel has served.
+            // An agent without CPU time would mean that the kernel has served.
             assert_eq!(number(figures, "agent_ns.p50") > 0.0, stack != "linux", "{figures}");
             let half = number(&value["apps"][app], "paced_requests_per_second");
             let rate = number(figures, "requests_per_second.p50");

@@ -20,9 +20,9 @@ pub struct Call<'a> {
     pub method: u16,
     /// Class, for steering and scheduling; 0 is the method's own.
     pub class: u8,
-    /// Executing it twice is harmless, so a retry may execute again.
+    /// Executing the request twice is harmless, so a retry may execute it again.
     pub idempotent: bool,
-    /// Expected time of work; 0 if unknown.
+    /// Expected execution time; 0 if unknown.
     pub work: Duration,
     /// Message of the request, at most [`MESSAGE_MAX`] bytes.
     pub message: &'a [u8],
@@ -33,13 +33,13 @@ pub struct Call<'a> {
 pub struct Reply {
     /// Status that the method returned.
     pub status: Status,
-    /// Reply message; an error text, maybe empty, if not OK.
+    /// Reply message; if the status is not OK, an error text, which may be empty.
     pub message: Vec<u8>,
     /// Number of open requests at the host.
     pub open: u32,
 }
 
-/// Why a call has no result.
+/// The reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CallError {
@@ -122,7 +122,7 @@ impl Client {
         let mut retry = FIRST_RETRY;
         loop {
             let datagram = [&header.encode()[..], call.message].concat();
-            // No front listens there now; one may before `patience` is over.
+            // No front listens there now, but one may before `patience` is over.
             match self.socket.send(&datagram) {
                 Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
                     return Err(error.into());
@@ -138,7 +138,7 @@ impl Client {
             };
             let (reply, message) = answer;
             match Status(reply.status) {
-                // Late: adopting the new incarnation could execute the request again.
+                // A late challenge: adopting the new incarnation could execute the request again.
                 Status::CHALLENGE if header.incarnation != 0 && !call.idempotent => {}
                 Status::CHALLENGE => {
                     (self.incarnation, self.cookie) = (reply.incarnation, reply.cookie);
@@ -175,7 +175,7 @@ impl Client {
                 Ok(bytes) => bytes,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(None),
-                    // A machine without a front refuses at once; the next try is not due before `retry_at`.
+                    // Without a front, the machine refuses at once, but the next try is not due before `retry_at`.
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted => continue,
                     _ => return Err(error),
                 },

@@ -1,23 +1,23 @@
-//! A window of requests under way that follows the queue at the host.
+//! A window of requests in flight that adapts to the queue at the host.
 
 /// Largest window: a front remembers the last 1,024 ids of a sender.
 pub const WINDOW_MAX: u32 = 1000;
 /// Factor by which a window shrinks.
 const SHRINK: f64 = 0.875;
 
-/// Number of requests that a sender may have under way, by the rule of DECbit (Ramakrishnan and Jain, SIGCOMM 1988).
+/// Number of requests that a sender may have in flight, by the rule of DECbit (Ramakrishnan and Jain, SIGCOMM 1988).
 ///
-/// A reply *complains* if the host had more open requests than a target. When as many replies have come as the window has
-/// requests, the window shrinks to 7/8 if half of them or more complain. Otherwise it grows by one request, if it was full
-/// meanwhile. Replies to requests that were sent before such a decision do not count, as they show the queue that the earlier
-/// window caused. DECbit's router sets a bit; here the sender compares.
+/// A reply *complains* if the host had more open requests than a target. When as many replies have arrived as the window has
+/// requests, the window shrinks to 7/8 if at least half of them complain. Otherwise it grows by one request, if it was full
+/// meanwhile. Replies to requests that were sent before such a decision do not count, because they show the queue that the
+/// earlier window caused. In DECbit the router sets a bit; here the sender compares.
 ///
-/// Whatever a front tells, the window has at least 1 and at most [`WINDOW_MAX`] requests.
+/// Whatever a front reports, the window has at least 1 and at most [`WINDOW_MAX`] requests.
 #[derive(Clone, Debug)]
 pub struct Window {
     target: u32,
     requests: f64,
-    /// Replies to come of requests that were sent before the last decision.
+    /// Outstanding replies to requests that were sent before the last decision.
     earlier: usize,
     heard: u32,
     complained: u32,
@@ -25,31 +25,30 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of one request. Replies complain if more than `target` requests are open at the host, those of other senders
-    /// included.
+    /// A window of one request. Replies complain if more than `target` requests are open at the host, other senders' included.
     pub fn new(target: u32) -> Window {
         Window { target, requests: 1.0, earlier: 0, heard: 0, complained: 0, was_full: false }
     }
 
-    /// Number of requests that may be under way.
+    /// Number of requests that may be in flight.
     pub fn requests(&self) -> u32 {
         self.requests as u32
     }
 
-    /// Whether one more request may be sent while this many are under way.
+    /// Whether one more request may be sent while `under_way` requests are in flight.
     pub fn has_room(&mut self, under_way: usize) -> bool {
         let has_room = under_way < self.requests() as usize;
         self.was_full |= !has_room;
         has_room
     }
 
-    /// Takes the number of open requests from a reply ([`Reply::open`](crate::Reply::open)), while this many requests are
-    /// still under way.
+    /// Processes the number of open requests from a reply ([`Reply::open`](crate::Reply::open)), while `under_way` requests
+    /// are still in flight.
     pub fn replied(&mut self, open: u32, under_way: usize) {
         self.count(open > self.target, under_way);
     }
 
-    /// Counts a reply that complains: a refusal, or a try that had no answer in time.
+    /// Counts a refusal, or a try that had no answer in time, as a complaining reply.
     pub fn not_served(&mut self, under_way: usize) {
         self.count(true, under_way);
     }
@@ -84,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_feedback_leaves_room_for_one_request_and_no_more_than_the_maximum(
+        fn any_feedback_keeps_the_window_between_one_and_the_maximum(
             target: u32,
             told in prop::collection::vec((any::<bool>(), any::<u32>(), 0usize..2_000), 0..3_000),
         ) {
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_queues_open_a_full_window_and_long_ones_close_it() {
+    fn short_queues_open_a_full_window_and_long_queues_close_it() {
         let mut window = Window::new(16);
         let mut tell = |open, times| {
             for _ in 0..times {
@@ -128,7 +127,7 @@ mod tests {
         assert_eq!(window.requests(), 1);
     }
 
-    /// Senders with requests without end before a host that serves one request in each step.
+    /// Senders with endless requests share a host that serves one request per step.
     #[test]
     fn several_senders_keep_a_host_busy_with_a_queue_near_the_target() {
         const SENDERS: usize = 8;
@@ -160,6 +159,6 @@ mod tests {
         let mean = open as f64 / STEPS as f64;
         assert!((8.0..=32.0).contains(&mean), "{mean}");
         let least = served.iter().min().unwrap() * SENDERS as u64;
-        assert!(2 * least > STEPS, "one sender is starved: {served:?}");
+        assert!(2 * least > STEPS, "a sender is starved: {served:?}");
     }
 }

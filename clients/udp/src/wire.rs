@@ -14,14 +14,14 @@
 //!               in a reply: number of open requests at the host;
 //!               in a timed reply: time at the front in nanoseconds
 //! ```
-//! All integers are little-endian. A reply repeats the class, method and id of its request, except that to an unknown version, whose
-//! header is unknown: it has id 0 and the status UNIMPLEMENTED.
+//! All integers are little-endian. A reply repeats the class, method and id of its request. The exception is a request of an unknown
+//! version, whose header cannot be read: its reply has id 0 and the status UNIMPLEMENTED.
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 36;
-/// Longest datagram: the most that UDP over IPv4 carries.
+/// Longest datagram in bytes: the maximum of UDP over IPv4.
 pub const DATAGRAM_MAX: usize = 65_507;
-/// Longest message in bytes: what a datagram has beside its header.
+/// Longest message in bytes: a datagram without its header.
 pub const MESSAGE_MAX: usize = DATAGRAM_MAX - HEADER_BYTES;
 /// First two bytes of every datagram of this format.
 pub const MAGIC: u16 = 0x7657;
@@ -29,10 +29,10 @@ pub const MAGIC: u16 = 0x7657;
 pub const VERSION: u8 = 1;
 /// Flag: executing the request twice is harmless.
 pub const IDEMPOTENT: u8 = 0x01;
-/// Flag of a request: its reply should tell the request's time at the front. Flag of a reply: [`Header::work`] is that time, from
+/// Flag of a request: its reply should report the request's time at the front. Flag of a reply: [`Header::work`] is that time, from
 /// the front's receipt of the request to the reply, at most [`u32::MAX`] ns. Only the reply to the try that was executed has it.
 pub const TIMED: u8 = 0x02;
-/// Flag of a reply: no worker received this try. Unless the request is idempotent, none will receive another one.
+/// Flag of a reply: no worker received this try. Unless the request is idempotent, no worker will receive another try of it.
 pub const REFUSED: u8 = 0x40;
 /// Flag: the datagram is a reply.
 pub const REPLY: u8 = 0x80;
@@ -46,11 +46,11 @@ impl Status {
     pub const OK: Status = Status(0);
     /// The method does not accept the message.
     pub const INVALID_ARGUMENT: Status = Status(3);
-    /// There is no room for the request, or its reply does not fit a datagram.
+    /// There is no room for the request, or its reply does not fit into a datagram.
     pub const RESOURCE_EXHAUSTED: Status = Status(8);
     /// The method is unknown or streams, or the version is unknown.
     pub const UNIMPLEMENTED: Status = Status(12);
-    /// There is no host. For an idempotent request also: its host was lost.
+    /// There is no host. For an idempotent request, also: its host was lost.
     pub const UNAVAILABLE: Status = Status(14);
     /// Not executed. Send the request again with this reply's incarnation and cookie.
     pub const CHALLENGE: Status = Status(64);
@@ -92,7 +92,7 @@ pub struct Header {
     pub flags: u8,
     /// Class of the request, for steering and scheduling.
     pub class: u8,
-    /// [`Status`] of a reply; of a request 0.
+    /// [`Status`] of a reply; 0 in a request.
     pub status: u8,
     /// Number of the method.
     pub method: u16,
@@ -106,13 +106,13 @@ pub struct Header {
     pub work: u32,
 }
 
-/// Why bytes are not a datagram of this format.
+/// The reason why bytes are not a datagram of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDatagram {
     /// The datagram is shorter than a header.
     #[error("shorter than a header of 36 bytes")]
     Short,
-    /// The datagram begins with other bytes than [`MAGIC`].
+    /// The datagram does not begin with [`MAGIC`].
     #[error("not of this format")]
     Magic,
     /// The datagram is of another version of the format.
@@ -121,7 +121,7 @@ pub enum BadDatagram {
 }
 
 impl Header {
-    /// The header as the first bytes of a datagram.
+    /// Encodes the header, as the first bytes of a datagram.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());

@@ -5,12 +5,12 @@
  *     package kv;
  *     message Pair { bytes key = 1; bytes value = 2; }
  *     service Kv {
- *       rpc Put(Pair) returns (Pair);          // what it was before, or NOT_FOUND
- *       rpc Get(Pair) returns (Pair);          // by its key, or NOT_FOUND
- *       rpc List(Pair) returns (stream Pair);  // those whose keys begin with that
+ *       rpc Put(Pair) returns (Pair);          // the old pair, or NOT_FOUND if the key is new
+ *       rpc Get(Pair) returns (Pair);          // the pair with this key, or NOT_FOUND
+ *       rpc List(Pair) returns (stream Pair);  // the pairs whose keys begin with this key
  *     }
  *
- * kv SOCKET serves until SIGINT or SIGTERM, and then says what it did. docs/guide/rpc-c.md.
+ * kv SOCKET serves until SIGINT or SIGTERM, and then prints counts of its calls. See docs/guide/rpc-c.md.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <signal.h>
@@ -22,7 +22,7 @@
 
 enum { PUT, GET, LIST };
 enum { PAIRS_MAX = 4096, STREAMS_MAX = 64 };
-/* Codes of gRPC's. */
+/* Status codes of gRPC. */
 enum { INVALID_ARGUMENT = 3, NOT_FOUND = 5, RESOURCE_EXHAUSTED = 8, UNIMPLEMENTED = 12 };
 
 /* ---- The few parts of protobuf that a Pair needs ---- */
@@ -36,7 +36,7 @@ struct pair {
     struct bytes key, value;
 };
 
-/* Reads a varint; returns how many bytes it has, or 0 where it is none. */
+/* Reads a varint. Returns its length in bytes, or 0 if it is invalid. */
 static size_t read_varint(struct bytes from, uint64_t *number)
 {
     *number = 0;
@@ -58,7 +58,7 @@ static size_t write_varint(uint8_t *to, uint64_t number)
     return count;
 }
 
-/* Reads a Pair that has no fields but its own. Returns whether it is one. */
+/* Reads a Pair, which must have no unknown fields. Returns whether it is valid. */
 static int read_pair(struct bytes from, struct pair *pair)
 {
     memset(pair, 0, sizeof *pair);
@@ -81,7 +81,7 @@ static int read_pair(struct bytes from, struct pair *pair)
     return 1;
 }
 
-/* Writes a Pair into memory of the caller's to free; returns null where there is none. */
+/* Writes a Pair into allocated memory, which the caller frees. Returns null if no memory is left. */
 static uint8_t *write_pair(struct pair pair, size_t *count)
 {
     uint8_t *message = malloc(pair.key.count + pair.value.count + 22);
@@ -99,7 +99,7 @@ static uint8_t *write_pair(struct pair pair, size_t *count)
     return message;
 }
 
-/* ---- The store: pairs in the order in which they came ---- */
+/* ---- The store: pairs in the order of their insertion ---- */
 
 static struct pair pairs[PAIRS_MAX];
 static size_t pairs_count;
@@ -123,7 +123,7 @@ static struct pair *find(struct bytes key)
     return NULL;
 }
 
-/* A copy, whose bytes are never null; or null bytes where there is no memory. */
+/* Makes a copy. `at` is null only if no memory is left. */
 static struct bytes copy(struct bytes from)
 {
     uint8_t *at = malloc(from.count + 1);
@@ -139,7 +139,7 @@ static void drop(struct bytes bytes)
 
 /* ---- Calls ---- */
 
-/* A List that is under way: its client has not read enough yet. */
+/* A List in progress, which is blocked until its client reads more. */
 struct stream {
     wave_rpc_call call; /* 0: free */
     struct bytes prefix;
@@ -151,14 +151,14 @@ static unsigned long ended, cancelled;
 
 static void finish(wave_rpc_worker *worker, wave_rpc_call call, int code, const char *text)
 {
-    /* A call that went with its agent is over already. */
+    /* If the agent has gone, the call is over already. */
     int done = wave_rpc_worker_finish(worker, call, code, text, NULL, 0);
     if (done != WAVE_RPC_OK && done != WAVE_RPC_NOT_OPEN)
         fprintf(stderr, "kv: cannot end a call: %s\n", wave_rpc_error());
     ended++;
 }
 
-/* Sends a Pair; returns what wave_rpc_worker_message does. */
+/* Sends a Pair. Returns the result of wave_rpc_worker_message. */
 static int send_pair(wave_rpc_worker *worker, wave_rpc_call call, struct pair pair, unsigned flags)
 {
     size_t count;
@@ -175,7 +175,7 @@ static void reply(wave_rpc_worker *worker, wave_rpc_call call, struct pair pair)
     if (send_pair(worker, call, pair, WAVE_RPC_END) == WAVE_RPC_OK)
         ended++;
     else
-        finish(worker, call, RESOURCE_EXHAUSTED, "the reply cannot be sent");
+        finish(worker, call, RESOURCE_EXHAUSTED, "cannot send the reply");
 }
 
 static void put(wave_rpc_worker *worker, wave_rpc_call call, struct pair pair)
@@ -193,11 +193,11 @@ static void put(wave_rpc_worker *worker, wave_rpc_call call, struct pair pair)
     if (!key.at || !value.at || pairs_count == PAIRS_MAX) {
         drop(key);
         drop(value);
-        finish(worker, call, RESOURCE_EXHAUSTED, "there is no room for another pair");
+        finish(worker, call, RESOURCE_EXHAUSTED, "no room for another pair");
         return;
     }
     pairs[pairs_count++] = (struct pair){ key, value };
-    finish(worker, call, NOT_FOUND, "it is new");
+    finish(worker, call, NOT_FOUND, "the key is new; the pair was stored");
 }
 
 static void end_stream(struct stream *stream)
@@ -206,7 +206,7 @@ static void end_stream(struct stream *stream)
     memset(stream, 0, sizeof *stream);
 }
 
-/* Sends what the client has room for. Returns whether the stream still has something to send. */
+/* Sends as many pairs as the client has room for. Returns whether some are left to send. */
 static int go_on(wave_rpc_worker *worker, struct stream *stream)
 {
     for (; stream->next < pairs_count; stream->next++) {
@@ -216,7 +216,7 @@ static int go_on(wave_rpc_worker *worker, struct stream *stream)
         if (sent == WAVE_RPC_BLOCKED)
             return 1;
         if (sent != WAVE_RPC_OK) {
-            finish(worker, stream->call, RESOURCE_EXHAUSTED, "a reply cannot be sent");
+            finish(worker, stream->call, RESOURCE_EXHAUSTED, "cannot send a reply");
             end_stream(stream);
             return 0;
         }
@@ -240,7 +240,7 @@ static void list(wave_rpc_worker *worker, wave_rpc_call call, struct pair pair)
     struct bytes prefix = copy(pair.key);
     if (!stream || !prefix.at) {
         drop(prefix);
-        finish(worker, call, RESOURCE_EXHAUSTED, "too many lists are read at once");
+        finish(worker, call, RESOURCE_EXHAUSTED, "too many List calls are open");
         return;
     }
     *stream = (struct stream){ call, prefix, 0 };
@@ -254,11 +254,11 @@ static void handle(wave_rpc_worker *worker, const wave_rpc_event *event)
     case WAVE_RPC_BEGIN: {
         struct pair pair;
         struct bytes message = { event->message, event->message_bytes };
-        /* Each of these methods takes one message, and the agent hands a call with one over as a whole. */
+        /* Each of these methods takes one message, and the agent delivers it together with the beginning of the call. */
         if (!(event->flags & WAVE_RPC_HAS_MESSAGE) || !(event->flags & WAVE_RPC_END))
             finish(worker, event->call, UNIMPLEMENTED, "the method takes one message");
         else if (!read_pair(message, &pair))
-            finish(worker, event->call, INVALID_ARGUMENT, "that is no Pair");
+            finish(worker, event->call, INVALID_ARGUMENT, "the request is not a valid Pair");
         else if (event->method == PUT)
             put(worker, event->call, pair);
         else if (event->method == GET) {
@@ -276,9 +276,9 @@ static void handle(wave_rpc_worker *worker, const wave_rpc_event *event)
         if (stream)
             end_stream(stream);
         cancelled++;
-        finish(worker, event->call, event->code, "nobody waits for it");
+        finish(worker, event->call, event->code, "the call was cancelled");
         break;
-    default: /* more of a call that was ended */
+    default: /* a late message of a call that has ended */
         break;
     }
 }
@@ -325,7 +325,7 @@ int main(int count, char **arguments)
         return fail("start");
     if (wave_rpc_server_worker(server, 0, &worker))
         return fail("take the worker");
-    fprintf(stderr, "kv: serves at %s\n", arguments[1]);
+    fprintf(stderr, "kv: serving at %s\n", arguments[1]);
 
     while (!is_over) {
         wave_rpc_event event;
@@ -342,7 +342,7 @@ int main(int count, char **arguments)
     }
     if (wave_rpc_server_stop(server))
         return fail("stop");
-    /* The worker gives back what it has. */
+    /* This call frees the worker's memory. */
     wave_rpc_event event;
     if (wave_rpc_worker_poll(worker, &event) != WAVE_RPC_STOPPED)
         return fail("end");

@@ -1,13 +1,13 @@
-//! A worker's open calls, by numbers that are used once: what C does with a call that is over meets no other call.
+//! A worker's open calls, by numbers that are used once: a stale number from C never refers to another call.
 
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
-    /// What the worker calls it.
+    /// The call's subject at the worker.
     pub(crate) subject: Subject,
-    /// When nobody waits for it any more.
+    /// End of the client's wait; `None` if there is none.
     pub(crate) deadline: Option<Nanos>,
 }
 
@@ -20,7 +20,7 @@ struct Slot {
 /// The open calls of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    /// By the call's id, which is below the configuration's number of calls.
+    /// By the call's id, which is below the configured number of calls.
     slots: Vec<Slot>,
 }
 
@@ -31,19 +31,19 @@ impl Calls {
             self.slots.resize(id + 1, Slot::default());
         }
         let slot = &mut self.slots[id];
-        // Never zero, so that a number that was never written is none.
+        // Never zero, so that an uninitialized (zero) number is invalid.
         slot.generation = slot.generation.checked_add(1).unwrap_or(1);
         slot.open = Some(open);
         number(open.subject.id, slot.generation)
     }
 
-    /// The open call of this number.
+    /// The open call with this number.
     pub(crate) fn find(&self, call: u64) -> Option<Open> {
         let slot = self.slots.get(call as u32 as usize)?;
         slot.open.filter(|_| slot.generation == (call >> 32) as u32)
     }
 
-    /// The number of the worker's call.
+    /// The number of the open call with this subject.
     pub(crate) fn number(&self, subject: Subject) -> Option<u64> {
         let slot = self.slots.get(subject.id as usize)?;
         let open = slot.open.filter(|open| open.subject == subject)?;
@@ -56,7 +56,7 @@ impl Calls {
         }
     }
 
-    /// All are over. Their numbers.
+    /// Ends all open calls, and returns their numbers.
     pub(crate) fn end_all(&mut self) -> Vec<u64> {
         let ended = self.slots.iter_mut().filter_map(|slot| {
             let open = slot.open.take()?;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_used_once_also_where_another_agent_names_a_call_the_same() {
+    fn numbers_are_not_reused_for_the_same_subject_of_another_agent() {
         let mut calls = Calls::default();
         let subject = Subject { id: 3, generation: 1 };
         let open = Open { subject, deadline: None };
@@ -87,7 +87,7 @@ mod tests {
         assert_ne!(first, second);
         assert!(calls.find(first).is_none());
         calls.end(first);
-        assert!(calls.find(second).is_some(), "the end of another");
+        assert!(calls.find(second).is_some(), "a stale number ended another call");
         calls.end(second);
         assert!(calls.find(second).is_none());
         assert!(calls.end_all().is_empty());

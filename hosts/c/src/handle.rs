@@ -1,4 +1,4 @@
-//! Handles: pointers to what is never freed, so that one whose server has gone is known for what it is.
+//! Handles: pointers to memory that is never freed, so that a handle of a stopped server is recognized.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -7,15 +7,15 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::answer::{Failure, WAVE_RPC_BAD_HANDLE, WAVE_RPC_BUSY, WAVE_RPC_STOPPED};
 
-/// What a handle can be of.
+/// A kind of handle.
 pub trait Kind {
-    /// The first word of its handles, and of no other kind's.
+    /// The first word behind each handle of this kind, and of no other kind.
     const WORD: u64;
     /// Name of the type in messages.
     const NAME: &'static str;
 }
 
-/// What a handle points to: a hundred bytes that stay, around what goes when the server is stopped.
+/// The target of a handle: about a hundred bytes that are never freed, around contents that are freed when the server is stopped.
 #[repr(C)]
 pub struct Shell<T> {
     word: AtomicU64,
@@ -23,10 +23,10 @@ pub struct Shell<T> {
     inner: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `inner` is reached through `enter` alone, by one thread at a time: `busy` is a lock.
+// SAFETY: `inner` is reached only through `enter`, by one thread at a time: `busy` is a lock.
 unsafe impl<T: Send> Sync for Shell<T> {}
 
-/// Where all handles are, so that they count as reachable.
+/// The addresses of all handles, so that leak checkers see them as reachable.
 static ALL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 impl<T: Kind + Send + 'static> Shell<T> {
@@ -41,29 +41,29 @@ impl<T: Kind + Send + 'static> Shell<T> {
         shell
     }
 
-    /// What the handle is of, for one thread at a time.
+    /// Locks the contents of a handle for this thread.
     ///
     /// # Safety
-    /// It is null, or this library gave it out, be it for another kind.
+    /// `handle` is null, or was created by this library, of this kind or another.
     pub(crate) unsafe fn enter(handle: *const Shell<T>) -> Result<Entered<T>, Failure> {
         let bad = |what: &str| {
-            Failure::new(WAVE_RPC_BAD_HANDLE, format!("the handle is {what}, and no {}", T::NAME))
+            Failure::new(WAVE_RPC_BAD_HANDLE, format!("the handle is {what}, not a {}", T::NAME))
         };
         if handle.is_null() {
             return Err(bad("null"));
         }
         if !handle.is_aligned() {
-            return Err(bad("no pointer of this library's"));
+            return Err(bad("a misaligned pointer"));
         }
-        // SAFETY: each handle of this library begins with such a word, and is never freed (the caller's promise).
+        // SAFETY: each handle of this library points to such a word, which is never freed (the caller's promise).
         let word = unsafe { &*handle.cast::<AtomicU64>() };
         if word.load(Ordering::Relaxed) != T::WORD {
             return Err(bad("of another kind"));
         }
-        // SAFETY: as above; by its word it is of this kind.
+        // SAFETY: as above; its word shows that it is of this kind.
         let shell: &'static Shell<T> = unsafe { &*handle };
         if shell.busy.swap(true, Ordering::Acquire) {
-            let text = format!("another thread uses this {} at this moment", T::NAME);
+            let text = format!("another thread is using this {}", T::NAME);
             return Err(Failure::new(WAVE_RPC_BUSY, text));
         }
         let entered = Entered { shell };
@@ -75,15 +75,15 @@ impl<T: Kind + Send + 'static> Shell<T> {
     }
 }
 
-/// A handle that this thread uses.
+/// A handle that this thread has locked.
 pub(crate) struct Entered<T: 'static> {
     shell: &'static Shell<T>,
 }
 
 impl<T> Entered<T> {
-    /// Takes what is in it: the handle is over.
+    /// Takes the contents out: from now on the handle belongs to a stopped server.
     pub(crate) fn take(self) -> Option<T> {
-        // SAFETY: `busy` is this thread's until `self` is dropped.
+        // SAFETY: this thread holds `busy` until `self` is dropped.
         unsafe { &mut *self.shell.inner.get() }.take()
     }
 }
@@ -92,14 +92,14 @@ impl<T> Deref for Entered<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: `busy` is this thread's while `self` is there.
+        // SAFETY: this thread holds `busy` as long as `self` exists.
         unsafe { &*self.shell.inner.get() }.as_ref().expect("it was there when it was entered")
     }
 }
 
 impl<T> DerefMut for Entered<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and `self` is borrowed alone.
+        // SAFETY: as above, and `self` is borrowed exclusively.
         unsafe { &mut *self.shell.inner.get() }.as_mut().expect("it was there when it was entered")
     }
 }

@@ -1,10 +1,10 @@
-//! Serving RPCs from C, and from whatever can call C: `include/wave_rpc.h` over [`wave_user::rpc`]'s workers that are polled.
+//! Serving RPCs from C, and from any language that can call C: `include/wave_rpc.h` over the polled workers of [`wave_user::rpc`].
 //!
-//! The header is the documentation: ownership, threads and errors are said there. `tests/header.rs` holds the two together. Names
-//! here are the header's.
+//! The header is the documentation of ownership, threads and errors. `tests/header.rs` keeps the two in step. Names here are the
+//! header's.
 //!
-//! What comes from C is checked as far as that is possible: handles are known to be ours and live ([`handle`]), calls by a number that
-//! is used once ([`calls`]). Where C must be believed (lengths, pointers), the header says what it has to keep.
+//! Arguments from C are checked as far as possible: handles must be ours and live ([`handle`]), calls are named by numbers that are
+//! used once ([`calls`]). For arguments that cannot be checked (lengths, pointers), the header states the caller's obligations.
 
 #![expect(non_camel_case_types, reason = "types are named as in the header")]
 
@@ -20,10 +20,10 @@ pub use server::*;
 pub use text::wave_rpc_pair;
 pub use worker::*;
 
-/// `WAVE_RPC_VERSION`: of the header.
+/// Version of the header.
 pub const WAVE_RPC_VERSION: u32 = 1;
 
-/// The version that this library was built with.
+/// The version of the header with which this library was built.
 #[unsafe(no_mangle)]
 pub extern "C" fn wave_rpc_version() -> u32 {
     WAVE_RPC_VERSION

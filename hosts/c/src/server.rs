@@ -14,7 +14,7 @@ use crate::worker::{WorkerState, wave_rpc_worker};
 
 /// [`wave_rpc_method::streams`]: the client sends any number of messages.
 pub const WAVE_RPC_CLIENT_STREAMS: u32 = 1;
-/// [`wave_rpc_method::streams`]: the server does.
+/// [`wave_rpc_method::streams`]: the server sends any number of messages.
 pub const WAVE_RPC_SERVER_STREAMS: u32 = 2;
 
 /// A method that a server offers.
@@ -25,13 +25,13 @@ pub struct wave_rpc_method {
     pub path: *const c_char,
     /// Which sides stream: `WAVE_RPC_CLIENT_STREAMS`, `WAVE_RPC_SERVER_STREAMS`, both or 0.
     pub streams: u32,
-    /// SLO of a call in microseconds.
+    /// Latency objective of its requests in microseconds; 0 for none.
     pub slo_us: u32,
-    /// Where a request says its latency.
+    /// Number of the request's protobuf field (a varint) that holds its latency objective; 0 for none.
     pub slo_field: u16,
-    /// Class of requests that ask for none.
+    /// Class of requests that do not ask for one.
     pub request_class: u8,
-    /// The highest that one may ask for.
+    /// The highest class that a request may ask for.
     pub request_class_max: u8,
 }
 
@@ -42,33 +42,33 @@ pub const WAVE_RPC_SHARE_CPU: u32 = 1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct wave_rpc_options {
-    /// Size of this structure in bytes, as the caller's header has it.
+    /// Size of this structure in bytes, according to the caller's header.
     pub size: usize,
     /// Path of the socket where agents attach.
     pub socket: *const c_char,
-    /// The served methods.
+    /// The methods served.
     pub methods: *const wave_rpc_method,
     /// Number of methods.
     pub methods_count: usize,
-    /// Users whose agents may attach.
+    /// Users whose agents may attach, besides this process's own and root.
     pub allowed_uids: *const u32,
     /// Number of user ids.
     pub allowed_uids_count: usize,
-    /// Encoded file descriptors, for reflection.
+    /// A serialized `google.protobuf.FileDescriptorSet`, for reflection.
     pub descriptors: *const u8,
     /// Length of the descriptors in bytes.
     pub descriptors_bytes: usize,
-    /// Number of workers.
+    /// Number of workers, 240 at most; 0 for 1.
     pub workers: u16,
-    /// Zero.
+    /// Must be zero.
     pub reserved: u16,
-    /// Calls open at once.
+    /// Most open calls; 0 for 1024.
     pub calls: u32,
-    /// Entries of each queue, a power of two.
+    /// Entries of each queue, a power of two; 0 for 1024.
     pub ring_entries: u32,
-    /// How long a worker looks for work before it sleeps, if most calls before came within that time.
+    /// Microseconds for which a worker polls before it sleeps, if most recent calls arrived within that time; 0 for the default.
     pub spin_us: u32,
-    /// Flags of the options.
+    /// [`WAVE_RPC_SHARE_CPU`], or 0.
     pub flags: u32,
 }
 
@@ -87,13 +87,13 @@ impl Kind for ServerState {
     const NAME: &'static str = "server";
 }
 
-/// A field of options, or what it is by default.
+/// The value of an options field, or its default.
 fn or<T: Default + PartialEq>(field: T, default: T) -> T {
     if field == T::default() { default } else { field }
 }
 
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 unsafe fn options(from: &wave_rpc_options) -> Result<Options, Failure> {
     // SAFETY: the caller's promise.
     let mut options = Options::new(unsafe { text("socket", from.socket) }?);
@@ -101,7 +101,7 @@ unsafe fn options(from: &wave_rpc_options) -> Result<Options, Failure> {
     let uids = unsafe { slice("allowed_uids", from.allowed_uids, from.allowed_uids_count) }?;
     options.allowed_uids = uids.to_vec();
     if from.flags & !WAVE_RPC_SHARE_CPU != 0 || from.reserved != 0 {
-        return Err(Failure::argument("options have flags that this version does not know"));
+        return Err(Failure::argument("the options have flags that this version does not know"));
     }
     options.yields_cpu = from.flags & WAVE_RPC_SHARE_CPU != 0;
     let config = &mut options.config;
@@ -117,7 +117,7 @@ unsafe fn options(from: &wave_rpc_options) -> Result<Options, Failure> {
 }
 
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 unsafe fn methods(from: &wave_rpc_options) -> Result<Methods, Failure> {
     let mut methods = Methods::new();
     // SAFETY: the caller's promise.
@@ -125,7 +125,10 @@ unsafe fn methods(from: &wave_rpc_options) -> Result<Methods, Failure> {
         // SAFETY: as above.
         let path = unsafe { text("a method's path", method.path) }?;
         if method.streams & !(WAVE_RPC_CLIENT_STREAMS | WAVE_RPC_SERVER_STREAMS) != 0 {
-            return Err(Failure::argument(format!("{path}: streams are {:#x}", method.streams)));
+            return Err(Failure::argument(format!(
+                "method {path}: invalid value of streams: {:#x}",
+                method.streams
+            )));
         }
         let method = Method {
             path: path.into(),
@@ -136,8 +139,9 @@ unsafe fn methods(from: &wave_rpc_options) -> Result<Methods, Failure> {
             slo_us: method.slo_us,
             slo_field: method.slo_field,
         };
-        // Workers are polled: nobody calls a handler.
-        methods = methods.method(method, |_| Err(Status::new(Code::Internal, "it is polled")));
+        // Workers are polled, so this handler is never called.
+        methods =
+            methods.method(method, |_| Err(Status::new(Code::Internal, "workers are polled")));
     }
     // SAFETY: the caller's promise.
     let descriptors = unsafe { slice("descriptors", from.descriptors, from.descriptors_bytes) }?;
@@ -147,7 +151,7 @@ unsafe fn methods(from: &wave_rpc_options) -> Result<Methods, Failure> {
 /// Starts a server.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_server_start(
     options: *const wave_rpc_options,
@@ -155,9 +159,9 @@ pub unsafe extern "C" fn wave_rpc_server_start(
 ) -> i32 {
     answer(|| {
         if server.is_null() || options.is_null() {
-            return Err(Failure::argument("options, or where the server is to go, are null"));
+            return Err(Failure::argument("options or server is null"));
         }
-        // SAFETY: the caller's promise: it begins with its size.
+        // SAFETY: the caller's promise: the structure begins with its size.
         let size = unsafe { options.cast::<usize>().read() };
         if size != size_of::<wave_rpc_options>() {
             return Err(Failure::argument(format!(
@@ -165,7 +169,7 @@ pub unsafe extern "C" fn wave_rpc_server_start(
                  that came with this library"
             )));
         }
-        // SAFETY: the caller's promise, and it is of this size.
+        // SAFETY: the caller's promise, and the size was checked.
         let from = unsafe { &*options };
         // SAFETY: as above.
         let (options, methods) = unsafe { (self::options(from)?, methods(from)?) };
@@ -183,10 +187,10 @@ pub unsafe extern "C" fn wave_rpc_server_start(
     })
 }
 
-/// One of its workers.
+/// Stores the handle of a server's worker number `index` in `worker`.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_server_worker(
     server: *mut wave_rpc_server,
@@ -197,11 +201,11 @@ pub unsafe extern "C" fn wave_rpc_server_worker(
         // SAFETY: the caller's promise.
         let state = unsafe { Shell::enter(server) }?;
         if worker.is_null() {
-            return Err(Failure::argument("where the worker is to go is null"));
+            return Err(Failure::argument("worker is null"));
         }
         let handle = state.workers.get(usize::from(index)).ok_or_else(|| {
             Failure::argument(format!(
-                "there are {} workers, and none is {index}",
+                "the server has {} workers, so there is no worker {index}",
                 state.workers.len()
             ))
         })?;
@@ -214,17 +218,17 @@ pub unsafe extern "C" fn wave_rpc_server_worker(
 /// Whether an agent is attached.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_server_has_agent(server: *mut wave_rpc_server) -> i32 {
     // SAFETY: the caller's promise.
     answer(|| Ok(unsafe { Shell::enter(server) }?.server.has_agent().into()))
 }
 
-/// Stops it.
+/// Stops a server.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_server_stop(server: *mut wave_rpc_server) -> i32 {
     answer(|| {
@@ -232,7 +236,7 @@ pub unsafe extern "C" fn wave_rpc_server_stop(server: *mut wave_rpc_server) -> i
         let entered = unsafe { Shell::enter(server) }?;
         let stopped = || Failure::new(WAVE_RPC_STOPPED, "the server was stopped");
         let ServerState { server, is_stopped, .. } = entered.take().ok_or_else(stopped)?;
-        // First, so that workers that the server wakes find it.
+        // Set first, so that the workers that the server wakes see it.
         is_stopped.store(true, Ordering::SeqCst);
         drop(server);
         Ok(WAVE_RPC_OK)

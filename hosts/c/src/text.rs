@@ -1,4 +1,4 @@
-//! Strings, bytes and pairs that C names by a pointer.
+//! Strings, arrays and metadata pairs that C passes by pointer.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -6,24 +6,24 @@ use wave_user::rpc::push_pair;
 
 use crate::answer::Failure;
 
-/// A key of metadata with its value.
+/// A metadata pair.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct wave_rpc_pair {
-    /// Ends with a zero byte where C gives it; of so many bytes where C gets it.
+    /// The key. Ends with a zero byte in pairs from C; has `key_bytes` bytes in pairs for C.
     pub key: *const c_char,
-    /// Length of the key in bytes.
+    /// Length of the key in bytes; ignored in pairs from C.
     pub key_bytes: usize,
-    /// The value: any bytes.
+    /// The value: ASCII from 0x20 to 0x7e, or any bytes if the key ends with `-bin`.
     pub value: *const c_void,
     /// Length of the value in bytes.
     pub value_bytes: usize,
 }
 
-/// A string of C's that ends with a zero byte.
+/// Reads a null-terminated string from C. `name` is for the error.
 ///
 /// # Safety
-/// It does, or is null; and stays so for as long as the result is used.
+/// `text` is null or null-terminated, and does not change while the result is used.
 pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str, Failure> {
     if text.is_null() {
         return Err(Failure::argument(format!("{name} is null")));
@@ -33,10 +33,10 @@ pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str
     text.to_str().map_err(|_| Failure::argument(format!("{name} is not UTF-8")))
 }
 
-/// So many of C's.
+/// Reads an array of `count` elements from C. `name` is for the error.
 ///
 /// # Safety
-/// `first` points to so many, or is null; and they stay for as long as the result is used.
+/// `first` is null or points to `count` elements, which do not change while the result is used.
 pub(crate) unsafe fn slice<'a, T>(
     name: &str,
     first: *const T,
@@ -46,19 +46,21 @@ pub(crate) unsafe fn slice<'a, T>(
         return Ok(&[]);
     }
     if first.is_null() || !first.is_aligned() {
-        return Err(Failure::argument(format!("{name} is null or not aligned, but has {count}")));
+        return Err(Failure::argument(format!(
+            "{name} is null or misaligned; its count is {count}"
+        )));
     }
     if count.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize) {
-        return Err(Failure::argument(format!("{name} has {count}, which no memory holds")));
+        return Err(Failure::argument(format!("{name} has an impossible count, {count}")));
     }
     // SAFETY: not null, aligned, of a possible size; the rest is the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
-/// Pairs, encoded.
+/// Reads pairs from C, and encodes them.
 ///
 /// # Safety
-/// As [`slice`] and [`text`], for the pairs and what they point to.
+/// As for [`slice`] and [`text`], for the pairs, their keys and their values.
 pub(crate) unsafe fn pairs(first: *const wave_rpc_pair, count: usize) -> Result<Vec<u8>, Failure> {
     let mut encoded = Vec::new();
     // SAFETY: the caller's promise.

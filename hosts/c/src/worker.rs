@@ -1,4 +1,4 @@
-//! A worker: what comes, and what is answered.
+//! A worker's events and replies.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
@@ -20,54 +20,54 @@ use crate::text::{pairs, slice, text, wave_rpc_pair};
 
 /// [`wave_rpc_event::kind`]: a call begins.
 pub const WAVE_RPC_BEGIN: u32 = 1;
-/// [`wave_rpc_event::kind`]: a message.
+/// [`wave_rpc_event::kind`]: a further message from the client.
 pub const WAVE_RPC_MESSAGE: u32 = 2;
 /// [`wave_rpc_event::kind`]: the client sends nothing more.
 pub const WAVE_RPC_HALF_CLOSE: u32 = 3;
-/// [`wave_rpc_event::kind`]: nobody waits any more.
+/// [`wave_rpc_event::kind`]: the call was cancelled.
 pub const WAVE_RPC_CANCEL: u32 = 4;
 
 /// [`wave_rpc_event::flags`]: there is a message.
 pub const WAVE_RPC_HAS_MESSAGE: u32 = 1;
-/// [`wave_rpc_event::flags`]: the client sends nothing more. Of replies: the call ends.
+/// [`wave_rpc_event::flags`]: the client sends nothing more. In replies: the call ends.
 pub const WAVE_RPC_END: u32 = 2;
-/// [`wave_rpc_event::flags`]: it came compressed. Of replies: compress it.
+/// [`wave_rpc_event::flags`]: the message arrived compressed. In replies: compress it.
 pub const WAVE_RPC_COMPRESSED: u32 = 4;
 
-/// Value of `remaining_ns` where there is no deadline.
+/// Value of `remaining_ns` for a call without a deadline.
 pub const WAVE_RPC_FOREVER: u64 = u64::MAX;
 
 /// An event of a worker.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct wave_rpc_event {
-    /// Kind of the event.
+    /// Kind of the event: [`WAVE_RPC_BEGIN`] to [`WAVE_RPC_CANCEL`].
     pub kind: u32,
-    /// Flags of the event.
+    /// [`WAVE_RPC_HAS_MESSAGE`], [`WAVE_RPC_END`], [`WAVE_RPC_COMPRESSED`].
     pub flags: u32,
     /// Number of the call.
     pub call: u64,
-    /// The index of its method.
+    /// When a call begins: the index of its method.
     pub method: u16,
-    /// The class under which it was steered.
+    /// When a call begins: the class by which it was steered.
     pub request_class: u8,
-    /// Zero.
+    /// Always zero.
     pub reserved: u8,
-    /// Of a call that nobody waits for any more: gRPC's code of its end.
+    /// When a call was cancelled: the reason, as a gRPC status code.
     pub code: i32,
-    /// How long the client waits.
+    /// When a call begins: nanoseconds until its deadline, or [`WAVE_RPC_FOREVER`].
     pub remaining_ns: u64,
-    /// The message, until the next poll.
+    /// The message, valid until the next poll; null if there is none.
     pub message: *const u8,
     /// Length of the message in bytes.
     pub message_bytes: usize,
-    /// Encoded metadata.
+    /// When a call begins: its encoded metadata, for `wave_rpc_event_metadata`.
     pub metadata: *const u8,
     /// Length of the metadata in bytes.
     pub metadata_bytes: usize,
 }
 
-/// An event, but for its bytes.
+/// An event without its bytes.
 #[derive(Clone, Copy)]
 enum Came {
     Begin { call: Subject, begin: Begin, flags: u32 },
@@ -84,9 +84,9 @@ pub struct WorkerState {
     /// Message of the last event.
     message: Vec<u8>,
     metadata: Vec<u8>,
-    /// Calls whose agent is gone, and the worker's user was not told.
+    /// Calls whose agent has gone, and for which no event was returned yet.
     lost: VecDeque<u64>,
-    /// What came first of the agent after it.
+    /// The first event from the next agent, kept until `lost` is empty.
     held: Option<Came>,
     epoch: u64,
 }
@@ -113,7 +113,7 @@ impl WorkerState {
         }
     }
 
-    /// The worker's next event; its bytes are copied.
+    /// The worker's next event. Its bytes are copied.
     fn look(&mut self) -> Option<Came> {
         let WorkerState { worker, message: kept, metadata: own, .. } = self;
         let mut keep = |message: &[u8]| {
@@ -149,14 +149,14 @@ impl WorkerState {
             let came = self.held.take().or_else(|| self.look());
             let epoch = self.worker.epoch();
             if std::mem::replace(&mut self.epoch, epoch) != epoch {
-                // Calls that came before are gone, and are told of before others can have their ids.
+                // The previous agent's calls are gone; their events are returned before new calls can take their ids.
                 self.lost.extend(self.calls.end_all());
                 self.held = came;
                 if !self.lost.is_empty() || came.is_some() {
                     continue;
                 }
             }
-            // A call that was ended is passed over.
+            // Events of calls that have ended are skipped.
             if let Some(event) = self.tell(came?) {
                 return Some(event);
             }
@@ -227,10 +227,10 @@ fn cancelled(call: u64, why: Code) -> wave_rpc_event {
     wave_rpc_event { code: why as i32, ..empty(WAVE_RPC_CANCEL, call) }
 }
 
-/// The worker, unless its server was stopped: what it has is then given back.
+/// Locks a worker. If its server was stopped, frees the worker's contents and fails.
 ///
 /// # Safety
-/// As [`Shell::enter`].
+/// As for [`Shell::enter`].
 unsafe fn enter(worker: *mut wave_rpc_worker) -> Result<Entered<WorkerState>, Failure> {
     // SAFETY: the caller's promise.
     let state = unsafe { Shell::enter(worker) }?;
@@ -241,10 +241,10 @@ unsafe fn enter(worker: *mut wave_rpc_worker) -> Result<Entered<WorkerState>, Fa
     Ok(state)
 }
 
-/// The next thing that came.
+/// Gets the next event.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_worker_poll(
     worker: *mut wave_rpc_worker,
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn wave_rpc_worker_poll(
         // SAFETY: the caller's promise.
         let mut state = unsafe { enter(worker) }?;
         if event.is_null() {
-            return Err(Failure::argument("where the event is to go is null"));
+            return Err(Failure::argument("event is null"));
         }
         let Some(came) = state.poll() else { return Ok(WAVE_RPC_OK) };
         // SAFETY: the caller's promise: it points to memory for an event.
@@ -263,10 +263,10 @@ pub unsafe extern "C" fn wave_rpc_worker_poll(
     })
 }
 
-/// Waits for something to come.
+/// Waits for an event.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_worker_wait(worker: *mut wave_rpc_worker) -> i32 {
     answer(|| {
@@ -279,10 +279,10 @@ pub unsafe extern "C" fn wave_rpc_worker_wait(worker: *mut wave_rpc_worker) -> i
     })
 }
 
-/// Makes replies travel.
+/// Publishes replies.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_worker_publish(worker: *mut wave_rpc_worker) -> i32 {
     answer(|| {
@@ -292,10 +292,10 @@ pub unsafe extern "C" fn wave_rpc_worker_publish(worker: *mut wave_rpc_worker) -
     })
 }
 
-/// Metadata before the replies.
+/// Sends metadata, once, before the first reply.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_worker_headers(
     worker: *mut wave_rpc_worker,
@@ -314,10 +314,10 @@ pub unsafe extern "C" fn wave_rpc_worker_headers(
     })
 }
 
-/// A reply.
+/// Sends a reply.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_worker_message(
     worker: *mut wave_rpc_worker,
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn wave_rpc_worker_message(
         // SAFETY: as above.
         let message = unsafe { slice("message", message.cast(), message_bytes) }?;
         if flags & !(WAVE_RPC_END | WAVE_RPC_COMPRESSED) != 0 {
-            return Err(Failure::argument(format!("a reply has no flags {flags:#x}")));
+            return Err(Failure::argument(format!("invalid flags of a reply: {flags:#x}")));
         }
         let end = flags & WAVE_RPC_END != 0;
         let compressed = flags & WAVE_RPC_COMPRESSED != 0;
@@ -346,10 +346,10 @@ pub unsafe extern "C" fn wave_rpc_worker_message(
     })
 }
 
-/// Ends a call.
+/// Ends a call with a status and trailing metadata.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_worker_finish(
     worker: *mut wave_rpc_worker,
@@ -371,7 +371,7 @@ pub unsafe extern "C" fn wave_rpc_worker_finish(
         let trailers = unsafe { pairs(trailers, trailers_count) }?;
         let known = Code::ALL.get(usize::try_from(code).unwrap_or(usize::MAX)).copied();
         let code = known.ok_or_else(|| {
-            Failure::new(WAVE_RPC_BAD_ARGUMENT, format!("{code} is no status code of gRPC's"))
+            Failure::new(WAVE_RPC_BAD_ARGUMENT, format!("{code} is not a gRPC status code"))
         })?;
         let Open { subject, .. } = state.find(call)?;
         state.worker.finish(subject, &Status::new(code, message), &trailers)?;
@@ -380,10 +380,10 @@ pub unsafe extern "C" fn wave_rpc_worker_finish(
     })
 }
 
-/// Whether nobody waits any more.
+/// Whether a call was cancelled.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_worker_is_cancelled(
     worker: *mut wave_rpc_worker,
@@ -399,10 +399,10 @@ pub unsafe extern "C" fn wave_rpc_worker_is_cancelled(
     })
 }
 
-/// How long the client waits.
+/// Gets the time left until a call's deadline.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_worker_remaining(
     worker: *mut wave_rpc_worker,
@@ -413,7 +413,7 @@ pub unsafe extern "C" fn wave_rpc_worker_remaining(
         // SAFETY: the caller's promise.
         let state = unsafe { enter(worker) }?;
         if remaining_ns.is_null() {
-            return Err(Failure::argument("where the time is to go is null"));
+            return Err(Failure::argument("remaining_ns is null"));
         }
         let left = |deadline: Nanos| deadline.since(MonotonicClock.now()).0;
         let left = state.find(call)?.deadline.map_or(WAVE_RPC_FOREVER, left);
@@ -423,10 +423,10 @@ pub unsafe extern "C" fn wave_rpc_worker_remaining(
     })
 }
 
-/// The next pair of an event's metadata.
+/// Gets pair number `index` of an event's metadata.
 ///
 /// # Safety
-/// As the header has it.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wave_rpc_event_metadata(
     event: *const wave_rpc_event,
@@ -435,11 +435,11 @@ pub unsafe extern "C" fn wave_rpc_event_metadata(
 ) -> i32 {
     answer(|| {
         if event.is_null() || pair.is_null() {
-            return Err(Failure::argument("the event, or where the pair is to go, is null"));
+            return Err(Failure::argument("event or pair is null"));
         }
         // SAFETY: the caller's promise: a poll wrote it.
         let event = unsafe { &*event };
-        // SAFETY: as above, and no other poll came after it.
+        // SAFETY: as above, and no other poll followed.
         let bytes = unsafe { slice("metadata", event.metadata, event.metadata_bytes) }?;
         let metadata =
             Metadata::new(bytes).map_err(|error| Failure::argument(error.to_string()))?;

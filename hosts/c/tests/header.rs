@@ -1,16 +1,16 @@
-//! The header and the library say the same: functions, structures, constants.
+//! The header and the library declare the same functions, structures and constants.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// By name: a prototype, the fields of a structure, or a value, in C's types and without spaces.
+/// Declarations by name: a prototype, the fields of a structure, or a value, with C types and without spaces.
 type Said = BTreeMap<String, String>;
 
 fn squeeze(text: &str) -> String {
     text.chars().filter(|char| !char.is_whitespace()).collect()
 }
 
-/// A type of Rust's, as C has it.
+/// A Rust type as a C type.
 fn in_c(rust: &str) -> String {
     let rust = rust.trim();
     if let Some(to) = rust.strip_prefix("*const ") {
@@ -33,7 +33,7 @@ fn in_c(rust: &str) -> String {
     found.map_or(rust, |(_, in_c)| in_c).to_owned()
 }
 
-/// `name: type, ...` as `type name; ...`.
+/// Converts `name: type, ...` into `type name; ...`.
 fn fields(text: &str) -> String {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     let text: Vec<&str> = lines.collect();
@@ -118,7 +118,7 @@ fn header() -> Said {
 }
 
 #[test]
-fn the_header_says_what_the_library_does() {
+fn header_and_library_declare_the_same_items() {
     let (header, library) = (header(), library());
     let functions = library.keys().filter(|name| name.starts_with("wave_rpc_"));
     assert!(functions.count() > 15, "{library:#?}");

@@ -1,4 +1,4 @@
-/* What wrong handles, wrong arguments and a stopped server are answered with. misuse SOCKET. */
+/* Checks the errors for wrong handles, wrong arguments and a stopped server. Usage: misuse SOCKET */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "wave_rpc.h"
 
-/* The function answers so, and says why where it failed. */
+/* The function returns this code, and sets an error text if it fails. */
 #define EXPECT(code, call)                                                                             \
     do {                                                                                               \
         int answered = (call);                                                                         \
@@ -19,7 +19,7 @@
         }                                                                                              \
     } while (0)
 
-/* For another thread to have its turn: one that asks again and again can keep the handle from it. */
+/* Gives another thread a turn: a tight loop of calls could keep the handle from it. */
 static void rest(void)
 {
     nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -133,7 +133,7 @@ int main(int count, char **arguments)
     EXPECT(WAVE_RPC_BAD_ARGUMENT, wave_rpc_event_metadata(&event, 0, NULL));
     EXPECT(WAVE_RPC_OK, wave_rpc_event_metadata(&event, 0, &pair));
 
-    /* Two threads at one worker; and a stop while one waits. */
+    /* Two threads use one worker; then the server is stopped while one of them waits. */
     pthread_t thread;
     if (pthread_create(&thread, NULL, wait_until_stopped, worker))
         return 1;
@@ -150,7 +150,7 @@ int main(int count, char **arguments)
     EXPECT(WAVE_RPC_STOPPED, wave_rpc_worker_poll(other, &event));
     EXPECT(WAVE_RPC_STOPPED, wave_rpc_worker_finish(other, 1, 0, NULL, NULL, 0));
 
-    /* Its socket is free again. */
+    /* The socket is free again. */
     EXPECT(WAVE_RPC_OK, wave_rpc_server_start(&options, &second));
     EXPECT(WAVE_RPC_OK, wave_rpc_server_stop(second));
     for (uint16_t at = 0; at < 2; at++)

@@ -1,5 +1,5 @@
-//! Programs in C, compiled against both libraries: the guide's example behind an agent's front, called by a gRPC client; and one that
-//! does everything wrong. Under valgrind where there is one.
+//! Programs in C, compiled against both libraries: the guide's example behind an agent's front, called by a gRPC client; and a
+//! program that misuses every function. Both run under valgrind, if it is installed.
 
 #[allow(dead_code, reason = "the front's own tests use all of it")]
 #[path = "../../../fronts/grpc/tests/front/client.rs"]
@@ -18,9 +18,9 @@ use wave_agent::{Seat, serve};
 use wave_grpc::{Ender, Limits, RpcFront, RpcOptions};
 use wave_skip::skip;
 
-/// What valgrind exits with if it finds something.
+/// Exit code of valgrind if it finds an error.
 const FOUND: i32 = 99;
-/// After so many seconds a program is taken to hang.
+/// Seconds after which a program counts as hung.
 const PATIENCE_S: u32 = 300;
 const LIBRARIES: [&str; 2] = ["libwave_rpc.a", "libwave_rpc.so"];
 
@@ -30,7 +30,7 @@ fn exists(tool: &str) -> bool {
     tool.status().is_ok_and(|status| status.success())
 }
 
-/// Where the two libraries are. Cargo builds none for a test, which it takes for a program of Rust's.
+/// Builds the two libraries, and returns their folder. Cargo does not build them for a test, which it expects to link only Rust code.
 fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -44,12 +44,12 @@ fn libraries() -> &'static Path {
         if profile.ends_with("release") {
             cargo.arg("--release");
         }
-        assert!(cargo.status().unwrap().success(), "the libraries are not built");
+        assert!(cargo.status().unwrap().success(), "the libraries do not build");
         profile.to_owned()
     })
 }
 
-/// Compiles a program. `None`, and says so, where there is no compiler.
+/// Compiles a program. Without a compiler, reports the skip and returns `None`.
 fn compile(source: &str, library: &str, folder: &Path) -> Option<PathBuf> {
     if !exists("cc") {
         skip("there is no C compiler; on Debian, `apt-get install gcc libc6-dev`");
@@ -65,11 +65,11 @@ fn compile(source: &str, library: &str, folder: &Path) -> Option<PathBuf> {
         .args(["-lpthread", "-lm", "-ldl", "-o"])
         .arg(&program)
         .status();
-    assert!(compiled.unwrap().success(), "cc does not take {source}");
+    assert!(compiled.unwrap().success(), "cc does not compile {source}");
     Some(program)
 }
 
-/// The program with a socket in its folder, under valgrind where there is one.
+/// The command for a program with a socket in its folder, under valgrind if it is installed.
 fn command(program: &Path) -> Command {
     let mut command = Command::new("timeout");
     command.arg(PATIENCE_S.to_string());
@@ -85,11 +85,11 @@ fn command(program: &Path) -> Command {
     command
 }
 
-/// A program that runs, and is killed if the test ends before it.
+/// A running program, which is killed if the test ends first.
 struct Running(Option<Child>);
 
 impl Running {
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits for the program to exit.
     fn end(mut self) -> Output {
         let child = self.0.take().unwrap();
         let killed = Command::new("kill").arg(child.id().to_string()).status();
@@ -166,11 +166,11 @@ const PUT: &str = "/kv.Kv/Put";
 const GET: &str = "/kv.Kv/Get";
 const LIST: &str = "/kv.Kv/List";
 const NEW: i32 = 5;
-/// Pairs that a list has, and more than a client's window takes of them.
+/// Number of pairs in the list: more than fit into a client's window.
 const LISTED: u8 = 40;
 const VALUE_BYTES: usize = 60_000;
 
-/// A client, once the program serves.
+/// Waits until the program serves, and returns a client.
 async fn connect(front: &Front) -> Client {
     let mut client = Client::connect(front.address).await;
     while client.call(GET, &[], &[&pair(b"none", b"")]).await.code() != NEW {
@@ -210,7 +210,7 @@ fn is_called(library: &str) {
             assert_eq!(*listed, pair(&[b'l', number], &vec![number; VALUE_BYTES]));
         }
         assert!(client.call(LIST, &[], &[&pair(b"m", b"")]).await.ok().is_empty());
-        // One that is reset, one whose time is up, one that nobody reads: all wait for room.
+        // One List that is reset, one past its deadline, one that is never read: all wait for room.
         let mut reset = client.open(LIST, &[], false).await;
         reset.send(&pair(b"l", b""), true).await;
         assert!(reset.next().await.unwrap().is_some());
@@ -222,10 +222,10 @@ fn is_called(library: &str) {
         let mut unread = client.open(LIST, &[], false).await;
         unread.send(&pair(b"l", b""), true).await;
         assert!(unread.next().await.unwrap().is_some());
-        // Their worker serves others meanwhile.
+        // Their worker serves other calls meanwhile.
         assert_eq!(client.call(GET, &[], &[&pair(b"two", b"")]).await.code(), NEW);
     });
-    // The agent ends, and with it what was open; the program goes on.
+    // The agent ends, and its open calls with it; the program continues.
     drop(front);
     let front = Front::new(socket);
     let looks = client::run(async {
@@ -241,12 +241,12 @@ fn is_called(library: &str) {
 }
 
 #[test]
-fn the_example_is_called_through_an_agent() {
+fn example_program_serves_calls_through_an_agent() {
     is_called(LIBRARIES[0]);
 }
 
 #[test]
-fn the_example_is_called_with_the_shared_library() {
+fn example_program_serves_calls_with_the_shared_library() {
     is_called(LIBRARIES[1]);
 }
 

@@ -1,7 +1,7 @@
-//! Where rings lie in payload memory: a buddy allocator.
+//! A buddy allocator for the rings in payload memory.
 //!
-//! Ring sizes are powers of two, and so are blocks: nothing is lost to rounding, and neighbours join again when both are free.
-//! Of the free blocks, the lowest is taken, so that memory that was never needed is never touched.
+//! Ring sizes are powers of two, and so are blocks: nothing is lost to rounding, and neighbours merge when both are free. The lowest
+//! free block is allocated first, so that memory that was never needed is never touched.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ pub const RING_BYTES_MIN: u32 = 1 << ORDER_MIN;
 /// Bytes of the largest ring.
 pub const RING_BYTES_MAX: u32 = 1 << ORDER_MAX;
 
-/// Whether rings of so many bytes can be had.
+/// Whether `bytes` is a valid ring size: a power of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
 pub const fn is_ring_size(bytes: u32) -> bool {
     bytes.is_power_of_two() && bytes >= RING_BYTES_MIN && bytes <= RING_BYTES_MAX
 }
 
-/// The free blocks of a memory.
+/// The free blocks of a payload memory.
 #[derive(Debug)]
 pub struct Buddy {
     /// Offsets of free blocks, by order from [`ORDER_MIN`] on.
@@ -28,7 +28,7 @@ pub struct Buddy {
 }
 
 impl Buddy {
-    /// A memory of `bytes` bytes, all free. A rest of less than a page is not used.
+    /// A memory of `bytes` bytes, all free. A remainder of less than a page is not used.
     pub fn new(bytes: u64) -> Buddy {
         let mut buddy = Buddy { free: Default::default() };
         let mut at = 0;
@@ -43,7 +43,7 @@ impl Buddy {
 
     /// Takes a block of `bytes` bytes ([`is_ring_size`]), and returns its offset; `None` if there is none.
     pub fn allocate(&mut self, bytes: u32) -> Option<u64> {
-        assert!(is_ring_size(bytes), "{bytes} bytes are no size of a ring");
+        assert!(is_ring_size(bytes), "{bytes} bytes is not a valid ring size");
         let order = bytes.trailing_zeros();
         let mut found = (order..=ORDER_MAX).find(|&order| !self.free_of(order).is_empty())?;
         let at = self.free_of(found).pop_first()?;
@@ -54,7 +54,7 @@ impl Buddy {
         Some(at)
     }
 
-    /// Gives a block back that [`Buddy::allocate`] returned for so many bytes.
+    /// Frees a block that [`Buddy::allocate`] returned for `bytes` bytes.
     pub fn free(&mut self, mut at: u64, bytes: u32) {
         let mut order = bytes.trailing_zeros();
         // Blocks of an order are at multiples of their size, so two buddies differ in one bit.
@@ -63,7 +63,7 @@ impl Buddy {
             order += 1;
         }
         let is_new = self.free_of(order).insert(at);
-        debug_assert!(is_new, "the block at {at} was free");
+        debug_assert!(is_new, "the block at {at} was already free");
     }
 
     fn free_of(&mut self, order: u32) -> &mut BTreeSet<u64> {
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_never_overlap_and_all_memory_comes_back(
+        fn blocks_never_overlap_and_freed_memory_merges_completely(
             pages in 1_u64..9_000,
             rest in 0_u64..4096,
             steps in vec((any::<bool>(), ORDER_MIN..=ORDER_MAX, any::<prop::sample::Index>()), 0..300),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_is_used_up_and_the_lowest_block_goes_first() {
+    fn lowest_block_is_allocated_first_until_memory_is_exhausted() {
         let mut buddy = Buddy::new(3 << ORDER_MIN);
         let blocks: Vec<_> = (0..4).map(|_| buddy.allocate(RING_BYTES_MIN)).collect();
         assert_eq!(blocks, [Some(2 << ORDER_MIN), Some(0), Some(1 << ORDER_MIN), None]);

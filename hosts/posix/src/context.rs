@@ -1,4 +1,4 @@
-//! All sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
+//! The sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
 
 mod listening;
 mod rings;
@@ -16,48 +16,48 @@ use crate::buddy::Buddy;
 use crate::line::{Fault, Queues};
 use crate::socket::{FIRST_FILL, Phase, Socket};
 
-/// Slots that a listener offers at a time, or as many as its backlog. A SYN that finds none is sent again a second later.
+/// Most slots that a listener offers at a time; fewer if its backlog is smaller. A SYN that finds no slot is retransmitted a second later.
 pub const SLOTS: usize = 128;
-/// Writes that are published together at most.
+/// Most writes that are published together.
 pub const BURST: u32 = 16;
-/// Events that are taken in one go at most.
+/// Most events that one [`Context::look`] processes.
 const EVENTS_PER_LOOK: usize = 1024;
-/// Bits of a socket's name that are its place; the others tell it from sockets that had the place before.
+/// Low bits of a socket's name: its place. The other bits distinguish it from earlier sockets in that place.
 pub const PLACE_BITS: u32 = 18;
 
-/// All sockets and listeners of one thread. Their rings lie in payload memory, which is not its own.
+/// All sockets and listeners of one thread. Their rings lie in payload memory, which the context does not own.
 ///
-/// A program has it behind a [`Toe`](crate::Toe), over a window. Tests drive it over other [`Queues`], in virtual time: it never
-/// waits. Calls that may have to wait return `None` until they would not.
+/// Programs use it through a [`Toe`](crate::Toe), over a window. Tests drive it over other [`Queues`], in virtual time: it never
+/// waits. Calls that may have to wait return `None` while they would have to.
 #[derive(Debug)]
 pub struct Context<Q> {
-    /// The queues, or the window in which they lie.
+    /// The queues to and from the agent.
     pub line: Q,
     buddy: Buddy,
-    /// Bytes of new rings: receive, send.
+    /// Sizes of new rings in bytes: receive, send.
     ring_bytes: [u32; 2],
-    /// Bytes of memory that new rings for what comes in have, at most.
+    /// Most bytes of a new receive ring that are populated at first.
     first_fill: u32,
-    /// The agent is to be told of something at once: a ring has got memory, or a stream was read to its end.
+    /// The agent must be told of something at once: a ring has got memory, or a stream was read to its end.
     has_urgent: bool,
     places: Vec<Place>,
     free: Vec<u32>,
-    /// By name.
+    /// Listeners by name.
     listeners: BTreeMap<u32, Listening>,
     last_listener: u32,
-    /// Sockets whose agent is to be told of a move.
+    /// Sockets with a move (positions or memory) to report to the agent.
     dirty: VecDeque<u32>,
-    /// Sockets of which there is news that [`Context::pop_changed`] has not told of, each once.
+    /// Sockets with news that [`Context::pop_changed`] has not returned yet, each once.
     changed: VecDeque<u32>,
-    /// Other requests, which go out behind all moves.
+    /// Other requests, which are sent after all moves.
     outbox: VecDeque<Request>,
     /// Writes since the last publish.
     writes: u32,
     /// A listener may have fewer slots than it should.
     wants_slots: bool,
-    /// Events were taken that [`Context::take_news`] has not told of: any call takes those of all sockets.
+    /// Events were processed since the last [`Context::take_news`]. Any call processes the events of all sockets.
     has_news: bool,
-    /// Connections that the agent was asked to lend, and has not answered.
+    /// Number of requests to lend connections that the agent has not answered.
     lending: u32,
     /// The agent has gone, or is at fault.
     is_dead: bool,
@@ -65,34 +65,34 @@ pub struct Context<Q> {
 
 #[derive(Debug, Default)]
 struct Place {
-    /// Which life of the place.
+    /// Number of the place's current life, for names.
     life: u32,
     socket: Option<Socket>,
 }
 
-/// A listener of the program's.
+/// One of the program's listeners.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    /// Where, once the agent has said so.
+    /// Its local address, once the agent has answered.
     pub local: Option<SocketAddr>,
-    /// Why there is none, or no more, as errno.
+    /// Errno if the listener failed or has ended.
     pub error: Option<i32>,
-    /// Connections that nobody has accepted yet.
+    /// Connections that the program has not accepted yet.
     pub accepted: VecDeque<u32>,
-    /// Most of them.
+    /// Most such connections.
     backlog: usize,
-    /// Whether others may listen there.
+    /// Whether other listeners may share the port.
     is_sharing: bool,
-    /// Whether the program waits for its connections, as the agent was told.
+    /// Whether the program waits for its connections, as last told to the agent.
     interest: Interest,
     /// Slots that no connection has taken.
     offered: usize,
-    /// Most of them.
+    /// Most such slots.
     slots_max: usize,
 }
 
 impl<Q: Queues> Context<Q> {
-    /// A context with no sockets, whose payload memory has `payload_bytes` bytes, for rings of `ring_bytes`: receive, send.
+    /// A context without sockets, with `payload_bytes` bytes of payload memory and rings of `ring_bytes` bytes (receive, send).
     pub fn new(line: Q, payload_bytes: u64, ring_bytes: [u32; 2]) -> Context<Q> {
         Context {
             line,
@@ -120,13 +120,13 @@ impl<Q: Queues> Context<Q> {
         self.is_dead
     }
 
-    /// The agent has gone. What it said before still counts.
+    /// Handles the agent's death: processes its last events, then fails every socket.
     pub fn mourn(&mut self) {
         while self.look() {}
         self.die();
     }
 
-    /// The agent has gone, or is at fault.
+    /// Fails every socket and listener: the agent has gone, or is at fault.
     pub fn die(&mut self) {
         self.is_dead = true;
         self.dirty.clear();
@@ -146,17 +146,17 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// A socket that is there. Panics if there is none of this name, which a handle prevents.
+    /// The socket with this name. Panics if there is none; the socket of a handle always exists.
     pub fn socket(&mut self, name: u32) -> &mut Socket {
-        self.find(name).expect("a handle keeps its socket")
+        self.find(name).expect("the socket of a handle exists")
     }
 
-    /// A listener that is there; as [`Context::socket`].
+    /// The listener with this name; panics as [`Context::socket`] does.
     pub(crate) fn listener(&mut self, name: u32) -> &mut Listening {
-        self.listeners.get_mut(&name).expect("a handle keeps its listener")
+        self.listeners.get_mut(&name).expect("the listener of a handle exists")
     }
 
-    /// Notes that there is news of a socket, if it is there.
+    /// Records news of a socket, if it exists.
     fn change(&mut self, name: u32) {
         if let Some(socket) = self.find(name)
             && !std::mem::replace(&mut socket.is_changed, true)
@@ -165,13 +165,13 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// A socket that has a handle and of which there is news, if there is one. Each is told of once until there is more.
+    /// A socket with a handle and with news, if there is one. Each is returned once, until it has more news.
     pub fn pop_changed(&mut self) -> Option<u32> {
         loop {
             let name = self.changed.pop_front()?;
             let Some(socket) = self.find(name) else { continue };
             socket.is_changed = false;
-            // One that waits to be accepted is told of when it is.
+            // News of a connection in the accept queue is reported when it is accepted.
             if !socket.is_closed && socket.is_accepted {
                 return Some(name);
             }
@@ -188,7 +188,7 @@ impl<Q: Queues> Context<Q> {
         place.socket.as_mut().filter(|_| place.life == name >> PLACE_BITS)
     }
 
-    /// Takes what the agent has said. Returns whether there was something.
+    /// Processes the agent's events. Returns whether there were any.
     pub fn look(&mut self) -> bool {
         let mut taken = 0;
         while !self.is_dead && taken < EVENTS_PER_LOOK {
@@ -209,7 +209,7 @@ impl<Q: Queues> Context<Q> {
         taken > 0
     }
 
-    /// Whether anything was taken since the last call.
+    /// Whether any event was processed since the last call.
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_news)
     }
@@ -228,7 +228,7 @@ impl<Q: Queues> Context<Q> {
                     self.fill_ahead(progress.socket);
                     Ok(())
                 }
-                // The program may have given it up meanwhile.
+                // The program may have closed it meanwhile.
                 _ => Ok(()),
             },
             Event::Known(known) => {
@@ -315,9 +315,9 @@ impl<Q: Queues> Context<Q> {
         Ok(())
     }
 
-    /// A socket's rings are the program's again.
+    /// Ends a socket. The agent no longer uses its rings.
     fn end(&mut self, name: u32, reason: Option<Reason>) -> Result<(), Fault> {
-        // A request that crossed with the end may be answered once more.
+        // A request that crossed the end may get one more answer.
         let Some(socket) = self.find(name) else { return Ok(()) };
         let before = std::mem::replace(&mut socket.phase, Phase::Ended);
         socket.error = Some(reason.unwrap_or(Reason::Reset).errno());
@@ -332,7 +332,7 @@ impl<Q: Queues> Context<Q> {
             if let Some(listener) = self.listeners.get_mut(&listener) {
                 listener.offered -= 1;
                 match reason {
-                    // The agent keeps fewer slots than this.
+                    // The agent has room for fewer slots than this.
                     Some(Reason::NoRoom) => listener.slots_max = listener.offered.max(1),
                     Some(reason) => listener.error = Some(reason.errno()),
                     None => {}
@@ -342,7 +342,7 @@ impl<Q: Queues> Context<Q> {
         Ok(())
     }
 
-    /// Asks for a connection; `None` if there is no memory for its rings.
+    /// Requests a connection; `None` if there is no memory for its rings.
     pub fn connect(&mut self, remote: SocketAddr) -> Option<u32> {
         self.connect_from(0, remote, u16::MAX)
     }
@@ -365,7 +365,7 @@ impl<Q: Queues> Context<Q> {
         Some(socket)
     }
 
-    /// Whether a connection that was asked for is there, once that is known.
+    /// The result of a requested connection, once it is known.
     pub fn connected(&mut self, name: u32) -> Option<io::Result<()>> {
         let socket = self.socket(name);
         match (socket.phase, socket.error) {
@@ -375,12 +375,12 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// How many bytes may be read, once a read does not wait; 0 at the end.
+    /// Bytes that can be read, 0 at the end of the stream; `None` while a read would wait.
     pub fn readable(&mut self, name: u32) -> Option<io::Result<u64>> {
         let socket = self.socket(name);
         let receiving = &socket.receiving;
         match (receiving.available(), socket.error) {
-            // What came before a shutdown may still be read, as on Linux.
+            // Bytes received before a shutdown can still be read, as on Linux.
             (0, _) if receiving.is_shut || receiving.is_at_end() => Some(Ok(0)),
             (0, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
             (0, None) => None,
@@ -388,7 +388,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// How many bytes may be written, once a write does not wait.
+    /// Bytes that can be written; `None` while a write would wait.
     pub fn writable(&mut self, name: u32) -> Option<io::Result<u64>> {
         let socket = self.socket(name);
         match (socket.phase, socket.error) {
@@ -399,10 +399,10 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Ends one direction or both.
+    /// Shuts down one direction or both.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection is not there, or no more.
+    /// `ENOTCONN` if the connection is not established, or has ended.
     pub fn shutdown(&mut self, name: u32, how: Shutdown) -> io::Result<()> {
         let socket = self.socket(name);
         if socket.flow().is_none() {
@@ -418,7 +418,7 @@ impl<Q: Queues> Context<Q> {
         Ok(())
     }
 
-    /// TCP_NODELAY, which lets go what waits for more to be written. The agent hears of it with the next publish.
+    /// Sets TCP_NODELAY, which releases bytes that wait for more to be written. The agent learns of it with the next publish.
     pub fn set_eager(&mut self, name: u32, is_eager: bool) {
         let sending = &mut self.socket(name).sending;
         sending.is_eager = is_eager;
@@ -428,7 +428,7 @@ impl<Q: Queues> Context<Q> {
         self.mark(name);
     }
 
-    /// Asks what the agent knows of a connection: [`Context::known`] has the answer.
+    /// Asks the agent for a connection's state: [`Context::known`] returns the answer.
     pub fn inquire(&mut self, name: u32) {
         let socket = self.socket(name);
         socket.known = None;
@@ -438,7 +438,7 @@ impl<Q: Queues> Context<Q> {
         self.flush();
     }
 
-    /// The answer, once it is there; `None` in it if there is no connection any more.
+    /// The answer to [`Context::inquire`], once it has arrived: `Some(None)` if the connection no longer exists.
     pub fn known(&mut self, name: u32) -> Option<Option<Known>> {
         let socket = self.socket(name);
         match socket.flow() {
@@ -447,7 +447,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Tells the agent of a socket's options, once the connection is there.
+    /// Tells the agent a socket's options, once the connection is established.
     pub fn configure(&mut self, name: u32) {
         let socket = self.socket(name);
         if let Some(flow) = socket.flow() {
@@ -456,7 +456,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Notes that the agent is to be told of a socket's move.
+    /// Records that a socket's move must be reported to the agent.
     pub fn mark(&mut self, name: u32) {
         let socket = self.socket(name);
         if socket.flow().is_some() && !std::mem::replace(&mut socket.is_dirty, true) {
@@ -464,7 +464,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Bytes were written to a socket's ring. They are published in bursts.
+    /// Called after bytes were written to a socket's ring. They are published in bursts.
     pub fn wrote(&mut self, name: u32, bytes: u64) {
         let sending = &mut self.socket(name).sending;
         sending.tail = Tail::Whole;
@@ -476,8 +476,8 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// As [`Context::wrote`], for bytes that wait for others, as `tail` says. The agent hears of them once they may fill a segment, and
-    /// with [`Context::push`], which is to follow.
+    /// As [`Context::wrote`], for bytes that are held back for more to follow, as `tail` says. The agent learns of them once they may
+    /// fill a segment, and with [`Context::push`], which the caller must call later.
     pub fn wrote_before_more(&mut self, name: u32, bytes: u64, tail: Tail) {
         let socket = self.socket(name);
         let mss = u64::from(socket.mss);
@@ -489,7 +489,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Publishes what was written, if the socket is still there. Bytes that wait for others go.
+    /// Publishes the written bytes, held ones included, if the socket still exists.
     pub fn push(&mut self, name: u32) {
         if let Some(socket) = self.find(name) {
             socket.sending.tail = socket.sending.tail.released();
@@ -498,7 +498,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Bytes of a socket's ring were read. The agent hears of it now and then.
+    /// Called after bytes of a socket's ring were read. The agent learns of it now and then.
     pub fn read(&mut self, name: u32, bytes: u64) {
         let receiving = &mut self.socket(name).receiving;
         if receiving.advance(bytes) | receiving.owes_end() {
@@ -507,7 +507,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Gives a socket up whose program has read and written all that it wants.
+    /// Closes a socket: the program will neither read nor write any more.
     pub fn close(&mut self, name: u32) {
         let socket = self.socket(name);
         socket.is_closed = true;
@@ -515,7 +515,7 @@ impl<Q: Queues> Context<Q> {
             Phase::Open(flow) => {
                 socket.sending.is_finished = true;
                 socket.sending.tail = socket.sending.tail.released();
-                // Exact positions come first: what is unread decides about how the connection ends.
+                // The exact positions are sent first: unread bytes decide how the connection ends.
                 self.mark(name);
                 self.outbox.push_back(Request::Close { flow });
             }
@@ -525,7 +525,7 @@ impl<Q: Queues> Context<Q> {
         self.flush();
     }
 
-    /// Gives a socket up, and resets its connection.
+    /// Closes a socket, and resets its connection.
     pub fn abort(&mut self, name: u32) {
         match self.socket(name).flow() {
             Some(flow) => {
@@ -537,7 +537,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Tells the agent all that it is to be told, as far as its queue has room, and wakes it.
+    /// Sends all pending requests to the agent, as far as its queue has room, and wakes it.
     pub fn flush(&mut self) {
         self.writes = 0;
         if std::mem::take(&mut self.wants_slots) {
@@ -552,14 +552,14 @@ impl<Q: Queues> Context<Q> {
         self.line.publish();
     }
 
-    /// Whether the agent's queue had no room for something.
+    /// Whether requests are pending because the agent's queue had no room.
     pub fn has_unsent(&self) -> bool {
         !self.dirty.is_empty() || !self.outbox.is_empty()
     }
 
     fn push_all(&mut self) -> Result<(), Fault> {
         while let Some(&name) = self.dirty.front() {
-            // It may have ended meanwhile.
+            // The socket may have ended meanwhile.
             if let Some(socket) = self.find(name) {
                 if let Some(moved) = socket.moved() {
                     if !self.line.push(&Request::Moved(moved))? {

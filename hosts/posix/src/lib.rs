@@ -1,8 +1,8 @@
-//! TCP sockets that an agent serves: what a program uses in place of the kernel's.
+//! TCP sockets that an agent serves, for use in place of the kernel's.
 //!
-//! A [`Toe`] is a context of one thread: it connects to the agent's Unix socket and offers a window with a queue of requests and one
-//! of events, and a payload memory. Each connection has two rings in that memory. The agent reads and writes them directly; entries
-//! of the queues say how far.
+//! A [`Toe`] is a context of one thread. It connects to the agent's Unix socket and offers a window with a queue of requests and one
+//! of events, and payload memory. Each connection has two rings in that memory. The agent reads and writes them directly; the queues'
+//! entries carry the positions.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! The program's end of a window with one context: connecting, queues, parking.
+//! The program's end of a window with one context: connecting, queues and parking.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,81 +17,82 @@ use wave_links::socket::{Connection, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, Payload, Populator, SocketBell};
 use wave_tcp::context::{CROWD, Event, Request, window};
 
-/// Why a program has no agent.
+/// The reason why a program has no agent.
 #[derive(Debug, thiserror::Error)]
 pub enum ToeError {
-    /// Nobody listens there, or a user that is not trusted.
+    /// No agent listens at the path, or its user is not trusted.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// There is no memory, or no descriptor.
-    #[error("cannot make a window: {0}")]
+    /// The system provided no memory or no descriptor.
+    #[error("cannot create a window: {0}")]
     System(#[from] io::Error),
-    /// The agent does not want this process, and says why.
+    /// The agent refused this process, for the given reason.
     #[error("the agent refused: {0}")]
     Refused(String),
-    /// It has not answered in time.
+    /// The agent did not answer in time.
     #[error("the agent did not take the window in time")]
     Silent,
-    /// It has gone, or wrote what no agent of ours writes.
+    /// The agent has gone, or wrote invalid data.
     #[error("the agent hung up")]
     HungUp,
-    /// The caller's fault: a ring's size is not a power of two from 4 KiB to 16 MiB, or the memory has no room for one connection.
+    /// Invalid options: a ring's size is not a power of two from 4 KiB to 16 MiB, or the memory has no room for one connection.
     #[error(
-        "rings of {receive_bytes} and {send_bytes} bytes cannot be had in {payload_bytes} bytes"
+        "no room for rings of {receive_bytes} and {send_bytes} bytes (powers of two, 4 KiB to 16 MiB) \
+        in {payload_bytes} bytes of payload memory"
     )]
     Rings {
-        /// Of what comes in.
+        /// Size of the receive ring.
         receive_bytes: u32,
-        /// Of what goes out.
+        /// Size of the send ring.
         send_bytes: u32,
-        /// Of the payload memory.
+        /// Size of the payload memory.
         payload_bytes: u64,
     },
-    /// Impossible for a window of one context.
+    /// An invalid layout; does not occur for a window of one context.
     #[error(transparent)]
     Layout(#[from] ConfigError),
 }
 
-/// A way to an agent for the requests of one context, and back for its events.
+/// The queues between one context and its agent: requests to the agent, events from it.
 pub trait Queues {
-    /// Pushes a request; false if the queue is full. It travels with the next [`Queues::publish`].
+    /// Pushes a request; false if the queue is full. The agent sees it after the next [`Queues::publish`].
     ///
     /// # Errors
     /// The agent is at fault.
     fn push(&mut self, request: &Request) -> Result<bool, Fault>;
 
-    /// Makes requests travel, and wakes the agent if it sleeps.
+    /// Publishes the pushed requests, and wakes the agent if it sleeps.
     fn publish(&mut self);
 
-    /// The next event.
+    /// Pops the next event, if there is one.
     ///
     /// # Errors
     /// The agent is at fault.
     fn pop(&mut self) -> Result<Option<Event>, Fault>;
 
-    /// Gives these bytes of the payload memory memory of the program's own: the agent uses no others.
+    /// Populates these bytes of the payload memory with the program's own memory; the agent uses no other bytes.
     ///
     /// # Errors
-    /// There is none.
+    /// No memory is left.
     fn populate(&mut self, at: u64, bytes: u32) -> io::Result<()>;
 }
 
-/// The agent wrote what no agent of ours writes.
+/// The agent wrote invalid data, which no correct agent writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
-/// What ended a wait.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The bell was rung, or a signal came.
+    /// The doorbell was rung, or a signal arrived.
     Rung,
-    /// Nothing.
+    /// The timeout has passed.
     TimedOut,
-    /// The agent's end of the bell is closed.
+    /// The agent's end of the doorbell is closed.
     HungUp,
 }
 
-/// A window that an agent has taken.
+/// A window that an agent has accepted.
 #[derive(Debug)]
 pub struct Line {
     connection: Connection,
@@ -99,20 +100,20 @@ pub struct Line {
     port: AnyPort,
     requests: Sender,
     events: Receiver,
-    /// Rung by the agent where it finds this context parked.
+    /// Rung by the agent if it finds this context parked.
     bell: SocketBell,
     agent_bell: SocketBell,
     populator: Populator,
-    /// When the connection was looked at.
+    /// Time of the last check whether the agent has gone.
     looked: Instant,
 }
 
-/// Sleep between two tries while others knock at the agent's door.
+/// Sleep between two attempts while the agent is busy with other processes.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 impl Line {
-    /// Offers a window and the payload memory `payload`, whose file is `file`, to the agent at `path`, and waits for it to take them.
-    /// The agent runs as this user, root, or one of `users`.
+    /// Offers a window and the payload memory `payload`, whose file is `file`, to the agent at `path`, and waits until the agent accepts
+    /// them. The agent must run as this user, root, or one of `users`.
     pub fn connect(
         path: &Path,
         users: &[u32],
@@ -130,7 +131,7 @@ impl Line {
         }
     }
 
-    /// As [`Line::connect`], once.
+    /// One attempt of [`Line::connect`].
     fn offer(
         path: &Path,
         users: &[u32],
@@ -146,7 +147,7 @@ impl Line {
 
         let connection = loop {
             match Connection::connect_allowing(path, users) {
-                // Others knock as well.
+                // The agent's backlog is full of other processes.
                 Err(SocketError::Path { source, .. })
                     if source.kind() == io::ErrorKind::WouldBlock && start.elapsed() < patience =>
                 {
@@ -166,9 +167,9 @@ impl Line {
             files: &[file],
             link: &LinkSpec::Shm.to_text(),
         });
-        // It may have been refused by then.
+        // The agent may already have refused this process.
         sent.map_err(|error| connection.refusal().map_or(error.into(), ToeError::Refused))?;
-        // The agent's alone from here on: when it closes them, this side sees that.
+        // From here on only the agent has these ends, so this side sees when the agent closes them.
         drop((bell_of_agent, agents_end));
         let requests = Sender::new(&layout.messages[0], Side::Host);
         let events = Receiver::new(&layout.decisions[0], Side::Host);
@@ -196,7 +197,7 @@ impl Line {
                 return Ok(());
             }
             let is_gone = self.connection.hung_up();
-            // A refusal is read even if the agent has closed since.
+            // A refusal is read even if the agent has closed the connection since.
             if let Some(why) = self.connection.refusal() {
                 return Err(ToeError::Refused(why));
             }
@@ -211,23 +212,23 @@ impl Line {
                 PollFd::new(&self.connection, PollFlags::IN | PollFlags::RDHUP),
                 PollFd::new(&self.bell, PollFlags::IN),
             ];
-            // An error is as a timeout: everything is looked at again.
+            // An error counts as a timeout: everything is checked again.
             let _ = poll(&mut fds, timespec(left).as_ref());
             self.bell.drain();
         }
     }
 
-    /// Says that this context is about to sleep. It must look for events once more before it does.
+    /// Announces that this context is about to sleep. It must check for events once more before it does.
     pub fn park(&mut self) {
         ParkWord::of_core(&self.layout, 0).park(&self.port);
     }
 
-    /// Says that this context is awake.
+    /// Announces that this context is awake.
     pub fn unpark(&mut self) {
         ParkWord::of_core(&self.layout, 0).unpark(&self.port);
     }
 
-    /// Waits for the bell, and forgets its rings.
+    /// Waits for the doorbell, and clears it.
     pub fn wait(&mut self, timeout: Duration) -> Woken {
         let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
         let ready = poll(&mut fds, timespec(timeout).as_ref());
@@ -245,7 +246,7 @@ impl Line {
         self.connection.hung_up()
     }
 
-    /// As [`Line::hung_up`], but asks the system only if that was not done for `interval`.
+    /// As [`Line::hung_up`], but asks the system only if the last check is `interval` or more before `now`.
     pub fn has_gone_by(&mut self, now: Instant, interval: Duration) -> bool {
         if now.saturating_duration_since(self.looked) < interval {
             return false;
@@ -254,12 +255,12 @@ impl Line {
         self.hung_up()
     }
 
-    /// Every descriptor of the line, for a process that must not keep them: a child after fork(2).
+    /// All descriptors of the line, for a process that must not keep them: a child of fork(2).
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
         [self.connection.as_fd(), self.bell.as_fd(), self.agent_bell.as_fd()]
     }
 
-    /// The bell, to be polled.
+    /// The doorbell, for polling.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -300,7 +301,7 @@ fn timespec(duration: Duration) -> Option<Timespec> {
     Timespec::try_from(duration).ok()
 }
 
-/// A payload memory of `bytes` bytes, with its descriptor.
+/// Creates a payload memory of `bytes` bytes, and returns it with its descriptor.
 pub fn create_payload(bytes: u64) -> io::Result<(Payload, std::os::fd::OwnedFd)> {
     Payload::create("wave-tcp-payload", bytes)
 }

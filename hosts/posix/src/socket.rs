@@ -1,4 +1,4 @@
-//! A connection as its program sees it: positions of both streams, and what the agent knows of them. No I/O.
+//! The program's state of a connection: the positions of both streams, and the positions last told to the agent. No I/O.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -7,59 +7,59 @@ use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::line::Fault;
 
-/// Memory that a ring gets first: enough for a peer's first window (RFC 6928).
+/// Bytes of a new ring that are populated: enough for a peer's initial window (RFC 6928).
 pub const FIRST_FILL: u32 = 16 << 10;
 
-/// Most bytes of a segment before anything is agreed (RFC 9293, MUST-15).
+/// MSS before one is agreed with the peer (RFC 9293, MUST-15).
 const MSS_DEFAULT: u16 = 536;
 
-/// What there is of a connection.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Room for a connection of this listener.
+    /// A slot for a connection of this listener.
     Slot(u32),
-    /// Asked for.
+    /// Requested.
     Connecting,
-    /// There.
+    /// Established.
     Open(FlowId),
-    /// Over: the rings are the program's again.
+    /// Ended: the agent no longer uses the rings.
     Ended,
 }
 
-/// A connection, or room for one.
+/// A connection, or a slot for one.
 #[derive(Debug)]
 pub struct Socket {
-    /// What there is of it.
+    /// The phase of the connection.
     pub phase: Phase,
-    /// Why it ended, as errno. What came before is still read.
+    /// The reason for its end, as errno. Bytes received before it are still read.
     pub error: Option<i32>,
-    /// What is wrong with it though it goes on, as errno.
+    /// A soft error, after which the connection continues, as errno.
     pub warning: Option<i32>,
-    /// Its options.
+    /// The socket options.
     pub options: SocketOptions,
-    /// What the agent knew of it when it was asked last.
+    /// The agent's last answer about the connection's state.
     pub known: Option<Known>,
-    /// The program has no handle of it any more.
+    /// The program no longer has a handle.
     pub is_closed: bool,
-    /// The agent is still to be told of something.
+    /// A move is still to be reported to the agent.
     pub is_dirty: bool,
-    /// The program is still to be told of something.
+    /// News is still to be reported to the program.
     pub is_changed: bool,
-    /// The program has, or had, a handle of it.
+    /// The program has, or had, a handle.
     pub is_accepted: bool,
-    /// Our end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The peer.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// Most bytes of payload in its segments, as agreed with the peer; RFC 9293's 536 before that.
+    /// Most payload bytes of a segment, as agreed with the peer; RFC 9293's 536 before that.
     pub mss: u16,
-    /// What comes in.
+    /// The peer's stream.
     pub receiving: Receiving,
-    /// What goes out.
+    /// The program's stream.
     pub sending: Sending,
 }
 
-/// What a process needs to take a connection of another one, as of some moment.
+/// A snapshot of a connection, with which another process can take it over.
 #[derive(Clone, Copy, Debug)]
 pub struct Heirloom {
     pub(crate) flow: FlowId,
@@ -72,11 +72,11 @@ pub struct Heirloom {
     is_eager: bool,
 }
 
-/// Words of a [`Heirloom`].
+/// Number of words of a [`Heirloom`].
 pub const HEIRLOOM_WORDS: usize = 12;
 
 impl Heirloom {
-    /// As words, for another process.
+    /// Encodes it as words, for another process.
     pub fn to_words(&self) -> [u64; HEIRLOOM_WORDS] {
         let Heirloom { flow, local, remote, received, read, written, acknowledged, is_eager } =
             *self;
@@ -86,7 +86,7 @@ impl Heirloom {
         [flow, a, b, c, d, e, f, received, read, written, acknowledged, is_eager.into()]
     }
 
-    /// From words that another process has written; `None` if no connection that can be taken has such positions.
+    /// Decodes words that another process has written. `None` if no connection that can be taken over has such positions.
     pub fn from_words(words: &[u64; HEIRLOOM_WORDS]) -> Option<Heirloom> {
         let [flow, a, b, c, d, e, f, received, read, written, acknowledged, is_eager] = *words;
         let most = u64::from(FILL_MAX);
@@ -104,7 +104,7 @@ impl Heirloom {
     }
 }
 
-/// The address, then the port.
+/// Encodes an address in two words, and the port in a third.
 pub fn address_words(address: SocketAddr) -> [u64; 3] {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -114,26 +114,26 @@ pub fn address_words(address: SocketAddr) -> [u64; 3] {
     [(bits >> 64) as u64, bits as u64, address.port().into()]
 }
 
-/// As [`address_words`] has it.
+/// Decodes the words of [`address_words`].
 pub fn address([high, low, port]: [u64; 3]) -> SocketAddr {
     let ip = Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
     SocketAddr::new(ip.to_canonical(), port as u16)
 }
 
-/// One direction. Positions count bytes of the stream from 0.
+/// The receiving direction. Positions count bytes of the stream from 0.
 #[derive(Debug)]
 pub struct Receiving {
-    /// Where it lies.
+    /// The receive ring.
     pub ring: Ring,
-    /// All before it came.
+    /// Position up to which bytes have arrived.
     pub received: u64,
-    /// All before it was read.
+    /// Position up to which the program has read.
     pub read: u64,
-    /// What the agent knows of `read`. At most `read`.
+    /// Value of `read` last told to the agent. At most `read`.
     told: u64,
-    /// Bytes of the ring that have memory, from its beginning.
+    /// Bytes of the ring that are populated, from its start.
     pub filled: u32,
-    /// What the agent knows of `filled`.
+    /// Value of `filled` last told to the agent.
     told_filled: u32,
     /// The stream ends at `received`.
     is_finished: bool,
@@ -141,31 +141,31 @@ pub struct Receiving {
     pub is_shut: bool,
 }
 
-/// The other direction.
+/// The sending direction.
 #[derive(Debug)]
 pub struct Sending {
-    /// Where it lies.
+    /// The send ring.
     pub ring: Ring,
-    /// All before it is in the ring.
+    /// Position up to which the program has written.
     pub written: u64,
-    /// What the agent knows of `written`. At most `written`.
+    /// Value of `written` last told to the agent. At most `written`.
     told: u64,
-    /// Bytes of the ring that have memory, from its beginning.
+    /// Bytes of the ring that are populated, from its start.
     pub filled: u32,
-    /// What the agent knows of `filled`.
+    /// Value of `filled` last told to the agent.
     told_filled: u32,
-    /// All before it has arrived: that part of the ring is free. At most `told`.
+    /// Position up to which the peer has acknowledged: that part of the ring is free. At most `told`.
     acknowledged: u64,
-    /// Nothing follows `written`.
+    /// The stream ends at `written`.
     pub is_finished: bool,
     /// TCP_NODELAY.
     pub is_eager: bool,
-    /// What becomes of the last bytes before `written` if they do not fill a segment.
+    /// The treatment of the last bytes before `written` if they do not fill a segment.
     pub tail: Tail,
 }
 
 impl Socket {
-    /// A connection that is not there yet, with these rings, which have no memory yet.
+    /// A connection that is not established yet, with unpopulated rings.
     pub fn new(phase: Phase, local: SocketAddr, remote: SocketAddr, rings: [Ring; 2]) -> Socket {
         let [receive, send] = rings;
         Socket {
@@ -222,7 +222,7 @@ impl Socket {
         })
     }
 
-    /// Goes on where another process was. Both rings have `filled` bytes of memory, of which the agent knows.
+    /// Continues from another process's state. Both rings have `filled` bytes of memory, of which the agent knows.
     pub(crate) fn resume(&mut self, from: &Heirloom, filled: u32) {
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
         (receiving.filled, receiving.told_filled) = (filled, filled);
@@ -234,7 +234,7 @@ impl Socket {
         sending.is_eager = from.is_eager;
     }
 
-    /// The flow, while there is one.
+    /// The flow, while the connection is open.
     pub fn flow(&self) -> Option<FlowId> {
         match self.phase {
             Phase::Open(flow) => Some(flow),
@@ -242,7 +242,7 @@ impl Socket {
         }
     }
 
-    /// What the agent is to be told. `None` if there is no flow. It takes memory in steps: see [`Socket::told`].
+    /// The next move to report to the agent. `None` if there is no flow. Memory is reported in steps: see [`Socket::told`].
     pub fn moved(&self) -> Option<Moved> {
         let (receiving, sending) = (&self.receiving, &self.sending);
         let filled = Filled {
@@ -264,7 +264,7 @@ impl Socket {
         })
     }
 
-    /// The agent was told this. Returns whether that was all.
+    /// Records that a move was reported to the agent. Returns whether it included all memory.
     pub fn told(&mut self, moved: &Moved) -> bool {
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
         receiving.told = moved.read;
@@ -273,16 +273,17 @@ impl Socket {
         (receiving.told_filled, sending.told_filled) == (receiving.filled, sending.filled)
     }
 
-    /// The agent was asked for the connection, and knows how much memory there is for what comes in.
+    /// Records that the connection was requested, with `filled` populated bytes in the receive ring.
     pub fn begun(&mut self, filled: u32) {
         self.receiving.filled = filled;
         self.receiving.told_filled = filled;
     }
 
-    /// Takes what the agent says. Positions before those that are known are old news.
+    /// Processes a progress event from the agent. Positions that are already known are ignored.
     ///
     /// # Errors
-    /// The agent says what cannot be: more than the ring holds, or an acknowledgement of what was never sent.
+    /// The event is impossible: more bytes than the ring holds, bytes after the end of the stream, or an acknowledgement of bytes never
+    /// sent.
     pub fn progress(&mut self, progress: &Progress) -> Result<(), Fault> {
         let Progress { received, acknowledged, is_finished, .. } = *progress;
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
@@ -299,15 +300,15 @@ impl Socket {
 }
 
 impl Receiving {
-    /// Bytes for which the ring is to get memory next, and where: as much again as it has, once half of that is used. So the window
-    /// grows with the stream.
+    /// The next part of the ring to populate (offset and bytes), if any: as much again as it has, once half of that is used. So the
+    /// receive window grows with the stream.
     pub fn wanted(&self) -> Option<(u64, u32)> {
         let wants = self.filled < self.ring.bytes && 2 * self.received > self.filled.into();
         let more = self.filled.clamp(1, FILL_MAX).min(self.ring.bytes - self.filled);
         wants.then_some((self.ring.offset + u64::from(self.filled), more))
     }
 
-    /// Bytes that may be read.
+    /// Bytes that can be read.
     pub fn available(&self) -> u64 {
         self.received - self.read
     }
@@ -317,19 +318,19 @@ impl Receiving {
         self.is_finished
     }
 
-    /// Whether all was read that will ever come.
+    /// Whether the program has read up to the end of the stream.
     pub fn is_at_end(&self) -> bool {
         self.is_finished && self.available() == 0
     }
 
-    /// Whether all was read that will ever come, and the agent does not know. A process that ends without close(2) must not look as if it
-    /// had left bytes unread: that resets the connection.
+    /// Whether the program has read up to the end of the stream, and the agent does not know. A process that exits without close(2) must
+    /// not look as if it had left bytes unread: that resets the connection.
     pub fn owes_end(&self) -> bool {
         self.is_at_end() && self.told < self.read
     }
 
-    /// Bytes were read. Returns whether the agent should hear of it now: a quarter of the ring has become free that it does not know
-    /// of, or a sixteenth, and it knows of less than a quarter.
+    /// Called after bytes were read. Returns whether the agent should be told now: a quarter of the ring has become free without its
+    /// knowledge, or a sixteenth if the agent knows of less than a quarter of free space.
     pub fn advance(&mut self, bytes: u64) -> bool {
         self.read += bytes;
         let quarter = u64::from(self.ring.bytes / 4);
@@ -340,7 +341,7 @@ impl Receiving {
 }
 
 impl Sending {
-    /// Bytes for which the ring needs memory before the next `bytes` are written, and where: at least as much again as it has.
+    /// The part of the ring to populate (offset and bytes) before the next `bytes` are written, if any: at least as much again as it has.
     pub fn wanted(&self, bytes: u64) -> Option<(u64, u32)> {
         let end = (self.written + bytes).min(self.ring.bytes.into()) as u32;
         let least = self.filled.saturating_mul(2).max(FIRST_FILL);
@@ -348,23 +349,23 @@ impl Sending {
         (end > self.filled).then_some((self.ring.offset + u64::from(self.filled), more))
     }
 
-    /// Bytes that may be written.
+    /// Bytes that can be written.
     pub fn room(&self) -> u64 {
         u64::from(self.ring.bytes) - (self.written - self.acknowledged)
     }
 
-    /// Bytes were written. Returns whether the agent should hear of it now: a quarter of the ring is full of what it does not know.
+    /// Called after bytes were written. Returns whether the agent should be told now: it does not know of a quarter of the ring.
     pub fn advance(&mut self, bytes: u64) -> bool {
         self.written += bytes;
         self.written - self.told >= u64::from(self.ring.bytes / 4)
     }
 
-    /// Bytes of which the agent does not know.
+    /// Written bytes of which the agent does not know.
     pub fn untold(&self) -> u64 {
         self.written - self.told
     }
 
-    /// Bytes that have not arrived at the peer.
+    /// Written bytes that the peer has not acknowledged.
     pub fn unacknowledged(&self) -> u64 {
         self.written - self.acknowledged
     }
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn old_news_changes_nothing_and_lies_are_faults() {
+    fn stale_progress_is_ignored_and_impossible_progress_is_a_fault() {
         let mut socket = open();
         assert!(!socket.sending.advance(100));
         assert_eq!(socket.progress(&progress(0, 1, false)), Err(Fault));
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_gets_memory_as_its_stream_needs_it_and_the_agent_hears_of_it_in_steps() {
+    fn rings_are_populated_on_demand_and_reported_to_the_agent_in_steps() {
         let mut socket = open();
         socket.receiving.ring.bytes = 1 << 20;
         socket.sending.ring = Ring { offset: 1 << 20, bytes: 1 << 20 };
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_returned_by_quarters_and_sooner_when_it_is_nearly_closed() {
+    fn reads_are_reported_per_quarter_ring_and_sooner_when_the_window_is_nearly_closed() {
         let mut socket = open();
         socket.progress(&progress(2000, 0, false)).unwrap();
         assert!(!socket.receiving.advance(1023));

@@ -13,8 +13,8 @@ use wave_tcp::datapath::Ring;
 use crate::toe::{Inner, StreamId, Toe};
 use crate::zero_copy::{Readable, Reserved};
 
-/// A connection. Dropping it closes it: what was written is still sent, and a peer whose data was not read gets a reset, as
-/// RFC 2525, 2.17 and Linux have it.
+/// A connection. Dropping it closes it: written bytes are still sent, and a peer whose data was not read gets a reset, as in
+/// RFC 2525, 2.17 and Linux.
 #[derive(Debug)]
 pub struct Stream {
     toe: Toe,
@@ -22,11 +22,11 @@ pub struct Stream {
     is_nonblocking: Cell<bool>,
     read_timeout: Cell<Option<Duration>>,
     write_timeout: Cell<Option<Duration>>,
-    /// A drop resets.
+    /// Dropping the stream resets the connection.
     is_aborted: Cell<bool>,
 }
 
-/// What a stream would do, by what the agent has said so far.
+/// The readiness of a stream, according to the events processed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// A read would not wait: there are bytes, the end, or an error.
@@ -57,27 +57,27 @@ impl Stream {
         Ok(self.inner().context.borrow_mut().socket(self.name).remote)
     }
 
-    /// Our address: unspecified until the connection is there.
+    /// The local address: unspecified until the connection is established.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.inner().context.borrow_mut().socket(self.name).local)
     }
 
-    /// Whether reads and writes answer `EWOULDBLOCK` instead of waiting.
+    /// Sets whether reads and writes return `EWOULDBLOCK` instead of waiting.
     pub fn set_nonblocking(&self, is_nonblocking: bool) {
         self.is_nonblocking.set(is_nonblocking);
     }
 
-    /// How long a read waits: for ever where there is none. Then it answers `EWOULDBLOCK`, as on Linux.
+    /// Sets the timeout of reads, after which they return `EWOULDBLOCK`, as on Linux. With `None` they wait for ever.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.read_timeout.set(timeout);
     }
 
-    /// How long a write waits, as [`Stream::set_read_timeout`].
+    /// Sets the timeout of writes, like [`Stream::set_read_timeout`].
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.write_timeout.set(timeout);
     }
 
-    /// TCP_NODELAY: small segments do not wait for acknowledgements. The agent hears of it with the next publish.
+    /// Sets TCP_NODELAY: small segments do not wait for acknowledgements. The agent learns of it with the next publish.
     pub fn set_nodelay(&self, is_eager: bool) {
         self.inner().context.borrow_mut().set_eager(self.name, is_eager);
     }
@@ -92,7 +92,7 @@ impl Stream {
         self.inner().context.borrow_mut().socket(self.name).options
     }
 
-    /// Sets them, at once or as soon as the connection is there.
+    /// Sets the options, at once or as soon as the connection is established.
     ///
     /// # Errors
     /// `EINVAL` if they are not valid ([`SocketOptions::are_valid`]).
@@ -107,32 +107,33 @@ impl Stream {
         Ok(())
     }
 
-    /// What is wrong with the connection though it goes on, since the last call: `EHOSTUNREACH` or `ENETUNREACH` where the network
-    /// says that the peer is out of reach, `ETIMEDOUT` where it has stopped to answer.
+    /// The soft error since the last call, after which the connection continues: `EHOSTUNREACH` or `ENETUNREACH` if the network reports
+    /// that the peer is unreachable, `ETIMEDOUT` if the peer has stopped answering.
     pub fn take_warning(&self) -> Option<io::Error> {
         let mut context = self.inner().context.borrow_mut();
         context.socket(self.name).warning.take().map(io::Error::from_raw_os_error)
     }
 
-    /// Ends one direction or both. The peer reads what was written, and then the end; our own reads answer 0.
+    /// Shuts down one direction or both. After the write side, the peer reads the written bytes and then the end of the stream; after the
+    /// read side, our own reads return 0 once the received bytes are read.
     ///
     /// # Errors
-    /// `ENOTCONN` if the connection is not there, or no more.
+    /// `ENOTCONN` if the connection is not established, or has ended.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.inner().context.borrow_mut().shutdown(self.name, how)
     }
 
-    /// Resets the connection: what was written may be lost.
+    /// Resets the connection: written bytes may be lost.
     pub fn abort(self) {
         self.is_aborted.set(true);
     }
 
-    /// Its name in [`Toe::next_changed`].
+    /// The stream's id in [`Toe::next_changed`].
     pub fn id(&self) -> StreamId {
         StreamId(self.name)
     }
 
-    /// What it would do, by what the agent has said so far ([`Toe::poll_ready`]).
+    /// The readiness, according to the events processed so far ([`Toe::poll_ready`]).
     pub fn readiness(&self) -> Readiness {
         let mut context = self.inner().context.borrow_mut();
         Readiness {
@@ -141,21 +142,21 @@ impl Stream {
         }
     }
 
-    /// Why the connection ended, if it ended otherwise than by a close.
+    /// The error with which the connection ended, if it did not end by a close.
     pub fn error(&self) -> Option<io::Error> {
         let errno = self.inner().context.borrow_mut().socket(self.name).error;
         errno.map(io::Error::from_raw_os_error)
     }
 
-    /// Bytes that were written and have not arrived at the peer (SIOCOUTQ).
+    /// Written bytes that the peer has not acknowledged (SIOCOUTQ).
     pub fn unacknowledged(&self) -> u64 {
         self.inner().context.borrow_mut().socket(self.name).sending.unacknowledged()
     }
 
-    /// Waits for room, and reserves up to `bytes` of it, to be filled in place: see [`Reserved`]. For 0 bytes does not wait.
+    /// Waits for room, and reserves up to `bytes` bytes of it, to be filled in place: see [`Reserved`]. For 0 bytes, it does not wait.
     ///
     /// # Errors
-    /// As a write.
+    /// The errors of a write.
     pub fn reserve(&mut self, bytes: usize) -> io::Result<Reserved<'_>> {
         let bytes = match bytes {
             0 => 0,
@@ -164,10 +165,10 @@ impl Stream {
         Ok(Reserved::new(self, bytes as u32))
     }
 
-    /// Waits for data, and shows all that has come in place: see [`Readable`]. It is empty at the end of the stream.
+    /// Waits for data, and gives access to all received bytes in place: see [`Readable`]. It is empty at the end of the stream.
     ///
     /// # Errors
-    /// As a read.
+    /// The errors of a read.
     pub fn readable(&mut self) -> io::Result<Readable<'_>> {
         let bytes = self.await_data()?;
         Ok(Readable::new(self, bytes as u32))
@@ -182,7 +183,7 @@ impl Stream {
         self.inner().wait(deadline, Errno::WOULDBLOCK, |context| context.readable(self.name))
     }
 
-    /// Waits for room, and returns how much of it there is, at most `bytes`; it has memory.
+    /// Waits for room, and returns its size, at most `bytes`. That part of the ring is populated.
     fn await_room(&self, bytes: u64) -> io::Result<u64> {
         let deadline = self.deadline(&self.write_timeout);
         let inner = self.inner();
@@ -199,7 +200,7 @@ impl Stream {
         }
     }
 
-    /// The next `bytes` bytes to be read, of those that have come.
+    /// The next `bytes` received bytes to read.
     pub(crate) fn data_parts(&self, bytes: u32) -> [Part<'_>; 2] {
         let (ring, position) = {
             let mut context = self.inner().context.borrow_mut();
@@ -209,7 +210,7 @@ impl Stream {
         self.parts(ring, position, bytes)
     }
 
-    /// The next `bytes` bytes to be written, of those for which there is room.
+    /// Room for the next `bytes` bytes to write.
     pub(crate) fn room_parts(&self, bytes: u32) -> [Part<'_>; 2] {
         let (ring, position) = {
             let mut context = self.inner().context.borrow_mut();
@@ -235,7 +236,7 @@ impl Stream {
     }
 }
 
-/// A timeout beyond the clock's range is for ever.
+/// The end of a timeout; `None` if it is infinite or beyond the clock's range.
 fn deadline(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
@@ -267,7 +268,7 @@ impl Write for &Stream {
         Ok(bytes as usize)
     }
 
-    /// Publishes what was written; does not wait for it to arrive.
+    /// Publishes the written bytes. Does not wait for their arrival.
     fn flush(&mut self) -> io::Result<()> {
         self.inner().context.borrow_mut().flush();
         Ok(())

@@ -1,4 +1,4 @@
-//! A program's way to an agent that terminates TCP, for one thread.
+//! A program's connection to an agent that terminates TCP, for one thread.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,33 +18,33 @@ use crate::line::{Line, ToeError, Woken, create_payload};
 use crate::listener::Listener;
 use crate::stream::Stream;
 
-/// Longest sleep before a program looks whether the agent still lives.
+/// Longest sleep before a check whether the agent is still alive.
 const LIFE_CHECK: Duration = Duration::from_millis(100);
-/// Sleep between two tries to say what the agent's queue had no room for. Nobody rings when there is room.
+/// Sleep between two attempts to send requests for which the agent's queue had no room. No doorbell announces room.
 const RETRY: Duration = Duration::from_millis(1);
-/// How long an agent may take to answer a request of its own side, such as to listen.
+/// Longest time for the agent to answer a request that involves no peer, such as to listen.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the last handle waits for room for what is still to be said.
+/// Longest time for which dropping the last handle waits for room for the pending requests.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// Sizes, and whom to trust.
+/// Options of [`Toe::connect_with`]: sizes, trusted users and a timeout.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of payload memory, which bounds the number of connections. It is sparse, and this process's: rings get memory as their
-    /// streams need it. It is given back when the last handle is dropped.
+    /// Bytes of payload memory, which bounds the number of connections. It is sparse, and belongs to this process: rings are populated as
+    /// their streams need it. It is freed when the last handle is dropped.
     pub payload_bytes: u64,
-    /// Bytes of a connection's ring of what comes in: a power of two, 4 KiB to 16 MiB.
+    /// Bytes of a connection's receive ring: a power of two, 4 KiB to 16 MiB.
     pub receive_bytes: u32,
-    /// Bytes of a connection's ring of what goes out: as above.
+    /// Bytes of a connection's send ring: a power of two, 4 KiB to 16 MiB.
     pub send_bytes: u32,
-    /// Users as which the agent may run, beside this process's own and root.
+    /// Users as which the agent may run, besides this process's own and root.
     pub agent_users: Vec<u32>,
-    /// How long the agent may take to let this process in.
+    /// Longest time for the agent to accept this process.
     pub patience: Duration,
 }
 
 impl Default for Options {
-    /// 64 GiB of payload memory, rings of 1 MiB for what comes in and 4 MiB for what goes out, 5 s.
+    /// 64 GiB of payload memory, receive rings of 1 MiB, send rings of 4 MiB, and a patience of 5 s.
     fn default() -> Options {
         Options {
             payload_bytes: 1 << 36,
@@ -56,16 +56,16 @@ impl Default for Options {
     }
 }
 
-/// One context of an agent's TCP: a handle for one thread, and its clones share it.
+/// A handle of one context of an agent's TCP, for one thread. Clones share the context.
 ///
 /// It is neither [`Send`] nor [`Sync`]: a context has one producer of requests and one consumer of events, and each thread of a
-/// program connects for itself. So no call takes a lock.
+/// program connects separately. So no call takes a lock.
 ///
-/// Data that was written travels in bursts: with the 16th write, when a quarter of a ring is full, before any wait (also in
-/// [`Toe::poll_ready`]), and with [`flush`](std::io::Write::flush). A program that writes and then does something else for long
-/// calls that.
+/// Written data is published in bursts: with the 16th write, when a quarter of a ring is full, before any wait (also in
+/// [`Toe::poll_ready`]), and with [`flush`](std::io::Write::flush). A program that writes and then does something else for a long
+/// time should call `flush`.
 ///
-/// If the agent dies, every call answers `ECONNRESET` once all was read that had come, at the latest 100 ms later.
+/// If the agent dies, every call returns `ECONNRESET` once the bytes that had arrived are read, at the latest 100 ms after the death.
 #[derive(Clone)]
 pub struct Toe {
     pub(crate) inner: Rc<Inner>,
@@ -75,7 +75,7 @@ impl Toe {
     /// Connects to the agent that listens at `path`, with [`Options::default`].
     ///
     /// # Errors
-    /// Nobody is there, refuses, or does not answer.
+    /// No agent is there, or it refuses, or it does not answer.
     pub fn connect(path: impl AsRef<Path>) -> Result<Toe, ToeError> {
         Toe::connect_with(path, &Options::default())
     }
@@ -83,7 +83,7 @@ impl Toe {
     /// As [`Toe::connect`], with these options.
     ///
     /// # Errors
-    /// As [`Toe::connect`]; also if rings of these sizes cannot be had.
+    /// As [`Toe::connect`]; also if the rings' sizes are invalid or do not fit into the payload memory.
     pub fn connect_with(path: impl AsRef<Path>, options: &Options) -> Result<Toe, ToeError> {
         let Options { payload_bytes, receive_bytes, send_bytes, .. } = *options;
         let needed = u64::from(receive_bytes) + u64::from(send_bytes);
@@ -95,33 +95,34 @@ impl Toe {
         let users = &options.agent_users;
         let lent = (&payload, file.as_fd());
         let line = Line::connect(path.as_ref(), users, lent, options.patience)?;
-        // Its own descriptor, so that it can be polled while the context is in use.
+        // A separate descriptor, so that it can be polled while the context is in use.
         let bell = line.bell().try_clone_to_owned()?;
         let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
         Ok(Toe { inner: Rc::new(Inner { context: RefCell::new(context), payload, bell }) })
     }
 
-    /// Listens at an address: port 0 asks for any, an unspecified address is the agent's own. Up to `backlog` connections (at least
-    /// one) wait to be accepted.
+    /// Listens on an address. Port 0 selects any port; an unspecified address means the agent's own. Up to `backlog` connections (at
+    /// least one) wait to be accepted.
     ///
     /// # Errors
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`; `EACCES` for a port below 1,024 where this user is neither root nor the agent's; `EMFILE` if this
-    /// program or user has its share of listeners; `ETIMEDOUT` if the agent does not answer within 10 s, `ECONNRESET` if it has gone.
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`; `EACCES` for a port below 1,024 if this user is neither root nor the agent's; `EMFILE` if this
+    /// program or user has used up its share of listeners; `ETIMEDOUT` if the agent does not answer within 10 s, `ECONNRESET` if it has
+    /// gone.
     pub fn listen(&self, local: SocketAddr, backlog: u16) -> io::Result<Listener> {
         let name = self.inner.context.borrow_mut().listen(local, backlog);
         let listener = Listener::new(self.clone(), name);
         let deadline = Instant::now().checked_add(ANSWER_PATIENCE);
         self.inner.wait(deadline, Errno::TIMEDOUT, |context| context.listening(name))?;
-        // Room for connections, before the first accept.
+        // Offers slots for connections before the first accept.
         self.inner.context.borrow_mut().flush();
         Ok(listener)
     }
 
-    /// Connects to a peer, and waits for that; for ever where there is no `timeout`.
+    /// Connects to a peer, and waits for the connection; without a `timeout`, for ever.
     ///
     /// # Errors
-    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL`; `EMFILE` if this program or user has its share of
-    /// connections; `ENOBUFS` if there is no payload memory for its rings, `ECONNRESET` if the agent has gone.
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL`; `EMFILE` if this program or user has used up its share
+    /// of connections; `ENOBUFS` if there is no payload memory for its rings, `ECONNRESET` if the agent has gone.
     pub fn connect_stream(
         &self,
         remote: SocketAddr,
@@ -132,8 +133,8 @@ impl Toe {
         Ok(stream)
     }
 
-    /// Begins to connect to a peer. The stream is writable once that has succeeded ([`Stream::readiness`]); any call on it fails if
-    /// it has not.
+    /// Begins to connect to a peer, without waiting. The stream becomes writable when the connection is established
+    /// ([`Stream::readiness`]); if connecting fails, any call on the stream returns the error.
     ///
     /// # Errors
     /// `ENOBUFS` if there is no payload memory for its rings, `ECONNRESET` if the agent has gone.
@@ -149,10 +150,10 @@ impl Toe {
         Ok(Stream::new(self.clone(), name))
     }
 
-    /// Takes what the agent has said, and publishes what was written. Returns whether something may have changed since the last call,
-    /// by whichever call it was taken. Once it returns
-    /// false, the file descriptor ([`AsFd`]) becomes readable as soon as something does: call until then, look at the streams
-    /// ([`Toe::next_changed`], or [`Stream::readiness`] of each), and poll. This suits level- and edge-triggered polling.
+    /// Processes the agent's events, and publishes written data. Returns whether something may have changed since the last call, including
+    /// changes found by other calls. Once it returns false, the file descriptor ([`AsFd`]) becomes readable with the next change: call
+    /// until then, look at the streams ([`Toe::next_changed`], or [`Stream::readiness`] of each), and poll. This suits level- and
+    /// edge-triggered polling.
     ///
     /// # Errors
     /// `ECONNRESET`: the agent has gone, and all streams have failed.
@@ -173,7 +174,7 @@ impl Toe {
             context.flush();
             return Ok(true);
         }
-        // Rings so far were for what was seen just now.
+        // The doorbell's rings so far announced events that have just been processed.
         if context.line.wait(Duration::ZERO) == Woken::HungUp {
             context.mourn();
             return Err(Errno::CONNRESET.into());
@@ -187,8 +188,8 @@ impl Toe {
         Ok(false)
     }
 
-    /// Waits until something may have changed since the last call, and takes it, as [`Toe::poll_ready`]; for ever where there is no
-    /// `timeout`. Returns false after the timeout. For programs that wait for nothing else, and cheaper than to poll(2).
+    /// Waits until something may have changed since the last call, and processes it, as [`Toe::poll_ready`]; without a `timeout`, for
+    /// ever. Returns false after the timeout. For programs that wait for nothing else; cheaper than poll(2).
     ///
     /// # Errors
     /// As [`Toe::poll_ready`].
@@ -207,36 +208,35 @@ impl Toe {
         }
     }
 
-    /// A stream of which the agent has said something since it was last named here, if there is one: bytes or the end came, room
-    /// became free, it connected, or it failed. A program with many streams looks at these alone. A stream that was accepted is
-    /// named afterwards, too.
+    /// A stream with news since this call last returned it, if there is one: bytes or the end of the stream arrived, room became free, it
+    /// connected, or it failed. A program with many streams needs to look at these only. A newly accepted stream is returned as well.
     ///
-    /// A stream is named once, however much it has (as by epoll's EPOLLET): read and write until `EWOULDBLOCK`, or come back
-    /// unasked.
+    /// A stream is returned once for all its news (like epoll's EPOLLET): read and write until `EWOULDBLOCK`, or come back to it without
+    /// being told.
     pub fn next_changed(&self) -> Option<StreamId> {
         self.inner.context.borrow_mut().pop_changed().map(StreamId)
     }
 
-    /// Publishes what was written on all streams of this context.
+    /// Publishes the written data of all streams of this context.
     pub fn flush(&self) {
         self.inner.context.borrow_mut().flush();
     }
 }
 
-/// Tells a stream from the others of its context, and from those before it.
+/// Identifies a stream among all past and present streams of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub(crate) u32);
 
 impl StreamId {
-    /// A number that no other stream has at the same time, for a flat table: smaller than the most streams that there were at once,
-    /// offered room included.
+    /// An index for a flat table, unique among the present streams. It is less than the largest number of simultaneous streams so far,
+    /// offered slots included.
     pub fn index(self) -> usize {
         (self.0 & ((1 << PLACE_BITS) - 1)) as usize
     }
 }
 
 impl AsFd for Toe {
-    /// To be polled for input: see [`Toe::poll_ready`].
+    /// The descriptor to poll for input: see [`Toe::poll_ready`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.bell.as_fd()
     }
@@ -248,7 +248,7 @@ impl fmt::Debug for Toe {
     }
 }
 
-/// What all handles of a context share.
+/// The state that all handles of a context share.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) context: RefCell<Context<Line>>,
@@ -257,10 +257,10 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Waits until `ready` has something, which looks at what the agent has said so far; for ever where there is no deadline.
+    /// Waits until `ready` returns a result from the events processed so far; without a deadline, for ever.
     ///
     /// # Errors
-    /// What `ready` found, or `late` after the deadline.
+    /// The error from `ready`, or `late` after the deadline.
     pub(crate) fn wait<R>(
         &self,
         deadline: Option<Instant>,
@@ -277,7 +277,7 @@ impl Inner {
             let now = Instant::now();
             let left = deadline.map(|at| at.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
-                // Who never waits hears of it as well.
+                // Calls that never wait must detect a dead agent as well.
                 if !context.is_dead() && context.line.has_gone_by(now, LIFE_CHECK) {
                     context.mourn();
                     continue;
@@ -286,7 +286,7 @@ impl Inner {
             }
             let most = if context.has_unsent() { RETRY } else { LIFE_CHECK };
             context.line.park();
-            // What came before the agent could see this is there now.
+            // Events from before the agent could see the parking are in the queue now.
             let woken = match context.look() {
                 true => Woken::Rung,
                 false => context.line.wait(left.map_or(most, |left| left.min(most))),
@@ -327,10 +327,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn payload_memory_has_rings_for_a_programs_share_of_an_agents_connections() {
+    fn default_payload_memory_has_rings_for_a_programs_share_of_connections() {
         let Options { payload_bytes, receive_bytes, send_bytes, .. } = Options::default();
         let connections = payload_bytes / u64::from(receive_bytes + send_bytes);
-        // A program that is alone has three quarters.
+        // The share of a single program is three quarters.
         assert!(connections >= u64::from(Bounds::default().flows) * 3 / 4, "{connections}");
     }
 }

@@ -1,14 +1,14 @@
-//! Reading and writing in place: rings without a copy.
+//! Reading and writing in place, in the rings, without a copy.
 //!
-//! The bytes lie in memory that the agent maps as well, so no reference to them is handed out, only [`Part`]s: to be copied from
-//! and to, and to be filled from and drained to files and sockets by the kernel. A guard borrows its stream exclusively, so
+//! The bytes lie in memory that the agent maps as well, so no references to them are handed out, only [`Part`]s. A part can be copied
+//! from and to, and the kernel can fill it from files and sockets and drain it to them. A guard borrows its stream exclusively, so
 //! that nothing else reads or writes the same bytes.
 
 use wave_links::payload::Part;
 
 use crate::stream::Stream;
 
-/// Room in a stream's ring, to be filled and committed. Dropping it writes nothing.
+/// Room in a stream's send ring, to be filled and committed. Dropping it writes nothing.
 #[derive(Debug)]
 pub struct Reserved<'a> {
     stream: &'a mut Stream,
@@ -20,31 +20,31 @@ impl<'a> Reserved<'a> {
         Reserved { stream, bytes }
     }
 
-    /// Number of bytes.
+    /// Number of reserved bytes.
     pub fn len(&self) -> usize {
         self.bytes as usize
     }
 
-    /// Whether there are none.
+    /// Whether no bytes are reserved.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// The bytes in the order of the stream: a part, and another one where the ring ends between them.
+    /// The bytes in the order of the stream: two parts if they wrap around the end of the ring; otherwise the second part is empty.
     pub fn parts(&self) -> [Part<'_>; 2] {
         self.stream.room_parts(self.bytes)
     }
 
-    /// Writes the first `bytes` bytes, as they are, to the stream. Panics if so many were not reserved.
+    /// Writes the first `bytes` bytes, as they are, to the stream. Panics if fewer are reserved.
     pub fn commit(self, bytes: usize) {
-        assert!(bytes <= self.len(), "{bytes} bytes of {} reserved ones", self.bytes);
+        assert!(bytes <= self.len(), "cannot commit {bytes} bytes: {} are reserved", self.bytes);
         if bytes > 0 {
             self.stream.wrote(bytes as u64);
         }
     }
 }
 
-/// Data in a stream's ring, to be looked at and released. Dropping it reads nothing.
+/// Data in a stream's receive ring, to be inspected and released. Dropping it reads nothing.
 #[derive(Debug)]
 pub struct Readable<'a> {
     stream: &'a mut Stream,
@@ -56,7 +56,7 @@ impl<'a> Readable<'a> {
         Readable { stream, bytes }
     }
 
-    /// Number of bytes; 0 at the end of the stream.
+    /// Number of readable bytes; 0 at the end of the stream.
     pub fn len(&self) -> usize {
         self.bytes as usize
     }
@@ -66,14 +66,14 @@ impl<'a> Readable<'a> {
         self.bytes == 0
     }
 
-    /// The bytes in the order of the stream: a part, and another one where the ring ends between them.
+    /// The bytes in the order of the stream: two parts if they wrap around the end of the ring; otherwise the second part is empty.
     pub fn parts(&self) -> [Part<'_>; 2] {
         self.stream.data_parts(self.bytes)
     }
 
-    /// Reads the first `bytes` bytes off the stream. Panics if there are fewer.
+    /// Consumes the first `bytes` bytes of the stream. Panics if there are fewer.
     pub fn release(self, bytes: usize) {
-        assert!(bytes <= self.len(), "{bytes} bytes of {} readable ones", self.bytes);
+        assert!(bytes <= self.len(), "cannot release {bytes} bytes: {} are readable", self.bytes);
         if bytes > 0 {
             self.stream.has_read(bytes as u64);
         }

@@ -1,10 +1,10 @@
-//! Socket addresses as they lie in a program's memory.
+//! Socket addresses in the layout of the C library (`struct sockaddr_in` and `sockaddr_in6`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Bytes of `struct sockaddr_in`.
 const V4_BYTES: usize = 16;
-/// Bytes of `struct sockaddr_in6`, and those that Linux asks for: the scope may be left out (RFC 2133).
+/// Bytes of `struct sockaddr_in6`, and the fewest that Linux accepts: the scope may be left out (RFC 2133).
 const V6_BYTES: usize = 28;
 const V6_BYTES_MIN: usize = 24;
 
@@ -15,7 +15,7 @@ pub enum Family {
     V6,
 }
 
-/// An address's bytes.
+/// The bytes of an encoded address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
     bytes: [u8; V6_BYTES],
@@ -32,13 +32,13 @@ fn family_of(bytes: &[u8]) -> Option<u16> {
     bytes.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))
 }
 
-/// Whether this is no address but asks connect(2) to end an association (AF_UNSPEC).
+/// Whether the family is AF_UNSPEC, with which connect(2) ends an association.
 pub fn is_unspecified(bytes: &[u8]) -> bool {
     family_of(bytes) == Some(libc::AF_UNSPEC as u16)
 }
 
-/// Decodes an address from a program for a socket of this family; IPv4-mapped addresses become IPv4 addresses. `None` if the bytes are
-/// no such address: the kernel returns the error.
+/// Decodes a program's address for a socket of this family. IPv4-mapped addresses become IPv4 addresses. `None` if the bytes are
+/// not such an address: the kernel then returns the error.
 pub fn decode(bytes: &[u8], family: Family) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
     match (family, i32::from(family_of(bytes)?)) {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_they_were_written() {
+    fn encoded_addresses_decode_to_themselves() {
         for (text, family, length) in [
             ("10.77.0.2:80", Family::V4, 16),
             ("10.77.0.2:80", Family::V6, 28),

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use wave_links::Payload;
 use wave_posix::{Context, Line, Options, ToeError, Woken};
 
-/// Time between two checks of an agent that says nothing.
+/// Time between two checks of a silent agent.
 const LIFE_CHECK: Duration = Duration::from_millis(250);
 
-/// An agent to which this process is attached. Sockets keep the agent that they were made with.
+/// An agent to which this process is attached. A socket stays with the agent that created it.
 #[derive(Debug)]
 pub struct Agent {
     pub context: Context<Line>,
     pub payload: Payload,
     /// Distinguishes this agent from earlier and later ones.
     pub life: u64,
-    /// The agent's bell, to be polled while other threads use the context.
+    /// The agent's doorbell, which a thread can poll while other threads use the context.
     pub bell: Arc<OwnedFd>,
-    /// Descriptions by the names of their sockets.
+    /// Index of the description that owns a socket, by the socket's name at the agent.
     pub owners: HashMap<u32, usize>,
-    /// The secret of this process's family, as the agent knows it.
+    /// The family secret that was sent to the agent.
     pub family: Option<u128>,
 }
 
@@ -45,7 +45,7 @@ impl Agent {
         line.into_iter().chain([self.bell.as_raw_fd()])
     }
 
-    /// Notices the agent's death if no thread sleeps, now and then.
+    /// Checks every [`LIFE_CHECK`] whether the agent has died. Needed while no thread sleeps.
     pub fn check_life(&mut self) {
         let context = &mut self.context;
         if !context.is_dead() && context.line.has_gone_by(Instant::now(), LIFE_CHECK) {
@@ -53,7 +53,7 @@ impl Agent {
         }
     }
 
-    /// After a sleep: forgets rings, and checks whether the agent has gone.
+    /// Clears the doorbell after a sleep, and checks whether the agent has died.
     pub fn wake(&mut self, was_rung: bool) {
         let has_gone = match was_rung {
             true => self.context.line.wait(Duration::ZERO) == Woken::HungUp,

@@ -8,27 +8,27 @@ use rustix::io::Errno;
 use rustix::net::getpeername;
 use rustix::net::sockopt::{socket_acceptconn, socket_linger};
 
+use crate::deferred_close::ClosedSocket;
 use crate::description::{Description, State, Tcp};
-use crate::graves::Buried;
 use crate::names::family_of;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 
-/// Whether a descriptor is a TCP socket of the kernel's that is neither connected nor listens.
+/// Whether a descriptor is a kernel TCP socket that is neither connected nor listening.
 pub fn may_become_ours(fd: c_int) -> bool {
     family_of(fd).is_some()
         && getpeername(sys::fd(fd)) == Err(Errno::NOTCONN)
         && socket_acceptconn(sys::fd(fd)) == Ok(false)
 }
 
-/// Identifies a socket across its descriptors: each socket has an inode of its own.
+/// Identifies a socket across its descriptors: each socket has its own inode.
 fn inode(fd: c_int) -> Option<u64> {
     fstat(sys::fd(fd)).ok().map(|about| about.st_ino)
 }
 
 impl Sockets {
-    /// A descriptor is about to be closed. With SO_LINGER, the last one waits, or resets the connection. Returns whether
-    /// [`Sockets::closed`] is to be called afterwards.
+    /// Prepares a descriptor for close(2). With SO_LINGER, the last descriptor waits, or resets the connection. Returns whether the
+    /// caller must call [`Sockets::closed`] after the close.
     ///
     /// # Errors
     /// EAGAIN in a signal handler whose thread is inside a call: the descriptor must not be closed.
@@ -49,16 +49,16 @@ impl Sockets {
             world.leave_listener(at);
         }
         let Description { life, state, .. } = *world.description(at);
-        let buried = match state {
+        let deferred = match state {
             _ if !is_last => None,
-            State::Open(name) if others_may_have_it => Some(Buried::Connection(name)),
-            // A shared listener's placeholder listens in the kernel, so an epoll does not tell whether a copy is left.
+            State::Open(name) if others_may_have_it => Some(ClosedSocket::Connection(name)),
+            // A shared listener's placeholder listens in the kernel, so an epoll does not show whether a copy is left.
             State::Listening { listener: Some(listener), is_shared: false } if is_left => {
-                Some(Buried::Listener(listener))
+                Some(ClosedSocket::Listener(listener))
             }
             _ => None,
         };
-        if buried.is_some_and(|socket| world.bury(fd, life, socket)) {
+        if deferred.is_some_and(|socket| world.defer_close(fd, life, socket)) {
             world.description(at).state = State::Idle;
             world.remove(fd);
             world.release(at);
@@ -92,22 +92,22 @@ impl Sockets {
                 world.release(at);
             }
         }
-        // Another thread may have closed it meanwhile.
+        // Another thread may have closed the descriptor meanwhile.
         if let Some(at) = world.remove(fd) {
             world.release(at);
         }
         Ok(false)
     }
 
-    /// A descriptor was closed that a child may have as well.
+    /// Called after the close of a descriptor of which a child may have a copy.
     #[cfg_attr(test, allow(dead_code))]
     pub fn closed(&self) {
         if let Ok(mut world) = self.open() {
-            world.look_at_graves(true);
+            world.finish_deferred_closes(true);
         }
     }
 
-    /// A descriptor was duplicated.
+    /// Called after a descriptor was duplicated: `new` refers to the same socket or set as `old`.
     pub fn duplicated(&self, old: c_int, new: c_int) {
         let Ok(mut world) = self.open() else { return };
         if let Some(at) = world.find(old)
@@ -123,12 +123,12 @@ impl Sockets {
         }
     }
 
-    /// Sets O_NONBLOCK as the program asks.
+    /// Records O_NONBLOCK as the program sets it.
     pub fn set_nonblocking(&self, fd: c_int, is_nonblocking: bool) -> Verdict<()> {
         self.answer(fd, |world, at| {
             let description = world.description(at);
             description.is_nonblocking = is_nonblocking;
-            // The placeholder of a shared listener never waits.
+            // The placeholder of a shared listener is always nonblocking.
             match description.state {
                 State::Listening { is_shared: true, .. } => Verdict::Ours(Ok(())),
                 _ => Verdict::Kernels,
@@ -136,7 +136,7 @@ impl Sockets {
         })
     }
 
-    /// O_NONBLOCK, as the program sees it. To ask is not to use the socket: a child takes no connection by it.
+    /// O_NONBLOCK, as the program sees it. The query does not count as use: a child takes over no connection for it.
     pub fn is_nonblocking(&self, fd: c_int) -> Verdict<bool> {
         let mut world = match self.open() {
             Ok(world) => world,
@@ -156,14 +156,14 @@ impl Sockets {
 }
 
 impl crate::world::World {
-    /// Two descriptors share a socket of the kernel's that may become ours.
+    /// Records that two descriptors share a kernel socket which may become ours.
     fn note_twins(&mut self, one: c_int, other: c_int) {
         self.twins.retain(|(socket, fd)| inode(*fd) == Some(*socket));
         let Some(socket) = inode(one) else { return };
         self.twins.extend([(socket, one), (socket, other)]);
     }
 
-    /// A socket becomes ours, and so do its duplicates.
+    /// Makes the duplicates of a socket ours, when the socket becomes ours.
     pub fn take_over_twins(&mut self, at: usize, fd: c_int) {
         if self.twins.is_empty() {
             return;
@@ -172,7 +172,7 @@ impl crate::world::World {
         let is_its = |(of, _): &mut (u64, c_int)| socket == Some(*of);
         let twins: Vec<(u64, c_int)> = self.twins.extract_if(.., is_its).collect();
         for (_, twin) in twins {
-            // The number may belong to another file by now.
+            // The descriptor may refer to another file by now.
             if self.find(twin).is_none() && inode(twin) == socket {
                 self.share(at, twin);
                 self.take_over_interests(at, twin);

@@ -1,14 +1,14 @@
-//! The agent's socket and addresses, which `wave tcp run` passes in the environment.
+//! The path of the agent's socket and the agent's addresses, which `wave tcp run` passes in the environment.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// The agent's socket.
+/// Path of the agent's socket.
 pub const SOCKET: &str = "WAVE_TOE_SOCKET";
 /// The agent's addresses with their prefix lengths, separated by commas.
 pub const ADDRESSES: &str = "WAVE_TOE_ADDRESSES";
 
-/// The agent's socket and addresses.
+/// The path of the agent's socket and the agent's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub socket: PathBuf,
@@ -16,7 +16,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// `None` if the environment names no agent: then every socket stays the kernel's.
+    /// Reads the environment. `None` if it names no agent: then every socket stays the kernel's.
     pub fn from_environment() -> Option<Config> {
         let socket = std::env::var_os(SOCKET)?;
         Config::new(socket.into(), &std::env::var(ADDRESSES).ok()?)
@@ -42,7 +42,7 @@ impl Config {
         self.addresses.iter().map(|(own, _)| *own).find(IpAddr::is_ipv6)
     }
 
-    /// Whether this is another host of the agent's networks.
+    /// Whether this is the address of another host on one of the agent's networks.
     pub fn is_neighbour(&self, ip: IpAddr) -> bool {
         let is_near = |(own, bits): &(IpAddr, u8)| match (own, ip) {
             (IpAddr::V4(own), IpAddr::V4(ip)) => {

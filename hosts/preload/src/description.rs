@@ -1,4 +1,4 @@
-//! One of the agent's sockets, as its descriptors share it: Linux's states, and their answers to calls.
+//! The open file description of one of the agent's sockets: its state, as in Linux, and what calls see of it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use crate::listeners::Listens;
 pub enum State {
     /// Neither connected nor listening; perhaps bound.
     Idle,
-    /// A listener of the agent's, which has no name while there is no agent; `is_shared` if the placeholder listens as well.
+    /// A listener at the agent; `listener` is `None` while there is no agent. `is_shared` if the placeholder listens as well.
     Listening { listener: Option<u32>, is_shared: bool },
-    /// A connection that was requested.
+    /// A connection that was requested and is not yet established.
     Connecting(u32),
     /// An established connection.
     Open(u32),
-    /// The connection ended without us. Received bytes can still be read.
+    /// The connection has ended, by the peer, the network or the agent. Received bytes can still be read.
     Over(u32),
     /// We have reset the connection. Unread bytes are in [`Description::left`].
     Reset,
-    /// A connection of the process that forked this one, which has not been used here.
+    /// A connection that still belongs to another process, the parent or the sender of its descriptor: not used here yet.
     Parents,
 }
 
-/// An open file description (open(2)) that is the agent's.
+/// An open file description (open(2)) of a socket at an agent.
 #[derive(Debug)]
 pub struct Description {
-    /// The agent's life; 0 is none.
+    /// The life of the agent that has the socket; 0 is none.
     pub life: u64,
     pub family: Family,
     pub is_nonblocking: bool,
@@ -46,27 +46,27 @@ pub struct Description {
     pub reuses_port: bool,
     /// SO_ERROR.
     pub error: Option<Errno>,
-    /// shutdown(2) has ended this direction.
+    /// shutdown(2) has closed the direction.
     pub is_read_shut: bool,
     pub is_write_shut: bool,
     /// connect(2) has yet to report the result.
     pub owes_connect: bool,
-    /// connect(2) never will: the socket was shut down after it had failed (SS_DISCONNECTING).
+    /// connect(2) never reports the result: the socket was shut down after the connect had failed (SS_DISCONNECTING).
     pub is_disconnecting: bool,
-    /// TCP_CORK: bytes wait until it is off.
+    /// TCP_CORK: bytes are held back until it is cleared.
     pub is_corked: bool,
-    /// Of a listener.
+    /// The state of a listener; `None` for other sockets.
     pub listens: Option<Box<Listens>>,
-    /// Of a connection of the parent's: what it takes to have it. `is_lost` if it could not be had.
+    /// For [`State::Parents`]: what the agent needs to hand the connection over. `is_lost` after a takeover has failed.
     pub heirloom: Option<Box<Heirloom>>,
     pub is_lost: bool,
-    /// The secret for which the connection was lent, if this process is not of the owner's family.
+    /// The secret under which the connection was lent, if this process does not belong to the owner's family.
     pub secret: Option<u128>,
-    /// Another program may have a descriptor of it.
+    /// Another program may have a descriptor of the socket.
     pub is_passed: bool,
-    /// Forks of this process before it had the socket: children of later ones may have it.
+    /// Number of forks of this process before it got the socket: children of later forks may have a copy.
     pub forks: u64,
-    /// A shared listener asks the kernel first, every other time.
+    /// Alternates with each accept(2) of a shared listener: whether the kernel's queue comes first.
     pub asks_kernel_first: bool,
     /// The source that sets and polls see. `told` is the state at the last notification.
     pub source: Arc<Source>,
@@ -78,7 +78,7 @@ pub struct Description {
 /// State of a socket at the last notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Bytes that had arrived, or connections that wait to be accepted.
+    /// Bytes received so far, or connections in the accept queue.
     pub arrived: u64,
     pub state: Option<(Tcp, bool, bool)>,
 }
@@ -121,7 +121,7 @@ impl Description {
         }
     }
 
-    /// Sets the state after a disconnect: the socket may connect again.
+    /// Returns to the state after a disconnect: the socket may connect again.
     pub fn reset(&mut self) {
         self.state = State::Idle;
         self.error = None;
@@ -146,29 +146,29 @@ pub enum Tcp {
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub tcp: Tcp,
-    /// Bytes to be read.
+    /// Bytes that can be read.
     pub available: u64,
-    /// Bytes that may be written, and bytes of the whole ring.
+    /// Bytes that can be written, and the size of the send ring in bytes.
     pub room: u64,
     pub ring: u64,
     /// The peer's stream has ended (SOCK_DONE).
     pub is_done: bool,
-    /// Nothing more will come (RCV_SHUTDOWN), nothing more may be sent (SEND_SHUTDOWN).
+    /// Nothing more can be received (RCV_SHUTDOWN); nothing more can be sent (SEND_SHUTDOWN).
     pub is_read_shut: bool,
     pub is_write_shut: bool,
     /// SO_ERROR is set.
     pub has_error: bool,
-    /// Bytes that have arrived so far, or connections that wait to be accepted.
+    /// Bytes received so far, or connections in the accept queue.
     pub arrived: u64,
 }
 
 impl View {
-    /// Whether nothing may be sent any more.
+    /// Whether nothing more can be sent.
     pub fn is_over(&self) -> bool {
         self.tcp != Tcp::Open || self.is_write_shut || self.has_error
     }
 
-    /// Events of poll(2) and epoll(7), as tcp_poll of Linux has them.
+    /// Events for poll(2) and epoll(7), as Linux's tcp_poll reports them.
     pub fn events(&self) -> EventFlags {
         const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDNORM);
         const WRITABLE: EventFlags = EventFlags::OUT.union(EventFlags::WRNORM);
@@ -186,7 +186,7 @@ impl View {
             if self.available > 0 {
                 events |= READABLE;
             }
-            // Linux reports room from a third of the buffer on.
+            // Linux reports a socket as writable once a third of its buffer is free.
             if self.is_write_shut || self.tcp == Tcp::Closed || self.room * 3 >= self.ring {
                 events |= WRITABLE;
             }

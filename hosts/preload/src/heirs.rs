@@ -1,7 +1,8 @@
-//! What a child of fork(2) has of its parent's sockets.
+//! The sockets that a child of fork(2) inherits.
 //!
-//! A child is a process of its own: it has its own window, once it needs one. Listeners get a place of the child's own, which shares the
-//! parent's port. A connection stays the parent's until the child uses it: then the agent hands it over (docs/adr/0068).
+//! A child attaches to the agent by itself and gets its own window, once it needs one. A listener gets a place of the child's own at
+//! the agent, which shares the parent's port. A connection stays the parent's until the child uses it: then the agent hands it over
+//! (docs/adr/0068).
 
 use std::ffi::c_int;
 
@@ -13,7 +14,7 @@ use crate::description::{Description, State};
 use crate::sys;
 use crate::world::{ATTACH_PATIENCE, World, say};
 
-/// A socket with its descriptors, in a child.
+/// An inherited socket with its descriptors in the child.
 #[derive(Debug)]
 pub struct Heir {
     fds: Vec<c_int>,
@@ -21,7 +22,7 @@ pub struct Heir {
 }
 
 impl World {
-    /// The child's sockets. They share nothing with this world.
+    /// The sockets that a child inherits. They share nothing with this world.
     pub fn heirs(&self) -> Vec<Heir> {
         let mut heirs: Vec<Option<Heir>> = Vec::new();
         let open = self.descriptions.iter().map(Option::as_ref);
@@ -35,7 +36,7 @@ impl World {
         heirs.into_iter().flatten().collect()
     }
 
-    /// Takes what the parent has left.
+    /// Adds the sockets that were inherited from the parent.
     pub fn inherit(&mut self, heirs: Vec<Heir>, family: Option<u128>) {
         self.family = family;
         for Heir { fds, description } in heirs {
@@ -50,14 +51,14 @@ impl World {
         }
     }
 
-    /// A fork(2) is about to happen: the child may take connections.
+    /// Prepares for a fork(2): the child may take connections over.
     pub fn prepare_heirs(&mut self) {
         self.push_held();
         if !self.all().any(|one| matches!(one.state, State::Open(_))) {
             return;
         }
         if self.family.is_none() {
-            // Without a secret, connections stay this process's.
+            // Without a secret, children cannot take connections over.
             self.family = sys::random().ok();
         }
         self.forks += 1;
@@ -74,7 +75,7 @@ impl World {
         }
     }
 
-    /// Takes a connection of the parent's over, if this is one.
+    /// Takes over a connection that belongs to another process ([`State::Parents`]); no effect on other sockets.
     pub fn take_over(&mut self, at: usize) {
         let description = self.description(at);
         if description.state != State::Parents {
@@ -93,24 +94,25 @@ impl World {
             refused => {
                 let why = match refused {
                     Some(Err(why)) => why,
-                    _ => "it was over, or had carried much".to_owned(),
+                    _ => "it had ended, or had carried too many bytes".to_owned(),
                 };
                 let description = self.description(at);
                 if !std::mem::replace(&mut description.is_lost, true) {
                     description.error = Some(Errno::CONNRESET);
-                    let how = if secret.is_some() { "got a descriptor" } else { "was forked" };
-                    say(&format!("this process {how} and cannot take a connection over: {why}"));
+                    let how = if secret.is_some() { "received a descriptor" } else { "was forked" };
+                    say(&format!("this process {how} and cannot take over the connection: {why}"));
                 }
             }
         }
         self.tell(at, EventFlags::empty());
     }
 
-    /// Asks the agent for a connection. Returns the agent's life and the connection's name, or why there is none.
+    /// Asks the agent to hand a connection over. Returns the agent's life and the connection's name, or the reason for a failure.
     fn take(&mut self, heirloom: &Heirloom, secret: Option<u128>) -> Result<(u64, u32), String> {
         let life = self.attach_within(ATTACH_PATIENCE).map_err(|error| error.to_string())?;
         self.join(life, secret.or(self.family));
-        let name = self.context(life).take_over(heirloom).ok_or("there is no memory for it")?;
+        let name =
+            self.context(life).take_over(heirloom).ok_or("no payload memory is left for it")?;
         let answer = self.await_answer(life, |context| context.connected(name));
         self.join(life, self.family);
         let why = match answer {

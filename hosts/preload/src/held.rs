@@ -1,14 +1,14 @@
-//! Bytes that wait for more (MSG_MORE, TCP_CORK), for 200 ms at most, as in Linux (tcp(7)).
+//! Bytes that are held back for more to follow (MSG_MORE, TCP_CORK), for 200 ms at most, as in Linux (tcp(7)).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::world::World;
 
-/// Longest wait.
+/// Longest time that bytes are held back.
 const HELD_FOR: Duration = Duration::from_millis(200);
 
-/// Connections with bytes that wait: agent's life and name, in the order of their deadlines.
+/// Connections with bytes held back, in the order of their deadlines: deadline, agent's life, and name.
 #[derive(Debug, Default)]
 pub struct Held(VecDeque<(Instant, u64, u32)>);
 
@@ -24,14 +24,14 @@ impl Held {
 }
 
 impl World {
-    /// Bytes were written that wait for more.
+    /// Starts the deadline of a connection's held bytes, unless it is running already.
     pub fn hold(&mut self, life: u64, name: u32) {
         if !self.held.0.iter().any(|(_, other_life, other)| (*other_life, *other) == (life, name)) {
             self.held.0.push_back((Instant::now() + HELD_FOR, life, name));
         }
     }
 
-    /// Sends a connection's bytes now.
+    /// Sends a connection's held bytes now.
     pub fn push(&mut self, life: u64, name: u32) {
         self.held.forget(life, name);
         if let Some(agent) = self.agents.iter_mut().find(|agent| agent.life == life) {
@@ -39,14 +39,14 @@ impl World {
         }
     }
 
-    /// Sends everything that waits.
+    /// Sends the held bytes of all connections.
     pub fn push_held(&mut self) {
         while let Some(&(_, life, name)) = self.held.0.front() {
             self.push(life, name);
         }
     }
 
-    /// Sends what has waited for long enough.
+    /// Sends the held bytes whose deadline has passed.
     pub fn push_late(&mut self) {
         while let Some(&(due, life, name)) = self.held.0.front()
             && due <= Instant::now()

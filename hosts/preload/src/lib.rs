@@ -1,25 +1,26 @@
 //! libTOE: the socket calls of the C library over an agent's TCP. `wave tcp run` preloads it into a program.
 //!
-//! A socket stays the kernel's until it is bound to the agent's address, listens at an unspecified one, or connects to a host of the
-//! agent's network. The kernel's socket remains as its *placeholder*: it has the number, the flags and the options.
+//! A socket stays the kernel's until it is bound to the agent's address, listens on an unspecified one, or connects to a host on the
+//! agent's network. Then it is *ours*: the agent serves it. The kernel's socket remains as its *placeholder*, which holds the
+//! descriptor number, the flags and the options.
 //!
-//! [`Sockets`] decides and waits, in safe code; `skin` has the C library's symbols, turns pointers into slices, and passes calls on
-//! other descriptors to the kernel. `sys` has the few system calls that need `unsafe`.
+//! [`Sockets`] decides and waits, in safe code. `skin` exports the C library's symbols, turns pointers into slices, and passes calls
+//! on other descriptors to the kernel. `sys` has the few system calls that need `unsafe`.
 //!
-//! Must not know: TCP's segments, the agent's loop, what programs do with their sockets.
+//! Must not know: TCP segments, the agent's loop, the purpose of a program's sockets.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
-    allow(dead_code, reason = "the skin, which uses it, would take the tests' own calls")
+    allow(dead_code, reason = "used by the skin, which would intercept the tests' own calls")
 )]
 
 mod address;
 mod agent;
 mod close;
 mod config;
+mod deferred_close;
 mod description;
-mod graves;
 mod heirs;
 mod held;
 mod listeners;

@@ -1,7 +1,8 @@
-//! Listening sockets: listen(2) and accept(2), for one agent after another, and in a process after its parent.
+//! Listening sockets: listen(2) and accept(2), across agents that come and go, and in children of fork(2).
 //!
-//! A listener is at an agent while [`State::Listening`] names it. It loses its place when the agent dies, and a child of fork(2) begins
-//! without one. It gets a place again once an agent is there, if the program waits for its connections ([`World::await_connections`]).
+//! A listener has a place at an agent while [`State::Listening`] has its name. It loses the place when the agent dies, and a child of
+//! fork(2) begins without one. It gets a place again once an agent is there and the program waits for its connections
+//! ([`World::await_connections`]).
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,30 +27,31 @@ use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::world::World;
 
-/// Most connections that wait to be accepted, as Linux's `somaxconn`.
+/// Largest backlog, as Linux's `somaxconn`.
 const BACKLOG_MAX: c_int = 4_096;
-/// Time between two tries to find an agent for a listener that has none.
+/// Shortest time between two attempts to find an agent for a listener that has none.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Longest try, with the lock held, of an agent that accepts and does not answer. Then a wait of as long many times over.
+/// Longest attempt, with the lock held, to attach to an agent that accepts the connection but does not answer. The next attempt
+/// follows after `WAITS_PER_TRY` times the duration of this one.
 const TRY_LASTS: Duration = Duration::from_millis(500);
 const WAITS_PER_TRY: u32 = 8;
 
-/// What a listening socket takes to another agent, or to a child.
+/// The state of a listening socket that survives a change of agent and a fork.
 #[derive(Clone, Debug)]
 pub struct Listens {
     /// Address and port at the agent.
     pub own: SocketAddr,
     pub backlog: u16,
     pub sharing: Sharing,
-    /// Options that its connections begin with.
+    /// Options that its connections inherit.
     pub kept: Kept,
-    /// Whether the program waits for connections, as the agent knows.
+    /// Whether the program waits for connections, as last told to the agent.
     pub interest: Interest,
-    /// Sets that have the listener.
+    /// The program's sets that contain the listener.
     pub sets: Vec<c_int>,
 }
 
-/// A connection that was accepted: its descriptor, and the peer's address as the program sees it.
+/// An accepted connection: its descriptor, and the peer's address as the program sees it.
 #[derive(Debug)]
 pub struct Accepted {
     pub fd: c_int,
@@ -57,9 +59,9 @@ pub struct Accepted {
 }
 
 impl Sockets {
-    /// listen(2): at an unspecified address, both the kernel and the agent listen.
+    /// listen(2). On an unspecified address, both the kernel and the agent listen.
     pub fn listen(&self, fd: c_int, backlog: c_int) -> Verdict<()> {
-        // A negative backlog is the largest one, as for the kernel.
+        // A negative backlog means the largest one, as in the kernel.
         let backlog = backlog as u32;
         let backlog = backlog.min(BACKLOG_MAX as u32) as c_int;
         let mut world = match self.open() {
@@ -93,7 +95,7 @@ impl Sockets {
         };
         let Some(own) = own else { return Verdict::Kernels };
         if name.port() == 0 {
-            // The kernel does so in listen(2); the agent's port must be the same.
+            // The kernel would choose the port in listen(2), but the agent must listen on the same one.
             if let Err(error) = rustix::net::bind(sys::fd(fd), &name) {
                 return Verdict::Ours(Err(error));
             }
@@ -111,7 +113,7 @@ impl Sockets {
         Verdict::Ours(listening)
     }
 
-    /// accept4(2): of a shared listener, from the agent and the kernel in turn.
+    /// accept4(2). A shared listener accepts from the agent and the kernel in turn.
     pub fn accept(&self, fd: c_int, flags: c_int) -> Verdict<Accepted> {
         if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
             return self.answer(fd, |_, _| Verdict::Ours(Err(Errno::INVAL)));
@@ -173,8 +175,8 @@ impl World {
         is_shared: bool,
     ) -> Result<(), Errno> {
         let life = self.attach()?;
-        // A closed listener that is kept for children may have the port.
-        self.look_at_graves(true);
+        // A listener with a deferred close may still hold the port.
+        self.finish_deferred_closes(true);
         let description = self.description(at);
         description.life = life;
         let kept = Kept::of(sys::fd(fd), description.family)?;
@@ -196,7 +198,7 @@ impl World {
             Some(error) => Err(error),
             None if is_shared => {
                 rustix::net::listen(sys::fd(fd), backlog)?;
-                // A thread that waits for the placeholder waits for the agent as well.
+                // A thread must not block in the placeholder's accept: it waits for the agent as well.
                 let flags = fcntl_getfl(sys::fd(fd))?;
                 fcntl_setfl(sys::fd(fd), flags | OFlags::NONBLOCK)
             }
@@ -207,7 +209,7 @@ impl World {
             self.context(life).flush();
             return Err(error);
         }
-        // Room for connections, before the first accept.
+        // Offers slots for connections before the first accept.
         self.context(life).flush();
         let description = self.description(at);
         description.state = State::Listening { listener: Some(listener), is_shared };
@@ -220,7 +222,7 @@ impl World {
         Ok(())
     }
 
-    /// The program waits for connections, if the description listens: the agent gives it some.
+    /// Tells the agent that the program waits for a listener's connections, so that it gets some. No effect on other sockets.
     pub fn await_connections(&mut self, at: usize) {
         let description = self.description(at);
         let (life, state) = (description.life, description.state);
@@ -242,7 +244,7 @@ impl World {
         }
     }
 
-    /// A set has this listener, if the descriptor is one.
+    /// Records that a set contains this listener, if the descriptor is one.
     pub fn note_set(&mut self, set: c_int, fd: c_int) {
         if let Some(at) = self.find(fd)
             && let Some(listens) = &mut self.description(at).listens
@@ -252,7 +254,8 @@ impl World {
         }
     }
 
-    /// The program waits for events of a set: of its listeners, some may have been left to children before.
+    /// Called when the program waits for events of a set: asks for connections of the set's listeners, since some of them may have been
+    /// left to children.
     pub fn await_set(&mut self, set: c_int) {
         if !self.has_left_listeners {
             return;
@@ -266,8 +269,8 @@ impl World {
         }
     }
 
-    /// After a fork(2), children may be meant to accept, rather than this process: if it has not waited for connections so far, certainly,
-    /// and else as soon as one of them waits.
+    /// After a fork(2), leaves connections to the children, which may be meant to accept in place of this process: at once if this
+    /// process has not waited for connections so far, otherwise as soon as a child waits.
     pub fn leave_to_children(&mut self) {
         for place in 0..self.listeners.len() {
             let description = self.description(self.listeners[place]);
@@ -293,15 +296,15 @@ impl World {
         }
     }
 
-    /// Leaves a listener's connections to others that share the port. Waits until no more come: only this process can offer them, and it
-    /// may never look again.
+    /// Leaves a listener's connections to other listeners on the port. Waits until the listener has no slots left: connections in slots
+    /// can be offered to others by this process only, which may never look again.
     pub fn leave_to_others(&mut self, life: u64, listener: u32) {
         self.context(life).await_connections(listener, Interest::No);
         self.await_answer(life, |context| context.has_no_slots(listener).then_some(()));
         self.context(life).flush();
     }
 
-    /// Notices listeners whose agent has gone, and finds another one for those whose program waits.
+    /// Finds listeners whose agent has gone, and moves those for which the program waits to a new agent.
     pub fn listen_again(&mut self) {
         let mut is_wanted = false;
         for place in 0..self.listeners.len() {
@@ -345,7 +348,7 @@ impl World {
         listens.as_ref().is_some_and(|listens| listens.interest == Interest::Yes)
     }
 
-    /// Whether a listener has no place at an agent. It loses its place here if the agent has gone, or refuses it.
+    /// Whether a listener has no place at an agent. Takes the place away if the agent has gone, or has refused the listener.
     fn has_no_place(&mut self, at: usize) -> bool {
         let description = self.description(at);
         let (life, state) = (description.life, description.state);
@@ -354,7 +357,7 @@ impl World {
         if !context.is_dead() && !matches!(context.listening(listener), Some(Err(_))) {
             return false;
         }
-        // Connections that nobody has accepted go with it.
+        // Connections that were not accepted end with it.
         context.unlisten(listener);
         context.flush();
         self.description(at).state = State::Listening { listener: None, is_shared };
@@ -362,7 +365,7 @@ impl World {
         true
     }
 
-    /// Restores the program's O_NONBLOCK on the placeholder of a listener that has ended.
+    /// Restores the program's O_NONBLOCK on the placeholder, once a shared listener has ended.
     pub fn unshare(&mut self, at: usize, fd: c_int) {
         let is_nonblocking = self.description(at).is_nonblocking;
         if let Ok(mut flags) = fcntl_getfl(sys::fd(fd)) {
@@ -371,7 +374,7 @@ impl World {
         }
     }
 
-    /// Accepts a connection of the agent's, if there is one.
+    /// Accepts a connection from the agent, if there is one.
     fn accept(&mut self, at: usize, flags: c_int) -> Option<Result<Accepted, Errno>> {
         let description = self.description(at);
         let (life, family) = (description.life, description.family);
@@ -420,7 +423,7 @@ fn placeholder(family: Family, flags: c_int, kept: Option<&Kept>) -> Result<Owne
     let fd = socket_with(domain, SocketType::STREAM, with, None)?;
     if let Some(kept) = kept {
         let fd = std::os::fd::AsFd::as_fd(&fd);
-        // A connection without one of its listener's options is better than none.
+        // A connection that lacks one of its listener's options is better than none.
         let _ = kept.give(fd, family);
     }
     Ok(fd)

@@ -1,12 +1,13 @@
-//! A lock that detects that the calling thread holds it already.
+//! A lock that detects an attempt by its own holder to take it again.
 //!
-//! A signal handler may call write(2) while its thread is inside such a call. It would wait for itself.
+//! A signal handler may call write(2) while its thread is inside a call that holds the lock. With a plain mutex the thread would wait
+//! for itself.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where a thread is.
+/// The position of a thread relative to this library's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In the program, or asleep in the kernel.
@@ -26,7 +27,7 @@ pub fn is_inside() -> bool {
     PLACE.get() != Place::Outside
 }
 
-/// Marks the thread as outside, in a child of fork(2): it may have been inside when it forked.
+/// Marks the thread as outside, in a child of fork(2): it may have forked while inside.
 #[cfg_attr(test, allow(dead_code))]
 pub fn forget() {
     PLACE.set(Place::Outside);
@@ -50,12 +51,12 @@ impl<T> Lock<T> {
         Lock { value: Mutex::new(value) }
     }
 
-    /// Waits for the lock; `None` if this thread is inside.
+    /// Waits for the lock; `None` if this thread is already inside.
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         self.lock_from(Place::Outside)
     }
 
-    /// As [`Lock::lock`], for a thread that waits ([`Waiting`]).
+    /// As [`Lock::lock`], for a thread that is [`Waiting`].
     pub fn lock_waiting(&self) -> Option<Guard<'_, T>> {
         self.lock_from(Place::Waiting)
     }
@@ -65,7 +66,7 @@ impl<T> Lock<T> {
             return None;
         }
         PLACE.set(Place::Holding);
-        // A panic ends the process.
+        // A panic ends the process, so a poisoned value is never seen.
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         Some(Guard { value: Some(value), before })
     }
@@ -92,12 +93,12 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// The calling thread waits for several descriptors until this is dropped.
+/// Marks the calling thread as waiting for several descriptors, until dropped.
 #[derive(Debug)]
 pub struct Waiting(());
 
 impl Waiting {
-    /// `None` if the thread is inside a call already.
+    /// Marks the thread; `None` if it is inside a call already.
     pub fn begin() -> Option<Waiting> {
         if is_inside() {
             return None;
@@ -106,7 +107,7 @@ impl Waiting {
         Some(Waiting(()))
     }
 
-    /// Sleeps in the kernel: signal handlers may use sockets meanwhile.
+    /// Runs `call`, which sleeps in the kernel, with the thread marked as outside: signal handlers may use sockets meanwhile.
     pub fn outside<R>(call: impl FnOnce() -> R) -> R {
         let before = PLACE.replace(Place::Outside);
         let answer = call();
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_comes_again_is_told_so() {
+    fn reentrant_locking_is_refused() {
         let lock = Lock::new(1);
         let mut guard = lock.lock().unwrap();
         *guard += 1;

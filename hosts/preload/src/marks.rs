@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Descriptors from this number on stay the kernel's. Linux's `fs.nr_open` is as large by default.
+/// Descriptors from this number on stay the kernel's. It is the default of Linux's `fs.nr_open`.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 const WORDS: usize = DESCRIPTORS_MAX / 64;
 
@@ -13,12 +13,12 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// No descriptor is marked.
+    /// Creates a bitmap without marks.
     pub const fn new() -> Marks {
         Marks { words: [const { AtomicU64::new(0) }; WORDS] }
     }
 
-    /// Whether this number can be marked.
+    /// Whether this descriptor can be marked.
     pub fn can(fd: c_int) -> bool {
         usize::try_from(fd).is_ok_and(|fd| fd < DESCRIPTORS_MAX)
     }
@@ -44,14 +44,14 @@ impl Marks {
         }
     }
 
-    /// The highest number with a mark, or 0.
+    /// The highest marked descriptor, or 0.
     pub fn highest(&self) -> c_int {
         let last = self.words.iter().rposition(|word| word.load(Ordering::Relaxed) != 0);
         let bits = |at: usize| 63 - self.words[at].load(Ordering::Relaxed).leading_zeros().min(63);
         last.map_or(0, |at| (at * 64) as c_int + bits(at) as c_int)
     }
 
-    /// Clears every mark, and calls `each` with the descriptors that had one.
+    /// Clears every mark, and calls `each` with each descriptor that had one.
     pub fn drain(&self, mut each: impl FnMut(c_int)) {
         for (at, word) in self.words.iter().enumerate() {
             let mut left = match word.load(Ordering::Relaxed) {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_has_a_mark_of_its_own() {
+    fn marks_of_descriptors_are_independent() {
         let marks = Box::new(Marks::new());
         for fd in [0, 63, 64, 1_000_000] {
             assert!(!marks.has(fd));

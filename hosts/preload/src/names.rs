@@ -1,4 +1,4 @@
-//! Addresses decide between the agent and the kernel: bind(2), connect(2), and the names of sockets.
+//! bind(2), connect(2), and the addresses of sockets, which decide between the agent and the kernel.
 
 use std::ffi::c_int;
 use std::net::{Shutdown, SocketAddr};
@@ -19,7 +19,7 @@ use crate::world::World;
 
 /// Ports for bind(2) to port 0, as in Linux's `ip_local_port_range`.
 const PORTS: std::ops::Range<u16> = 32_768..60_999;
-/// The family of a TCP socket of the kernel's; `None` for other files.
+/// The family of a kernel TCP socket; `None` for other files.
 pub fn family_of(fd: c_int) -> Option<Family> {
     let fd = sys::fd(fd);
     let is_tcp = sockopt::socket_type(fd) == Ok(SocketType::STREAM)
@@ -31,14 +31,14 @@ pub fn family_of(fd: c_int) -> Option<Family> {
     }
 }
 
-/// Where the kernel has bound a socket; port 0 if it has not.
+/// The kernel's local address of a socket; port 0 if it is not bound.
 pub fn kernels_name(fd: c_int) -> Option<SocketAddr> {
     let name = SocketAddr::try_from(getsockname(sys::fd(fd)).ok()?).ok()?;
     Some(SocketAddr::new(name.ip().to_canonical(), name.port()))
 }
 
 impl Sockets {
-    /// bind(2): an address of the agent's makes the socket ours.
+    /// bind(2). An address of the agent makes the socket ours.
     pub fn bind(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
         let mut world = match self.open() {
             Ok(world) => world,
@@ -69,7 +69,8 @@ impl Sockets {
         Verdict::Ours(bound)
     }
 
-    /// connect(2): a host of the agent's networks makes the socket ours, unless it is bound to another address of the machine's.
+    /// connect(2). A host on one of the agent's networks makes the socket ours, unless the socket is bound to another of the machine's
+    /// addresses.
     pub fn connect(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
         match self.begin_connect(fd, address) {
             Verdict::Ours(Ok(())) => {}
@@ -93,7 +94,7 @@ impl Sockets {
                     description.owes_connect = false;
                     return Some(Ok(()));
                 }
-                // inet_stream_connect: SO_ERROR may have been read since.
+                // inet_stream_connect: the program may have read SO_ERROR since.
                 let error = description.error.take().unwrap_or(Errno::CONNABORTED);
                 world.forget_connection(at);
                 Some(Err(error))
@@ -101,7 +102,7 @@ impl Sockets {
         )
     }
 
-    /// Requests the connection. An error is the call's answer; otherwise the caller waits for the connection.
+    /// Requests the connection. On an error, connect(2) returns it; otherwise the caller waits for the connection.
     fn begin_connect(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
         let mut world = match self.open() {
             Ok(world) => world,
@@ -250,7 +251,7 @@ impl Sockets {
 }
 
 impl World {
-    /// Makes a kernel socket ours, neither bound nor connected.
+    /// Makes a kernel socket ours. It is neither bound nor connected yet.
     pub fn adopt(&mut self, fd: c_int, family: Family) -> Result<usize, Errno> {
         if !crate::marks::Marks::can(fd) {
             return Err(Errno::MFILE);
@@ -273,7 +274,7 @@ impl World {
         }
     }
 
-    /// Assigns an address. Port 0 is any port that no other socket of the process has.
+    /// Assigns a local address. Port 0 selects a port that no other socket of the process uses.
     fn bind(&mut self, at: usize, fd: c_int, mut own: SocketAddr) -> Result<(), Errno> {
         let reuses = sockopt::socket_reuseaddr(sys::fd(fd))?;
         let reuses_port = sockopt::socket_reuseport(sys::fd(fd))?;
@@ -289,7 +290,7 @@ impl World {
             })
         };
         if own.port() == 0 {
-            // Sockets bound in succession do not try the same ports.
+            // Sockets bound in succession start at different ports.
             let start = std::process::id() as u16 ^ fd as u16;
             let mut tried = (0..PORTS.end - PORTS.start).map(|step| {
                 PORTS.start
@@ -324,7 +325,7 @@ impl World {
         let is_nonblocking = description.is_nonblocking;
         self.configure(at, &kept);
         self.tell(at, EventFlags::empty());
-        // Even if the answer has already arrived, as for the kernel.
+        // EINPROGRESS even if the answer has already arrived, as in the kernel.
         if is_nonblocking { Err(Errno::INPROGRESS) } else { Ok(()) }
     }
 

@@ -1,4 +1,4 @@
-//! Socket options. The placeholder has them; the agent is told of those that it applies.
+//! Socket options. The placeholder holds them all; the agent is told those that it applies.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -14,18 +14,18 @@ use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::world::World;
 
-/// Bytes of `struct tcp_info` that programs know.
+/// Bytes of `struct tcp_info` that are returned, as programs know it.
 const TCP_INFO_BYTES: usize = 104;
-/// What Linux says of a threshold that was never reached.
+/// Linux's `tcpi_snd_ssthresh` while the slow-start threshold is still infinite.
 const SEGMENTS_MAX: u32 = i32::MAX as u32;
-/// States of tcp(7)'s `tcpi_state`.
+/// Values of `tcpi_state` (tcp(7)).
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_SYN_SENT: u8 = 2;
 const TCP_CLOSE: u8 = 7;
 const TCP_CLOSE_WAIT: u8 = 8;
 const TCP_LISTEN: u8 = 10;
 
-/// The options that a connection takes from its listener, and those that the agent applies.
+/// The options that a connection inherits from its listener, and those that the agent applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     keep_alive: bool,
@@ -41,7 +41,7 @@ pub struct Kept {
     send_bytes: usize,
     service: u8,
     hop_limit: u8,
-    /// TCP_MAXSEG, which counts for connections to come alone; `u16::MAX` is none.
+    /// TCP_MAXSEG, which applies to future connections only; `u16::MAX` is none.
     pub mss_max: u16,
 }
 
@@ -70,7 +70,7 @@ impl Kept {
         })
     }
 
-    /// Sets the options of a new socket that differ. An option that the socket refuses stays as it is.
+    /// Sets those options of a new socket that differ. An option that the socket refuses keeps its value.
     pub fn give(&self, fd: BorrowedFd<'_>, family: Family) -> Result<(), Errno> {
         let own = Kept::of(fd, family)?;
         if *self == own {
@@ -101,7 +101,7 @@ impl Kept {
         set(self.send_timeout != own.send_timeout, &|| {
             sockopt::set_socket_timeout(fd, Timeout::Send, self.send_timeout)
         });
-        // The kernel doubles what it is told (socket(7)).
+        // The kernel doubles the given value (socket(7)).
         set(self.receive_bytes != own.receive_bytes, &|| {
             sockopt::set_socket_recv_buffer_size(fd, self.receive_bytes / 2)
         });
@@ -161,7 +161,7 @@ impl World {
 }
 
 impl Sockets {
-    /// The program has set an option of a placeholder, other than TCP_CORK.
+    /// Called after the program has set an option of a placeholder, other than TCP_CORK.
     pub fn option_was_set(&self, fd: c_int) {
         self.answer(fd, |world, at| {
             let description = world.description(at);
@@ -185,7 +185,8 @@ impl Sockets {
         });
     }
 
-    /// The program has set TCP_CORK of a placeholder: servers that send files do it twice for each, and it changes no other option.
+    /// Called after the program has set TCP_CORK of a placeholder. A case of its own, because servers set it twice per file that they send,
+    /// and because it changes no other option.
     pub fn cork_was_set(&self, fd: c_int) {
         self.answer(fd, |world, at| {
             let description = world.description(at);
@@ -201,7 +202,7 @@ impl Sockets {
         });
     }
 
-    /// getsockopt(2), where the placeholder does not know the answer.
+    /// getsockopt(2) of the options whose value the placeholder does not know.
     pub fn option(&self, fd: c_int, level: c_int, name: c_int) -> Verdict<Vec<u8>> {
         self.answer(fd, |world, at| {
             let view = world.view(at);
@@ -243,7 +244,7 @@ impl Sockets {
         })
     }
 
-    /// FIONREAD and SIOCATMARK, SIOCOUTQ of ioctl(2): see tcp(7).
+    /// ioctl(2) with FIONREAD, SIOCATMARK or SIOCOUTQ: see tcp(7).
     pub fn inquire(&self, fd: c_int, request: u64) -> Verdict<c_int> {
         self.answer(fd, |world, at| {
             let view = world.view(at);
@@ -253,7 +254,7 @@ impl Sockets {
                 libc::FIONREAD | libc::TIOCOUTQ if is_listener => Verdict::Ours(Err(Errno::INVAL)),
                 libc::FIONREAD => number(view.available),
                 libc::TIOCOUTQ => number(view.ring - view.room),
-                // Urgent bytes are part of the stream.
+                // Urgent bytes stay in the stream, so there is never a mark.
                 SIOCATMARK => number(0),
                 _ => Verdict::Kernels,
             }
@@ -261,7 +262,7 @@ impl Sockets {
     }
 }
 
-/// `struct tcp_info`, without the state.
+/// `struct tcp_info`, without `tcpi_state`.
 fn tcp_info(known: Option<Known>) -> Vec<u8> {
     let mut info = vec![0; TCP_INFO_BYTES];
     let Some(known) = known else { return info };
@@ -288,5 +289,5 @@ fn tcp_info(known: Option<Known>) -> Vec<u8> {
     info
 }
 
-/// ioctl(2)'s request, which libc does not have.
+/// A request of ioctl(2) that the `libc` crate does not define.
 pub const SIOCATMARK: u64 = 0x8905;

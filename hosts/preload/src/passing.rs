@@ -1,7 +1,8 @@
-//! Sockets that another program gets: over exec(2), by posix_spawn(3), or by SCM_RIGHTS (docs/adr/0078).
+//! Passing sockets to another program: over exec(2), by posix_spawn(3), or by SCM_RIGHTS (docs/adr/0078).
 //!
-//! The placeholder carries a *ticket*, which whoever has a descriptor of it can read: what the socket is and, of a connection, a secret for
-//! which the agent hands it over. The ticket lies in a socket filter, which the kernel keeps with the open file description.
+//! The placeholder carries a *ticket*, which any holder of a descriptor can read. It says what the socket is; for a connection it also
+//! has a secret, and the agent hands the connection over to a process that presents it. The ticket is stored in a socket filter, which
+//! the kernel keeps with the open file description.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -28,11 +29,12 @@ const BOUND: u64 = 1;
 const LISTENING: u64 = 2;
 const CONNECTION: u64 = 3;
 
-/// What a placeholder says about its socket.
+/// The description of a socket that its placeholder carries.
 struct Ticket {
-    /// SO_COOKIE of the placeholder: connections of a listener of the kernel's have its filter, too.
+    /// SO_COOKIE of the placeholder. It shows whether the ticket is the placeholder's own: connections accepted by a kernel listener
+    /// inherit the listener's filter.
     cookie: u64,
-    /// The line of the process that has the connection, which stays open over exec(2) until the next program has taken it.
+    /// Descriptor of the owner's line to the agent, which stays open over exec(2) until the next program has taken over the socket.
     line: Option<c_int>,
     passed: Passed,
 }
@@ -45,7 +47,7 @@ enum Passed {
         sharing: Sharing,
         is_shared: bool,
     },
-    /// Without what it takes to have it, if it cannot be had.
+    /// `lent` is `None` if the connection cannot be handed over.
     Connection {
         lent: Option<(Heirloom, u128)>,
         is_read_shut: bool,
@@ -124,12 +126,12 @@ fn whole(high: u64, low: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// Whether a descriptor, which this process has just got, has a ticket.
+/// Whether a descriptor that this process has just received has a ticket.
 pub fn has_ticket(fd: c_int) -> bool {
     fd >= 0 && Ticket::of(fd).is_some()
 }
 
-/// Descriptors with tickets, in a program that begins.
+/// The descriptors with tickets at the start of a program.
 #[cfg_attr(test, allow(dead_code))]
 pub fn found() -> Vec<c_int> {
     let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -138,7 +140,7 @@ pub fn found() -> Vec<c_int> {
 }
 
 impl Sockets {
-    /// Other programs get these descriptors.
+    /// Gives tickets to descriptors that are about to be passed to other programs.
     pub fn pass(&self, fds: &[c_int]) {
         let Ok(mut world) = self.open() else { return };
         let mut lives = Vec::new();
@@ -150,8 +152,8 @@ impl Sockets {
         world.await_heard(lives);
     }
 
-    /// A program is about to replace this process, or the child of vfork(2) that is `borrowing` its memory: it gets all descriptors without
-    /// FD_CLOEXEC. Returns lines that stay open: see [`Sockets::was_not_replaced`].
+    /// Called before an exec(2), of this process or of its child by vfork(2) (`is_borrowing` its memory): the new program gets all
+    /// descriptors without FD_CLOEXEC. Returns the lines that stay open, for [`Sockets::was_not_replaced`].
     pub fn pass_over_exec(&self, is_borrowing: bool) -> Vec<c_int> {
         let Ok(mut world) = self.open() else { return Vec::new() };
         let numbers: Vec<(c_int, usize)> = world.numbers().collect();
@@ -159,12 +161,12 @@ impl Sockets {
         for (fd, at) in numbers {
             let flags = fcntl_getfd(sys::fd(fd));
             let stays_open = flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
-            // In a child, the number may be another socket's by now, which has got its ticket.
+            // In a child of vfork(2), the descriptor may refer to another socket by now, which already has its own ticket.
             if stays_open && !(is_borrowing && world.is_anothers(fd, at)) {
                 let lines = (!is_borrowing).then_some(&mut lines);
                 lives.extend(world.give_ticket(fd, at, lines));
             } else if !stays_open && !is_borrowing {
-                // Other processes may have this listener: what nobody has accepted here is theirs.
+                // Other processes may have this listener: connections not accepted here are theirs.
                 world.leave_listener(at);
             }
         }
@@ -173,14 +175,14 @@ impl Sockets {
         lines
     }
 
-    /// exec(2) has failed.
+    /// Called after exec(2) has failed: the lines to agents get FD_CLOEXEC again.
     pub fn was_not_replaced(&self, lines: &[c_int]) {
         for line in lines {
             let _ = fcntl_setfd(sys::fd(*line), FdFlags::CLOEXEC);
         }
     }
 
-    /// This process has got these descriptors: at its beginning, or from another one.
+    /// Takes over descriptors that this process has received, from another process or (`is_beginning`) from the program before exec(2).
     pub fn got(&self, fds: &[c_int], is_beginning: bool) {
         let Ok(mut world) = self.open() else { return };
         let mut lines: Vec<c_int> = Vec::new();
@@ -196,7 +198,7 @@ impl Sockets {
         if lines.is_empty() {
             return;
         }
-        // Their owner was this process: nobody else looks after them.
+        // This process was their owner before the exec, so no other process serves them.
         for fd in fds {
             if let Some(at) = world.find(*fd) {
                 world.take_over(at);
@@ -209,8 +211,8 @@ impl Sockets {
 }
 
 impl World {
-    /// Gives a descriptor's placeholder a ticket. Returns the life of the agent that was told of it, if one was. If this process is to be
-    /// replaced, `lines` gets the line that the next program needs until it has the socket.
+    /// Gives a descriptor's placeholder a ticket. Returns the life of the agent that was told of it, if one was. `lines` is given before an
+    /// exec of this process: the line that the next program needs until it has taken over the socket is added to it.
     fn give_ticket(
         &mut self,
         fd: c_int,
@@ -218,7 +220,7 @@ impl World {
         mut lines: Option<&mut Vec<c_int>>,
     ) -> Option<u64> {
         if self.description(at).secret.is_some() {
-            // Only its owner can lend it.
+            // Only the owner of a connection can lend it.
             self.take_over(at);
         }
         self.push_held();
@@ -237,7 +239,7 @@ impl World {
             State::Listening { is_shared, .. } => {
                 let Listens { own, backlog, sharing, .. } = description.listens.as_deref()?.clone();
                 if lines.is_some() {
-                    // Those that nobody has accepted wait for the next program.
+                    // Connections that were not accepted wait for the next program.
                     self.leave_listener(at);
                 }
                 Passed::Listening { own, backlog, sharing, is_shared }
@@ -271,12 +273,13 @@ impl World {
             line = Some(fd);
         }
         let cookie = sockopt::socket_cookie(sys::fd(fd)).ok()?;
-        // Without a ticket, the descriptor is a socket that is not connected.
+        // If this fails, the receiver sees an unconnected socket.
         let _ = sys::attach(fd, &Ticket { cookie, line, passed }.to_words());
         told
     }
 
-    /// Leaves a listener's connections to others, if the description listens. Should exec(2) fail, the next accept(2) asks for some again.
+    /// Leaves a listener's connections to other processes; no effect on other sockets. If exec(2) then fails, the next accept(2) asks for
+    /// connections again.
     pub fn leave_listener(&mut self, at: usize) {
         let description = self.description(at);
         let (life, state) = (description.life, description.state);
@@ -288,7 +291,7 @@ impl World {
         self.leave_to_others(life, listener);
     }
 
-    /// Whether the ticket of a descriptor names another connection than this description's.
+    /// Whether a descriptor's ticket names a different connection from the description's.
     fn is_anothers(&mut self, fd: c_int, at: usize) -> bool {
         let Some(Ticket { passed: Passed::Connection { lent: Some((theirs, _)), .. }, .. }) =
             Ticket::of(fd)
@@ -304,14 +307,14 @@ impl World {
         ours.is_none_or(|ours| ours.to_words()[0] != theirs.to_words()[0])
     }
 
-    /// Waits until agents know of what was lent: then it counts before anything that others tell them.
+    /// Waits until the agents know of the lent connections: the loan then takes effect before any request from the receivers.
     fn await_heard(&mut self, lives: Vec<u64>) {
         for life in lives {
             self.await_answer(life, |context| context.has_lent().then_some(()));
         }
     }
 
-    /// Waits until a listener has its place at the agent, if it is one and the agent is there.
+    /// Waits until a listener has its place at the agent. No effect on other sockets, or without an agent.
     fn await_place(&mut self, at: usize) {
         let description = self.description(at);
         let life = description.life;
@@ -320,7 +323,7 @@ impl World {
         }
     }
 
-    /// Takes a descriptor that this process has got, by its ticket. Returns the line that the ticket names.
+    /// Adds a received descriptor, as its ticket describes it. Returns the line that the ticket names.
     fn get(&mut self, fd: c_int) -> Option<c_int> {
         if self.find(fd).is_some() || !Marks::can(fd) {
             return None;
@@ -330,7 +333,7 @@ impl World {
         let own =
             self.numbers().find(|(other, _)| sockopt::socket_cookie(sys::fd(*other)) == Ok(cookie));
         if let Some((_, at)) = own {
-            // It has come back.
+            // A socket of this process has come back.
             self.share(at, fd);
             return None;
         }
@@ -368,7 +371,7 @@ impl World {
         line
     }
 
-    /// Descriptors that are ours, with their descriptions.
+    /// The descriptors that are ours, with the indices of their descriptions.
     fn numbers(&self) -> impl Iterator<Item = (c_int, usize)> {
         let all = (0..).zip(&self.fds);
         all.filter_map(|(fd, place)| Some((fd, (*place as usize).checked_sub(1)?)))
@@ -384,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tickets_are_read_as_they_were_written() {
+    fn encoded_tickets_decode_to_themselves() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = listener.as_raw_fd();
         assert!(!has_ticket(fd));
@@ -412,12 +415,12 @@ mod tests {
             assert_eq!((read.cookie, read.line), (cookie, line));
             assert_eq!(read.to_words(), ticket.to_words());
         }
-        // Positions that no connection has which can be taken.
+        // Positions beyond those of any connection that can be handed over.
         assert!(Heirloom::from_words(&words.map(|word| word.max(1 << 40))).is_none());
     }
 
     #[test]
-    fn connections_of_a_listener_with_a_ticket_have_none_and_work() {
+    fn connections_accepted_by_a_listener_with_a_ticket_have_no_ticket_and_carry_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let cookie = sockopt::socket_cookie(listener.as_fd()).unwrap();
         let own = listener.local_addr().unwrap();
@@ -435,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_a_filter_of_its_own_has_no_ticket() {
+    fn socket_filter_without_the_magic_word_is_no_ticket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         sys::attach(listener.as_raw_fd(), &[1, 2, 3]).unwrap();
         assert!(!has_ticket(listener.as_raw_fd()) && !has_ticket(0) && !has_ticket(-1));

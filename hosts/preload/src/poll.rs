@@ -1,4 +1,4 @@
-//! poll(2), select(2) and epoll(7) over our descriptors and the kernel's: [`wave_readiness`], with a source for each of our sockets.
+//! poll(2), select(2) and epoll(7) over our descriptors and the kernel's, by [`wave_readiness`] with a source for each of our sockets.
 
 use std::ffi::{c_int, c_ulong};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,11 +17,11 @@ use crate::sys::{self, SignalMask};
 use crate::wait::Thread;
 use crate::world::World;
 
-/// The object behind one of the program's descriptors, for the time of a call.
+/// The object behind one of the program's descriptors, held for the duration of a call.
 enum Held {
     Kernel,
     Source(Arc<Source>),
-    /// A listener of both, ours and the kernel's; `Joined` is the same as one descriptor.
+    /// A shared listener, ours and the kernel's. `Joined` is the same as a single descriptor.
     Shared(Arc<Source>),
     Joined(Epoll),
     Set(Arc<Epoll>),
@@ -45,7 +45,7 @@ impl Held {
         }
     }
 
-    /// As [`Held::of`], for a program that waits for its events.
+    /// As [`Held::of`], when the program waits for the object's events.
     fn awaited(world: &mut World, fd: c_int) -> Held {
         if let Some(at) = world.find(fd) {
             world.await_connections(at);
@@ -54,7 +54,7 @@ impl Held {
         Held::of(world, fd)
     }
 
-    /// A set of its targets, which is readable if one of them is.
+    /// A set with both targets, which is readable if one of them is.
     fn join(&self, fd: c_int) -> Result<Epoll, Errno> {
         let set = Epoll::new(epoll::create(CreateFlags::CLOEXEC)?);
         let readable = Event { flags: EventFlags::IN, data: EventData::new_u64(0) };
@@ -64,7 +64,7 @@ impl Held {
         Ok(set)
     }
 
-    /// The target, and that of the placeholder if both count.
+    /// The target; for a shared listener, the placeholder's as well.
     fn targets(&self, fd: c_int) -> [Option<Target<'_>>; 2] {
         let kernel: BorrowedFd<'static> = sys::fd(fd);
         match self {
@@ -80,7 +80,7 @@ impl Held {
 }
 
 impl Sockets {
-    /// ppoll(2). Returns how many entries have events.
+    /// ppoll(2). Returns the number of entries with events.
     pub fn poll(
         &self,
         fds: &mut [libc::pollfd],
@@ -114,7 +114,7 @@ impl Sockets {
         Ok(fds.iter().filter(|entry| entry.revents != 0).count())
     }
 
-    /// pselect(2) of the first `count` descriptors. Each set has a bit per descriptor, and is left with those that are ready.
+    /// pselect(2) of the first `count` descriptors. Each set has a bit per descriptor; on return only the bits of ready ones are set.
     pub fn select(
         &self,
         count: usize,
@@ -131,7 +131,7 @@ impl Sockets {
             let hold = |fd: usize| is_named(fd).then(|| Held::awaited(&mut world, fd as c_int));
             (0..count).map(hold).collect()
         };
-        // A descriptor has one bit: a listener of both is a set of two for the time of the call.
+        // A descriptor has one bit, so a shared listener becomes a set of two targets for the duration of the call.
         for (place, held) in held.iter_mut().enumerate() {
             if let Some(shared @ Held::Shared(_)) = held {
                 *held = Some(Held::Joined(shared.join(place as c_int)?));
@@ -143,7 +143,7 @@ impl Sockets {
         wave_readiness::select(&thread, count, &mut sets, resolve, timeout)
     }
 
-    /// epoll_ctl(2) on `set`. `event` is none with EPOLL_CTL_DEL.
+    /// epoll_ctl(2) on `set`. `event` is `None` with EPOLL_CTL_DEL.
     pub fn epoll_control(
         &self,
         set: c_int,
@@ -168,7 +168,7 @@ impl Sockets {
                 }
                 (None, _) => match world.watch(set) {
                     Ok(epoll) => epoll,
-                    // Not an epoll, or not an open descriptor.
+                    // `set` is not an epoll, or not an open descriptor.
                     Err(_) => return Verdict::Kernels,
                 },
             };
@@ -219,10 +219,10 @@ impl Sockets {
 }
 
 impl World {
-    /// Prepares one of the program's sets for sockets of ours.
+    /// Prepares one of the program's sets to contain our sockets.
     fn watch(&mut self, set: c_int) -> Result<Arc<Epoll>, Errno> {
         let kernel = fcntl_dupfd_cloexec(sys::fd(set), 0)?;
-        // A file that it does not watch: an epoll answers ENOENT, and anything else EINVAL.
+        // The set does not contain this eventfd: an epoll answers ENOENT, any other file EINVAL.
         let other = eventfd(0, EventfdFlags::CLOEXEC)?;
         match epoll::delete(&kernel, &other) {
             Err(Errno::NOENT) => {}
@@ -234,7 +234,7 @@ impl World {
         Ok(epoll)
     }
 
-    /// Remembers an interest in the kernel's set in an unconnected socket, which may become ours.
+    /// Records an interest in the kernel's set in an unconnected socket, which may become ours.
     fn note_early(&mut self, set: c_int, operation: c_int, fd: c_int, event: Option<Event>) {
         let mut known = self.early.remove(&fd).unwrap_or_default();
         known.retain(|(other, ..)| *other != set);
@@ -250,10 +250,10 @@ impl World {
         }
     }
 
-    /// Moves the interests in a socket that becomes ours from the kernel's sets to ours.
+    /// Moves the interests in a socket that becomes ours from the kernel's sets to our own.
     pub fn take_over_interests(&mut self, at: usize, fd: c_int) {
         for (set, flags, data) in self.early.remove(&fd).unwrap_or_default() {
-            // The number may belong to another file by now, which has no such interest.
+            // The descriptor may refer to another file by now, in which the set has no interest.
             if epoll::delete(sys::fd(set), sys::fd(fd)).is_err() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The socket calls over a [`World`]: each returns our answer, or leaves the call to the kernel.
+//! The socket calls over a [`World`]. Each returns our answer, or leaves the call to the kernel.
 
 use std::ffi::c_int;
 use std::ops::{Deref, DerefMut};
@@ -36,7 +36,7 @@ pub struct Open<'a> {
 }
 
 impl Sockets {
-    /// `ours` marks the program's descriptors that are ours, `private` those that are hidden from it.
+    /// `ours` marks the program's descriptors that are ours; `private` marks descriptors that are hidden from the program.
     pub fn new(config: Config, ours: &'static Marks, private: &'static Marks) -> Sockets {
         Sockets { world: Lock::new(World::new(config, ours, private)) }
     }
@@ -54,26 +54,26 @@ impl Sockets {
         Sockets { world: Lock::new(world) }
     }
 
-    /// Locks the world. EAGAIN in a signal handler whose thread is inside a call.
+    /// Locks the world. Fails with EAGAIN in a signal handler whose thread is inside a call.
     pub fn open(&self) -> Result<Open<'_>, Errno> {
         self.world.lock().map(|world| Open { world }).ok_or(Errno::AGAIN)
     }
 
-    /// Attaches to the agent early, if it is there.
+    /// Attaches to the agent ahead of the first use, if there is an agent.
     #[cfg_attr(test, allow(dead_code))]
     pub fn attach(&self) {
         if let Ok(mut world) = self.open() {
-            // Without one, the calls that need it say so.
+            // Without an agent, the calls that need one report it.
             let _ = world.attach_within(ATTACH_PATIENCE);
         }
     }
 
-    /// As [`Sockets::open`], for a thread that waits.
+    /// As [`Sockets::open`], for a thread that is waiting ([`crate::lock::Waiting`]).
     pub fn open_waiting(&self) -> Option<Open<'_>> {
         self.world.lock_waiting().map(|world| Open { world })
     }
 
-    /// Answers at once with the result of `call` on a descriptor's description.
+    /// Answers without waiting, with the result of `call` on a descriptor's description.
     pub fn answer<R>(
         &self,
         fd: c_int,

@@ -1,4 +1,4 @@
-//! System calls that rustix has no safe form of. None goes through a symbol that the skin takes.
+//! System calls for which rustix has no safe form. None goes through a symbol that the skin replaces.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,20 +9,20 @@ use rustix::io::Errno;
 
 /// A program's descriptor, by its number.
 pub fn fd(number: c_int) -> BorrowedFd<'static> {
-    assert!(number >= 0, "{number} is no descriptor");
-    // SAFETY: it is not -1. The number is the program's, not ours to close: a call on one that the program has closed fails, or meets
-    // that number's next file, as the program's own calls would.
+    assert!(number >= 0, "{number} is not a descriptor");
+    // SAFETY: it is not -1. The descriptor is the program's, not ours to close: a call on one that the program has closed fails, or
+    // reaches the next file with that number, as the program's own calls would.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
-/// Closes a descriptor of the program's.
+/// Closes one of the program's descriptors.
 #[cfg_attr(test, allow(dead_code))]
 pub fn close(number: c_int) {
     // SAFETY: the program, or the child after a fork, gives it up.
     unsafe { rustix::io::close(number) };
 }
 
-/// A number that nobody guesses.
+/// An unguessable number.
 pub fn random() -> Result<u128, Errno> {
     let mut bytes = [0_u8; 16];
     // SAFETY: `bytes` is valid for writes of its length.
@@ -33,8 +33,8 @@ pub fn random() -> Result<u128, Errno> {
     }
 }
 
-/// Attaches words to a socket: whoever has one of its descriptors can read them. They lie in the constants of a socket filter, whose
-/// only other instruction lets every packet through.
+/// Attaches words to a socket, which any holder of one of its descriptors can read. They are stored as constants of a socket filter,
+/// whose only other instruction lets every packet through.
 pub fn attach(number: c_int, words: &[u64]) -> Result<(), Errno> {
     let load = |k| libc::sock_filter { code: FILTER_LOAD, jt: 0, jf: 0, k };
     let halves = words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
@@ -58,7 +58,7 @@ pub fn attach(number: c_int, words: &[u64]) -> Result<(), Errno> {
     if done == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Words that were attached to a socket, if it has such a filter.
+/// The words that were attached to a socket, if it has such a filter.
 pub fn attached(number: c_int) -> Option<Vec<u64>> {
     let mut filter = [libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; 2 * ATTACHED_MAX + 1];
     let mut count = filter.len() as libc::socklen_t;
@@ -80,18 +80,19 @@ pub fn attached(number: c_int) -> Option<Vec<u64>> {
 /// BPF_LD | BPF_IMM and BPF_RET | BPF_K of a classic filter.
 const FILTER_LOAD: u16 = 0x00;
 const FILTER_RETURN: u16 = 0x06;
-/// Most words that are read.
+/// Most words that [`attached`] reads.
 const ATTACHED_MAX: usize = 32;
 
-/// SIGPIPE for the calling thread.
+/// Raises SIGPIPE in the calling thread.
 pub fn raise_sigpipe() {
     // SAFETY: no memory is involved.
     unsafe { libc::raise(libc::SIGPIPE) };
 }
 
-/// Whether every signal handler of the process asks that calls go on afterwards (SA_RESTART).
+/// Whether every signal handler of the process restarts interrupted calls (SA_RESTART).
 ///
-/// Which handler has just run is not known. The kernel's socket calls answer EINTR after one without the flag.
+/// All handlers are checked, because it is unknown which one has just run. The kernel's socket calls return EINTR after a handler
+/// without the flag.
 pub fn calls_restart() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
         // SAFETY: all zero is a valid `sigaction`, and the call only writes to it.
@@ -107,7 +108,7 @@ pub fn calls_restart() -> bool {
     })
 }
 
-/// TCP_MAXSEG that a program has set of a socket which is not connected; `u16::MAX` if it has not, or to the kernel's default, 536.
+/// TCP_MAXSEG, as the program has set it on an unconnected socket; `u16::MAX` if it is not set, or is set to the kernel's default, 536.
 pub fn mss_max(fd: BorrowedFd<'_>) -> u16 {
     const UNSET: c_int = 536;
     let mut value: c_int = UNSET;
@@ -130,7 +131,7 @@ pub fn mss_max(fd: BorrowedFd<'_>) -> u16 {
     }
 }
 
-/// Sets TCP_MAXSEG of a socket of the kernel's.
+/// Sets TCP_MAXSEG of a kernel socket.
 #[cfg(test)]
 pub fn set_mss_max(number: c_int, bytes: c_int) {
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
@@ -139,13 +140,13 @@ pub fn set_mss_max(number: c_int, bytes: c_int) {
     let done = unsafe {
         libc::syscall(libc::SYS_setsockopt, number, level, name, &raw const bytes, length)
     };
-    assert_eq!(done, 0, "{number} is no TCP socket");
+    assert_eq!(done, 0, "{number} is not a TCP socket");
 }
 
-/// A set of signals, as the kernel has it.
+/// A set of signals in the kernel's layout.
 pub type SignalMask = u64;
 
-/// ppoll(2) of the kernel's. Returns how many have events; without a `timeout` waits for ever.
+/// The kernel's ppoll(2). Returns the number of entries with events. Without a `timeout`, it waits for ever.
 pub fn ppoll(
     fds: &mut [libc::pollfd],
     timeout: Option<Duration>,
@@ -158,7 +159,7 @@ pub fn ppoll(
     let at = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let bytes = size_of::<SignalMask>();
-    // SAFETY: `fds` is valid for that many entries, `at` and `mask` are null or valid for the call.
+    // SAFETY: `fds` is valid for its number of entries; `at` and `mask` are null or valid for the call.
     let count =
         unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), at, mask, bytes) };
     usize::try_from(count).map_err(|_| last_error())
@@ -173,14 +174,14 @@ pub fn poll_masked(
     const { assert!(size_of::<PollFd<'_>>() == size_of::<libc::pollfd>()) };
     const { assert!(align_of::<PollFd<'_>>() == align_of::<libc::pollfd>()) };
     let at = fds.as_mut_ptr().cast::<libc::pollfd>();
-    // SAFETY: a `PollFd` is a `struct pollfd`, as rustix says, of the same size; poll only writes its events.
+    // SAFETY: a `PollFd` is a `struct pollfd` of the same size, as rustix documents; poll only writes its events.
     let fds = unsafe { std::slice::from_raw_parts_mut(at, fds.len()) };
     let timeout = timeout
         .map(|timeout| Duration::new(timeout.tv_sec.max(0) as u64, timeout.tv_nsec.max(0) as u32));
     ppoll(fds, timeout, Some(mask))
 }
 
-/// `tcpi_state` of a socket of the kernel's: see tcp(7).
+/// `tcpi_state` of a kernel socket: see tcp(7).
 #[cfg(test)]
 pub fn tcp_state(number: c_int) -> u8 {
     let mut state = 0_u8;
@@ -195,7 +196,7 @@ pub fn tcp_state(number: c_int) -> u8 {
             &mut length,
         )
     };
-    assert_eq!(done, 0, "{number} is no TCP socket");
+    assert_eq!(done, 0, "{number} is not a TCP socket");
     state
 }
 

@@ -15,10 +15,10 @@ use crate::sys;
 use crate::wait::Stop;
 use crate::world::World;
 
-/// Most bytes of a file that are in transit to a socket at a time.
+/// Most bytes of a file that are read at a time on their way to a socket.
 const FILE_BYTES: usize = 64 << 10;
 
-/// A recv(2) under way.
+/// A recv(2) in progress.
 struct Receive<'a, 'b> {
     into: &'a mut [IoSliceMut<'b>],
     /// Bytes requested, and bytes that must have arrived before the call returns.
@@ -28,7 +28,7 @@ struct Receive<'a, 'b> {
     flags: c_int,
 }
 
-/// A send(2) under way.
+/// A send(2) in progress.
 struct Send<'a, 'b> {
     from: &'a [IoSlice<'b>],
     bytes: usize,
@@ -38,7 +38,7 @@ struct Send<'a, 'b> {
 }
 
 impl Sockets {
-    /// recvmsg(2) without an address. A peek leaves the bytes; MSG_TRUNC discards them, and touches nothing of `into`.
+    /// recvmsg(2) without an address. MSG_PEEK leaves the bytes; MSG_TRUNC discards them, and does not write to `into`.
     pub fn receive(&self, fd: c_int, into: &mut [IoSliceMut<'_>], flags: c_int) -> Verdict<usize> {
         if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
             // Urgent bytes stay in the stream, and the error queue is always empty.
@@ -80,8 +80,8 @@ impl Sockets {
         sent
     }
 
-    /// sendfile(2) to a socket: sends `count` bytes of `file` from `offset` on, which is advanced; without `offset`, from the file's own
-    /// position.
+    /// sendfile(2) to a socket: sends `count` bytes of `file` from `offset`, which is advanced, or without `offset` from the file's
+    /// own position.
     pub fn send_file(
         &self,
         fd: c_int,
@@ -95,7 +95,7 @@ impl Sockets {
         let mut sent = 0;
         let mut bytes = vec![0; count.min(FILE_BYTES)];
         loop {
-            // A file is read only as far as there is room, so that its position is where the socket's bytes end.
+            // No more of the file is read than there is room for, so that its position matches the bytes sent.
             let wanted = (count - sent).min(bytes.len());
             let room = match self.await_room(fd, wanted, sent > 0) {
                 Verdict::Kernels => return Verdict::Kernels,
@@ -136,8 +136,8 @@ impl Sockets {
         }
     }
 
-    /// Waits for room, and returns its bytes, at most `wanted`. 0 if nothing may be sent any more and `keeps_error`: then the next call
-    /// returns the error.
+    /// Waits for room, and returns its size in bytes, at most `wanted`. Returns 0 if nothing more can be sent and `keeps_error`: then the
+    /// next call returns the error.
     fn await_room(&self, fd: c_int, wanted: usize, keeps_error: bool) -> Verdict<usize> {
         self.call(
             fd,
@@ -206,7 +206,7 @@ impl Receive<'_, '_> {
                 return Some(Ok(self.copied));
             }
         }
-        // The order of tcp_recvmsg_locked.
+        // The same order of checks as in tcp_recvmsg_locked.
         if self.copied > 0 {
             let is_over = view.has_error || view.tcp == Tcp::Closed || view.is_read_shut;
             return (is_over || stop.is_some()).then_some(Ok(self.copied));
@@ -225,7 +225,7 @@ impl Receive<'_, '_> {
     }
 }
 
-/// Copies bytes to `into` behind its first `done` bytes.
+/// Copies bytes to `into`, after its first `done` bytes.
 fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>], mut done: usize) {
     for slice in into {
         let from = done.min(slice.len());
@@ -236,8 +236,8 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>], mut done: usize) {
     }
 }
 
-/// Room for bytes to be sent, 0 if there is none yet; or the reason why nothing may be sent: SO_ERROR, which is taken. `None` while that
-/// is still undecided.
+/// Bytes of room to send, 0 if there is none yet; or the error why nothing can be sent: SO_ERROR, which is cleared, or EPIPE. `None`
+/// while the connection is still being established.
 fn may_send(world: &mut World, at: usize, stop: Option<Stop>) -> Option<Result<u64, Errno>> {
     let view = world.view(at);
     let error = &mut world.description(at).error;
@@ -282,7 +282,7 @@ impl Send<'_, '_> {
             }
             let description = world.description(at);
             let (life, is_corked) = (description.life, description.is_corked);
-            let name = description.name().expect("a connection is there");
+            let name = description.name().expect("the connection exists");
             let agent = world.agent(life);
             let bytes = match agent.context.fill_for(name, bytes) {
                 Ok(bytes) => bytes,
@@ -305,7 +305,7 @@ impl Send<'_, '_> {
 }
 
 impl Agent {
-    /// Copies `bytes` received bytes, from `skip` bytes behind those already read, to `into` behind its first `done` bytes.
+    /// Copies `bytes` received bytes to `into`, after its first `done` bytes. Skips the first `skip` unread bytes.
     pub fn copy_out(
         &mut self,
         name: u32,
@@ -325,7 +325,7 @@ impl Agent {
         }
     }
 
-    /// Copies `bytes` bytes of `from`, behind its first `done` bytes, to where there is room for them.
+    /// Copies `bytes` bytes of `from`, after its first `done` bytes, to the free part of the send ring.
     fn copy_in(&mut self, name: u32, bytes: u64, from: &[IoSlice<'_>], done: usize) {
         let sending = &self.context.socket(name).sending;
         let places = sending.ring.parts(sending.written, bytes as u32);
@@ -346,8 +346,8 @@ impl Agent {
     }
 }
 
-/// Copies from or to the front of both parts in turn, at most `bytes` bytes, and removes the copied bytes from them. `copy` gets a part
-/// and the number of bytes copied before.
+/// Copies at most `bytes` bytes from or to the front of the two parts in turn, and removes the copied bytes from them. `copy` gets a
+/// part and the number of bytes copied so far.
 fn copy(parts: &mut [Part<'_>; 2], bytes: usize, mut copy: impl FnMut(Part<'_>, usize) -> usize) {
     let mut copied = 0;
     for part in parts {

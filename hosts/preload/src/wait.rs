@@ -1,4 +1,4 @@
-//! Waiting for agents, other threads and the kernel together, and calls that may have to wait.
+//! Waiting for agents, other threads and the kernel together, and the loop of calls that may have to wait.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::sockets::{Open, Sockets, Verdict};
 use crate::sys::{self, SignalMask};
 use crate::world::{RETRY, World};
 
-/// What ended a sleep.
+/// The end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// Something may have changed.
@@ -35,7 +35,7 @@ pub struct Thread<'a> {
 }
 
 impl<'a> Thread<'a> {
-    /// EAGAIN in a signal handler whose thread is inside a call.
+    /// Fails with EAGAIN in a signal handler whose thread is inside a call.
     pub fn new(sockets: &'a Sockets, mask: Option<SignalMask>) -> Result<Thread<'a>, Errno> {
         let waiting = Waiting::begin().ok_or(Errno::AGAIN)?;
         Ok(Thread { sockets, mask, _waiting: waiting })
@@ -101,7 +101,7 @@ impl Stop {
 }
 
 impl Sockets {
-    /// Sleeps until there may be news from an agent, another thread, or one of `kernel`, whose events are then set.
+    /// Sleeps until there may be news from an agent, another thread, or a descriptor in `kernel`, whose `revents` are then set.
     pub fn sleep<'a>(
         &'a self,
         mut world: Open<'a>,
@@ -116,7 +116,7 @@ impl Sockets {
         }
         let own = match world.enter_sleep() {
             Ok(own) => own,
-            // No descriptor is left to wake this thread: it looks again soon.
+            // No descriptor is free for an eventfd that could wake this thread, so it polls.
             Err(_) => {
                 world.unpark();
                 drop(world);
@@ -170,10 +170,10 @@ impl Sockets {
         self.open().expect("this thread has just unlocked it")
     }
 
-    /// Calls `step` until it answers. With a [`Stop`], it must.
+    /// Calls `step` until it answers. Given a [`Stop`], it must answer.
     ///
-    /// Waits as a socket call does: not on a nonblocking socket or where `never_waits`, and for as long as the socket's `timeout`
-    /// allows. `kernel` names a descriptor of the kernel's that is waited for, too.
+    /// Waits between the steps as a socket call does, for at most the socket's `timeout`; does not wait on a nonblocking socket or if
+    /// `never_waits`. `kernel` can name a kernel descriptor to wait for as well.
     pub fn call<R>(
         &self,
         fd: c_int,
@@ -200,7 +200,7 @@ impl Sockets {
         }
         let patience = socket_timeout(sys::fd(fd), timeout).unwrap_or(None);
         let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
-        // The descriptor may be closed meanwhile; the call goes on.
+        // The call continues even if the descriptor is closed meanwhile.
         world.description(at).handles += 1;
         let answer = loop {
             let mut polled: Vec<libc::pollfd> = kernel(&mut world, at)

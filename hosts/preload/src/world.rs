@@ -1,4 +1,4 @@
-//! A process's state with its agents: lines, sockets, and the descriptors of each.
+//! The state of a process: its agents, its sockets, and the descriptors of each socket.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -14,60 +14,60 @@ use wave_readiness::{Epoll, EventFlags, Source};
 
 use crate::agent::Agent;
 use crate::config::Config;
+use crate::deferred_close::DeferredCloses;
 use crate::description::{Description, State, Tcp, Told, View};
-use crate::graves::Graves;
 use crate::held::Held;
 use crate::marks::Marks;
 
-/// Longest sleep before a check whether the agents still live. A hang-up wakes at once.
+/// Longest sleep before a check whether the agents are still alive. A hang-up wakes at once.
 const LIFE_CHECK: Duration = Duration::from_secs(1);
-/// Sleep between two tries to send entries for which an agent's queue had no room.
+/// Sleep between two attempts to send entries for which an agent's queue had no room.
 pub const RETRY: Duration = Duration::from_millis(1);
-/// Most time that an agent may take to let this process in.
+/// Longest time for an agent to let this process attach.
 pub const ATTACH_PATIENCE: Duration = Duration::from_secs(5);
-/// Most time that an agent may take to answer a request that involves no peer.
+/// Longest time for an agent to answer a request that involves no peer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The process's agents, sockets and descriptors.
 pub struct World {
     pub config: Config,
-    /// Descriptors of the program that are ours, and descriptors that are hidden from it.
+    /// Descriptors of the program that are ours (`ours`), and descriptors that are hidden from it (`private`).
     ours: &'static Marks,
     private: &'static Marks,
-    /// The last agent is the current one, if it lives. Earlier ones have died, and still have sockets.
+    /// The last agent is the current one, if it is alive. Earlier ones have died, but some sockets still refer to them.
     pub agents: Vec<Agent>,
     lives: u64,
-    /// Descriptions by descriptor, as place plus one; 0 is none.
+    /// Index of each descriptor's description, plus one; 0 is none.
     pub fds: Vec<u32>,
     pub descriptions: Vec<Option<Description>>,
     free: Vec<usize>,
-    /// Descriptions that listen. Those without an agent look for one at this time.
+    /// Indices of listening descriptions. Those without an agent look for one at `next_try`.
     pub listeners: Vec<usize>,
     pub next_try: Option<Instant>,
-    /// Some were left to children.
+    /// Some listeners were left to other processes.
     pub has_left_listeners: bool,
-    /// Bytes that wait for more.
+    /// Bytes that are held back for more to follow.
     pub held: Held,
-    /// The program's sets that have sockets of ours, by descriptor.
+    /// The program's sets that contain our sockets, by descriptor.
     pub sets: HashMap<c_int, Arc<Epoll>>,
-    /// Interests in kernel sockets that may become ours, by descriptor of the set.
+    /// Interests in kernel sockets that may become ours, by the socket's descriptor: the set's descriptor, the events and the event data.
     pub early: HashMap<c_int, Vec<(c_int, EventFlags, u64)>>,
-    /// Descriptors that share a kernel socket which may become ours, with that socket's inode.
+    /// Duplicates of kernel sockets that may become ours: the socket's inode, and a descriptor.
     pub twins: Vec<(u64, c_int)>,
     /// Number of parked threads.
     parked: usize,
     /// Eventfds of sleeping threads; `spare` has unused ones.
     sleepers: Vec<Arc<OwnedFd>>,
     spare: Vec<Arc<OwnedFd>>,
-    /// Something may have changed for those that sleep.
+    /// Sleeping threads must be woken: something may have changed for them.
     has_news: bool,
-    /// The user was told that there is no agent.
+    /// The missing agent has been reported to the user.
     has_complained: bool,
-    /// The secret by which children take connections, and the number of forks with connections.
+    /// The secret that entitles children to take over connections, and the number of forks while connections were open.
     pub family: Option<u128>,
     pub forks: u64,
-    /// Closed connections that a child may have.
-    pub graves: Graves,
+    /// Closed sockets of which another process may have a copy.
+    pub deferred_closes: DeferredCloses,
 }
 
 impl World {
@@ -95,17 +95,17 @@ impl World {
             has_complained: false,
             family: None,
             forks: 0,
-            graves: Graves::default(),
+            deferred_closes: DeferredCloses::default(),
         }
     }
 
-    /// The bell of the current agent, if one lives.
+    /// The doorbell of the current agent, if it is alive.
     pub fn bell(&self) -> Option<Arc<OwnedFd>> {
         let agent = self.agents.last().filter(|agent| !agent.context.is_dead());
         agent.map(|agent| Arc::clone(&agent.bell))
     }
 
-    /// The life of the agent with which new sockets are made; attaches to it if necessary.
+    /// The life of the agent at which new sockets are created. Attaches to it if necessary.
     pub fn attach(&mut self) -> Result<u64, Errno> {
         self.attach_within(ATTACH_PATIENCE).map_err(|error| {
             if !std::mem::replace(&mut self.has_complained, true) {
@@ -116,7 +116,7 @@ impl World {
         })
     }
 
-    /// As [`World::attach`], if the agent lets this process in soon.
+    /// As [`World::attach`], but gives up after `patience`, and reports nothing to the user.
     pub fn attach_within(&mut self, patience: Duration) -> Result<u64, ToeError> {
         if let Some(agent) = self.agents.last_mut() {
             // Its death may not have been noticed yet.
@@ -127,14 +127,14 @@ impl World {
         }
         self.lives += 1;
         let mut agent = Agent::attach(&self.config.socket, self.lives, patience)?;
-        let buried: Vec<u64> = self
+        let deferred: Vec<u64> = self
             .agents
             .iter()
             .map(|old| old.life)
-            .filter(|life| self.has_graves_of(*life))
+            .filter(|life| self.has_deferred_closes_of(*life))
             .collect();
         self.agents.retain(|old| {
-            let is_used = old.life_is_used(&self.descriptions) || buried.contains(&old.life);
+            let is_used = old.life_is_used(&self.descriptions) || deferred.contains(&old.life);
             if !is_used {
                 old.descriptors().for_each(|fd| self.private.clear(fd));
             }
@@ -147,12 +147,12 @@ impl World {
         let life = agent.life;
         self.agents.push(agent);
         self.has_complained = false;
-        // Those that sleep wait for another bell.
+        // Sleeping threads wait for the old agent's doorbell.
         self.has_news = true;
         Ok(life)
     }
 
-    /// The agent of this life, which has sockets.
+    /// The agent of this life, which must have sockets.
     pub fn agent(&mut self, life: u64) -> &mut Agent {
         let agent = self.agents.iter_mut().find(|agent| agent.life == life);
         agent.expect("an agent stays as long as it has sockets")
@@ -169,7 +169,7 @@ impl World {
     }
 
     pub fn description(&mut self, at: usize) -> &mut Description {
-        self.descriptions[at].as_mut().expect("a handle keeps its description")
+        self.descriptions[at].as_mut().expect("a description lives as long as its handles")
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Description> {
@@ -223,7 +223,7 @@ impl World {
         self.ours.set(fd);
     }
 
-    /// Takes a descriptor from its description, which keeps its handle until [`World::release`].
+    /// Removes a descriptor from its description, which keeps the handle until [`World::release`].
     pub fn remove(&mut self, fd: c_int) -> Option<usize> {
         let at = self.find(fd)?;
         self.fds[fd as usize] = 0;
@@ -231,7 +231,7 @@ impl World {
         Some(at)
     }
 
-    /// Gives a handle back. The last one closes the socket.
+    /// Releases a handle. The last one closes the socket.
     pub fn release(&mut self, at: usize) {
         let description = self.description(at);
         description.handles -= 1;
@@ -264,14 +264,14 @@ impl World {
         }
     }
 
-    /// Takes news from agents. Returns whether there was any.
+    /// Processes events from the agents. Returns whether there were any.
     pub fn look(&mut self) -> bool {
         let mut found = false;
         let mut changed = Vec::new();
         for agent in &mut self.agents {
             let has_some = agent.context.look();
             if has_some {
-                // New listeners have room to offer.
+                // New listeners offer their slots.
                 agent.context.flush();
             } else {
                 agent.check_life();
@@ -290,11 +290,11 @@ impl World {
             self.listen_again();
         }
         self.push_late();
-        self.look_at_graves(false);
+        self.finish_deferred_closes(false);
         found
     }
 
-    /// Notes a change for which other threads may be waiting.
+    /// Records a change for which other threads may be waiting.
     pub fn note_news(&mut self) {
         self.has_news = true;
     }
@@ -303,13 +303,13 @@ impl World {
     pub fn wake_others(&mut self) {
         if std::mem::take(&mut self.has_news) {
             for sleeper in &self.sleepers {
-                // A full eventfd is readable as well.
+                // A write to a full eventfd fails, but the eventfd is then readable anyway.
                 let _ = rustix::io::write(sleeper, &1_u64.to_ne_bytes());
             }
         }
     }
 
-    /// Announces that a thread is about to sleep. It must look once more before it does.
+    /// Announces that a thread is about to sleep. The thread must call [`World::look`] once more before it does.
     pub fn park(&mut self) {
         self.parked += 1;
         for agent in &mut self.agents {
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// Announces that a thread is awake. Agents ring as long as another thread sleeps.
+    /// Announces that a thread is awake. Agents ring the doorbell as long as another thread sleeps.
     pub fn unpark(&mut self) {
         self.parked -= 1;
         if self.parked == 0 {
@@ -330,14 +330,14 @@ impl World {
         }
     }
 
-    /// Longest sleep before the next look: agents are to be watched, bytes wait for more, or entries for room in an agent's queue,
-    /// which no ring announces.
+    /// Longest sleep before the next look. It is bounded by the checks of the agents, held bytes, deferred closes, and entries that wait
+    /// for room in an agent's queue, which no doorbell announces.
     pub fn patience(&self) -> Duration {
         let mut living = self.agents.iter().filter(|agent| !agent.context.is_dead());
         if living.any(|agent| agent.context.has_unsent()) {
             return RETRY;
         }
-        let others = [self.held.left(), self.graves.patience()];
+        let others = [self.held.left(), self.deferred_closes.patience()];
         others.into_iter().flatten().fold(LIFE_CHECK, Duration::min)
     }
 
@@ -361,7 +361,8 @@ impl World {
         self.spare.push(own);
     }
 
-    /// Waits for an agent's answer to a request that involves no peer, with the lock held.
+    /// Waits for an agent's answer to a request that involves no peer, with the lock held. `None` after [`ANSWER_PATIENCE`], or if the
+    /// agent has died.
     pub fn await_answer<R>(
         &mut self,
         life: u64,
@@ -393,7 +394,7 @@ impl World {
         }
     }
 
-    /// Notifies sets and polls of a description's readiness. `edge` has changes in addition to those that are found here.
+    /// Notifies sets and polls of a description's readiness. `edge` has changes in addition to those found here.
     pub fn tell(&mut self, at: usize, mut edge: EventFlags) {
         let mut view = self.view(at);
         if self.is_unwanted(at, &view) {
@@ -409,7 +410,7 @@ impl World {
         if told.state.is_some_and(|before| Some(before) != state) {
             edge |= Source::ANY;
         }
-        // Room wakes only waiters that had found none (SOCK_NOSPACE).
+        // Room wakes only waiters that had found no room (SOCK_NOSPACE).
         if events.difference(description.source.bits()).contains(EventFlags::OUT) {
             edge |= EventFlags::OUT | EventFlags::WRNORM;
         }
@@ -439,7 +440,7 @@ impl World {
         true
     }
 
-    /// Updates the readiness, like [`World::tell`], after a call of the program's own, which may have consumed data or room.
+    /// Updates the readiness, like [`World::tell`], after one of the program's own calls, which may have consumed data or room.
     pub fn settle(&mut self, at: usize) {
         let view = self.view(at);
         let events = view.events();
@@ -450,7 +451,7 @@ impl World {
         }
     }
 
-    /// Updates a description with its agent's news, and returns the state that calls see.
+    /// Updates a description from its agent's socket, and returns the state that calls see.
     pub fn view(&mut self, at: usize) -> View {
         let Description { life, state, .. } = *self.description(at);
         let mut view = View {
@@ -495,7 +496,7 @@ impl World {
                     (State::Over(_), _) => {}
                     (_, Phase::Ended) => {
                         let errno = error.map(Errno::from_raw_os_error);
-                        // tcp_reset: in CLOSE_WAIT it is a broken pipe.
+                        // tcp_reset: in CLOSE_WAIT, a reset is reported as EPIPE.
                         let is_close_wait = matches!(state, State::Open(_))
                             && view.is_done
                             && !description.is_write_shut
@@ -534,7 +535,7 @@ impl Agent {
     }
 }
 
-/// A line for the program's user.
+/// Writes a line for the program's user to standard error.
 pub fn say(what: &str) {
     let line = format!("libwave_toe: {what}\n");
     let _ = rustix::io::write(crate::sys::fd(2), line.as_bytes());

@@ -16,13 +16,13 @@ use crate::source::Source;
 use crate::waiter::{Deadline, Waiter, sleep};
 use crate::waker::Waker;
 
-/// Calls of [`Epoll::wait`] that may pass without a look at the kernel's descriptors.
+/// With this many calls of [`Epoll::wait`] since the last time, the kernel is asked although sources are ready.
 const CALLS_MAX: u32 = 16;
-/// Time that may pass without a look at the kernel's descriptors.
+/// Time after which the kernel is asked although sources are ready.
 const UNASKED_MAX: Duration = Duration::from_micros(50);
 pub(crate) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Reported whether asked for or not.
+/// Events that are reported whether or not they were asked for.
 const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
 /// All flags that an exclusive interest may have.
 const EXCLUSIVE_OK: EventFlags = EventFlags::IN
@@ -32,10 +32,10 @@ const EXCLUSIVE_OK: EventFlags = EventFlags::IN
     .union(EventFlags::ET)
     .union(EventFlags::EXCLUSIVE);
 
-/// What a descriptor of a program stands for.
+/// The object behind a program's descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'a> {
-    /// A descriptor of the kernel's, also one that is not open.
+    /// A kernel descriptor, which need not be open.
     Kernel(BorrowedFd<'a>),
     /// A set, by one of its descriptors.
     Set(BorrowedFd<'a>, &'a Epoll),
@@ -45,8 +45,8 @@ pub enum Target<'a> {
 
 /// A set of descriptors, of which some are the kernel's and some are sockets of this process: epoll(7).
 ///
-/// The kernel's epoll stays the object: its own descriptors and other sets are registered in it under the program's data, so that
-/// nesting, its errors and its limits are the kernel's. A set that others watch has a *bell* registered, an eventfd that is
+/// The kernel's epoll remains in use: kernel descriptors and other sets are registered in it under the program's data, so that
+/// nesting, errors and limits are the kernel's. In a set that others watch, a *bell* is registered as well: an eventfd that is
 /// readable while sources are ready.
 ///
 /// Any thread may change a set while others wait for it.
@@ -63,11 +63,11 @@ pub struct Epoll {
 #[derive(Debug)]
 struct Bell {
     waker: Arc<Waker>,
-    /// The bell's data in the kernel's set: random, so that data of the program's are the same with a chance of 2^-64.
+    /// The bell's event data in the kernel's set: random, so that the program's data equals it with a probability of 2^-64.
     data: u64,
 }
 
-/// When the kernel was asked last, and the number of calls since that have not asked it.
+/// The time at which the kernel was last asked, and the number of calls since then.
 #[derive(Debug)]
 struct Turn {
     calls: u32,
@@ -86,18 +86,18 @@ impl Epoll {
         }
     }
 
-    /// As [`Epoll::new`], over an epoll that may have descriptors of the kernel's already.
+    /// As [`Epoll::new`], over an epoll that may already contain kernel descriptors.
     pub fn with_interests(kernel: OwnedFd) -> Epoll {
         let set = Epoll::new(kernel);
         set.has_kernel.store(true, Ordering::Relaxed);
         set
     }
 
-    /// `EPOLL_CTL_ADD`. A set that is added is watched until it is deleted again, even if this set is closed before.
+    /// `EPOLL_CTL_ADD`. A set that is added is watched until it is deleted again, even if this set is closed first.
     ///
     /// # Errors
-    /// `EEXIST`; `EINVAL` for an exclusive interest with flags that epoll_ctl(2) does not allow; for descriptors of the kernel's
-    /// and sets, all of epoll_ctl(2)'s.
+    /// `EEXIST`; `EINVAL` for an exclusive interest with flags that epoll_ctl(2) does not allow; for kernel descriptors and sets, any
+    /// error of epoll_ctl(2).
     pub fn add(&self, target: Target<'_>, event: Event) -> Result<(), Errno> {
         let Event { flags, data, .. } = event;
         match target {
@@ -120,10 +120,10 @@ impl Epoll {
         }
     }
 
-    /// `EPOLL_CTL_MOD`: also arms a disarmed `EPOLLONESHOT` again, and reports once more what is ready.
+    /// `EPOLL_CTL_MOD`. It also rearms a disarmed `EPOLLONESHOT` entry, and reports again a source that is ready.
     ///
     /// # Errors
-    /// `ENOENT`; `EINVAL` if the old interest or the new one is exclusive; as [`Epoll::add`].
+    /// `ENOENT`; `EINVAL` if the old or the new interest is exclusive; otherwise as [`Epoll::add`].
     pub fn modify(&self, target: Target<'_>, event: Event) -> Result<(), Errno> {
         let Event { flags, data, .. } = event;
         match target {
@@ -138,7 +138,7 @@ impl Epoll {
     /// `EPOLL_CTL_DEL`.
     ///
     /// # Errors
-    /// `ENOENT`; as [`Epoll::add`].
+    /// `ENOENT`; otherwise as [`Epoll::add`].
     pub fn delete(&self, target: Target<'_>) -> Result<(), Errno> {
         match target {
             Target::Source(fd, source) => self.list.delete(fd, source.file()),
@@ -151,11 +151,11 @@ impl Epoll {
         }
     }
 
-    /// epoll_wait(2) and its kin: waits until something is ready, for ever without a `timeout`. Returns the number of events, 0 after
-    /// the timeout.
+    /// epoll_wait(2) and similar calls: waits until something is ready; without a `timeout`, for ever. Returns the number of events, 0
+    /// after the timeout.
     ///
-    /// Sources come first, in the order in which they became ready. The kernel is asked if none is ready, and else with each 16th
-    /// call or after 50 us, but not in two calls in a row, and first then.
+    /// Sources come first, in the order in which they became ready. The kernel is asked if no source is ready. Otherwise it is asked with
+    /// each 16th call or after 50 us, but not in two calls in a row; then its events come first.
     ///
     /// # Errors
     /// `EINVAL` if `events` is empty; `EINTR`.
@@ -175,7 +175,7 @@ impl Epoll {
         let is_last = timeout == Some(Duration::ZERO);
         if count == 0 && is_last && !is_asked && self.has_kernel() {
             count = self.ask(events)?;
-            // A source may have had an edge since.
+            // A source may have become ready since.
             count += self.list.collect(&mut events[count..]);
         }
         if count > 0 || is_last {
@@ -204,20 +204,20 @@ impl Epoll {
         }
     }
 
-    /// Makes the kernel's epoll readable while sources are ready, until [`Epoll::unwatch`], for those that poll it in the kernel.
-    /// [`Target::Set`] does that for sets and polls. Calls nest.
+    /// Makes the kernel's epoll readable while sources are ready, until [`Epoll::unwatch`], for threads that poll it in the kernel.
+    /// [`Target::Set`] does this for sets and polls. Calls nest.
     ///
     /// # Errors
-    /// No descriptor or no memory: eventfd(2), epoll_ctl(2).
+    /// No descriptor or no memory is left: eventfd(2), epoll_ctl(2).
     pub fn watch(&self) -> Result<(), Errno> {
         if self.bell.get().is_none() {
             let waker = Arc::new(Waker::new()?);
             let data = RandomState::new().build_hasher().finish();
             epoll::add(&self.kernel, &*waker, EventData::new_u64(data), EventFlags::IN)?;
-            // If another thread was first, this one's eventfd is closed, and leaves the set.
+            // If another thread was first, this thread's eventfd is closed, and so leaves the set.
             let _ = self.bell.set(Bell { waker, data });
         }
-        let bell = self.bell.get().expect("it was set");
+        let bell = self.bell.get().expect("the bell was just set");
         self.list.watch(&bell.waker);
         Ok(())
     }
@@ -229,7 +229,7 @@ impl Epoll {
 
     fn add_kernel(&self, fd: BorrowedFd<'_>, event: Event) -> Result<(), Errno> {
         let Event { flags, data, .. } = event;
-        // First, so that no wait looks past it once it is there.
+        // Set first, so that no wait skips the kernel once the descriptor is registered.
         self.has_kernel.store(true, Ordering::Relaxed);
         epoll::add(&self.kernel, fd, data, flags)
     }
@@ -242,22 +242,22 @@ impl Epoll {
         if !self.has_kernel() {
             return false;
         }
-        let mut turn = self.turn.lock().expect("nothing panics with the lock");
+        let mut turn = self.turn.lock().expect("no panic while the lock is held");
         turn.calls += 1;
-        // Never twice in a row: the kernel's events could leave no room for others.
+        // Never twice in a row: the kernel's events could fill the room for the sources'.
         turn.calls > 1 && (turn.calls >= CALLS_MAX || turn.asked.elapsed() >= UNASKED_MAX)
     }
 
     /// Takes events from the kernel's set.
     fn ask(&self, events: &mut [Event]) -> Result<usize, Errno> {
         let count = epoll::wait(&self.kernel, &mut *events, Some(&AT_ONCE))?;
-        *self.turn.lock().expect("nothing panics with the lock") =
+        *self.turn.lock().expect("no panic while the lock is held") =
             Turn { calls: 0, asked: Instant::now() };
         let Some(bell) = self.bell.get() else { return Ok(count) };
         let is_bell = |event: &Event| event.data.u64() == bell.data;
         let Some(at) = events[..count].iter().position(is_bell) else { return Ok(count) };
         events.copy_within(at + 1..count, at);
-        // Sources are ready, or were a moment ago.
+        // This is the bell's event: sources are ready, or were a moment ago.
         Ok(count - 1)
     }
 }

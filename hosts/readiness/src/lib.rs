@@ -1,7 +1,7 @@
-//! Linux's epoll, poll and select for sets of descriptors of which some are the kernel's and some are sockets of this process.
+//! Linux's epoll, poll and select for descriptors of which some are the kernel's and some are sockets of this process.
 //!
-//! A socket layer has a [`Source`] per open file description and tells it of each change. A program's set is an [`Epoll`], around the
-//! kernel's own. A call that waits has a [`Waiter`], which brings news of agents and sleeps in the kernel.
+//! A socket layer has a [`Source`] per open file description, and tells it of each change. A program's set is an [`Epoll`] around the
+//! kernel's own. A call that waits has a [`Waiter`], which processes news from agents and sleeps in the kernel.
 //!
 //! ```
 //! use std::time::Duration;
@@ -20,10 +20,10 @@
 //! # Ok::<(), rustix::io::Errno>(())
 //! ```
 //!
-//! The order of events among sources is the kernel's: first ready, first reported; a level-triggered entry that was reported goes to
-//! the tail. `tests/differential` compares all of it with the running kernel.
+//! The order of events among sources is the kernel's: first ready, first reported; a level-triggered entry that was reported moves to
+//! the tail. `tests/differential` compares all of this with the running kernel.
 //!
-//! Must not know: sockets, agents, what a descriptor's number means to a program.
+//! Must not know: sockets, agents, the meaning of a descriptor's number to a program.
 
 #![forbid(unsafe_code)]
 

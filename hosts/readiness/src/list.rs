@@ -4,11 +4,11 @@
 //!              edge that concerns the entry; added or modified while ready
 //!   unlinked ───────────────────────────────────────────────────────────────> linked, at the tail
 //!      ^                                                                        │ collect, from the head
-//!      ├── not ready any more; edge-triggered; oneshot, which loses its interest ┤
+//!      ├── no longer ready; edge-triggered; oneshot, which loses its interest ───┤
 //!      │                                        level-triggered: at the tail ────┘
 //! ```
 //!
-//! A thread sleeps only while the list is empty, and says so first ([`List::sleep`]). Each entry that is linked wakes one sleeper,
+//! A thread sleeps only while the ready list is empty, and announces it first ([`List::sleep`]). Linking an entry wakes one sleeper,
 //! and a thread that leaves linked entries behind wakes the next one.
 
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ use crate::source::File;
 use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::waker::Waker;
 
-/// Flags of an interest that name no readiness.
+/// Flags of an interest that are not readiness.
 const PRIVATE: EventFlags = EventFlags::ET
     .union(EventFlags::ONESHOT)
     .union(EventFlags::WAKEUP)
@@ -29,14 +29,14 @@ const PRIVATE: EventFlags = EventFlags::ET
 
 const NONE: u32 = u32::MAX;
 
-/// Names an entry of a list; a reused place has another generation.
+/// Identifies an entry of a list; a reused place has a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     place: u32,
     generation: u64,
 }
 
-/// Sources of a set, in the order of their readiness.
+/// The sources of a set (the interest list), and those that may be ready, in order (the ready list).
 #[derive(Debug)]
 pub struct List {
     /// Held while the interest list changes.
@@ -48,10 +48,10 @@ pub struct List {
 struct State {
     places: Vec<Option<Entry>>,
     free: Vec<u32>,
-    /// By descriptor and open file description, as epoll(7), question 1.
+    /// Places of entries by descriptor and open file description, as in epoll(7), question 1.
     names: HashMap<(RawFd, u64), u32>,
     generation: u64,
-    /// The ready list.
+    /// The ready list: its first and last place, and its length.
     head: u32,
     tail: u32,
     linked: u32,
@@ -99,7 +99,7 @@ impl List {
         List { changes: Mutex::new(()), state: Mutex::new(state) }
     }
 
-    /// Adds a descriptor of a file, with an interest that is reported with `data`.
+    /// Adds a descriptor of a file, with an interest. Its events are reported with `data`.
     ///
     /// # Errors
     /// `EEXIST`.
@@ -112,13 +112,13 @@ impl List {
     ) -> Result<(), Errno> {
         let _change = list.change();
         let key = list.state().insert(fd, file, interest, data)?;
-        // Later changes are notified; earlier ones are in the bits.
+        // Later changes are notified; earlier ones are already in the file's bits.
         file.attach(list, key, interest.contains(EventFlags::EXCLUSIVE));
         list.look(key);
         Ok(())
     }
 
-    /// Replaces the interest and the data of an entry, and arms it again.
+    /// Replaces the interest and the data of an entry, and rearms it.
     ///
     /// # Errors
     /// `ENOENT`; `EINVAL` if the entry is exclusive.
@@ -133,7 +133,7 @@ impl List {
         let key = {
             let mut state = self.state();
             let key = state.find(fd, file)?;
-            let entry = state.entry(key).expect("it was found");
+            let entry = state.entry(key).expect("the entry was just found");
             if entry.interest.contains(EventFlags::EXCLUSIVE) {
                 return Err(Errno::INVAL);
             }
@@ -169,20 +169,20 @@ impl List {
         }
     }
 
-    /// Removes an entry whose file notifies nobody any more.
+    /// Removes an entry whose file sends no more notifications.
     pub(crate) fn forget(&self, key: Key) {
         let mut state = self.state();
-        // The file is dropped after the lock.
+        // The file is dropped after the lock is released.
         let _entry = state.remove(key);
         state.sync(false);
         drop(state);
     }
 
-    /// Takes ready entries from the head, at most as many as `into` has room for. Level-triggered entries go to the tail.
+    /// Collects ready entries from the head, at most as many as fit into `into`. Level-triggered entries move to the tail.
     pub fn collect(&self, into: &mut [Event]) -> usize {
         let mut state = self.state();
         let mut count = 0;
-        // Entries that are linked again during this call are for the next one.
+        // Entries that are linked again during this call are left for the next one.
         for _ in 0..state.linked {
             if count == into.len() {
                 break;
@@ -208,13 +208,13 @@ impl List {
         count
     }
 
-    /// Announces that a thread is about to sleep until `waker` rings. Returns false if it must not sleep: entries are linked.
+    /// Announces that a thread is about to sleep until `waker` rings. Returns false if it must not sleep, because entries are linked.
     pub fn sleep(&self, waker: &Arc<Waker>) -> bool {
         let mut state = self.state();
         if state.linked > 0 {
             return false;
         }
-        // Nothing is ready: a bell that still rang would end the sleep.
+        // Nothing is ready: a bell that is still readable would end the sleep.
         state.sync(false);
         state.sleepers.push_back(Arc::clone(waker));
         true
@@ -225,7 +225,7 @@ impl List {
         self.state().sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, waker));
     }
 
-    /// The file of an entry has changed. Returns whether a sleeping thread was woken and takes the edge over, if the entry is exclusive.
+    /// Called when the file of an entry has changed. Returns true if the entry is exclusive and woke a sleeping thread that takes the edge.
     pub(crate) fn notify(&self, key: Key, edge: EventFlags) -> bool {
         let mut state = self.state();
         let Some(entry) = state.entry(key) else { return false };
@@ -274,15 +274,15 @@ impl List {
     }
 
     fn change(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().expect("nothing panics with the lock")
+        self.changes.lock().expect("no panic while the lock is held")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics with the lock")
+        self.state.lock().expect("no panic while the lock is held")
     }
 }
 
-/// `ep_poll_callback`: an edge of one direction is taken over by an entry that waits for that direction, one of neither by any.
+/// As in `ep_poll_callback`: an edge in one direction is taken by an entry that waits for that direction, an edge in neither by any.
 fn takes_over(interest: EventFlags, edge: EventFlags) -> bool {
     let both = EventFlags::IN | EventFlags::OUT;
     let direction = edge.intersection(both);
@@ -332,7 +332,7 @@ impl State {
 
     fn find(&self, fd: RawFd, file: &File) -> Result<Key, Errno> {
         let place = *self.names.get(&(fd, file.id())).ok_or(Errno::NOENT)?;
-        let entry = self.places[place as usize].as_ref().expect("names are of entries");
+        let entry = self.places[place as usize].as_ref().expect("each name has an entry");
         Ok(Key { place, generation: entry.generation })
     }
 
@@ -348,9 +348,9 @@ impl State {
         })
     }
 
-    /// A linked entry, or one that was found.
+    /// The entry at a place that is known to have one.
     fn at(&mut self, place: u32) -> &mut Entry {
-        self.places[place as usize].as_mut().expect("linked entries are there")
+        self.places[place as usize].as_mut().expect("linked entries exist")
     }
 
     fn link(&mut self, place: u32) {
@@ -409,15 +409,15 @@ impl State {
     fn sleeper(&mut self) -> Option<Arc<Waker>> {
         loop {
             let sleeper = self.sleepers.pop_front()?;
-            // Threads that slept in a parent when it forked are not here.
+            // Threads that slept in the parent at the fork do not exist in this process.
             if sleeper.is_of_this_process() {
                 return Some(sleeper);
             }
         }
     }
 
-    /// Makes the bell readable or not. `is_edge`: a change concerned an entry, ready or not; watchers that wait for edges of the set get
-    /// one.
+    /// Makes the bell readable or not. With `is_edge` (a change concerned an entry, ready or not), watchers that wait for edges of the set
+    /// get one.
     fn sync(&mut self, is_edge: bool) {
         if self.watchers == 0 && !self.is_rung {
             return;

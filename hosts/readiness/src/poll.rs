@@ -13,7 +13,7 @@ use crate::list::List;
 use crate::source::Source;
 use crate::waiter::{Deadline, Waiter, sleep};
 
-/// `POLLNVAL`, which is no event of epoll's.
+/// `POLLNVAL`, which epoll does not have.
 pub const INVALID: EventFlags = EventFlags::from_bits_retain(0x20);
 
 const NO_EVENT: Event = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
@@ -21,7 +21,7 @@ const NO_EVENT: Event = Event { flags: EventFlags::empty(), data: EventData::new
 /// A `struct pollfd`.
 #[derive(Clone, Copy, Debug)]
 pub struct Polled<'a> {
-    /// What the descriptor stands for; `None` for a negative one, which is skipped.
+    /// The object behind the descriptor; `None` for a negative descriptor, which is skipped.
     pub target: Option<Target<'a>>,
     /// `events`: POLL* and EPOLL* are the same numbers.
     pub events: EventFlags,
@@ -29,10 +29,10 @@ pub struct Polled<'a> {
     pub found: EventFlags,
 }
 
-/// Waits until one of `entries` is ready, for ever without a `timeout`. Returns how many are, and sets `found` of each.
+/// Waits until one of `entries` is ready; without a `timeout`, for ever. Returns the number of ready entries, and sets `found` of each.
 ///
 /// # Errors
-/// `EINTR`; as poll(2). `found` means nothing then.
+/// `EINTR`, and the other errors of poll(2). `found` is then meaningless.
 pub fn poll(
     waiter: &dyn Waiter,
     entries: &mut [Polled<'_>],
@@ -44,7 +44,7 @@ pub fn poll(
     wait(waiter, entries, timeout)
 }
 
-/// Like [`poll`], for exactly the events of each entry.
+/// Like [`poll`], but only for the events of each entry.
 pub fn wait(
     waiter: &dyn Waiter,
     entries: &mut [Polled<'_>],
@@ -99,7 +99,7 @@ pub fn wait(
     }
 }
 
-/// Sets `found` of sources, and clears it for everything else.
+/// Sets `found` of sources, and clears it for all other entries. Returns the number of ready entries.
 fn scan(entries: &mut [Polled<'_>]) -> usize {
     let mut count = 0;
     for entry in entries {
@@ -112,14 +112,14 @@ fn scan(entries: &mut [Polled<'_>]) -> usize {
     count
 }
 
-/// The entries that the kernel polls, with their places; without those in `quiet`.
+/// The entries that the kernel polls, with their places, except those in `quiet`.
 fn kernels<'a>(entries: &[Polled<'a>], quiet: Option<&Quiet>) -> (Vec<usize>, Vec<PollFd<'a>>) {
     let polled = entries.iter().enumerate().filter_map(|(place, entry)| {
         let fd = kernel(entry)?;
         if quiet.is_some_and(|quiet| quiet.fds.contains(&fd.as_raw_fd())) {
             return None;
         }
-        // The bits of poll(2) are the lower half.
+        // The lower half of the bits are those of poll(2).
         let events = PollFlags::from_bits_retain(entry.events.bits() as u16);
         Some((place, PollFd::from_borrowed_fd(fd, events)))
     });
@@ -149,7 +149,7 @@ fn kernel<'a>(entry: &Polled<'a>) -> Option<BorrowedFd<'a>> {
     }
 }
 
-/// The sets among the entries. The kernel sees their readiness for the time of a call.
+/// The sets among the entries. The kernel sees their readiness for the duration of a call.
 struct Watched<'a>(Vec<&'a Epoll>);
 
 impl<'a> Watched<'a> {
@@ -171,7 +171,7 @@ impl Drop for Watched<'_> {
     }
 }
 
-/// The sources among the entries, in a list that wakes the call.
+/// The sources among the entries, in a list that wakes the waiting thread.
 struct Listed {
     list: Arc<List>,
 }
@@ -187,14 +187,14 @@ impl Listed {
         listed
     }
 
-    /// A descriptor may occur twice in a call: entries are named by their places.
+    /// Adds a source. `name` is the entry's place, because a descriptor may occur twice in a call.
     fn add(&self, name: RawFd, source: &Source, events: EventFlags) {
         let interest = events.difference(INVALID);
         let added = List::add(&self.list, name, source.file(), interest, 0);
-        added.expect("names are not used twice");
+        added.expect("each name is used once");
     }
 
-    /// Forgets changes that made nothing ready.
+    /// Discards changes that made no source ready.
     fn forget(&self) {
         self.list.collect(&mut [NO_EVENT]);
     }
@@ -206,8 +206,8 @@ impl Drop for Listed {
     }
 }
 
-/// Descriptors with bits that select(2) did not ask for and poll(2) always reports, such as `HUP`. Edge-triggered in a set of their
-/// own, they end a sleep only when they change.
+/// Descriptors with bits for which select(2) did not ask and which poll(2) always reports, such as `HUP`. They are edge-triggered in a
+/// separate set, so that they end a sleep only when they change.
 struct Quiet {
     set: OwnedFd,
     fds: Vec<RawFd>,
@@ -227,7 +227,7 @@ impl Quiet {
         Ok(())
     }
 
-    /// Forgets changes so far.
+    /// Discards the changes so far.
     fn forget(&self) {
         let mut events = [NO_EVENT; 16];
         while epoll::wait(&self.set, &mut events[..], Some(&AT_ONCE)) == Ok(events.len()) {}

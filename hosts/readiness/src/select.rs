@@ -19,10 +19,10 @@ const READ: EventFlags = EventFlags::RDNORM
 const WRITE: EventFlags =
     EventFlags::WRBAND.union(EventFlags::WRNORM).union(EventFlags::OUT).union(EventFlags::ERR);
 const EXCEPT: EventFlags = EventFlags::PRI;
-/// Events of the three sets (fs/select.c), in the order of the arguments.
+/// The events of the three sets (fs/select.c), in the order of the arguments.
 const MEANINGS: [EventFlags; 3] = [READ, WRITE, EXCEPT];
 
-/// An `fd_set`, as long as the number of descriptors needs it.
+/// An `fd_set`, with as many words as the number of descriptors requires.
 #[derive(Debug)]
 pub struct Bits<'a>(pub &'a mut [c_ulong]);
 
@@ -46,12 +46,12 @@ impl Bits<'_> {
     }
 }
 
-/// Waits until one of the first `count` descriptors is ready for reading, for writing or has an exception, as far as it is in the
-/// three `sets`; for ever without a `timeout`. Returns how many bits it left in the sets.
+/// Waits until one of the first `count` descriptors is ready to read or to write or has an exception, according to the three `sets`;
+/// without a `timeout`, for ever. Returns the number of bits that are left in the sets.
 ///
 /// # Errors
-/// `EBADF` for a descriptor for which `resolve` has nothing or which is not open; `EINTR`; as select(2). The sets are unchanged
-/// then.
+/// `EBADF` for a descriptor that `resolve` does not know or that is not open; `EINTR`; the other errors of select(2). The sets are
+/// then unchanged.
 ///
 /// # Panics
 /// If a set is shorter than `count` bits.

@@ -1,4 +1,4 @@
-//! A socket of this process, as the sets that watch it see it.
+//! A socket of this process, from the view of the sets that watch it.
 
 use std::sync::atomic::AtomicU64;
 
@@ -7,10 +7,10 @@ use rustix::event::epoll::EventFlags;
 use crate::list::{Key, List};
 use crate::sync::{Arc, AtomicU32, Mutex, MutexGuard, Ordering};
 
-/// An open file description of ours: the readiness of a socket, whatever number of descriptors it has. The socket layer makes one
-/// per description, and drops it at the last close, which removes it from all sets.
+/// The readiness of a socket, for all descriptors of its open file description. The socket layer creates one per description, and
+/// drops it at the last close, which removes it from all sets.
 ///
-/// No call may come from a signal handler that interrupted another call about the same source, or about a set that has it: the
+/// A signal handler must not make a call if it has interrupted another call on the same source, or on a set that contains it: the
 /// locks are not reentrant.
 #[derive(Debug)]
 pub struct Source {
@@ -18,9 +18,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// Makes a source that is ready for `bits`.
+    /// Creates a source that is ready for `bits`.
     pub fn new(bits: EventFlags) -> Source {
-        // Not checked by loom: only uniqueness matters.
+        // Not one of loom's atomics: only uniqueness matters.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let bits = AtomicU32::new(bits.bits());
@@ -32,14 +32,15 @@ impl Source {
         self.file.bits()
     }
 
-    /// Sets the socket's readiness to `bits`, and wakes as the kernel's sockets do.
+    /// Sets the socket's readiness to `bits`, and wakes waiters as the kernel's sockets do.
     ///
-    /// `edge` is what an edge-triggered set reports again even if it was ready before: [`Source::DATA`] each time that data arrives,
-    /// [`Source::ROOM`] when room appears after a write found too little, `ERR` with an error that is to be fetched, [`Source::ANY`]
-    /// when the connection's state changes. An edge with `HUP` wakes all sets that have the source with `EPOLLEXCLUSIVE`; any other
-    /// edge wakes those up to the first with a sleeping thread. An empty edge wakes nothing: the readiness fell.
+    /// `edge` has the events that an edge-triggered set reports again even if they were ready before: [`Source::DATA`] each time that
+    /// data arrives, [`Source::ROOM`] when room appears after a write found too little, `ERR` with a new error to be fetched,
+    /// [`Source::ANY`] when the connection's state changes. An edge with `HUP` wakes all sets that have the source with
+    /// `EPOLLEXCLUSIVE`; any other edge wakes them up to the first with a sleeping thread. An empty edge wakes nothing: the source has
+    /// become less ready.
     ///
-    /// Calls about one source are serialized by the caller, in the order of the changes.
+    /// The caller serializes the calls on one source, in the order of the changes.
     pub fn changed(&self, bits: EventFlags, edge: EventFlags) {
         self.file.bits.store(bits.bits(), Ordering::Release);
         let watchers = self.file.watchers();
@@ -52,7 +53,7 @@ impl Source {
         }
     }
 
-    /// The edge of new data, or of a connection to be accepted (`sock_def_readable`).
+    /// The edge of new data, or of a connection to accept (`sock_def_readable`).
     pub const DATA: EventFlags =
         EventFlags::IN.union(EventFlags::PRI).union(EventFlags::RDNORM).union(EventFlags::RDBAND);
 
@@ -60,7 +61,7 @@ impl Source {
     pub const ROOM: EventFlags =
         EventFlags::OUT.union(EventFlags::WRNORM).union(EventFlags::WRBAND);
 
-    /// The edge of a change that concerns everyone: connected, shut down, reset (`sock_def_wakeup`).
+    /// The edge of a change that concerns all waiters: connected, shut down, reset (`sock_def_wakeup`).
     pub const ANY: EventFlags = EventFlags::from_bits_retain(0xffff);
 
     pub(crate) fn file(&self) -> &Arc<File> {
@@ -77,14 +78,14 @@ impl Drop for Source {
     }
 }
 
-/// State shared by a source and the lists that have it.
+/// The state that a source shares with the lists that contain it.
 #[derive(Debug)]
 pub struct File {
     id: u64,
-    /// [`EventFlags`].
+    /// The readiness, as [`EventFlags`].
     bits: AtomicU32,
-    /// As in the kernel's wait queues: the last added first, and the exclusive ones behind all others in the order in which they were
-    /// added. This lock is taken before those of lists.
+    /// In the order of the kernel's wait queues: the last added first, then the exclusive ones in the order in which they were added.
+    /// This lock is taken before those of lists.
     watchers: Mutex<Vec<Watcher>>,
 }
 
@@ -104,7 +105,7 @@ impl File {
         EventFlags::from_bits_retain(self.bits.load(Ordering::Acquire))
     }
 
-    /// Notifies `list` of all changes from now on.
+    /// Starts to notify `list` of changes, for its entry `key`.
     pub(crate) fn attach(&self, list: &Arc<List>, key: Key, is_exclusive: bool) {
         let mut watchers = self.watchers();
         let at = if is_exclusive { watchers.len() } else { 0 };
@@ -117,6 +118,6 @@ impl File {
     }
 
     fn watchers(&self) -> MutexGuard<'_, Vec<Watcher>> {
-        self.watchers.lock().expect("nothing panics with the lock")
+        self.watchers.lock().expect("no panic while the lock is held")
     }
 }

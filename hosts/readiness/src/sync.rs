@@ -1,4 +1,4 @@
-//! The atomics and locks of sources and ready lists. The loom models compile [`crate::list`] and [`crate::source`] over a module of
+//! The atomics and locks of sources and ready lists. The loom models compile [`crate::list`] and [`crate::source`] over a module with
 //! the same names (`tests/loom.rs`).
 
 pub use std::sync::atomic::{AtomicU32, Ordering};

@@ -13,36 +13,36 @@ use crate::waker::Waker;
 /// Longest sleep of a thread without a descriptor to wake it.
 const UNWOKEN_SLEEP: Duration = Duration::from_millis(1);
 
-/// How a call waits: the contexts whose news its thread takes, and the kernel's call in which it sleeps.
+/// The way in which a call waits: the contexts whose news its thread processes, and the system call in which it sleeps.
 ///
 /// A sleep is [`park`](Waiter::park), [`look`](Waiter::look), [`poll`](Waiter::poll) with the bell, [`unpark`](Waiter::unpark).
-/// The defaults are for a thread without contexts, whose sources other threads change.
+/// The default methods are for a thread without contexts, whose sources are changed by other threads.
 pub trait Waiter {
-    /// Takes news from agents, and passes it to the sources by [`Source::changed`](crate::Source::changed).
+    /// Processes news from agents, and passes it to the sources by [`Source::changed`](crate::Source::changed).
     fn look(&self) {}
 
     /// Announces to agents that this thread is about to sleep: later news makes the bell readable.
     fn park(&self) {}
 
-    /// Announces that the thread is awake, and forgets the bell's rings.
+    /// Announces that the thread is awake, and clears the bell.
     fn unpark(&self) {}
 
-    /// Readable as soon as there is news from agents, while parked. `None` without contexts, and once the agents are dead: a
-    /// descriptor that is always readable would keep the thread from sleeping. Asked for each sleep, since another agent has another
-    /// one.
+    /// A descriptor that becomes readable with news from agents, while parked. `None` without contexts, and once the agents are dead: a
+    /// descriptor that is always readable would keep the thread from sleeping. Called for each sleep, since each agent has a different
+    /// bell.
     fn bell(&self) -> Option<Arc<OwnedFd>> {
         None
     }
 
-    /// The longest sleep before the thread looks again, since an agent may die without a ring.
+    /// The longest sleep before the thread looks again, since an agent may die without ringing the bell. `None` is unlimited.
     fn patience(&self) -> Option<Duration> {
         None
     }
 
-    /// poll(2), or `ppoll` for a call with a signal mask, which is set here and nowhere else, as in the kernel's own waits.
+    /// Sleeps in poll(2), or in `ppoll` for a call with a signal mask. The mask is in effect only here, as in the kernel's own waits.
     ///
     /// # Errors
-    /// poll(2)'s. `EINTR` ends the call.
+    /// The errors of poll(2). `EINTR` ends the call.
     fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
         poll(fds, timeout)
     }
@@ -54,7 +54,7 @@ pub struct Alone;
 
 impl Waiter for Alone {}
 
-/// When a call has to return.
+/// The time at which a call must return.
 #[derive(Clone, Copy, Debug)]
 pub enum Deadline {
     Never,
@@ -62,13 +62,13 @@ pub enum Deadline {
 }
 
 impl Deadline {
-    /// A timeout beyond the clock's range is for ever.
+    /// The end of a timeout that starts now. A timeout beyond the clock's range is infinite.
     pub fn after(timeout: Option<Duration>) -> Deadline {
         let at = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         at.map_or(Deadline::Never, Deadline::At)
     }
 
-    /// Time left; `None` for ever.
+    /// Time left; `None` is infinite.
     pub fn left(self) -> Option<Duration> {
         match self {
             Deadline::Never => None,
@@ -80,14 +80,14 @@ impl Deadline {
 /// Result of a sleep.
 #[derive(Debug)]
 pub struct Slept {
-    /// Events that the kernel found for each descriptor; none if it was not asked.
+    /// Events that the kernel found for each descriptor; empty if it was not asked.
     pub found: Vec<PollFlags>,
-    /// [`Waiter::poll`]'s.
+    /// The result of [`Waiter::poll`].
     pub result: Result<usize, Errno>,
 }
 
-/// Sleeps until `list` has an entry, one of `fds` is ready, or there is news; at most for `longest`. The caller looks at all of them
-/// afterwards, however the sleep ended.
+/// Sleeps until `list` has an entry, one of `fds` is ready, or there is news; at most for `longest`. The caller checks all of them
+/// afterwards, however the sleep has ended.
 pub fn sleep(
     waiter: &dyn Waiter,
     list: &List,
@@ -96,7 +96,7 @@ pub fn sleep(
 ) -> Slept {
     let waker = Waker::take().ok();
     waiter.park();
-    // Takes news that came before the agents could see that this thread parks.
+    // Processes news that arrived before the agents could see that this thread is parked.
     waiter.look();
     let slept = match &waker {
         Some(waker) if !list.sleep(waker) => {
@@ -136,6 +136,6 @@ fn wait(
     };
     let timeout = longest.and_then(|longest| Timespec::try_from(longest).ok());
     let result = waiter.poll(&mut all, timeout.as_ref());
-    // The kernel writes nothing before it fails.
+    // If it fails, the kernel has written no events.
     Slept { found: all[..fds.len()].iter().map(PollFd::revents).collect(), result }
 }

@@ -7,16 +7,16 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, read, write};
 use rustix::process::{Pid, getpid};
 
-/// Wakers kept for the next sleeps.
+/// Most wakers that are kept for later sleeps.
 const SPARE_MAX: usize = 64;
 
 static SPARE: Mutex<Vec<Arc<Waker>>> = Mutex::new(Vec::new());
 
-/// An eventfd that is readable from a ring until it is drained.
+/// An eventfd that is readable after a ring, until it is drained.
 #[derive(Debug)]
 pub struct Waker {
     event: OwnedFd,
-    /// A child of fork(2) shares the eventfd, but none of its parent's threads.
+    /// The process that created the waker. A child of fork(2) shares the eventfd, but has none of its parent's threads.
     process: Pid,
 }
 
@@ -28,12 +28,12 @@ impl Waker {
         Ok(Waker { event, process: getpid() })
     }
 
-    /// A waker for one sleep; a spurious ring of its last sleep may still come.
+    /// A waker for one sleep. A spurious ring from an earlier sleep may still arrive.
     ///
     /// # Errors
     /// As [`Waker::new`].
     pub fn take() -> Result<Arc<Waker>, Errno> {
-        // A signal handler may have interrupted a thread that has the lock.
+        // A signal handler may have interrupted a thread that holds the lock.
         let spare = SPARE.try_lock().ok().and_then(|mut spare| spare.pop());
         match spare.filter(|waker| waker.is_of_this_process()) {
             Some(waker) => Ok(waker),
@@ -41,7 +41,7 @@ impl Waker {
         }
     }
 
-    /// Keeps a waker that no list has, for [`Waker::take`].
+    /// Keeps a waker, which must be in no list, for [`Waker::take`].
     pub fn give_back(waker: Arc<Waker>) {
         waker.drain();
         if let Ok(mut spare) = SPARE.try_lock()
@@ -57,12 +57,12 @@ impl Waker {
         let _ = write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Forgets all rings.
+    /// Clears all rings.
     pub fn drain(&self) {
         let _ = read(&self.event, &mut [0; 8]);
     }
 
-    /// Whether this process made the waker, not one that forked this process.
+    /// Whether this process created the waker, rather than a process that forked it.
     pub fn is_of_this_process(&self) -> bool {
         self.process == getpid()
     }

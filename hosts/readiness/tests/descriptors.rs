@@ -1,4 +1,4 @@
-//! Waits in a process that has no descriptor left. A program of its own: the limit is the process's.
+//! Waits in a process that has no descriptor left. A separate program, because the limit applies to the whole process.
 
 use std::cell::Cell;
 
@@ -7,7 +7,7 @@ use rustix::io::{Errno, dup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wave_readiness::{Epoll, Event, EventData, EventFlags, Source, Target, Waiter};
 
-/// Changes the source later than the looks of the first sleep.
+/// A waiter that changes the source after the looks of the first sleep.
 struct Late<'a>(&'a Source, Cell<usize>);
 
 impl Waiter for Late<'_> {
@@ -20,7 +20,7 @@ impl Waiter for Late<'_> {
 }
 
 #[test]
-fn a_thread_without_a_descriptor_to_be_woken_by_looks_again() {
+fn thread_without_a_wakeup_descriptor_polls() {
     let set = Epoll::new(create(CreateFlags::CLOEXEC).unwrap());
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();

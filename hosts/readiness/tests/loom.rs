@@ -1,16 +1,16 @@
-//! Races of sources and ready lists, in every interleaving that a few preemptions allow. The files are those that a program runs,
-//! compiled over loom's locks and atomics. A thread that is not woken blocks for ever, which loom reports as a deadlock.
+//! Races of sources and ready lists, in every interleaving with a few preemptions. The models compile the library's own files over
+//! loom's locks and atomics. A thread that is not woken blocks for ever, which loom reports as a deadlock.
 //!
-//! Not found here: races that take more preemptions or threads, and what the kernel does with an eventfd, which is a flag and a
-//! condition here.
+//! Not covered: races that take more preemptions or threads, and the kernel's eventfd, which is modelled as a flag and a condition
+//! variable.
 
-/// Loom's types, under the names of `src/sync.rs`.
+/// Loom's types under the names of `src/sync.rs`.
 mod sync {
     pub use loom::sync::atomic::{AtomicU32, Ordering};
     pub use loom::sync::{Arc, Mutex, MutexGuard};
 }
 
-/// Under the names of `src/waker.rs`.
+/// A model of the waker under the names of `src/waker.rs`.
 mod waker {
     use loom::sync::{Condvar, Mutex};
 
@@ -38,7 +38,7 @@ mod waker {
             true
         }
 
-        /// As poll(2): sleeps until it is readable.
+        /// Like poll(2): sleeps until the waker is readable.
         pub fn poll(&self) {
             let mut is_rung = self.is_rung.lock().unwrap();
             while !*is_rung {
@@ -76,7 +76,7 @@ fn check(body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// `src/waiter.rs` without an agent: collects, sleeps and collects until there is something.
+/// The wait of `src/waiter.rs` without an agent: collects and sleeps until there is an event.
 fn wait(list: &List) -> u64 {
     let waker = Arc::new(Waker::new());
     loop {
@@ -105,7 +105,7 @@ fn listed(sources: &[(&Source, EventFlags)]) -> Arc<List> {
 }
 
 #[test]
-fn a_change_wakes_a_thread_that_is_falling_asleep() {
+fn change_wakes_a_thread_that_is_about_to_sleep() {
     for trigger in [NONE, EventFlags::ET, EventFlags::ONESHOT] {
         check(move || {
             let source = Source::new(NONE);
@@ -121,7 +121,7 @@ fn a_change_wakes_a_thread_that_is_falling_asleep() {
 }
 
 #[test]
-fn an_edge_during_a_wait_is_reported_by_it_or_by_the_next() {
+fn edge_during_a_wait_is_reported_by_this_wait_or_the_next() {
     check(|| {
         let source = Source::new(IN);
         let list = listed(&[(&source, IN | EventFlags::ET)]);
@@ -134,7 +134,7 @@ fn an_edge_during_a_wait_is_reported_by_it_or_by_the_next() {
         });
         assert_eq!(wait(&list), 0);
         let source = changer.join().unwrap();
-        // The last edge is lost to nobody: reported, or still there.
+        // The last edge is not lost: it was reported, or is still pending.
         source.changed(IN, NONE);
         let _ = collect(&list);
         source.changed(IN, IN);
@@ -143,7 +143,7 @@ fn an_edge_during_a_wait_is_reported_by_it_or_by_the_next() {
 }
 
 #[test]
-fn a_source_that_becomes_ready_while_it_is_added_is_reported() {
+fn source_that_becomes_ready_during_add_is_reported() {
     check(|| {
         let source = std::sync::Arc::new(Source::new(NONE));
         let list = Arc::new(List::new());
@@ -156,7 +156,7 @@ fn a_source_that_becomes_ready_while_it_is_added_is_reported() {
 }
 
 #[test]
-fn a_source_that_becomes_ready_while_it_is_armed_again_is_reported() {
+fn source_that_becomes_ready_during_rearm_is_reported() {
     check(|| {
         let source = std::sync::Arc::new(Source::new(IN));
         let list = listed(&[(&source, IN | EventFlags::ONESHOT)]);
@@ -171,7 +171,7 @@ fn a_source_that_becomes_ready_while_it_is_armed_again_is_reported() {
 }
 
 #[test]
-fn an_addition_wakes_a_thread_that_is_falling_asleep() {
+fn add_wakes_a_thread_that_is_about_to_sleep() {
     check(|| {
         let list = Arc::new(List::new());
         let other = Arc::clone(&list);
@@ -185,9 +185,9 @@ fn an_addition_wakes_a_thread_that_is_falling_asleep() {
     });
 }
 
-/// Two oneshot sources, two threads: each source wakes one, and none stays asleep.
+/// Two oneshot sources, two threads: each source wakes one thread, and no thread stays asleep.
 #[test]
-fn two_threads_share_two_changes() {
+fn two_changes_wake_two_threads() {
     check(|| {
         let [one, other] = [Source::new(NONE), Source::new(NONE)];
         let interest = IN | EventFlags::ONESHOT;
@@ -202,9 +202,9 @@ fn two_threads_share_two_changes() {
     });
 }
 
-/// As in the kernel: what stays ready wakes the next thread, since the first may leave it alone.
+/// As in the kernel: a source that stays ready wakes the next thread, since the first may not handle it.
 #[test]
-fn a_level_triggered_source_wakes_every_thread() {
+fn level_triggered_source_wakes_every_thread() {
     check(|| {
         let source = Source::new(NONE);
         let list = listed(&[(&source, IN)]);
@@ -221,7 +221,7 @@ fn a_level_triggered_source_wakes_every_thread() {
 }
 
 #[test]
-fn a_thread_that_gave_up_takes_no_wake_from_another() {
+fn thread_that_gives_up_its_sleep_steals_no_wake_up() {
     check(|| {
         let source = Source::new(NONE);
         let list = listed(&[(&source, IN | EventFlags::ONESHOT)]);
@@ -234,7 +234,7 @@ fn a_thread_that_gave_up_takes_no_wake_from_another() {
             source
         });
         list.awake(&waker);
-        // The call's last look, which may find what it was woken for.
+        // The call's last look, which may find the event for which it was woken.
         let found = if gave_up { collect(&list) } else { None };
         if found.is_some() {
             let source = changer.join().unwrap();
@@ -247,10 +247,10 @@ fn a_thread_that_gave_up_takes_no_wake_from_another() {
     });
 }
 
-/// One edge-triggered source in two sets, exclusively: one edge wakes at least one thread. The other set has the edge too unless a
-/// thread slept in the first.
+/// One edge-triggered, exclusive source in two sets: one edge wakes at least one thread. The other set gets the edge as well, unless a
+/// thread was asleep in the first.
 #[test]
-fn an_exclusive_edge_wakes_a_sleeper_and_is_kept_where_nobody_sleeps() {
+fn exclusive_edge_wakes_a_sleeper_and_stays_pending_in_sets_without_one() {
     check(|| {
         let source = Source::new(NONE);
         let interest = IN | EventFlags::ET | EventFlags::EXCLUSIVE;
@@ -263,9 +263,9 @@ fn an_exclusive_edge_wakes_a_sleeper_and_is_kept_where_nobody_sleeps() {
     });
 }
 
-/// Not a race: who is woken by one edge.
+/// Not a race: the threads that one edge wakes.
 #[test]
-fn an_exclusive_edge_wakes_the_first_sleeper_and_a_hang_up_all() {
+fn exclusive_edge_wakes_the_first_sleeper_and_hang_up_wakes_all() {
     check(|| {
         let source = Source::new(NONE);
         let exclusive = IN | EventFlags::EXCLUSIVE;
@@ -293,7 +293,7 @@ fn an_exclusive_edge_wakes_the_first_sleeper_and_a_hang_up_all() {
 }
 
 #[test]
-fn a_last_close_races_with_a_change_of_another_source_and_a_wait() {
+fn last_close_races_with_a_change_of_another_source_and_a_wait() {
     check(|| {
         let [one, other] = [Source::new(IN), Source::new(NONE)];
         let list = listed(&[(&one, IN), (&other, IN | EventFlags::ET)]);
@@ -310,7 +310,7 @@ fn a_last_close_races_with_a_change_of_another_source_and_a_wait() {
 }
 
 #[test]
-fn a_set_that_is_dropped_races_with_a_change() {
+fn drop_of_a_set_races_with_a_change() {
     check(|| {
         let source = std::sync::Arc::new(Source::new(NONE));
         let list = listed(&[(&source, IN)]);
@@ -319,13 +319,13 @@ fn a_set_that_is_dropped_races_with_a_change() {
         list.clear();
         changer.join().unwrap();
         assert_eq!(collect(&list), None);
-        assert_eq!(Arc::strong_count(&list), 1, "the source has forgotten the list");
+        assert_eq!(Arc::strong_count(&list), 1, "the source still refers to the list");
     });
 }
 
-/// A bell is readable exactly while something is ready, once everybody is done.
+/// Once all threads are done, a bell is readable exactly if a source is ready.
 #[test]
-fn a_bell_agrees_with_the_list_after_a_race_of_a_change_and_a_wait() {
+fn bell_agrees_with_the_list_after_a_race_of_changes_and_a_wait() {
     for trigger in [NONE, EventFlags::ET] {
         check(move || {
             let source = Source::new(NONE);

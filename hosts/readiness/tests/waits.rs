@@ -1,4 +1,4 @@
-//! Waits that sleep, and what ends them.
+//! Waits that sleep, and the events that end a sleep.
 
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ use wave_readiness::{
 const IN: EventFlags = EventFlags::IN;
 const NONE: EventFlags = EventFlags::empty();
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// A descriptor's number, which only names a source.
+/// A descriptor number that only names a source.
 const FD: i32 = 1000;
 
 fn set() -> Epoll {
@@ -47,7 +47,7 @@ fn drain(ring: impl AsFd) {
     let _ = rustix::io::read(ring, &mut [0; 8]);
 }
 
-/// Waits for one event, for ever; its data.
+/// Waits for one event without a timeout, and returns its data.
 fn wait(set: &Epoll, waiter: &dyn Waiter) -> Result<u64, Errno> {
     let mut events = [event(NONE, 0)];
     assert_eq!(set.wait(waiter, &mut events, None)?, 1);
@@ -58,13 +58,13 @@ fn polled<'a>(target: Target<'a>, events: EventFlags) -> Polled<'a> {
     Polled { target: Some(target), events, found: NONE }
 }
 
-/// A context with an agent that says one thing, at a point of the wait.
+/// A context whose agent has one piece of news, at a given point of the wait.
 struct Context<'a> {
     source: &'a Source,
     bell: Arc<OwnedFd>,
     has_news: Cell<bool>,
     is_parked: Cell<bool>,
-    /// While the context parks, too early for the agent to see that and to ring. Else in the sleep.
+    /// The news arrives while the context parks, too early for the agent to see the parking and ring. Otherwise it arrives in the sleep.
     is_early: bool,
 }
 
@@ -98,7 +98,7 @@ impl Waiter for Context<'_> {
 
     fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
         if self.is_parked.get() {
-            assert!(!self.is_early, "it has seen the news");
+            assert!(!self.is_early, "the thread sleeps although news was there");
             self.has_news.set(true);
             write_to(&self.bell);
         }
@@ -107,7 +107,7 @@ impl Waiter for Context<'_> {
 }
 
 #[test]
-fn news_of_an_agent_ends_a_sleep_whether_it_rings_or_not() {
+fn news_from_an_agent_ends_a_sleep_with_or_without_a_ring() {
     for is_early in [false, true] {
         let source = Source::new(NONE);
         let set = set();
@@ -121,13 +121,13 @@ fn news_of_an_agent_ends_a_sleep_whether_it_rings_or_not() {
     }
 }
 
-/// A context whose agent says something without a ring, as one that dies does.
+/// A context whose agent has news without a ring, like an agent that dies.
 struct Silent<'a>(&'a Source, Cell<usize>);
 
 impl Waiter for Silent<'_> {
     fn look(&self) {
         self.1.set(self.1.get() + 1);
-        // Later than the looks before the first sleep.
+        // After the looks before the first sleep.
         if self.1.get() == 5 {
             self.0.changed(IN, IN);
         }
@@ -139,7 +139,7 @@ impl Waiter for Silent<'_> {
 }
 
 #[test]
-fn a_thread_looks_again_after_its_patience() {
+fn sleeping_thread_looks_again_after_its_patience() {
     let (source, set) = (Source::new(NONE), set());
     let target = Target::Source(FD, &source);
     set.add(target, event(IN, 7)).unwrap();
@@ -148,7 +148,7 @@ fn a_thread_looks_again_after_its_patience() {
     assert_eq!(poll(&Silent(&source, Cell::new(0)), &mut [polled(target, IN)], None), Ok(1));
 }
 
-/// `end` ends a sleep of another thread, in `set` and in a poll of it.
+/// Checks that `end` ends a sleep of another thread, in a wait of `set` and in a poll of it. `again` resets the state in between.
 fn ends_a_sleep(set: &Epoll, end: impl Fn(), again: impl Fn()) {
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| wait(set, &Alone));
@@ -167,21 +167,21 @@ fn ends_a_sleep(set: &Epoll, end: impl Fn(), again: impl Fn()) {
 }
 
 #[test]
-fn a_change_ends_a_sleep() {
+fn change_of_a_source_ends_a_sleep() {
     let (source, set) = (Source::new(NONE), set());
     set.add(Target::Source(FD, &source), event(IN, 7)).unwrap();
     ends_a_sleep(&set, || source.changed(IN, IN), || source.changed(NONE, NONE));
 }
 
 #[test]
-fn a_kernel_descriptor_ends_a_sleep() {
+fn kernel_descriptor_ends_a_sleep() {
     let (fd, set) = (ring(), set());
     set.add(Target::Kernel(fd.as_fd()), event(IN, 7)).unwrap();
     ends_a_sleep(&set, || write_to(&fd), || drain(&fd));
 }
 
 #[test]
-fn an_addition_ends_a_sleep() {
+fn add_of_a_ready_source_ends_a_sleep() {
     let (source, set) = (Source::new(IN), set());
     let target = Target::Source(FD, &source);
     let add = || set.add(target, event(IN, 7)).unwrap();
@@ -189,7 +189,7 @@ fn an_addition_ends_a_sleep() {
 }
 
 #[test]
-fn a_change_in_a_set_in_a_set_ends_a_sleep() {
+fn change_in_a_nested_set_ends_a_sleep() {
     let (source, inner, outer) = (Source::new(NONE), set(), set());
     inner.add(Target::Source(FD, &source), event(IN, 1)).unwrap();
     outer.add(Target::Set(inner.as_fd(), &inner), event(IN, 7)).unwrap();
@@ -197,10 +197,10 @@ fn a_change_in_a_set_in_a_set_ends_a_sleep() {
     assert_eq!(wait(&inner, &Alone), Ok(1));
 }
 
-/// Found by seed 65 of the differential test `mixed`. The outer set has reported the inner one, which stays ready by a descriptor of
-/// the kernel's; an edge that concerns an entry of the inner set is one of the set, whether that entry is ready or not.
+/// Found by seed 65 of the differential test `mixed`. The outer set has reported the inner one, which stays ready because of a kernel
+/// descriptor. An edge that concerns an entry of the inner set is an edge of that set, whether the entry is ready or not.
 #[test]
-fn an_edge_that_makes_no_source_ready_is_an_edge_of_its_set() {
+fn edge_that_makes_no_source_ready_is_an_edge_of_its_set() {
     let (source, fd, inner, outer) = (Source::new(NONE), ring(), set(), set());
     write_to(&fd);
     inner.add(Target::Kernel(fd.as_fd()), event(IN, 1)).unwrap();
@@ -210,13 +210,13 @@ fn an_edge_that_makes_no_source_ready_is_an_edge_of_its_set() {
     let reported = || outer.wait(&Alone, &mut [event(NONE, 0)], Some(Duration::ZERO));
     assert_eq!([reported(), reported()], [Ok(1), Ok(0)]);
     source.changed(NONE, Source::DATA);
-    assert_eq!(reported(), Ok(0), "it concerns no entry");
+    assert_eq!(reported(), Ok(0), "the edge concerns no entry");
     source.changed(NONE, Source::ANY);
     assert_eq!([reported(), reported()], [Ok(1), Ok(0)]);
 }
 
 #[test]
-fn a_timeout_ends_a_sleep_to_the_nanosecond_and_beyond_all_clocks() {
+fn timeouts_of_a_nanosecond_and_beyond_the_clocks_range_work() {
     let (source, set) = (Source::new(NONE), set());
     let target = Target::Source(FD, &source);
     set.add(target, event(IN, 7)).unwrap();
@@ -231,7 +231,7 @@ fn a_timeout_ends_a_sleep_to_the_nanosecond_and_beyond_all_clocks() {
     });
 }
 
-/// A call of another thread is interrupted; signals are sent until one comes while it sleeps.
+/// Interrupts a call in another thread: sends signals until one arrives while the thread sleeps.
 fn interrupted(
     call: impl FnOnce() -> Result<usize, Errno> + Send + 'static,
 ) -> Result<usize, Errno> {
@@ -248,7 +248,7 @@ fn interrupted(
 }
 
 #[test]
-fn a_signal_interrupts_a_sleep() {
+fn signal_interrupts_a_sleep() {
     let (source, empty) = (Source::new(NONE), set());
     empty.add(Target::Source(FD, &source), event(IN, 7)).unwrap();
     assert_eq!(
@@ -264,13 +264,13 @@ fn a_signal_interrupts_a_sleep() {
         let (source, mut words) = (Source::new(NONE), [1]);
         let mut sets = [Some(Bits(&mut words)), None, None];
         let result = select(&Alone, 1, &mut sets, |fd| Some(Target::Source(fd, &source)), None);
-        assert_eq!(words, [1], "unchanged after an error");
+        assert_eq!(words, [1], "an error must leave the sets unchanged");
         result
     };
     assert_eq!(interrupted(call), Err(Errno::INTR));
 }
 
-/// epoll_pwait with an empty mask; what the kernel finds is not told.
+/// epoll_pwait with an empty mask. It does not return the kernel's events.
 struct Unmasked;
 
 impl Waiter for Unmasked {
@@ -287,7 +287,7 @@ impl Waiter for Unmasked {
 }
 
 #[test]
-fn a_masked_signal_comes_in_the_sleep_and_not_with_events() {
+fn masked_signal_is_delivered_in_the_sleep_and_not_with_events() {
     let flag = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGUSR2, Arc::clone(&flag)).unwrap();
     let mut blocked = SigSet::empty();
@@ -298,14 +298,14 @@ fn a_masked_signal_comes_in_the_sleep_and_not_with_events() {
     let (source, set) = (Source::new(IN), set());
     set.add(Target::Source(FD, &source), event(IN, 7)).unwrap();
     assert_eq!(wait(&set, &Unmasked), Ok(7));
-    assert!(!flag.load(Ordering::SeqCst), "events were there, and no sleep");
+    assert!(!flag.load(Ordering::SeqCst), "a wait with events must not unmask the signal");
     source.changed(NONE, NONE);
     assert_eq!(wait(&set, &Unmasked), Err(Errno::INTR));
     assert!(flag.load(Ordering::SeqCst));
 }
 
 #[test]
-fn ready_sources_do_not_starve_the_kernels_descriptors() {
+fn ready_sources_do_not_starve_kernel_descriptors() {
     let (sources, fd, set) = ([Source::new(IN), Source::new(IN)], ring(), set());
     for (place, source) in (0..).zip(&sources) {
         set.add(Target::Source(FD + place, source), event(IN, 1)).unwrap();
@@ -325,7 +325,7 @@ fn ready_sources_do_not_starve_the_kernels_descriptors() {
 }
 
 #[test]
-fn the_kernels_descriptors_do_not_starve_ready_sources_of_a_slow_program() {
+fn kernel_descriptors_do_not_starve_ready_sources_of_a_slow_program() {
     let (source, fd, set) = (Source::new(IN), ring(), set());
     write_to(&fd);
     set.add(Target::Source(FD, &source), event(IN, 1)).unwrap();
@@ -333,16 +333,16 @@ fn the_kernels_descriptors_do_not_starve_ready_sources_of_a_slow_program() {
     let mut seen = Vec::new();
     for _ in 0..4 {
         seen.push(wait(&set, &Alone).unwrap());
-        // The time after which it is the kernel's turn.
+        // After this time, it is the kernel's turn.
         let start = std::time::Instant::now();
         while start.elapsed() < Duration::from_micros(50) {}
     }
     assert!(seen.contains(&7) && seen.contains(&1), "{seen:?}");
 }
 
-/// Threads that share a set, and arm again what they took: each unit of work is done once, and none is left.
+/// Threads share a set and rearm the entries that they took: each unit of work is done exactly once.
 #[test]
-fn threads_that_share_a_set_lose_nothing() {
+fn threads_that_share_a_set_lose_no_event() {
     const UNITS: usize = 2_000;
     const STOP: u64 = 99;
     let sources: Vec<Source> = (0..4).map(|_| Source::new(NONE)).collect();
@@ -388,8 +388,8 @@ fn threads_that_share_a_set_lose_nothing() {
 }
 
 #[test]
-fn a_closed_descriptor_is_invalid_in_poll_and_an_error_in_select() {
-    // SAFETY: nothing is done to it: a process has no such number.
+fn closed_descriptor_is_invalid_in_poll_and_an_error_in_select() {
+    // SAFETY: no call affects a file through it: a process has no descriptor with this number.
     let closed = unsafe { BorrowedFd::borrow_raw(i32::MAX) };
     let source = Source::new(NONE);
     let mut entries = [polled(Target::Kernel(closed), IN), polled(Target::Source(FD, &source), IN)];
@@ -404,7 +404,7 @@ fn a_closed_descriptor_is_invalid_in_poll_and_an_error_in_select() {
     assert_eq!(words, [0b11]);
 }
 
-/// A waiter that does something at its second sleep, when nothing is left to end that at once.
+/// A waiter that acts at its second sleep, once no pending event would end that sleep at once.
 struct Second<'a> {
     sleeps: Cell<usize>,
     act: RefCell<Box<dyn FnMut() + 'a>>,
@@ -415,7 +415,11 @@ impl Waiter for Second<'_> {
         if timeout.is_none() {
             self.sleeps.set(self.sleeps.get() + 1);
             if self.sleeps.get() == 2 {
-                assert_eq!(their_poll(fds, Some(&AT_ONCE)), Ok(0), "it would not sleep");
+                assert_eq!(
+                    their_poll(fds, Some(&AT_ONCE)),
+                    Ok(0),
+                    "a pending event would end the sleep"
+                );
                 self.act.borrow_mut()();
             }
         }
@@ -424,7 +428,7 @@ impl Waiter for Second<'_> {
 }
 
 #[test]
-fn select_sleeps_beside_a_hang_up_that_it_did_not_ask_for() {
+fn select_sleeps_despite_a_hang_up_that_it_did_not_ask_for() {
     let (pipe, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     drop(writer);
     let source = Source::new(EventFlags::HUP);
@@ -439,10 +443,10 @@ fn select_sleeps_beside_a_hang_up_that_it_did_not_ask_for() {
 }
 
 #[test]
-fn select_sees_an_exception_where_a_hang_up_was() {
+fn select_reports_an_exception_after_a_hang_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // A stream socket hangs up until it is connected.
+    // A stream socket reports a hang-up until it is connected.
     let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
     let socket = rustix::net::socket(family, kind, None).unwrap();
     let mut peer = None;
@@ -461,7 +465,7 @@ fn select_sees_an_exception_where_a_hang_up_was() {
 }
 
 #[test]
-fn select_leaves_words_beyond_its_count_alone_and_counts_each_set() {
+fn select_keeps_bits_beyond_its_count_and_counts_the_bits_of_each_set() {
     let source = Source::new(IN | EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
     let find = |fd| Some(Target::Source(fd, &source));
     let [mut read, mut write, mut except] = [[0b101, 7]; 3];
@@ -471,7 +475,7 @@ fn select_leaves_words_beyond_its_count_alone_and_counts_each_set() {
 }
 
 #[test]
-fn hang_ups_of_a_source_are_readable_and_errors_both() {
+fn hang_up_is_readable_and_error_is_readable_and_writable() {
     for (bits, want) in [(EventFlags::HUP, [1, 0, 0]), (EventFlags::ERR, [1, 1, 0])] {
         let source = Source::new(bits);
         let [mut read, mut write, mut except] = [[1]; 3];
@@ -483,7 +487,7 @@ fn hang_ups_of_a_source_are_readable_and_errors_both() {
 }
 
 #[test]
-fn a_watched_set_is_readable_for_the_kernel_while_sources_are_ready() {
+fn watched_set_is_readable_in_the_kernel_while_sources_are_ready() {
     let (source, set) = (Source::new(NONE), set());
     set.add(Target::Source(FD, &source), event(IN, 7)).unwrap();
     let is_readable = || {
@@ -491,7 +495,7 @@ fn a_watched_set_is_readable_for_the_kernel_while_sources_are_ready() {
         their_poll(&mut fds, Some(&AT_ONCE)).unwrap() == 1
     };
     source.changed(IN, IN);
-    assert!(!is_readable(), "a change costs no system call");
+    assert!(!is_readable(), "without a watcher, a change must not ring the bell");
     set.watch().unwrap();
     assert!(is_readable());
     source.changed(NONE, NONE);
@@ -504,11 +508,11 @@ fn a_watched_set_is_readable_for_the_kernel_while_sources_are_ready() {
 }
 
 #[test]
-fn a_duplicate_keeps_an_entry_and_the_last_close_removes_it() {
+fn duplicate_keeps_an_entry_and_the_last_close_removes_it() {
     let set = set();
     let source = Source::new(IN);
     set.add(Target::Source(FD, &source), event(IN, 7)).unwrap();
-    // Closed, while a duplicate is open: its number names nothing, and its entry goes on.
+    // The descriptor is closed while a duplicate is open: its number names nothing any more, but its entry remains.
     assert_eq!(set.delete(Target::Source(FD + 1, &source)), Err(Errno::NOENT));
     assert_eq!(wait(&set, &Alone), Ok(7));
     let reused = Source::new(IN);
@@ -519,7 +523,7 @@ fn a_duplicate_keeps_an_entry_and_the_last_close_removes_it() {
 }
 
 #[test]
-fn waits_of_a_pipe_and_a_source_return_both_to_poll() {
+fn poll_returns_a_ready_pipe_and_a_ready_source_together() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let source = Source::new(NONE);
     writer.write_all(b"x").unwrap();

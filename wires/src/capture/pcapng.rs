@@ -19,7 +19,7 @@ const ISB_IFDROP: u16 = 5;
 
 /// Bytes of an enhanced packet block before the frame.
 const PACKET_HEAD_BYTES: usize = 28;
-/// Bytes behind it: padding, the flags, the end of options, the length again.
+/// Most bytes of the block after the frame: padding, the flags, the end of options, the length again.
 const PACKET_TAIL_BYTES: usize = 3 + 8 + 4 + 4;
 
 /// Direction of a frame, as in `epb_flags`.
@@ -29,11 +29,11 @@ pub(super) enum Direction {
     Out = 2,
 }
 
-/// A capture that is being written. It ends with the first error.
+/// A capture in progress. It ends with the first error.
 pub(super) struct Writer {
     output: Box<dyn Write + Send>,
     snap_bytes: usize,
-    /// Bytes left of the bound.
+    /// Bytes left up to the bound.
     bytes_left: u64,
     frames: u64,
     ended: Option<io::Error>,
@@ -102,7 +102,7 @@ impl Writer {
         }
     }
 
-    /// Writes how many frames were left out.
+    /// Writes the number of frames that were left out.
     pub(super) fn write_dropped(&mut self, time_ns: u64, dropped: u64) {
         if self.ended.is_none() {
             self.begin(STATISTICS);
@@ -148,7 +148,7 @@ impl Writer {
         self.pad();
     }
 
-    /// Blocks are made of whole words.
+    /// Pads the block to whole words.
     fn pad(&mut self) {
         let bytes = self.block.len().next_multiple_of(4);
         self.block.resize(bytes, 0);

@@ -8,13 +8,13 @@ use rustix::process::geteuid;
 
 use super::{CLONE_DEVICE, NAME_BYTES_MAX, TapOptions};
 
-/// Why a TAP device could not be opened or configured.
+/// The reason why a TAP device could not be opened or configured.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TapError {
-    /// The name is none of an interface: the caller's fault.
+    /// The name is not a valid interface name: the caller's fault.
     #[error(
-        "`{0}` is no name for an interface: take 1 to {NAME_BYTES_MAX} bytes without `/`, `:` or blanks"
+        "`{0}` is not an interface name: use 1 to {NAME_BYTES_MAX} bytes without `/`, `:` or blanks"
     )]
     Name(String),
     /// The kernel has no TAP devices, or this container does not see them.
@@ -22,12 +22,12 @@ pub enum TapError {
         "{CLONE_DEVICE} is missing or has no driver: type `sudo modprobe tun`, or start the container with `--device {CLONE_DEVICE}`"
     )]
     Missing,
-    /// The permissions of `/dev/net/tun` are in the way.
+    /// The permissions of `/dev/net/tun` do not allow opening it.
     #[error("may not open {CLONE_DEVICE}: run as root, or type `sudo chmod 666 {CLONE_DEVICE}`")]
     Closed,
     /// `CAP_NET_ADMIN` is missing.
     #[error(
-        "may not {what} the interface {name} without CAP_NET_ADMIN: run as root, or make it once by `sudo ip tuntap add dev {name} mode tap user $USER` and set its address by `sudo ip address add` and `sudo ip link set {name} up`"
+        "may not {what} the interface {name} without CAP_NET_ADMIN: run as root, or create it once by `sudo ip tuntap add dev {name} mode tap user $USER` and set its address by `sudo ip address add` and `sudo ip link set {name} up`"
     )]
     Privilege { what: &'static str, name: String },
     #[error(
@@ -39,30 +39,30 @@ pub enum TapError {
         "the TAP device {name} is in use: choose another name, or end the process that `sudo grep -ls 'iff:.*{name}' /proc/[0-9]*/fdinfo/*` shows"
     )]
     Busy { name: String },
-    /// An interface of another kind has the name.
-    #[error("the interface {name} is no TAP device and is left alone: choose another name")]
+    /// An interface of another kind has this name.
+    #[error("the interface {name} is not a TAP device, and was not changed: choose another name")]
     NotATap { name: String },
     /// [`TapOptions::multi_queue`] differs from the existing device's.
     #[error(
-        "the TAP device {name} was made {} several queues: open it likewise, or make it anew",
-        if *.multi_queue { "for" } else { "without" }
+        "the TAP device {name} was created {} multiple queues: open it the same way, or delete it and create it again",
+        if *.multi_queue { "with" } else { "without" }
     )]
     Queues {
         name: String,
-        /// Whether the device has several queues.
+        /// Whether the device has multiple queues.
         multi_queue: bool,
     },
     #[error(
-        "an MTU of {mtu} bytes is too small: set {least} or more, as by `sudo ip link set dev NAME mtu 1500`"
+        "an MTU of {mtu} bytes is too small: set {least} or more, for example by `sudo ip link set dev NAME mtu 1500`"
     )]
     Mtu {
         /// The device's MTU in bytes.
         mtu: u16,
-        /// The smallest, in bytes.
+        /// The smallest MTU in bytes.
         least: u16,
     },
     /// The prefix is longer than an address: the caller's fault.
-    #[error("a network's prefix has {most} bits at most, not {prefix}")]
+    #[error("a network prefix has at most {most} bits, not {prefix}")]
     Prefix {
         /// Length of the prefix in bits.
         prefix: u8,
@@ -91,7 +91,7 @@ impl TapError {
     /// The error of attaching to the device, or of creating it.
     pub(super) fn attaching(options: &TapOptions, source: io::Error) -> TapError {
         let name = options.name.clone();
-        // A property of the device that has the name, if there is one.
+        // A property of the existing device with this name, if there is one.
         let property = |file: &str| {
             let text = fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?;
             Some(text.trim().to_owned())
@@ -102,7 +102,7 @@ impl TapError {
                 let owner = property("owner").and_then(|owner| owner.parse().ok());
                 match owner {
                     Some(uid) if uid != geteuid().as_raw() => TapError::AnotherUsers { name, uid },
-                    _ => TapError::Privilege { what: "make or use", name },
+                    _ => TapError::Privilege { what: "create or use", name },
                 }
             }
             Some(Errno::INVAL) => {
@@ -114,12 +114,12 @@ impl TapError {
                     Some(flags) if multi_queue(flags) != options.multi_queue => {
                         TapError::Queues { name, multi_queue: multi_queue(flags) }
                     }
-                    // Only if `/sys` shows this network: it may show another namespace's.
+                    // Only if `/sys` shows this network namespace: it may show another one.
                     None if property("ifindex").is_some() => TapError::NotATap { name },
                     _ => TapError::System { what: "use as a TAP device", name, source },
                 }
             }
-            _ => TapError::System { what: "make or use", name, source },
+            _ => TapError::System { what: "create or use", name, source },
         }
     }
 

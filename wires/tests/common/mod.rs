@@ -1,4 +1,4 @@
-//! Packets for tests, made and read by another implementation than ours.
+//! Packets for tests, created and read by an independent implementation.
 #![allow(dead_code)]
 
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use wave_wires::{CsumPlace, Memory, Offload, RawPart, Sent, Wire};
 pub const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// The head of a TCP packet, without a checksum but for the pseudo header's sum.
+/// The head of a TCP packet. Its checksum field holds only the pseudo header's sum.
 pub struct Head {
     pub bytes: Vec<u8>,
     pub place: CsumPlace,
 }
 
 impl Head {
-    /// Of a packet with so much payload. `ecn` is the field of the IP header.
+    /// The head of a packet with `payload_bytes` bytes of payload. `ecn` is the field of the IP header.
     pub fn new(from: IpAddr, to: IpAddr, tcp: TcpHeader, payload_bytes: usize, ecn: u8) -> Head {
         Head::between([OURS, THEIRS], from, to, tcp, payload_bytes, ecn)
     }
@@ -64,14 +64,14 @@ impl Head {
         Offload { segment_bytes, checksum: Some(self.place) }
     }
 
-    /// Sends it with a payload of one part.
+    /// Sends the packet with a payload of one part.
     pub fn send(&self, wire: &mut impl Wire, payload: &[u8], segment_bytes: u16) -> Sent {
         let parts = [RawPart::of(payload), RawPart::EMPTY];
         wire.send(&self.bytes, parts, self.offload(segment_bytes)).unwrap()
     }
 }
 
-/// The addresses of our end and the other one, of either family.
+/// The addresses of our end and the other end, in IPv6 or IPv4.
 pub fn addresses(is_v6: bool) -> (IpAddr, IpAddr) {
     let address = |text: &str| text.parse().unwrap();
     if is_v6 {
@@ -94,7 +94,7 @@ fn set_ipv4_checksum(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
 }
 
-/// The TCP part of a frame, if its lengths and checksums are right.
+/// The TCP part of a frame, if its lengths and checksums are correct.
 pub fn read_tcp(frame: &[u8]) -> Result<TcpSlice<'_>, String> {
     let packet = SlicedPacket::from_ethernet(frame).map_err(|error| error.to_string())?;
     let Some(TransportSlice::Tcp(tcp)) = packet.transport else { return Err("no TCP".into()) };
@@ -115,7 +115,7 @@ pub fn read_tcp(frame: &[u8]) -> Result<TcpSlice<'_>, String> {
     if tcp.checksum() == expected { Ok(tcp) } else { Err("a wrong TCP checksum".into()) }
 }
 
-/// All that comes in virtual time, with the time of each.
+/// Receives all frames in virtual time, with the arrival time of each.
 pub fn receive_all(wire: &mut Memory) -> Vec<(u64, Vec<u8>)> {
     let mut frames = Vec::new();
     while let Some(due_ns) = wire.due() {
@@ -127,7 +127,7 @@ pub fn receive_all(wire: &mut Memory) -> Vec<(u64, Vec<u8>)> {
     frames
 }
 
-/// Bytes that are easy to tell apart.
+/// Bytes that make misplaced parts visible.
 pub fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
 }

@@ -1,24 +1,24 @@
-//! Requests to each server, and their answers.
+//! The requests to each server, and the answers.
 
 use std::path::PathBuf;
 
 /// Connections of each load.
 pub const CONNECTIONS: usize = 64;
-/// Bytes of an echo, and of stored values.
+/// The bytes of an echo, and of stored values.
 const VALUE: [u8; 64] = [b'v'; 64];
 /// The file that nginx sends.
 pub const FILE: &str = "1k";
 const CONTENT: [u8; 1024] = [b'x'; 1024];
-/// Requests that are written at once on a connection.
+/// Requests per batch on a connection with pipelining.
 const PIPELINED: usize = 16;
 
-/// A server, and how it is asked.
+/// A server, with the form of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum App {
-    /// The bench's own program.
+    /// The bench's own echo program.
     Echo,
     Redis,
-    /// redis, asked for several values at once.
+    /// redis, with several requests per batch.
     RedisPipelined,
     Memcached,
     Nginx,
@@ -51,7 +51,7 @@ impl App {
         }
     }
 
-    /// Requests of a batch: written at once, and answered as a whole before the next batch.
+    /// Number of requests in a batch. A batch is written at once, and is answered completely before the next batch.
     pub fn batch(self) -> usize {
         if self == App::RedisPipelined { PIPELINED } else { 1 }
     }
@@ -65,7 +65,7 @@ impl App {
         }
     }
 
-    /// Stores the value: bytes, and the server's answer to them.
+    /// The request that stores the value, and the server's answer to it; `None` if the server stores no value.
     pub fn set_up(self) -> Option<(Vec<u8>, &'static [u8])> {
         let (head, answer): (&[u8], &[u8]) = match self {
             App::Echo | App::Nginx => return None,
@@ -77,7 +77,7 @@ impl App {
         Some(([head, &VALUE, b"\r\n"].concat(), answer))
     }
 
-    /// Every answer's first bytes.
+    /// The first bytes of every answer.
     pub fn answer_head(self) -> &'static [u8] {
         match self {
             App::Echo => &VALUE,
@@ -87,7 +87,7 @@ impl App {
         }
     }
 
-    /// Length of the answer that begins with these bytes: equal for all answers of a server. `None` if more bytes are needed.
+    /// Length of the answer that begins with these bytes, which is equal for all answers of a server. `None` if more bytes are needed.
     pub fn answer_bytes(self, came: &[u8]) -> Option<usize> {
         match self {
             App::Echo => Some(VALUE.len()),
@@ -102,7 +102,7 @@ impl App {
         }
     }
 
-    /// Whether these bytes are a whole answer.
+    /// Whether these bytes are a complete and correct answer.
     pub fn is_answer(self, bytes: &[u8]) -> bool {
         let tail: &[&[u8]] = match self {
             App::Echo => &[&VALUE],
@@ -115,8 +115,8 @@ impl App {
             && bytes.ends_with(&tail.concat())
     }
 
-    /// The server's command line for an address, with its files in `folder`. Settings are the package's, except those that would keep it
-    /// from serving here.
+    /// The server's command line for an address, with its files in `folder`. The settings are the package's, except those that would
+    /// prevent it from serving here.
     ///
     /// # Errors
     /// The server is not installed.
@@ -129,10 +129,10 @@ impl App {
             }
             App::Redis | App::RedisPipelined => (
                 find("redis-server", "redis-server")?,
-                // In its protected mode it refuses other hosts.
+                // In protected mode, redis refuses other hosts.
                 format!("--bind {address} --port {port} --protected-mode no --dir {folder} --save"),
             ),
-            // memcached asks root for a user's name.
+            // memcached requires the name of a user when it is run by root.
             App::Memcached => {
                 (find("memcached", "memcached")?, format!("-l {address} -p {port} -u root"))
             }
@@ -142,7 +142,7 @@ impl App {
         let mut words = vec![program];
         words.extend(line.split_whitespace().map(str::to_owned));
         if matches!(self, App::Redis | App::RedisPipelined) {
-            // Nothing is saved meanwhile.
+            // An empty argument of --save: redis saves nothing during the bench.
             words.push(String::new());
         }
         Ok(words)
@@ -172,7 +172,7 @@ impl App {
     }
 }
 
-/// A program in PATH, or in a folder of system programs.
+/// Finds a program in PATH, or in a folder of system programs.
 fn find(program: &str, package: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =

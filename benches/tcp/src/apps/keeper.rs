@@ -1,4 +1,4 @@
-//! The parent of an unmodified server. It ends the server's processes when the bench ends, also when the bench is killed.
+//! The parent of an unmodified server. It ends the server's processes when the bench ends, even if the bench is killed.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -23,12 +23,12 @@ pub struct KeeperArgs {
     words: Vec<String>,
 }
 
-/// Starts the server, and waits for a line on standard input, or its end.
+/// Starts the server, and waits for a line on standard input, or the input's end.
 pub fn run(args: &KeeperArgs) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", args.words[0]);
     // Workers whose master is killed become children of this process.
     set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
-    // The server's processes inherit it.
+    // The server's processes inherit the CPU.
     wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
     let log = File::create(&args.log).map_err(failed)?;
     let mut command = Command::new(&args.words[0]);
@@ -41,11 +41,11 @@ pub fn run(args: &KeeperArgs) -> Result<(), String> {
     answer("ended")
 }
 
-/// Kills and awaits the descendants of this process, parents first.
+/// Kills the descendants of this process, parents first, and waits for their end.
 fn end_children() -> Result<(), String> {
     loop {
         for pid in tree(std::process::id()).into_iter().skip(1) {
-            // It may have ended.
+            // The process may have ended already.
             let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
         }
         match wait(WaitOptions::empty()) {
@@ -75,7 +75,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // A keeper that has gone has no server.
+        // A keeper that has ended has no server left.
         let _ = self.0.tell("end").and_then(|()| self.0.expect("ended"));
     }
 }

@@ -1,4 +1,4 @@
-//! The client's load on a server: a closed loop, or a Poisson process of a given rate.
+//! The client's load on a server: a closed loop, or a Poisson process with a given rate.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,28 +21,28 @@ use crate::client::PATIENCE;
 use crate::network::packets;
 use crate::process::answer;
 
-/// Longest start of a server.
+/// Longest time for a server to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const START_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest wait for events.
 const TURN_MAX: Duration = Duration::from_millis(2);
 const BUFFER_BYTES: usize = 64 << 10;
-/// Digits of latencies.
+/// Significant digits of recorded latencies.
 const DIGITS: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
     pub app: App,
-    /// Length of an answer.
+    /// Length of an answer in bytes.
     pub answer_bytes: usize,
     pub connections: usize,
     pub warm_up: Duration,
     pub measured: Duration,
-    /// `None`: the next batch follows each answer.
+    /// `None` is a closed loop: each answer is followed by the next batch.
     pub pace: Option<Pace>,
 }
 
-/// Batches that come as a Poisson process.
+/// Arrivals of batches as a Poisson process.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub batches_per_second: f64,
@@ -50,7 +50,7 @@ pub struct Pace {
 }
 
 impl Traffic {
-    /// The line that tells the client, with the interface whose packets it is to count.
+    /// The command line for the client, with the interface whose packets it must count.
     pub fn to_line(self, address: &str, interface: &str) -> String {
         let Traffic { app, answer_bytes, connections, warm_up, measured, pace } = self;
         let (rate, seed) = pace.map_or((0.0, 0), |pace| (pace.batches_per_second, pace.seed));
@@ -99,7 +99,7 @@ pub fn prepare(app: App, address: SocketAddr) -> Result<usize, String> {
         came.resize(expected.len(), 0);
         stream.read_exact(&mut came).map_err(failed)?;
         if came != expected {
-            return Err(failed(io::Error::other("it stores no value")));
+            return Err(failed(io::Error::other("the server did not store the value")));
         }
         came.clear();
     }
@@ -114,12 +114,12 @@ pub fn prepare(app: App, address: SocketAddr) -> Result<usize, String> {
     if app.is_answer(&came) {
         Ok(came.len())
     } else {
-        Err(failed(io::Error::other("it does not answer as expected")))
+        Err(failed(io::Error::other("unexpected answer")))
     }
 }
 
-/// Loads, says `begin` after the warm-up, and at the end the count of answers since, nanoseconds, and packets; paced, also the
-/// median and the 99th percentile of latencies in nanoseconds.
+/// Generates the load. Prints `begin` after the warm-up, and at the end the number of answers since then, nanoseconds, and packets.
+/// If paced, it also prints the median and the 99th percentile of latencies in nanoseconds.
 pub fn generate(streams: Vec<TcpStream>, traffic: &Traffic, interface: &str) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the bench's client: {error}");
     let start = Instant::now();
@@ -130,7 +130,7 @@ pub fn generate(streams: Vec<TcpStream>, traffic: &Traffic, interface: &str) -> 
         source.turn().map_err(|error| failed(&error))?;
         let now = Instant::now();
         if now.duration_since(source.latest) > PATIENCE {
-            return Err(failed(&"no answer came for 20 s"));
+            return Err(failed(&"no answer for 20 s"));
         }
         match (begun, &counted) {
             (None, _) if now.duration_since(start) >= traffic.warm_up => {
@@ -138,7 +138,7 @@ pub fn generate(streams: Vec<TcpStream>, traffic: &Traffic, interface: &str) -> 
                 source.recorded_from = Some(now);
                 answer("begin")?;
             }
-            // On a busy machine nothing may have come yet: then it goes on, for whichever stack it is.
+            // On a busy machine, there may be no answer yet: then the chunk continues, on any stack.
             (Some((at, first, packets_first)), None)
                 if now.duration_since(at) >= traffic.measured
                     && source.answered > first
@@ -151,7 +151,7 @@ pub fn generate(streams: Vec<TcpStream>, traffic: &Traffic, interface: &str) -> 
             }
             _ => {}
         }
-        // Requests that were due in the span count, however late their answers.
+        // Requests that were due in the measured time count, however late their answers are.
         if let Some(line) = &counted
             && (traffic.pace.is_none() || source.is_drained())
         {
@@ -167,22 +167,22 @@ pub fn generate(streams: Vec<TcpStream>, traffic: &Traffic, interface: &str) -> 
     }
 }
 
-/// Connections, and the batches that are due on them.
+/// The source of the load: connections, and the batches that are due on them.
 struct Source {
     traffic: Traffic,
     epoll: OwnedFd,
     connections: Vec<Connection>,
     batch: Vec<u8>,
-    /// `None` without a pace, and after its end.
+    /// `None` in a closed loop, and after the last arrival.
     arrivals: Option<Arrivals>,
-    /// Due times of batches that wait for a connection.
+    /// Due times of batches that wait for an idle connection.
     waiting: VecDeque<Instant>,
-    /// Connections without a batch, the longest idle first.
+    /// Connections without a batch; the one idle for longest is first.
     idle: VecDeque<usize>,
     answered: u64,
-    /// Last time at which an answer came or nothing was under way.
+    /// Last time at which an answer arrived or no batch was in flight.
     latest: Instant,
-    /// Batches due from then on are recorded.
+    /// Latencies of batches due from this time on are recorded.
     recorded_from: Option<Instant>,
     latencies: Histogram<u64>,
     events: Vec<epoll::Event>,
@@ -192,11 +192,11 @@ struct Source {
 struct Connection {
     stream: TcpStream,
     due: Instant,
-    /// Bytes of the answers to a batch.
+    /// Bytes received so far of the answers to a batch.
     came: usize,
 }
 
-/// Instants at which batches are due.
+/// Generates the times at which batches are due.
 struct Arrivals {
     next: Instant,
     gap_seconds: f64,
@@ -220,7 +220,7 @@ impl Arrivals {
 
 impl Source {
     fn new(streams: Vec<TcpStream>, traffic: &Traffic, start: Instant) -> io::Result<Source> {
-        // By default, sleeps end up to 50 us late.
+        // With the default timer slack, sleeps end up to 50 us late.
         set_current_timer_slack(NonZeroU64::new(1))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::with_capacity(streams.len());
@@ -257,7 +257,7 @@ impl Source {
         self.waiting.is_empty() && self.idle.len() == self.connections.len()
     }
 
-    /// Sends the batches that are due, and takes answers until the next one is.
+    /// Sends the batches that are due, and processes answers until the next batch is due.
     fn turn(&mut self) -> io::Result<()> {
         let timeout = self.ask_due()?;
         let timeout =
@@ -289,7 +289,7 @@ impl Source {
         Ok(())
     }
 
-    /// Sends the batches that are due on idle connections. Returns the time until the next one is due.
+    /// Sends the due batches on idle connections. Returns the time until the next batch is due.
     fn ask_due(&mut self) -> io::Result<Duration> {
         let now = Instant::now();
         let mut until_next = TURN_MAX;
@@ -314,13 +314,13 @@ impl Source {
 }
 
 impl Connection {
-    /// Writes a batch. There is room: the one before has been answered.
+    /// Writes a batch. The connection has room, because the previous batch has been answered.
     fn ask(&mut self, batch: &[u8], due: Instant) -> io::Result<()> {
         (self.due, self.came) = (due, 0);
         self.stream.write_all(batch)
     }
 
-    /// Reads. Returns whether the batch is answered.
+    /// Reads answers. Returns whether the batch is answered completely.
     fn hear(&mut self, traffic: &Traffic, buffer: &mut [u8]) -> io::Result<bool> {
         let count = match self.stream.read(buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -331,12 +331,12 @@ impl Connection {
         let head = traffic.app.answer_head();
         let seen = count.min(head.len());
         if self.came == 0 && buffer[..seen] != head[..seen] {
-            return Err(io::Error::other("an answer does not begin as expected"));
+            return Err(io::Error::other("unexpected first bytes of an answer"));
         }
         self.came += count;
         let whole = traffic.answer_bytes * traffic.app.batch();
         if self.came > whole {
-            return Err(io::Error::other("an answer is longer than the first one"));
+            return Err(io::Error::other("an answer is longer than the first answer"));
         }
         Ok(self.came == whole)
     }
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_they_were_written() {
+    fn encoded_command_lines_decode_to_themselves() {
         let pace = Pace { batches_per_second: 1234.5, seed: 7 };
         let traffic = Traffic {
             app: App::RedisPipelined,
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_have_the_rate_and_are_the_same_for_a_seed() {
+    fn arrivals_have_the_given_rate_and_are_equal_for_equal_seeds() {
         let start = Instant::now();
         let mut both =
             [1, 1].map(|seed| Arrivals::new(Pace { batches_per_second: 1e4, seed }, start));

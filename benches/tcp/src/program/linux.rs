@@ -1,4 +1,4 @@
-//! Linux's sockets with epoll, level-triggered, through the C library: so the program also runs under `wave tcp run`.
+//! Linux's sockets with level-triggered epoll, through the C library, so that the program also runs under `wave tcp run`.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use nix::sys::socket::{
 
 use super::{PIECE_BYTES, Role, Sockets};
 
-/// Numbers from here on are listeners.
+/// Event data from this number on names listeners.
 const LISTENERS: u64 = 1 << 32;
 const EVENTS: usize = 256;
 
@@ -70,7 +70,7 @@ impl Linux {
     }
 }
 
-/// Room to write, or bytes to read, of a connection.
+/// The interest in a connection's room to write, or bytes to read.
 fn event(at: usize, writes: bool) -> EpollEvent {
     let flags = if writes { EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
     EpollEvent::new(flags, at as u64)
@@ -118,7 +118,7 @@ impl Sockets for Linux {
         Ok(self.epoll.modify(&open.1, &mut event(at, awaits))?)
     }
 
-    /// Nothing to do: epoll reports it again, level-triggered.
+    /// Has no effect: level-triggered epoll reports the connection again.
     fn come_back(&mut self, _at: usize) {}
 
     fn close(&mut self, at: usize) {

@@ -1,4 +1,4 @@
-//! An agent's connections.
+//! Connections of an agent.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ pub struct OfAgent {
     toe: Toe,
     listeners: Vec<(Role, Listener)>,
     open: Vec<Option<(Role, Stream)>>,
-    /// Connections with more to do, that nothing new is told of.
+    /// Connections with more work, which the agent will not report again.
     unasked: Vec<usize>,
 }
 
@@ -94,7 +94,7 @@ impl Sockets for OfAgent {
         stream.write(from)
     }
 
-    /// The bytes lie in memory, and the next program in line would look at them there.
+    /// Releases the bytes without a copy: a real program would use them in place.
     fn read_in_place(&mut self, at: usize, most: usize) -> io::Result<usize> {
         let data = self.stream_mut(at)?.readable()?;
         let count = data.len().min(most);
@@ -102,7 +102,7 @@ impl Sockets for OfAgent {
         Ok(count)
     }
 
-    /// What the ring had before is sent again.
+    /// Sends the ring's previous contents again.
     fn write_in_place(&mut self, at: usize, most: usize) -> io::Result<usize> {
         let room = self.stream_mut(at)?.reserve(most)?;
         let count = room.len();
@@ -110,7 +110,7 @@ impl Sockets for OfAgent {
         Ok(count)
     }
 
-    /// Nothing to do: the agent reports room by itself.
+    /// Has no effect: the agent always reports room.
     fn await_room(&mut self, _at: usize, _awaits: bool) -> io::Result<()> {
         Ok(())
     }

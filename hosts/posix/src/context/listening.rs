@@ -1,4 +1,4 @@
-//! Listeners of a context, and the room for connections that they offer.
+//! Listeners of a context, and the slots for connections that they offer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,12 +11,12 @@ use crate::line::Queues;
 use crate::socket::{Phase, Socket};
 
 impl<Q: Queues> Context<Q> {
-    /// Asks for a listener that has its port alone.
+    /// Requests a listener that does not share its port.
     pub fn listen(&mut self, local: SocketAddr, backlog: u16) -> u32 {
         self.listen_beside(local, backlog, Sharing::default())
     }
 
-    /// Asks for a listener beside others that may share its port.
+    /// Requests a listener that may share its port with others.
     pub fn listen_beside(&mut self, local: SocketAddr, backlog: u16, sharing: Sharing) -> u32 {
         loop {
             self.last_listener = self.last_listener.wrapping_add(1);
@@ -52,19 +52,19 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// TCP_MAXSEG: segments of connections to come have at most so many bytes, options included.
+    /// TCP_MAXSEG: limits segments of future connections to `mss_max` bytes, options included.
     pub fn limit_segments(&mut self, listener: u32, mss_max: u16) {
         self.outbox.push_back(Request::LimitSegments { listener, mss_max });
         self.flush();
     }
 
-    /// Whether the agent has given back all slots of a listener, or the listener is gone. Such a listener gets no more connections while
+    /// Whether the agent has returned all slots of a listener, or the listener is gone. Such a listener gets no more connections while
     /// its program leaves them to others.
     pub fn has_no_slots(&self, listener: u32) -> bool {
         self.listeners.get(&listener).is_none_or(|listener| listener.offered == 0)
     }
 
-    /// Leaves connections that nobody has accepted to other listeners.
+    /// Leaves connections that were not accepted to other listeners.
     pub(super) fn offer_accepted(&mut self, listener: u32) {
         for name in std::mem::take(&mut self.listener(listener).accepted) {
             let socket = self.socket(name);
@@ -78,12 +78,12 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Gives a listener up, with all connections that nobody has accepted.
+    /// Closes a listener, with all connections that were not accepted.
     pub fn unlisten(&mut self, name: u32) {
         let is_shared =
             |listener: &Listening| listener.is_sharing && listener.interest != Interest::No;
         if self.listeners.get(&name).is_some_and(is_shared) {
-            // Not to this one.
+            // Connections must not be offered to this listener again.
             self.await_connections(name, Interest::No);
         }
         let Some(listener) = self.listeners.remove(&name) else { return };
@@ -97,7 +97,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Where a listener listens, once the agent has answered.
+    /// A listener's local address or its error, once the agent has answered.
     pub fn listening(&mut self, listener: u32) -> Option<io::Result<SocketAddr>> {
         let listening = self.listener(listener);
         match listening.error {
@@ -106,7 +106,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Accepts a connection, with its peer's address, once that does not wait.
+    /// Accepts a connection, and returns it with its peer's address; `None` while that would wait.
     pub fn accept(&mut self, listener: u32) -> Option<io::Result<(u32, SocketAddr)>> {
         if let Some(name) = self.pop_accepted(listener) {
             return Some(Ok((name, self.socket(name).remote)));
@@ -115,13 +115,13 @@ impl<Q: Queues> Context<Q> {
         Some(Err(io::Error::from_raw_os_error(errno)))
     }
 
-    /// Calls of [`Context::accept`] that would not wait: an error counts as one.
+    /// Number of calls of [`Context::accept`] that would not wait; an error counts as one.
     pub fn acceptable(&mut self, listener: u32) -> usize {
         let listening = self.listener(listener);
         listening.accepted.len() + usize::from(listening.error.is_some())
     }
 
-    /// Accepts a connection, if there is one.
+    /// Takes a connection from the accept queue, if there is one.
     fn pop_accepted(&mut self, listener: u32) -> Option<u32> {
         let name = self.listener(listener).accepted.pop_front()?;
         let local = self.listener(listener).local;
@@ -129,13 +129,13 @@ impl<Q: Queues> Context<Q> {
         let socket = self.socket(name);
         socket.local = local.unwrap_or(socket.local);
         socket.is_accepted = true;
-        // Its first bytes may have come before.
+        // Its first bytes may have arrived earlier.
         self.change(name);
         self.fill_ahead(name);
         Some(name)
     }
 
-    /// Offers room for connections, so that the agent answers them without waiting for the program.
+    /// Offers slots, so that the agent answers connection requests without waiting for the program.
     pub(super) fn offer_slots(&mut self) {
         let names: Vec<u32> = self.listeners.keys().copied().collect();
         for name in names {

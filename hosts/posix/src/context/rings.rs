@@ -1,4 +1,4 @@
-//! Rings of a context's sockets, and their memory.
+//! The rings of a context's sockets, and their memory.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use crate::line::Queues;
 use crate::socket::{Phase, Socket};
 
 impl<Q: Queues> Context<Q> {
-    /// New rings for what comes in have all of their memory from the beginning, so that peers see windows of their whole length.
+    /// From now on, new receive rings are populated completely, so that peers see receive windows of the full ring size.
     pub fn fill_at_once(&mut self) {
         self.first_fill = u32::MAX;
     }
 
-    /// Frees a socket that is over and has no handle.
+    /// Frees a socket that has ended and has no handle.
     pub(super) fn release(&mut self, name: u32) {
         let at = name & ((1 << PLACE_BITS) - 1);
         let place = &mut self.places[at as usize];
@@ -29,7 +29,7 @@ impl<Q: Queues> Context<Q> {
         self.wants_slots |= !self.listeners.is_empty();
     }
 
-    /// A socket with rings; `None` if there is no memory for them.
+    /// Adds a socket with rings; `None` if there is no memory for them.
     pub(super) fn insert(
         &mut self,
         phase: Phase,
@@ -64,8 +64,8 @@ impl<Q: Queues> Context<Q> {
         Some(place.life << PLACE_BITS | at)
     }
 
-    /// Gives a ring memory ahead of what comes in. Without any, the connection could only stand still, and is reset. A connection that
-    /// nobody has accepted gets no more than its slot had, so that it fits a slot of another process.
+    /// Populates a receive ring ahead of the incoming bytes. If that fails and the populated part is full, the connection could only
+    /// stall, and is reset. A connection that is not yet accepted keeps the memory of its slot, so that it fits a slot of another process.
     pub(super) fn fill_ahead(&mut self, name: u32) {
         let socket = self.socket(name);
         let grows = socket.is_accepted && !socket.is_closed;
@@ -89,10 +89,10 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Gives a ring memory for the next bytes to be written, of which there is room for `bytes`. Returns for how many there is memory.
+    /// Populates a send ring for the next `bytes` bytes to be written, for which it has room. Returns for how many it has memory.
     ///
     /// # Errors
-    /// For none.
+    /// There is memory for none of them.
     pub fn fill_for(&mut self, name: u32, bytes: u64) -> io::Result<u64> {
         let sending = &self.socket(name).sending;
         let Some((at, more)) = sending.wanted(bytes) else { return Ok(bytes) };

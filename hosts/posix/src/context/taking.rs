@@ -1,5 +1,5 @@
-//! Connections of another process: a child of fork(2) takes its parent's (docs/adr/0068), and whoever gets a descriptor takes the one that
-//! was lent for it (docs/adr/0078).
+//! Taking over connections from another process: a child of fork(2) takes over its parent's (docs/adr/0068), and the receiver of a
+//! descriptor takes over the connection that was lent for it (docs/adr/0078).
 
 use wave_tcp::context::{FILL_MAX, Request};
 
@@ -14,25 +14,25 @@ impl<Q: Queues> Context<Q> {
         self.flush();
     }
 
-    /// Lets whoever joins the family with this secret take a connection, which is this process's or its family's. It is sent with the next
-    /// flush.
+    /// Lets any process that joins the family with this secret take over a connection of this process or its family. The request is sent
+    /// with the next flush.
     pub fn lend(&mut self, heirloom: &Heirloom, secret: u128) {
         self.lending += 1;
         self.outbox.push_back(Request::Lend { flow: heirloom.flow, secret });
     }
 
-    /// Whether the agent knows of all that was lent.
+    /// Whether the agent has confirmed all lent connections.
     pub fn has_lent(&self) -> bool {
         self.lending == 0
     }
 
-    /// What another process needs to take this connection; `None` if there is none that can be taken: it has not begun, is over, or has
-    /// used more of its rings than is handed over.
+    /// The state that another process needs to take over this connection. `None` if it cannot be taken over: it is not established, has
+    /// ended, or has used more of its rings than is handed over.
     pub fn heirloom(&self, name: u32) -> Option<Heirloom> {
         self.peek(name)?.heirloom()
     }
 
-    /// Asks for another process's connection. [`Context::connected`] says whether it is there. `None` if there is no memory for its rings.
+    /// Requests a connection of another process. [`Context::connected`] returns the result. `None` if there is no memory for its rings.
     pub fn take_over(&mut self, heirloom: &Heirloom) -> Option<u32> {
         let Heirloom { local, remote, .. } = *heirloom;
         let name = self.insert(Phase::Connecting, local, remote)?;

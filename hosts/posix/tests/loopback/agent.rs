@@ -1,4 +1,4 @@
-//! An agent without TCP: it connects two sockets of the processes at its door by copying bytes between their rings.
+//! An agent without TCP: it connects two sockets of the attached processes by copying bytes between their rings.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,25 +14,25 @@ use wave_front_tcp::{Door, DoorOptions, Process, Taken};
 use wave_tcp::context::{Event, Filled, Interest, Moved, Progress, Reason, Request, Tail};
 use wave_tcp::datapath::{FlowId, Ring};
 
-/// Turns without work before the agent parks.
+/// Number of turns without work before the agent parks.
 const TURNS_BEFORE_PARKING: u32 = 8;
-/// Most bytes of a copy.
+/// Most bytes copied at a time.
 const COPY_MAX: u64 = 3_000;
 
-/// An agent on a thread of its own, and the folder of its socket.
+/// An agent on its own thread, and the folder of its socket.
 pub struct Agent {
     folder: tempfile::TempDir,
     control: Arc<Control>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a test does to its agent.
+/// A test's control of its agent.
 #[derive(Default)]
 struct Control {
     is_stopped: AtomicBool,
-    /// It takes no requests.
+    /// The agent ignores requests.
     is_deaf: AtomicBool,
-    /// It dies in the turn after so many more; 0 is never.
+    /// Number of turns before the agent dies; 0 is never.
     turns_left: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Agent {
         self.control.is_deaf.store(is_deaf, SeqCst);
     }
 
-    /// Dies by itself.
+    /// Makes the agent die by itself after this number of turns.
     pub fn die_after(&self, turns: u64) {
         self.control.turns_left.store(turns + 1, SeqCst);
     }
@@ -104,9 +104,9 @@ struct End {
     send: Ring,
     host: Moved,
     is_closed: bool,
-    /// Delivered to this end.
+    /// Bytes delivered to this end.
     received: u64,
-    /// Delivered to the peer.
+    /// Bytes delivered to the peer.
     sent: u64,
     fin_received: bool,
     fin_sent: bool,
@@ -116,7 +116,7 @@ struct End {
 struct Guest {
     process: Process,
     is_gone: bool,
-    /// What its queue had no room for.
+    /// Events for which its queue had no room.
     owed: VecDeque<Event>,
 }
 
@@ -187,7 +187,7 @@ impl Loopback {
             ]
         });
         let mut fds: Vec<_> = door.chain(guests).collect();
-        // So that it sees that it is to stop.
+        // Wakes up often enough to notice that it must stop.
         let _ = poll(&mut fds, Timespec::try_from(Duration::from_millis(20)).ok().as_ref());
     }
 
@@ -198,7 +198,7 @@ impl Loopback {
         self.random % limit
     }
 
-    /// Returns whether there was something to do.
+    /// One turn of the agent. Returns whether there was work.
     fn turn(&mut self, control: &Control) -> bool {
         let mut worked = false;
         let now = Nanos(self.start.elapsed().as_nanos() as u64);
@@ -298,7 +298,7 @@ impl Loopback {
                 assert!(!end.host.is_finished || moved.written == end.host.written);
                 end.host = moved;
                 for (ring, had, has) in rings {
-                    let more = has.checked_sub(had).expect("memory is not taken back");
+                    let more = has.checked_sub(had).expect("populated memory never shrinks");
                     self.look_for(process, ring.offset + u64::from(had), more);
                 }
             }
@@ -329,7 +329,7 @@ impl Loopback {
             | Request::Inquire { .. }
             | Request::Take { .. }
             | Request::Offer { .. } => {}
-            // Nothing is cut into segments here.
+            // This agent sends no segments.
             Request::LimitSegments { .. } => {}
             Request::Unlisten { listener: name } => {
                 let is_it = |other: &Listener| (other.process, other.name) == (process, name);
@@ -360,7 +360,7 @@ impl Loopback {
                 }
             }
             Request::Close { flow } => self.close(process, flow),
-            // This agent's segments do not exist: they have no options.
+            // This agent sends no packets to which the options could apply.
             Request::Configure { .. } => {}
             Request::Abort { flow } => {
                 if self.end_mut(process, flow).is_some() {
@@ -370,10 +370,13 @@ impl Loopback {
         }
     }
 
-    /// A process has the memory that it names.
+    /// Checks that a process has populated the memory that it names.
     fn look_for(&mut self, process: usize, at: u64, bytes: u32) {
         let guest = self.guests[process].as_mut().unwrap();
-        assert!(guest.process.payload_mut().holds(at, bytes), "{bytes} bytes at {at}");
+        assert!(
+            guest.process.payload_mut().holds(at, bytes),
+            "{bytes} bytes at {at} are not populated"
+        );
     }
 
     fn close(&mut self, process: usize, flow: FlowId) {
@@ -422,7 +425,7 @@ impl Loopback {
         }
     }
 
-    /// The first or second free place.
+    /// A free place in `ends`: the first (`skip` 0) or the second (`skip` 1).
     fn free_end(&mut self, skip: usize) -> usize {
         let mut free = (0..).filter(|at| self.ends.get(*at).is_none_or(Option::is_none));
         let at = free.nth(skip).unwrap();
@@ -464,7 +467,7 @@ impl Loopback {
         flow
     }
 
-    /// Copies some of what an end has written to its peer. Returns whether there was something.
+    /// Copies some of an end's written bytes to its peer. Returns whether anything changed.
     fn carry(&mut self, at: usize) -> bool {
         let some = 1 + self.below(COPY_MAX);
         let Some(from) = &self.ends[at] else { return false };
@@ -473,7 +476,7 @@ impl Loopback {
         let room = limit - to.received;
         let bytes = (from.host.written - from.sent).min(room).min(some) as u32;
         if bytes > 0 && to.is_closed {
-            // Nobody will read it.
+            // The peer is closed, so the bytes would never be read.
             self.reset(at);
             return true;
         }
@@ -501,7 +504,7 @@ impl Loopback {
         bytes > 0 || ends_now
     }
 
-    /// Tells an end how far it is, if its queue has room.
+    /// Reports an end's progress to its process, if the queue has room.
     fn report(&mut self, at: usize) {
         let Some(end) = &mut self.ends[at] else { return };
         let Some(guest) = &mut self.guests[end.process] else { return };
@@ -519,7 +522,7 @@ impl Loopback {
         let Some(end) = &self.ends[at] else { return };
         if end.is_closed && end.fin_sent && end.fin_received {
             let (process, socket) = (end.process, end.socket);
-            // A peer that is still there reads what it has.
+            // A peer that still exists can read the bytes it has received.
             self.ends[at] = None;
             self.tell(process, Event::Closed { socket });
         }

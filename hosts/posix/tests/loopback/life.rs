@@ -1,4 +1,4 @@
-//! How connections begin and end, and what programs see when the agent does.
+//! Beginning and end of connections, and errors when the agent dies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
@@ -35,7 +35,7 @@ fn pair(toe: &Toe) -> (Listener, Stream, Stream) {
 }
 
 #[test]
-fn the_end_of_a_stream_is_read_after_its_bytes() {
+fn end_of_stream_is_read_after_all_bytes() {
     let agent = Agent::start(1);
     let toe = Toe::connect(agent.path()).unwrap();
     let (_listener, mut near, mut far) = pair(&toe);
@@ -45,7 +45,7 @@ fn the_end_of_a_stream_is_read_after_its_bytes() {
     let mut words = String::new();
     far.read_to_string(&mut words).unwrap();
     assert_eq!((words.as_str(), far.read(&mut [0]).unwrap()), ("last words", 0));
-    // The other direction is open.
+    // The other direction is still open.
     far.write_all(b"answer").unwrap();
     drop(far);
     words.clear();
@@ -56,7 +56,7 @@ fn the_end_of_a_stream_is_read_after_its_bytes() {
 }
 
 #[test]
-fn a_peer_that_goes_without_reading_resets() {
+fn closing_with_unread_bytes_resets_the_connection() {
     let agent = Agent::start(2);
     let toe = Toe::connect(agent.path()).unwrap();
     let (_listener, mut near, mut far) = pair(&toe);
@@ -77,7 +77,7 @@ fn a_peer_that_goes_without_reading_resets() {
 }
 
 #[test]
-fn connecting_and_listening_fail_with_the_errors_of_linux() {
+fn connect_and_listen_fail_with_the_same_errors_as_on_linux() {
     let agent = Agent::start(3);
     let toe = Toe::connect(agent.path()).unwrap();
     let nowhere = "192.0.2.1:9".parse().unwrap();
@@ -95,14 +95,14 @@ fn connecting_and_listening_fail_with_the_errors_of_linux() {
     stream.set_read_timeout(Some(Duration::from_millis(1)));
     assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
 
-    // A backlog that is full leaves callers without an answer.
+    // With a full backlog, connection requests get no answer.
     let _waiting: Vec<_> = (0..8).map(|_| toe.begin_connect(address).unwrap()).collect();
     let error = toe.connect_stream(address, Some(Duration::from_millis(1))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
 #[test]
-fn many_connections_come_through_few_slots() {
+fn many_connections_are_accepted_through_few_slots() {
     let agent = Agent::start(4);
     let server = Toe::connect(agent.path()).unwrap();
     let (listener, address) = listen(&server, 3);
@@ -134,9 +134,9 @@ fn many_connections_come_through_few_slots() {
 }
 
 #[test]
-fn rings_come_back_when_connections_have_ended() {
+fn rings_are_freed_when_connections_end() {
     let agent = Agent::start(5);
-    // Room for one connection with both of its ends.
+    // Memory for the two ends of one connection.
     let options = Options {
         payload_bytes: 4 * 4096,
         receive_bytes: 4096,
@@ -147,7 +147,7 @@ fn rings_come_back_when_connections_have_ended() {
     let (listener, address) = listen(&toe, 1);
     for round in 0..20_u8 {
         let mut near = loop {
-            // The last one may not be over yet.
+            // The previous connection may not have ended yet.
             match toe.begin_connect(address) {
                 Ok(stream) => break stream,
                 Err(error) => assert_eq!(error.raw_os_error(), Some(105), "{error}"),
@@ -164,7 +164,7 @@ fn rings_come_back_when_connections_have_ended() {
 }
 
 #[test]
-fn a_full_queue_of_requests_delays_and_loses_nothing() {
+fn full_request_queue_delays_requests_and_loses_none() {
     let agent = Agent::start(6);
     let toe = Toe::connect(agent.path()).unwrap();
     let (_listener, mut near, mut far) = pair(&toe);
@@ -174,7 +174,7 @@ fn a_full_queue_of_requests_delays_and_loses_nothing() {
         near.flush().unwrap();
     }
     far.set_read_timeout(Some(Duration::from_millis(5)));
-    // Some may have been taken before.
+    // The agent may have processed some requests before it went deaf.
     let mut first = vec![0; 12_000];
     let mut got = 0;
     while let Ok(more) = far.read(&mut first[got..]) {
@@ -189,7 +189,7 @@ fn a_full_queue_of_requests_delays_and_loses_nothing() {
 }
 
 #[test]
-fn readiness_is_polled_and_nothing_is_missed() {
+fn polling_for_readiness_misses_no_event() {
     let agent = Agent::start(7);
     let server = Toe::connect(agent.path()).unwrap();
     let (listener, address) = listen(&server, 2);
@@ -233,7 +233,7 @@ fn readiness_is_polled_and_nothing_is_missed() {
 }
 
 #[test]
-fn news_that_another_streams_read_took_is_still_told() {
+fn poll_ready_reports_events_processed_by_a_read_of_another_stream() {
     let agent = Agent::start(10);
     let client = Toe::connect(agent.path()).unwrap();
     let server = Toe::connect(agent.path()).unwrap();
@@ -243,7 +243,7 @@ fn news_that_another_streams_read_took_is_still_told() {
         (near, listener.accept().unwrap().0)
     });
     while server.poll_ready().unwrap() {}
-    // The agent speaks of the first stream first.
+    // The agent reports the first stream's bytes first.
     near.write_all(b"a").unwrap();
     near.flush().unwrap();
     other_near.write_all(b"b").unwrap();
@@ -253,14 +253,13 @@ fn news_that_another_streams_read_took_is_still_told() {
     assert!(server.poll_ready().unwrap());
 }
 
-/// Talks until something fails.
 #[test]
-fn only_streams_with_news_are_named_and_each_once() {
+fn next_changed_returns_each_stream_with_news_once() {
     let agent = Agent::start(11);
     let toe = Toe::connect(agent.path()).unwrap();
     let (listener, address) = listen(&toe, 8);
     let near: Vec<Stream> = (0..4).map(|_| toe.connect_stream(address, None).unwrap()).collect();
-    // Its bytes come before it is accepted.
+    // The first stream's bytes arrive before it is accepted.
     (&near[0]).write_all(b"early").unwrap();
     toe.flush();
     let far: Vec<Stream> = (0..4).map(|_| listener.accept().unwrap().0).collect();
@@ -272,20 +271,20 @@ fn only_streams_with_news_are_named_and_each_once() {
     let is_there = |stream: &Stream| stream.readiness().is_readable;
     let end = Instant::now() + PATIENCE;
     while !(is_there(first) && is_there(third)) {
-        assert!(Instant::now() < end, "the bytes do not come");
+        assert!(Instant::now() < end, "the bytes do not arrive");
         toe.poll_ready().unwrap();
     }
     while let Some(id) = toe.next_changed() {
         *named.entry(id).or_insert(0) += 1;
     }
     for stream in &far {
-        assert_eq!(named.get(&stream.id()), Some(&1), "accepted, and so named once");
+        assert_eq!(named.get(&stream.id()), Some(&1), "an accepted stream is returned once");
     }
-    // Two bytes of four do not name it again; new ones do.
+    // Two unread bytes do not make it return the stream again; new bytes do.
     (&*third).read_exact(&mut [0; 2]).unwrap();
     while toe.poll_ready().unwrap() {}
     while let Some(id) = toe.next_changed() {
-        assert!(far.iter().all(|stream| stream.id() != id), "nothing has come there since");
+        assert!(far.iter().all(|stream| stream.id() != id), "no bytes have arrived there since");
     }
     (&near[2]).write_all(b"later").unwrap();
     loop {
@@ -294,19 +293,20 @@ fn only_streams_with_news_are_named_and_each_once() {
         if ids.any(|id| id == third.id()) {
             break;
         }
-        assert!(Instant::now() < end, "new bytes are not told of");
+        assert!(Instant::now() < end, "new bytes are not reported");
     }
     let indices: BTreeSet<usize> =
         near.iter().chain(&far).map(|stream| stream.id().index()).collect();
     assert_eq!(indices.len(), 8);
 }
 
-/// The other end of a stream.
+/// The other end of `stream`, among `streams`.
 fn peer_of<'a>(streams: &'a [Stream], stream: &Stream) -> &'a Stream {
     let local = stream.local_addr().unwrap();
     streams.iter().find(|peer| peer.peer_addr().unwrap() == local).unwrap()
 }
 
+/// Exchanges bytes over new connections until a call fails.
 fn talk(toe: &Toe) -> std::io::Result<()> {
     loop {
         let listener = toe.listen(anywhere(), 2)?;
@@ -325,11 +325,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_agent_that_dies_at_any_time_resets_everything(turns in 0_u64..3_000) {
+    fn death_of_the_agent_at_any_time_resets_everything(turns in 0_u64..3_000) {
         let agent = Agent::start(turns);
         agent.die_after(turns);
         match Toe::connect(agent.path()) {
-            // It died before it let the program in.
+            // The agent died before it accepted the program.
             Err(ToeError::HungUp | ToeError::Socket(_)) => {}
             Err(other) => panic!("{other}"),
             Ok(toe) => {
@@ -345,7 +345,7 @@ proptest! {
 }
 
 #[test]
-fn what_came_before_the_agent_died_is_read_and_pollers_wake() {
+fn bytes_received_before_the_agents_death_are_read_and_pollers_wake() {
     let mut agent = Agent::start(8);
     let toe = Toe::connect(agent.path()).unwrap();
     let (listener, mut near, mut far) = pair(&toe);
@@ -366,7 +366,7 @@ fn what_came_before_the_agent_died_is_read_and_pollers_wake() {
 }
 
 #[test]
-fn a_program_that_only_looks_hears_of_the_agents_death_too() {
+fn nonblocking_reads_alone_detect_a_dead_agent() {
     let mut agent = Agent::start(9);
     let toe = Toe::connect(agent.path()).unwrap();
     let (_listener, near, _far) = pair(&toe);
@@ -382,7 +382,7 @@ fn a_program_that_only_looks_hears_of_the_agents_death_too() {
 }
 
 #[test]
-fn options_reach_the_agent_and_its_warnings_the_program() {
+fn options_reach_the_agent_and_warnings_reach_the_program() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let mut door = Door::bind(&path, DoorOptions::default()).unwrap();
@@ -423,7 +423,7 @@ fn options_reach_the_agent_and_its_warnings_the_program() {
     let stream = toe.begin_connect("192.0.2.1:1".parse().unwrap()).unwrap();
     let keep_alive = Some(KeepAlive::default());
     let options = SocketOptions { keep_alive, hop_limit: 9, ..SocketOptions::default() };
-    // Before the connection is there.
+    // Before the connection is established.
     stream.set_options(options).unwrap();
     let warning = || loop {
         toe.poll_ready().unwrap();
@@ -434,7 +434,7 @@ fn options_reach_the_agent_and_its_warnings_the_program() {
     };
     assert_eq!(warning(), Some(Reason::NoNeighbour.errno()));
     assert!(stream.take_warning().is_none());
-    // And back to what they were.
+    // And back to the defaults.
     stream.set_options(SocketOptions::default()).unwrap();
     assert_eq!(stream.options(), SocketOptions::default());
     assert_eq!(warning(), Some(Reason::NoNeighbour.errno()));
@@ -444,7 +444,7 @@ fn options_reach_the_agent_and_its_warnings_the_program() {
     assert_eq!(agent.join().unwrap(), [(flow, options), (flow, SocketOptions::default())]);
 }
 
-/// An agent that says `lies` about the first connection that is asked for.
+/// Runs an agent that answers connection requests with the events `lies`. Returns the program's error.
 fn lie(lies: impl Fn(u32) -> Vec<Event> + Send + 'static) -> std::io::Error {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -480,7 +480,7 @@ fn lie(lies: impl Fn(u32) -> Vec<Event> + Send + 'static) -> std::io::Error {
 }
 
 #[test]
-fn an_agent_that_lies_resets_its_connections() {
+fn impossible_events_from_the_agent_reset_its_connections() {
     let flow = FlowId { index: 0, generation: 0 };
     let connected = move |socket| Event::Connected { socket, flow, local: anywhere(), mss: 1460 };
     let progress = |socket, received, acknowledged| {
@@ -513,7 +513,7 @@ fn an_agent_that_lies_resets_its_connections() {
 }
 
 #[test]
-fn programs_are_refused_in_words_and_bad_options_by_kind() {
+fn refusal_has_the_agents_text_and_bad_ring_sizes_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     assert!(matches!(Toe::connect(&path), Err(ToeError::Socket(_))));
@@ -525,10 +525,7 @@ fn programs_are_refused_in_words_and_bad_options_by_kind() {
         }
     });
     let error = Toe::connect(&path).unwrap_err();
-    assert!(
-        matches!(&error, ToeError::Refused(why) if why.contains("allowed are 4096")),
-        "{error}"
-    );
+    assert!(matches!(&error, ToeError::Refused(why) if why.contains("at most 4096")), "{error}");
     agent.join().unwrap();
     for receive_bytes in [0, 4095, 1 << 25] {
         let options = Options { receive_bytes, ..Options::default() };

@@ -1,4 +1,4 @@
-//! Bytes on streams, against a plain model of a pipe.
+//! Bytes on streams, compared with a simple model of a pipe.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -27,7 +27,7 @@ fn pair(toe: &Toe) -> (Listener, Stream, Stream) {
     (listener, near, far)
 }
 
-/// What a program does to one of two ends.
+/// An operation of the program on one of two ends.
 #[derive(Clone, Debug)]
 enum Op {
     Write(usize),
@@ -37,7 +37,7 @@ enum Op {
     Flush,
     Shutdown,
     NoDelay(bool),
-    /// Lets the agent do something.
+    /// Gives the agent time to work.
     Wait,
 }
 
@@ -53,7 +53,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// One direction: what was written and not read.
+/// One direction: the bytes written and not yet read.
 #[derive(Default)]
 struct Pipe {
     bytes: VecDeque<u8>,
@@ -73,7 +73,7 @@ impl Pipe {
     }
 
     fn took(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.bytes.len(), "more came than was written");
+        assert!(bytes.len() <= self.bytes.len(), "more bytes arrived than were written");
         let expected: Vec<u8> = self.bytes.drain(..bytes.len()).collect();
         assert!(bytes == expected, "{} bytes differ", bytes.len());
     }
@@ -143,7 +143,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn bytes_come_as_they_were_written_whatever_the_sizes(
+    fn bytes_arrive_as_written_for_all_sizes_of_reads_and_writes(
         ops in vec((any::<bool>(), op()), 0..400),
         near_ends_at in 0_usize..400,
         far_ends_at in 0_usize..400,
@@ -183,7 +183,7 @@ proptest! {
 }
 
 #[test]
-fn megabytes_cross_between_two_programs() {
+fn megabytes_are_transferred_between_two_programs() {
     let total = 5_000_003_usize;
     let byte = |at: usize| (at % 253) as u8;
     let server = Toe::connect_with(AGENT.path(), &small()).unwrap();

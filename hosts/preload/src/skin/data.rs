@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::process::{is_ours, sockets};
 use super::{Verdict, bytes, bytes_mut, fail, next, passed, size};
 
-/// Most parts of a readv(2): UIO_MAXIOV.
+/// Most entries of a readv(2) vector: UIO_MAXIOV.
 const PARTS_MAX: usize = 1024;
 
 fn receive_all(fd: c_int, into: &mut [IoSliceMut<'_>], flags: c_int) -> Option<ssize_t> {
@@ -209,7 +209,7 @@ unsafe extern "C" fn recvfrom(
     // SAFETY: the same contract.
     if let Some(received) = unsafe { receive_one(fd, into, count, flags) } {
         if received >= 0 && !address.is_null() && !length.is_null() {
-            // A connection's bytes come without an address.
+            // On a connection, no source address is returned.
             // SAFETY: recvfrom(2)'s contract.
             unsafe { *length = 0 };
         }
@@ -283,14 +283,14 @@ unsafe extern "C" fn recvmmsg(
             timeout => *mut libc::timespec,
         ) -> c_int);
         for at in 0..received.max(0) as usize {
-            // SAFETY: the kernel has filled in as many.
+            // SAFETY: the kernel has filled in this many messages.
             unsafe { passed::got(&raw const (*messages.add(at)).msg_hdr) };
         }
         return received;
     }
     let mut taken = 0;
     while taken < count {
-        // As with MSG_WAITFORONE: a stream has no messages to wait for.
+        // Only the first message may wait, as with MSG_WAITFORONE: a stream has no messages to wait for.
         let flags = if taken == 0 { flags } else { flags | libc::MSG_DONTWAIT };
         // SAFETY: recvmmsg(2)'s contract.
         let message = unsafe { &mut *messages.add(taken as usize) };
@@ -308,7 +308,7 @@ unsafe extern "C" fn recvmmsg(
     taken as c_int
 }
 
-/// Whether a vector asks for nothing, which readv(2) and writev(2) answer without asking the socket.
+/// Whether a vector has no bytes: readv(2) and writev(2) then return without asking the socket.
 ///
 /// # Safety
 /// readv(2)'s.
@@ -361,7 +361,7 @@ unsafe extern "C" fn sendto(
     address: *const c_void,
     length: libc::socklen_t,
 ) -> ssize_t {
-    // A connection's address counts, as for the kernel.
+    // The connection's own peer is used, not `address`, as in the kernel.
     // SAFETY: the same contract.
     if let Some(sent) = unsafe { send_one(fd, from, count, flags) } {
         return sent;
@@ -488,7 +488,7 @@ unsafe extern "C" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     if is_ours(from) || is_ours(to) {
-        // As for files without splice: programs then copy.
+        // As for files that do not support splice: programs then copy.
         return fail(Errno::INVAL) as ssize_t;
     }
     next!(splice(
@@ -501,7 +501,7 @@ unsafe extern "C" fn splice(
     ) -> ssize_t)
 }
 
-/// read(2) by syscall(2).
+/// read(2) through syscall(2).
 ///
 /// # Safety
 /// read(2)'s.
@@ -510,7 +510,7 @@ pub unsafe fn call_read(fd: c_int, into: *mut c_void, count: size_t) -> std::ffi
     unsafe { read(fd, into, count) as std::ffi::c_long }
 }
 
-/// write(2) by syscall(2).
+/// write(2) through syscall(2).
 ///
 /// # Safety
 /// write(2)'s.

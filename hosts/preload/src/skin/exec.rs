@@ -1,4 +1,4 @@
-//! Calls that execute another program, which gets descriptors of this one.
+//! Calls that execute another program, which inherits descriptors.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -8,10 +8,10 @@ use crate::marks::Marks;
 
 type Words = *const *const c_char;
 
-/// Descriptors that file actions of posix_spawn(3) duplicate.
+/// Descriptors that are named in file actions of posix_spawn(3).
 static SPAWNED: Marks = Marks::new();
 
-/// Calls exec(2) of a kind, which returns only if it fails.
+/// Passes the sockets on and runs `call`, a variant of exec(2), which returns only if it fails.
 fn replace(call: impl FnOnce() -> c_int) -> c_int {
     let Some(sockets) = sockets() else { return call() };
     let lines = sockets.pass_over_exec(is_borrowing());
@@ -49,13 +49,13 @@ unsafe extern "C" fn fexecve(fd: c_int, words: Words, environment: Words) -> c_i
     replace(|| next!(fexecve(fd => c_int, words => Words, environment => Words) -> c_int))
 }
 
-/// posix_spawn(3) is about to run: its child gets descriptors without FD_CLOEXEC, and those that its file actions duplicate.
+/// Called before posix_spawn(3): the child gets the descriptors without FD_CLOEXEC, and those that the file actions duplicate.
 fn spawn() {
     let Some(sockets) = sockets() else { return };
     let mut named = Vec::new();
     SPAWNED.drain(|fd| named.push(fd));
     named.retain(|fd| is_ours(*fd));
-    // File actions may be used again.
+    // The program may use the file actions again.
     named.iter().for_each(|fd| SPAWNED.set(*fd));
     sockets.pass(&named);
     sockets.pass_over_exec(true);

@@ -1,4 +1,4 @@
-//! Calls that close and duplicate descriptors, and those for their flags.
+//! Calls that close and duplicate descriptors, and calls for their flags.
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -28,7 +28,7 @@ extern "C" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // With a flag the call may close nothing, or unshare the table first: then our descriptors are treated like the program's.
+    // With a flag, the call may close nothing, or unshare the descriptor table first: then our descriptors are treated like the program's.
     if flags != 0 || is_borrowing() {
         return next!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
     }
@@ -64,7 +64,7 @@ extern "C" fn dup(old: c_int) -> c_int {
     duplicated(old, new)
 }
 
-/// Notes a duplicate of a descriptor that may be ours.
+/// Records a duplicate of a descriptor that may be ours.
 fn duplicated(old: c_int, new: c_int) -> c_int {
     if new >= 0
         && let Some(sockets) = sockets_or_new()
@@ -75,7 +75,7 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
     new
 }
 
-/// A child of vfork(2) duplicates a descriptor for the program that it is about to become.
+/// Called when a child of vfork(2) duplicates a descriptor, for the program that it is about to execute.
 fn pass_on(old: c_int) {
     if is_ours(old)
         && is_borrowing()
@@ -120,7 +120,7 @@ extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     duplicated(old, made)
 }
 
-/// fcntl(2) of ours, or the next library's. `call` is that one.
+/// Our fcntl(2). `call` is the next library's.
 fn control(
     fd: c_int,
     command: c_int,
@@ -143,7 +143,7 @@ fn control(
         libc::F_SETFL => {
             let flags = argument as usize as c_int;
             match sockets.set_nonblocking(fd, flags & libc::O_NONBLOCK != 0) {
-                // The placeholder keeps its own.
+                // The placeholder of a shared listener stays nonblocking.
                 Verdict::Ours(_) => call((flags | libc::O_NONBLOCK) as usize as *mut c_void),
                 Verdict::Kernels => call(argument),
             }
@@ -152,7 +152,7 @@ fn control(
     }
 }
 
-// An argument is an `int` or a pointer: both are passed on as they came, in a register.
+// The argument is an `int` or a pointer; either is passed on unchanged, in its register.
 #[unsafe(no_mangle)]
 extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     control(
@@ -179,14 +179,14 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
         && let Some(sockets) = sockets()
     {
         if request == libc::FIONBIO && !argument.is_null() {
-            // SAFETY: FIONBIO has a pointer to an `int`.
+            // SAFETY: FIONBIO takes a pointer to an `int`.
             let is_nonblocking = unsafe { *argument.cast::<c_int>() } != 0;
             if let Verdict::Ours(set) = sockets.set_nonblocking(fd, is_nonblocking) {
                 return super::done(set);
             }
         } else if let Verdict::Ours(answer) = sockets.inquire(fd, request) {
             return match answer {
-                // SAFETY: these requests have a pointer to an `int`.
+                // SAFETY: these requests take a pointer to an `int`.
                 Ok(value) => unsafe {
                     *argument.cast::<c_int>() = value;
                     0

@@ -1,4 +1,4 @@
-//! Calls after which a process may not reach the agent's socket any more: it attaches before.
+//! Calls after which a process may be unable to reach the agent's socket, so it attaches before them.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,7 +7,7 @@ use libc::uid_t;
 use super::next;
 use super::process::{is_borrowing, sockets_or_new};
 
-/// Attaches, unless this is a child of vfork(2), which has its parent's memory.
+/// Attaches, unless this is a child of vfork(2), which shares its parent's memory.
 fn attach() {
     if let Some(sockets) = sockets_or_new()
         && !is_borrowing()

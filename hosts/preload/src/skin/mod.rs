@@ -1,7 +1,7 @@
-//! Thin symbols of the C library: pointers become slices, errors become errno, and calls on descriptors that are not ours go to the next
-//! library's symbol of the same name.
+//! Replacements for symbols of the C library, as thin as possible: pointers become slices, errors become errno, and calls on
+//! descriptors that are not ours go to the next library's symbol of the same name.
 //!
-//! A program's pointers are trusted as far as the C library trusts them: where the kernel returns EFAULT, we fault.
+//! A program's pointers are trusted as far as the C library trusts them: where the kernel would return EFAULT, the process faults.
 
 mod data;
 mod exec;
@@ -21,7 +21,7 @@ use crate::address::Encoded;
 use crate::sockets::Verdict;
 use next::next;
 
-/// Sets errno, and returns the value that signals an error.
+/// Sets errno, and returns -1.
 fn fail(error: Errno) -> c_int {
     // SAFETY: the calling thread's own errno.
     unsafe { *libc::__errno_location() = error.raw_os_error() };
@@ -42,10 +42,10 @@ fn done(result: Result<(), Errno>) -> c_int {
     }
 }
 
-/// Copies an address to where accept(2), getsockname(2) and their like want it: as much as fits, and its whole length.
+/// Returns an address as accept(2), getsockname(2) and similar calls do: as many bytes as fit, and the full length.
 ///
 /// # Safety
-/// `into` is null, or `length` is valid and says how many bytes `into` is valid for.
+/// `into` is null, or `length` is valid and `into` is valid for `*length` bytes.
 unsafe fn give_address(address: &Encoded, into: *mut c_void, length: *mut libc::socklen_t) {
     if into.is_null() || length.is_null() {
         return;
@@ -67,11 +67,11 @@ unsafe fn bytes<'a>(at: *const c_void, bytes: usize) -> &'a [u8] {
     if at.is_null() || bytes == 0 {
         return &[];
     }
-    // SAFETY: by the contract. The C library's callers do not change what they hand over during the call.
+    // SAFETY: by the contract. A caller of the C library does not change the bytes during the call.
     unsafe { std::slice::from_raw_parts(at.cast(), bytes) }
 }
 
-/// As [`bytes`], to be written.
+/// As [`bytes`], for writing.
 ///
 /// # Safety
 /// `at` is null or valid for writes of `bytes` bytes, and nobody else uses them during the call.

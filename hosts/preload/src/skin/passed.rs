@@ -7,10 +7,10 @@ use libc::msghdr;
 use super::process::{is_ours, sockets, sockets_or_new};
 use crate::passing::has_ticket;
 
-/// Most descriptors of a message (SCM_MAX_FD).
+/// Most descriptors in a message (SCM_MAX_FD).
 const DESCRIPTORS_MAX: usize = 253;
 
-/// The descriptors that a message has, and for which `is_it` holds.
+/// The descriptors in a message for which `is_it` holds.
 ///
 /// # Safety
 /// `message` is null, or valid with its control data.
@@ -36,7 +36,7 @@ unsafe fn descriptors(message: *const msghdr, is_it: fn(c_int) -> bool) -> Vec<c
     found
 }
 
-/// A message is about to be sent: another process gets its descriptors.
+/// Gives tickets to the descriptors of a message that is about to be sent.
 ///
 /// # Safety
 /// sendmsg(2)'s.
@@ -50,7 +50,7 @@ pub unsafe fn pass(message: *const msghdr) {
     }
 }
 
-/// A message was received, perhaps with descriptors.
+/// Takes over the descriptors of a received message, if it has any.
 ///
 /// # Safety
 /// `message` is valid with its control data.

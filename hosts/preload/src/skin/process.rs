@@ -12,15 +12,15 @@ use crate::marks::Marks;
 use crate::sockets::{Open, Sockets};
 use crate::sys;
 
-/// Descriptors that are the agent's sockets; and those of the lines to agents, which are hidden from the program.
+/// Descriptors of the agent's sockets (`OURS`), and descriptors of the library itself, which are hidden from the program (`PRIVATE`).
 static OURS: Marks = Marks::new();
 static PRIVATE: Marks = Marks::new();
-/// Made at the first call that may need it. A child after fork(2) makes its own.
+/// Created at the first call that may need it. A child of fork(2) creates its own.
 static SOCKETS: AtomicPtr<Sockets> = AtomicPtr::new(std::ptr::null_mut());
-/// The process that made [`SOCKETS`].
+/// The process that created [`SOCKETS`].
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// Whether a descriptor is ours. Takes no lock and allocates nothing: malloc may be asking.
+/// Whether a descriptor is ours. Takes no lock and allocates nothing, because malloc may be the caller.
 #[inline]
 pub fn is_ours(fd: c_int) -> bool {
     OURS.has(fd)
@@ -31,7 +31,7 @@ pub fn is_private(fd: c_int) -> bool {
     PRIVATE.has(fd) && !lock::is_inside()
 }
 
-/// Whether this is a child of vfork(2): it has the parent's memory, and must leave it as it is.
+/// Whether this is a child of vfork(2): it shares the parent's memory, and must not change it.
 pub fn is_borrowing() -> bool {
     std::process::id() as i32 != OWNER.load(Ordering::Relaxed)
 }
@@ -64,7 +64,7 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
     match SOCKETS.compare_exchange(null, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
         Err(_) => {
-            // SAFETY: it was made just now, and nobody else has it.
+            // SAFETY: it was created just now, and no other reference exists.
             drop(unsafe { Box::from_raw(made) });
         }
     }
@@ -72,12 +72,12 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
 }
 
 thread_local! {
-    /// The lock, while this thread forks: so the child's copy is whole.
+    /// The lock, held while this thread forks, so that the child's copy is consistent.
     static HELD: Cell<Option<ManuallyDrop<Open<'static>>>> = const { Cell::new(None) };
 }
 
 extern "C" fn before_fork() {
-    // None in a signal handler that has interrupted a call: then the child has none of the sockets.
+    // `None` in a signal handler that has interrupted a call: then the child inherits no sockets.
     let held = sockets().and_then(|sockets| sockets.open().ok());
     HELD.set(held.map(|mut world| {
         world.prepare_heirs();
@@ -95,7 +95,7 @@ extern "C" fn after_fork() {
 /// The child closes its copies of the line to the agent, so that the agent sees the parent go. It may allocate: the C library has made
 /// malloc(3) usable before, and other allocators register their own handlers earlier.
 extern "C" fn in_child() {
-    // The parent's world is left as it is, with its lock: it belongs to threads that do not exist here.
+    // The parent's world is left untouched, with its lock: it belongs to threads that do not exist in the child.
     let held = HELD.take();
     OURS.drain(|_| {});
     PRIVATE.drain(sys::close);
@@ -110,7 +110,7 @@ extern "C" fn in_child() {
     }
 }
 
-/// Runs when the library is loaded: the program that was here before may have left sockets.
+/// Runs when the library is loaded: a program before exec(2) may have left sockets.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;

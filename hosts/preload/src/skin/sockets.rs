@@ -162,7 +162,7 @@ unsafe extern "C" fn setsockopt(
 ) -> c_int {
     let is_ours = is_ours(fd);
     if is_ours && (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
-        // The notifications that it asks for would never arrive.
+        // The completion notifications that it enables would never arrive.
         return fail(rustix::io::Errno::OPNOTSUPP);
     }
     let set = next!(setsockopt(
@@ -184,7 +184,7 @@ unsafe extern "C" fn setsockopt(
     set
 }
 
-/// accept4(2) by syscall(2).
+/// accept4(2) through syscall(2).
 ///
 /// # Safety
 /// accept4(2)'s.

@@ -12,7 +12,7 @@ use super::{Verdict, done, fail, next};
 use crate::sockets::Sockets;
 use crate::sys::SignalMask;
 
-/// The sockets, if one of these descriptors is ours.
+/// The process's sockets and `fds` as a slice, if one of the descriptors is ours.
 ///
 /// # Safety
 /// poll(2)'s: `fds` is valid for `count` entries.
@@ -36,7 +36,7 @@ fn answer(found: Result<usize, Errno>) -> c_int {
     }
 }
 
-/// A timeout in milliseconds; negative is for ever.
+/// A timeout in milliseconds; a negative one is infinite (`None`).
 fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
@@ -59,7 +59,7 @@ unsafe fn time(timeout: *const timespec) -> Result<Option<Duration>, Errno> {
 /// # Safety
 /// `mask` is null or valid.
 unsafe fn signals(mask: *const sigset_t) -> Option<SignalMask> {
-    // SAFETY: by the contract; it is longer than the kernel's.
+    // SAFETY: by the contract; a `sigset_t` is longer than the kernel's set.
     (!mask.is_null()).then(|| unsafe { *mask.cast::<SignalMask>() })
 }
 
@@ -134,7 +134,7 @@ unsafe extern "C" fn __ppoll_chk(
     ) -> c_int)
 }
 
-/// The words of a `fd_set` that hold so many descriptors.
+/// The words of an `fd_set` that hold the first `count` descriptors.
 ///
 /// # Safety
 /// select(2)'s: `set` is null or valid for them.
@@ -185,7 +185,7 @@ unsafe extern "C" fn select(
     let found = unsafe { select_ours(count, [reads, writes, exceptions], patience, None) };
     if let Some(found) = found {
         if let (Ok(Some(patience)), false) = (patience, timeout.is_null()) {
-            // Linux leaves what is left.
+            // Linux returns the remaining time.
             let left = patience.saturating_sub(start.elapsed());
             // SAFETY: as above.
             unsafe {
@@ -230,7 +230,7 @@ unsafe extern "C" fn pselect(
     ) -> c_int)
 }
 
-/// The timeout of an epoll_pwait(2), negative for ever, and where its events go.
+/// epoll_pwait(2); without a `timeout` waits for ever. `None` if the set has no sockets of ours: the kernel answers.
 ///
 /// # Safety
 /// epoll_wait(2)'s: `events` is valid for `count` entries.

@@ -1,4 +1,4 @@
-//! Two agents with the engine of `wave tcp up`, at both ends of a wire in memory, and a process's sockets at each.
+//! Two agents with the engine of `wave tcp up`, at the two ends of a wire in memory, and processes with sockets at each.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -23,10 +23,10 @@ use crate::config::Config;
 use crate::marks::Marks;
 use crate::sockets::Sockets;
 
-/// Longest sleep of an agent, so that it sees that it is to stop.
+/// Longest sleep of an agent before it checks whether it must stop.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A wire in memory whose time is the clock's, and whose other end wakes. It outlives the agent that has it.
+/// One end of a wire in memory that runs in real time; a packet wakes the other end. It outlives its agent.
 #[derive(Clone)]
 struct Cable {
     memory: Arc<Mutex<Memory>>,
@@ -70,7 +70,7 @@ impl Wire for Cable {
         let frame = memory.receive()?;
         if frame.is_none() {
             let _ = rustix::io::read(&self.own, &mut [0; 8]);
-            // One may have come before the ring was forgotten.
+            // A packet may have arrived before the eventfd was cleared.
             return memory.receive();
         }
         Ok(frame)
@@ -96,7 +96,7 @@ impl Wire for Cable {
     }
 }
 
-/// An agent on a thread of its own.
+/// An agent on its own thread.
 struct Agent {
     stops: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -175,7 +175,7 @@ impl Network {
         Network { folder, cables, agents }
     }
 
-    /// A process's sockets at one of the agents.
+    /// The sockets of a new process at one of the agents.
     pub fn sockets(&self, end: usize) -> Sockets {
         let addresses = format!("{}/24", ADDRESSES[end]);
         let config = Config::new(socket(self.folder.path(), end), &addresses).unwrap();
@@ -183,12 +183,12 @@ impl Network {
         Sockets::new(config, marks(), marks())
     }
 
-    /// Ends an agent without a word to anybody.
+    /// Ends an agent without notice to its processes and peers.
     pub fn kill(&mut self, end: usize) {
         self.agents[end].stop();
     }
 
-    /// Starts another agent where one was killed.
+    /// Starts a new agent in place of a killed one.
     pub fn start(&mut self, end: usize) {
         let (wire, path) = (self.cables[end].clone(), socket(self.folder.path(), end));
         self.agents[end] = Agent::start(wire, path, ADDRESSES[end]);

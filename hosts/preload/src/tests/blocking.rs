@@ -1,4 +1,4 @@
-//! Calls that wait: for bytes, for room, for other threads, for the kernel's descriptors, for a dead agent.
+//! Calls that wait: for bytes, for room, for other threads, for the kernel's descriptors, and across an agent's death.
 
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
@@ -19,7 +19,7 @@ use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::wait::Thread;
 
-/// Long enough for any machine.
+/// Timeout of the tests, long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7000;
 
@@ -31,7 +31,7 @@ fn socket() -> c_int {
 fn ours<T>(verdict: Verdict<T>) -> Result<T, Errno> {
     match verdict {
         Verdict::Ours(answer) => answer,
-        Verdict::Kernels => panic!("the kernel answers"),
+        Verdict::Kernels => panic!("the call was left to the kernel"),
     }
 }
 
@@ -71,11 +71,11 @@ fn close(sockets: &Sockets, fds: &[c_int]) {
 }
 
 #[test]
-fn calls_wait_for_bytes_and_for_room() {
+fn send_waits_for_room_and_receive_waits_for_bytes() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
-    // More than both rings have.
+    // More bytes than fit into both rings.
     let sent: Vec<u8> = (0..6_000_000_u32).map(|at| (at / 3) as u8).collect();
     thread::scope(|scope| {
         let sends = scope.spawn(|| {
@@ -88,7 +88,7 @@ fn calls_wait_for_bytes_and_for_room() {
         assert_eq!(receive(&server, fd, &mut got, libc::MSG_WAITALL), Ok(got.len()));
         assert!(got == sent);
         let there = sends.join().unwrap();
-        // The end of the stream ends a wait for all.
+        // The end of the stream ends a wait with MSG_WAITALL.
         send(&client, there, b"last").unwrap();
         close(&client, &[there]);
         assert_eq!(receive(&server, fd, &mut got, libc::MSG_WAITALL), Ok(4));
@@ -98,7 +98,7 @@ fn calls_wait_for_bytes_and_for_room() {
 }
 
 #[test]
-fn timeouts_of_a_socket_end_a_wait() {
+fn socket_timeouts_end_blocking_calls() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -110,7 +110,7 @@ fn timeouts_of_a_socket_end_a_wait() {
     sockopt::set_socket_timeout(sys::fd(listener), Timeout::Recv, short).unwrap();
     assert_eq!(ours(server.accept(listener, 0)).unwrap_err(), Errno::AGAIN);
     sockopt::set_socket_timeout(sys::fd(fd), Timeout::Send, short).unwrap();
-    // Until nothing has room any more: part of a write is taken, then none.
+    // Send until no room is left: first a write is taken in part, then a write fails.
     let bytes = vec![7; 1 << 20];
     let mut taken = 0;
     let stopped = loop {
@@ -121,7 +121,7 @@ fn timeouts_of_a_socket_end_a_wait() {
     };
     assert_eq!(stopped, Errno::AGAIN);
     assert!(taken >= 1 << 20, "{taken}");
-    // A listener's timeouts are its connections' as well.
+    // Connections inherit their listener's timeouts.
     let inherited = ours(server.accept(listener, 0)).unwrap_err();
     assert_eq!(inherited, Errno::AGAIN);
     close(&client, &[fd]);
@@ -129,12 +129,12 @@ fn timeouts_of_a_socket_end_a_wait() {
 }
 
 #[test]
-fn a_thread_that_waits_hears_of_what_another_does() {
+fn blocked_thread_is_woken_by_other_threads_calls() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
     thread::scope(|scope| {
-        // One thread accepts, others serve, and each hears of its own connection.
+        // One thread accepts, and each of the others serves one connection.
         let serves = scope.spawn(|| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
@@ -159,7 +159,7 @@ fn a_thread_that_waits_hears_of_what_another_does() {
             assert_eq!(receive(&client, fd, &mut byte, 0), Ok(1));
             assert_eq!(byte, [at as u8]);
         }
-        // One waits for bytes, and another one shuts the socket down.
+        // One thread waits for bytes, and another shuts the socket down.
         let (first, client_too) = (fds[0], &client);
         let waits = scope.spawn(move || receive(client_too, first, &mut [0], 0));
         let start = Instant::now();
@@ -176,7 +176,7 @@ fn a_thread_that_waits_hears_of_what_another_does() {
 }
 
 #[test]
-fn a_dead_agent_resets_its_connections_and_hangs_nobody() {
+fn death_of_the_agent_resets_its_connections_and_wakes_every_waiter() {
     let mut network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -191,7 +191,7 @@ fn a_dead_agent_resets_its_connections_and_hangs_nobody() {
             let mut polled = [libc::pollfd { fd: fds[2], events: libc::POLLIN, revents: 0 }];
             client.poll(&mut polled, None, None).map(|_| polled[0].revents)
         });
-        // A bell that has hung up would keep a thread from sleeping.
+        // A doorbell that has hung up would keep a thread from sleeping.
         let (begun, begins) = std::sync::mpsc::channel();
         let listens = scope.spawn(|| {
             let thread = Thread::new(&client, None).unwrap();
@@ -212,11 +212,11 @@ fn a_dead_agent_resets_its_connections_and_hangs_nobody() {
         let events = polls.join().unwrap().unwrap();
         assert_eq!(events, libc::POLLIN | libc::POLLHUP | libc::POLLERR);
     });
-    // What had come is read first.
+    // Bytes that had arrived are read first.
     assert_eq!(receive(&client, fds[1], &mut bytes, 0), Ok(6));
     assert_eq!(receive(&client, fds[1], &mut bytes, 0), Err(Errno::CONNRESET));
     assert_eq!(send(&client, fds[1], b"x"), Err(Errno::PIPE));
-    // A new socket is the kernel's, as no agent is there.
+    // Without an agent, a new socket is the kernel's.
     let fd = socket();
     let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
     let answer = client.connect(fd, encode(remote, Family::V4).bytes());
@@ -228,7 +228,7 @@ fn a_dead_agent_resets_its_connections_and_hangs_nobody() {
 }
 
 #[test]
-fn listeners_return_with_the_next_agent_and_nobody_spins_meanwhile() {
+fn listeners_move_to_the_next_agent_and_are_not_ready_meanwhile() {
     let mut network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -247,16 +247,16 @@ fn listeners_return_with_the_next_agent_and_nobody_spins_meanwhile() {
         let fd = connect(&client, 0);
         assert_eq!(wait(PATIENCE), 1);
         let there = accept(&server, listener);
-        // One that nobody accepts goes with the agent.
+        // A connection that is not accepted ends with the agent.
         let unaccepted = connect(&client, 0);
         assert_eq!(wait(PATIENCE), 1);
         network.kill(1);
         assert_eq!(receive(&server, there, &mut [0], 0), Err(Errno::CONNRESET));
-        // Without an agent, the listener is not ready, and says nothing of its loss.
+        // Without an agent, the listener is not ready and reports no error.
         assert_eq!(wait(Duration::from_millis(20)), 0);
         assert_eq!(ours(server.accept(listener, 0)).unwrap_err(), Errno::AGAIN);
         network.start(1);
-        // The set has it still. Its port is closed until it has found the agent.
+        // The set still contains the listener. Its port is closed until the listener has found the new agent.
         thread::scope(|scope| {
             let waits = scope.spawn(|| wait(PATIENCE));
             while !is_open(&client) {}
@@ -265,7 +265,7 @@ fn listeners_return_with_the_next_agent_and_nobody_spins_meanwhile() {
         close(&server, &[there, accept(&server, listener)]);
         close(&client, &[fd, unaccepted]);
     }
-    // A call that waits for connections goes on with the next agent as well.
+    // An accept(2) that is waiting continues with the next agent as well.
     set_nonblocking(false);
     network.kill(1);
     thread::scope(|scope| {
@@ -276,7 +276,7 @@ fn listeners_return_with_the_next_agent_and_nobody_spins_meanwhile() {
     });
 }
 
-/// Whether end 1 accepts connections. It gets one then.
+/// Whether end 1 accepts connections. If so, it gets one.
 fn is_open(client: &Sockets) -> bool {
     let fd = socket();
     let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
@@ -287,7 +287,7 @@ fn is_open(client: &Sockets) -> bool {
 }
 
 #[test]
-fn a_process_that_has_read_to_the_end_and_ends_without_close_resets_nothing() {
+fn exit_without_close_after_end_of_stream_sends_no_reset() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -298,7 +298,7 @@ fn a_process_that_has_read_to_the_end_and_ends_without_close_resets_nothing() {
     assert_eq!(receive(&server, there, &mut got, 0), Ok(3));
     ours(client.shutdown(fd, libc::SHUT_WR)).unwrap();
     assert_eq!(receive(&server, there, &mut got, 0), Ok(0));
-    // Its sockets vanish, as at exit(2).
+    // The server's sockets vanish, as at exit(2).
     drop(server);
     assert_eq!(receive(&client, fd, &mut got, 0), Ok(0));
     close(&client, &[fd]);
@@ -307,7 +307,7 @@ fn a_process_that_has_read_to_the_end_and_ends_without_close_resets_nothing() {
 }
 
 #[test]
-fn a_program_that_never_sleeps_in_a_call_notices_a_dead_agent() {
+fn nonblocking_calls_alone_detect_a_dead_agent() {
     let mut network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -328,7 +328,7 @@ fn a_program_that_never_sleeps_in_a_call_notices_a_dead_agent() {
 }
 
 #[test]
-fn a_socket_that_was_bound_listens_at_the_next_agent() {
+fn socket_bound_at_a_dead_agent_listens_at_the_next_one() {
     let mut network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let fd = socket();
@@ -345,7 +345,7 @@ fn a_socket_that_was_bound_listens_at_the_next_agent() {
 }
 
 #[test]
-fn sockets_with_so_reuseport_share_a_port_in_one_process_and_in_two() {
+fn so_reuseport_shares_a_port_within_a_process_and_between_processes() {
     let network = Network::new();
     let (client, server, other) = (network.sockets(0), network.sockets(1), network.sockets(1));
     let own = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);
@@ -358,7 +358,7 @@ fn sockets_with_so_reuseport_share_a_port_in_one_process_and_in_two() {
     let listeners = [&server, &server, &other].map(|of| (of, listen(of, true).unwrap()));
     assert_eq!(listen(&server, false), Err(Errno::ADDRINUSE));
     assert_eq!(listen(&other, false), Err(Errno::ADDRINUSE));
-    // In turn, as all of them wait.
+    // All listeners wait, so they get connections in turn.
     for (sockets, fd) in listeners {
         let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
         assert_eq!(sockets.poll(&mut polled, Some(Duration::ZERO), None), Ok(0));
@@ -373,13 +373,13 @@ fn sockets_with_so_reuseport_share_a_port_in_one_process_and_in_two() {
 }
 
 #[test]
-fn bytes_wait_for_more_until_the_cork_is_drawn_or_200_ms_have_passed() {
+fn held_bytes_are_sent_when_tcp_cork_is_cleared_or_after_200_ms() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
     let fd = connect(&client, 0);
     let there = accept(&server, listener);
-    // Nothing else holds small segments back.
+    // Nagle's algorithm must not hold small segments back.
     sockopt::set_tcp_nodelay(sys::fd(fd), true).unwrap();
     client.option_was_set(fd);
     let cork = |is_on| {
@@ -390,7 +390,7 @@ fn bytes_wait_for_more_until_the_cork_is_drawn_or_200_ms_have_passed() {
     let mut got = [0; 8];
     let start = Instant::now();
     assert_eq!(send_before_more(b"a"), Ok(1));
-    // Whatever the program does meanwhile: here it sleeps in a call.
+    // They are sent whatever the program does meanwhile; here it sleeps in poll(2).
     let short = Some(Duration::from_millis(1));
     let mut polled = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
     loop {
@@ -403,7 +403,7 @@ fn bytes_wait_for_more_until_the_cork_is_drawn_or_200_ms_have_passed() {
         client.poll(&mut polled, short, None).unwrap();
     }
     assert!(start.elapsed() >= Duration::from_millis(200));
-    // The next bytes without MSG_MORE take the others with them.
+    // The next bytes without MSG_MORE take the held ones with them.
     send_before_more(b"b").unwrap();
     send(&client, fd, b"c").unwrap();
     assert_eq!(receive(&server, there, &mut got[..2], libc::MSG_WAITALL), Ok(2));
@@ -418,7 +418,7 @@ fn bytes_wait_for_more_until_the_cork_is_drawn_or_200_ms_have_passed() {
         assert_eq!(receive(&server, there, &mut got[..2], libc::MSG_WAITALL), Ok(2));
         assert_eq!(&got[..2], b"de");
     }
-    // The end of the stream waits for nothing, and follows all bytes.
+    // The end of the stream is not held back, and follows all bytes.
     cork(true);
     send(&client, fd, b"f").unwrap();
     close(&client, &[fd]);
@@ -428,7 +428,7 @@ fn bytes_wait_for_more_until_the_cork_is_drawn_or_200_ms_have_passed() {
 }
 
 #[test]
-fn corked_bytes_go_though_the_program_makes_no_call() {
+fn corked_bytes_are_sent_without_a_further_call_of_the_program() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -436,7 +436,7 @@ fn corked_bytes_go_though_the_program_makes_no_call() {
     let there = accept(&server, listener);
     sockopt::set_tcp_cork(sys::fd(fd), true).unwrap();
     client.cork_was_set(fd);
-    // Two full segments go at once, and the agent lets the rest go after a while.
+    // Two full segments are sent at once; the agent sends the rest after a while.
     let bytes = [7; 4_000];
     assert_eq!(send(&client, fd, &bytes), Ok(4_000));
     let mut got = [0; 4_000];
@@ -447,7 +447,7 @@ fn corked_bytes_go_though_the_program_makes_no_call() {
 }
 
 #[test]
-fn maxseg_counts_for_connections_to_come() {
+fn tcp_maxseg_applies_to_future_connections() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let mss = |sockets: &Sockets, fd| {
@@ -455,7 +455,7 @@ fn maxseg_counts_for_connections_to_come() {
         c_int::from_ne_bytes(value.try_into().unwrap())
     };
     let listener = listener(&server, 1);
-    // A timestamp takes 12 bytes.
+    // The timestamp option takes 12 bytes of the MSS.
     let first = connect(&client, 0);
     let whole = mss(&client, first);
     sys::set_mss_max(listener, 1_000);
@@ -476,7 +476,7 @@ fn maxseg_counts_for_connections_to_come() {
 }
 
 #[test]
-fn a_shared_listener_takes_connections_of_both() {
+fn shared_listener_accepts_from_the_agent_and_the_kernel() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let fd = socket();
@@ -512,7 +512,7 @@ fn a_shared_listener_takes_connections_of_both() {
         assert_eq!(wait(), Ok(1));
         let kernels = accept(&server, fd);
         assert!(!server.has(kernels));
-        // It waits for both at once, though the program never made it nonblocking.
+        // accept(2) waits for both at once, although the program never set O_NONBLOCK.
         let waits = thread::scope(|scope| {
             let waits = scope.spawn(|| accept(&server, fd));
             let last = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -528,7 +528,7 @@ fn a_shared_listener_takes_connections_of_both() {
 }
 
 #[test]
-fn a_set_hears_of_room_level_and_edge_triggered() {
+fn epoll_reports_room_level_and_edge_triggered() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -546,7 +546,7 @@ fn a_set_hears_of_room_level_and_edge_triggered() {
             ours(client.epoll_wait(number, events, Some(timeout), None)).unwrap()
         };
         assert_eq!(wait(PATIENCE), 1);
-        // Room of less than a third is none for poll(2): no write need fail first.
+        // poll(2) reports no room below a third of the ring, so no write has to fail first.
         let has_room = || {
             let mut polled = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
             client.poll(&mut polled, Some(Duration::ZERO), None) == Ok(1)
@@ -566,7 +566,7 @@ fn a_set_hears_of_room_level_and_edge_triggered() {
 }
 
 #[test]
-fn a_pipe_is_not_taken_for_an_epoll() {
+fn epoll_control_on_a_pipe_fails() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -583,7 +583,7 @@ fn a_pipe_is_not_taken_for_an_epoll() {
 }
 
 #[test]
-fn a_set_has_sockets_of_both_and_those_that_were_there_before() {
+fn epoll_set_holds_kernel_files_and_sockets_added_before_they_became_ours() {
     let network = Network::new();
     let (client, server) = (network.sockets(0), network.sockets(1));
     let listener = listener(&server, 1);
@@ -600,7 +600,7 @@ fn a_set_has_sockets_of_both_and_those_that_were_there_before() {
     };
     let (reading, writing) = std::io::pipe().unwrap();
     control(reading.as_raw_fd(), EventFlags::IN, 1);
-    // Before it is connected, and ours.
+    // The socket is added before it is connected, and thus before it is ours.
     let early = socket();
     control(early, EventFlags::IN | EventFlags::ET, 2);
     let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1]), PORT);

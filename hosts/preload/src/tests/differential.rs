@@ -1,7 +1,7 @@
-//! Random programs of socket calls, over agents and over the kernel's loopback: equal answers, errno and bytes.
+//! Random programs of socket calls, over agents and over the kernel's loopback, must get equal results, errno and bytes.
 //!
-//! Every socket is nonblocking. After each call both stacks come to rest: what poll(2) and FIONREAD say of each socket becomes the
-//! same on both, or the test fails. So readiness is compared as well, and what a call answers does not depend on time.
+//! Every socket is nonblocking. After each call the test waits until poll(2) and FIONREAD report the same for each socket on both
+//! stacks, or fails. So readiness is compared as well, and no result depends on timing.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -20,16 +20,16 @@ use crate::address::{Family, encode};
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 
-/// Long enough for any machine.
+/// Timeout of the test, long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Sockets of a program at a time.
+/// Most open sockets of a program.
 const SOCKETS_MAX: usize = 8;
 const CALLS: usize = 40;
-/// Bytes that were sent and not received stay below this: the two stacks have buffers of different sizes.
+/// Most bytes sent and not yet received, because the buffers of the two stacks differ in size.
 const BYTES_MAX: usize = 3_000;
 const PROGRAMS: u64 = 200;
-/// Programs that have found something: a vector of nothing asks no socket; connect(2) after a shutdown of a failed socket; a close with
-/// unread bytes sent a FIN before its reset.
+/// Seeds of programs that have found bugs: an empty vector must not reach the socket; connect(2) after a shutdown of a failed socket;
+/// a close with unread bytes sent a FIN before its reset.
 const FOUND: [u64; 3] = [394, 1514, 5345];
 
 /// States of `tcpi_state`.
@@ -37,7 +37,7 @@ const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;
 const CLOSING: u8 = 11;
 
-/// One call. Sockets are named by their places in the program's list.
+/// One call. Sockets are named by their indices in the program's list.
 #[derive(Clone, Debug)]
 enum Call {
     Socket { side: usize },
@@ -61,7 +61,7 @@ enum Call {
     Listens { socket: usize },
 }
 
-/// What a call answers: a number and bytes, or errno.
+/// The result of a call: a number and bytes, or errno.
 #[derive(Clone, PartialEq, Eq)]
 struct Answer(Result<(usize, Vec<u8>), Errno>);
 
@@ -76,30 +76,30 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A socket as a stack has it: its descriptor, and at which end.
+/// A socket of one stack: its descriptor, and the end to which it belongs.
 #[derive(Clone, Copy, Debug)]
 struct Socket {
     fd: c_int,
     side: usize,
-    /// Nothing but its options was used.
+    /// Only options have been set so far.
     is_fresh: bool,
     /// It was shut down while it was not connected.
     is_shut: bool,
-    /// The same for all that share it by dup(2).
+    /// The same number for all duplicates by dup(2).
     file: usize,
 }
 
-/// What is compared between calls.
+/// The state of a socket that is compared between calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rest {
     events: i16,
     available: Result<u64, Errno>,
     has_peer: bool,
-    /// The peer's stream has ended. Of a socket whose own reads were shut down, nothing else says so.
+    /// The peer's stream has ended. On a socket whose read direction was shut down, nothing else shows it.
     has_end: bool,
 }
 
-/// Sockets at two addresses, of an agent each or of the kernel's loopback.
+/// Sockets at two addresses: of two agents, or of the kernel's loopback.
 struct Stack<'a> {
     sides: [(Option<&'a Sockets>, Ipv4Addr); 2],
     list: Vec<Option<Socket>>,
@@ -107,7 +107,7 @@ struct Stack<'a> {
     file: std::fs::File,
 }
 
-/// Ours, or the kernel's of the same descriptor.
+/// Our answer, or the kernel's for the same descriptor.
 fn either<T>(
     verdict: Option<Verdict<T>>,
     kernel: impl FnOnce() -> Result<T, Errno>,
@@ -179,7 +179,7 @@ impl<'a> Stack<'a> {
             }
             Call::Connect { socket, is_open } => {
                 let socket = find(socket);
-                // Nobody listens at port 1.
+                // No socket listens on port 1.
                 let address = self.address(1 - socket.side, if is_open { self.port } else { 1 });
                 let encoded = encode(address, Family::V4);
                 let ours = self.ours(socket).map(|ours| ours.connect(socket.fd, encoded.bytes()));
@@ -220,7 +220,7 @@ impl<'a> Stack<'a> {
                 let parts = [0, 1, 2].map(|at: usize| IoSlice::new(&bytes[at]));
                 let is_empty = bytes.iter().all(Vec::is_empty);
                 let ours = self.ours(socket).map(|ours| match is_empty {
-                    // The skin answers a write of nothing.
+                    // The skin answers a write of 0 bytes.
                     true => Verdict::Ours(Ok(0)),
                     false => ours.send(socket.fd, &parts, 0),
                 });
@@ -247,7 +247,7 @@ impl<'a> Stack<'a> {
                 let mut second = vec![0; parts[1]];
                 let mut slices = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
                 let ours = match self.ours(socket) {
-                    // The skin answers a read of nothing.
+                    // The skin answers a read of 0 bytes.
                     Some(_) if parts == [0, 0] => Verdict::Ours(Ok(0)),
                     Some(ours) => ours.receive(socket.fd, &mut slices, 0),
                     None => Verdict::Kernels,
@@ -321,7 +321,7 @@ impl<'a> Stack<'a> {
                 Ok((0, error))
             }
             Call::Names { socket } => {
-                // Addresses differ; whether there are any does not.
+                // The addresses differ between the stacks, but not whether there is one.
                 let socket = find(socket);
                 let ours = self.ours(socket).map(|ours| ours.peer_name(socket.fd));
                 let peer = match ours {
@@ -376,7 +376,7 @@ impl<'a> Stack<'a> {
         Ok(())
     }
 
-    /// What poll(2) and FIONREAD say of each socket.
+    /// The state of each socket, from poll(2) and FIONREAD.
     fn rest(&self) -> Vec<Option<Rest>> {
         let rest = |socket: &Socket| {
             let events = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI;
@@ -422,7 +422,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at % 251) as u8).collect()
 }
 
-/// The next call of a program that has these sockets.
+/// Draws the next call of a program with these sockets.
 fn draw(random: &mut Pcg32, list: &[Option<Socket>]) -> Call {
     let open: Vec<usize> = (0..list.len()).filter(|place| list[*place].is_some()).collect();
     if open.is_empty() || (random.random_ratio(1, 20) && open.len() < SOCKETS_MAX) {
@@ -434,7 +434,7 @@ fn draw(random: &mut Pcg32, list: &[Option<Socket>]) -> Call {
     let mut flag = |flags: &[c_int]| {
         flags.iter().filter(|_| random.random_ratio(1, 5)).fold(0, |all, flag| all | flag)
     };
-    // With MSG_MORE the kernel holds bytes back for 200 ms, and we do not.
+    // MSG_MORE is left out: the two stacks hold bytes back for different times.
     let sends = flag(&[libc::MSG_DONTWAIT, libc::MSG_NOSIGNAL]);
     let receives = flag(&[libc::MSG_DONTWAIT, libc::MSG_PEEK, libc::MSG_WAITALL, libc::MSG_TRUNC]);
     match random.random_range(0..60) {
@@ -453,15 +453,15 @@ fn draw(random: &mut Pcg32, list: &[Option<Socket>]) -> Call {
         50 => Call::KeepAlive { socket, is_on },
         51 => Call::Listens { socket },
         52 if open.len() < SOCKETS_MAX => Call::Accept { socket },
-        // The kernel remembers what was shut down of a socket that becomes ours later, and we do not.
+        // The kernel remembers a shutdown of a socket before connect(2), and we do not.
         53 if list[socket].is_some_and(|socket| !socket.is_shut) => {
             Call::Connect { socket, is_open: is_on }
         }
-        // For a listener that was shut down and has connections, the kernel's port is in use, and ours is not.
+        // After a shutdown of a listener with connections, the kernel's port is still in use, and ours is not.
         54 if list[socket].is_some_and(|socket| socket.is_fresh && !socket.is_shut) => {
             Call::Listen { socket, backlog: 8 }
         }
-        // Of a socket whose connection has ended, the kernel binds once more, and we do not.
+        // The kernel allows another bind(2) of a socket whose connection has ended, and we do not.
         55 if list[socket].is_some_and(|socket| socket.is_fresh && !socket.is_shut) => {
             Call::Bind { socket, at_port: false }
         }
@@ -469,7 +469,7 @@ fn draw(random: &mut Pcg32, list: &[Option<Socket>]) -> Call {
     }
 }
 
-/// How most programs begin: a listener, and a connection to it.
+/// The start of most programs: a listener, and a connection to it.
 fn opening() -> Vec<Call> {
     vec![
         Call::Socket { side: 1 },
@@ -481,7 +481,7 @@ fn opening() -> Vec<Call> {
     ]
 }
 
-/// A port that the kernel's loopback has free, for both stacks.
+/// A port that is free on the kernel's loopback. Both stacks use it.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -511,7 +511,7 @@ fn is_named(call: &Call) -> Option<usize> {
     }
 }
 
-/// Runs the program of a seed over both stacks. Returns what it called, and where they differ.
+/// Runs a seed's program over both stacks. Returns the number of calls, or a report of the first difference.
 fn run(seed: u64, sides: [&Sockets; 2]) -> Result<usize, String> {
     let mut random = Pcg32::seed_from_u64(seed);
     let mut file = tempfile::tempfile().unwrap();
@@ -533,7 +533,7 @@ fn run(seed: u64, sides: [&Sockets; 2]) -> Result<usize, String> {
     let mut failed = None;
     for at in 0..CALLS {
         let call = match begin.get(at) {
-            // A program that went astray goes on as it likes.
+            // If a socket of the opening was never created, the rest of the program is random.
             Some(call) if is_named(call).is_none_or(|place| kernels.list.len() > place) => {
                 call.clone()
             }
@@ -549,7 +549,7 @@ fn run(seed: u64, sides: [&Sockets; 2]) -> Result<usize, String> {
         let answer = ours.call(&call);
         calls.push(format!("{call:?} = {expected:?}"));
         if answer != expected {
-            failed = Some(format!("answers {answer:?}"));
+            failed = Some(format!("the agent answers {answer:?}"));
             break;
         }
         let deadline = Instant::now() + PATIENCE;
@@ -559,7 +559,9 @@ fn run(seed: u64, sides: [&Sockets; 2]) -> Result<usize, String> {
                 break;
             }
             if Instant::now() > deadline {
-                failed = Some(format!("rests at {own:?}, the kernel at {theirs:?}"));
+                failed = Some(format!(
+                    "the agent's sockets stay at {own:?}, the kernel's at {theirs:?}"
+                ));
                 break;
             }
             std::thread::yield_now();
@@ -576,9 +578,9 @@ fn run(seed: u64, sides: [&Sockets; 2]) -> Result<usize, String> {
     }
 }
 
-/// `WAVE_SEEDS` sets the number of programs, `WAVE_SEED` names a single one.
+/// `WAVE_SEEDS` sets the number of programs; `WAVE_SEED` selects a single one.
 #[test]
-fn random_programs_see_the_kernels_answers() {
+fn random_programs_get_the_same_answers_as_from_the_kernel() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let network = Network::new();
     let (one, other) = (network.sockets(0), network.sockets(1));
@@ -590,7 +592,7 @@ fn random_programs_see_the_kernels_answers() {
     for seed in seeds {
         match run(seed, [&one, &other]) {
             Ok(count) => calls += count,
-            Err(why) => panic!("{why}\nagain: WAVE_SEED={seed} cargo test -p wave-preload"),
+            Err(why) => panic!("{why}\nto repeat: WAVE_SEED={seed} cargo test -p wave-preload"),
         }
     }
     println!("{calls} calls with equal answers");

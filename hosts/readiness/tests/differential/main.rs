@@ -1,11 +1,12 @@
-//! Sets, poll and select against the running kernel's, in seeded random programs: equal events, data and errors after each call.
+//! Sets, poll and select compared with the running kernel's, in seeded random programs: equal events, data and errors after each call.
 //!
-//! One side registers real sockets with the kernel's epoll; the other has a [`Source`] beside each, whose bits are the kernel's
-//! poll's and whose edges follow from the operations. The order is compared in sets that have only sources and that nobody polls.
-//! Where kernel descriptors or sets are in a set, ours come first; and polling a set drops what is not ready from the
-//! kernel's list, at a time that ours cannot see. There, what several calls together report is compared.
+//! One side registers real sockets with the kernel's epoll. The other has a [`Source`] for each socket, whose bits come from the
+//! kernel's poll and whose edges follow from the operations. The order of events is compared in sets that contain only sources and
+//! that are not polled. If a set contains kernel descriptors or other sets, ours reports sources first; and polling a set drops
+//! entries that are not ready from the kernel's list, at a time that ours cannot see. There, the combined reports of several calls
+//! are compared.
 //!
-//! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
+//! `WAVE_SEED=n` replays one seed; `WAVE_SEEDS=n` runs the first n.
 
 #[path = "../../../../core/tests/common/mod.rs"]
 mod common;
@@ -27,22 +28,22 @@ use wave_readiness::{Alone, Event, EventData, EventFlags, Target, Timespec};
 use world::{Sets, World, number, place};
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Within so many calls, a set asks the kernel.
+/// Number of calls within which a set asks the kernel.
 const ROUNDS: usize = 17;
 const NO_EVENT: Event = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
 
-/// A random program, with its state.
+/// A random program and its state.
 struct Program {
     rng: Pcg32,
     world: World,
     sets: Vec<Sets>,
-    /// The kernel's on both sides: eventfds, and the reading end of a pipe as the last.
+    /// Kernel descriptors on both sides: eventfds, and the reading end of a pipe as the last.
     kernels: Vec<OwnedFd>,
     /// The pipe's other end.
     pipe: Option<OwnedFd>,
-    /// What sets in sets may be asked for: edges or oneshot, see [`Program::agree`].
+    /// The flag with which sets are added to sets: edge-triggered or oneshot, see [`Program::agree`].
     set_flag: EventFlags,
-    /// Data of sets in sets.
+    /// Event data of the sets in sets.
     set_data: BTreeSet<u64>,
     next_data: u64,
     log: Vec<String>,
@@ -55,7 +56,7 @@ enum Control {
     Delete,
 }
 
-/// What a control names.
+/// The object of an operation.
 #[derive(Clone, Copy, Debug)]
 enum Named {
     Socket(usize),
@@ -91,7 +92,7 @@ impl Program {
         }
     }
 
-    /// An operation on a socket; false if none is left.
+    /// Performs a random operation on a socket. Returns false if no socket is left.
     fn touch(&mut self) -> bool {
         if self.world.descriptors.is_empty() {
             return false;
@@ -113,7 +114,7 @@ impl Program {
             }
             86..95 => {
                 self.world.duplicate(which);
-                let last = self.world.descriptors.last().expect("it was made");
+                let last = self.world.descriptors.last().expect("a descriptor was just added");
                 format!("dup({fd}) = {}", number(last))
             }
             _ => {
@@ -180,7 +181,7 @@ impl Program {
         self.apply(control, set, named);
     }
 
-    /// Adds most of what there is to each set.
+    /// Adds most of the objects to each set.
     fn populate(&mut self) {
         for set in 0..self.sets.len() {
             let sockets = (0..self.world.descriptors.len()).map(Named::Socket);
@@ -256,7 +257,7 @@ impl Program {
     }
 
     fn wait_often(&mut self, set: usize) {
-        // With room for one, each of the kernel's needs a turn of its own.
+        // With room for one event, each kernel descriptor needs a separate turn.
         let (room, rounds) = match self.rng.random_range(0..4) {
             0 => (1, ROUNDS * 12),
             _ => (64, ROUNDS),
@@ -271,8 +272,8 @@ impl Program {
         self.agree(want, got);
     }
 
-    /// The kernel tells who waits for edges of a set nothing where an entry that is linked, but is not ready, becomes ready by
-    /// being modified. Ours has an edge then.
+    /// Compares events, except for one known difference: if an entry that is linked but not ready becomes ready by EPOLL_CTL_MOD, the
+    /// kernel reports no edge to those that wait for edges of the set, and ours does.
     fn agree(&self, want: BTreeSet<(u32, u64)>, mut got: BTreeSet<(u32, u64)>) {
         if self.set_flag == EventFlags::ET {
             got.retain(|event| want.contains(event) || !self.set_data.contains(&event.1));
@@ -304,7 +305,7 @@ fn plain(events: &[Event]) -> Vec<(u32, u64)> {
     events.iter().map(|event| ({ event.flags }.bits(), { event.data }.u64())).collect()
 }
 
-/// Sets that share sockets, and nothing else in them: the order is the kernel's.
+/// Sets that contain only sockets, which they share: the order of events must be the kernel's.
 fn ordered(seed: u64) {
     let _replay = Replay(seed, "-p wave-readiness --test differential ordered");
     let sets = 1 + (seed % 2) as usize;
@@ -319,7 +320,7 @@ fn ordered(seed: u64) {
     }
 }
 
-/// The kernel's descriptors in sets, and sets in sets.
+/// Sets that also contain kernel descriptors and other sets.
 fn mixed(seed: u64) {
     let _replay = Replay(seed, "-p wave-readiness --test differential mixed");
     let mut program = Program::new(seed, 400, 1 + (seed % 7) as usize, true);
@@ -335,12 +336,12 @@ fn mixed(seed: u64) {
 }
 
 #[test]
-fn ordered_sets_of_sources_report_as_the_kernels() {
+fn ordered_sets_of_sources_report_the_same_events_as_the_kernels() {
     seeds(2_000).for_each(ordered);
 }
 
 #[test]
-fn mixed_and_nested_sets_report_as_the_kernels() {
+fn mixed_and_nested_sets_report_the_same_events_as_the_kernels() {
     seeds(2_000).for_each(mixed);
 }
 

@@ -13,7 +13,7 @@ use crate::common::{Replay, seeds};
 use crate::world::number;
 use crate::{AT_ONCE, Named, Program};
 
-/// Descriptors of all tests are below.
+/// All descriptors of the tests are below this number.
 const COUNT: usize = 1024;
 
 impl Program {
@@ -39,7 +39,7 @@ impl Program {
         }
     }
 
-    /// `is_ours`: a socket by its source, not as the kernel's.
+    /// With `is_ours`, a socket is named by its source, otherwise as a kernel descriptor.
     fn target(&self, named: Named, is_ours: bool) -> Target<'_> {
         match named {
             Named::Socket(which) if is_ours => {
@@ -93,7 +93,7 @@ impl Program {
         let mut theirs = [FdSet::new(), FdSet::new(), FdSet::new()];
         let mut words = [[0; COUNT / 64]; 3];
         for &(named, _, sets) in &asked {
-            // The kernel's side knows a set by another number than ours.
+            // On the kernel's side, a set has a different descriptor number from ours.
             for (which, _) in sets.iter().enumerate().filter(|(_, is_in)| **is_in) {
                 theirs[which].insert(self.real(named));
                 let fd = self.our_number(named);
@@ -150,6 +150,6 @@ fn polled(seed: u64) {
 }
 
 #[test]
-fn poll_and_select_report_as_the_kernels() {
+fn poll_and_select_report_the_same_events_as_the_kernels() {
     seeds(2_000).for_each(polled);
 }

@@ -1,4 +1,4 @@
-//! Stream sockets of the kernel, and beside each a [`Source`] that is told what the kernel's wait queue is told (net/unix/af_unix.c).
+//! Stream sockets of the kernel, and for each a [`Source`] that gets the same wake-ups as the kernel's wait queue (net/unix/af_unix.c).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,21 +15,21 @@ use wave_readiness::{Epoll, EventFlags, Source, Timespec};
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const NONE: EventFlags = EventFlags::empty();
 
-/// What the kernel's poll says of a descriptor.
+/// The kernel's poll events of a descriptor.
 pub fn bits(fd: BorrowedFd<'_>) -> EventFlags {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::from_bits_retain(0xffff))];
     poll(&mut fds, Some(&AT_ONCE)).unwrap();
     EventFlags::from_bits_retain(fds[0].revents().bits().into())
 }
 
-/// Moves a descriptor to the lowest free number from `lowest`: tests that run beside each other do not share numbers.
+/// Moves a descriptor to the lowest free number from `lowest`, so that tests that run in parallel do not share numbers.
 pub fn place(fd: impl AsFd, lowest: RawFd) -> OwnedFd {
     fcntl_dupfd_cloexec(fd, lowest).unwrap()
 }
 
 struct Socket {
     source: Option<Source>,
-    /// Unread bytes of each write of the peer's.
+    /// Unread bytes of each of the peer's writes.
     incoming: VecDeque<usize>,
 }
 
@@ -54,7 +54,7 @@ impl World {
             let (one, other) =
                 socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
             for end in [one, other] {
-                // The least that the kernel allows: a few small writes fill it.
+                // The smallest buffer that the kernel allows: a few small writes fill it.
                 set_socket_send_buffer_size(&end, 0).unwrap();
                 let source = Some(Source::new(bits(end.as_fd())));
                 let socket = world.sockets.len();
@@ -67,7 +67,7 @@ impl World {
 
     pub fn source(&self, descriptor: usize) -> &Source {
         let socket = self.descriptors[descriptor].socket;
-        self.sockets[socket].source.as_ref().expect("it has a descriptor")
+        self.sockets[socket].source.as_ref().expect("a socket with a descriptor has a source")
     }
 
     pub fn write(&mut self, descriptor: usize, bytes: usize) -> Result<usize, Errno> {
@@ -90,7 +90,7 @@ impl World {
         let mut left = got.unwrap_or(0);
         let mut is_freed = false;
         while left > 0 {
-            let first = self.sockets[socket].incoming.front_mut().expect("it was written");
+            let first = self.sockets[socket].incoming.front_mut().expect("the bytes were written");
             let taken = left.min(*first);
             (left, *first) = (left - taken, *first - taken);
             if *first == 0 {
@@ -143,11 +143,11 @@ impl World {
     }
 }
 
-/// A set of the kernel's, and ours.
+/// A kernel set, and our equivalent.
 pub struct Sets {
     pub theirs: OwnedFd,
     pub ours: Epoll,
-    /// Only sources are in it and nobody polls it: the whole order is defined.
+    /// The set contains only sources and is not polled, so that the whole order is defined.
     pub is_ordered: bool,
 }
 
