@@ -1,4 +1,4 @@
-//! Makes the code of the interop service.
+//! Generates the code of the interop service.
 
 fn main() -> Result<(), wave_codegen::CodegenError> {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Finds librocksdb before the linker does, so that its absence is told in one line, and makes the
+//! Looks for librocksdb before the linker does, to report its absence in one line, and generates the
 //! code of the gRPC services. The compiler of `.proto` files is a crate: no protoc is needed.
 
 use std::env;
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     make_services()
 }
 
-/// Messages, traits of servers, and the descriptors of all of it for reflection.
+/// Generates messages, server traits, and the descriptors of both for reflection.
 fn make_services() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let descriptors = protox::compile(SERVICES, ["proto"])?;
@@ -43,27 +43,27 @@ fn find_rocksdb() {
             println!("cargo::rustc-link-search=native={}", directory.display());
         } else {
             println!(
-                "cargo::error=ROCKSDB_LIB_DIR is {}, and there is no {LIBRARY} in it",
+                "cargo::error=ROCKSDB_LIB_DIR is {}, which has no {LIBRARY}",
                 directory.display()
             );
         }
     } else if !linker_finds_it() {
         println!("cargo::error=RocksDB is missing; to install it: apt-get install librocksdb-dev");
         println!(
-            "cargo::error=where it is installed elsewhere, set ROCKSDB_LIB_DIR to the directory of {LIBRARY}"
+            "cargo::error=if it is installed elsewhere, set ROCKSDB_LIB_DIR to the directory of {LIBRARY}"
         );
     }
 }
 
-/// Whether the linker driver rustc will call has the library on its search path.
+/// Whether the linker driver that rustc will call has the library on its search path.
 fn linker_finds_it() -> bool {
     let linker = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let Ok(answer) = Command::new(linker).arg(format!("-print-file-name={LIBRARY}")).output()
     else {
-        // No such driver: rustc's own message about that is the better one.
+        // No such driver: rustc reports that better.
         return true;
     };
-    // Found, the answer is a path; not found, it is the bare name. A linker that does not know
-    // the question says neither, and is left to speak for itself.
+    // The answer is a path if the library is found, and the bare name if not. A linker that does not
+    // support the question gives neither; it will report a missing library itself.
     String::from_utf8_lossy(&answer.stdout).trim() != LIBRARY
 }

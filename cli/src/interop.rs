@@ -1,4 +1,4 @@
-//! The services that gRPC's implementations test each other with, behind an agent's front.
+//! gRPC's interoperability test service, served behind an agent's front.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,10 @@ pub fn methods() -> Methods {
     test_service_methods(Interop)
 }
 
-/// Metadata that a call sends back: the first with the headers, the second with the trailers.
+/// Metadata keys that a call echoes: the first in the headers, the second in the trailers.
 const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
 const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
-/// The largest reply that is made.
+/// Maximum length of a reply's payload.
 const REPLY_BYTES_MAX: i32 = 64 << 20;
 
 struct Interop;
@@ -109,7 +109,7 @@ fn answer(
     Ok(())
 }
 
-/// Waits, as long as somebody waits for the call.
+/// Sleeps for `time`, or until the call is cancelled.
 fn rest(call: &mut Call<'_>, time: Duration) -> Result<(), Status> {
     let end = Instant::now() + time;
     loop {
@@ -135,7 +135,7 @@ fn echo_metadata(call: &mut Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// The status that a client asks for.
+/// Returns the status that the client asks for as an error; `Ok` if it asks for none or for OK.
 fn asked(status: Option<EchoStatus>) -> Result<(), Status> {
     match status {
         Some(EchoStatus { code, message }) if code != 0 => {

@@ -1,4 +1,4 @@
-//! Processes of `wave` are confined by default: every thread of each, as /proc tells.
+//! Processes of `wave` are confined by default. /proc is checked for every thread of each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use wave_user::{Enclave, Options};
 
 /// Long enough for any machine; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// CAP_SETUID, CAP_SYS_MODULE, CAP_SYS_RAWIO and CAP_SYS_BOOT: no agent, front or server keeps them.
+/// Capabilities that no agent, front or server keeps: CAP_SETUID, CAP_SYS_MODULE, CAP_SYS_RAWIO and CAP_SYS_BOOT.
 const NOBODYS: u64 = 1 << 7 | 1 << 16 | 1 << 17 | 1 << 22;
 
 /// A process, killed on drop.
@@ -47,7 +47,7 @@ impl Running {
         Running { child, errors }
     }
 
-    /// The first line that it prints. It is set up by then.
+    /// The first line of its output. It is set up by then.
     fn first_line(&mut self) -> String {
         let mut line = String::new();
         let out = self.child.stdout.as_mut().expect("it is piped");
@@ -55,20 +55,20 @@ impl Running {
         line
     }
 
-    /// Its standard error, up to the next line with these words.
+    /// Reads standard error up to the next line with these words.
     fn says(&mut self, words: &str) -> String {
         let mut all = String::new();
         loop {
             let before = all.len();
             let bytes = self.errors.read_line(&mut all).unwrap();
-            assert!(bytes > 0, "it ended without saying `{words}`:\n{all}");
+            assert!(bytes > 0, "it ended without printing `{words}`:\n{all}");
             if all[before..].contains(words) {
                 return all;
             }
         }
     }
 
-    /// The address at which it listens, as it says itself.
+    /// The address on which it listens, from its own message.
     fn address(&mut self) -> String {
         let said = self.says(" at 127.0.0.1:");
         said.trim_end().rsplit(' ').next().expect("an address").to_owned()
@@ -83,7 +83,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Fields of the status of each thread of a process, by thread.
+/// Fields of /proc/PID/task/TID/status for each thread of a process, by thread.
 fn threads(pid: u32) -> BTreeMap<String, BTreeMap<String, String>> {
     let folder = format!("/proc/{pid}/task");
     let tasks = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -98,7 +98,7 @@ fn threads(pid: u32) -> BTreeMap<String, BTreeMap<String, String>> {
     tasks.filter_map(status).collect()
 }
 
-/// Waits until every thread of the process has a seccomp filter, and checks its other rights. It may keep `capabilities`.
+/// Waits until every thread of the process has a seccomp filter, and checks the threads' other rights. They may keep `capabilities`.
 fn is_confined(pid: u32, capabilities: u64) {
     let begin = Instant::now();
     let field = |fields: &BTreeMap<String, String>, name: &str| fields.get(name).cloned();
@@ -109,7 +109,7 @@ fn is_confined(pid: u32, capabilities: u64) {
         if !all.is_empty() && all.values().all(is) {
             break all;
         }
-        assert!(begin.elapsed() < PATIENCE, "process {pid} is not filtered: {all:#?}");
+        assert!(begin.elapsed() < PATIENCE, "process {pid} has no seccomp filter: {all:#?}");
         sleep(Duration::from_millis(10));
     };
     for (thread, fields) in &all {
@@ -125,13 +125,13 @@ fn is_confined(pid: u32, capabilities: u64) {
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "{what} did not come");
+        assert!(begin.elapsed() < PATIENCE, "waited too long for {what}");
         sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn an_attached_agent_is_confined_and_the_program_with_its_host_is_not() {
+fn attached_agent_is_confined_but_its_hosts_program_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let enclave = Enclave::start(Options::new(folder.path().join("host.sock")).cores(1)).unwrap();
     let log = folder.path().join("log");
@@ -144,15 +144,15 @@ fn an_attached_agent_is_confined_and_the_program_with_its_host_is_not() {
     is_confined(agent.pid(), 0);
     let own = fs::read_to_string("/proc/self/status").unwrap();
     assert!(own.contains("NoNewPrivs:\t0") && own.contains("Seccomp:\t0"), "a host gave up rights");
-    // Its log is written all the same.
+    // The confined agent can still write its log.
     drop(enclave);
     until("the log", || fs::metadata(&log).is_ok_and(|log| log.len() > 0));
 }
 
 #[test]
-fn an_agent_switches_to_the_user_that_it_is_given() {
+fn agent_switches_to_the_given_user() {
     if !is_root() {
-        return skip("only root becomes another user");
+        return skip("only root can switch to another user");
     }
     let folder = tempfile::tempdir().unwrap();
     let enclave = Enclave::start(Options::new(folder.path().join("host.sock")).cores(1)).unwrap();
@@ -203,9 +203,9 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
         line += " --user 65534:65534";
     }
     let mut scheduler = Running::start(&format!("{line} --share-cpu"));
-    scheduler.says("notes come from");
+    scheduler.says("taking notes from");
     is_confined(scheduler.pid(), 0);
-    // The host ends and another one starts: the front finds it.
+    // The host ends and another one starts. The front attaches to it.
     drop(server);
     let mut server = Running::start(&format!("serve kv --offload {socket} --keys 1000 --quiet"));
     assert!(server.first_line().starts_with("Serving"));
@@ -226,7 +226,7 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
 #[test]
 fn an_agent_of_an_allowed_user_attaches_to_a_server() {
     if !is_root() {
-        return skip("only root becomes another user");
+        return skip("only root can switch to another user");
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -245,7 +245,7 @@ fn an_agent_of_an_allowed_user_attaches_to_a_server() {
 }
 
 #[test]
-fn a_host_that_pages_memory_out_and_its_agents_are_confined() {
+fn memory_host_and_its_agents_are_confined() {
     if !is_root() || wave_linux::memory::AccessBits::open().is_err() {
         return skip("access bits of other processes cannot be read here");
     }
@@ -279,7 +279,7 @@ fn a_host_that_pages_memory_out_and_its_agents_are_confined() {
     // The agent ends with its host, although the switch to another user has cleared its parent-death signal.
     drop(host);
     let has_ended = |fields: &BTreeMap<String, String>| fields["State"].starts_with('Z');
-    until("the agent's end", || threads(second).values().all(has_ended));
+    until("the agent to end", || threads(second).values().all(has_ended));
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn in_a_network(test: impl FnOnce() + Send + 'static) {
     let thread = named.spawn(|| unshare(CloneFlags::CLONE_NEWNET).map(|()| test()));
     match thread.unwrap().join() {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => skip(format!("a network of the test's own: {error}")),
+        Ok(Err(error)) => skip(format!("no network namespace for the test: {error}")),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }

@@ -1,4 +1,4 @@
-//! A window that somebody writes into who should not: each side says which of them is at fault, and what was seen.
+//! Corrupted windows: each side reports which of them is at fault, and the invalid value.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
@@ -14,10 +14,10 @@ use wave_core::queue::{PAYLOAD_WORDS, Tag};
 use wave_links::socket::{Connection, Listener, Offer};
 use wave_links::{AnyPort, EventFd, LinkSpec, Memory};
 
-/// A tag that no frame has.
+/// The tag of no valid frame.
 const NONSENSE: Tag = Tag { kind: 0x7777, flags: 0 };
 
-/// A process whose lines are read; ended with the test.
+/// A process with its standard error; ended with the test.
 struct Process {
     child: Child,
     says: BufReader<Box<dyn Read>>,
@@ -32,13 +32,13 @@ impl Process {
         Process { child, says: BufReader::new(stderr) }
     }
 
-    /// The next line of standard error with these words.
+    /// Reads standard error until a line has these words, and returns it.
     fn says(&mut self, words: &str) -> String {
         let mut all = String::new();
         loop {
             let mut line = String::new();
             let bytes = self.says.read_line(&mut line).unwrap();
-            assert!(bytes > 0, "it ended without saying `{words}`:\n{all}");
+            assert!(bytes > 0, "it ended without printing `{words}`:\n{all}");
             if line.contains(words) {
                 return line;
             }
@@ -49,17 +49,17 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Not killed: a host removes its database.
+        // SIGTERM rather than SIGKILL, so that a host removes its database.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
     }
 }
 
-/// Between a front and its host: it hands the host's window on, and keeps it.
+/// A man in the middle between a front and its host: passes the host's window on, and keeps access to it.
 struct Between {
     layout: Layout,
     port: AnyPort,
-    /// Of the host's workers, its control thread and the agent.
+    /// Doorbells of the host's workers, its control thread and the agent.
     bells: Vec<EventFd>,
     _ends: [Connection; 2],
 }
@@ -94,12 +94,12 @@ fn window_between(front: &Listener, host: &std::path::Path) -> Between {
     Between { layout, port, bells: bells.collect(), _ends: [agent, connection] }
 }
 
-/// A host with these options, and a front that steers to it.
+/// Starts a host with these options, and a front that steers to it through a [`Between`].
 fn pair(folder: &TempDir, options: &str) -> (Process, Process, Between) {
     let (host_path, front_path) = (folder.path().join("host"), folder.path().join("front"));
     let line = format!("serve kv --offload {} --keys 10 {options}", host_path.display());
     let mut host = Process::start(&line);
-    // It listens once it has said so.
+    // Its first line says that it listens.
     let mut told = String::new();
     BufReader::new(host.child.stdout.take().unwrap()).read_line(&mut told).unwrap();
     let listener = Listener::bind(&front_path, &[]).unwrap();
@@ -111,11 +111,11 @@ fn pair(folder: &TempDir, options: &str) -> (Process, Process, Between) {
 }
 
 #[test]
-fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() {
+fn front_with_a_corrupted_window_reports_that_its_host_turned_it_out() {
     let folder = TempDir::new().unwrap();
     let (mut host, mut front, between) = pair(&folder, "");
 
-    // Nobody has called, so the front has sent nothing yet.
+    // No call was made, so the front has sent nothing yet.
     let mut requests = Sender::new(&between.layout.decisions[0], Side::Agent);
     requests.push(&between.port, NONSENSE, &[7, 7, 7]).unwrap();
     requests.publish(&between.port);
@@ -130,11 +130,11 @@ fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() 
 }
 
 #[test]
-fn a_host_with_checksums_turns_out_an_agent_whose_frame_has_none() {
+fn host_with_checksums_turns_out_an_agent_that_sends_a_frame_without_one() {
     let folder = TempDir::new().unwrap();
     let (mut host, mut front, between) = pair(&folder, "--checksums");
     let mut requests = Sender::new(&between.layout.decisions[0], Side::Agent);
-    // A head of a frame without bytes.
+    // The head of an empty frame.
     requests.push(&between.port, NONSENSE, &[0; PAYLOAD_WORDS]).unwrap();
     requests.publish(&between.port);
     between.bells[0].ring();
@@ -144,15 +144,12 @@ fn a_host_with_checksums_turns_out_an_agent_whose_frame_has_none() {
 }
 
 #[test]
-fn a_front_that_finds_nonsense_itself_says_what() {
+fn front_reports_the_invalid_word_that_it_finds_in_the_window() {
     let folder = TempDir::new().unwrap();
     let (_host, mut front, Between { layout, port, _ends, .. }) = pair(&folder, "");
     let nic = port.window(Home::Nic);
     wave_core::link::Window::store(nic, layout.incarnation, 0, 0x1234_5678);
     wave_core::link::Window::publish(nic);
-    let said = front.says("turning away from the host");
-    assert!(
-        said.contains("peer's fault: the window's word on its incarnation is 0x12345678"),
-        "{said}"
-    );
+    let said = front.says("disconnecting from the host");
+    assert!(said.contains("peer's fault: the window's incarnation word is 0x12345678"), "{said}");
 }

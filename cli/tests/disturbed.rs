@@ -1,4 +1,4 @@
-//! A native comparison beside processes that take the CPUs away: no row of it is shown as a result.
+//! A native comparison while other processes occupy the CPUs: none of its rows counts as a result.
 
 use std::process::{Child, Command, Output};
 
@@ -56,7 +56,7 @@ fn run(directory: &TempDir, words: &[&str]) -> Output {
 }
 
 #[test]
-fn rows_of_linux_and_of_an_agent_are_no_result_beside_the_same_neighbours() {
+fn disturbed_rows_of_linux_and_of_an_agent_are_no_result() {
     let directory = TempDir::new().unwrap();
     std::fs::write(directory.path().join("beside.toml"), SCENARIO).unwrap();
     let cpus = std::thread::available_parallelism().unwrap().get();
@@ -76,7 +76,7 @@ fn rows_of_linux_and_of_an_agent_are_no_result_beside_the_same_neighbours() {
             let why = point["generator"]["why_invalid"].as_str().unwrap();
             assert!(why.starts_with("disturbed: "), "{why}");
         }
-        // Both had time to try again.
+        // There was time to repeat the points of both.
         assert!(!variant["points"][0]["other_tries"].as_array().unwrap().is_empty(), "{variant}");
     }
     let page = directory.path().join("out/beside-neighbours/report.html");

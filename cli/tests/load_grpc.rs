@@ -1,4 +1,4 @@
-//! `wave load grpc` against `wave serve kv`, as a user runs them.
+//! `wave load grpc` against `wave serve kv`, from the command line.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -55,7 +55,7 @@ fn load(address: &str, line: &str) -> Command {
     wave(&format!("load grpc --target {address} --keys 1000 --json {line}"))
 }
 
-/// Takes connections, and passes on what comes: so that it is known when how much was asked. Ends with the connections.
+/// Relays connections to `server` and counts the bytes of requests, which shows the progress of a load. Ends with the connections.
 fn relay(server: &str) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, server) = (listener.local_addr().unwrap().to_string(), server.to_owned());
@@ -95,16 +95,16 @@ fn object(output: &Output) -> Value {
     })
 }
 
-/// Generators that wait for a reply before they send the next call, or count from when they sent it, show ten
-/// or so: one per connection or stream.
+/// A generator that waits for a reply before its next call, or counts latency from sending, would show about ten slow calls:
+/// one per connection or stream.
 #[test]
-fn a_server_that_stops_shows_in_every_call_that_was_due_meanwhile() {
+fn stopped_server_delays_every_call_due_meanwhile() {
     const RATE: f64 = 1_000.0;
     const SLOW: Duration = Duration::from_millis(50);
     let served = Served::start();
     let (address, asked) = relay(&served.address);
     let load = load(&address, "--rate 1000 --seconds 5 --warm-up 0").spawn().unwrap();
-    // Some hundreds of calls, of five seconds' worth.
+    // Some hundreds of calls. The whole load takes five seconds.
     while asked.load(Ordering::SeqCst) < 20_000 {
         thread::sleep(Duration::from_millis(1));
     }
@@ -119,17 +119,17 @@ fn a_server_that_stops_shows_in_every_call_that_was_due_meanwhile() {
     let latencies = decode(class["histogram"].as_str().unwrap()).unwrap();
     let sent = result["point"]["sent"].as_u64().unwrap();
     assert_eq!(result["answers"]["statuses"], serde_json::json!([["OK", sent]]));
-    assert!((4_500..5_500).contains(&sent), "{sent} of a Poisson process of 5,000");
+    assert!((4_500..5_500).contains(&sent), "{sent} calls; a Poisson process of mean 5,000");
     let slow = latencies.count_between(SLOW.as_nanos() as u64, u64::MAX / 2) as f64;
-    // Those due until SLOW before the server goes on: some 450. Five standard deviations less, as it is a Poisson
-    // process. A busy machine may make others slow as well.
+    // Calls due until SLOW before the server continues: about 450, less five standard deviations of a Poisson process. A busy
+    // machine may delay other calls as well.
     let expected = RATE * (stopped - SLOW).as_secs_f64();
     assert!(slow > expected - 5.0 * expected.sqrt(), "{slow} of {sent}, expected {expected}");
     assert!(latencies.max() as u128 > stopped.as_nanos() * 9 / 10, "{}", latencies.max());
 }
 
 #[test]
-fn a_closed_loop_and_a_server_that_is_told_to_end() {
+fn closed_loop_counts_every_reply_and_an_ended_server_is_reported() {
     let mut served = Served::start();
     let line = "--closed --connections 2 --streams 4 --seconds 0.3 --warm-up 0 --mix echo=3,get=1";
     let output = served.load(line).output().unwrap();
@@ -148,11 +148,11 @@ fn a_closed_loop_and_a_server_that_is_told_to_end() {
 }
 
 #[test]
-fn wrong_replies_and_no_replies_are_failures() {
+fn wrong_or_missing_replies_fail_the_load() {
     let served = Served::start();
     for (line, why) in [
         ("--keys 1000000000000 --mix get=1", "no call ended with OK"),
-        ("--keys 2000 --mix range=1", "not the right ones"),
+        ("--keys 2000 --mix range=1", "replies were wrong"),
     ] {
         let address = &served.address;
         let line = format!("load grpc --target {address} --rate 100 --seconds 0.5 --json {line}");

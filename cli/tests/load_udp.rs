@@ -1,4 +1,4 @@
-//! `wave serve kv`, `wave agent --udp` and `wave load udp`, as a user runs them.
+//! `wave serve kv`, `wave agent --udp` and `wave load udp`, from the command line.
 
 use std::collections::HashSet;
 use std::fs;
@@ -44,7 +44,7 @@ impl Drop for Running {
     }
 }
 
-/// A host and an agent before it; each can be restarted.
+/// A host and its agent; each can be restarted.
 struct Served {
     folder: TempDir,
     address: String,
@@ -153,7 +153,7 @@ fn stopped_agent_delays_every_request_due_meanwhile() {
         let load = load(&address, line).spawn().unwrap();
         let start = Instant::now();
         while asked.load(SeqCst) < 200 {
-            assert!(start.elapsed() < PATIENCE, "the load does not begin");
+            assert!(start.elapsed() < PATIENCE, "the load did not start");
             thread::sleep(Duration::from_millis(1));
         }
         let agent = served.agent.as_ref().unwrap();
@@ -234,7 +234,7 @@ fn more_are_executed(puts: &Path) {
     let (before, start) = (bytes(), Instant::now());
     // A line has a key of ten digits or more.
     while bytes() < before + 50 * 11 {
-        assert!(start.elapsed() < PATIENCE, "clients do not go on");
+        assert!(start.elapsed() < PATIENCE, "clients make no progress");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -259,7 +259,7 @@ fn unreachable_front_and_bad_arguments_are_reported() {
     }
 }
 
-/// Ctrl-C ends a load of an hour with what it has.
+/// Ctrl-C ends an hour's load, which prints its result so far.
 #[test]
 fn interrupted_load_prints_its_result() {
     let served = Served::start();
@@ -272,7 +272,7 @@ fn interrupted_load_prints_its_result() {
             load(&address, "--rate 500 --seconds 3600 --warm-up 0 --sockets 1").spawn().unwrap();
         let start = Instant::now();
         while asked.load(SeqCst) < 200 {
-            assert!(start.elapsed() < PATIENCE, "the load does not begin");
+            assert!(start.elapsed() < PATIENCE, "the load did not start");
             thread::sleep(Duration::from_millis(1));
         }
         kill_process(Pid::from_child(&load), Signal::INT).unwrap();
@@ -299,7 +299,7 @@ fn keys_that_the_server_lacks_fail_the_load() {
     assert!(text.contains("GETs found no key") && text.contains("100000 (--keys)"), "{text}");
 }
 
-/// `wave serve kv` and `wave agent --udp-memcached` as a user runs them.
+/// `wave serve kv` and `wave agent --udp-memcached`, from the command line.
 #[test]
 fn store_is_served_to_memcacheds_clients() {
     let mut served = Served::without_agent();
@@ -320,11 +320,11 @@ fn store_is_served_to_memcacheds_clients() {
         let datagram = [&id[..], &[0, 0, 0, 1, 0, 0], text].concat();
         loop {
             assert!(start.elapsed() < PATIENCE, "no answer to {}", text.escape_ascii());
-            // Nobody may listen yet, and then the front has no host for a while.
+            // The front may not listen yet, and then it has no host for a while.
             let _ = client.send(&datagram);
             let mut buffer = [0; 1500];
             let Ok(bytes) = client.recv(&mut buffer) else { continue };
-            // Others answer earlier tries.
+            // Other datagrams answer earlier tries.
             if buffer[..8] == datagram[..8] && !buffer[8..].starts_with(b"SERVER_ERROR no host") {
                 return buffer[8..bytes].to_vec();
             }
@@ -333,7 +333,7 @@ fn store_is_served_to_memcacheds_clients() {
     assert_eq!(ask(b"get 123456789\r\n"), b"END\r\n");
     assert_eq!(ask(b"set 123456789 0 0 5\r\nhello\r\n"), b"STORED\r\n");
     assert_eq!(ask(b"get 123456789\r\n"), b"VALUE 123456789 0 5\r\nhello\r\nEND\r\n");
-    // A value that the store was filled with.
+    // One of the store's initial values.
     let filled = ask(b"get 7\r\n");
     assert!(filled.starts_with(b"VALUE 7 0 64\r\n\x07\0\0\0"), "{}", filled.escape_ascii());
     assert_eq!(ask(b"delete 123456789\r\n"), b"DELETED\r\n");

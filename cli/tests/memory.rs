@@ -1,5 +1,5 @@
-//! `wave memory` on real processes: what is cold leaves, nothing is lost whoever is killed, and what cannot be
-//! done is said. It takes root and swap; elsewhere each test says why it did nothing.
+//! `wave memory` on real processes: cold memory is paged out, kills lose no memory, and impossible requests are
+//! reported. The tests need root and swap; without them each test is skipped with the reason.
 
 mod memory_programs;
 
@@ -18,7 +18,7 @@ use wave_linux::memory::{AccessBits, Swap, SwapError};
 use wave_skip::skip;
 
 const ROLE: &str = "WAVE_TEST_MEMORY_ROLE";
-/// SOL as it ships decides within a minute; with this within a second.
+/// Settings with which SOL decides within a second. With its defaults it takes up to a minute.
 const QUICK: &str = "sol:shortest_ms=20,horizon_ms=160";
 const MIB: usize = 1 << 20;
 
@@ -40,17 +40,18 @@ fn object(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-/// Held by the one test that has swap, or needs that there is none.
+/// Held by a test that has swap, or that needs a machine without swap.
 static SWAP: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     SWAP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Swap for the time of a test; None, and said, where it or the access bits of others cannot be had.
+/// Swap for the duration of a test. None, after reporting a skip, where swap or the access bits of other processes
+/// are not available.
 fn swap(bytes: u64) -> Option<(Swap, MutexGuard<'static, ()>)> {
     if !rustix::process::geteuid().is_root() {
-        skip("only root may look at other processes' memory");
+        skip("only root may read other processes' access bits");
         return None;
     }
     if let Err(error) = AccessBits::open() {
@@ -60,7 +61,7 @@ fn swap(bytes: u64) -> Option<(Swap, MutexGuard<'static, ()>)> {
         return None;
     }
     let alone = alone();
-    // Other programs may have some.
+    // Another program's swap may be in the way.
     let start = Instant::now();
     loop {
         match Swap::set_up(bytes) {
@@ -68,7 +69,7 @@ fn swap(bytes: u64) -> Option<(Swap, MutexGuard<'static, ()>)> {
             Err(SwapError::Taken) if start.elapsed() < Duration::from_secs(300) => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            // A container's root.
+            // Root in a container.
             Err(error @ SwapError::NotPermitted) => {
                 skip(error);
                 return None;
@@ -86,7 +87,7 @@ pub fn status(pid: u32, name: &str) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// A process whose memory a test looks after. Killed when it is dropped.
+/// A process whose memory is managed. Killed on drop.
 struct Target(Child, BufReader<ChildStdout>);
 
 impl Drop for Target {
@@ -97,13 +98,13 @@ impl Drop for Target {
 }
 
 impl Target {
-    /// So much memory, which is there on return. The first fifth of it is used all the time, and all of it is checked
-    /// again and again, until it is asked for its answer.
+    /// Starts a process with `mib` MiB of memory, resident on return. It uses the first fifth all the time, and checks all
+    /// of it again and again, until it is asked for its answer.
     fn start(mib: usize) -> Target {
         Target::of(&mib.to_string())
     }
 
-    /// A word after the number: `noise` is memory that does not compress, `idle` is touched by nobody.
+    /// `role` is the number of MiB and an optional word: `noise` for incompressible memory, `idle` for untouched memory.
     fn of(role: &str) -> Target {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "target_process", "--nocapture", "--test-threads=1"]);
@@ -120,10 +121,10 @@ impl Target {
         lines.find_map(|line| Some(line.split_once("answer: ")?.1.to_owned()))
     }
 
-    /// Has it check all of its memory, and end.
+    /// Makes it check all of its memory and exit. Returns its answer.
     fn answer(mut self) -> String {
         drop(self.0.stdin.take());
-        self.next().unwrap_or_else(|| "it said nothing".to_owned())
+        self.next().unwrap_or_else(|| "no answer".to_owned())
     }
 }
 
@@ -156,7 +157,7 @@ fn target_process() {
             std::thread::sleep(Duration::from_millis(2));
             continue;
         }
-        // What is hot is also written to: a page that was lost between two writes would show.
+        // Hot memory is also written to, so that a page lost between two writes shows.
         for _ in 0..2_000 {
             let at = rng.random_range(0..words / 5);
             assert_eq!(memory[at], content(at));
@@ -193,7 +194,7 @@ fn cold_memory_is_paged_out_and_explained() {
     arguments.extend(["--record", &log, "--out", &out]);
     let found = object(&wave(&arguments).output().unwrap());
     let share = found["resident_reduction"].as_f64().unwrap();
-    assert!(share > 0.4, "four fifths are seldom used: {found}");
+    assert!(share > 0.4, "four fifths are rarely used: {found}");
     assert!(found["net_saved_bytes"].as_i64().unwrap() > 0, "{found}");
     assert_eq!(found["agents"], serde_json::json!([1, 0]));
     for file in ["report.html", "memory.svg", "heat.svg", "samples.csv", "results.json"] {
@@ -207,11 +208,11 @@ fn cold_memory_is_paged_out_and_explained() {
     {
         assert!(page.contains(part), "{part}");
     }
-    assert_eq!(page.matches("<svg").count(), 2, "memory over time, and its warmth");
+    assert_eq!(page.matches("<svg").count(), 2, "memory over time, and its heat map");
 
     let told = object(&wave(&["explain", &log, "--json"]).output().unwrap());
     let ranges = told["ranges"].as_array().unwrap();
-    let slow = ranges.iter().find(|range| range["slow"] == true).expect("something is out");
+    let slow = ranges.iter().find(|range| range["slow"] == true).expect("a range is paged out");
     assert_eq!(slow["pid"], pid);
     let address = format!("{:#x}", slow["start"].as_u64().unwrap());
     let svg = path("heat.svg");
@@ -223,7 +224,10 @@ fn cold_memory_is_paged_out_and_explained() {
     }
     assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
     let mut replay = Command::new(env!("CARGO_BIN_EXE_wave"));
-    assert!(replay.args(["replay", &log]).output().unwrap().status.success(), "it is identical");
+    assert!(
+        replay.args(["replay", &log]).output().unwrap().status.success(),
+        "the replay is identical"
+    );
     assert!(target.answer().starts_with("intact"));
 }
 
@@ -233,9 +237,9 @@ fn child_of(pid: u32) -> Option<Pid> {
     Pid::from_raw(text.split_whitespace().next()?.parse().ok()?)
 }
 
-/// Host and agent are killed at any moment; WAVE_SECONDS says for how long.
+/// Host and agent are killed at random moments, for WAVE_SECONDS seconds.
 #[test]
-fn nothing_is_lost_whoever_is_killed() {
+fn killing_host_or_agent_loses_no_memory() {
     let Some(_swap) = swap(1 << 30) else { return };
     let seconds =
         std::env::var("WAVE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(23);
@@ -272,9 +276,9 @@ fn nothing_is_lost_whoever_is_killed() {
     assert!(most > 16 * MIB as u64, "nothing was paged out: {most}");
 }
 
-/// Forks, execs and exits, all the time, with memory going out and coming back.
+/// The programs fork, exec and exit all the time, while their memory is paged out and comes back.
 #[test]
-fn programs_that_come_and_go_compute_what_they_would() {
+fn programs_that_fork_and_exit_compute_correct_results() {
     let Some(_swap) = swap(1 << 29) else { return };
     let line = "for round in $(seq 10); do seq 1 60000 | sort -r | sort -n | md5sum; done";
     let mut run = wave(&["run", "--policy", QUICK, "--quiet", "--slowdown", "100000"]);
@@ -287,7 +291,7 @@ fn programs_that_come_and_go_compute_what_they_would() {
     assert!(sums.iter().all(|sum| *sum == sums[0]), "{text}");
 }
 
-/// Where cgroups of version 2 are, if here.
+/// The mount point of cgroup v2, if there is one.
 fn cgroups() -> Option<&'static Path> {
     let folders = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     folders.into_iter().find(|folder| folder.join("cgroup.procs").exists())
@@ -305,7 +309,7 @@ fn processes_that_enter_a_cgroup_are_managed_and_others_are_not() {
     let mut run = wave(&["run", "--cgroup", folder.to_str().unwrap(), "--policy", QUICK]);
     run.args(["--quiet", "--slowdown", "100000", "--pressure", "100"]).stdout(Stdio::null());
     let mut host = run.spawn().unwrap();
-    // It starts an agent once it has taken the cgroup, which is empty.
+    // It starts an agent once it manages the cgroup, which is still empty.
     while child_of(host.id()).is_none() {
         assert!(host.try_wait().unwrap().is_none(), "an empty cgroup may get processes");
         std::thread::sleep(Duration::from_millis(1));
@@ -319,7 +323,7 @@ fn processes_that_enter_a_cgroup_are_managed_and_others_are_not() {
     assert_eq!(status(outside.0.id(), "VmSwap"), 0);
     assert!(inside.answer().starts_with("intact") && outside.answer().starts_with("intact"));
     std::fs::remove_dir(&folder).unwrap();
-    // The cgroup has gone, and the host sees that.
+    // The host notices that the cgroup has been removed.
     assert!(host.wait().unwrap().success());
 }
 
@@ -332,16 +336,16 @@ fn a_dry_run_changes_nothing() {
     let arguments = ["run", "--dry-run", "--policy", QUICK, "--seconds", "4", "--json"];
     let found = object(&wave(&arguments).args(["--pid", &pid.to_string()]).output().unwrap());
     assert!(found["would_be_paged_out_bytes"].as_u64().unwrap() > 0, "it would have: {found}");
-    // Nothing is saved, and host and agent take memory.
+    // Nothing is paged out, while host and agent use memory.
     assert_eq!(status(pid, "VmSwap"), 0);
     assert!(found["net_saved_bytes"].as_i64().unwrap() < 0, "{found}");
     assert!(target.answer().starts_with("intact"));
 }
 
 #[test]
-fn impossible_orders_are_refused_and_change_nothing() {
+fn impossible_requests_are_refused_and_change_nothing() {
     if !rustix::process::geteuid().is_root() {
-        skip("only root gets as far");
+        skip("without root, other errors come first");
         return;
     }
     assert!(refused(&["run", "--pid", "2147483647"], 2).contains("there is no process"));
@@ -361,7 +365,7 @@ fn impossible_orders_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn a_command_ends_and_its_exit_code_is_ours() {
+fn exit_code_of_a_managed_command_is_returned() {
     let Some(swap) = swap(1 << 28) else { return };
     drop(swap);
     for line in ["exit 7", "sleep 3; exit 7"] {
@@ -372,7 +376,7 @@ fn a_command_ends_and_its_exit_code_is_ours() {
     }
 }
 
-/// So many MiB; after what `forks` says has gone on for so many seconds, looks whether they are intact.
+/// A Perl program with `mib` MiB of memory. It runs the code `forks` for `seconds`, and then checks its memory.
 fn perl(forks: &str, mib: usize, seconds: u32) -> Vec<String> {
     let script = r#"
         srand 1; my $noise = join "", map { chr rand 256 } 1 .. 8192;
@@ -389,7 +393,7 @@ fn perl(forks: &str, mib: usize, seconds: u32) -> Vec<String> {
     words.into_iter().chain([mib.to_string(), seconds.to_string()]).collect()
 }
 
-/// A run of a command, and the log of its agent.
+/// Runs a command under `wave memory run`, recording its agent's log into `log`. Returns the result.
 fn managed(command: &[String], log: &str) -> Value {
     let mut run = wave(&["run", "--policy", "sol:shortest_ms=50,horizon_ms=400", "--record", log]);
     run.args(["--slowdown", "100000", "--pressure", "100", "--json", "--"]).args(command);
@@ -408,7 +412,7 @@ fn samples<'a>(found: &'a Value, name: &'a str) -> impl Iterator<Item = (f64, u6
     samples.map(move |sample| (sample["seconds"].as_f64().unwrap(), sample[name].as_u64().unwrap()))
 }
 
-/// The kernel passes over pages that a child has too, and says nothing.
+/// The kernel silently skips pages that a child shares.
 #[test]
 fn a_program_that_forks_ten_times_a_second_is_paged_out_between_its_children() {
     let Some(_swap) = swap(1 << 29) else { return };
@@ -421,16 +425,19 @@ fn a_program_that_forks_ten_times_a_second_is_paged_out_between_its_children() {
     let (seconds, swapped) = late.max_by_key(|(_, bytes)| *bytes).expect("a sample each second");
     let slow = slow_bytes(&log, seconds);
     println!(
-        "at {seconds} s {} MiB in swap, {} MiB called slow; {found}",
+        "at {seconds} s {} MiB in swap, {} MiB reported slow; {found}",
         swapped >> 20,
         slow >> 20
     );
-    assert!(swapped > 48 * MIB as u64, "it leaves when there is no child: {swapped}");
-    assert!(slow < swapped + swapped / 4 + 8 * MIB as u64, "{slow} are called slow, {swapped} are");
+    assert!(swapped > 48 * MIB as u64, "it is paged out while there is no child: {swapped}");
+    assert!(
+        slow < swapped + swapped / 4 + 8 * MIB as u64,
+        "{slow} bytes are reported slow, {swapped} are"
+    );
 }
 
 #[test]
-fn memory_that_a_child_shares_is_not_called_slow_and_not_counted_twice() {
+fn memory_shared_with_a_child_is_neither_reported_slow_nor_counted_twice() {
     let Some(_swap) = swap(1 << 29) else { return };
     let folder = TempDir::new().unwrap();
     let log = folder.path().join("x.wavelog").to_str().unwrap().to_owned();
@@ -442,15 +449,18 @@ fn memory_that_a_child_shares_is_not_called_slow_and_not_counted_twice() {
     let swapped = samples(&found, "swapped_bytes").filter(|(seconds, _)| *seconds < 7.0);
     let swapped = swapped.map(|(_, bytes)| bytes).max().unwrap();
     let slow = slow_bytes(&log, 6.0);
-    println!("{} MiB in swap, {} MiB called slow; {found}", swapped >> 20, slow >> 20);
-    assert!(slow < swapped + 16 * MIB as u64, "{slow} are called slow, {swapped} are");
+    println!("{} MiB in swap, {} MiB reported slow; {found}", swapped >> 20, slow >> 20);
+    assert!(slow < swapped + 16 * MIB as u64, "{slow} bytes are reported slow, {swapped} are");
     let told = found["stayed_bytes"].as_u64().unwrap() >> 18;
     let left_out = found["unclearable_batches"].as_u64().unwrap();
-    assert!(told + left_out > 96, "it is told that most of it could not leave: {found}");
+    assert!(
+        told + left_out > 96,
+        "the result says that most of it could not be paged out: {found}"
+    );
 }
 
 #[test]
-fn what_does_not_compress_is_not_paged_out_to_zram_and_is_told() {
+fn incompressible_memory_is_not_paged_out_to_zram_and_is_reported() {
     let Some((swap, _alone)) = swap(1 << 29) else { return };
     if !is_zram(&swap) {
         skip("no zram");
@@ -462,14 +472,14 @@ fn what_does_not_compress_is_not_paged_out_to_zram_and_is_told() {
     let found = object(&run.args(["--slowdown", "100000", "--pressure", "100"]).output().unwrap());
     let told = found["incompressible_bytes"].as_u64().unwrap();
     assert!(told > 48 * MIB as u64, "{found}");
-    // Of the test's own binary little else is there.
+    // The rest of the process, this test's binary, is small.
     let swapped = samples(&found, "swapped_bytes").last().unwrap().1;
     assert!(swapped < 8 * MIB as u64, "{found}");
     assert!(target.answer().starts_with("intact"));
 }
 
 #[test]
-fn small_swap_is_filled_before_it_is_called_full() {
+fn small_swap_is_filled_before_it_is_reported_full() {
     let Some(_swap) = swap(64 << 20) else { return };
     let target = Target::of("160 idle");
     let pid = target.0.id().to_string();
@@ -486,16 +496,16 @@ fn is_zram(swap: &Swap) -> bool {
     swap.path().to_str().unwrap().starts_with("/dev/zram")
 }
 
-/// What all zram devices take.
+/// Memory used by all zram devices, in bytes.
 fn zram_takes() -> u64 {
     let devices = wave_linux::memory::swap_state().unwrap().devices;
     let zram = devices.iter().filter_map(|device| wave_linux::memory::Zram::of(&device.path));
     zram.map(|zram| zram.memory_used_bytes).sum()
 }
 
-/// The first that sets swap up ends first: what the other has paged out stays where it is.
+/// The run that sets swap up ends first. Pages that the other run has paged out stay in swap.
 #[test]
-fn two_runs_share_one_swap_and_each_has_an_account_of_its_own() {
+fn two_runs_share_one_swap_and_account_for_it_separately() {
     let Some((own, _alone)) = swap(1 << 29) else { return };
     let is_zram = is_zram(&own);
     drop(own);
@@ -516,15 +526,15 @@ fn two_runs_share_one_swap_and_each_has_an_account_of_its_own() {
         near.unwrap().1
     };
     let sum = estimate(&first, 8.0) + estimate(&second, 8.0);
-    println!("zram takes {takes} bytes, the runs say {sum}");
+    println!("zram uses {takes} bytes, the runs report {sum}");
     assert!(first["swap"] != second["swap"], "one of them has joined the other: {first} {second}");
     if is_zram {
-        // An estimate from samples of a few pages: 3% and 24% off in two runs.
+        // The runs estimate from samples of a few pages: 3% and 24% off in two runs.
         assert!(sum.abs_diff(takes) < takes / 2, "{sum} of {takes}: {first} {second}");
     }
-    // After the first has ended.
+    // The last sample is after the end of the first run.
     let swapped = samples(&second, "swapped_bytes").last().unwrap().1;
-    assert!(swapped > 48 * MIB as u64, "{} MiB of 64 are out: {second}", swapped >> 20);
+    assert!(swapped > 48 * MIB as u64, "{} of 64 MiB are in swap: {second}", swapped >> 20);
     let refaults = samples(&second, "refaults").last().unwrap().1;
     assert!(refaults < 1_000, "{refaults} refaults of a program that touches nothing");
     let devices = wave_linux::memory::swap_state().unwrap().devices;
@@ -533,7 +543,7 @@ fn two_runs_share_one_swap_and_each_has_an_account_of_its_own() {
 }
 
 #[test]
-fn the_cpu_time_of_a_killed_agent_counts() {
+fn cpu_time_of_killed_agents_is_counted() {
     let Some(_swap) = swap(1 << 28) else { return };
     let target = Target::start(128);
     let pid = target.0.id().to_string();
@@ -561,9 +571,12 @@ fn the_cpu_time_of_a_killed_agent_counts() {
         .iter()
         .map(|sample| sample["agent_cpu_seconds"].as_f64().unwrap())
         .collect();
-    assert!(kills > 0, "an agent that looks every 5 ms takes no time: {found}");
+    assert!(kills > 0, "an agent that scans every 5 ms uses no CPU time: {found}");
     assert!(spent.is_sorted(), "{spent:?}");
     let least = 0.05 * f64::from(kills);
-    assert!(*spent.last().unwrap() >= least, "{kills} agents were killed after 50 ms: {spent:?}");
+    assert!(
+        *spent.last().unwrap() >= least,
+        "{kills} agents were killed after 50 ms each: {spent:?}"
+    );
     assert!(target.answer().starts_with("intact"));
 }

@@ -1,4 +1,4 @@
-//! `wave run --agent`: a program of the user's in place of `wave agent`.
+//! `wave run --agent`: a user's program instead of `wave agent`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,7 +19,7 @@ placement = "offload"
 policy = "fifo"
 "#;
 
-/// Runs the scenario with an agent that is this script; it is started by a symbolic link.
+/// Runs the scenario with this script as its agent, started through a symbolic link.
 fn run(script: &str, policy: &str, more: &[&str]) -> (Output, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("several-programs");
@@ -42,16 +42,16 @@ fn every_agent_of_a_scenario_is_the_users_program() {
     let script = format!("#!/bin/sh\necho \"$0 $@\" >>was-here\nexec {} agent \"$@\"\n", wave());
     let (output, folder) = run(&script, "fifo", &[]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    // 4: other processes disturbed it.
+    // 4: other processes disturbed the run.
     assert!(matches!(output.status.code(), Some(0 | 4)), "{errors}");
     let was_here = fs::read_to_string(folder.path().join("was-here")).unwrap();
     assert!(was_here.contains("--policies") && was_here.contains("--attach"), "{was_here}");
-    // A program may act by its name: the symbolic link's.
+    // The program is started by the symbolic link's name, as a program may act by its name.
     assert!(was_here.lines().all(|line| line.contains("/own --")), "{was_here}");
 }
 
 #[test]
-fn a_program_is_not_looked_for_in_path() {
+fn agent_program_is_not_searched_for_in_path() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
     let output = command.args(["run", "own.toml", "--agent", "sh"]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

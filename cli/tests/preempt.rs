@@ -1,4 +1,4 @@
-//! Preemption from the command line: chaos, both kinds of threads, and what cannot be meant.
+//! Preemption from the command line: chaos, both kinds of threads, and contradictory scenarios.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -21,7 +21,7 @@ fn object(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-/// The scenario that ships, for a second per variant.
+/// The shipped chaos scenario, with one second per variant.
 fn chaos(directory: &Path, change: impl FnOnce(String) -> String) -> PathBuf {
     chaos_for(1, directory, change)
 }
@@ -36,13 +36,13 @@ fn chaos_for(seconds: u32, directory: &Path, change: impl FnOnce(String) -> Stri
     path
 }
 
-/// Tries a second per variant, and longer where the machine was too busy for anything to be preempted.
+/// Tries with one second per variant, then longer, in case the machine was too busy for any preemption.
 fn until_preempted(mut has_preempted: impl FnMut(u32) -> bool) {
     assert!([1, 5, 25].into_iter().any(&mut has_preempted), "nothing was preempted");
 }
 
 #[test]
-fn threads_of_both_kinds_are_preempted_and_see_nothing_wrong() {
+fn threads_of_both_kinds_are_preempted_without_failures() {
     until_preempted(|seconds| {
         let directory = TempDir::new().unwrap();
         let file = chaos_for(seconds, directory.path(), |text| text);
@@ -60,7 +60,7 @@ fn threads_of_both_kinds_are_preempted_and_see_nothing_wrong() {
 }
 
 #[test]
-fn the_cores_own_timers_preempt_both_kinds() {
+fn core_timers_preempt_threads_of_both_kinds() {
     until_preempted(|seconds| {
         let directory = TempDir::new().unwrap();
         let with_timers = |text: String| text.replace("slice_us=30", "slice_us=30,timer=core");
@@ -71,8 +71,8 @@ fn the_cores_own_timers_preempt_both_kinds() {
         let variants = found["variants"].as_array().unwrap();
         variants.iter().all(|variant| {
             let preemptions = &variant["preemptions"];
-            // The agent asks only for the end of runs that a snapshot tells of, which a busy machine may bring about at any
-            // time: that it asks for no others is seen in `subsystems/sched/tests/traces`.
+            // The agent asks only for the end of runs that it knows from a snapshot, and a busy machine may cause snapshots at any
+            // time. `subsystems/sched/tests/traces` checks that it asks for no others.
             let has_sliced = preemptions["sliced_by_core"].as_u64().unwrap() > 0;
             let run_ns = preemptions["run"]["p50_ns"].as_u64();
             assert!(!has_sliced || run_ns.unwrap() >= 30_000, "{preemptions}");

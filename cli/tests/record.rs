@@ -1,4 +1,4 @@
-//! `wave record`, then `wave run` of what it wrote, as a user runs them.
+//! `wave record`, then `wave run` of the recording, from the command line.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -59,7 +59,7 @@ fn a_command_is_recorded_and_run_under_three_policies() {
     let names: Vec<_> = schedules.iter().map(|row| row["scheduled_by"].as_str().unwrap()).collect();
     assert_eq!(names, ["recorded (Linux)", "fifo", "shinjuku", "vm"]);
     for row in schedules {
-        assert_eq!(row["cpu_ns"], summary["cpu_ns"], "all of it is used, and no more");
+        assert_eq!(row["cpu_ns"], summary["cpu_ns"], "the recorded CPU time is used exactly");
         assert_eq!(row["threads"].as_array().unwrap().len() as u64, threads);
         assert_eq!(row["wait"]["count"], summary["wait"]["count"]);
     }
@@ -70,7 +70,7 @@ fn a_command_is_recorded_and_run_under_three_policies() {
 }
 
 #[test]
-fn a_table_has_a_row_for_linux_and_one_per_policy_and_says_what_is_missing() {
+fn table_has_rows_for_linux_and_each_policy_and_names_what_is_missing() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("two.workload"), WORKLOAD).unwrap();
     let arguments = [
@@ -99,9 +99,9 @@ fn a_table_has_a_row_for_linux_and_one_per_policy_and_says_what_is_missing() {
 }
 
 #[test]
-fn a_report_says_what_part_of_a_recording_was_interference() {
+fn report_shows_the_share_of_interference_in_a_recording() {
     let directory = tempfile::tempdir().unwrap();
-    // The first thread is woken once more, half a millisecond after it blocked. 1.2 of 4 ms were others'.
+    // The first thread is woken once more, half a millisecond after it blocked. Other threads used 1.2 of 4 ms.
     let text = WORKLOAD
         .replace("\"wave_workload\":1", "\"wave_workload\":2")
         .replace("\"repaired\":2", "\"repaired\":2,\"interference_ns\":1200000")
@@ -138,7 +138,7 @@ fn contradictory_arguments_are_refused() {
     refused(&["run", "--host", "sim", "--workload", "none"], "none: No such file");
     refused(&["run", "--host", "sim", "--workload", "good", "--policy", "cfs"], "no policy `cfs`");
     refused(&["record", "--out", "x"], "--all");
-    // Where BPF is not permitted, that comes first.
+    // Where BPF is not permitted, that error comes first.
     for arguments in [
         &["record", "--out", "x", "--", "/no/such/command"][..],
         &["record", "--out", "x", "--pid", "1999999999"],
@@ -151,5 +151,5 @@ fn contradictory_arguments_are_refused() {
     assert_eq!(output.status.code(), Some(3));
     assert!(errors(&output).contains("no/such/place: cannot be written"));
     let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
-    assert_eq!(left.len(), 2, "nothing else is left behind: {left:?}");
+    assert_eq!(left.len(), 2, "no other files remain: {left:?}");
 }

@@ -1,4 +1,4 @@
-//! Runs that are interrupted, and go on with `--resume`, as a user has them.
+//! Interrupted runs that resume with `--resume`, from the command line.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Two variants under ten loads: each takes long enough that the run is not over before it is killed.
+/// Two variants under ten loads, long enough that the run is killed before it ends.
 const SCENARIO: &str = r#"name = "small"
 kind = "load"
 [workload]
@@ -29,7 +29,7 @@ policy = "fifo"
 link = "model:mount-evans"
 "#;
 
-/// As few points as an interruption in the middle needs: a busy machine has every one repeated for seconds.
+/// The fewest points that allow an interruption in the middle: on a busy machine each is repeated for seconds.
 const NATIVE: &str = r#"name = "small"
 kind = "load"
 [workload]
@@ -66,7 +66,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// Starts a run and returns once it has finished a point.
 fn start(arguments: &[&str], directory: &Path, journal: &str) -> Child {
-    // Where the tests run in the background of a shell, SIGINT is ignored, and `wave` would ignore it, too.
+    // Tests in the background of a shell ignore SIGINT, and `wave` would inherit that.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_wave")]).args(arguments);
     command.current_dir(directory).stdin(Stdio::null());
@@ -83,7 +83,7 @@ fn start(arguments: &[&str], directory: &Path, journal: &str) -> Child {
     child
 }
 
-/// What is in the file `results.json` but for when the run began.
+/// The contents of `results.json`, without the run's start time.
 fn results(folder: &Path) -> Value {
     let bytes = fs::read(folder.join("results.json")).expect("results");
     let mut results: Value = serde_json::from_slice(&bytes).expect("one object");
@@ -92,7 +92,7 @@ fn results(folder: &Path) -> Value {
 }
 
 #[test]
-fn a_simulated_run_that_was_killed_goes_on_to_the_results_of_one_that_was_not() {
+fn killed_simulated_run_resumes_to_the_results_of_an_uninterrupted_one() {
     let directory = directory(SCENARIO);
     let directory = directory.path();
     let run = ["run", "small.toml", "--host", "sim", "--quiet"];
@@ -120,7 +120,7 @@ fn a_simulated_run_that_was_killed_goes_on_to_the_results_of_one_that_was_not() 
 }
 
 #[test]
-fn an_interrupted_run_says_what_it_keeps_and_the_command_that_goes_on() {
+fn interrupted_run_prints_the_kept_points_and_the_command_to_resume() {
     let directory = directory(SCENARIO);
     let directory = directory.path();
     let run = ["run", "small.toml", "--host", "sim", "--quiet"];
@@ -128,12 +128,12 @@ fn an_interrupted_run_says_what_it_keeps_and_the_command_that_goes_on() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is there");
     let interrupted = child.wait_with_output().expect("it ends");
-    assert_eq!(interrupted.status.signal(), Some(2), "as a shell expects of Ctrl-C");
+    assert_eq!(interrupted.status.signal(), Some(2), "ends by SIGINT, as a shell expects");
     let said = text(&interrupted.stderr);
     assert!(said.contains("kept in out/small.sim/unfinished.jsonl ("), "{said}");
     assert!(said.contains(" of 20 steps were done). To resume:\n"), "{said}");
 
-    // The command is to be typed as it stands.
+    // The printed command can be typed unchanged.
     let command = said.lines().last().expect("a line").trim();
     let words: Vec<&str> = command.split(' ').skip(1).collect();
     assert_eq!(words.join(" "), "run small.toml --host sim --quiet --resume");
@@ -142,7 +142,7 @@ fn an_interrupted_run_says_what_it_keeps_and_the_command_that_goes_on() {
 }
 
 #[test]
-fn points_that_a_native_run_finished_are_not_measured_again() {
+fn finished_points_of_a_native_run_are_not_measured_again() {
     let directory = directory(NATIVE);
     let directory = directory.path();
     let journal = directory.join("out/small/unfinished.jsonl");
@@ -157,13 +157,13 @@ fn points_that_a_native_run_finished_are_not_measured_again() {
     assert!((1..3).contains(&points.len()), "{} points", points.len());
 
     let resumed = output(&["run", "small.toml", "--resume"], directory);
-    // 4: other processes disturbed it.
+    // 4: other processes disturbed the run.
     assert!(matches!(resumed.status.code(), Some(0 | 4)), "{}", text(&resumed.stderr));
     let results = results(&directory.join("out/small"));
     let measured = results["variants"][0]["points"].as_array().expect("points");
     assert_eq!(measured.len(), 3);
     for (point, kept) in measured.iter().zip(&points) {
-        // Two measurements have not the same nanoseconds in all percentiles and the same shares of time.
+        // Equal nanoseconds in all percentiles and equal shares of time prove that the point was not measured again.
         let mut kept = kept["found"]["outcome"]["report"].clone();
         for class in kept["classes"].as_array_mut().expect("classes") {
             class["histogram_base64"].take();
@@ -175,7 +175,7 @@ fn points_that_a_native_run_finished_are_not_measured_again() {
 }
 
 #[test]
-fn another_scenario_is_not_resumed() {
+fn changed_scenario_is_not_resumed() {
     let directory = directory(SCENARIO);
     let directory = directory.path();
     let run = ["run", "small.toml", "--host", "sim", "--quiet"];
@@ -191,7 +191,7 @@ fn another_scenario_is_not_resumed() {
 }
 
 #[test]
-fn nothing_is_resumed_where_nothing_was_interrupted() {
+fn resume_without_an_interrupted_run_is_refused() {
     let directory = directory(SCENARIO);
     let run = ["run", "small.toml", "--host", "sim", "--quiet", "--resume"];
     let refused = output(&run, directory.path());
@@ -200,7 +200,7 @@ fn nothing_is_resumed_where_nothing_was_interrupted() {
 }
 
 #[test]
-fn an_out_that_is_a_file_is_refused_before_any_work() {
+fn output_path_that_is_a_file_is_refused_before_any_work() {
     let directory = directory(SCENARIO);
     let directory = directory.path();
     fs::write(directory.join("file"), "").expect("written");

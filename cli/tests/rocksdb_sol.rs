@@ -1,4 +1,4 @@
-//! A small RocksDB under SOL, as a user runs it, and what is left when that is killed.
+//! A small RocksDB under SOL, from the command line, and cleanup after the run is killed.
 
 #[path = "../../experiments/tests/same_keys/mod.rs"]
 mod same_keys;
@@ -14,12 +14,12 @@ use tempfile::TempDir;
 use wave_linux::memory::{AccessBits, Swap, SwapError};
 use wave_skip::skip;
 
-/// Only one at a time may set up swap.
+/// Held by the one test that may set up swap.
 static ONE: Mutex<()> = Mutex::new(());
-/// Others on this machine may have some.
+/// Time limit for other processes on this machine to give up their swap.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The scenario that ships, with a database of 50 MiB, epochs of two seconds, and a load that every machine serves.
+/// The shipped scenario, with a database of 50 MiB, epochs of two seconds, and a load that every machine can serve.
 fn small(directory: &Path, seconds: u32) -> PathBuf {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/rocksdb-sol.toml");
     let mut text = std::fs::read_to_string(shipped).unwrap();
@@ -49,10 +49,10 @@ fn wave(directory: &Path, file: &Path) -> Command {
     command
 }
 
-/// Whether this machine lets us set up swap and read access bits; why not is said.
+/// Whether this machine permits swap and reading access bits. Reports the reason if not.
 fn is_possible() -> bool {
     if !rustix::process::geteuid().is_root() {
-        skip("setting up swap and reading access bits is root's");
+        skip("only root can set up swap and read access bits");
         return false;
     }
     if let Err(error) = AccessBits::open() {
@@ -63,11 +63,11 @@ fn is_possible() -> bool {
     loop {
         match Swap::set_up(1 << 20) {
             Ok(swap) => return swap.take_down().is_ok(),
-            // Others on this machine have some.
+            // Another process on this machine has swap.
             Err(SwapError::Taken) if start.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            // A container's root.
+            // Root in a container.
             Err(error @ SwapError::NotPermitted) => {
                 skip(error);
                 return false;
@@ -82,7 +82,7 @@ fn swaps() -> String {
 }
 
 #[test]
-fn a_small_database_shrinks_and_every_value_stays_what_it_was() {
+fn small_database_shrinks_and_keeps_every_value() {
     let _one = ONE.lock();
     if !is_possible() {
         return;
@@ -108,7 +108,7 @@ fn a_small_database_shrinks_and_every_value_stays_what_it_was() {
     }
     assert!(bytes(without, "resident_after_bytes") > 50 << 20);
     assert_eq!(bytes(without, "swapped_after_bytes"), 0);
-    // Nineteen of twenty keys are as good as never asked for.
+    // Nineteen of twenty keys are almost never requested.
     assert!(number("resident_reduction") > 0.3, "{}", number("resident_reduction"));
     assert!(bytes(with, "swapped_after_bytes") > 20 << 20);
     assert!(directory.path().join("out/rocksdb-sol/report.html").exists());
@@ -119,14 +119,14 @@ fn a_small_database_shrinks_and_every_value_stays_what_it_was() {
     have_the_same_keys(&found, &simulated, &[]);
 }
 
-/// The processes that a process has started.
+/// The children of a process.
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let text = text.unwrap_or_default();
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Waits until `is_so`; says whether it came to that.
+/// Waits until `is_so` returns true. Returns false if it does not within `patience`.
 fn wait(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while start.elapsed() < patience {
@@ -138,11 +138,11 @@ fn wait(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// A run whose agent and database are there, and its swap.
+/// Starts a run, and waits for its agent and its database. Returns the run, its processes and its swap.
 fn started(directory: &Path, file: &Path) -> (Child, Vec<u32>, String) {
     let before = swaps();
     let mut child = wave(directory, file).stdout(Stdio::null()).spawn().unwrap();
-    // Sentinel, database and agent, once the second variant runs.
+    // Three processes once the second variant runs: sentinel, database and agent.
     let pid = child.id();
     wait(PATIENCE, || children(pid).len() == 3 || child.try_wait().unwrap().is_some());
     assert!(child.try_wait().unwrap().is_none(), "it has ended");
@@ -153,7 +153,7 @@ fn started(directory: &Path, file: &Path) -> (Child, Vec<u32>, String) {
 }
 
 #[test]
-fn a_run_that_is_killed_leaves_no_swap_no_process_and_no_database() {
+fn killed_run_leaves_no_swap_process_or_database() {
     let _one = ONE.lock();
     if !is_possible() {
         return;
@@ -171,5 +171,5 @@ fn a_run_that_is_killed_leaves_no_swap_no_process_and_no_database() {
     let names =
         std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains("rocksdb")).collect();
-    assert!(left.is_empty(), "the database goes with its process: {left:?}");
+    assert!(left.is_empty(), "the database is removed with its process: {left:?}");
 }

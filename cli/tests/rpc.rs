@@ -1,10 +1,10 @@
-//! gRPC through an agent's front to workers, as clients of other implementations see it.
+//! gRPC through an agent's front to workers, with clients of other implementations.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-/// Debian's own, which has python3-grpcio.
+/// Debian's Python, for which python3-grpcio is packaged.
 const PYTHON: &str = "/usr/bin/python3";
 
 /// A process that is ended with the test.
@@ -23,7 +23,7 @@ fn start(line: &str) -> Running {
     Running(command.spawn().expect("wave can be run"))
 }
 
-/// The interop service, an agent in front of it that is told `more`, and where that listens.
+/// Starts the interop service, and an agent in front of it with the arguments `more`. Returns both, and the agent's address.
 fn interop(name: &str, ring: u32, more: &str) -> ([Running; 2], String) {
     let socket =
         std::env::temp_dir().join(format!("wave-interop-{}-{name}.sock", std::process::id()));
@@ -33,7 +33,7 @@ fn interop(name: &str, ring: u32, more: &str) -> ([Running; 2], String) {
     let out = server.0.stdout.take().expect("it is piped");
     BufReader::new(out).read_line(&mut line).expect("it says that it serves");
     assert!(line.starts_with("Serving"), "{line}");
-    // A port that is free now; the agent says so if it is not any more.
+    // A port that is free now. If it is taken meanwhile, the agent reports it.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let agent =
         start(&format!("agent --rpc {socket} --listen {address} --share-cpu --quiet {more}"));
@@ -59,12 +59,12 @@ fn passes(name: &str, ring: u32, more: &str) {
     let output = Command::new(PYTHON).args([folder, &address, proto]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     print!("{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "a test of the client failed");
+    assert!(output.status.success(), "an interop test of the client failed");
     assert_eq!(text.lines().filter(|line| line.starts_with("passed")).count(), 19);
 }
 
 #[test]
-fn the_interop_tests_of_another_implementation_pass() {
+fn interop_tests_of_grpcio_pass() {
     passes("default", 1024, "");
 }
 

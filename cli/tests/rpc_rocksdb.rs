@@ -1,4 +1,4 @@
-//! A small version of `scenarios/rpc-rocksdb.toml`, as a user runs it: every placement starts, serves and ends.
+//! A small version of `scenarios/rpc-rocksdb.toml`, from the command line: every placement starts, serves and ends.
 
 #[path = "../../experiments/tests/same_keys/mod.rs"]
 mod same_keys;
@@ -10,7 +10,7 @@ use same_keys::have_the_same_keys;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The scenario that ships, with one low load, short points and few keys.
+/// The shipped scenario, with one low load, short points and few keys.
 fn small(directory: &Path) -> PathBuf {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/rpc-rocksdb.toml");
     let text = std::fs::read_to_string(shipped).unwrap();
@@ -51,7 +51,7 @@ fn every_placement_starts_serves_and_ends() {
     let file = small(directory.path());
     let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--record", "logs"]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    // 4: other processes disturbed it.
+    // 4: other processes disturbed the run.
     assert!(matches!(output.status.code(), Some(0 | 4)), "{errors}");
     let result: Value =
         serde_json::from_slice(&output.stdout).expect("one object and nothing else");
@@ -69,11 +69,11 @@ fn every_placement_starts_serves_and_ends() {
     for wanted in ["offload-all", "onhost-all", "onhost-scheduler", "sidecar", "tonic"] {
         let mut of = placements.iter().filter(|placed| placed["placement"] == wanted);
         let placed = of.next().unwrap_or_else(|| panic!("no {wanted}"));
-        // With few CPUs it may be another one by another name.
+        // With few CPUs it may be the same system as another placement.
         if placed["same_system_as"].is_null() {
             let figures = &placed["compared"];
             assert_eq!(figures["offered_per_second"], 200.0, "{placed}");
-            // An agent that other processes keep from its CPU is turned out, and then nobody is served: no result.
+            // If other processes keep the agent from its CPU, it is turned out and no request is served: no result.
             let is_result = output.status.code() == Some(0) || figures["valid"] == true;
             assert!(figures["served"].as_f64().unwrap() > 0.0 || !is_result, "{placed}");
             for name in ["total_us_per_rpc", "host_us_per_rpc"] {
@@ -87,7 +87,7 @@ fn every_placement_starts_serves_and_ends() {
     replays(directory.path(), "logs/offload-all-shinjuku.wavelog");
     let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--host", "sim"]);
     let simulated = serde_json::from_slice(&output.stdout).expect("one object");
-    // Other tries where something disturbed a point, pairs of variants where both have a saturation.
+    // Filled only where a point was disturbed (other tries), or where both variants have a saturation (comparisons).
     let may_be_empty =
         [".variants.points.other_tries", ".offload_vs_onhost_all", ".offload_vs_onhost_scheduler"];
     have_the_same_keys(&result, &simulated, &may_be_empty);
@@ -131,7 +131,7 @@ fn replays(directory: &Path, log: &str) {
 }
 
 #[test]
-fn options_that_the_kind_does_not_take_are_refused() {
+fn options_that_the_kind_lacks_are_refused() {
     let directory = TempDir::new().unwrap();
     let file = small(directory.path());
     let output = run(directory.path(), &[file.to_str().unwrap(), "--live"]);

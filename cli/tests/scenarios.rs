@@ -1,4 +1,4 @@
-//! Every scenario that ships runs in a test, shortened, and has to pass its own checks: with exit code 0.
+//! Every shipped scenario runs in a test, shortened, and must pass its own checks, with exit code 0.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Which test runs which file of `scenarios/`, and where that test is.
+/// Each file of `scenarios/`, with the test that runs it and that test's file.
 ///
-/// Native runs are on this machine's kernel, beside whatever else it does; simulated ones are in virtual time. What
-/// asks that no agent is ever turned out (`enclaves`), or searches for saturations (`ladder`), asks that of the machine
-/// as well, so it is simulated here. `cargo xtask vm test` runs what needs another kernel.
+/// Native runs use this machine's kernel, beside its other processes; simulated runs use virtual time. Scenarios that
+/// require that no agent is ever turned out (`enclaves`), or that search for saturations (`ladder`), need a quiet machine,
+/// so they are simulated here. `cargo xtask vm test` runs scenarios that need another kernel.
 const RUN_BY: &[(&str, &str, &str)] = &[
     ("agent-crash.toml", "cli/tests/scenarios.rs", "agent_crash_natively"),
     ("cores.toml", "cli/tests/scenarios.rs", "cores_simulated"),
@@ -24,14 +24,14 @@ const RUN_BY: &[(&str, &str, &str)] = &[
     (
         "preempt-chaos.toml",
         "cli/tests/preempt.rs",
-        "threads_of_both_kinds_are_preempted_and_see_nothing_wrong",
+        "threads_of_both_kinds_are_preempted_without_failures",
     ),
     ("rocksdb-fifo.toml", "cli/tests/scenarios.rs", "rocksdb_fifo_natively"),
     ("rocksdb-shinjuku.toml", "cli/tests/scenarios.rs", "rocksdb_shinjuku_natively"),
     (
         "rocksdb-sol.toml",
         "cli/tests/rocksdb_sol.rs",
-        "a_small_database_shrinks_and_every_value_stays_what_it_was",
+        "small_database_shrinks_and_keeps_every_value",
     ),
     ("rocksdb-sol.toml", "cli/tests/scenarios.rs", "rocksdb_sol_simulated"),
     ("rpc-rocksdb.toml", "cli/tests/rpc_rocksdb.rs", "every_placement_starts_serves_and_ends"),
@@ -66,7 +66,7 @@ fn every_scenario_is_run_by_a_test() {
     let mut there = files(&root().join("scenarios"));
     there.sort();
     let mut run: Vec<&str> = RUN_BY.iter().map(|(file, ..)| *file).collect();
-    // Natively, and simulated.
+    // Some files run both natively and simulated.
     run.dedup();
     assert_eq!(there, run, "scenarios/ on the left, the table above on the right");
     for (file, place, test) in RUN_BY {
@@ -79,10 +79,10 @@ fn every_scenario_is_run_by_a_test() {
     }
 }
 
-/// A value of a scenario by its path, in the first of several tables.
+/// A new value of a scenario's field, named by its path; in an array of tables, in the first.
 type Change<'a> = (&'a [&'a str], Value);
 
-/// A copy of the scenario with these values instead of its own, each of which it has.
+/// A copy of the scenario with these values. The scenario must have each of the fields.
 fn shortened(name: &str, changes: &[Change<'_>]) -> (TempDir, PathBuf) {
     let text = fs::read_to_string(root().join(format!("scenarios/{name}.toml"))).unwrap();
     let mut scenario: toml::Value = toml::from_str(&text).unwrap();
@@ -104,7 +104,8 @@ fn wave(words: &[&str], file: &Path) -> Output {
     command.output().expect("wave can be run")
 }
 
-/// What it prints, once it has passed its own checks; also where other processes disturbed what it measures (exit code 4).
+/// Runs the scenario, requires that its own checks pass, and returns its output. Exit code 4 is accepted: other processes
+/// disturbed the measurement.
 fn passes(words: &[&str], file: &Path) -> Value {
     let output = wave(words, file);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -115,7 +116,7 @@ fn passes(words: &[&str], file: &Path) -> Value {
 const RUN: &[&str] = &["run", "--quiet", "--out", "out"];
 const SIM: &[&str] = &["run", "--quiet", "--host", "sim", "--out", "out"];
 
-/// Every point of every variant has served requests.
+/// Asserts that every point of every variant has served requests.
 fn serves(result: &Value, variants: usize) {
     let all = result["variants"].as_array().unwrap();
     assert_eq!(all.len(), variants, "{result}");
@@ -126,8 +127,8 @@ fn serves(result: &Value, variants: usize) {
     }
 }
 
-/// Kills follow each other sooner than any of them can be over: the load has to last until the last one is. A load
-/// that ends before leaves a stopped agent that nobody notices.
+/// Kills come faster than the recovery from any of them, so the load must last until the last recovery. If it ended earlier,
+/// a stopped agent would go unnoticed.
 #[test]
 fn agent_crash_natively() {
     let changes: [Change<'_>; 3] = [
@@ -138,7 +139,7 @@ fn agent_crash_natively() {
     let (_directory, file) = shortened("agent-crash", &changes);
     let output = wave(RUN, &file);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "on a busy machine as well: {errors}");
+    assert_eq!(output.status.code(), Some(0), "must pass on a busy machine as well: {errors}");
     let result: Value = serde_json::from_slice(&output.stdout).expect("one object");
     serves(&result, 2);
     assert_eq!((&result["crashes"], &result["requests_lost"]), (&12.into(), &0.into()));
@@ -166,7 +167,7 @@ fn rocksdb_shinjuku_natively() {
     ];
     let (_directory, file) = shortened("rocksdb-shinjuku", &changes);
     let result = passes(RUN, &file);
-    // Two of them are on the host, where few CPUs make them the same as others.
+    // Two of them are on the host, where few CPUs make them the same system as others.
     assert!(result["variants"].as_array().unwrap().len() >= 7, "{result}");
 }
 
@@ -212,7 +213,7 @@ fn udp_feedback_natively() {
         let all = row["measurements"].as_u64().unwrap() + aside;
         assert_eq!(all, if is_known { 2 } else { 0 }, "{row}");
     }
-    // Only a sender with windows holds requests back, and under a fourfold load it must.
+    // Only a sender with windows holds requests back. Under a fourfold load it must.
     let held_back = |row: usize| rows[row]["held_back"]["p50"].as_f64();
     if let (Some(without), Some(with)) = (held_back(2), held_back(3)) {
         assert!(with > without, "{rows:?}");
@@ -251,7 +252,7 @@ fn mtg_fig2_natively() {
                 let [client, front] = [client, front].map(|of| &of[class]["latency"]);
                 let [of_client, of_front] = [client, front].map(|of| of["count"].as_u64().unwrap());
                 assert!(of_front <= of_client, "{point}");
-                // The front has a request for a part of the time that its client waits.
+                // A request's time at the front is part of the time that its client waits.
                 let within = number(&front["p99_ns"]) <= number(&client["p99_ns"]);
                 assert!(within || of_front < of_client, "{point}");
             }
@@ -300,7 +301,7 @@ fn ladder_simulated() {
     assert!(result["offload_vs_shm"].as_f64().is_some(), "{result}");
 }
 
-/// A tenth of the database, for the three epochs after which the paper prints what is left.
+/// A tenth of the database, for the three epochs after which the paper prints the remaining memory.
 #[test]
 fn rocksdb_sol_simulated() {
     let changes: [Change<'_>; 2] =
@@ -327,7 +328,7 @@ fn rpc_rocksdb_simulated() {
     ];
     let (_directory, file) = shortened("rpc-rocksdb", &changes);
     let result = passes(SIM, &file);
-    // With one core an agent on the host is one beside it; a sidecar and tonic have no model.
+    // With one core, agents on the host and beside it are the same system; the sidecar and tonic have no model.
     serves(&result, 6);
 }
 

@@ -1,4 +1,4 @@
-//! `wave sweep` and `wave merge`, as a user runs them.
+//! `wave sweep` and `wave merge`, from the command line.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn directory(text: &str) -> TempDir {
     directory
 }
 
-/// Asserts that `output` is a refusal with exit code 2, and returns its words.
+/// Asserts that `output` is a refusal with exit code 2, and returns its message.
 fn refusal(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
@@ -59,7 +59,7 @@ fn refusal(output: &Output) -> String {
 }
 
 #[test]
-fn a_bad_sweep_is_refused_and_nothing_is_made() {
+fn bad_sweep_is_refused_and_creates_no_files() {
     for (from, to, expected) in [
         ("[1, 2, 4]", "[]", "small.toml:19: [sweep] \"host.cores\" is []: a sweep over nothing"),
         (
@@ -77,12 +77,12 @@ fn a_bad_sweep_is_refused_and_nothing_is_made() {
 }
 
 #[test]
-fn a_scenario_with_a_sweep_is_not_run_and_what_is_no_sweep_is_not_merged() {
+fn run_refuses_a_sweep_and_merge_refuses_other_folders() {
     let directory = directory(SCENARIO);
     let run = output(&["run", "small.toml"], directory.path());
     assert!(refusal(&run).contains("run them with `wave sweep`"));
     let merge = output(&["merge", ".", "--json"], directory.path());
-    assert!(refusal(&merge).contains("expected a directory that `wave sweep --out` made"));
+    assert!(refusal(&merge).contains("expected a directory made by `wave sweep --out`"));
 }
 
 /// Starts a shard that runs its points one after the other.
@@ -108,7 +108,7 @@ fn wait_for_a_point(shard: usize, child: &mut Child, directory: &Path) {
 }
 
 #[test]
-fn shards_that_are_killed_and_run_again_give_the_same_bytes_as_one_process() {
+fn killed_and_restarted_shards_give_the_same_bytes_as_one_process() {
     let directory = directory(SCENARIO);
     let directory = directory.path();
     let mut shards: Vec<Child> = (0..SHARDS).map(|shard| start(shard, directory)).collect();
@@ -129,7 +129,7 @@ fn shards_that_are_killed_and_run_again_give_the_same_bytes_as_one_process() {
         let commands = told["commands"].as_array().expect("a list");
         let lacks: u64 = commands.iter().filter_map(|each| each["missing"].as_u64()).sum();
         assert_eq!(missing as u64, lacks);
-        // The commands are to be typed as they stand.
+        // The printed commands can be typed unchanged.
         for command in commands {
             let words: Vec<&str> =
                 command["command"].as_str().expect("a command").split(' ').collect();

@@ -1,4 +1,4 @@
-//! `wave tcp up`, `wave serve http` and `wave serve echo`, with Linux's TCP at the other end, in a network of the test's own.
+//! `wave tcp up`, `wave serve http` and `wave serve echo`, with Linux's TCP at the other end, in a network namespace per test.
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -28,20 +28,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AGENT: [u8; 4] = [10, 77, 0, 2];
 const MIB: usize = 1 << 20;
 
-/// Runs a test in an empty network, or leaves it out.
+/// Runs a test in an empty network namespace, or skips it.
 fn in_a_network(test: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
-        return wave_skip::skip("making TAP devices needs root");
+        return wave_skip::skip("creating TAP devices needs root");
     }
     if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
         return wave_skip::skip(format!("/dev/net/tun: {error}"));
     }
-    // What it starts is in that network, too. It has the test's name, under which it says what is left out.
+    // Its children are in the same network. The thread has the test's name, under which skips are reported.
     let named = thread::Builder::new().name(thread::current().name().unwrap_or("-").to_owned());
     let thread = named.spawn(|| unshare(CloneFlags::CLONE_NEWNET).map(|()| test()));
     match thread.unwrap().join() {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => wave_skip::skip(format!("a network of the test's own: {error}")),
+        Ok(Err(error)) => wave_skip::skip(format!("no network namespace for the test: {error}")),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
@@ -57,7 +57,7 @@ fn wave(line: &str) -> Command {
 struct Running(Child);
 
 impl Running {
-    /// Starts one, and waits for its first line.
+    /// Starts `wave` with these arguments, and waits for its first line.
     fn start(line: &str) -> Running {
         let mut child = wave(line).spawn().expect("wave can be run");
         let mut first = String::new();
@@ -84,7 +84,7 @@ impl Running {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        panic!("it has not ended");
+        panic!("the process has not ended");
     }
 }
 
@@ -106,7 +106,7 @@ impl Up {
         Up::with("")
     }
 
-    /// With more options.
+    /// Starts an agent with more options.
     fn with(options: &'static str) -> Up {
         let mut up = Up { folder: tempfile::tempdir().unwrap(), agent: None, options };
         up.start();
@@ -159,7 +159,7 @@ fn connect_to(ends: SocketAddr) -> TcpStream {
     }
 }
 
-/// A request's answer: its head, and what follows so far.
+/// Sends a request. Returns the head of the answer, and the part of the body read so far.
 fn get(stream: &mut TcpStream, path: &str) -> (String, Vec<u8>) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: toe\r\n\r\n").unwrap();
     let mut came = Vec::new();
@@ -170,13 +170,13 @@ fn get(stream: &mut TcpStream, path: &str) -> (String, Vec<u8>) {
             return (String::from_utf8(came).unwrap(), rest);
         }
         let count = stream.read(&mut bytes).unwrap();
-        assert!(count > 0, "the answer ends in its head");
+        assert!(count > 0, "the answer ends within its head");
         came.extend_from_slice(&bytes[..count]);
     }
 }
 
 #[test]
-fn linux_fetches_what_a_program_without_a_socket_serves() {
+fn linux_fetches_from_a_program_without_kernel_sockets() {
     in_a_network(|| {
         let up = Up::new();
         let http = up.serve("http");
@@ -192,7 +192,7 @@ fn linux_fetches_what_a_program_without_a_socket_serves() {
             let from = body.len();
             body.resize(length, 0);
             stream.read_exact(&mut body[from..]).unwrap();
-            // A body is one MiB again and again, which has no shorter period.
+            // A body repeats one MiB that has no shorter period.
             let first = &body[..length.min(MIB)];
             assert!(body.chunks(MIB).all(|chunk| chunk == &first[..chunk.len()]), "{path}");
             assert!(length < MIB || first[..MIB / 2] != first[MIB / 2..]);
@@ -209,7 +209,7 @@ fn linux_fetches_what_a_program_without_a_socket_serves() {
     });
 }
 
-/// Sends an echo request from Linux, and waits for its answer.
+/// Sends an ICMPv6 echo request from Linux, and waits for the reply.
 fn ping(whom: SocketAddr) {
     const REQUEST: u8 = 128;
     const REPLY: u8 = 129;
@@ -220,7 +220,7 @@ fn ping(whom: SocketAddr) {
     // Linux computes the checksum.
     net::sendto(&raw, &echo(REQUEST), SendFlags::empty(), &SocketAddr::new(whom.ip(), 0)).unwrap();
     let mut bytes = [0; 64];
-    // Neighbour discovery comes there, too.
+    // The raw socket also receives neighbour discovery.
     loop {
         let (count, _) = net::recv(&raw, &mut bytes, RecvFlags::empty()).unwrap();
         if bytes[0] == REPLY {
@@ -230,7 +230,7 @@ fn ping(whom: SocketAddr) {
     }
 }
 
-/// With IPv6 beside IPv4: Linux fetches, pings, and is called.
+/// With IPv6 beside IPv4: Linux fetches, pings, and accepts connections.
 #[test]
 fn linux_reaches_the_ipv6_address_and_is_reached_from_it() {
     in_a_network(|| {
@@ -244,7 +244,7 @@ fn linux_reaches_the_ipv6_address_and_is_reached_from_it() {
         let mut stream = connect_to(ours);
         let (head, body) = get(&mut stream, "/1");
         assert!(head.starts_with("HTTP/1.1 200") && body.len() <= 1, "{head}");
-        // The same listener is there over IPv4.
+        // The same listener accepts over IPv4.
         let mut other = connect_to(SocketAddr::from((AGENT, 80)));
         assert!(get(&mut other, "/1").0.starts_with("HTTP/1.1 200"));
         match curl("http://[fd77::2]/64m") {
@@ -258,7 +258,7 @@ fn linux_reaches_the_ipv6_address_and_is_reached_from_it() {
         let local = |socket: &Value| socket["local"].as_str().unwrap().to_owned();
         assert!(sockets.iter().any(|socket| local(socket) == "[fd77::2]:80"), "{report}");
 
-        // Linux binds no address that it still looks for duplicates of.
+        // Linux does not bind an address during duplicate address detection.
         let start = Instant::now();
         let listener = loop {
             match TcpListener::bind("[fd77::1]:9") {
@@ -280,7 +280,7 @@ fn linux_reaches_the_ipv6_address_and_is_reached_from_it() {
     });
 }
 
-/// What curl has fetched, in bytes.
+/// Fetches `url` with curl; None if curl is not installed.
 fn curl(url: &str) -> Option<Output> {
     let arguments = ["-sS", "-o", "/dev/null", "-w", "%{size_download}", url];
     let output = Command::new("curl").args(arguments).output().ok()?;
@@ -294,13 +294,13 @@ fn ip(line: &str) {
     assert!(output.status.success(), "ip {line}: {output:?}");
 }
 
-/// An agent at one end of a veth pair, beside the kernel's own address there; the test is at the other end.
+/// Runs a test at one end of a veth pair. The other end has an agent, beside the kernel's own address.
 fn at_a_cable(test: impl FnOnce(&PathBuf, Running) + Send + 'static) {
     in_a_network(|| {
         if Command::new("ip").arg("-V").output().is_err() {
             return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
         }
-        // The agent's network is another thread's, which starts it.
+        // Another thread starts the agent, in that thread's own network namespace.
         let (says, hears) = std::sync::mpsc::channel();
         let (goes_on, waits) = std::sync::mpsc::channel::<()>();
         let folder = tempfile::tempdir().unwrap();
@@ -314,7 +314,7 @@ fn at_a_cable(test: impl FnOnce(&PathBuf, Running) + Send + 'static) {
             ip("link set wavetoe1 up");
             let line = "tcp up --interface wavetoe1 --address 10.77.0.2/24 --socket";
             says.send(Ok(Running::start(&format!("{line} {}", place.display())))).unwrap();
-            // The network stays for as long as something is in it.
+            // The network namespace lives as long as a thread is in it.
             let _ = waits.recv();
         });
         let Err(thread) = hears.recv_timeout(PATIENCE).unwrap() else { unreachable!() };
@@ -330,7 +330,7 @@ fn at_a_cable(test: impl FnOnce(&PathBuf, Running) + Send + 'static) {
 }
 
 #[test]
-fn linux_fetches_over_a_cable_from_an_address_beside_the_kernels_own() {
+fn linux_fetches_over_veth_from_an_address_beside_the_kernels_own() {
     at_a_cable(|socket, _agent| {
         let _http = Running::start(&format!("serve http --toe {}", socket.display()));
         let mut stream = connect(80);
@@ -340,7 +340,7 @@ fn linux_fetches_over_a_cable_from_an_address_beside_the_kernels_own() {
         stream.read_exact(&mut rest).unwrap();
         let all = [body, rest].concat();
         assert!(all.chunks(MIB).all(|chunk| chunk == &all[..MIB]));
-        // The kernel's own address at that end answers for itself.
+        // The kernel answers at its own address at that end.
         let refused = TcpStream::connect_timeout(&SocketAddr::from(([10, 77, 0, 3], 80)), PATIENCE);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
         match curl("http://10.77.0.2/1g") {
@@ -351,7 +351,7 @@ fn linux_fetches_over_a_cable_from_an_address_beside_the_kernels_own() {
 }
 
 #[test]
-fn an_agent_whose_interface_goes_ends_with_a_sentence() {
+fn agent_whose_interface_is_deleted_exits_with_an_error() {
     at_a_cable(|_, mut agent| {
         ip("link delete wavetoe0");
         let (code, said) = agent.ended();
@@ -360,7 +360,7 @@ fn an_agent_whose_interface_goes_ends_with_a_sentence() {
 }
 
 #[test]
-fn an_address_that_another_host_has_is_refused() {
+fn address_of_another_host_is_refused() {
     at_a_cable(|_, _agent| {
         // The agent at the other end has .2, and its kernel has .3.
         for taken in ["10.77.0.2", "10.77.0.3"] {
@@ -381,7 +381,7 @@ fn an_address_that_another_host_has_is_refused() {
 }
 
 #[test]
-fn interfaces_that_cannot_be_had_are_refused_with_what_to_type() {
+fn unusable_interfaces_are_refused_with_a_remedy() {
     in_a_network(|| {
         if Command::new("ip").arg("-V").output().is_err() {
             return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
@@ -404,7 +404,7 @@ fn interfaces_that_cannot_be_had_are_refused_with_what_to_type() {
         assert!(code == Some(3) && said.contains("sudo sysctl -w"), "{said}");
         ip("address add 10.77.0.2/24 dev wavetoe0");
         let (code, said) = refusal("--interface wavetoe0");
-        assert!(code == Some(3) && said.contains("Linux's own"), "{said}");
+        assert!(code == Some(3) && said.contains("of a Linux interface"), "{said}");
         let (code, said) = refusal("--interface wavetoe0 --tap wavetoe5");
         assert!(code == Some(2) && said.contains("--tap"), "{said}");
     });
@@ -416,7 +416,7 @@ fn bytes_go_both_ways_on_many_connections_at_once() {
         let up = Up::new();
         let _echo = up.serve("echo");
         drop(connect(7));
-        // Threads begin in the network of the one that starts them.
+        // Threads inherit the network namespace of the thread that starts them.
         let clients: Vec<_> = (0..10).map(|seed| thread::spawn(move || exchange(seed))).collect();
         for client in clients {
             client.join().unwrap();
@@ -427,7 +427,7 @@ fn bytes_go_both_ways_on_many_connections_at_once() {
     });
 }
 
-/// Sends a random stream in random pieces, and expects it back.
+/// Sends a random stream in random pieces, and expects the same bytes back.
 fn exchange(seed: u64) {
     let mut rng = Pcg32::seed_from_u64(seed);
     let mut sent = vec![0; rng.random_range(1..3 * MIB)];
@@ -453,11 +453,11 @@ fn exchange(seed: u64) {
         left = later;
     }
     stream.shutdown(Shutdown::Write).unwrap();
-    assert!(back.join().unwrap() == sent, "seed {seed}: other bytes came back");
+    assert!(back.join().unwrap() == sent, "seed {seed}: wrong bytes came back");
 }
 
 #[test]
-fn a_program_that_is_killed_ends_its_connections_and_others_go_on() {
+fn killed_program_loses_its_connections_and_others_keep_theirs() {
     in_a_network(|| {
         let up = Up::new();
         let (http, _echo) = (up.serve("http"), up.serve("echo"));
@@ -485,7 +485,7 @@ fn a_program_that_is_killed_ends_its_connections_and_others_go_on() {
 }
 
 #[test]
-fn an_agent_that_is_killed_ends_its_programs_and_the_next_resets_what_it_does_not_know() {
+fn programs_of_a_killed_agent_end_and_the_next_agent_resets_unknown_connections() {
     in_a_network(|| {
         let mut up = Up::new();
         let mut http = up.serve("http");
@@ -497,7 +497,7 @@ fn an_agent_that_is_killed_ends_its_programs_and_the_next_resets_what_it_does_no
         assert!(said.contains("the agent has gone"), "{said}");
         up.start();
         let _http = up.serve("http");
-        // The first write may be one that Linux had no answer to yet.
+        // The reset may come only after the first write.
         let end = Instant::now() + PATIENCE;
         let kind = loop {
             assert!(Instant::now() < end, "an unknown connection is not reset");
@@ -509,7 +509,7 @@ fn an_agent_that_is_killed_ends_its_programs_and_the_next_resets_what_it_does_no
             match tried {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => break error.kind(),
-                Ok(()) => panic!("nobody can have answered"),
+                Ok(()) => panic!("no process can have answered"),
             }
         };
         assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{kind:?}");
@@ -518,7 +518,7 @@ fn an_agent_that_is_killed_ends_its_programs_and_the_next_resets_what_it_does_no
 }
 
 #[test]
-fn an_agent_that_is_ended_resets_its_connections() {
+fn agent_that_exits_resets_its_connections() {
     in_a_network(|| {
         let mut up = Up::new();
         let _echo = up.serve("echo");
@@ -533,7 +533,7 @@ fn an_agent_that_is_ended_resets_its_connections() {
 }
 
 #[test]
-fn a_capture_has_the_frames_of_a_port_and_is_for_the_agents_user_alone() {
+fn capture_has_the_frames_of_a_port_and_is_refused_to_other_users() {
     in_a_network(|| {
         let up = Up::new();
         let (_http, _echo) = (up.serve("http"), up.serve("echo"));
@@ -547,7 +547,7 @@ fn a_capture_has_the_frames_of_a_port_and_is_for_the_agents_user_alone() {
         let (_, body) = get(&mut connect(80), "/1");
         assert!(body.len() <= 1);
         drop(connect(7));
-        // A request, its answer, and what opens and closes the connection.
+        // A request, its answer, and the segments that open and close the connection.
         let end = Instant::now() + PATIENCE;
         while up.ss()["captured"]["frames"].as_u64().unwrap() < 6 {
             assert!(Instant::now() < end, "{}", up.ss());
@@ -555,7 +555,7 @@ fn a_capture_has_the_frames_of_a_port_and_is_for_the_agents_user_alone() {
         kill_process(Pid::from_child(&capture), Signal::INT).unwrap();
         assert!(capture.wait().unwrap().success());
         let last = said.next().unwrap().unwrap();
-        assert!(last.ends_with("frames captured, none left out"), "{last}");
+        assert!(last.ends_with("frames captured, none dropped"), "{last}");
         let bytes = std::fs::read(&file).unwrap();
         let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
         let (mut frames, mut dropped) = (0, None);
@@ -583,7 +583,7 @@ fn a_capture_has_the_frames_of_a_port_and_is_for_the_agents_user_alone() {
     });
 }
 
-/// Another user, who could open this socket, is shown nothing.
+/// Asserts that another user gets nothing from this socket, even with permission to open it.
 fn is_closed_to_strangers(up: &Up, socket: PathBuf) {
     for (path, mode) in [(up.folder.path(), 0o755), (&*socket, 0o666)] {
         std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -602,7 +602,7 @@ fn is_closed_to_strangers(up: &Up, socket: PathBuf) {
 }
 
 #[test]
-fn a_trace_has_what_happens_to_connections_and_is_for_the_agents_user_alone() {
+fn trace_has_the_events_of_connections_and_is_refused_to_other_users() {
     in_a_network(|| {
         let up = Up::new();
         let _http = up.serve("http");
@@ -620,7 +620,7 @@ fn a_trace_has_what_happens_to_connections_and_is_for_the_agents_user_alone() {
             }
             points
         });
-        // Until points are on, nothing is traced.
+        // Nothing is traced until the points are on.
         let end = Instant::now() + PATIENCE;
         let mut is_on = false;
         while !is_on {
@@ -673,13 +673,13 @@ fn a_trace_has_what_happens_to_connections_and_is_for_the_agents_user_alone() {
     });
 }
 
-/// Whether a process has ended, and waits for its parent.
+/// Whether a process has ended and waits to be reaped.
 fn kill_is_over(child: &Child) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('Z'))
 }
 
-/// A counter of this network's, of /proc/net/netstat.
+/// A counter of this network namespace in /proc/net/netstat.
 fn linux_counts(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
@@ -690,11 +690,11 @@ fn linux_counts(name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("this kernel does not count {name}"))
 }
 
-/// Waits until so many connections of an agent are established, and says whether each has ECN.
+/// Waits until an agent has `count` established connections, and returns whether each has ECN.
 fn have_ecn(up: &Up, count: usize) -> Vec<bool> {
     let end = Instant::now() + PATIENCE;
     loop {
-        // A report may be that of a moment ago.
+        // A report may be slightly old.
         let report = up.ss();
         let sockets = report["sockets"].as_array().unwrap().iter();
         let open = sockets.filter(|socket| socket["state"] == "ESTAB");
@@ -708,7 +708,7 @@ fn have_ecn(up: &Up, count: usize) -> Vec<bool> {
 
 /// RFC 3168 and RFC 8257 with Linux: either side asks, and data may be marked.
 #[test]
-fn dctcp_agrees_on_ecn_with_linux_in_both_directions() {
+fn dctcp_negotiates_ecn_with_linux_in_both_directions() {
     in_a_network(|| {
         std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap();
         let up = Up::with("--congestion dctcp");
@@ -717,8 +717,8 @@ fn dctcp_agrees_on_ecn_with_linux_in_both_directions() {
         let mut stream = connect(7);
         stream.write_all(b"four").unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
-        assert_eq!(have_ecn(&up, 1), [true], "Linux asks");
-        assert!(linux_counts("InECT0Pkts") > 0, "our data may be marked");
+        assert_eq!(have_ecn(&up, 1), [true], "Linux requests ECN");
+        assert!(linux_counts("InECT0Pkts") > 0, "our data is ECN-capable");
 
         let listener = TcpListener::bind("10.77.0.1:9").unwrap();
         let toe = Toe::connect(up.socket()).unwrap();
@@ -728,18 +728,18 @@ fn dctcp_agrees_on_ecn_with_linux_in_both_directions() {
         called.write_all(b"four").unwrap();
         toe.flush();
         answering.read_exact(&mut [0; 4]).unwrap();
-        assert_eq!(have_ecn(&up, 2), [true, true], "we ask");
+        assert_eq!(have_ecn(&up, 2), [true, true], "the agent requests ECN");
     });
 }
 
 #[test]
-fn marks_on_what_linux_sends_are_echoed() {
+fn congestion_marks_on_packets_from_linux_are_echoed() {
     in_a_network(|| {
         std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap();
         let up = Up::with("--congestion dctcp");
         let _echo = up.serve("echo");
         let mut stream = connect(7);
-        // Linux's end marks a tenth of what it sends.
+        // Linux's end marks a tenth of the packets that it sends.
         let netem = "qdisc add dev wavetoe0 root netem loss 10% ecn".split(' ');
         match Command::new("tc").args(netem).output() {
             Ok(output) if output.status.success() => {}
@@ -750,11 +750,11 @@ fn marks_on_what_linux_sends_are_echoed() {
         let writer = thread::spawn(move || writing.write_all(&vec![7; bytes]).unwrap());
         stream.read_exact(&mut vec![0; bytes]).unwrap();
         writer.join().unwrap();
-        assert!(linux_counts("TCPDeliveredCE") > 0, "Linux hears of the marks");
+        assert!(linux_counts("TCPDeliveredCE") > 0, "Linux gets the echoed marks");
     });
 }
 
-/// Found by a reader: what a program that exits had left in its queue was dropped, and its peers read an end without bytes.
+/// A reader of the code found that requests in the queue of an exiting program were dropped: its peers read an end without bytes.
 #[test]
 fn bytes_written_before_a_program_exits_arrive() {
     in_a_network(|| {
@@ -790,7 +790,7 @@ fn refusals_name_the_unavailable_resource_and_a_remedy() {
         let (code, said) = refusal("tcp up --tap wavetoe0 --address 10.77.0.3/24");
         assert!(code == Some(3) && said.contains("wavetoe0"), "{said}");
         let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.77.0.1/24");
-        assert!(code == Some(3) && said.contains("Linux's own"), "{said}");
+        assert!(code == Some(3) && said.contains("of a Linux interface"), "{said}");
         let (code, said) = refusal("tcp up --address 10.77.0.0/24");
         assert!(code == Some(2) && said.contains("10.77.0.0"), "{said}");
         let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.78.0.2/24 --mtu 68");

@@ -1,4 +1,4 @@
-//! Output that nobody reads: commands end as others do, and what serves goes on.
+//! Output without a reader: commands end as other programs do, and servers keep serving.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, pipe};
@@ -17,12 +17,12 @@ fn wave(line: &str) -> Command {
     command
 }
 
-/// A pipe that nobody reads any more.
+/// A pipe whose reading end is closed.
 fn closed() -> PipeWriter {
     pipe().unwrap().1
 }
 
-/// A pipe that nobody reads, and that has no room left.
+/// A full pipe that is not read.
 fn full() -> (PipeReader, PipeWriter) {
     use std::io::Write;
     let (reader, mut writer) = pipe().unwrap();
@@ -59,7 +59,7 @@ fn reproduce_piped_into_head_ends_quietly() {
 }
 
 #[test]
-fn output_on_a_full_disk_is_an_error_in_words() {
+fn output_to_a_full_disk_is_reported() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let Output { status, stderr, .. } =
         wave("doctor").stdout(full()).stderr(Stdio::piped()).output().unwrap();
@@ -67,14 +67,14 @@ fn output_on_a_full_disk_is_an_error_in_words() {
     assert_eq!(status.code(), Some(3), "{stderr}");
     assert!(stderr.contains("standard output cannot be written"), "{stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
-    // Neither can be written: there is nothing to say.
+    // Neither output can be written, so there is no message.
     let status = wave("doctor").stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(3));
     let status = wave("run none.toml").stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(2));
 }
 
-/// A process that serves, told to end with the test.
+/// A serving process, ended by SIGTERM with the test.
 struct Serving(Child);
 
 impl Serving {
@@ -87,7 +87,7 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            // Not killed: a host removes its database.
+            // SIGTERM rather than SIGKILL, so that a host removes its database.
             let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
             let _ = self.0.wait();
         }
@@ -99,7 +99,7 @@ fn host(socket: &Path, unread: &dyn Fn() -> Stdio) -> Serving {
     Serving(wave(&line).stdout(unread()).stderr(unread()).spawn().unwrap())
 }
 
-/// The front and its host serve, say that the host has gone and come back, and end when they are told to.
+/// Checks that the front and its host serve, also after the host has ended and restarted, and that both end on request.
 fn they_serve(unread: &dyn Fn() -> Stdio) {
     let folder = TempDir::new().unwrap();
     let socket = folder.path().join("kv.sock");
@@ -117,7 +117,7 @@ fn they_serve(unread: &dyn Fn() -> Stdio) {
     assert!(!socket.exists());
 }
 
-/// Once the front has both a port and a host.
+/// Waits until calls succeed: the front then has both a port and a host.
 fn calls_are_served(front: &mut Serving, address: &str) {
     let line = format!(
         "load grpc --target {address} --closed --mix echo=1 --seconds 0.2 --warm-up 0 --json"
@@ -128,7 +128,7 @@ fn calls_are_served(front: &mut Serving, address: &str) {
         let stderr = String::from_utf8_lossy(&output.stderr);
         match output.status.code() {
             Some(0) => return,
-            // Nobody listens there yet, or its host has not attached: every call was refused.
+            // The front does not listen yet, or has no host yet: every call was refused.
             Some(3) if stderr.contains("is a server listening there?") => {}
             Some(1) if stderr.contains("no call ended with OK") => {}
             code => panic!("{code:?}: {stderr}"),
@@ -137,23 +137,23 @@ fn calls_are_served(front: &mut Serving, address: &str) {
 }
 
 #[test]
-fn an_agent_serves_on_when_nobody_reads_its_lines_any_more() {
+fn agent_keeps_serving_when_its_output_pipe_is_closed() {
     they_serve(&|| closed().into());
 }
 
 #[test]
-fn an_agent_serves_on_when_the_pipe_of_its_lines_is_full() {
+fn agent_keeps_serving_when_its_output_pipe_is_full() {
     let (reader, writer) = full();
     they_serve(&|| writer.try_clone().unwrap().into());
     drop(writer);
-    // Nothing was written that had no room, and nobody waited for some.
+    // Output without room in the pipe was dropped, without waiting.
     let mut text = String::new();
     { reader }.read_to_string(&mut text).unwrap();
     assert!(text.bytes().all(|byte| byte == b'x'), "{}", text.trim_start_matches('x'));
 }
 
 #[test]
-fn serve_makes_no_folders() {
+fn serve_creates_no_folders() {
     let folder = TempDir::new().unwrap();
     let socket = folder.path().join("typo/kv.sock");
     let line = format!("serve kv --offload {} --keys 10 --quiet", socket.display());
@@ -165,10 +165,10 @@ fn serve_makes_no_folders() {
 }
 
 #[test]
-fn serve_without_memory_ends_with_an_error_in_words() {
+fn serve_without_memory_exits_with_an_error() {
     let folder = TempDir::new().unwrap();
     let socket = folder.path().join("kv.sock");
-    // Where only the whole is limited, it is a matter of chance whether RocksDB's threads fit in: of these stacks, two never do.
+    // With a limit on total memory alone, it is chance whether RocksDB's threads fit. Of stacks this large, two never do.
     let command =
         "ulimit -s 100000; ulimit -v 200000; exec \"$0\" serve kv --quiet --offload \"$1\"";
     let mut shell = Command::new("sh");

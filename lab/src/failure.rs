@@ -1,4 +1,4 @@
-//! Why a command fails, and its exit code.
+//! Failures of commands, with their exit codes.
 
 /// Why a command ends without its result. The message says what to change.
 #[derive(Debug, thiserror::Error)]
@@ -6,7 +6,7 @@ pub enum Failure {
     /// The scenario, or another argument, is wrong.
     #[error("{0}")]
     Scenario(String),
-    /// This machine, or this process's permissions on it, do not allow the command. Says what to type.
+    /// This machine, or this process's permissions on it, do not allow the command. The message says what to type.
     #[error("{0}")]
     Cannot(String),
     /// The command ran, and one of its checks failed.
@@ -24,7 +24,7 @@ impl Failure {
         }
     }
 
-    /// Adds `words` to the message, from a new line on.
+    /// Appends `words` to the message, on a new line.
     pub fn and(self, words: &str) -> Failure {
         let with = |text: String| format!("{text}\n{words}").trim_end().to_owned();
         match self {

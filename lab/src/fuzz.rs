@@ -1,4 +1,4 @@
-//! `fuzz`: seeded histories of the real code under faults, checked from outside.
+//! `fuzz`: seeded histories of the real code under faults, with independent checkers.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -15,27 +15,27 @@ use crate::progress::Progress;
 use crate::table;
 use crate::terminal::{counted, note, out, program, started_as};
 
-/// Seeds between two steps of the progress bar.
+/// Number of seeds per step of the progress bar.
 const BATCH: u64 = 20;
-/// Number of seeds within which every kind of fault must happen.
+/// Number of seeds from which on every kind of fault must have happened.
 const ENOUGH: u64 = 500;
-/// Number of failures that are reported in full; all are counted.
+/// Maximum number of failures reported in full; all are counted.
 const FAILURES_MAX: usize = 20;
-/// Number of seeds of one run.
+/// Maximum number of seeds of one run.
 const SEEDS_MAX: u64 = 1 << 32;
-/// Number of messages of one history, at most.
+/// Maximum number of messages of one history.
 const MESSAGES_MAX: u64 = 10_000_000;
-/// Number of threads alive at once, at most.
+/// Maximum number of threads alive at once.
 const THREADS_MAX: i64 = 1 << 16;
 /// Seeds are below this, so that no sum of a seed and a count overflows.
 const SEED_END: u64 = 1 << 48;
 
-/// The arguments of `fuzz`.
+/// Arguments of `fuzz`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Each seed gives one history: cores, queues, link, policy, threads and faults are drawn from it. The
 production queues, host protocol, agent and policies run it in virtual time, with at least 10,000 messages
-and one fault. Checkers that keep their own books watch from outside.
+and one fault. Independent checkers watch every history.
 
 Examples:
   wave fuzz                            200 seeds
@@ -56,13 +56,13 @@ pub struct FuzzArgs {
     /// Number of seeds to run.
     #[arg(long, default_value_t = 200, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: u64,
-    /// First seed; later ones follow by one.
+    /// First seed; the following seeds count up by one.
     #[arg(long, default_value_t = 0, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(..SEED_END))]
     from: u64,
     /// Run this seed only.
     #[arg(long, value_parser = clap::value_parser!(u64).range(..SEED_END))]
     seed: Option<u64>,
-    /// Make each failing history smaller.
+    /// Reduce each failing history to a smaller one that breaks the same rule.
     #[arg(long)]
     shrink: bool,
     /// The subsystem to fuzz: `sched`, which runs threads, or one with a modelled host.
@@ -71,10 +71,10 @@ pub struct FuzzArgs {
     /// Run every history under this policy, as NAME:KEY=VALUE,..., instead of a drawn one.
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
-    /// Inject only faults of these kinds (messages are reordered and queues run full by themselves, too).
+    /// Inject only faults of these kinds (messages are also reordered and queues also run full without a fault).
     #[arg(long = "fault", value_delimiter = ',', value_parser = fault)]
     faults: Vec<Fault>,
-    /// Keep only these faults of the history, by their numbers from 0, or `none`.
+    /// Keep only these faults of the history, by number, counted from 0, or `none`.
     #[arg(long, value_delimiter = ',', requires = "seed")]
     keep_faults: Vec<String>,
     /// Send at least this many messages instead of 10,200.
@@ -99,7 +99,7 @@ pub struct FuzzArgs {
 
 fn fault(name: &str) -> Result<Fault, String> {
     let names = || FAULTS.map(Fault::name).join(", ");
-    Fault::by_name(name).ok_or_else(|| format!("no such fault; there are {}", names()))
+    Fault::by_name(name).ok_or_else(|| format!("no such fault; expected one of: {}", names()))
 }
 
 impl FuzzArgs {
@@ -146,9 +146,9 @@ struct Sum {
     faults_min: Option<u64>,
     violations: u64,
     failures: Vec<Value>,
-    /// Does not depend on the order in which histories ended.
+    /// Hash of all histories; independent of the order in which they ended.
     trace_hash: u64,
-    /// The first seed found whose history cannot run at all, and why.
+    /// The first seed found whose history cannot run, and why.
     refused: Option<(u64, String)>,
 }
 
@@ -183,7 +183,7 @@ impl Sum {
     }
 }
 
-/// Runs the histories, prints their sum, and returns the exit code.
+/// Runs the histories, prints their summary, and returns the exit code.
 pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
     let overrides = match args.overrides(registry) {
         Ok(overrides) => overrides,
@@ -198,7 +198,7 @@ pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
     }
     let (from, count) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
     let sum = run(args, &overrides, from, count);
-    // What was found before is worth knowing all the same.
+    // Failures found before the refusal are still reported.
     let refused = sum.refused.as_ref().map(|(seed, why)| format!("seed {seed}: {why}"));
     if let Some(why) = &refused {
         note!("{} fuzz: {why}", program());
@@ -214,7 +214,7 @@ pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
     let never = FAULTS.into_iter().find(|fault| !sum.faults.contains_key(fault.name()));
     if let Some(fault) = never.filter(|_| args.faults.is_empty() && count >= ENOUGH) {
         note!(
-            "{} fuzz: {} never happened in {count} seeds, so it was not tested",
+            "{} fuzz: the fault {} never happened in {count} seeds, so it was not tested",
             program(),
             fault.name()
         );
@@ -223,7 +223,7 @@ pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
     ExitCode::from(u8::from(sum.violations > 0))
 }
 
-/// Refuses to keep a fault that the history does not have: without its faults a failing history may look clean.
+/// Refuses to keep a fault that the history lacks: a failing history without its faults may look clean.
 fn check_kept(args: &FuzzArgs, overrides: &Overrides) -> Result<(), String> {
     let (Some(seed), Some(kept)) = (args.seed, &overrides.faults) else { return Ok(()) };
     let count = Plan::new(seed, &args.faults).enclaves[0].injections.len();
@@ -347,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// First in, first out, except that it forgets every hundredth thread.
+    /// A first-in, first-out policy that forgets every hundredth thread.
     #[derive(Default)]
     struct Forgets(VecDeque<Thread>, u32);
 
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_printed_command_runs_the_same_history() {
+    fn printed_command_runs_the_same_history() {
         let words = "--seed 35 --keep-faults 0,2 --messages 100 --threads 3 --alone --fault lost-kick,agent-stop \
                      --policy shinjuku:slice_us=5,timer=core";
         let args = parse(words);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_that_cannot_be_is_refused() {
+    fn impossible_history_is_refused() {
         let wrong =
             |words: &str| Line::try_parse_from(["fuzz"].into_iter().chain(words.split(' ')));
         for words in ["--threads 0", "--threads 4294967295", "--messages 0", "--messages 10000001"]
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_the_users_own_that_forgets_threads_is_found_and_the_rule_explained() {
+    fn own_policy_that_forgets_threads_fails_with_the_broken_rule() {
         let args = parse("--seeds 4 --policy forgets --quiet");
         let sum = run(&args, &args.overrides(&registry()).unwrap(), 0, 4);
         assert!(sum.violations >= 3, "{:?}", sum.failures);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_refuses_a_drawn_configuration_is_an_error_and_no_violation() {
+    fn policy_that_refuses_a_drawn_configuration_is_an_error_and_no_violation() {
         let args = parse("--seeds 20 --policy few-cores --quiet");
         let sum = run(&args, &args.overrides(&registry()).unwrap(), 0, 20);
         let (seed, why) = sum.refused.unwrap();

@@ -1,7 +1,7 @@
 //! The laboratory: commands for policies and logs, away from a host. `policies` lists policies, `simulate` runs them over a range of
-//! loads, `fuzz` runs them through histories with faults; `replay` feeds a log to a policy, and `trace` draws it.
+//! loads, and `fuzz` runs them through histories with faults. `replay` feeds a log to a policy, and `trace` converts it for Perfetto.
 //!
-//! `wave` has all of them but `simulate`, for the policies that Wave ships. A program with policies or subsystems of its own gets all
+//! `wave` has all of them except `simulate`, for the policies that Wave ships. A program with its own policies or subsystems gets all
 //! of them from [`main_with`].
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub use failure::Failure;
 /// Lists, simulates and fuzzes the policies of this program and those that Wave ships; replays and traces logs.
 #[derive(Debug, Parser)]
 #[command(
-    after_help = "Exit codes: 0 all is well; 1 a check failed; 2 bad arguments or a bad log; 3 the output cannot be written."
+    after_help = "Exit codes: 0 success; 1 a check failed; 2 bad arguments or a bad log; 3 the output cannot be written."
 )]
 struct Lab {
     #[command(subcommand)]
@@ -61,7 +61,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     run_from(&registry, std::env::args_os().skip(1))
 }
 
-/// Runs one command with these arguments, the command's name first, as [`main_with`] does with those of the process. Prints to
+/// Runs one command with these arguments, the command's name first, as [`main_with`] does with the process's. Prints to
 /// standard output and standard error, and returns the exit code. Messages name the program of this process.
 ///
 /// ```
@@ -82,7 +82,7 @@ pub fn run_from(
     let lab = match matches.and_then(|matches| Lab::from_arg_matches(&matches)) {
         Ok(lab) => lab,
         Err(error) => {
-            // A help text is an error of clap's, too. A closed pipe is no failure.
+            // clap returns a help text as an error, too. A closed pipe is no failure.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
         }
@@ -96,8 +96,8 @@ pub fn run_from(
     }
 }
 
-/// The command line of a laboratory that was started as `program`. Help texts are written for `wave`; examples of the laboratory's
-/// own commands get the program's name.
+/// The command line of a laboratory started as `program`. Help texts are written for `wave`; in examples of the laboratory's
+/// commands `wave` is replaced by the program's name.
 fn command(program: &str) -> clap::Command {
     let mut command = Lab::command().bin_name(program);
     for name in command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect::<Vec<_>>() {
@@ -109,7 +109,7 @@ fn command(program: &str) -> clap::Command {
     command
 }
 
-/// The policy of this subsystem that `text` names, with its settings checked: one of the program's own, or one of the subsystem's.
+/// The policy that `text` names, with checked settings: one of the program's own, or one of the subsystem's.
 fn policy_of(
     registry: &Registry,
     subsystem: &'static Subsystem,
@@ -150,12 +150,12 @@ fn simulated(registry: &Registry, name: &str) -> Result<&'static Subsystem, Stri
     match known.clone().find(|known| known.name == name) {
         Some(subsystem) if is_simulated(subsystem) => Ok(subsystem),
         Some(_) => Err(format!(
-            "subsystem `{name}` has no modelled host, or no policies: it is not simulated here"
+            "subsystem `{name}` cannot be simulated: it has no modelled host, or no policies"
         )),
         None => {
             let names = known.filter(|known| is_simulated(known)).map(|known| known.name);
             let names = names.collect::<Vec<_>>().join(", ");
-            Err(format!("there is no subsystem `{name}`; those that can be simulated: {names}"))
+            Err(format!("there is no subsystem `{name}`; these can be simulated: {names}"))
         }
     }
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_and_a_request_for_help_have_their_exit_codes() {
+    fn wrong_arguments_exit_with_2_and_help_exits_with_0() {
         let run = |arguments: &[&str]| run_from(&Registry::shipped(), arguments);
         assert_eq!(run(&["nosuch"]), ExitCode::from(2));
         assert_eq!(run(&["simulate", "--policy", "fifo"]), ExitCode::from(2));

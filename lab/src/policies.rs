@@ -10,7 +10,7 @@ use wave_core::subsystem::Subsystem;
 
 use crate::terminal::{note, out, program};
 
-/// The arguments of `policies`.
+/// Arguments of `policies`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave policies                     all policies, by subsystem
@@ -23,7 +23,7 @@ Settings follow a policy's name after a colon, with commas between them:
 
 Exit codes: 0 listed; 2 no policy has this name.")]
 pub struct PoliciesArgs {
-    /// List only policies of this name.
+    /// List only policies with this name.
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Print one JSON object.
@@ -31,8 +31,8 @@ pub struct PoliciesArgs {
     json: bool,
 }
 
-/// Lists policies, those of a user's own first, and returns the exit code. A policy that another of its name hides is left out: no
-/// command would run it.
+/// Lists policies, the program's own first, and returns the exit code. A shipped policy hidden by one with the same name is not
+/// listed: no command would run it.
 pub fn execute(registry: &Registry, args: &PoliciesArgs) -> ExitCode {
     let (own, found) = list(registry, args.name.as_deref());
     if own.is_empty() && found.is_empty() {
@@ -52,7 +52,7 @@ pub fn execute(registry: &Registry, args: &PoliciesArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The policies of a user's own and those of each subsystem: of this name, or all.
+/// The program's own policies, and those of each subsystem; only those named `name`, if given.
 fn list(registry: &Registry, name: Option<&str>) -> (Vec<Known>, Vec<OfSubsystem>) {
     let is_wanted = |policy: &Known| name.is_none_or(|name| name == policy.name);
     let wanted = |subsystem: &'static Subsystem| {
@@ -117,9 +117,9 @@ mod tests {
 
     use super::*;
 
-    /// A default outside of the allowed values would be listed, and then refused.
+    /// A default outside the allowed values would be listed and then refused.
     #[test]
-    fn every_default_that_is_listed_is_a_value_that_is_taken() {
+    fn every_listed_default_is_accepted() {
         let registry = Registry::shipped();
         let mut names = Vec::new();
         for subsystem in registry.subsystems().iter().copied() {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shipped_policy_that_one_of_the_users_own_hides_is_left_out() {
+    fn shipped_policy_hidden_by_an_own_one_is_not_listed() {
         static OWN: Policies<dyn Policy + Send> = Policies(&[(
             Known { name: "fifo", about: "the user's own", settings: &[] },
             |_, _| unreachable!("it is only listed"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_policy_has_is_refused() {
+    fn unknown_policy_name_is_refused() {
         let args = PoliciesArgs { name: Some("nosuch".into()), json: true };
         assert_eq!(execute(&Registry::shipped(), &args), ExitCode::from(2));
     }

@@ -1,4 +1,4 @@
-//! The progress of a run, on standard error.
+//! Progress of a run, on standard error.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use indicatif::{ProgressBar, ProgressStyle};
 use wave_links::say;
 
-/// The progress of a run: a bar on a terminal, a line per step elsewhere, nothing if the run is quiet.
+/// Progress of a run: a bar on a terminal, a line per step elsewhere, nothing if the run is quiet.
 pub struct Progress {
     steps: u64,
     ended: Arc<AtomicU64>,
@@ -20,7 +20,7 @@ enum Shown {
     Nothing,
 }
 
-/// Where lines go.
+/// Receives progress lines.
 type Lines = Box<dyn FnMut(&str) + Send>;
 
 impl Progress {
@@ -30,7 +30,7 @@ impl Progress {
             return Self::showing(steps, Shown::Nothing);
         }
         if !std::io::stderr().is_terminal() {
-            // A run that measures or serves must not wait for a reader.
+            // A measuring or serving run must not wait for a reader.
             return Self::lines(steps, Box::new(|line| say!("{line}")));
         }
         let bar = ProgressBar::new(steps);
@@ -85,7 +85,7 @@ impl Progress {
         }
     }
 
-    /// Counts one step as done, and redraws the line when it is time to.
+    /// Counts one step as done. Advances the bar; without a bar, the last step prints a line.
     pub fn end(&self) {
         let ended = 1 + self.ended.fetch_add(1, Ordering::Relaxed);
         match &self.shown {

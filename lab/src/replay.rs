@@ -13,7 +13,7 @@ use wave_core::subsystem::{Show, Shown};
 use crate::Failure;
 use crate::terminal::{counted, note, out, program};
 
-/// The arguments of `replay`.
+/// Arguments of `replay`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
@@ -27,10 +27,10 @@ queues, the counts of differences mean little.
 
 Exit codes: 0 identical, or another policy; 1 not identical; 2 a bad log, or no such policy.")]
 pub struct ReplayArgs {
-    /// A log that an agent wrote (`--record`).
+    /// Log written by an agent (`--record`).
     #[arg(value_name = "LOG")]
     log: PathBuf,
-    /// Compare another policy with the recorded one.
+    /// Compare this policy with the recorded one.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// Print one JSON object.
@@ -93,7 +93,7 @@ fn to_text(header: &Header, show: &Show, policy: &str, tally: &Tally, truncated:
     ));
     let Some(first) = &tally.first else { return text };
     text.push_str(&format!(
-        "{policy}: {} alike but for numbers or arguments, {} different, {} missing, {} extra\n",
+        "{policy}: {} alike except for numbers or arguments, {} different, {} missing, {} extra\n",
         tally.alike, tally.different, tally.missing, tally.extra
     ));
     let words = |output: &Option<Output>| {
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::trace::tests as logs;
 
-    /// Replays a log in a file; with another policy, if one is named.
+    /// Replays a log from a file, under another policy if one is named.
     fn replay(name: &str, log: &[u8], policy: Option<&str>) -> Result<ExitCode, Failure> {
         let directory = tempfile::tempdir().unwrap();
         let log_path = directory.path().join(name);
@@ -179,7 +179,7 @@ mod tests {
         )
     }
 
-    /// A log in which one decision was for another thread.
+    /// The log with one decision changed to another thread.
     fn altered(log: &[u8]) -> Vec<u8> {
         let reader = LogReader::new(log).unwrap();
         let mut bytes = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_recorded_policy_has_to_decide_the_same() {
+    fn only_the_recorded_policy_must_decide_the_same() {
         let log = logs::log(20);
         assert_eq!(replay("same", &log, None).unwrap(), ExitCode::SUCCESS);
         let altered = altered(&log);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_replayed_says_why() {
+    fn unusable_log_or_policy_is_refused_with_the_reason() {
         let log = logs::log(10);
         let refusal = |log: &[u8], policy| replay("bad", log, policy).unwrap_err();
         assert_eq!(refusal(b"no log", None).exit_code(), 2);

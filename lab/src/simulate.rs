@@ -20,12 +20,12 @@ use wave_sim::requests::{Class, Load, Service};
 
 use crate::terminal::{note, out, program};
 
-/// Number of points of one run: a policy under a load is a point.
+/// Maximum number of points of one run: a policy under a load is a point.
 const POINTS_MAX: usize = 1_000;
-/// Number of requests of one point, warm-up included. If a policy serves none of them, all are kept in memory.
+/// Maximum number of requests of one point, warm-up included. If a policy serves none of them, all are kept in memory.
 const REQUESTS_MAX: u64 = 20_000_000;
 
-/// The arguments of `simulate`.
+/// Arguments of `simulate`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "The simulated machine is the paper's: host cores, and an agent behind PCIe on a SmartNIC. Requests arrive in an open
@@ -33,13 +33,13 @@ loop; 3,000 workers serve them, and a worker has the class of its request. The r
 policy run in virtual time: the same arguments give the same result on every machine.
 
 A latency begins when its request is due. `not done` counts requests that were not done 20 ms after the last arrival. Their
-classes are not recorded, so each counts as a slowest request of every class. A quantile is left out if it falls on one of
-them, or if fewer than ten requests lie beyond it. The time that the paper's RocksDB needs for a request beside its service is
+classes are not recorded, so each counts as a slowest request of every class. A quantile is omitted if it falls on one of
+them, or if fewer than ten requests lie beyond it. The overhead of the paper's RocksDB per request, beside the service time, is
 added to each.
 
-A subsystem with a modelled host is simulated over the same link. --load is then how often its host lets something happen by itself,
-requests a second say, as long as there are ids: `arrived/s` says how often it did. What is measured is how long subjects wait until
-a decision for them takes effect, from the moment that they came; those that still wait at the end count as the longest.
+A subsystem with a modelled host is simulated over the same link. --load is then the rate of events that its host generates, such
+as requests, as long as there are free ids: `arrived/s` is the actual rate. Latency is the time from a subject's arrival until a
+decision for it takes effect. Subjects that still wait at the end count as the longest.
 
 Examples:
   wave simulate --policy fifo --load 30000
@@ -55,7 +55,7 @@ pub struct SimulateArgs {
     /// A policy with its settings, as NAME:KEY=VALUE,...; repeat the option for more policies.
     #[arg(long = "policy", value_name = "POLICY", required = true)]
     policies: Vec<String>,
-    /// Loads in requests a second; each policy runs under each of them.
+    /// Loads in requests per second; each policy runs under each load.
     #[arg(long = "load", value_name = "N,...", required = true, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     loads: Vec<u32>,
     /// Number of host cores.
@@ -68,7 +68,7 @@ pub struct SimulateArgs {
     /// Virtual milliseconds to measure, after 60 of warm-up.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     measure_ms: u64,
-    /// The seed of everything random, such as arrivals and classes of requests.
+    /// Seed of all randomness, such as arrivals and classes of requests.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Print one JSON object.
@@ -123,10 +123,10 @@ struct OfClass {
     latencies_us: [Option<f64>; 3],
 }
 
-/// What every point shares.
+/// The parameters that all points share.
 struct Plan {
     setups: Vec<Setup>,
-    /// The load at one request a second.
+    /// The load at one request per second, to be scaled.
     load: Load,
 }
 
@@ -164,11 +164,14 @@ pub fn execute(registry: &Registry, args: &SimulateArgs) -> ExitCode {
     }
 }
 
-/// Checks everything that can be refused, before anything is printed.
+/// Checks all arguments before any output.
 fn plan(registry: &Registry, args: &SimulateArgs) -> Result<Plan, String> {
     let classes = &args.classes;
     if classes.len() > CLASSES_MAX {
-        return Err(format!("{} classes; policies tell {CLASSES_MAX} apart", classes.len()));
+        return Err(format!(
+            "{} classes; policies distinguish at most {CLASSES_MAX}",
+            classes.len()
+        ));
     }
     let names = || classes.iter().map(|class| &class.0.name);
     if let Some((_, name)) =
@@ -184,7 +187,7 @@ fn plan(registry: &Registry, args: &SimulateArgs) -> Result<Plan, String> {
         setup.check().map_err(|error| error.to_string())?;
         setups.push(setup);
     }
-    // A property of the machine, so the same for every policy.
+    // A property of the machine, and so the same for every policy.
     let mut load = gets_and_ranges(1.0, overhead(&wave(args.cores.get(), Rung::Prestaged, "fifo")));
     if !classes.is_empty() {
         load.classes = classes.iter().map(|class| class.0.clone()).collect();
@@ -194,11 +197,13 @@ fn plan(registry: &Registry, args: &SimulateArgs) -> Result<Plan, String> {
     Ok(Plan { setups, load })
 }
 
-/// Refuses more than a run takes. `span`: the virtual time of a point, warm-up included.
+/// Refuses runs beyond the limits. `span` is the virtual time of a point, warm-up included.
 fn check_limits(args: &SimulateArgs, span: Nanos) -> Result<(), String> {
     let points = args.policies.len() * args.loads.len();
     if points > POINTS_MAX {
-        return Err(format!("{points} policies and loads to combine; the limit is {POINTS_MAX}"));
+        return Err(format!(
+            "{points} combinations of policies and loads; the limit is {POINTS_MAX}"
+        ));
     }
     let span_ms = span.0 / 1_000_000;
     for per_second in &args.loads {
@@ -213,7 +218,7 @@ fn check_limits(args: &SimulateArgs, span: Nanos) -> Result<(), String> {
     Ok(())
 }
 
-/// Simulates every point, and prints a table of them unless JSON is asked for.
+/// Simulates every point, and prints a table of them unless `--json` is given.
 fn simulate(plan: &Plan, args: &SimulateArgs) -> Result<Vec<Point>, String> {
     let width = args.policies.iter().map(String::len).max().unwrap_or(0);
     if !args.json {
@@ -240,11 +245,11 @@ fn simulate(plan: &Plan, args: &SimulateArgs) -> Result<Vec<Point>, String> {
     Ok(points)
 }
 
-/// Number of requests that must lie beyond a quantile: with fewer it is chance.
+/// Minimum number of requests beyond a quantile: with fewer it is chance.
 const BEYOND_MIN: u64 = 10;
 
-/// p50, p99 and p99.9 of times in nanoseconds, in microseconds. Those that are not done count as the longest; a quantile is left out
-/// if it falls on one of them, or if fewer than [`BEYOND_MIN`] lie beyond it.
+/// p50, p99 and p99.9 in microseconds, of times in nanoseconds. Requests that are not done count as the longest. A quantile is None
+/// if it falls on one of them, or if fewer than [`BEYOND_MIN`] requests lie beyond it.
 fn quantiles_us(done: &Histogram<u64>, not_done: u64) -> [Option<f64>; 3] {
     [0.5, 0.99, 0.999].map(|quantile: f64| {
         let all = done.len() + not_done;
@@ -276,7 +281,7 @@ impl Point {
     }
 }
 
-/// The table's lines of one point: a line for each class.
+/// The table's lines for one point, one per class.
 fn lines(point: &Point, width: usize) -> Vec<String> {
     let line = |(at, class): (usize, &OfClass)| {
         let Point { policy, load, served_per_second, not_done, .. } = point;
@@ -361,12 +366,12 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_has_a_point_for_each_load_and_classes_of_its_own() {
+    fn each_policy_has_a_point_per_load_with_every_class() {
         let args = args(&["fifo", "shinjuku:slice_us=20"]);
         let result = json(&args);
         assert_eq!(result["points"].as_array().unwrap().len(), 2);
         assert_eq!(result["points"][1]["policy"], "shinjuku:slice_us=20");
-        // Each point is of its own policy.
+        // The two points have different policies.
         assert_ne!(result["points"][0]["trace_hash"], result["points"][1]["trace_hash"]);
         let classes = result["points"][0]["classes"].as_array().unwrap();
         assert_eq!([&classes[0]["class"], &classes[1]["class"]], ["a", "b"]);
@@ -377,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_what_was_simulated() {
+    fn json_describes_the_simulation() {
         let result = json(&args(&["fifo"]));
         let classes = json!([
             { "class": "a", "weight": 3.0, "service_us": 10.0 },
@@ -411,7 +416,7 @@ mod tests {
         }
     }
 
-    /// A policy that takes enclaves of exactly two cores.
+    /// A policy that accepts only enclaves of two cores.
     static PAIR: Policies<dyn Policy + Send> =
         Policies(&[(Known { name: "pair", about: "", settings: &[] }, |config, _| {
             match config.cores {
@@ -426,17 +431,17 @@ mod tests {
         })]);
 
     #[test]
-    fn a_policy_that_refuses_the_machine_is_an_error_and_one_that_takes_it_runs() {
+    fn policy_that_refuses_the_machine_is_an_error_and_one_that_accepts_it_runs() {
         let registry = Registry::shipped().with_policies(&PAIR);
         let mut args = args(&["pair"]);
         assert_eq!(execute(&registry, &args), ExitCode::SUCCESS);
         args.cores = NonZeroU16::new(3).unwrap();
-        assert!(refused(&registry, &args).contains("there are 2 places"));
+        assert!(refused(&registry, &args).contains("there are only 2 places"));
         assert_eq!(execute(&registry, &args), ExitCode::from(2));
     }
 
     #[test]
-    fn points_requests_and_names_of_classes_have_limits() {
+    fn too_many_points_or_requests_and_repeated_class_names_are_refused() {
         let shipped = Registry::shipped();
         let with = |change: &dyn Fn(&mut SimulateArgs)| {
             let mut args = args(&["fifo"]);
@@ -452,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_a_name_a_weight_and_a_time() {
+    fn class_is_parsed_as_name_weight_and_service_time() {
         let class = "GET=99.5:10".parse::<ClassArg>().unwrap().0;
         assert_eq!((class.name.as_str(), class.weight), ("GET", 99.5));
         assert_eq!(class.service, Service::Fixed(Nanos(10_000)));
@@ -464,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_those_of_an_enclave() {
+    fn number_of_cores_is_limited_to_an_enclaves() {
         assert_eq!(cores("240").unwrap().get(), 240);
         assert_eq!(cores("241"), Err("1 to 240 cores".to_owned()));
         assert!(cores("0").is_err());

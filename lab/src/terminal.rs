@@ -1,8 +1,8 @@
 //! Output of commands that survives a closed pipe.
 //!
-//! `println!` and `eprintln!` panic when a pipe is closed or a disk is full. A command whose output has no reader any more ends as
-//! other programs do (`wave doctor | head -1`): by SIGPIPE. Errors of standard error are ignored. [`print()`] and [`remark`] wait for a
-//! slow reader; serving processes use `wave_links::tell` and `wave_links::say` instead, which do not wait.
+//! `println!` and `eprintln!` panic when a pipe is closed or a disk is full. When the reader of a command's output has closed the pipe
+//! (`wave doctor | head -1`), the command ends by SIGPIPE, as other programs do. Errors of standard error are ignored. [`print()`] and
+//! [`remark`] wait for a slow reader; serving processes use `wave_links::tell` and `wave_links::say` instead, which do not wait.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -33,18 +33,18 @@ macro_rules! note {
 
 pub use crate::{note, out};
 
-/// The name by which the program was started, without its folders: for messages.
+/// The name by which the program was started, without folders, for use in messages.
 pub fn program() -> String {
     let first = std::env::args_os().next().map(std::path::PathBuf::from).unwrap_or_default();
     first.file_name().map_or_else(|| "wave".into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// The path by which the program was started: for commands to type.
+/// The path by which the program was started, for use in commands to type.
 pub fn started_as() -> String {
     std::env::args_os().next().map_or_else(|| "wave".into(), |name| name.to_string_lossy().into())
 }
 
-/// A count and what is counted: `1 point`, `2 points`.
+/// A count with its noun: `1 point`, `2 points`.
 pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     let s = if count == N::from(1) { "" } else { "s" };
     format!("{count} {noun}{s}")
@@ -55,7 +55,7 @@ pub fn print(text: fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
     let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
-        // If the signal does not end the process, its exit code does.
+        // If the signal does not end the process, exit with its code.
         let _ = emulate_default_handler(SIGPIPE);
         exit(128 + SIGPIPE);
     }
@@ -74,7 +74,7 @@ mod tests {
     use super::counted;
 
     #[test]
-    fn one_of_a_kind_is_no_plural() {
+    fn a_count_of_one_is_singular() {
         assert_eq!(
             [0, 1, 2].map(|count| counted(count, "point")),
             ["0 points", "1 point", "2 points"]

@@ -1,5 +1,5 @@
-//! The variants under one load, beside what scheduling without overhead makes of it: a table for every
-//! form of the report.
+//! The table that compares variants under one load with scheduling without overhead, for every form of
+//! the report.
 
 use super::model::{RunResult, VariantResult};
 use super::number::{micros, short};
@@ -12,8 +12,7 @@ pub struct Table {
     pub notes: Vec<String>,
 }
 
-/// The table of `result`, if its variants were compared. Columns that nobody has a figure for are left
-/// out.
+/// The table of `result`, if its variants were compared. Columns without any figure are omitted.
 pub fn table(result: &RunResult) -> Option<Table> {
     let variants: Vec<&VariantResult> =
         result.variants.iter().filter(|variant| variant.compared.is_some()).collect();
@@ -53,8 +52,8 @@ pub fn table(result: &RunResult) -> Option<Table> {
     if has("ideal\nsharing") {
         notes.push(
             "Ideal: the same arrivals on as many cores if scheduling cost nothing, by processor \
-             sharing or in slices of the policy's length. The distance between these two is the \
-             policy's, what is beyond is ours."
+             sharing or in slices of the policy's length. The distance between these two is due to \
+             the policy, the rest to our overhead."
                 .to_owned(),
         );
     }
@@ -63,7 +62,7 @@ pub fn table(result: &RunResult) -> Option<Table> {
             variants.iter().find(|each| range(each).is_some_and(|cost| cost.preempted == 0));
         let whole = whole.map_or("", |variant| variant.name.as_str());
         notes.push(format!(
-            "RANGE time: what a key costs that a RANGE reads, against \"{whole}\", where nothing was \
+            "RANGE time: cost of each key that a RANGE reads, against \"{whole}\", where nothing was \
              preempted: in the RANGE itself, and with switches (all time of the cores in threads and \
              between them, less the other requests' service times)."
         ));

@@ -1,4 +1,4 @@
-//! Latency distributions in full: serialized HdrHistograms, which can be merged (percentiles cannot).
+//! Whole latency distributions: serialized HdrHistograms, which can be merged (percentiles cannot).
 
 use std::collections::HashSet;
 
@@ -18,17 +18,17 @@ pub fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
     V2DeflateSerializer::new()
         .serialize(histogram, &mut bytes)
-        .expect("a histogram of u64 has a serialized form, and memory takes any number of bytes");
+        .expect("a histogram of u64 can be serialized, and writing to memory does not fail");
     STANDARD.encode(bytes)
 }
 
-/// The histogram in `text`, or none if it is not one.
+/// The histogram in `text`; None if it cannot be decoded.
 pub fn decode(text: &str) -> Option<Histogram<u64>> {
     let bytes = STANDARD.decode(text.trim()).ok()?;
     Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
 }
 
-/// A file per variant, load and class: name and content.
+/// Name and content of each file: one per variant, load and class.
 pub fn files(result: &RunResult) -> Vec<(String, String)> {
     let mut taken = HashSet::new();
     let mut files = Vec::new();
@@ -51,7 +51,7 @@ pub fn files(result: &RunResult) -> Vec<(String, String)> {
     files
 }
 
-/// `name`, with a number if it is taken: a search may try a load twice.
+/// `name`, with a number appended if it is taken: a search may try a load twice.
 fn unique(name: String, taken: &mut HashSet<String>) -> String {
     let mut candidate = name.clone();
     let mut count = 1;

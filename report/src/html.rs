@@ -1,7 +1,7 @@
-//! The report: one page that needs nothing else, light or dark.
+//! The report: one self-contained page, light or dark.
 //!
-//! Every string goes through `maud`, which escapes it; what is let through as it stands is our own style sheet and
-//! the plots, whose texts the plotting library escapes.
+//! Every string goes through `maud`, which escapes it, except our own style sheet and the plots, whose texts the
+//! plotting library escapes.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -15,7 +15,7 @@ use super::terminal::{
 /// The style sheet of every page.
 const STYLE: &str = include_str!("style.css");
 
-/// A whole page of this title, which needs no other file.
+/// A whole, self-contained page with this title.
 pub fn document(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -41,7 +41,7 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
         @if let Some(banner) = result.banner() { p.banner role="alert" { (banner) } }
         @if let Some(simulated) = result.simulated() { p { strong { (simulated) } } }
         (conditions(result))
-        // There is no load in this kind.
+        // This kind has no loads.
         @if result.kind != "chaos" {
             (saturation(result, plots))
             (compared(result))
@@ -76,7 +76,7 @@ fn saturation(result: &RunResult, plots: &Plots) -> Markup {
     html! {
         section {
             h2 { "Saturation" }
-            p { "Saturation is " (definition(result)) " The columns to the right say how it moves with that limit." }
+            p { "Saturation is " (definition(result)) " The columns to the right show how it changes with that limit." }
             @if let Some(svg) = &plots.ladder { (figure(svg)) }
             div.scroll { table {
                 thead { tr {
@@ -101,7 +101,7 @@ fn saturation(result: &RunResult, plots: &Plots) -> Markup {
                     p { "Not measurable: " (variant.name) ": " (why) }
                 }
             }
-            // What is simulated comes out the same at every try.
+            // Simulated points are the same at every try.
             @if result.host != "sim" {
                 ul { @for variant in &result.variants {
                     @if let Some(sentence) = super::tries::of(variant) { li { (sentence) } }
@@ -159,7 +159,7 @@ fn throughput(result: &RunResult, plots: &Plots) -> Markup {
     }
 }
 
-/// Where, how and with how many workers.
+/// Placement, link, policy and number of workers, as text.
 fn setup(variant: &VariantResult) -> String {
     let workers =
         format!("{} worker{}", variant.workers, if variant.workers == 1 { "" } else { "s" });
@@ -167,7 +167,7 @@ fn setup(variant: &VariantResult) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// A row per class of the point, one if it has none.
+/// Rows of the point: one per class, or a single one if it has no class.
 fn rows(point: &Point) -> Markup {
     let classes = point.classes.iter().map(|class| (class.name.as_str(), class.latency));
     let classes =
@@ -258,7 +258,7 @@ fn facts(result: &RunResult) -> Markup {
     }
 }
 
-/// A plot: its SVG, unchanged.
+/// A plot, with its SVG unescaped.
 pub fn figure(svg: &str) -> Markup {
     html! { figure { (PreEscaped(svg)) } }
 }

@@ -1,7 +1,7 @@
-//! Results: what was measured, on disk, in the terminal and as one object of JSON.
+//! Results of runs: on disk, in the terminal and as one JSON object.
 //!
-//! [`write()`] puts a [`RunResult`] under `out/<scenario>/`, [`terminal::summary`] is the same for a terminal. This
-//! crate computes no result: what it shows is in the [`model`], and it knows nothing of how that came about.
+//! [`write()`] puts a [`RunResult`] under `out/<scenario>/`; [`terminal::summary`] is the same for a terminal. This
+//! crate computes no results: it shows the [`model`], and knows nothing about how the figures were obtained.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a part of the programs, not a library for users")]
@@ -24,7 +24,7 @@ pub use save::{Directory, ReportError, make_folder};
 
 use std::path::{Path, PathBuf};
 
-/// `name` as part of a file's name: small letters, digits and single hyphens; empty if it has none of these.
+/// `name` as part of a file name: lower-case letters, digits and single hyphens; empty if it has no letter or digit.
 pub fn slug(name: &str) -> String {
     let mut slug = String::with_capacity(name.len());
     for letter in name.chars() {
@@ -38,13 +38,13 @@ pub fn slug(name: &str) -> String {
     slug
 }
 
-/// Where the results of `scenario` go below `out`: what is simulated and what is measured have a folder each.
+/// Folder below `out` for the results of `scenario`. Simulated and measured results have separate folders.
 pub fn folder(out: &Path, scenario: &str, host: &str) -> PathBuf {
     let name = slug(scenario);
     out.join(if host == "sim" { format!("{name}.sim") } else { name })
 }
 
-/// Refuses where `folder` holds the results of a run on another host than `host`.
+/// Fails if `folder` holds the results of a run on a host other than `host`.
 pub fn check_host(folder: &Path, host: &str) -> Result<(), ReportError> {
     #[derive(serde::Deserialize)]
     struct Results {
@@ -61,12 +61,12 @@ pub fn check_host(folder: &Path, host: &str) -> Result<(), ReportError> {
     }
 }
 
-/// The whole result as one object.
+/// File with the whole result as one object.
 const RESULTS: &str = "results.json";
 
-/// Writes every file of `result` under `out`, in its [`folder`], and returns that.
+/// Writes every file of `result` into its [`folder`] below `out`, and returns the folder.
 ///
-/// Each file appears whole or not at all; files of an earlier run that have no successor in this one are removed.
+/// Each file appears whole or not at all. Files of an earlier run that this run does not replace are removed.
 ///
 /// # Errors
 /// Says which file could not be written, or which plot could not be drawn.
@@ -89,7 +89,7 @@ pub fn write(result: &RunResult, out: &Path) -> Result<PathBuf, ReportError> {
     Ok(directory.into_path())
 }
 
-/// `result`, of which the histograms are left to their files.
+/// `result` without its histograms, which are in their own files.
 fn without_histograms(result: &RunResult) -> RunResult {
     let mut slim = result.clone();
     for point in slim.variants.iter_mut().flat_map(|variant| &mut variant.points) {
@@ -100,7 +100,7 @@ fn without_histograms(result: &RunResult) -> RunResult {
     slim
 }
 
-/// The whole of `result`, histograms included, and its banner, as one object. A number that is not finite becomes null.
+/// The whole of `result`, including histograms and its banner, as one object. Numbers that are not finite become null.
 fn to_json(result: &RunResult) -> serde_json::Value {
     let mut json = serde_json::to_value(result)
         .expect("the model has string keys only, so it always has a JSON form");
@@ -108,8 +108,8 @@ fn to_json(result: &RunResult) -> serde_json::Value {
     json
 }
 
-/// The object that is printed and written. Histograms stay in their own files, and what only this kind of run has stands beside
-/// the rest.
+/// The object to print and write. Histograms stay in their own files, and fields of this kind of run only stand beside the
+/// common ones.
 pub fn object(result: &RunResult) -> serde_json::Value {
     let mut json = to_json(&without_histograms(result));
     if let Some(object) = json.as_object_mut()

@@ -1,21 +1,21 @@
-//! What one run of a scenario found. Times are nanoseconds, rates are per second.
+//! The results of one run of a scenario. Times are in nanoseconds, rates per second.
 
 use serde::{Deserialize, Serialize};
 
-/// The limit on p99 latency that saturation is defined by, unless a scenario has its own.
+/// Default limit on p99 latency in the definition of saturation, in microseconds.
 pub const SATURATION_LIMIT_US: u32 = 300;
 
-/// How [`Generator::why_invalid`] begins where other processes are to blame.
+/// Prefix of [`Generator::why_invalid`] where other processes disturbed the point.
 pub const DISTURBED: &str = "disturbed";
 
-/// The least part of the offered requests that must be served up to saturation.
+/// Minimum share of the offered requests that must be served up to saturation.
 pub const SATURATION_SERVED: f64 = 0.99;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// The scenario's name; names the output directory.
+    /// Name of the scenario, and of the output directory.
     pub scenario: String,
-    /// What enforced decisions: `user`, a runtime on this machine, or `sim`, a simulated one.
+    /// Host that enforced decisions: `user`, a runtime on this machine, or `sim`, a simulated machine.
     pub host: String,
     /// `load`, `ladder`, `crash`, `enclaves`, `chaos` or `rpc`.
     pub kind: String,
@@ -23,20 +23,20 @@ pub struct RunResult {
     pub description: String,
     /// Seed of every random stream.
     pub seed: u64,
-    /// The limit on p99 latency that saturation is meant by, in microseconds.
+    /// Limit on p99 latency in the definition of saturation, in microseconds.
     pub limit_us: u32,
     /// Version of the program that wrote it.
     pub version: String,
     pub machine: Machine,
-    /// Which core did what, in words.
+    /// Use of each core, as text.
     pub seating: String,
-    /// When it started, RFC 3339.
+    /// Start time, as in RFC 3339.
     pub started: String,
-    /// What was compared, in the scenario's order. The first is the reference.
+    /// The compared variants, in the scenario's order. The first is the reference.
     pub variants: Vec<VariantResult>,
-    /// What was fitted, measured or assumed: what, and how it is known.
+    /// Fitted, measured or assumed facts: each with its source.
     pub facts: Vec<(String, String)>,
-    /// What only this kind of scenario has; an object or null.
+    /// Results of this kind of scenario only; an object or null.
     pub extra: serde_json::Value,
 }
 
@@ -63,21 +63,21 @@ pub struct VariantResult {
     pub policy: String,
     pub workers: u32,
     pub points: Vec<Point>,
-    /// Highest load with at least 99% served and a p99 within [`RunResult::limit_us`]; none if no load was.
+    /// Highest load with at least 99% served and a p99 within [`RunResult::limit_us`]; None if there is no such load.
     pub saturation_per_second: Option<f64>,
-    /// Why its saturation could not be measured, if so: there is none then.
+    /// Reason why its saturation could not be measured, if so. Then there is no saturation.
     #[serde(default)]
     pub not_measurable: Option<String>,
-    /// The same for other limits: limit in microseconds, load. A limit that no load was within is left out.
+    /// The same for other limits: limit in microseconds, load. Limits that every load exceeds are omitted.
     pub saturation_by_limit: Vec<(u32, f64)>,
     /// The limits for which it could not be measured.
     #[serde(default)]
     pub limits_not_measurable: Vec<u32>,
-    /// What a request's time was spent on: part, nanoseconds per request.
+    /// Breakdown of a request's time: part, nanoseconds per request.
     pub account: Vec<(String, f64)>,
-    /// Of its points but for those of the comparison; none if nothing was preempted.
+    /// Preemptions in its points, without those of the comparison; None if nothing was preempted.
     pub preemptions: Option<Preemptions>,
-    /// Under the load at which the scenario compares its variants, if it does.
+    /// Results under the load at which the scenario compares its variants, if it does.
     pub compared: Option<Compared>,
 }
 
@@ -89,115 +89,115 @@ impl VariantResult {
     }
 }
 
-/// Runs that were ended for others.
+/// Counts and times of preemptions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preemptions {
     /// Preemptions that the agent asked for and a run acknowledged.
     pub preempted: u64,
-    /// Preemptions that came as the run ended by itself.
+    /// Preemptions that arrived as the run ended by itself.
     pub ended_first: u64,
-    /// Runs that the cores ended themselves, after their slices.
+    /// Runs that the cores' own timers ended after their slices.
     pub sliced_by_core: u64,
-    /// Of those acknowledged, how many had to wait until a call of the runtime had ended.
+    /// Number of acknowledged preemptions that had to wait for the end of a call into the runtime.
     pub deferred_inside_runtime: u64,
-    /// Safe points at which a thread stayed, because it unwound.
+    /// Safe points at which a thread was not preempted, because it was unwinding.
     pub refused_unwinding: u64,
-    /// How long those acknowledged were deferred.
+    /// Times for which acknowledged preemptions were deferred.
     pub deferral: Spread,
-    /// How long the runs lasted that were preempted.
+    /// Durations of the preempted runs.
     pub run: Spread,
-    /// The longest deferral, if it was worth knowing where it was.
+    /// The longest deferral, if it was long enough to be located.
     pub worst_deferral: Option<WorstDeferral>,
-    /// How often a thread was found that did not leave its core when it was asked to.
+    /// Number of times that a thread did not leave its core when asked to.
     pub stalls: u64,
-    /// The one of these that lasted longest, in words.
+    /// The longest of these stalls, as text.
     pub longest_stall: Option<String>,
 }
 
 /// Percentiles of a set of times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
-    /// Half are at most so long.
+    /// Median.
     pub p50_ns: u64,
     /// 99th percentile.
     pub p99_ns: u64,
     pub max_ns: u64,
 }
 
-/// A preemption that was deferred.
+/// The longest deferral of a preemption.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstDeferral {
-    /// Longest deferral of a preemption.
+    /// Its length in nanoseconds.
     pub deferred_ns: u64,
-    /// Class that the policy saw.
+    /// Class of the thread, as the policy saw it.
     pub class: u16,
-    /// Where the thread left its core at last, innermost first.
+    /// Stack at the point where the thread finally left its core, innermost frame first.
     pub stack: Vec<String>,
 }
 
-/// A variant under the load that all are compared at.
+/// A variant under the load of the comparison.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     pub offered_per_second: f64,
-    /// The headline class's p99: of the median run. None if no run was valid.
+    /// p99 of the headline class in the median run. None if no run was valid.
     pub p99_ns: Option<u64>,
-    /// That, as a multiple of the class's service time.
+    /// `p99_ns` as a multiple of the class's service time.
     pub slowdown: Option<f64>,
-    /// What processor sharing without overhead makes of the same arrivals on as many cores.
+    /// Slowdown of the same arrivals on as many cores under processor sharing without overhead.
     pub oracle_slowdown: Option<f64>,
-    /// The first as a multiple of the second.
+    /// `slowdown` as a multiple of `oracle_slowdown`.
     pub slowdown_vs_oracle: Option<f64>,
-    /// The slice of a policy with one queue and one slice.
+    /// Slice of the policy, if it has one queue and one slice.
     pub slice_us: Option<f64>,
-    /// What such slices without overhead make of the same arrivals.
+    /// Slowdown of the same arrivals under such slices without overhead.
     pub sliced_slowdown: Option<f64>,
-    /// The slowdown as a multiple of that.
+    /// `slowdown` as a multiple of `sliced_slowdown`.
     pub slowdown_vs_sliced: Option<f64>,
-    /// What RANGEs cost, if there are any.
+    /// Cost of RANGEs, if there are any.
     pub range: Option<RangeCost>,
 }
 
-/// What a key costs that a RANGE reads: the median run's.
+/// Cost of each key that a RANGE reads, in the median run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeCost {
     /// Number of preemptions in all runs.
     pub preempted: u64,
-    /// Time in the RANGE, from one preempt point to the next.
+    /// Time in the RANGE per key, from one preempt point to the next.
     pub service_ns_per_key: f64,
-    /// All time of the cores in threads and between them, but for the other requests' service times.
+    /// All time of the cores in threads and between them, less the other requests' service times, per key.
     pub core_ns_per_key: f64,
-    /// How much more of the first it is than where nothing was preempted.
+    /// Growth of `service_ns_per_key` relative to the variant without preemptions.
     pub service_growth: Option<f64>,
     /// The same growth, of `core_ns_per_key`.
     pub core_growth: Option<f64>,
 }
 
-/// What one load did to one variant.
+/// Results of one variant under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// What the generator meant to send.
+    /// The rate asked of the generator.
     pub offered_per_second: f64,
-    /// The rate at which requests ended while it was measured.
+    /// The rate at which requests ended in the measured time.
     pub achieved_per_second: f64,
-    /// Requests due while it was measured, refused ones included.
+    /// Requests due in the measured time, including refused ones.
     pub sent: u64,
     /// Those of `sent` that were done.
     pub done: u64,
-    /// Those of `done` whose latencies do not count, because the machine had stalled.
+    /// Those of `done` whose latencies do not count, because the machine stalled.
     pub set_aside: u64,
-    /// Those of `sent` that found no thread or no room.
+    /// Those of `sent` for which there was no thread or no room.
     pub refused: u64,
-    /// Length of the counted part.
+    /// Length of the measured time.
     pub duration_s: f64,
-    /// Why each other try of this load was set aside, in order; empty if the load was tried once.
+    /// Reasons why the other tries of this load were set aside, in order; empty if the load was tried once.
     #[serde(default)]
     pub other_tries: Vec<String>,
-    /// Latency per class of requests, from when the request was due. The first is the one that limits apply to,
-    /// unless one is called `GET`.
+    /// Latency per class of requests, counted from the due time. Limits apply to the class `GET` if there is one, otherwise
+    /// to the first.
     pub classes: Vec<ClassLatency>,
     /// Whether the generator kept up.
     pub generator: Generator,
-    /// How many decisions had which outcome.
+    /// Number of decisions with each outcome.
     pub outcomes: Vec<(String, u64)>,
     pub cpu: Cpu,
 }
@@ -208,14 +208,14 @@ pub struct ClassLatency {
     pub name: String,
     /// Percentiles of the class.
     pub latency: Latency,
-    /// In full: a serialized HdrHistogram of nanoseconds (V2, deflated or not), as base64.
+    /// The whole distribution: a serialized HdrHistogram of nanoseconds (V2, deflated or not), as base64.
     pub histogram_base64: Option<String>,
 }
 
-/// A distribution of latencies, in short.
+/// Summary of a latency distribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Requests counted; 0 makes all else meaningless.
+    /// Number of requests; if it is 0 the other fields are meaningless.
     pub count: u64,
     pub min_ns: u64,
     pub p50_ns: u64,
@@ -229,7 +229,7 @@ pub struct Latency {
     pub mean_ns: f64,
 }
 
-/// Whether the generator kept up: how much later than due it sent.
+/// The generator's lag (how much later than due it sent), and whether it kept up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generator {
     /// Median of the generator's lag.
@@ -237,12 +237,12 @@ pub struct Generator {
     /// 99th percentile: exceeded by one in 100.
     pub lag_p99_ns: u64,
     pub lag_max_ns: u64,
-    /// Whether the point may be believed.
+    /// Whether the point is a valid measurement.
     pub valid: bool,
     pub why_invalid: Option<String>,
 }
 
-/// What the cores did, in percent of one core's time each.
+/// Use of the cores, in percent of one core's time each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// Host cores, running requests.
@@ -252,14 +252,15 @@ pub struct Cpu {
     pub agent_percent: f64,
 }
 
-/// What is said of a run on `host` if no machine has made it.
+/// Notice that a run on `host` is simulated, if it is.
 pub fn simulated(host: &str, machine: &Machine) -> Option<String> {
     let said = || format!("SIMULATED in virtual time ({}): no figure was measured.", machine.model);
     (host == "sim").then(said)
 }
 
 impl RunResult {
-    /// What is said before anything else: that points are not measurements, and what they hide. None if all are.
+    /// Warning at the top of a report: which points are not measurements, and which saturations are unknown for that
+    /// reason. None if all are valid.
     pub fn banner(&self) -> Option<String> {
         let points = || self.variants.iter().flat_map(|variant| &variant.points);
         let why: Vec<&str> = points().filter_map(|point| point.why_invalid()).collect();
@@ -297,17 +298,17 @@ impl RunResult {
         Some(text)
     }
 
-    /// What is said of a run that no machine has made.
+    /// Notice that the run is simulated, if it is.
     pub fn simulated(&self) -> Option<String> {
         simulated(&self.host, &self.machine)
     }
 
-    /// Whether the run is about its checks, which do not depend on what else the machine does.
+    /// Whether the run is judged by its checks, which do not depend on the machine's other load.
     pub fn is_judged_by_checks(&self) -> bool {
         matches!(self.kind.as_str(), "crash" | "chaos")
     }
 
-    /// Whether it measured what it is about: every saturation that it looked for, and at least one point.
+    /// Whether it measured every saturation that it searched for, and at least one point.
     pub fn is_measured(&self) -> bool {
         let mut points = self.variants.iter().flat_map(|variant| &variant.points).peekable();
         let known = self.variants.iter().all(|variant| variant.not_measurable.is_none());
@@ -322,8 +323,8 @@ impl Point {
         get.or(self.classes.first()).filter(|class| class.latency.count > 0)
     }
 
-    /// The part of the requests sent, from 0 to 1, that was done, or that ended in time, whichever is less: a
-    /// backlog that is worked off after the measured time was not served.
+    /// Share of the sent requests, from 0 to 1, that was done or that ended in the measured time, whichever is less: a
+    /// backlog that is worked off afterwards does not count as served.
     pub fn served(&self) -> f64 {
         if self.sent == 0 {
             return 0.0;
@@ -332,18 +333,18 @@ impl Point {
         (self.done as f64).min(in_time) / self.sent as f64
     }
 
-    /// Why it is not a measurement, if so.
+    /// Reason why it is not a measurement, if so.
     pub fn why_invalid(&self) -> Option<&str> {
         let why = || self.generator.why_invalid.as_deref();
         (!self.generator.valid).then(|| why().unwrap_or("the generator did not keep up"))
     }
 
-    /// Why this point is not to be taken at face value; empty if it is.
+    /// Caveats about this point; empty if there are none.
     pub fn note(&self) -> String {
         self.notes(|why| format!("invalid: {why}"))
     }
 
-    /// The same, where a narrow column has no room for the reason.
+    /// The same for a narrow column, without the reason.
     pub fn short_note(&self) -> String {
         self.notes(|_| "invalid".to_owned())
     }

@@ -1,6 +1,6 @@
-//! Numbers as a reader wants them.
+//! Formatting of numbers.
 
-/// Three significant digits at least, no more decimals than needed: 0.42, 7.13, 42.0, 1350.
+/// At least three significant digits, with no more decimals than needed: 0.42, 7.13, 42.0, 1350.
 pub fn short(number: f64) -> String {
     let size = number.abs();
     if !number.is_finite() {

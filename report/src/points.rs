@@ -1,4 +1,4 @@
-//! A row per point, as CSV and as JSON lines. Histograms are left to their own files.
+//! A row per point, as CSV and as JSON lines. Histograms have their own files.
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ const HEAD: [&str; 14] = [
     "refused",
 ];
 
-/// The columns of one class, each with the class's name before it.
+/// The columns of one class, each prefixed with the class's name.
 const LATENCY: [&str; 8] =
     ["count", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"];
 
@@ -40,7 +40,7 @@ const TAIL: [&str; 9] = [
     "agent_percent",
 ];
 
-/// A header and a row per point. A class or an outcome that a point does not have leaves its columns empty.
+/// A header and a row per point. Columns of classes or outcomes that a point lacks are empty.
 pub fn csv(result: &RunResult) -> Result<Vec<u8>, ReportError> {
     let points = || result.variants.iter().flat_map(|variant| &variant.points);
     let classes =
@@ -135,7 +135,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     distinct
 }
 
-/// A point with what it belongs to.
+/// A point with its scenario and variant.
 #[derive(Serialize)]
 struct Line<'a> {
     scenario: &'a str,
@@ -150,7 +150,7 @@ struct Line<'a> {
     point: Point,
 }
 
-/// An object per point and line.
+/// One line per point, each a JSON object.
 pub fn json_lines(result: &RunResult) -> Result<Vec<u8>, ReportError> {
     let mut lines = Vec::new();
     for variant in &result.variants {

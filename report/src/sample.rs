@@ -1,4 +1,4 @@
-//! A run that never was, with every kind of thing that a run may have.
+//! Sample results for tests, with every optional part of a run.
 
 use hdrhistogram::Histogram;
 
@@ -8,7 +8,7 @@ use super::model::{
     VariantResult,
 };
 
-/// Four variants under six loads, like a demonstration; the third's last point is invalid.
+/// Four variants under six loads, like the demonstration. The third variant's last point is invalid.
 pub fn load() -> RunResult {
     let variants = [
         ("Linux threads", "linux", "", 62_000.0, 19.0),

@@ -13,17 +13,17 @@ pub enum ReportError {
     /// The path of the folder is a file.
     #[error("{}: is a file, expected a folder for results: give another one with --out", file.display())]
     NoFolder { file: PathBuf },
-    /// Results of a run on another host are there.
+    /// The folder holds the results of a run on another host.
     #[error(
         "{}: holds the results of a run on host `{there}`, which a run on host `{host}` does not replace: give another \
          folder with --out",
         file.display()
     )]
     OtherHost { file: PathBuf, there: String, host: String },
-    /// A row could not be put as CSV.
+    /// A row could not be written as CSV.
     #[error("points.csv: {0}")]
     Csv(#[from] csv::Error),
-    /// A row could not be put as JSON.
+    /// A row could not be written as JSON.
     #[error("points.jsonl: {0}")]
     Json(#[from] serde_json::Error),
     /// A plot could not be drawn.
@@ -37,7 +37,7 @@ impl From<ReportError> for wave_lab::Failure {
     }
 }
 
-/// Makes `folder`, if need be, and makes sure that files can be written into it.
+/// Creates `folder` if needed, and checks that files can be written into it.
 pub fn make_folder(folder: &Path) -> Result<(), ReportError> {
     let there = folder.ancestors().find(|path| path.exists());
     if let Some(file) = there.filter(|path| !path.is_dir()) {
@@ -49,12 +49,12 @@ pub fn make_folder(folder: &Path) -> Result<(), ReportError> {
         .map_err(|source| ReportError::Write { file: folder.to_path_buf(), source })
 }
 
-/// A directory that a result is saved to.
+/// A directory for a result.
 #[derive(Debug)]
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// Makes the directory, if need be.
+    /// Creates the directory if needed.
     pub fn create(path: PathBuf) -> Result<Self, ReportError> {
         make_folder(&path)?;
         Ok(Self(path))
@@ -64,26 +64,26 @@ impl Directory {
         self.0
     }
 
-    /// Puts `content` in place of the file `name`.
+    /// Replaces the file `name` by one with `content`.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<(), ReportError> {
         let file = self.0.join(name);
         self.put(&file, content).map_err(|source| ReportError::Write { file, source })
     }
 
     fn put(&self, file: &Path, content: &[u8]) -> io::Result<()> {
-        // Under a name that nobody can have taken before, such as with a link.
+        // Under an unpredictable name, which no other process can have taken, for example with a link.
         let mut new = tempfile::Builder::new()
             .prefix(".new-")
             .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
             .tempfile_in(&self.0)?;
         new.write_all(content)?;
-        // On the disk before it has its name: what is there after a crash is whole.
+        // Synced before the rename, so that the file is whole after a crash.
         new.as_file().sync_all()?;
         new.persist(file).map_err(|error| error.error)?;
         Ok(())
     }
 
-    /// Puts a directory with `files`, by name, in place of the directory `name`.
+    /// Replaces the directory `name` by one with `files`.
     pub fn replace(&self, name: &str, files: &[(String, String)]) -> Result<(), ReportError> {
         let (new, old) = (self.0.join(format!(".{name}.new")), self.0.join(name));
         let at = |file: &Path| {
@@ -100,7 +100,7 @@ impl Directory {
         fs::rename(&new, &old).map_err(at(&old))
     }
 
-    /// Removes what an earlier run left as `name`.
+    /// Removes the file `name` of an earlier run, if there is one.
     pub fn remove(&self, name: &str) -> Result<(), ReportError> {
         let file = self.0.join(name);
         absent_is_fine(fs::remove_file(&file)).map_err(|source| ReportError::Write { file, source })

@@ -7,18 +7,18 @@ use comfy_table::{
 use super::model::{RunResult, VariantResult};
 use super::number::{difference, micros, thousands};
 
-/// Columns of the terminal that a table takes at most.
+/// Maximum width of a table, in columns of the terminal.
 pub const WIDTH: u16 = 100;
 
-/// A variant's name is not broken up to this width, spaces beside it included.
+/// Width up to which a variant's name is not broken, padding included.
 const NAME_WIDTH_MAX: u16 = 34;
 
-/// A note is not broken within a word, spaces beside it included.
+/// Minimum width of the notes, padding included, so that no word is broken.
 const NOTE_WIDTH_MIN: u16 = 10;
 
-/// What is not a measurement, every point, then every variant's saturation, if any was looked for.
+/// The banner about invalid points, then every point, then every variant's saturation, if any was searched for.
 pub fn summary(result: &RunResult) -> String {
-    // A kind of scenario without loads has none.
+    // Kinds of scenarios without loads have no points.
     let has_points = result.variants.iter().any(|variant| !variant.points.is_empty());
     let mut text = result.banner().map_or_else(String::new, |banner| {
         let rule = "═".repeat(usize::from(WIDTH));
@@ -41,7 +41,7 @@ pub fn summary(result: &RunResult) -> String {
     text
 }
 
-/// A row per variant that was run under the load of the comparison, if there was one.
+/// A row per variant run under the load of the comparison; None if there was no comparison.
 pub fn compared(result: &RunResult) -> Option<String> {
     let table = super::compared::table(result)?;
     let head: Vec<&str> = table.head.iter().map(|column| column.as_str()).collect();
@@ -53,7 +53,7 @@ pub fn compared(result: &RunResult) -> Option<String> {
     Some(format!("{drawn}\n{}", table.notes.join("\n")))
 }
 
-/// A row per point and class. The latencies of a point that is invalid are in brackets, and why it is follows.
+/// A row per point and class. Latencies of an invalid point are in brackets, and the reason follows the table.
 pub fn points(result: &RunResult) -> String {
     let all = || result.variants.iter().flat_map(|variant| &variant.points);
     let several_classes = all().any(|point| point.classes.len() > 1);
@@ -65,7 +65,7 @@ pub fn points(result: &RunResult) -> String {
     let mut table = table(result, &header, if several_classes { 5..8 } else { 4..7 });
     for (column, name) in table.column_iter_mut().zip(&header) {
         match *name {
-            // It has what the others leave.
+            // It gets the width that the other columns leave.
             "variant" => column.remove_constraint(),
             "note" => {
                 let width = Width::Fixed(NOTE_WIDTH_MIN);
@@ -115,12 +115,12 @@ pub fn points(result: &RunResult) -> String {
     format!("{table}{invalid}")
 }
 
-/// A figure, in brackets where it is one of a point that is not a measurement.
+/// A figure, in brackets if its point is invalid.
 pub fn marked(figure: String, valid: bool) -> String {
     if valid { figure } else { format!("({figure})") }
 }
 
-/// A row per variant: its saturation, the difference from the first variant's, and how it moves with the limit.
+/// A row per variant: its saturation, the difference from the first variant's, and the saturation under other limits.
 pub fn saturation(result: &RunResult) -> Option<String> {
     if !has_saturations(result) {
         return None;
@@ -166,7 +166,7 @@ pub fn saturation(result: &RunResult) -> Option<String> {
             text.push_str(&wrapped(&format!("Not measurable: {}: {why}", variant.name)));
         }
     }
-    // What is simulated comes out the same at every try.
+    // Simulated points are the same at every try.
     let tries = result.variants.iter().filter(|_| result.host != "sim");
     for sentence in tries.filter_map(super::tries::of) {
         text.push('\n');
@@ -175,7 +175,7 @@ pub fn saturation(result: &RunResult) -> Option<String> {
     Some(text)
 }
 
-/// Whether any variant has a saturation, or would have one if it could be measured.
+/// Whether any variant has a saturation, or one that could not be measured.
 pub fn has_saturations(result: &RunResult) -> bool {
     let looked_for = |variant: &VariantResult| {
         variant.saturation_per_second.is_some() || variant.not_measurable.is_some()
@@ -183,7 +183,7 @@ pub fn has_saturations(result: &RunResult) -> bool {
     result.variants.iter().any(looked_for)
 }
 
-/// Says which saturations are lower bounds, if any is.
+/// A sentence that names the saturations that are lower bounds; None if there are none.
 pub fn lower_bounds(result: &RunResult) -> Option<String> {
     let served_all = result.variants.iter().filter(|variant| variant.served_all());
     let names: Vec<&str> = served_all.map(|variant| variant.name.as_str()).collect();
@@ -280,7 +280,7 @@ fn table(result: &RunResult, header: &[&str], numbers: std::ops::Range<usize>) -
     table
 }
 
-/// Keeps each word, and so each number, of these columns on one line.
+/// Makes these columns wide enough that no word or number is broken.
 fn keep_words(table: &mut Table, columns: std::ops::Range<usize>) {
     let longest = |text: String| text.split_whitespace().map(|word| word.chars().count()).max();
     for index in columns {
@@ -294,10 +294,10 @@ fn keep_words(table: &mut Table, columns: std::ops::Range<usize>) {
     }
 }
 
-/// Spaces beside the content of a cell.
+/// Number of spaces beside the content of a cell.
 const PADDING: u16 = 2;
 
-/// What only this kind of scenario has, a line per number or text; empty if there is none.
+/// Results of this kind of scenario only, a line per number or text; empty if there are none.
 pub fn extra(result: &RunResult) -> String {
     let Some(extra) = result.extra.as_object() else { return String::new() };
     let mut text = String::new();

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A directory of this test's own, emptied.
+/// An empty directory for this test.
 fn directory(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("wave-report-{}-{test}", std::process::id()));
     let _ = fs::remove_dir_all(&path);
@@ -49,7 +49,7 @@ fn a_class_that_a_point_lacks_leaves_its_columns_empty() {
 }
 
 #[test]
-fn a_line_of_json_is_a_point_without_its_histogram() {
+fn each_json_line_is_a_point_without_its_histogram() {
     let result = sample::load();
     let bytes = points::json_lines(&result).unwrap();
     let lines: Vec<&str> = std::str::from_utf8(&bytes).unwrap().lines().collect();
@@ -71,7 +71,7 @@ fn the_json_object_holds_the_whole_run() {
 }
 
 #[test]
-fn a_histogram_survives_being_written() {
+fn histogram_round_trips_through_text() {
     let mut histogram = hdrhistogram::Histogram::<u64>::new(3).unwrap();
     histogram.record_n(12_345, 7).unwrap();
     histogram.record(9_999_999).unwrap();
@@ -107,7 +107,7 @@ fn text_of_a_run_is_escaped_in_the_page() {
 }
 
 #[test]
-fn the_page_needs_nothing_from_outside() {
+fn page_is_self_contained() {
     let result = sample::load();
     let page = html::page(&result, &plot::all(&result).unwrap());
     for outside in ["src=", "href=", "url(", "@import"] {
@@ -126,7 +126,7 @@ fn the_page_needs_nothing_from_outside() {
 }
 
 #[test]
-fn the_style_sheet_knows_the_plots_colours() {
+fn style_sheet_has_the_plots_colours() {
     let style = include_str!("style.css");
     let svg = plot::all(&sample::load()).unwrap().throughput.unwrap();
     for colour in [
@@ -145,10 +145,10 @@ fn the_style_sheet_knows_the_plots_colours() {
 fn percentiles_are_compared_at_the_highest_load_that_all_served() {
     let plots = plot::all(&sample::load()).unwrap();
     let percentiles = plots.percentiles.unwrap();
-    // Linux threads give up above 62 k/s.
+    // Linux threads saturate at 62 k/s.
     assert_eq!(percentiles.load, "55.0 thousand requests per second");
     assert!(percentiles.svg.contains("latency at each percentile, 55.0 k/s offered"));
-    // Rungs of a ladder are offered loads of their own.
+    // The rungs of a ladder have no load in common.
     assert!(plot::all(&sample::ladder()).unwrap().percentiles.is_none());
 }
 
@@ -176,7 +176,7 @@ fn a_run_without_points_has_a_page_and_no_plots() {
 }
 
 #[test]
-fn numbers_that_are_not_finite_do_no_harm() {
+fn non_finite_numbers_do_not_break_the_report() {
     let mut result = sample::ladder();
     result.variants[0].points[0].achieved_per_second = f64::NAN;
     result.variants[1].points[0].offered_per_second = f64::INFINITY;
@@ -190,7 +190,7 @@ fn numbers_that_are_not_finite_do_no_harm() {
 }
 
 #[test]
-fn a_second_run_leaves_nothing_of_the_first() {
+fn files_of_an_earlier_run_are_removed() {
     let out = directory("second-run");
     let mut result = sample::ladder();
     let path = write(&result, &out).unwrap();
@@ -223,7 +223,7 @@ fn a_second_run_leaves_nothing_of_the_first() {
 }
 
 #[test]
-fn an_error_says_which_file() {
+fn error_names_the_file() {
     let out = directory("error");
     fs::write(&out, "in the way").unwrap();
     let error = write(&sample::ladder(), &out).unwrap_err().to_string();
@@ -232,7 +232,7 @@ fn an_error_says_which_file() {
 }
 
 #[test]
-fn the_terminal_table_fits_and_says_what_is_invalid() {
+fn terminal_table_fits_and_names_invalid_points() {
     let mut result = sample::load();
     result.variants[3].name =
         "a variant with quite a long name, longer than any column would like it to be".into();
@@ -270,7 +270,7 @@ fn disturbed() -> RunResult {
 }
 
 #[test]
-fn a_disturbed_run_is_shown_as_one_in_every_form() {
+fn disturbed_run_is_marked_in_every_form() {
     let result = disturbed();
     assert!(!result.is_measured());
     let banner = result.banner().unwrap();
@@ -286,7 +286,7 @@ fn a_disturbed_run_is_shown_as_one_in_every_form() {
     assert!(first.contains(&banner), "{summary}");
     let table = terminal::saturation(&result).unwrap();
     let row = table.lines().find(|line| line.contains("coherent")).unwrap();
-    // Neither a saturation nor a difference from the first, and none for the limit.
+    // Its row has no saturation, no difference from the first, and none for the other limit.
     assert!(row.contains("unknown") && row.contains('?'), "{table}");
     assert!(table.contains("?: not measurable within that limit."), "{table}");
     assert!(!row.contains('%'), "{table}");
@@ -300,7 +300,7 @@ fn a_disturbed_run_is_shown_as_one_in_every_form() {
     let json = to_json(&result);
     assert_eq!(json["banner"], banner);
     assert!(json["variants"][2]["saturation_per_second"].is_null());
-    // A run that nothing disturbed has no banner, and a simulated one no neighbours.
+    // An undisturbed run has no banner, and a simulated run cannot be disturbed.
     let mut calm = sample::load();
     calm.variants[2].points.pop();
     assert!(calm.banner().is_none() && calm.is_measured());
@@ -315,7 +315,7 @@ fn a_disturbed_run_is_shown_as_one_in_every_form() {
 }
 
 #[test]
-fn a_run_without_a_valid_point_is_no_result() {
+fn run_without_a_valid_point_is_no_result() {
     let mut result = sample::load();
     for point in result.variants.iter_mut().flat_map(|variant| &mut variant.points) {
         point.generator.valid = false;
@@ -331,7 +331,7 @@ fn a_run_without_a_valid_point_is_no_result() {
 }
 
 #[test]
-fn no_line_is_drawn_through_a_point_that_is_no_measurement() {
+fn no_line_is_drawn_through_an_invalid_point() {
     let lines = |result: &RunResult| {
         let svg = plot::all(result).unwrap().throughput.unwrap();
         // A curve is the only line of this colour with three points or more; markers are closed.
@@ -351,7 +351,7 @@ fn no_line_is_drawn_through_a_point_that_is_no_measurement() {
 }
 
 #[test]
-fn a_saturation_at_the_highest_load_that_was_offered_is_said_to_be_a_lower_bound() {
+fn saturation_at_the_highest_offered_load_is_reported_as_a_lower_bound() {
     let mut result = sample::load();
     let of = |result: &RunResult| {
         let text = terminal::saturation(result).unwrap().replace('\n', " ");
@@ -368,7 +368,7 @@ fn a_saturation_at_the_highest_load_that_was_offered_is_said_to_be_a_lower_bound
 }
 
 #[test]
-fn a_saturation_is_printed_with_its_number_of_tries() {
+fn saturation_is_printed_with_its_number_of_tries() {
     let mut result = sample::load();
     let variant = &mut result.variants[0];
     variant.saturation_per_second = Some(55_000.0);
@@ -387,14 +387,14 @@ fn a_saturation_is_printed_with_its_number_of_tries() {
 }
 
 #[test]
-fn a_backlog_worked_off_late_was_not_served() {
+fn backlog_worked_off_after_the_measured_time_counts_as_not_served() {
     let mut point = sample::load().variants[0].points[0].clone();
     assert_eq!(point.note(), "");
     point.achieved_per_second *= 0.9;
     assert_eq!(point.note(), "90.0% served");
 }
 
-/// Found by a new user: `160.` in one line, and `0` in the next.
+/// A new user saw `160.` on one line and `0` on the next.
 #[test]
 fn numbers_are_not_broken_over_lines() {
     let mut result = sample::load();
@@ -413,7 +413,7 @@ fn numbers_are_not_broken_over_lines() {
 }
 
 #[test]
-fn a_limit_that_every_load_exceeds_is_shown_as_none() {
+fn limit_exceeded_by_every_load_is_shown_as_none() {
     let mut result = sample::load();
     result.variants[0].saturation_by_limit.remove(0);
     let table = terminal::saturation(&result).unwrap();
@@ -423,7 +423,7 @@ fn a_limit_that_every_load_exceeds_is_shown_as_none() {
 }
 
 #[test]
-fn compared_variants_have_a_table_with_what_is_known_of_them() {
+fn comparison_table_has_only_columns_with_figures() {
     use super::model::{Compared, RangeCost};
     let mut result = sample::load();
     assert!(terminal::compared(&result).is_none() && compared::table(&result).is_none());

@@ -1,10 +1,10 @@
-//! What a saturation is the best of, in words: the tries of its load and of the next one above, for every form of the
-//! report.
+//! Sentences about the number of tries behind a saturation: of its load and of the next higher one, for every form of
+//! the report.
 
 use super::model::{DISTURBED, Point, VariantResult};
 use super::number::thousands;
 
-/// A sentence about `variant`; none where no load was run that it could be about.
+/// A sentence about `variant`; None if no relevant load was run.
 pub fn of(variant: &VariantResult) -> Option<String> {
     let at = |point: &Point| {
         format!("{} k/s {}", thousands(point.offered_per_second), tries_of(&point.other_tries))
@@ -32,7 +32,7 @@ pub fn of(variant: &VariantResult) -> Option<String> {
     Some(format!("{}: {said}.", variant.name))
 }
 
-/// How often a load was tried, and why the `others` were set aside.
+/// The number of tries of a load, with the reasons why the `others` were set aside.
 fn tries_of(others: &[String]) -> String {
     if others.is_empty() {
         return "in one try".to_owned();

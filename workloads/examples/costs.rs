@@ -1,4 +1,4 @@
-//! What the parts of a workload cost on this machine:
+//! Measures the costs of a workload's parts on this machine:
 //!
 //! ```text
 //! cargo run --release -p wave-workloads --example costs [keys] [value bytes]
@@ -71,8 +71,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Wakes the one sleeping thread of a pool on `cpu`: how long the submission takes, and how long
-/// it is from before it until the handler runs.
+/// Wakes the one sleeping thread of a pool on `cpu`. Returns the time of the submission, and the time from
+/// before it until the handler runs.
 fn hand_over(cpu: usize) -> Result<(Latency, Latency), Box<dyn Error>> {
     let recorder = Arc::new(Recorder::new(&Mix::get_only(), 1));
     recorder.open(Window { start_ns: 0, from_ns: 0, to_ns: u64::MAX });

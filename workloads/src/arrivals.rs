@@ -1,13 +1,13 @@
-//! What arrives when: open-loop Poisson arrivals, a mix of request classes, and keys.
+//! Arrivals of an open-loop load: Poisson times, a mix of request classes, and keys.
 //!
-//! Everything follows from a rate and a seed; nothing here reads a clock. Times, classes and keys
-//! are drawn from separate streams, so that a change of the mix leaves the times as they were.
+//! Everything follows from a rate and a seed; no clock is read. Times, classes and keys are drawn from
+//! separate streams, so that a change of the mix does not change the times.
 
 use rand::Rng;
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64;
 
-/// Why a load cannot be made.
+/// A load cannot be generated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The rate is zero, negative or not a number.
@@ -19,7 +19,7 @@ pub enum Error {
     /// A weight is negative or not a number, or all are zero.
     #[error("the weights of a mix are not negative and add up to more than zero: {0}")]
     Weight(String),
-    /// There is nothing to ask for.
+    /// There is no key to request.
     #[error("a load needs at least one key")]
     NoKey,
 }
@@ -31,9 +31,9 @@ pub struct Class(pub u8);
 /// The next request of a [`Load`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When it is due, in nanoseconds from the start of the load.
+    /// Due time, in nanoseconds from the start of the load.
     pub at_ns: u64,
-    /// What kind of request it is.
+    /// Class of the request.
     pub class: Class,
     pub key: u64,
 }
@@ -49,7 +49,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Requests at `rate_per_second`, of the classes of `mix`, for keys uniform in `0..keys`.
+    /// Requests at `rate_per_second`, of the classes of `mix`, for keys drawn uniformly from `0..keys`.
     pub fn new(rate_per_second: f64, mix: Mix, keys: u64, seed: u64) -> Result<Load, Error> {
         if keys == 0 {
             return Err(Error::NoKey);
@@ -63,7 +63,7 @@ impl Load {
         })
     }
 
-    /// The same with equal gaps: nothing queues that is served within one.
+    /// The same load with equal gaps: no queue forms if each request is served within a gap.
     pub fn evenly(self) -> Load {
         Load { arrivals: Arrivals { evenly: true, ..self.arrivals }, ..self }
     }
@@ -94,7 +94,7 @@ pub struct Arrivals {
     mean_gap_ns: f64,
     /// Not rounded, so that rounding does not add up: f64 holds whole nanoseconds for 104 days.
     at_ns: f64,
-    /// All gaps are the mean one.
+    /// Whether all gaps equal the mean.
     evenly: bool,
 }
 
@@ -128,7 +128,7 @@ impl Iterator for Arrivals {
     }
 }
 
-/// The classes of a load and how often each occurs.
+/// The classes of a load with their frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     names: Vec<String>,
@@ -138,7 +138,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Names and weights; weights need not add up to anything in particular.
+    /// A mix of these names and weights. Weights may have any sum.
     pub fn new(classes: &[(&str, f64)]) -> Result<Mix, Error> {
         if classes.is_empty() || classes.len() > 256 {
             return Err(Error::Classes(classes.len()));
@@ -190,7 +190,7 @@ impl Mix {
     }
 }
 
-/// What a stream of random numbers is for.
+/// Purpose of a stream of random numbers.
 enum Stream {
     Time = 1,
     Class = 2,
@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_never_go_back_and_repeat_for_a_seed(rate in 0.1f64..1e8, seed: u64) {
+        fn times_never_decrease_and_repeat_for_a_seed(rate in 0.1f64..1e8, seed: u64) {
             let times: Vec<u64> = Arrivals::new(rate, seed).unwrap().take(1_000).collect();
             prop_assert!(times.is_sorted());
             let again: Vec<u64> = Arrivals::new(rate, seed).unwrap().take(1_000).collect();
@@ -260,7 +260,7 @@ mod tests {
             prop_assert!((variance.sqrt() - 1.0).abs() < 0.05, "deviation {}", variance.sqrt());
             let above = gaps.iter().filter(|&&gap| gap > 1.0).count() as f64 / COUNT as f64;
             prop_assert!((above - (-1f64).exp()).abs() < 0.0125, "above {}", above);
-            // Neighbours know nothing of each other.
+            // Neighbouring gaps are uncorrelated.
             let together = gaps.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean));
             let correlation = together.sum::<f64>() / COUNT as f64 / variance;
             prop_assert!(correlation.abs() < 0.03, "correlation {}", correlation);

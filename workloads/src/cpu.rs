@@ -1,15 +1,15 @@
-//! CPUs and clocks: where a thread may run, what time it is, how much of a CPU was used.
+//! CPUs and clocks: affinity of threads, monotonic time, CPU time.
 
 use std::io;
 use std::mem;
 
-/// Why a thread could not be given its CPUs.
+/// A thread could not be pinned to its CPUs.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The caller asked for no CPU at all.
+    /// The list of CPUs is empty.
     #[error("no CPU was given to pin to")]
     NoCpu,
-    /// The CPU is outside of what this process may use, by a container's or a service's limit,
+    /// The CPU is not among those that this process may use, because of a container's or a service's limit,
     /// or does not exist.
     #[error(
         "CPU {cpu} is not among the CPUs this process may use ({}): choose from those, or if the \
@@ -39,7 +39,7 @@ pub fn process_cpu_time_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// How often the kernel has taken the CPU from the calling thread and given it to another.
+/// Number of times that the kernel has taken the CPU from the calling thread and given it to another.
 pub fn involuntary_switches() -> i64 {
     // SAFETY: all-zero bytes are a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -48,25 +48,25 @@ pub fn involuntary_switches() -> i64 {
     usage.ru_nivcsw
 }
 
-/// The CPUs the calling thread may run on, ascending. Before it is pinned, these are the ones
-/// that whoever started the process meant it to use.
+/// The CPUs that the calling thread may run on, ascending. Before it is pinned, these are the CPUs
+/// that the process was given at its start.
 pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
     Ok(cpus_in(&affinity()?))
 }
 
-/// Lets the calling thread run on `cpu` and nowhere else.
+/// Pins the calling thread to `cpu`.
 pub fn pin_current_thread(cpu: usize) -> Result<(), Error> {
     pin_current_thread_to(&[cpu])
 }
 
-/// Lets the calling thread run on any of `cpus` and nowhere else. They need not be among those
-/// it runs on now. On an error it runs where it ran before.
+/// Pins the calling thread to `cpus`, on any of which it may run. They need not be among the CPUs that
+/// it may run on now. On an error its CPUs do not change.
 pub fn pin_current_thread_to(cpus: &[usize]) -> Result<(), Error> {
     if cpus.is_empty() {
         return Err(Error::NoCpu);
     }
     let before = affinity()?;
-    // Linux leaves out what may not be used and refuses only if nothing remains.
+    // Linux ignores CPUs that may not be used, and refuses only if none remains.
     let refused = match set_of(cpus).map(|set| set_affinity(&set)) {
         None => true,
         Some(Ok(())) => {
@@ -93,7 +93,7 @@ pub fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
-/// All CPUs the calling thread could be pinned to. Leaves it free to run on any of them.
+/// All CPUs that the calling thread could be pinned to. Also lets it run on any of them.
 fn widest_cpus() -> Result<Vec<usize>, Error> {
     let every: Vec<usize> = (0..libc::CPU_SETSIZE as usize).collect();
     let set = set_of(&every).expect("all are within the set");
@@ -109,7 +109,7 @@ fn affinity() -> Result<libc::cpu_set_t, Error> {
         Ok(set)
     } else {
         Err(Error::Kernel {
-            doing: "tell which CPUs may be used",
+            doing: "list the CPUs that may be used",
             error: io::Error::last_os_error(),
         })
     }
@@ -130,7 +130,7 @@ fn no_cpus() -> libc::cpu_set_t {
     unsafe { mem::zeroed() }
 }
 
-/// The set of `cpus`; None if one is beyond what a set can hold.
+/// The set of `cpus`; None if one is too large for a set.
 fn set_of(cpus: &[usize]) -> Option<libc::cpu_set_t> {
     let mut set = no_cpus();
     for &cpu in cpus {
@@ -206,9 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_cpu_changes_nothing_and_is_answered_with_what_to_type() {
+    fn pinning_to_an_unavailable_cpu_changes_nothing_and_suggests_a_remedy() {
         let before = allowed_cpus().unwrap();
-        // One beyond what a set holds, one within that few machines have, one beside a good one.
+        // A CPU too large for a set, one that few machines have, and that one beside an available CPU.
         for cpus in [&[1_000_000][..], &[1_023], &[before[0], 1_023]] {
             let error = pin_current_thread_to(cpus).unwrap_err().to_string();
             let missing = cpus.last().unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn work_shows_as_cpu_time_of_its_thread_and_process() {
+    fn work_counts_as_cpu_time_of_its_thread_and_process() {
         let (thread, process) = (thread_cpu_time_ns(), process_cpu_time_ns());
         while thread_cpu_time_ns() == thread {
             std::hint::spin_loop();

@@ -1,5 +1,5 @@
-//! The open-loop load generator: submits each request when it is due, whatever became of those
-//! before it, and says so when it could not.
+//! The open-loop load generator: submits each request when it is due, independent of earlier
+//! requests, and reports when it could not.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::arrivals::{Class, Load};
 use crate::cpu::{monotonic_ns, yield_now};
 use crate::recorder::{self, Recorder, Window};
 
-/// A request as a server gets it.
+/// A request, as submitted to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Counts up from 0 in each run, without a gap.
+    /// Number of the request in its run, counted from 0 without gaps.
     pub id: u64,
-    /// What kind of request it is.
+    /// Class of the request.
     pub class: Class,
-    /// When it was due, on [`monotonic_ns`]'s clock. Latency counts from here.
+    /// Due time, on [`monotonic_ns`]'s clock. Latency counts from it.
     pub intended_ns: u64,
     pub key: u64,
 }
@@ -24,45 +24,45 @@ pub struct Request {
 #[error("the server has no room for another request")]
 pub struct Refused;
 
-/// What takes the requests: a host. Neither call may block.
+/// A host that accepts requests. Neither call may block.
 pub trait Server {
-    /// Takes a request, or refuses it where there is no room. A refused request is counted as
-    /// not served and never tried again.
+    /// Accepts a request, or refuses it if there is no room. A refused request counts as
+    /// not served and is never retried.
     fn submit(&mut self, request: Request) -> Result<(), Refused>;
 
-    /// Called while there is nothing to submit, and after every [`BURST_MAX`] requests where
-    /// there is no such time: for what the server has to do on the generator's thread.
+    /// Runs the server's work on the generator's thread. Called while no request is due, and after every
+    /// [`BURST_MAX`] requests if requests are always due.
     fn between(&mut self) {}
 
-    /// Whether the load goes on after the end of its window, where it else ends. Requests that are due there are counted
-    /// as any other.
+    /// Whether the load continues after the end of its window. Requests that are due then count like all others. By default the
+    /// load ends with its window.
     fn wants_more(&self) -> bool {
         false
     }
 
-    /// Whether the load ends now. What was measured so far counts.
+    /// Whether the load ends now, with the measurements made so far.
     fn ends_early(&self) -> bool {
         false
     }
 }
 
-/// How many requests that are due are submitted without a break.
+/// Maximum number of due requests submitted without a break.
 pub const BURST_MAX: u64 = 64;
 
 /// Processes that share the generator's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seat {
-    /// Nobody: the generator spins on a CPU of its own.
+    /// None: the generator spins on its own CPU.
     Own,
-    /// An agent, or whatever else has to run there: it yields between looks at the clock.
+    /// An agent, or other processes: the generator yields between looks at the clock.
     Shared,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long the part of the load lasts that is measured.
+    /// Duration of the measured part of the load.
     pub duration: Duration,
-    /// How long the load lasts before that.
+    /// Duration of the load before that.
     pub warm_up: Duration,
     /// Processes that share the CPU.
     pub seat: Seat,
@@ -70,9 +70,9 @@ pub struct Settings {
     pub lag_p99_limit_ns: u64,
     /// The load point is invalid if its last request was submitted later than this.
     pub last_lag_limit_ns: u64,
-    /// A request as late as this ends the run, as the generator will not catch up.
+    /// A request this late ends the run, as the generator will not catch up.
     pub give_up_lag_ns: u64,
-    /// A lag above this says that the CPU was taken away: see [`STALL_NS`].
+    /// A lag above this means that the CPU was taken away: see [`STALL_NS`].
     pub stall_ns: u64,
 }
 
@@ -91,7 +91,7 @@ impl Settings {
     }
 }
 
-/// Why a load point is not a measurement: the generator was not open-loop.
+/// Reasons why a load point is not a measurement: the generator was not open-loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// It submitted too many requests late.
@@ -103,7 +103,7 @@ pub enum Invalid {
     /// It fell so far behind that it gave up before the load ended.
     #[error("the generator gave up {} behind", Span(*lag_ns))]
     GaveUp {
-        /// How late the request was that it gave up at.
+        /// Lag of the request at which it gave up.
         lag_ns: u64,
     },
     /// No request was due after the warm-up.
@@ -111,7 +111,7 @@ pub enum Invalid {
     NoRequest,
 }
 
-/// Nanoseconds, in a unit that fits.
+/// A time in nanoseconds, displayed in a suitable unit.
 struct Span(u64);
 
 impl std::fmt::Display for Span {
@@ -125,16 +125,16 @@ impl std::fmt::Display for Span {
     }
 }
 
-/// A step that ought to take microseconds and takes longer than this was not what took the time: the
-/// CPU was taken away meanwhile. Latencies are then set aside ([`Recorder::stalled`]), alike for every
-/// system that is compared, and how many is part of the result.
+/// If a step of microseconds takes longer than this, its CPU was taken away meanwhile. Latencies are then
+/// set aside ([`Recorder::stalled`]), in the same way for all compared systems, and their number is part of
+/// the result.
 pub const STALL_NS: u64 = 200_000;
 
-/// What the generator did in a run.
+/// The generator's report on a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     pub offered_per_second: f64,
-    /// When the load started, was measured from, and ended.
+    /// Start of the load, start of the measurement, and end.
     pub window: Window,
     /// Requests submitted, warm-up and refused ones included.
     pub submitted: u64,
@@ -144,7 +144,7 @@ pub struct Report {
     pub lag_p99_ns: u64,
     /// The latest request was submitted this late.
     pub lag_max_ns: u64,
-    /// Why the load point is not a measurement, if so.
+    /// Reason why the load point is not a measurement, if so.
     pub invalid: Option<Invalid>,
 }
 
@@ -162,7 +162,7 @@ pub fn run(
 ) -> Report {
     let offered_per_second = load.rate_per_second();
     let mut lags = recorder::histogram();
-    // Those from when the machine had not stalled, if these are most of them.
+    // Lags while the machine had not stalled. They are used if they are the majority.
     let mut steady_lags = recorder::histogram();
     let start_ns = monotonic_ns();
     let from_ns = start_ns + nanoseconds(settings.warm_up);
@@ -183,7 +183,7 @@ pub fn run(
         if server.ends_early() || request.intended_ns >= window.to_ns && !server.wants_more() {
             break;
         }
-        // Ends when the clock gets there.
+        // Ends when the clock reaches the due time.
         let mut now_ns = monotonic_ns();
         while now_ns < request.intended_ns {
             if server.ends_early() {
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use crate::arrivals::Mix;
 
-    /// Notes what it gets and when, and has room for so many.
+    /// Records each request with its time, and has limited room.
     #[derive(Default)]
     struct Notes {
         requests: Vec<(Request, u64)>,
@@ -363,7 +363,7 @@ mod tests {
         run(load, settings, &recorder, server)
     }
 
-    /// Keeps the generator busy for a while with each request, as a server must not.
+    /// Blocks the generator for a while with each request, which servers must not do.
     struct Slow;
 
     impl Server for Slow {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generator_that_was_held_up_says_so() {
+    fn delayed_generator_reports_an_invalid_point() {
         let mut limits = settings(5, 0, Seat::Own);
         limits.last_lag_limit_ns = u64::MAX;
         let report = run_with(&limits, &mut Slow);
@@ -393,7 +393,7 @@ mod tests {
         assert!(matches!(report.invalid, Some(Invalid::GaveUp { .. })));
     }
 
-    /// Takes ten times as many requests as are due in its window, which ends at once.
+    /// Wants ten times as many requests as are due in its window, which ends at once.
     struct Hungry(u64);
 
     impl Server for Hungry {
@@ -422,29 +422,29 @@ mod tests {
     }
 
     #[test]
-    fn load_that_ends_early_counts_for_the_time_that_it_had() {
+    fn load_that_ends_early_is_measured_until_its_end() {
         for seat in [Seat::Own, Seat::Shared] {
-            // Two hours, were it not ended.
+            // Two hours, unless ended early.
             let report = run_with(&settings(7_200_000, 0, seat), &mut Ended(100));
             assert_eq!(report.submitted, 100);
             let window = report.window;
             assert!(window.from_ns < window.to_ns && window.to_ns <= monotonic_ns());
         }
-        // It is over before anything counts.
+        // It ends within the warm-up.
         let report = run_with(&settings(1, 7_200_000, Seat::Shared), &mut Ended(100));
         assert_eq!(report.invalid, Some(Invalid::NoRequest));
         assert_eq!(report.window.from_ns, report.window.to_ns);
     }
 
     #[test]
-    fn load_goes_on_past_its_window_while_the_server_wants_more() {
+    fn load_continues_past_its_window_while_the_server_wants_more() {
         let mut server = Hungry(0);
         let report = run_with(&settings(1, 0, Seat::Shared), &mut server);
         assert!(server.0 >= 500 && report.submitted == server.0, "{report:?}");
     }
 
     #[test]
-    fn the_server_gets_its_turn_while_there_is_nothing_to_submit() {
+    fn server_gets_its_turn_while_no_request_is_due() {
         let mut server = Notes::default();
         run_with(&settings(5, 0, Seat::Shared), &mut server);
         assert!(server.looks > 0);

@@ -1,8 +1,8 @@
-//! What the hosts are loaded with: a RocksDB service, an open-loop load generator, and the
-//! measures and baselines that results are made of.
+//! Workloads for hosts: a RocksDB service, an open-loop load generator, and the measures and
+//! baselines behind results.
 //!
-//! Knows requests, arrival times, latencies and load points. Must not know who schedules the
-//! requests: a host takes them by implementing [`generator::Server`] and reports each one's end
+//! Knows requests, arrival times, latencies and load points. Must not know what schedules the
+//! requests: a host accepts them by implementing [`generator::Server`] and reports each one's end
 //! to a [`recorder::Recorder`]. The one host that lives here is the baseline,
 //! [`linux_threads::Pool`], which Linux schedules; [`signal`] is one for preemption.
 //!

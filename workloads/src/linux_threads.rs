@@ -1,7 +1,7 @@
 //! The baseline: a pool of ordinary threads that Linux schedules.
 //!
-//! What one would build without any of this project: more threads than CPUs, each asleep until
-//! it is handed a request and woken by a futex.
+//! The usual design without this project: more threads than CPUs, each asleep until it is handed
+//! a request and woken by a futex.
 //!
 //! ```text
 //!             ┌────────────── idle <──────────────┐
@@ -9,10 +9,10 @@
 //!             └────────────── taken by <──────────────────────────── no
 //! ```
 //!
-//! Requests pass through one bounded queue and idle threads stand in another, both lock-free: a
-//! thread that Linux takes off its CPU must not hold up the generator with a lock. Whoever adds
-//! to either looks at both afterwards (`Shared::match_up`), so that a request and a thread that
-//! come at the same time find each other.
+//! Requests pass through one bounded queue and idle threads wait in another, both lock-free: a
+//! thread that Linux preempts must not delay the generator with a lock. After an addition to either
+//! queue a thread looks at both (`Shared::match_up`), so that a request and a thread that arrive at
+//! the same time find each other.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +26,7 @@ use crossbeam_queue::ArrayQueue;
 use crate::cpu;
 use crate::generator::{Refused, Request, Server};
 
-/// Why a pool could not be started.
+/// A pool could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A pool without threads or without room.
@@ -35,19 +35,19 @@ pub enum Error {
     /// The CPUs are not available to this process.
     #[error(transparent)]
     Cpu(#[from] cpu::Error),
-    /// Linux gave no more threads.
+    /// Linux refused to create another thread.
     #[error("thread {index} of {threads} could not be started: {error}; try fewer threads")]
     Thread { index: usize, threads: usize, error: io::Error },
 }
 
-/// How large a pool is and where it runs.
+/// Size and CPUs of a pool.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How many threads serve requests.
+    /// Number of threads that serve requests.
     pub threads: usize,
     /// The CPUs that they run on; Linux chooses among these for each thread.
     pub cpus: Vec<usize>,
-    /// How many requests may wait for a thread; more are refused.
+    /// Maximum number of requests that wait for a thread; further requests are refused.
     pub queue_bound: usize,
 }
 
@@ -58,16 +58,16 @@ impl Settings {
     }
 }
 
-/// What a pool has to say at its end.
+/// Final counts of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stopped {
     /// Requests that were accepted; all were served.
     pub accepted: u64,
-    /// Among these, requests whose handler panicked.
+    /// Those of `accepted` whose handler panicked.
     pub panicked: u64,
 }
 
-/// Threads that serve requests. Dropped, it serves what it accepted and ends its threads.
+/// Threads that serve requests. When dropped, it serves all accepted requests and ends its threads.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -102,7 +102,7 @@ impl Pool {
             let thread = Builder::new().name(format!("linux-pool-{index}")).spawn(move || {
                 let pinned = cpu::pin_current_thread_to(&cpus);
                 let serve = pinned.is_ok();
-                // No thread waits for the answer once another thread has failed.
+                // Once another thread has failed, this answer has no receiver.
                 let _ = ready.send(pinned);
                 drop(ready);
                 if serve {
@@ -134,19 +134,19 @@ impl Pool {
     }
 
     fn finish(&mut self) -> Stopped {
-        // Ends with the handlers: as nothing more is submitted, each accepted request is in the
-        // queue or with a thread.
+        // Ends once the handlers have finished: no further request is submitted, so each accepted request
+        // is in the queue or with a thread.
         while self.outstanding() > 0 {
             std::thread::sleep(Duration::from_micros(200));
         }
-        // Only now: a thread that stops while another hands it a request would lose it.
+        // Not earlier: a thread that stopped while another handed it a request would lose it.
         self.shared.stopping.store(true, Ordering::Release);
         for seat in &self.shared.seats {
             seat.word.fetch_or(STOP, Ordering::Release);
             futex_wake_one(&seat.word);
         }
         for thread in self.threads.drain(..) {
-            // Handlers' panics were caught; another one is a bug here and was printed.
+            // Handlers' panics were caught. Any other panic is a bug here, and was printed.
             let _ = thread.join();
         }
         Stopped { accepted: self.accepted, panicked: self.shared.count(|seat| &seat.panicked) }
@@ -173,19 +173,19 @@ impl Server for Pool {
 const EMPTY: u32 = 0;
 /// A bit of a seat's word: a request was handed over.
 const REQUEST: u32 = 1;
-/// A bit of a seat's word: the thread shall end.
+/// A bit of a seat's word: the thread must end.
 const STOP: u32 = 2;
 
 struct Shared {
     /// Requests that wait for a thread.
     queue: ArrayQueue<Request>,
-    /// Threads that wait for a request, or are about to; it has room for all of them.
+    /// Threads that wait for a request, or are about to. It has room for all threads.
     idle: ArrayQueue<usize>,
     seats: Box<[PoolSeat]>,
     stopping: AtomicBool,
 }
 
-/// Where one thread waits. Two cache lines apart, as processors fetch lines in pairs.
+/// The place where one thread waits. Aligned to two cache lines, as processors fetch lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct PoolSeat {
@@ -223,7 +223,7 @@ impl Shared {
         debug_assert!(pushed.is_ok(), "a thread is idle once");
         self.match_up();
         let seat = &self.seats[index];
-        // Ends when a request is handed over or the pool stops; a futex may return for nothing.
+        // Ends when a request is handed over or the pool stops; a futex may wake spuriously.
         loop {
             let word = seat.word.load(Ordering::Acquire);
             if word & REQUEST != 0 {
@@ -241,8 +241,8 @@ impl Shared {
     /// Hands waiting requests to idle threads until either runs out.
     ///
     /// Called after each addition to either queue. Of two threads that add at once, the fence
-    /// makes at least one see the other's addition. Each turn either hands a request over or sees
-    /// that others took all there were, so the loop ends with what waits at the time.
+    /// makes at least one see the other's addition. Each turn either hands a request over or finds
+    /// that others took all entries, so the loop is bounded by the entries that wait at the time.
     #[inline]
     fn match_up(&self) {
         fence(Ordering::SeqCst);
@@ -324,7 +324,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        // Pauses let the threads fall asleep, so that both ways to a request are taken.
+        // Pauses let threads fall asleep, so that threads get requests both from the queue and by hand-over.
         #[test]
         fn every_accepted_request_is_served_once(
             threads in 1usize..10,
@@ -373,7 +373,7 @@ mod tests {
             drop(inside.lock().unwrap());
         })
         .unwrap();
-        // Two are with the threads, or on their way there, and three wait.
+        // Two are with the threads, or being handed over, and three wait.
         let accepted = (0..20).filter(|&id| pool.submit(request(id)).is_ok()).count();
         assert!((3..=5).contains(&accepted), "{accepted}");
         drop(closed);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_handler_costs_its_request_only() {
+    fn a_panicking_handler_loses_only_its_request() {
         let mut pool = Pool::start(&settings(2, 100), |request, _| {
             assert!(request.id % 10 != 0, "the tenth");
         })
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_run_where_they_were_told() {
+    fn threads_run_on_the_given_cpus() {
         let cpu = cpu::allowed_cpus().unwrap()[0];
         let settings = Settings { cpus: vec![cpu], ..settings(3, 10) };
         let mut pool = Pool::start(&settings, move |_, _| {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_cannot_be_had_is_an_error() {
+    fn an_unavailable_cpu_is_an_error() {
         let settings = Settings { cpus: vec![100_000], ..settings(1, 1) };
         let error = Pool::start(&settings, |_, _| {}).err().unwrap().to_string();
         assert!(error.starts_with("CPU 100000 is not among"), "{error}");

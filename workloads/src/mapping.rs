@@ -1,4 +1,4 @@
-//! Maps, touches and unmaps memory: it notices if this process's address space is locked for long.
+//! Maps, touches and unmaps memory, to notice when this process's address space is locked for long.
 
 use std::io;
 
@@ -16,7 +16,7 @@ pub fn map_touch_unmap(bytes: usize) -> io::Result<u64> {
     }
     // SAFETY: the mapping is new, ours, and not empty: the kernel refuses to map nothing.
     unsafe { at.cast::<u8>().write_volatile(1) };
-    // SAFETY: mapped above with this size, and used by nobody.
+    // SAFETY: mapped above with this size, and not used elsewhere.
     let status = unsafe { libc::munmap(at, bytes) };
     match status {
         0 => Ok(monotonic_ns() - start_ns),

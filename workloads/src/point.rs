@@ -1,18 +1,18 @@
-//! Load points, and saturation: how much load a system takes before it no longer serves it.
+//! Load points, and saturation: the highest load that a system serves.
 
 use serde::{Deserialize, Serialize};
 
 use crate::generator::Report;
 use crate::recorder::{Latency, Recorded, encode};
 
-/// The result of one load point: a system under one offered load for a while.
+/// The result of one load point: a system under one offered load for some time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// The rate that was asked of the generator.
+    /// The rate asked of the generator.
     pub offered_per_second: f64,
-    /// The rate at which requests ended while the load was measured.
+    /// The rate at which requests ended in the measured time.
     pub achieved_per_second: f64,
-    /// Requests due while the load was measured, refused ones included.
+    /// Requests due in the measured time, including refused ones.
     pub sent: u64,
     /// Those of `sent` that were done.
     pub done: u64,
@@ -21,27 +21,27 @@ pub struct Point {
     pub set_aside: u64,
     /// Those of `sent` that the system refused.
     pub refused: u64,
-    /// For how long the load was measured.
+    /// Length of the measured time.
     pub duration_s: f64,
     pub classes: Vec<ClassLatency>,
-    /// What the generator said of itself.
+    /// The generator's report.
     pub generator: GeneratorLag,
 }
 
-/// A class's latencies, from the intended arrival to the end.
+/// Latencies of a class, each from the intended arrival to the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassLatency {
     /// The class's name, such as `GET`.
     pub name: String,
-    /// Its latencies in a few numbers.
+    /// Summary of its latencies.
     pub latency: Latency,
-    /// All of them, as [`recorder::encode`](crate::recorder::encode) writes a histogram; may be
+    /// The whole histogram, as [`recorder::encode`](crate::recorder::encode) writes it; may be
     /// missing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub histogram: String,
 }
 
-/// How late the generator submitted, and whether the point counts.
+/// The generator's lag, and whether the point is valid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GeneratorLag {
     /// Half of the requests were submitted at most this late.
@@ -50,13 +50,13 @@ pub struct GeneratorLag {
     pub lag_p99_ns: u64,
     /// The latest request was submitted this late.
     pub lag_max_ns: u64,
-    /// Whether the load was what it claims to be.
+    /// Whether the generator offered the load that it was asked for.
     pub valid: bool,
     pub why_invalid: Option<String>,
 }
 
 impl Point {
-    /// The point that a generator's report and the recorder's counts make.
+    /// The point from a generator's report and the recorder's counts.
     ///
     /// A point with latencies that could not be recorded is not valid either.
     pub fn new(report: &Report, recorded: &Recorded) -> Point {
@@ -107,8 +107,8 @@ impl Point {
     /// The share of the load that was served: of the requests sent, those done, or those that
     /// ended in time, whichever is less.
     ///
-    /// The load is what was sent, not what was asked for: a Poisson process of a thousand
-    /// requests has 3% more or fewer, which is not the system's doing.
+    /// The load is the number of requests sent, not the number asked for: a Poisson process of a thousand
+    /// requests has 3% more or fewer, independent of the system.
     pub fn served(&self) -> f64 {
         if self.sent == 0 {
             return 0.0;
@@ -123,7 +123,7 @@ impl Point {
         Some(&class.latency)
     }
 
-    /// What the point says about the system under `limits`.
+    /// The point's verdict on the system under `limits`.
     pub fn verdict(&self, limits: &Limits) -> Verdict {
         let quick_enough = |latency: &Latency| latency.count > 0 && latency.p99_ns <= limits.p99_ns;
         if !self.generator.valid {
@@ -138,12 +138,12 @@ impl Point {
     }
 }
 
-/// What counts as serving a load.
+/// Conditions for a load to count as served.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// The least share of the load that is served, as in [`Point::served`].
+    /// Minimum share of the load that must be served, as in [`Point::served`].
     pub served: f64,
-    /// The highest p99 latency that is allowed.
+    /// Maximum p99 latency.
     pub p99_ns: u64,
     /// The class whose latency is limited.
     pub class: String,
@@ -156,18 +156,18 @@ impl Default for Limits {
     }
 }
 
-/// What a point says about the system.
+/// A point's verdict on the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The load was served within the limit.
     Sustained,
     Saturated,
-    /// Nothing: the generator did not offer the load.
+    /// No verdict: the generator did not offer the load.
     Invalid,
 }
 
-/// Saturation: the point of the highest offered load that was served within `limits`, for every
-/// host alike. None where there is no such point; invalid points do not count.
+/// Saturation: the point of the highest offered load that was served within `limits`, by the same
+/// definition for every host. None if there is no such point; invalid points do not count.
 pub fn saturation<'a>(points: &'a [Point], limits: &Limits) -> Option<&'a Point> {
     points
         .iter()
@@ -175,8 +175,8 @@ pub fn saturation<'a>(points: &'a [Point], limits: &Limits) -> Option<&'a Point>
         .max_by(|a, b| a.offered_per_second.total_cmp(&b.offered_per_second))
 }
 
-/// The point that hides where saturation lies within `limits`: the load next above the highest one that was served
-/// (the lowest, if none was) was run, but no point of it is a measurement. None where saturation is known, or the
+/// The point that hides the saturation within `limits`: the next load above the highest one that was served
+/// (the lowest, if none was) was run, but no point of it is a measurement. None if saturation is known, or the
 /// highest load of all was served.
 pub fn hides_saturation<'a>(points: &'a [Point], limits: &Limits) -> Option<&'a Point> {
     let floor = saturation(points, limits).map_or(0.0, |point| point.offered_per_second);
@@ -187,10 +187,10 @@ pub fn hides_saturation<'a>(points: &'a [Point], limits: &Limits) -> Option<&'a 
     if of_next.any(|point| point.generator.valid) { None } else { last }
 }
 
-/// The limits on a GET's p99, in microseconds, that [`saturation_sensitivity`] tries.
+/// The limits on a GET's p99, in microseconds, that [`saturation_sensitivity`] applies.
 pub const SENSITIVITY_LIMITS_US: [u64; 5] = [100, 200, 300, 500, 1_000];
 
-/// How saturation moves with the limit on a GET's p99: each limit in microseconds, and the
+/// Saturation as a function of the limit on a GET's p99: each limit in microseconds, with the
 /// highest offered load per second that was served within it, if any was.
 pub fn saturation_sensitivity(points: &[Point]) -> Vec<(u64, Option<f64>)> {
     SENSITIVITY_LIMITS_US
@@ -203,9 +203,9 @@ pub fn saturation_sensitivity(points: &[Point]) -> Vec<(u64, Option<f64>)> {
         .collect()
 }
 
-/// The load halfway between the highest that was served within `limits` and the lowest above it that
-/// was not, or could not be offered: where to look if saturation is to be known more closely. None
-/// where there is nothing below or above.
+/// The next load to run to narrow saturation down: halfway between the highest load that was served within
+/// `limits` and the lowest above it that was not served, or could not be offered. None if there is no load
+/// below or above.
 pub fn next_probe(points: &[Point], limits: &Limits) -> Option<f64> {
     let floor = saturation(points, limits)?.offered_per_second;
     let above = points.iter().map(|point| point.offered_per_second).filter(|load| *load > floor);
@@ -217,11 +217,11 @@ pub fn next_probe(points: &[Point], limits: &Limits) -> Option<f64> {
 pub struct SearchResult {
     /// Every point that was run, in order, invalid ones included.
     pub points: Vec<Point>,
-    /// The highest offered load that was served, as [`saturation`] tells it from the points.
+    /// The highest offered load that was served, by [`saturation`].
     pub saturation_per_second: Option<f64>,
     /// The lowest offered load known not to be served, or that could not be offered.
     pub ceiling_per_second: Option<f64>,
-    /// What the result is worth.
+    /// The end of the search, which qualifies the result.
     pub end: SearchEnd,
 }
 
@@ -234,21 +234,21 @@ pub enum SearchEnd {
     BelowRange,
     /// The highest load was served: saturation is above the range.
     AboveRange,
-    /// The generator could not offer more: saturation is at least what is given.
+    /// The generator could not offer more: the saturation is a lower bound.
     GeneratorLimited,
     /// The steps were used up before any load saturated the system.
     OutOfSteps,
 }
 
-/// A search stops where floor and ceiling are as close as this.
+/// A search stops once floor and ceiling are this close, relative to each other.
 const RESOLUTION: f64 = 0.005;
 
-/// Looks for saturation between the offered loads `low` and `high` (per second): from `low` the
+/// Searches for saturation between the offered loads `low` and `high` (per second): from `low` the
 /// load doubles until it is no longer served, then the gap is halved until it is below half a
 /// percent.
 ///
-/// `run` runs a point at the load it is given, at most `steps` loads in all. An invalid point is
-/// run once more; invalid again, its load counts as one that cannot be offered, not as
+/// `run` runs a point at the given load; at most `steps` loads are run. An invalid point is run
+/// once more; if it is invalid again, its load counts as one that cannot be offered, not as
 /// saturation.
 ///
 /// # Panics
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn saturation_is_hidden_by_the_next_load_above_if_that_was_not_measured() {
+    fn saturation_is_hidden_if_the_next_higher_load_was_not_measured() {
         let limits = Limits::default();
         let (served, slow) = (100_000, 900_000);
         let all = [
@@ -355,12 +355,12 @@ mod tests {
             hides_saturation(points, &limits).map(|point| point.offered_per_second)
         };
         assert_eq!(hides(&all), Some(20.0));
-        // One of its points is a measurement, or it is not next, or nothing is above.
+        // Not hidden: one of its points is a measurement, or it is not the next load, or no load is above.
         let again = [&all[..], &[point(20.0, 1.0, slow, true)]].concat();
         assert_eq!(hides(&again), None);
         assert_eq!(hides(&[all[0].clone(), point(15.0, 1.0, slow, true), all[1].clone()]), None);
         assert_eq!((hides(&all[..1]), hides(&[])), (None, None));
-        // Nothing was served, as far as is known.
+        // No load is known to be served.
         assert_eq!(hides(&all[1..]), Some(20.0));
         assert_eq!(hides(&all[3..]), None);
     }
@@ -430,7 +430,7 @@ mod tests {
             let result = search(run, capacity * from, capacity * 3.0, STEPS, &Limits::default());
             prop_assert_eq!(result.end, SearchEnd::Found);
             prop_assert!(result.points.len() <= STEPS);
-            // The loads at which the p99 is 300 us with the most and the least noise.
+            // The loads at which the p99 is 300 us with the largest and the smallest noise.
             let at = |noise: f64| capacity - 100f64.ln() * noise / 300e-6;
             let (lowest, highest) = (at(1.0 + NOISE), at(1.0 - NOISE));
             let found = result.saturation_per_second.unwrap();
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_says_what_its_result_is_worth() {
+    fn a_search_qualifies_its_result() {
         let limits = Limits::default();
         let end = |capacity: f64, generator: f64, steps| {
             let run = |load| point(load, f64::min(1.0, capacity / load), 1_000, load <= generator);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_comes_back_from_a_results_file() {
+    fn a_point_round_trips_through_a_results_file() {
         let original = point(1_000.0, 0.995, 250_000, true);
         let text = serde_json::to_string(&original).unwrap();
         assert_eq!(serde_json::from_str::<Point>(&text).unwrap(), original);

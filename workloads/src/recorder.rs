@@ -1,7 +1,7 @@
-//! Latencies by class, from the intended arrival to the end, kept apart by core.
+//! Latencies by class, from the intended arrival to the end, recorded per core.
 //!
-//! Measured from when a request *should* have arrived: whatever delayed it, the generator
-//! included, shows. Recording takes no memory and does not wait.
+//! Measured from when a request *should* have arrived, so that every delay shows, including the
+//! generator's. Recording allocates no memory and does not wait.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -17,13 +17,13 @@ use crate::arrivals::Mix;
 use crate::cpu::monotonic_ns;
 use crate::generator::Request;
 
-/// A latency above this is recorded as this.
+/// Maximum recorded latency: higher latencies are recorded as this.
 pub const LATENCY_MAX_NS: u64 = 10_000_000_000;
 
 /// Significant decimal digits that a histogram keeps.
 const DIGITS: u8 = 3;
 
-/// What a histogram says in a few numbers, in nanoseconds; all zero where nothing was recorded.
+/// Summary of a histogram, in nanoseconds; all zero if it is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of recorded times.
@@ -58,22 +58,22 @@ impl Latency {
 }
 
 /// An empty histogram of nanoseconds up to [`LATENCY_MAX_NS`], with three significant digits.
-/// All its memory is there from the start; record with `saturating_record`.
+/// All its memory is allocated at once; record with `saturating_record`.
 pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS).expect("the bounds are sound")
+    Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS).expect("the bounds are valid")
 }
 
 /// `histogram` as text for a results file: HdrHistogram's V2 format, deflated, in base64, as all
 /// of its implementations read it.
 pub fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
-    V2DeflateSerializer::new()
-        .serialize(histogram, &mut bytes)
-        .expect("a histogram of this module fits its format, and a vector takes all bytes");
+    V2DeflateSerializer::new().serialize(histogram, &mut bytes).expect(
+        "a histogram of this module fits its format, and writing to a vector does not fail",
+    );
     BASE64.encode(bytes)
 }
 
-/// Why a text is not a histogram.
+/// A text cannot be decoded as a histogram.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     #[error("the histogram is not base64: {0}")]
@@ -88,11 +88,11 @@ pub fn decode(text: &str) -> Result<Histogram<u64>, DecodeError> {
     Ok(Deserializer::new().deserialize(&mut bytes.as_slice())?)
 }
 
-/// The part of time that a load point is about. A request belongs to where its intended arrival
-/// falls. All on [`monotonic_ns`]'s clock.
+/// The time of a load point, on [`monotonic_ns`]'s clock. A request belongs to the part in which its
+/// intended arrival falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// The load starts. What was intended earlier belongs to a previous load.
+    /// Start of the load. Requests due earlier belong to a previous load.
     pub start_ns: u64,
     /// End of the warm-up, in nanoseconds.
     pub from_ns: u64,
@@ -100,11 +100,11 @@ pub struct Window {
     pub to_ns: u64,
 }
 
-/// Takes every request's fate, from the generator and from the threads that finish requests.
+/// Records the outcome of every request, from the generator and from the threads that finish requests.
 ///
 /// Each core (or thread) records into its own slot, whose lock no other thread takes while a load
-/// runs. Should it be taken all the same (a thread preempted by force in the middle of a record
-/// and followed by another on the same core), the next slot is used: recording never waits.
+/// runs. If it is held nevertheless (by a thread that was preempted while recording, and followed
+/// by another on the same core), the next slot is used: recording never waits.
 #[derive(Debug)]
 pub struct Recorder {
     classes: Vec<String>,
@@ -116,12 +116,12 @@ pub struct Recorder {
     unrecorded: AtomicU64,
     /// Requests of this load that have ended.
     ended: AtomicU64,
-    /// Whether the machine has stalled, and the requests that queued up meanwhile are not all done.
+    /// Whether the machine has stalled and requests that queued up meanwhile are still outstanding.
     stalled: AtomicBool,
     stalls: AtomicU64,
 }
 
-/// Two cache lines apart, as processors fetch lines in pairs.
+/// Aligned to two cache lines, as processors fetch lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot(Mutex<Tally>);
@@ -136,7 +136,7 @@ struct Tally {
     set_aside: u64,
 }
 
-/// What the generator counts; one thread writes.
+/// The generator's counts; one thread writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Submitted {
@@ -145,7 +145,7 @@ struct Submitted {
     accepted_in_all: AtomicU64,
 }
 
-/// All that was recorded of one load point.
+/// All records of one load point.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// Each class's name and latencies, in the order of [`Mix::names`].
@@ -162,7 +162,7 @@ pub struct Recorded {
     pub in_warm_up: u64,
     /// Requests of a previous load that ended during this one.
     pub stale: u64,
-    /// Requests that were done and could not be recorded, as all slots were held.
+    /// Requests that were done but could not be recorded, because all slots were held.
     pub unrecorded: u64,
     /// Those of `done` whose latencies are not in the histograms, because the machine had stalled
     /// ([`Recorder::stalled`]).
@@ -178,7 +178,7 @@ impl Recorder {
     ///
     /// # Panics
     ///
-    /// If there is no slot.
+    /// If `slots` is 0.
     pub fn new(mix: &Mix, slots: usize) -> Recorder {
         assert!(slots > 0, "a recorder needs a slot");
         let classes = mix.names().to_vec();
@@ -206,8 +206,8 @@ impl Recorder {
         }
     }
 
-    /// Forgets everything and starts a load point. The generator calls this before its first
-    /// request; requests still under way from before are told apart by their intended arrival.
+    /// Clears all records and starts a load point. The generator calls this before its first request.
+    /// Requests still outstanding from before are recognized by their intended arrival.
     pub fn open(&self, window: Window) {
         self.start_ns.store(window.start_ns, Relaxed);
         self.from_ns.store(window.from_ns, Relaxed);
@@ -230,14 +230,14 @@ impl Recorder {
         self.stalls.store(0, Relaxed);
     }
 
-    /// The load ends at this time, before its window does.
+    /// Ends the load at this time, before the end of its window.
     pub fn end_early(&self, to_ns: u64) {
         self.to_ns.store(to_ns, Relaxed);
     }
 
-    /// Says that a CPU was taken away for a while: by a hypervisor, an interrupt, another process.
-    /// Requests are counted as ever, but their latencies are set aside until what queued up is done,
-    /// that is until nothing is outstanding.
+    /// Records that a CPU was taken away for a while: by a hypervisor, an interrupt or another process.
+    /// Requests are still counted, but their latencies are set aside until the backlog is done, that is,
+    /// until no request is outstanding.
     #[cold]
     pub fn stalled(&self) {
         self.stalls.fetch_add(1, Relaxed);
@@ -249,13 +249,13 @@ impl Recorder {
         self.stalled.load(Relaxed)
     }
 
-    /// Whether a request that was due then counts: whether it was after the warm-up.
+    /// Whether a request due at this time counts, because it is after the warm-up.
     #[inline]
     pub fn counts(&self, intended_ns: u64) -> bool {
         intended_ns >= self.from_ns.load(Relaxed)
     }
 
-    /// Counts a request that the generator submitted. Called by one thread.
+    /// Counts a submitted request. Called only by the generator's thread.
     #[inline]
     pub fn submitted(&self, request: &Request, refused: bool) {
         let add = |counter: &AtomicU64| counter.store(counter.load(Relaxed) + 1, Relaxed);
@@ -270,22 +270,22 @@ impl Recorder {
         }
     }
 
-    /// Records that `request` ends now, on the core or thread that `slot` belongs to.
+    /// Records that `request` ends now, on the core or thread to which `slot` belongs.
     #[inline]
     pub fn done(&self, slot: usize, request: &Request) {
         self.done_at(slot, request, monotonic_ns());
     }
 
-    /// Takes note that a request of this load, due at `intended_ns`, was answered without being done: refused by the server, say.
-    /// It is no longer under way, so it does not prolong a stall ([`Recorder::stalled`]).
+    /// Records that a request of this load, due at `intended_ns`, was answered without being done, for example refused by the server.
+    /// It is no longer outstanding, so it does not prolong a stall ([`Recorder::stalled`]).
     pub fn not_done(&self, intended_ns: u64) {
         if intended_ns >= self.start_ns.load(Relaxed) {
             self.count_end();
         }
     }
 
-    /// Counts the end of a request. Returns whether the machine has stalled and requests that queued up meanwhile are under way,
-    /// this one among them.
+    /// Counts the end of a request. Returns whether the machine has stalled and requests of the backlog are outstanding, including
+    /// this one.
     #[inline]
     fn count_end(&self) -> bool {
         let ended = self.ended.fetch_add(1, Relaxed) + 1;
@@ -297,7 +297,7 @@ impl Recorder {
     }
 
     /// Records that `request` ended at `finished_ns` on [`monotonic_ns`]'s clock. Returns whether its latency is in the
-    /// histograms: it was due after the warm-up, and not set aside.
+    /// histograms: it is if the request was due after the warm-up and its latency was not set aside.
     ///
     /// # Panics
     ///
@@ -347,8 +347,8 @@ impl Recorder {
         accepted.saturating_sub(ended + self.unrecorded.load(Relaxed))
     }
 
-    /// Waits until every accepted request has ended, or none has for `limit`, and returns how many
-    /// have not. For after a load: it looks into all slots every millisecond.
+    /// Waits until every accepted request has ended, or until none has ended for `limit`, and returns the
+    /// number that has not. Only for use after a load: it reads all slots every millisecond.
     pub fn drain(&self, limit: Duration) -> u64 {
         let began = Instant::now();
         self.drain_by(limit, || {
@@ -357,7 +357,7 @@ impl Recorder {
         })
     }
 
-    /// `wait` waits for a while and returns the time since the beginning.
+    /// `wait` sleeps for a while and returns the time since the beginning.
     fn drain_by(&self, limit: Duration, mut wait: impl FnMut() -> Duration) -> u64 {
         let (mut least, mut since, mut now) = (u64::MAX, Duration::ZERO, Duration::ZERO);
         loop {
@@ -372,7 +372,7 @@ impl Recorder {
         }
     }
 
-    /// Everything recorded since [`open`](Recorder::open), over all slots.
+    /// All records since [`open`](Recorder::open), over all slots.
     pub fn collect(&self) -> Recorded {
         let mut recorded = Recorded {
             classes: self.classes.iter().map(|name| (name.clone(), histogram())).collect(),
@@ -401,7 +401,7 @@ impl Recorder {
         recorded
     }
 
-    /// The slot asked for or else the next free one; each is tried once.
+    /// The given slot if it is free, otherwise the next free one; each is tried once.
     #[inline]
     fn free_slot(&self, slot: usize) -> Option<MutexGuard<'_, Tally>> {
         (0..self.slots.len()).find_map(|offset| {
@@ -414,7 +414,7 @@ impl Recorder {
     }
 }
 
-/// Counts stay true if a thread panics while it holds them: each update is one addition.
+/// Locks a slot. Its counts stay correct if a thread panics while holding it: each update is one addition.
 fn lock(slot: &Slot) -> MutexGuard<'_, Tally> {
     slot.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -432,10 +432,10 @@ mod tests {
         Request { id: 0, class: Class(class), intended_ns, key: 0 }
     }
 
-    /// On a machine at a load of 10 the queue of a crash run took longer than the limit, though requests ended all the time:
-    /// 1,300 to 2,800 of them were said to be lost.
+    /// On a machine with a load of 10 the queue of a crash run took longer than the limit, although requests kept ending: 1,300 to
+    /// 2,800 of them were reported as lost.
     #[test]
-    fn a_queue_that_moves_slowly_is_drained_and_one_that_stands_still_is_given_up() {
+    fn slowly_moving_queue_is_drained_and_a_stuck_one_is_given_up() {
         const LIMIT: Duration = Duration::from_secs(10);
         let recorder = Recorder::new(&Mix::get_and_range(), 1);
         recorder.open(WINDOW);
@@ -508,7 +508,7 @@ mod tests {
         }
 
         #[test]
-        fn a_histogram_survives_a_results_file(
+        fn a_histogram_round_trips_through_a_results_file(
             values in prop::collection::vec(0u64..20_000_000_000, 0..200),
         ) {
             let mut original = histogram();
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_and_unfinished_requests_are_told_apart() {
+    fn refused_and_unfinished_requests_are_counted_separately() {
         let recorder = Recorder::new(&Mix::get_only(), 1);
         recorder.open(WINDOW);
         recorder.submitted(&request(0, 1_500), false);
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_slot_is_passed_by() {
+    fn a_held_slot_is_skipped() {
         let recorder = Recorder::new(&Mix::get_only(), 2);
         recorder.open(WINDOW);
         let held = recorder.slots[1].0.lock().unwrap();
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn opening_forgets() {
+    fn opening_clears_all_counts() {
         let recorder = Recorder::new(&Mix::get_only(), 2);
         recorder.open(WINDOW);
         recorder.submitted(&request(0, 3_000), true);
@@ -581,7 +581,7 @@ mod tests {
         assert!(!recorder.is_stalled());
         recorder.submitted(&requests[3], false);
         recorder.done_at(0, &requests[3], 14);
-        // A request that the server refuses does not prolong it.
+        // A request that the server refuses does not prolong the stall.
         recorder.submitted(&request(0, 5), false);
         recorder.stalled();
         recorder.not_done(5);

@@ -17,49 +17,48 @@ use tempfile::TempDir;
 use self::options::{Cache, Index, Options};
 use self::terminate::Directory;
 
-/// Why the database could not do what was asked.
+/// An operation of the database failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// RocksDB reported a failure.
     #[error("RocksDB could not {doing}: {text}")]
     RocksDb { doing: &'static str, text: String },
-    /// It holds a part of the database only.
+    /// The cache holds only a part of the database.
     #[error(
         "a block cache of {cache_bytes} bytes does not hold the database: {held_bytes} bytes are in it, and keys and \
          values are {data_bytes}: make it larger"
     )]
     CacheTooSmall {
         cache_bytes: u64,
-        /// What is in it once every block was read.
+        /// Bytes in the cache after every block was read.
         held_bytes: u64,
-        /// What there is to hold, at least.
+        /// Lower bound of the bytes to hold.
         data_bytes: u64,
     },
-    /// Filling the database would take more memory than there is.
+    /// Filling the database would take more memory than is available.
     #[error(
         "{keys} keys with values of {value_bytes} bytes take some {needed_mib} MiB of memory, and {available_mib} MiB \
          are available: fewer keys or smaller values"
     )]
     TooLarge { keys: u64, value_bytes: usize, needed_mib: u64, available_mib: u64 },
-    /// There was no directory to put the database in.
+    /// The database's directory could not be created.
     #[error("no directory for the database could be made: {0}")]
     Directory(#[from] io::Error),
 }
 
-/// A database in a temporary directory of its own, which goes away with it.
+/// A database in its own temporary directory, which is removed on drop.
 ///
-/// Tables are PlainTable files, read through a mapping and found by a hash of the whole key: of
-/// the configurations of RocksDB this has the shortest GET, as there is neither a block cache to
-/// go through nor a checksum to verify. The directory is in `/dev/shm` where there is one, so no
-/// GET ever waits for a disk.
+/// Tables are PlainTable files, read through a mapping and indexed by a hash of the whole key. Of
+/// RocksDB's configurations this has the shortest GET, without a block cache or checksums. The
+/// directory is in `/dev/shm` if that exists, so that no GET waits for a disk.
 ///
-/// The hash index finds single keys only. For scans the index is a sorted one
-/// ([`Database::open_in_order`]), in which a GET takes a little longer.
+/// The hash index supports lookups of single keys only. Scans need a sorted index
+/// ([`Database::open_in_order`]), with which a GET takes a little longer.
 ///
 /// A third kind ([`Database::open_cached`]) has block-based tables, on disk, and all their blocks in a cache in the
 /// process's own memory, as servers have them.
 pub struct Database {
-    // Fields drop in this order: RocksDB has to be closed before its directory goes.
+    // Fields drop in this order: RocksDB must be closed before its directory is removed.
     handle: Handle,
     read_options: ReadOptions,
     write_options: WriteOptions,
@@ -71,19 +70,19 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens an empty database in a new directory below `parent`, or where nothing is given,
-    /// below `/dev/shm` or else the system's directory for temporary files.
+    /// Opens an empty database in a new directory below `parent`. Without `parent` that is below
+    /// `/dev/shm`, or else below the system's directory for temporary files.
     pub fn open(parent: Option<&Path>) -> Result<Database, Error> {
         Database::open_with(parent, &Options::for_plain_tables(Index::Hash), None)
     }
 
-    /// The same, with tables that can be scanned as well.
+    /// The same, with tables that can also be scanned.
     pub fn open_in_order(parent: Option<&Path>) -> Result<Database, Error> {
         Database::open_with(parent, &Options::for_plain_tables(Index::Sorted), None)
     }
 
     /// Opens an empty database in a new directory below `parent`, with blocks of `block_bytes` and a cache of
-    /// `cache_bytes` for them. [`Database::warm`] reads all of them into it.
+    /// `cache_bytes` for them. [`Database::warm`] reads all blocks into the cache.
     pub fn open_cached(
         parent: &Path,
         block_bytes: usize,
@@ -123,10 +122,10 @@ impl Database {
     }
 
     /// Writes keys `0..keys` with values of `value_bytes` bytes, and leaves them sorted in table
-    /// files that are mapped and touched, with nothing left to do in the background.
+    /// files that are mapped and touched, without any background work pending.
     ///
-    /// A value starts with its key as far as there is room, little-endian; the rest depends on
-    /// the key alone. `progress` is told `(done, total)` keys now and then, and once at the end.
+    /// A value starts with its key, little-endian, as far as it fits; the rest depends on the key
+    /// alone. `progress` gets `(done, total)` keys now and then, and once at the end.
     pub fn fill(
         &mut self,
         keys: u64,
@@ -165,11 +164,11 @@ impl Database {
         Ok(())
     }
 
-    /// Calls `f` with the value of `key` where it lies in the table, without a copy; false where
+    /// Calls `f` with the value of `key` in place in the table, without a copy. Returns false if
     /// there is no such key. Nothing is allocated on this side of the interface; RocksDB itself
     /// allocates a handle of a few words.
     ///
-    /// Not to be abandoned half-way: a switch to another stack inside this call leaves RocksDB's
+    /// Must not be interrupted: a switch to another stack inside this call leaves RocksDB's
     /// per-thread state in use.
     #[inline]
     pub fn get(&self, key: u64, f: impl FnOnce(&[u8])) -> Result<bool, Error> {
@@ -195,7 +194,7 @@ impl Database {
         Ok(true)
     }
 
-    /// Sets the value of `key`, in memory: there is no log, and the database goes away with this process anyway.
+    /// Sets the value of `key`, in memory only: there is no log, since the database does not outlive this process.
     pub fn put(&self, key: u64, value: &[u8]) -> Result<(), Error> {
         let key = key.to_be_bytes();
         checked("put a key", |error| {
@@ -214,7 +213,7 @@ impl Database {
         })
     }
 
-    /// Removes `key`, if it is there.
+    /// Removes `key`, if it exists.
     pub fn delete(&self, key: u64) -> Result<(), Error> {
         let key = key.to_be_bytes();
         checked("delete a key", |error| {
@@ -231,21 +230,20 @@ impl Database {
         })
     }
 
-    /// Calls `f` with one key and value after the other, in order from key `first` on, and again from
-    /// the smallest one when there are no more, until `f` returns false. Ends at once where there is
-    /// no key at all.
+    /// Calls `f` with each key and its value, in order from key `first` on, wrapping around to the
+    /// smallest key after the last, until `f` returns false. Returns at once if there is no key.
     ///
-    /// `f` may switch to another stack, and come back on another pthread: between two steps RocksDB
-    /// has nothing of this thread's in use, and the iterator is nobody else's.
+    /// `f` may switch to another stack and return on another pthread: between two steps RocksDB
+    /// uses no state of this thread, and the iterator is exclusively this scan's.
     ///
     /// # Panics
     ///
     /// If the database was not opened by [`Database::open_in_order`].
     pub fn scan(&self, first: u64, mut f: impl FnMut(u64, &[u8]) -> bool) -> Result<(), Error> {
-        assert!(self.is_in_order, "a scan needs tables in order");
+        assert!(self.is_in_order, "a scan needs a database opened in order");
         // SAFETY: handle and options are alive, and outlive the iterator.
         let raw = unsafe { ffi::rocksdb_create_iterator(self.handle.get(), self.read_options.0) };
-        let mut iterator = Scan(NonNull::new(raw).expect("an iterator always comes"));
+        let mut iterator = Scan(NonNull::new(raw).expect("RocksDB always returns an iterator"));
         iterator.seek(first);
         let mut starts_over = true;
         loop {
@@ -268,7 +266,7 @@ impl Database {
         }
     }
 
-    /// Reads every block, so that all are in the cache. How many bytes are in it then.
+    /// Reads every block into the cache, and returns the number of bytes then in it.
     ///
     /// # Panics
     ///
@@ -292,18 +290,18 @@ impl Database {
         }
     }
 
-    /// Whether it can be scanned.
+    /// Whether the database can be scanned.
     pub fn is_in_order(&self) -> bool {
         self.is_in_order
     }
 
-    /// How many keys [`fill`](Database::fill) has written: `0..keys()` are there.
+    /// Number of keys that [`fill`](Database::fill) has written: the keys `0..keys()`.
     pub fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// The version of the RocksDB that is running, such as `7.8.3`, as it notes it itself in the
-    /// database's options file (the C interface has no call for it); `unknown` if it did not.
+    /// The version of the running RocksDB, such as `7.8.3`, from the database's options file (the C
+    /// interface has no call for it); `unknown` if it is not there.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -313,7 +311,7 @@ impl Database {
         self.directory.path()
     }
 
-    /// Writes the memtable out and merges all tables, so that a GET looks into one file only.
+    /// Flushes the memtable and merges all tables, so that a GET reads only one file.
     fn settle(&self) -> Result<(), Error> {
         // SAFETY: takes nothing; waits for the flush by default.
         let options = FlushOptions(unsafe { ffi::rocksdb_flushoptions_create() });
@@ -328,7 +326,7 @@ impl Database {
         Ok(())
     }
 
-    /// Reads one key per page, so that no later GET pays for mapping one.
+    /// Reads one key per page, so that no later GET pays for mapping a page.
     fn touch(&self, keys: u64, value_bytes: usize) -> Result<(), Error> {
         const PAGE_BYTES: usize = 4096;
         let step = (PAGE_BYTES / (value_bytes + 32)).max(1);
@@ -343,10 +341,10 @@ impl Database {
     }
 }
 
-// SAFETY: RocksDB's interface is thread-safe for reads and writes on one handle, and options that
-// nobody changes may be shared; all the rest is ordinary data.
+// SAFETY: RocksDB's interface is thread-safe for reads and writes on one handle, and options that are
+// not changed may be shared; all other fields are ordinary data.
 unsafe impl Send for Database {}
-// SAFETY: as above; what takes `&self` needs no more than that.
+// SAFETY: as above; methods with `&self` need no more than that.
 unsafe impl Sync for Database {}
 
 impl std::fmt::Debug for Database {
@@ -359,7 +357,7 @@ impl std::fmt::Debug for Database {
     }
 }
 
-/// Whether `value` is what [`Database::fill`] wrote for `key`.
+/// Whether `value` is the value that [`Database::fill`] wrote for `key`.
 pub fn is_value_of(key: u64, value: &[u8]) -> bool {
     let mut chunks = (0u64..).zip(value.chunks(8));
     chunks.all(|(index, chunk)| chunk == &word_of(key, index).to_le_bytes()[..chunk.len()])
@@ -369,7 +367,7 @@ fn word_of(key: u64, index: u64) -> u64 {
     key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// What [`Database::fill`] writes for `key`, in all of `value`.
+/// Fills `value` as [`Database::fill`] does for `key`.
 pub fn write_value(key: u64, value: &mut [u8]) {
     for (index, chunk) in (0..).zip(value.chunks_mut(8)) {
         chunk.copy_from_slice(&word_of(key, index).to_le_bytes()[..chunk.len()]);
@@ -385,7 +383,7 @@ fn make_directory(parent: Option<&Path>) -> io::Result<TempDir> {
     }
 }
 
-/// The `rocksdb_version=` line of the options file that RocksDB leaves beside its tables.
+/// The version in the `rocksdb_version=` line of the options file that RocksDB writes beside its tables.
 fn running_version(directory: &Path) -> String {
     let find = || -> io::Result<Option<String>> {
         for entry in fs::read_dir(directory)? {
@@ -405,7 +403,7 @@ fn running_version(directory: &Path) -> String {
     find().ok().flatten().unwrap_or_else(|| "unknown".into())
 }
 
-/// Calls RocksDB with a place for its error and turns what it leaves there into ours.
+/// Calls RocksDB with an error pointer, and converts the error that it leaves there.
 #[inline]
 fn checked<T>(doing: &'static str, call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, Error> {
     let mut error: *mut c_char = ptr::null_mut();
@@ -413,7 +411,7 @@ fn checked<T>(doing: &'static str, call: impl FnOnce(*mut *mut c_char) -> T) -> 
     if error.is_null() {
         return Ok(value);
     }
-    // SAFETY: RocksDB left a C string of its own making, which is now ours.
+    // SAFETY: RocksDB left a C string that it allocated, which is now ours.
     let text = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
     // SAFETY: it is freed once, by the allocator that made it, and not used again.
     unsafe { ffi::rocksdb_free(error.cast()) };
@@ -436,7 +434,7 @@ impl Drop for Handle {
     }
 }
 
-/// A value that stays where it is in the table for as long as this lives.
+/// A value that stays in place in the table while this lives.
 struct Pinned(NonNull<ffi::PinnableSlice>);
 
 impl Pinned {
@@ -445,7 +443,7 @@ impl Pinned {
         let mut length = 0;
         // SAFETY: the slice is alive until `self` is dropped.
         let start = unsafe { ffi::rocksdb_pinnableslice_value(self.0.as_ptr(), &mut length) };
-        // SAFETY: RocksDB pinned that many bytes there, and nobody writes to a table.
+        // SAFETY: RocksDB pinned that many bytes there, and tables are never written to.
         unsafe { slice(start, length) }
     }
 }
@@ -478,7 +476,7 @@ impl Scan {
         unsafe { ffi::rocksdb_iter_next(self.0.as_ptr()) };
     }
 
-    /// Where it stands; none past the last entry, or after an error.
+    /// The current entry; None past the last entry, or after an error.
     #[inline]
     fn current(&self) -> Option<(u64, &[u8])> {
         let raw = self.0.as_ptr();
@@ -487,7 +485,7 @@ impl Scan {
             return None;
         }
         let mut bytes = 0;
-        // SAFETY: it stands on an entry, whose key and value stay where they are until it moves, which
+        // SAFETY: the iterator is on an entry, whose key and value stay in place until it moves, which
         // takes `&mut self`; both are as long as it says.
         let (key, value) = unsafe {
             let key = ffi::rocksdb_iter_key(raw, &mut bytes);
@@ -513,13 +511,13 @@ impl Drop for Scan {
 
 /// # Safety
 ///
-/// Where `bytes` is not 0, `start` points to so many bytes, which nobody changes while the result lives.
+/// If `bytes` is not 0, `start` must point to that many bytes, which must not change while the result lives.
 #[inline]
 unsafe fn slice<'a>(start: *const c_char, bytes: usize) -> &'a [u8] {
     if bytes == 0 {
         return &[];
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe { std::slice::from_raw_parts(start.cast(), bytes) }
 }
 
@@ -611,7 +609,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(6))]
 
         #[test]
-        fn a_scan_walks_over_every_key_in_order_and_begins_again(
+        fn a_scan_visits_every_key_in_order_and_wraps_around(
             keys in 0u64..3_000,
             value_bytes in 0usize..200,
             first in 0u64..4_000,
@@ -659,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_holds_every_block_or_says_that_it_does_not() {
+    fn a_cache_holds_every_block_or_reports_that_it_is_too_small() {
         let filled = |cache_bytes| {
             let parent = tempfile::tempdir().unwrap();
             let mut database = Database::open_cached(parent.path(), 4096, cache_bytes).unwrap();
@@ -675,7 +673,7 @@ mod tests {
         assert!(held.unwrap() >= 20_000 * 264 && right);
         let (refused, right) = filled(2 << 20);
         assert!(matches!(refused, Err(Error::CacheTooSmall { .. })), "{refused:?}");
-        assert!(right, "what is not in the cache is read from the tables");
+        assert!(right, "blocks that are not in the cache are read from the tables");
     }
 
     #[test]
@@ -728,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_goes_with_the_database() {
+    fn directory_is_removed_with_the_database() {
         let parent = tempfile::tempdir().unwrap();
         let mut database = Database::open(Some(parent.path())).unwrap();
         database.fill(10, 10, |_, _| {}).unwrap();
@@ -739,13 +737,13 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_an_error() {
+    fn a_directory_that_cannot_be_created_is_an_error() {
         let error = Database::open(Some(Path::new("/proc/nowhere"))).unwrap_err();
         assert!(matches!(error, Error::Directory(_)), "{error}");
     }
 
     #[test]
-    fn an_error_carries_what_rocksdb_said() {
+    fn an_error_carries_rocksdbs_message() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("CURRENT"), "no manifest\n").unwrap();
         let options = Options::for_plain_tables(Index::Hash);
@@ -768,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_larger_than_the_memory_that_is_left_is_refused_before_a_key_is_written() {
+    fn a_database_larger_than_available_memory_is_refused_before_a_key_is_written() {
         let mut database = Database::open(None).unwrap();
         for (keys, value_bytes) in [(u64::MAX, 64), (1 << 50, 1), (1 << 40, 1 << 20)] {
             let told = |_, _| panic!("a key was written");

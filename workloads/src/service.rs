@@ -1,8 +1,8 @@
-//! A request's service: a GET from RocksDB, drawn out to a service time by spinning, or a RANGE that
-//! reads for as long as that.
+//! A request's service: a GET from RocksDB, extended to a service time by spinning, or a RANGE that
+//! keeps reading for its service time.
 //!
-//! Wave drives RocksDB with GETs of 10 us (section 7.2.2) without saying what makes them so long:
-//! a GET from memory takes about one. Here the rest is spun away, on the monotonic clock.
+//! Wave drives RocksDB with GETs of 10 us (section 7.2.2) without saying why they take so long: a
+//! GET from memory takes about 1 us. Here the service spins for the rest, on the monotonic clock.
 
 use std::hint::{black_box, spin_loop};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::rocksdb::{self, Database};
 /// Wave's service time of a GET.
 pub const GET_SERVICE_TIME: Duration = Duration::from_micros(10);
 
-/// Why a service cannot be had.
+/// A service cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A GET alone takes longer than the whole service shall.
+    /// A bare GET takes longer than the service time.
     #[error(
         "a bare GET takes {bare_p50_ns} ns (p50) on this machine, longer than the service time \
          of {service_ns} ns: choose a longer one"
@@ -35,45 +35,45 @@ pub enum Error {
     Database(#[from] rocksdb::Error),
 }
 
-/// What one call of the service was like.
+/// Report on one call of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Whether the key was there.
+    /// Whether the key exists.
     pub found: bool,
     pub keys: u64,
-    /// How long it worked: time elsewhere, between preempt points, does not count, nor do stalls.
+    /// Time worked. Time on other work, inside preempt points, does not count, nor do stalls.
     pub worked_ns: u64,
-    /// Steps longer than [`STALL_NS`], all of their time.
+    /// Total time of steps longer than [`STALL_NS`].
     pub stalled_ns: u64,
-    /// Whether the machine stalled in one of these steps: its thread kept the CPU, as far as the kernel
-    /// knows, so that a hypervisor or an interrupt took the time. A step in which the kernel gave the CPU
-    /// to another thread is no stall, whatever schedules: where Linux does, that is what is measured.
+    /// Whether the machine stalled in one of these steps: according to the kernel its thread kept the CPU,
+    /// so a hypervisor or an interrupt took the time. A step in which the kernel gave the CPU to another
+    /// thread is no stall, under any scheduler: if Linux schedules, that is part of the measurement.
     pub machine_stalled: bool,
 }
 
-/// A GET with its value compared with the written one.
+/// Report on a GET whose value was compared with the written one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Whether it was there, and the same.
+    /// Whether the key exists and has the right value.
     pub right: bool,
-    /// How long the GET alone took, with the comparison.
+    /// Time of the bare GET and the comparison.
     pub read_ns: u64,
-    /// When its service was over, on [`monotonic_ns`]'s clock.
+    /// End of its service, on [`monotonic_ns`]'s clock.
     pub end_ns: u64,
 }
 
-/// What a service's time is told from.
+/// Clock that measures service times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The monotonic clock: for threads that are away only in preempt points. One that the kernel takes
-    /// off its CPU counts as working meanwhile.
+    /// The monotonic clock: for threads that leave their core only in preempt points. A thread that the
+    /// kernel takes off its CPU counts as working meanwhile.
     Wall,
-    /// CPU time of the pthread: for threads that have one each, and are away without knowing it. Reading it
-    /// is a system call, so a RANGE looks at each sixteenth key only.
+    /// CPU time of the pthread: for threads with one pthread each, which lose their core without noticing.
+    /// Reading it is a system call, so a RANGE reads it only at every sixteenth key.
     Cpu,
 }
 
-/// Keys of a RANGE from one look at the CPU time to the next.
+/// Number of keys that a RANGE reads between two readings of the CPU time.
 const KEYS_PER_LOOK: u64 = 16;
 
 impl Clock {
@@ -86,7 +86,7 @@ impl Clock {
     }
 }
 
-/// A service with a fixed time, for any duration of its GET.
+/// A service with a fixed service time, however long its GET takes.
 #[derive(Debug)]
 pub struct Calibrated {
     database: Database,
@@ -96,7 +96,7 @@ pub struct Calibrated {
 
 impl Calibrated {
     /// Measures bare GETs on the calling thread, which should be pinned to a CPU like those that
-    /// will serve, and makes a service of `service_time` (see [`GET_SERVICE_TIME`]).
+    /// will serve, and creates a service with `service_time` (see [`GET_SERVICE_TIME`]).
     pub fn new(database: Database, service_time: Duration) -> Result<Calibrated, Error> {
         let service_ns = service_time.as_nanos().try_into().unwrap_or(u64::MAX);
         let bare = bare_get(&database)?;
@@ -112,15 +112,15 @@ impl Calibrated {
         self.get_with(key, || false)
     }
 
-    /// Serves a GET of `key`, calling `preempt_point` again and again while it spins: there the
-    /// runtime may switch to another thread and back, and then returns true. The time until then
-    /// is not service time.
+    /// Serves a GET of `key`, calling `preempt_point` repeatedly while it spins. There the runtime may
+    /// switch to another thread and back, in which case it returns true. The time inside that call is not
+    /// service time.
     #[inline]
     pub fn get_with(&self, key: u64, preempt_point: impl FnMut() -> bool) -> Result<Served, Error> {
         Ok(get(&self.database, key, self.service_ns, Clock::Wall, preempt_point)?)
     }
 
-    /// Serves a GET of `key` whose whole value is compared with what was written; returns once the service time
+    /// Serves a GET of `key` and compares its whole value with the written one; returns once the service time
     /// is over.
     #[inline]
     pub fn get_checked(&self, key: u64) -> Result<Checked, rocksdb::Error> {
@@ -141,7 +141,7 @@ impl Calibrated {
         Duration::from_nanos(self.service_ns)
     }
 
-    /// How long GETs alone took when the service was made.
+    /// Latency of bare GETs, measured when the service was created.
     pub fn bare(&self) -> &Latency {
         &self.bare
     }
@@ -164,7 +164,7 @@ pub fn get(
     get_value(database, key, service_ns, clock, touch, preempt_point)
 }
 
-/// The same, with a look at the value.
+/// The same, also passing the value to a function.
 #[inline]
 pub fn get_value(
     database: &Database,
@@ -182,7 +182,7 @@ pub fn get_value(
     Ok(work.served(found, 1))
 }
 
-/// Works for `service_ns`, and does nothing else.
+/// Spins for `service_ns`, without reading a key.
 #[inline]
 pub fn spin(service_ns: u64, mut preempt_point: impl FnMut() -> bool) -> Served {
     let mut work = Work::begin(service_ns, Clock::Wall);
@@ -192,8 +192,8 @@ pub fn spin(service_ns: u64, mut preempt_point: impl FnMut() -> bool) -> Served 
     work.served(true, 0)
 }
 
-/// Serves a RANGE from `database`, which must be in order: reads one key after the other from `first`
-/// on until `service_ns` are over by `clock`, and calls `preempt_point` after each.
+/// Serves a RANGE from `database`, which must be in order: reads keys from `first` on until `service_ns`
+/// are over by `clock`, and calls `preempt_point` after each.
 #[inline]
 pub fn range(
     database: &Database,
@@ -216,8 +216,8 @@ pub fn range(
     Ok(work.served(keys > 0, keys))
 }
 
-/// The time that a request has worked: steps, each followed by a preempt point. What passes inside of
-/// a preempt point that returns true, for "another thread ran meanwhile", does not count.
+/// The time that a request has worked: steps, each followed by a preempt point. Time inside a preempt
+/// point that returns true ("another thread ran meanwhile") does not count.
 struct Work {
     clock: Clock,
     now_ns: u64,
@@ -225,7 +225,7 @@ struct Work {
     worked_ns: u64,
     stalled_ns: u64,
     machine_stalled: bool,
-    /// Of the pthread that the request is on, when it came there.
+    /// Involuntary switches of the request's pthread, when the request came to it.
     switches: i64,
 }
 
@@ -244,7 +244,7 @@ impl Work {
         }
     }
 
-    /// A step has ended. Returns whether there is work left.
+    /// Ends a step. Returns whether there is work left.
     #[inline]
     fn step(&mut self, preempt_point: impl FnOnce() -> bool) -> bool {
         let now_ns = self.clock.now_ns();
@@ -263,7 +263,7 @@ impl Work {
         self.now_ns < self.until_ns
     }
 
-    /// A step took longer than [`STALL_NS`].
+    /// Accounts for a step that took longer than [`STALL_NS`].
     #[cold]
     fn stalled(&mut self, took_ns: u64) {
         self.stalled_ns += took_ns;
@@ -278,7 +278,7 @@ impl Work {
     }
 }
 
-/// GETs of keys all over the database, one after the other on this thread.
+/// Measures GETs of keys spread over the database, one after the other on this thread.
 fn bare_get(database: &Database) -> Result<Latency, Error> {
     const GETS: u64 = 20_000;
     if database.keys() == 0 {
@@ -286,7 +286,7 @@ fn bare_get(database: &Database) -> Result<Latency, Error> {
     }
     let mut times = histogram();
     for get in 0..GETS {
-        // Scattered, so that neither caches nor the prefetcher know the next.
+        // Scattered, so that neither caches nor the prefetcher can anticipate the next key.
         let key = get.wrapping_mul(0x9e37_79b9_7f4a_7c15) % database.keys();
         let start_ns = monotonic_ns();
         read(database, key)?;
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checked_get_takes_its_time_and_notices_what_is_missing() {
+    fn a_checked_get_takes_its_service_time_and_notices_missing_keys() {
         let service = Calibrated::new(filled(1_000), Duration::from_micros(500)).unwrap();
         for key in [0, 999, 1_000] {
             let start_ns = monotonic_ns();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_work_wherever_the_thread_is() {
+    fn only_cpu_time_counts_as_work_by_the_cpu_clock() {
         let mut database = Database::open_in_order(None).unwrap();
         database.fill(1_000, 100, |_, _| {}).unwrap();
         let sleeps = || {
@@ -385,9 +385,9 @@ mod tests {
         assert!(served.found && served.keys > KEYS_PER_LOOK && served.worked_ns >= 200_000);
     }
 
-    // Linux's pool and an agent's cores end their requests by this.
+    // Linux's pool and an agent's cores both decide by this whether a stall sets latencies aside.
     #[test]
-    fn a_step_is_a_stall_of_the_machine_unless_the_kernel_switched_its_thread_out() {
+    fn a_long_step_is_a_stall_unless_the_kernel_switched_its_thread_out() {
         let cpu = crate::cpu::allowed_cpus().unwrap()[0];
         crate::cpu::pin_current_thread(cpu).unwrap();
         let over = std::sync::atomic::AtomicBool::new(false);
@@ -398,7 +398,7 @@ mod tests {
             }
         };
         std::thread::scope(|scope| {
-            // Takes the CPU now and then, as a neighbour does, or another thread of a pool.
+            // Takes the CPU now and then, like another process or another thread of a pool.
             scope.spawn(|| {
                 while !over.load(relaxed) {
                     spin_loop();
@@ -414,7 +414,7 @@ mod tests {
             let served = work.served(true, 1);
             assert!(served.stalled_ns > STALL_NS && !served.machine_stalled, "{served:?}");
         });
-        // Other processes may take the CPU here too: the test waits for a step without that.
+        // Other processes may take the CPU here as well: the test waits for a step in which none does.
         loop {
             let mut work = Work::begin(u64::MAX, Clock::Wall);
             spin_past(&work);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_in_which_the_machine_stalled_is_no_work() {
+    fn a_step_in_which_the_machine_stalled_does_not_count_as_work() {
         let mut work = Work::begin(u64::MAX, Clock::Wall);
         let until_ns = monotonic_ns() + 2 * STALL_NS;
         while monotonic_ns() < until_ns {

@@ -1,4 +1,4 @@
-//! A baseline for preemption: a signal from one thread to another, until its handler runs.
+//! A baseline for preemption: the time from sending a signal to another thread until its handler runs.
 
 use std::io;
 use std::mem;
@@ -9,12 +9,12 @@ use std::thread;
 
 use crate::cpu::{self, monotonic_ns};
 
-/// No other part of this project uses it.
+/// The signal to send. No other part of this project uses it.
 const SIGNAL: libc::c_int = libc::SIGUSR2;
 
-/// When the handler ran; 0 before.
+/// Time at which the handler ran; 0 before.
 static HANDLED_NS: AtomicU64 = AtomicU64::new(0);
-/// One measurement at a time: the handler is the process's.
+/// Held during a measurement, since the process has only one handler.
 static MEASURES: Mutex<()> = Mutex::new(());
 
 extern "C" fn handler(_signal: libc::c_int) {
@@ -23,9 +23,9 @@ extern "C" fn handler(_signal: libc::c_int) {
 }
 
 /// Sends `rounds` signals by tgkill(2) from `sender_cpu` to a thread that spins on `receiver_cpu`, with
-/// `rest_ns` in between. Nanoseconds of each from before the call to the handler's first instruction.
+/// `rest_ns` in between. Returns for each the nanoseconds from before the call to the handler's first instruction.
 ///
-/// Uses SIGUSR2, and leaves its handler as it was.
+/// Uses SIGUSR2, and restores its handler.
 pub fn to_handler_ns(
     sender_cpu: usize,
     receiver_cpu: usize,
@@ -73,7 +73,7 @@ fn send(receiver: &AtomicI32, rounds: usize, rest_ns: u64) -> io::Result<Vec<u64
         }
         HANDLED_NS.store(0, Ordering::SeqCst);
         let start_ns = monotonic_ns();
-        // SAFETY: numbers only. The thread is alive: it ends after it was told to stop.
+        // SAFETY: all arguments are numbers. The thread is alive: it ends only after it is told to stop.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, SIGNAL) };
         if sent != 0 {
             return Err(io::Error::last_os_error());
@@ -87,7 +87,7 @@ fn send(receiver: &AtomicI32, rounds: usize, rest_ns: u64) -> io::Result<Vec<u64
     Ok(took)
 }
 
-/// The handler, until it is dropped.
+/// The installed handler. Dropping it restores the previous one.
 struct Handled {
     before: libc::sigaction,
 }
@@ -98,7 +98,7 @@ impl Handled {
         let [mut ours, mut before]: [libc::sigaction; 2] = unsafe { mem::zeroed() };
         ours.sa_sigaction = handler as extern "C" fn(libc::c_int) as libc::sighandler_t;
         ours.sa_flags = libc::SA_RESTART;
-        // SAFETY: both point to sigactions; the handler does only what one may do.
+        // SAFETY: both point to sigactions; the handler is async-signal-safe.
         match unsafe { libc::sigaction(SIGNAL, &ours, &mut before) } {
             0 => Ok(Handled { before }),
             _ => Err(io::Error::last_os_error()),
@@ -108,7 +108,7 @@ impl Handled {
 
 impl Drop for Handled {
     fn drop(&mut self) {
-        // SAFETY: `before` is what the kernel said was there.
+        // SAFETY: `before` is the previous action, as the kernel returned it.
         unsafe { libc::sigaction(SIGNAL, &self.before, ptr::null_mut()) };
     }
 }
@@ -118,15 +118,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_signal_is_handled_once_and_the_handler_is_left_as_it_was() {
+    fn every_signal_is_handled_once_and_the_previous_handler_is_restored() {
         let cpus = cpu::allowed_cpus().unwrap();
         let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
         // SAFETY: all zeros is a valid sigaction.
         let [mut before, mut after]: [libc::sigaction; 2] = unsafe { mem::zeroed() };
-        // SAFETY: only asks.
+        // SAFETY: only queries the current action.
         unsafe { libc::sigaction(SIGNAL, ptr::null(), &mut before) };
         let took = to_handler_ns(last, first, 100, 1_000).unwrap();
-        // SAFETY: only asks.
+        // SAFETY: only queries the current action.
         unsafe { libc::sigaction(SIGNAL, ptr::null(), &mut after) };
         assert!(took.len() == 100 && took.iter().all(|&ns| ns > 0), "{took:?}");
         assert_eq!(before.sa_sigaction, after.sa_sigaction);

@@ -39,7 +39,7 @@ const LAST_LAG_LIMIT_NS: u64 = 20_000_000;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// Span of unanswered ids per socket; it fits the front's window.
 const UNDER_WAY_MAX: usize = 1000;
-/// Most datagrams received from a socket at a time.
+/// Maximum number of datagrams received from a socket at a time.
 const TAKEN_MAX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -71,17 +71,17 @@ pub struct Settings {
     pub retry: Option<Duration>,
     /// Seed of times, kinds, keys and ids.
     pub seed: u64,
-    /// Number of the run, below 2^22: PUTs of another one have other keys.
+    /// Number of the run, below 2^22: PUTs of different runs have different keys.
     pub run: u64,
-    /// One in this many requests asks for its time at the front ([`TIMED`]); 0 is none.
+    /// One in this many requests asks for its time at the front ([`TIMED`]); with 0 none does.
     pub timed: u64,
-    /// Open requests at the host that each socket's window aims at; `None` sends whatever is due. Needs `retry`, as a lost reply
-    /// would close a part of the window for ever.
+    /// Number of open requests at the host that each socket's window aims at; `None` sends every due request. Needs `retry`, as a
+    /// lost reply would otherwise close a part of the window forever.
     pub queue_target: Option<u32>,
     /// Ends the load when it becomes true; what was measured so far is the outcome.
     pub stop: Option<Arc<AtomicBool>>,
-    /// Stalls that the server notices. Latencies are set aside from such a stall on, or one of the generator's own, until no request
-    /// is under way. `None` keeps all latencies.
+    /// Stalls noticed by the server. From such a stall, or one of the generator's own, latencies are set aside until no request
+    /// is in flight. `None` keeps all latencies.
     pub stalls: Option<Stalls>,
 }
 
@@ -92,7 +92,7 @@ pub struct Ends {
     pub executed: BTreeMap<String, u64>,
     /// Refused requests by name of their status.
     pub refused: BTreeMap<String, u64>,
-    /// Requests that were answered OUTCOME_UNKNOWN.
+    /// Requests answered with OUTCOME_UNKNOWN.
     pub outcome_unknown: u64,
     /// Requests without an answer.
     pub lost: u64,
@@ -105,12 +105,12 @@ pub struct Ends {
 pub struct Outcome {
     /// Rates, latencies by kind, and lag. `done` counts status OK.
     pub point: Point,
-    /// How the requests ended.
+    /// Outcomes of the requests.
     pub ends: Ends,
     /// Mean number of open requests at the host, from replies without a time; 0 if there were none.
     pub open_at_host: f64,
-    /// Times at the front by kind, of the timed requests whose latencies are in `point`; empty unless requests were timed. A reply
-    /// that answers a later try has none.
+    /// Times at the front by kind, of the timed requests whose latencies are in `point`; empty unless requests were timed. Replies
+    /// to a later try have no time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at_front: Vec<ClassLatency>,
 }
@@ -130,7 +130,7 @@ struct Sender {
     incarnation: u64,
     cookie: u64,
     next: u64,
-    /// `None` bounds the requests under way by the front's window of ids only.
+    /// Window of requests in flight. With `None` only the front's window of ids bounds them.
     window: Option<Window>,
     pending: BTreeMap<u64, Pending>,
     /// Due time and id of each retry, the earliest first.
@@ -154,7 +154,7 @@ struct Client {
     replies: u64,
     /// Times at the front by class; empty unless requests are timed.
     at_front: Vec<Histogram<u64>>,
-    /// `None` keeps all latencies.
+    /// Stalls of the server not yet taken into account. `None` keeps all latencies.
     unseen: Option<Unseen>,
     buffer: Vec<u8>,
     /// Buffer in which each datagram is built.
@@ -209,7 +209,7 @@ impl Generator {
 
     /// Sends `rate` requests per second during the warm-up and the measurement, and waits up to `drain` for the last answers.
     ///
-    /// Spins on its CPU, and yields it to other threads.
+    /// Spins on its CPU, and yields to other threads.
     ///
     /// # Errors
     /// The load is invalid.
@@ -226,7 +226,7 @@ impl Generator {
         let settings = generator::Settings {
             lag_p99_limit_ns: LAG_P99_LIMIT_NS,
             last_lag_limit_ns: LAST_LAG_LIMIT_NS,
-            // A server that was stopped answers in a burst, which takes a while to receive. A load that keeps all latencies keeps these.
+            // A stopped server later answers in a burst, which takes a while to receive. A load that keeps all latencies keeps these.
             stall_ns: if stalls.is_some() { generator::STALL_NS } else { u64::MAX },
             ..generator::Settings::new(duration, warm_up, Seat::Shared)
         };
@@ -287,7 +287,7 @@ impl Sender {
         })
     }
 
-    /// Whether one more request may be under way.
+    /// Whether one more request may be in flight.
     fn has_room(&mut self) -> bool {
         let Sender { pending, next, window, .. } = self;
         let first = pending.first_key_value();
@@ -295,7 +295,7 @@ impl Sender {
             && window.as_mut().is_none_or(|window| window.has_room(pending.len()))
     }
 
-    /// Counts a request that was refused, or had no answer in time.
+    /// Counts a request that was refused or not answered in time.
     fn not_served(&mut self) {
         if let Some(window) = &mut self.window {
             window.not_served(self.pending.len());
@@ -318,7 +318,7 @@ impl Sender {
         self.socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         while self.cookie == 0 && Instant::now() < until {
             let hello = Header { flags: IDEMPOTENT, ..Header::default() };
-            // No front listens yet.
+            // An error means that no front listens yet.
             let _ = self.socket.send(&hello.encode());
             let Ok(bytes) = self.socket.recv(&mut buffer) else {
                 std::thread::sleep(Duration::from_millis(10));
@@ -335,7 +335,7 @@ impl Sender {
 }
 
 impl Client {
-    /// Forgets what was counted of the load before.
+    /// Resets the counts of the previous load.
     fn begin(&mut self, stalls: Option<Stalls>) {
         (self.open_sum, self.replies) = (0, 0);
         self.at_front.iter_mut().for_each(Histogram::reset);
@@ -403,7 +403,7 @@ impl Client {
         self.datagram.clear();
         self.datagram.extend_from_slice(&header.encode());
         kind.write(&request, &self.settings, &mut self.datagram);
-        // A datagram that the kernel does not take is retried like a lost one.
+        // A datagram that the kernel refuses is retried like a lost one.
         let _ = sender.socket.send(&self.datagram);
         if let Some(retry) = self.settings.retry {
             sender.retries.push_back((now_ns + retry.as_nanos() as u64, id));
@@ -450,7 +450,7 @@ impl Client {
             (sender.incarnation, sender.cookie) = (header.incarnation, header.cookie);
         }
         if status == Status::CHALLENGE {
-            // Not executed. A late challenge must not let a PUT execute again under the new incarnation.
+            // Not executed. A late challenge must not cause a PUT to execute again under the new incarnation.
             if kind.is_idempotent() {
                 (pending.incarnation, pending.cookie) = (header.incarnation, header.cookie);
                 self.send(at, header.id, end_ns);

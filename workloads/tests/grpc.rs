@@ -1,4 +1,4 @@
-//! The load against the on-host server, and against servers that are not what they should be.
+//! The load against the on-host server, and against missing or faulty servers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -39,7 +39,7 @@ fn calls(mix: &str) -> CallSettings {
 }
 
 #[test]
-fn every_call_of_every_kind_is_answered_right() {
+fn every_call_of_every_kind_gets_the_right_reply() {
     let server = serve(anywhere());
     let settings = CallSettings {
         slo_us: "get=100,range=10000".parse().unwrap(),
@@ -74,17 +74,17 @@ fn a_burst_beyond_all_streams_waits_and_is_served() {
 }
 
 #[test]
-fn statuses_are_counted_and_wrong_replies_found() {
+fn statuses_and_wrong_replies_are_counted() {
     let server = serve(anywhere());
     let second = Duration::from_millis(500);
-    // Half of these keys are not there.
+    // The store lacks half of these keys.
     let settings = CallSettings { keys: 2 * KEYS, ..calls("get=1") };
     let mut load = generator(server.address(), &settings);
     let open = load.open(1_000.0, Duration::ZERO, second, DRAIN).unwrap();
     let (ok, not_found) = (open.answers.status("OK"), open.answers.status("NOT_FOUND"));
     assert_eq!(ok + not_found, open.point.sent, "{open:?}");
     assert!(ok > 50 && not_found > 50 && open.point.done == ok, "{open:?}");
-    // A RANGE that begins there is short of what was expected.
+    // A RANGE that begins at a missing key returns fewer pairs than expected.
     let settings = CallSettings { keys: 2 * KEYS, ..calls("range=1") };
     let mut load = generator(server.address(), &settings);
     let open = load.open(200.0, Duration::ZERO, second, DRAIN).unwrap();
@@ -92,7 +92,7 @@ fn statuses_are_counted_and_wrong_replies_found() {
 }
 
 #[test]
-fn calls_fail_while_a_server_is_away_and_succeed_when_it_is_back() {
+fn calls_fail_while_the_server_is_down_and_succeed_after_its_restart() {
     let server = serve(anywhere());
     let address = server.address();
     let mut generator = generator(address, &calls("echo=1"));
@@ -108,11 +108,11 @@ fn calls_fail_while_a_server_is_away_and_succeed_when_it_is_back() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_told_from_one_that_is_not_there() {
+fn a_silent_server_is_distinguished_from_a_missing_one() {
     let silent = TcpListener::bind(anywhere()).unwrap();
     let address = silent.local_addr().unwrap();
     let ends = std::thread::spawn(move || {
-        // Speaks HTTP/2 as far as to say nothing: an empty SETTINGS frame, for each connection.
+        // Speaks the minimum of HTTP/2: an empty SETTINGS frame on each connection.
         let connections: Vec<_> = (0..2)
             .map(|_| {
                 let (mut connection, _) = silent.accept().unwrap();

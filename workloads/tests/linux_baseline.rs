@@ -1,4 +1,4 @@
-//! The whole path once: database, service, generator, baseline pool, recorder, point.
+//! One run of the whole path: database, service, generator, baseline pool, recorder, point.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn every_request_sent_is_accounted_for() {
     })
     .unwrap();
 
-    // Far more than four threads can serve at 1 ms each: some are refused.
+    // Far more than four threads can serve at 1 ms per request, so that some are refused.
     let load = Load::new(20_000.0, mix, keys, 1).unwrap();
     let settings = generator::Settings::new(
         Duration::from_millis(100),

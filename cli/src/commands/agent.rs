@@ -1,4 +1,4 @@
-//! `wave agent`: an agent by hand.
+//! `wave agent`: starts an agent from the command line.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use wave_agent::Registry;
 use wave_grpc::FrontArgs;
 use wave_udp::UdpArgs;
 
-/// An agent, or one that takes over.
+/// Runs an agent, or one that replaces a running agent.
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -17,15 +17,15 @@ use wave_udp::UdpArgs;
   wave agent replace --attach /tmp/my.sock     upgrade without stopping the workload
   wave agent replace --rpc /tmp/kv.sock --listen 127.0.0.1:50052   its clients reconnect to another address
   wave agent --device /dev/shm/nic             as a NIC, for cargo xtask vm run --nic /dev/shm/nic
-  wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host that serves there
+  wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host at that socket
   wave agent --rpc /tmp/kv.sock --listen 0.0.0.0:50051 --cpu 1 --connection-cpus 2-4      with cores for connections
   wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052          requests in datagrams for that host
   wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:11211 --udp-memcached 127.0.0.1       memcached's clients of that host
 
 The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
 Exit codes: 0 the host ended, another agent took over, or SIGTERM ended an agent for RPCs; 2 bad arguments; 3 it could
-not attach, pin or listen, or the TLS files are bad; 4 the host wrote nonsense; 5 the host turned the agent out, which
-decided too late or wrote nonsense."
+not attach, pin or listen, or the TLS files are bad; 4 the host's window holds invalid data; 5 the host turned the agent
+out, because it decided too late or wrote invalid data."
 )]
 pub struct AgentCommand {
     #[command(subcommand)]
@@ -34,7 +34,7 @@ pub struct AgentCommand {
     agent: Fronts,
 }
 
-/// Options of the front for gRPC, which a front for datagrams must refuse: a user who asks for TLS must get it.
+/// Options of the gRPC front. A front for datagrams must refuse them: a user who asks for TLS must get it.
 const OF_GRPC: [&str; 14] = [
     "connection_cpus",
     "notes",
@@ -52,7 +52,7 @@ const OF_GRPC: [&str; 14] = [
     "drain_s",
 ];
 
-/// An agent, and what it takes requests by.
+/// An agent and its fronts.
 #[derive(Args, Clone, Debug)]
 #[command(mut_arg("udp", |udp| udp.conflicts_with_all(OF_GRPC)))]
 #[command(mut_arg("udp_public", |public| public.conflicts_with("listen")))]
@@ -72,8 +72,8 @@ enum Replace {
     /// all threads. Only then does the old one lose its window, and leave. If no agent is attached,
     /// this is the same as `wave agent`.
     ///
-    /// With --rpc the host turns to the new agent; the old one tells its clients to reconnect, and
-    /// leaves. It listens until then, so --listen must name another address than the old one's.
+    /// With --rpc the host switches to the new agent; the old one tells its clients to reconnect and
+    /// exits. Until then it still listens, so --listen must name a different address.
     Replace(Fronts),
 }
 

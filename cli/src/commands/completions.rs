@@ -1,4 +1,4 @@
-//! `wave completions` and `wave man`: what shells and man know of the command line.
+//! `wave completions` and `wave man`: shell completions and man pages, generated from the command line.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,19 +9,17 @@ use wave_lab::terminal::{note, out};
 
 use super::Wave;
 
-/// The arguments of `completions`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave completions bash > ~/.local/share/bash-completion/completions/wave
   wave completions zsh > ~/.zfunc/_wave        with `fpath+=~/.zfunc` before compinit in ~/.zshrc
   wave completions fish > ~/.config/fish/completions/wave.fish")]
 pub struct CompletionsArgs {
-    /// Shell that reads them.
+    /// Shell to print completions for.
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }
 
-/// The arguments of `man`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave man ~/.local/share/man/man1
@@ -29,7 +27,7 @@ pub struct CompletionsArgs {
 
 Exit codes: 0 written; 3 the directory cannot be written.")]
 pub struct ManArgs {
-    /// Directory for a page per command, made if absent.
+    /// Directory for the pages, one per command; created if absent.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -74,7 +72,7 @@ mod tests {
             assert!(page.contains("SYNOPSIS"), "{page}");
             assert!(bash.contains(&format!("wave,{})", sub.get_name())), "{}", sub.get_name());
         }
-        assert!(man.join("wave-memory-run.1").is_file(), "commands of commands have pages");
+        assert!(man.join("wave-memory-run.1").is_file(), "subcommands have pages");
         assert!(!man.join("wave-rocksdb-process.1").exists(), "hidden commands have none");
     }
 }

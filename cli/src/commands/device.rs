@@ -1,10 +1,10 @@
-//! What is said of a device that agents are behind.
+//! Options for a PCI device that an agent runs behind.
 
 use clap::{Args, ValueEnum};
 use wave_core::link::Home;
 use wave_linux::sched::{Access, DeviceOptions};
 
-/// A PCI device in place of an agent of this machine.
+/// A PCI device, instead of an agent on this machine.
 #[derive(Args, Debug)]
 pub struct DeviceArgs {
     /// Start no agent: one attaches from the other side of this PCI device, and chooses its policy
@@ -27,7 +27,7 @@ enum Decisions {
     Nic,
 }
 
-/// How a device is reached.
+/// Way to access a device.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Way {
     /// By VFIO.
@@ -46,7 +46,7 @@ impl From<Way> for Access {
 }
 
 impl DeviceArgs {
-    /// What the host is told of it.
+    /// The host's options for the device; `None` without `--device`.
     pub fn options(&self) -> Option<DeviceOptions> {
         let address = self.device.clone()?;
         let decisions = match self.decisions {

@@ -1,4 +1,4 @@
-//! `wave doctor`: what this machine can run, and why not.
+//! `wave doctor`: what this machine can run, and why it cannot run the rest.
 
 mod remedies;
 
@@ -22,13 +22,12 @@ use wave_experiments::memory::size;
 use wave_experiments::run::{machine, seating};
 use wave_lab::terminal::{counted, out};
 
-/// How to say it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave doctor
   wave doctor --json
 
-Exit code 0, unless nothing at all can run here: then 3.")]
+Exit codes: 0; 3 if nothing at all can run here.")]
 pub struct DoctorArgs {
     /// Print one JSON object instead of a list.
     #[arg(long)]
@@ -48,7 +47,7 @@ enum Need {
     Recordings,
     /// `wave run --host linux` needs it.
     Kernel,
-    /// For virtual machines' threads.
+    /// Scheduling threads of virtual machines needs it.
     Guests,
     /// `wave run --device` needs it.
     Devices,
@@ -58,7 +57,7 @@ enum Need {
     Tcp,
     /// `wave memory run` is better with it.
     SaferMemory,
-    /// Confines agents and hosts.
+    /// Confinement of agents and hosts needs it.
     Confinement,
 }
 
@@ -84,9 +83,9 @@ impl Need {
 struct Check {
     name: &'static str,
     need: Need,
-    /// What was found, or why it is missing.
+    /// The text to show: what was found, or why it is missing.
     found: Result<String, String>,
-    /// What to type if it is missing, where something helps.
+    /// Command that supplies it if it is missing, if there is one.
     remedy: Option<String>,
 }
 
@@ -204,22 +203,22 @@ fn found(supported: wave_confine::Supported) -> Result<String, String> {
     }
 }
 
-/// One is made, and goes again at once.
+/// Creates a TAP device and removes it at once.
 fn tap() -> Result<String, String> {
     Tap::open(&TapOptions::new("wavedoctor%d"))
-        .map(|_| "one was made".to_owned())
+        .map(|_| "created one".to_owned())
         .map_err(|error| error.to_string())
 }
 
-/// One is opened: what `wave tcp up --interface` needs. It takes no frames.
+/// Opens a packet socket, as `wave tcp up --interface` does. It receives no frames.
 fn packet_socket() -> Result<String, String> {
     let (family, kind) = (rustix::net::AddressFamily::PACKET, rustix::net::SocketType::RAW);
     rustix::net::socket(family, kind, None)
-        .map(|_| "one was opened".to_owned())
+        .map(|_| "opened one".to_owned())
         .map_err(|error| format!("needs CAP_NET_RAW: {error}"))
 }
 
-/// Each backend is tried on this process, the first that works is used.
+/// Tries each backend on this process. Runs use the first that works.
 fn accessed_bits() -> Result<String, String> {
     let tried = AccessBits::probe();
     let works: Vec<String> = tried
@@ -260,11 +259,11 @@ fn swap() -> Result<String, String> {
 }
 
 fn pressure() -> Result<String, String> {
-    let pressure = Pressure::of_machine().ok_or("the kernel does not tell it")?;
-    Ok(format!("some task waited {:.1}% of the last 10 s", pressure.some.avg10_percent))
+    let pressure = Pressure::of_machine().ok_or("the kernel does not report it")?;
+    Ok(format!("some task waited for memory {:.1}% of the last 10 s", pressure.some.avg10_percent))
 }
 
-/// Groups of devices behind an IOMMU.
+/// Number of device groups behind an IOMMU.
 fn iommu_groups() -> usize {
     std::fs::read_dir("/sys/kernel/iommu_groups").map_or(0, Iterator::count)
 }
@@ -288,12 +287,12 @@ fn release() -> Result<String, String> {
     if version_at_least(&release, (5, 10)) {
         Ok(release)
     } else {
-        Err(format!("{release} is older than what this was tried on (5.10)"))
+        Err(format!("{release} is older than the oldest kernel tested (5.10)"))
     }
 }
 
-/// Whether a release such as `6.1.0-31-amd64` is at least that version. One that cannot be read is
-/// given the benefit of the doubt.
+/// Whether a release such as `6.1.0-31-amd64` is at least version `least`. True for a release that cannot
+/// be parsed.
 fn version_at_least(release: &str, least: (u32, u32)) -> bool {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -324,7 +323,7 @@ fn sockets() -> Result<String, String> {
 
 fn pinning() -> Result<String, String> {
     let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
-    // On a thread of its own, as pinning lasts.
+    // On a separate thread, because pinning outlasts the check.
     let pinned = std::thread::spawn(move || {
         cpus.iter().try_for_each(|&cpu| cpu::pin_current_thread(cpu)).map(|()| cpus)
     });
@@ -365,7 +364,7 @@ fn root() -> Result<String, String> {
     if rustix::process::geteuid().is_root() {
         Ok("yes".into())
     } else {
-        Err("not root: everything else runs without".into())
+        Err("not root: only this needs it".into())
     }
 }
 

@@ -1,4 +1,4 @@
-//! `wave fit`: the paper's machine, derived from what the paper prints.
+//! `wave fit`: fits the model of the paper's machine to the printed figures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,6 @@ use wave_sim::fit::{Difference, File, Fit, Found, Step};
 /// The description of the fit, as a path in the repository.
 const DESCRIPTION: &str = "hosts/sim/data/fit.toml";
 
-/// What to do with the values.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Fits the values that hosts/sim/data/fit.toml names to rows of the Wave paper's Tables 2 and 3 and of its
@@ -32,7 +31,7 @@ One value of the machine shinjuku-offload (Mind the Gap's prototype) is fitted t
 hosts/sim/data/fit-offload.toml. hosts/sim/data/open-offload.toml keeps the smallest and the largest value that meet the row.
 
 A residual is the simulated figure less the printed one, or less the middle of the printed range, in units of the
-printed rounding, or of half of the range: between -1 and 1 it is within.
+printed rounding, or of half of the range: from -1 to 1 the figure is within.
 
 Examples:
   wave fit                      values with their ranges, and rows with their residuals
@@ -141,7 +140,7 @@ fn perform(args: &FitArgs) -> Result<(), Failure> {
     } else if args.check && !differences.is_empty() {
         let named: Vec<String> = differences.iter().map(words).collect();
         return Err(Failure::Check(format!(
-            "{}\nto accept what the fit gives: wave fit --write",
+            "{}\nto accept the fitted values: wave fit --write",
             named.join("\n")
         )));
     }
@@ -151,8 +150,8 @@ fn perform(args: &FitArgs) -> Result<(), Failure> {
 const NO_REPOSITORY: &str =
     "--intervals writes into the repository: run it there, or pass --root DIR";
 
-/// The least and the most of each row under the fit's values and so many other sets, or as many as ten times as many
-/// tries lead to.
+/// The smallest and the largest value of each row under the fitted values and `args.sets` other parameter sets. Makes at
+/// most ten tries per set, so that fewer sets may be found.
 fn find_intervals(fit: &Fit, args: &FitArgs) -> Result<Intervals, Failure> {
     let (committed, digest) = (fit.committed(), intervals::digest());
     let threads = args.jobs.map_or_else(super::sweep::cpus, usize::from);
@@ -179,7 +178,7 @@ fn find_intervals(fit: &Fit, args: &FitArgs) -> Result<Intervals, Failure> {
                 rows
             }
         };
-        // A wish that leads to no set leaves no rows.
+        // A try that finds no parameter set leaves no rows.
         if !rows.is_empty() {
             found.push(rows);
             progress.end();
@@ -189,7 +188,7 @@ fn find_intervals(fit: &Fit, args: &FitArgs) -> Result<Intervals, Failure> {
         }
     }
     if found.len() < wanted {
-        note!("wave fit: {} sets were found of the {wanted} asked for", found.len());
+        note!("wave fit: found only {} of {wanted} parameter sets", found.len());
     }
     Ok(Intervals::of(&found))
 }
@@ -198,7 +197,7 @@ fn failed(path: &Path, what: &str, error: &std::io::Error) -> Failure {
     Failure::Cannot(format!("{}: cannot {what}: {error}", path.display()))
 }
 
-/// The repository; none where there is none, and the files of the build are meant.
+/// The repository; `None` outside a repository, where the files of the build are used.
 fn root(args: &FitArgs) -> Result<Option<PathBuf>, Failure> {
     let root = args.root.clone().unwrap_or_else(|| PathBuf::from("."));
     let description = root.join(DESCRIPTION);
@@ -238,7 +237,7 @@ fn words(difference: &Difference) -> String {
     let Difference { path, key, stated, fitted, .. } = difference;
     match stated {
         None => format!("{path}: {key} is missing; the fit gives {fitted}"),
-        Some(stated) if stated == fitted => format!("{path}: {key} states another source"),
+        Some(stated) if stated == fitted => format!("{path}: {key} names a different source"),
         Some(stated) => format!("{path}: {key} is {stated}; the fit gives {fitted}"),
     }
 }
@@ -354,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_no_repository_or_of_another_build_is_refused() {
+    fn folders_that_are_no_repository_or_differ_from_the_build_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let failure = root(&args(folder.path(), true)).unwrap_err();
         assert_eq!(failure.exit_code(), 3);
@@ -379,6 +378,6 @@ mod tests {
         };
         assert_eq!(words(&difference(Some(3.0), false)), "a.toml: b is 3; the fit gives 3.5");
         assert_eq!(words(&difference(None, false)), "a.toml: b is missing; the fit gives 3.5");
-        assert_eq!(words(&difference(Some(3.5), true)), "a.toml: b states another source");
+        assert_eq!(words(&difference(Some(3.5), true)), "a.toml: b names a different source");
     }
 }

@@ -1,4 +1,4 @@
-//! `wave fuzz`: seeded histories in the simulator, and a flood of a real front.
+//! `wave fuzz`: seeded histories in the simulator, and floods against a real front.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use wave_lab::terminal::{note, out};
 use wave_lab::{Failure, table};
 use wave_report::number::short;
 
-/// Histories, or something else that is fuzzed.
+/// Seeded histories, or the fuzzing of a front or of TCP.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct FuzzCommand {
@@ -35,15 +35,15 @@ enum What {
 #[command(
     after_help = "Each history runs in virtual time: up to four connections between two stacks, over a wire that loses, repeats, reorders,
 damages and truncates frames, and delivers nothing for seconds. Copies to a host's memory complete late and in any order, hosts
-stop reading, sequence numbers wrap, and old SYNs come again.
+stop reading, sequence numbers wrap, and old SYNs arrive again.
 
   violations        histories that broke a rule; failures names the rule and the seed
   rtos              retransmission timeouts
   fast_retransmits  losses noticed without a timeout
-  sack_recoveries   those of them that selective acknowledgements told of; half of the histories have them on both sides
+  sack_recoveries   those found by selective acknowledgements; half of the histories use them on both sides
   zero_windows      advertised windows that closed
   sequence_wraps    streams whose sequence numbers wrapped
-  trace_hash        hash of every frame, copy and end: another one tells of changed behaviour
+  trace_hash        hash of every frame, copy and end of a connection: a different hash means changed behaviour
   planted           faults that were planted in the code, one at a time: the seed of the first history that caught each
 
 Planted faults: no-sequencer, no-checksum, ack-before-dma, out-of-order-fin-dropped, window-shrunk, stale-syn-taken,
@@ -85,7 +85,7 @@ fn planted(name: &str) -> Result<Plants, String> {
         "none" => Ok(Plants(None)),
         name => match Planted::by_name(name) {
             Some(fault) => Ok(Plants(Some(fault))),
-            None => Err(format!("no such fault; there are none, {}", names())),
+            None => Err(format!("no such fault; give none or one of {}", names())),
         },
     }
 }
@@ -195,7 +195,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
     for name in found.missed() {
         let (seed, seeds) = (args.seed, fuzz_tcp::PLANTED_SEEDS_MAX);
         failed.push(format!(
-            "{name} is not caught\n  again: wave fuzz tcp --seed {seed} --seeds {seeds} --planted {name}"
+            "no history caught {name}\n  again: wave fuzz tcp --seed {seed} --seeds {seeds} --planted {name}"
         ));
     }
     match failed.is_empty() {
@@ -213,13 +213,13 @@ fn tcp_text(found: &fuzz_tcp::Found) -> String {
         ("retransmission timeouts", counts.rtos),
         ("fast retransmits", counts.fast_retransmits),
         ("recoveries by selective acknowledgements", counts.sack_recoveries),
-        ("windows that closed", counts.zero_windows),
-        ("streams whose sequence numbers wrapped", counts.sequence_wraps),
-        ("ends of connections with ECN", counts.ecn_connections),
-        ("marked packets of data", counts.marks),
-        ("segments that echo a mark", counts.echoes),
-        ("segments that say that the window was reduced", counts.reductions),
-        ("SYNs that ask for ECN, dropped", counts.asking_syns_dropped),
+        ("windows closed to zero", counts.zero_windows),
+        ("streams with wrapped sequence numbers", counts.sequence_wraps),
+        ("endpoints of connections with ECN", counts.ecn_connections),
+        ("data packets with a congestion mark", counts.marks),
+        ("segments with ECE", counts.echoes),
+        ("segments with CWR", counts.reductions),
+        ("dropped SYNs with ECN requested", counts.asking_syns_dropped),
     ] {
         table.add_row([what.to_owned(), count.to_string()]);
     }
@@ -254,7 +254,7 @@ fn text(found: &Found) -> String {
     let rows = [
         ("datagrams, rounds", format!("{}, {}", sent.all(), found.rounds)),
         ("valid, mutated, random", format!("{}, {}, {}", sent.valid, sent.mutated, sent.random)),
-        ("not taken by the kernel", sent.refused_by_the_kernel.to_string()),
+        ("refused by the kernel", sent.refused_by_the_kernel.to_string()),
         ("crashes of the agent", found.crashes.to_string()),
         (
             "growth of the agent's resident memory",
@@ -265,7 +265,7 @@ fn text(found: &Found) -> String {
             ),
         ),
         (
-            "failed requests of the good client",
+            "failed requests of the well-behaved client",
             format!("{} of {}", found.good_failed, found.good_sent),
         ),
         ("its p99 alone", p99_us(&found.good_p99_alone_ns)),
@@ -281,6 +281,6 @@ fn text(found: &Found) -> String {
         _ => "Failed: see below",
     };
     format!(
-        "{table}\n{verdict}. The p99s are no verdict: few rounds or a busy machine make them noise"
+        "{table}\n{verdict}. The p99s do not count: with few rounds or a busy machine they are noise"
     )
 }

@@ -1,4 +1,4 @@
-//! The commands of README, guides and other documents, as they stand.
+//! Checks that the commands in README, guides and other documents parse.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ErrorKind};
 
 use super::Wave;
 
-/// Every document for users: not the decision records, which tell of their day.
+/// Every document for users. Decision records are not among them: they describe their own time.
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
@@ -24,7 +24,7 @@ fn documents() -> Vec<PathBuf> {
 struct Told {
     line: usize,
     words: Vec<String>,
-    /// Whether a reader types it as it is, and not only reads its name in a sentence.
+    /// Whether it is a whole command line to type, rather than a command named in a sentence.
     is_whole: bool,
 }
 
@@ -45,7 +45,7 @@ fn commands(text: &str) -> Vec<Told> {
             }
         };
         match block {
-            // The others are what commands print.
+            // Lines without a prompt are output of commands.
             Some("console") if begun.is_empty() && !line.starts_with(['$', '#']) => {}
             Some("sh" | "console" | "bash") => {
                 begun.push_str(line.trim());
@@ -61,7 +61,7 @@ fn commands(text: &str) -> Vec<Told> {
     found
 }
 
-/// The arguments of `wave` that a shell would make of a line, if it starts `wave`.
+/// The line's words as a shell would split them; `None` if the line does not start `wave`.
 fn words_of(line: &str) -> Option<Vec<String>> {
     let line = line.trim_start_matches(['$', '#', ' ']);
     let line = line.strip_prefix("sudo ").unwrap_or(line);
@@ -87,7 +87,7 @@ fn words_of(line: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Whether a word stands for others: `PID`, `DIR/x.wavelog`, `…`.
+/// Whether a word is a placeholder: `PID`, `DIR/x.wavelog`, `…`.
 fn is_placeholder(word: &str) -> bool {
     let capitals = word.chars().filter(char::is_ascii_uppercase).count();
     word.contains('…') || word.contains("...") || capitals > 1 && !word.starts_with("--")
@@ -99,7 +99,7 @@ fn unknown(error: &clap::Error) -> String {
 }
 
 #[test]
-fn commands_of_the_documents_are_those_of_the_program() {
+fn commands_in_documents_parse() {
     let (mut wrong, mut count) = (Vec::new(), 0);
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
@@ -111,11 +111,11 @@ fn commands_of_the_documents_are_those_of_the_program() {
                 ErrorKind::DisplayHelp
                 | ErrorKind::DisplayVersion
                 | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => true,
-                // Names of tests begin with those of commands, and go on in words.
+                // Test names in documents begin with a command's name and continue in words.
                 ErrorKind::UnknownArgument if !is_whole => !unknown(&error).starts_with('-'),
                 ErrorKind::InvalidSubcommand if !is_whole => has_placeholder,
                 ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => false,
-                // A program that the reader has built before.
+                // The file is a program that the reader has built.
                 ErrorKind::ValueValidation if error.to_string().contains("--agent") => true,
                 _ => !is_whole || has_placeholder,
             };

@@ -1,4 +1,4 @@
-//! `wave link measure`: what this machine's memory, doorbells or PCI device cost.
+//! `wave link measure`: costs of this machine's memory and doorbells, or of a PCI device.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -12,7 +12,6 @@ use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
 
-/// Links.
 #[derive(Args, Debug)]
 pub struct LinkArgs {
     #[command(subcommand)]
@@ -37,7 +36,7 @@ struct MeasureArgs {
     /// Write the figures as a cost file, with the source `measured`.
     #[arg(long, value_name = "FILE.toml")]
     out: Option<PathBuf>,
-    /// Measure a PCI BAR instead of shared memory, named by its resource file in sysfs.
+    /// Measure the PCI BAR with this resource file in sysfs, instead of shared memory.
     #[arg(long, value_name = "BAR", requires = "offset")]
     pci: Option<PathBuf>,
     /// Offset in bytes of a 64-byte line of the BAR that may be read.
@@ -81,7 +80,7 @@ fn perform(args: &MeasureArgs) -> Result<(), Failure> {
     let measured = match (&args.pci, args.offset) {
         (Some(bar), Some(offset)) => measure::pci_bar(bar, offset, args.write_offset, effort)
             .map_err(|error| match error.kind() {
-                // Another file, or a line that it does not have.
+                // Not a BAR, or an offset outside it.
                 ErrorKind::InvalidInput => Failure::Scenario(format!("{}: {error}", bar.display())),
                 _ => Failure::Cannot(format!(
                     "{}: {error}; as root, with the device's memory switched on: \

@@ -1,4 +1,4 @@
-//! `wave linux status`: who runs under Wave on the real kernel, and who decides.
+//! `wave linux status`: threads that Wave schedules on the real kernel, and their agents.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -16,12 +16,11 @@ use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
 
-/// How often a live view looks.
+/// Interval between refreshes of the live view.
 const LOOK: Duration = Duration::from_secs(1);
-/// Lines of a terminal that does not tell.
+/// Lines of a terminal that does not report its size.
 const HEIGHT: u16 = 24;
 
-/// What to do.
 #[derive(Args, Debug)]
 pub struct LinuxArgs {
     #[command(subcommand)]
@@ -34,17 +33,16 @@ enum What {
     Status(StatusArgs),
 }
 
-/// How to show it.
 #[derive(Args, Debug)]
 #[command(
     after_help = "For each `wave run --host linux` of this machine: the agent's policy and process, each core's
 switches by the agent and by the host, outcomes by code, and each thread with its process, its state
-(runs, waits for a decision, blocked; new: the agent was not told yet) and its CPU. Threads that may
+(runs, waits for a decision, blocked; new: not yet announced to the agent) and its CPU. Threads that may
 not run on every core stay with the host, and are not shown.
 
 Examples:
   sudo wave linux status
-  sudo wave linux status --live              again each second, until Ctrl-C
+  sudo wave linux status --live              refreshes each second, until Ctrl-C
   sudo wave linux status --json | jq '.runs[].enclaves[].agents_lost'
 
 Exit codes: 0 shown; 1 nothing runs under Wave; 3 root is needed."
@@ -53,7 +51,7 @@ struct StatusArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Show it again each second, until Ctrl-C.
+    /// Refresh the tables each second, until Ctrl-C.
     #[arg(long, conflicts_with = "json")]
     live: bool,
 }
@@ -83,7 +81,7 @@ fn show(args: &StatusArgs) -> Result<ExitCode, Failure> {
     Ok(if runs.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// Until the last run has ended.
+/// Refreshes the tables until the last run has ended.
 fn live() -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout();
     if !out.is_terminal() {
@@ -94,7 +92,7 @@ fn live() -> Result<ExitCode, Failure> {
         let runs = look()?;
         send!(out, Clear(ClearType::All), MoveTo(0, 0)).map_err(Failure::cannot)?;
         if runs.is_empty() {
-            out!("Nothing runs under Wave any more.");
+            out!("The last run under Wave has ended.");
             return Ok(ExitCode::SUCCESS);
         }
         let height = terminal::size().map_or(HEIGHT, |(_, height)| height);
@@ -103,7 +101,7 @@ fn live() -> Result<ExitCode, Failure> {
     }
 }
 
-/// As many lines as fit into `height`.
+/// The text, cut to `height` lines. The last line then counts the omitted ones.
 fn shortened(text: &str, height: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     if lines.len() <= height {
@@ -116,7 +114,7 @@ fn shortened(text: &str, height: usize) -> String {
 fn look() -> Result<Vec<Run>, Failure> {
     let mut runs = status::runs().map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            Failure::Cannot(format!("{}: {error}; sudo wave linux status", status::FOLDER))
+            Failure::Cannot(format!("{}: {error}; type: sudo wave linux status", status::FOLDER))
         }
         _ => Failure::cannot(error),
     })?;
@@ -125,7 +123,7 @@ fn look() -> Result<Vec<Run>, Failure> {
     Ok(runs)
 }
 
-/// What /proc knows of a thread.
+/// Fills in a thread's name and process from /proc.
 fn name(thread: &mut Thread) {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{}/status", thread.tid)) else { return };
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
@@ -133,7 +131,7 @@ fn name(thread: &mut Thread) {
     thread.pid = field("Tgid:").and_then(|pid| pid.trim().parse().ok());
 }
 
-/// The sched_ext scheduler that is loaded, Wave's or another.
+/// Name of the loaded sched_ext scheduler, Wave's or another.
 fn scheduler() -> Option<String> {
     let name = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok()?;
     Some(name.trim().to_owned())
@@ -142,7 +140,7 @@ fn scheduler() -> Option<String> {
 fn nothing() -> String {
     match scheduler() {
         Some(name) => format!(
-            "nothing runs under `wave run --host linux`; the kernel has the scheduler `{name}` of somebody else's"
+            "nothing runs under `wave run --host linux`; the kernel has another scheduler loaded: `{name}`"
         ),
         None => {
             "nothing runs under Wave; to start something: sudo wave run --host linux -- COMMAND"
@@ -195,13 +193,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_beyond_the_terminal_are_counted() {
+    fn lines_beyond_the_terminals_height_are_counted() {
         assert_eq!(shortened("a\nb", 2), "a\nb");
         assert_eq!(shortened("a\nb\nc\nd", 3), "a\nb\n... 2 more lines");
     }
 
     #[test]
-    fn a_thread_of_ours_is_named() {
+    fn a_thread_gets_its_name_and_process_from_proc() {
         let tid = std::process::id() as i32;
         let state = "runs".to_owned();
         let mut thread = Thread { pid: None, tid, name: None, state, cpu: None };

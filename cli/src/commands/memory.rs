@@ -1,4 +1,4 @@
-//! `wave memory`: finds cold pages of running programs, and pages them out.
+//! `wave memory`: finds cold pages of running programs and pages them out.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,7 +20,6 @@ use wave_experiments::memory::{explain, run, size};
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 
-/// What to do.
 #[derive(Args, Debug)]
 pub struct MemoryArgs {
     #[command(subcommand)]
@@ -29,7 +28,7 @@ pub struct MemoryArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Page out what running programs do not use, as an agent decides.
+    /// Page out memory that running programs do not use, as an agent decides.
     Run(RunArgs),
     /// Explain from a run's log why a range is hot or cold.
     Explain(ExplainArgs),
@@ -37,24 +36,23 @@ enum What {
     Draw(DrawArgs),
 }
 
-/// Whose memory, and how.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("whose").required(true).multiple(true).args(["pid", "cgroup", "command"]),
     after_help = "Reads and clears the accessed bits of the programs' pages, sends them to an agent in another process,
 and pages out what the agent finds cold, by process_madvise(2). Only private, anonymous memory is
-managed; shared, locked and file memory is left alone, and its size shown. Programs need no change;
-huge pages are kept whole. Pages come back when they are touched, also after this command has ended or
+managed. Shared, locked and file memory stays untouched; its size is shown. Programs need no change;
+huge pages are not split. Pages come back when they are touched, also after this command has ended or
 was killed.
 
-Nothing is paged out while pages that come back cost the programs more than --slowdown of the time:
-refaults, times what one takes on this machine, which is measured. Nor while tasks wait for memory
-(--pressure). What goes through all of its memory now and then costs that time once. Memory that
+Nothing is paged out while refaults cost the programs more than --slowdown of their time: the number of
+refaults times the measured time of one on this machine. Nor is it while tasks wait for memory
+(--pressure). A program that now and then walks all of its memory pays that time once. Memory that
 does not compress is not paged out to zram.
 
 Swap is needed. --zram SIZE adds compressed memory as swap for the run, and removes it at the end,
-which brings everything back. Runs at the same time share the first one's, and the last one removes
-it. `swapon` of a file or partition serves as well.
+which brings everything back. Concurrent runs share the first run's swap, and the last one removes
+it. A swap file or partition (`swapon`) works as well.
 
 Examples:
   sudo wave memory run --pid $(pidof my-server) --zram 4GiB
@@ -83,7 +81,7 @@ struct RunArgs {
     /// Link to the agent: shm, or a cost file as `wave link measure` writes it.
     #[arg(long, value_name = "NAME", default_value = "shm", value_parser = link)]
     link: LinkSpec,
-    /// Start no agent: one attaches from the other side of this PCI device, and chooses its policy there.
+    /// Start no agent: one attaches from the other side of this PCI device and chooses its policy there.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["policy", "link", "record"])]
     device: Option<String>,
     /// Access to the device: by VFIO with interrupts, or by its files in sysfs, where a thread must poll.
@@ -95,7 +93,7 @@ struct RunArgs {
     /// Page nothing out while refaults cost the programs more than this share of the time, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
     slowdown: f64,
-    /// Page nothing out above this rate of refaults, in percent of the resident pages per minute [default: no such limit].
+    /// Page nothing out above this rate of refaults, in percent of the resident pages per minute [default: no limit].
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     refaults: Option<f64>,
     /// Page nothing out above this share of time in which tasks wait for memory, in percent (PSI, some).
@@ -107,22 +105,22 @@ struct RunArgs {
     /// Method of reading accessed bits [default: the first that works on this machine].
     #[arg(long, value_name = "NAME", value_parser = backend)]
     backend: Option<Backend>,
-    /// Add this much compressed memory as swap, for the run; runs at the same time share what the first one adds.
+    /// Add this much compressed memory as swap for the run; concurrent runs share the first one's.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     zram: Option<u64>,
     /// Duration in seconds [default: until the programs end, or Ctrl-C].
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<Duration>,
-    /// Most memory that all programs together may map.
+    /// Maximum memory that all programs together may map.
     #[arg(long, value_name = "SIZE", default_value = "256GiB", value_parser = size::parse)]
     most: u64,
-    /// Write a log of what the agent heard and decided, for `wave memory explain` and `wave replay`.
+    /// Write a log of the agent's messages and decisions, for `wave memory explain` and `wave replay`.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Write report.html, memory.svg, heat.svg, samples.csv, results.json and, without --record, memory.wavelog into this folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Print one JSON object; what the command prints goes to standard error.
+    /// Print one JSON object; the command's output goes to standard error.
     #[arg(long)]
     json: bool,
     /// Show no progress.
@@ -130,9 +128,8 @@ struct RunArgs {
     quiet: bool,
 }
 
-/// Which range, and when.
 #[derive(Args, Debug)]
-#[command(after_help = "Replays the log: the answer is what the policy knew at that moment.
+#[command(after_help = "Replays the log: the answer is the policy's knowledge at that moment.
 
 Examples:
   sudo wave memory run --pid 1234 --record x.wavelog --seconds 120
@@ -140,9 +137,9 @@ Examples:
   wave memory explain x.wavelog --address 0x7f12a4000000 one batch: history and probabilities
   wave memory explain x.wavelog --at 60 --svg heat.svg   as of 60 s; heat over time and address
 
-Exit codes: 0 explained; 1 nothing is known of that range; 2 a bad log.")]
+Exit codes: 0 explained; 1 the log has nothing about that range; 2 a bad log.")]
 struct ExplainArgs {
-    /// Log that `--record` wrote.
+    /// Log written by `wave memory run --record`.
     #[arg(value_name = "LOG")]
     log: PathBuf,
     /// Explain only this process.
@@ -162,7 +159,6 @@ struct ExplainArgs {
     json: bool,
 }
 
-/// Which results, and where to.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
   cargo xtask vm run --module zram --timeout 3600 -- \\
@@ -170,10 +166,10 @@ struct ExplainArgs {
   wave memory draw results.json --out out
   wave memory draw first.json second.json third.json --json
 
-Of several files, which may have different programs, it prints the median, the smallest and the largest
+For several files, which may cover different programs, it prints the median, the smallest and the largest
 ratio of each program over its runs, and writes no report.")]
 struct DrawArgs {
-    /// Output of `wave run scenarios/memory-bakeoff.toml --json`, a file for each run.
+    /// Output of `wave run scenarios/memory-bakeoff.toml --json`, one file per run.
     #[arg(value_name = "FILE", required = true)]
     results: Vec<PathBuf>,
     /// Print the medians as one JSON object.
@@ -184,7 +180,7 @@ struct DrawArgs {
     out: PathBuf,
 }
 
-/// A page may come back several times in a minute.
+/// Parses percent. More than 100 is valid: a page may come back several times in a minute.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=1e6).contains(number));
     number.ok_or_else(|| "expected percent, 0 or more".to_owned())
@@ -264,7 +260,7 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
         json: args.json,
     };
     if let Some(out) = &args.out {
-        // Not after an hour.
+        // Created now, so that a bad path fails before the run and not after an hour.
         std::fs::create_dir_all(out)
             .map_err(|error| Failure::Cannot(format!("{}: {error}", out.display())))?;
     }
@@ -294,7 +290,7 @@ fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if args.json {
         out!("{}", told.json());
     } else {
-        // Whoever reads the first lines only closes the pipe.
+        // A reader of the first lines only (head) closes the pipe.
         let _ = writeln!(std::io::stdout(), "{}", told.text());
     }
     Ok(if told.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })

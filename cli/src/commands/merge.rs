@@ -1,4 +1,4 @@
-//! `wave merge`: the results of a sweep whose points are all there.
+//! `wave merge`: writes the results of a complete sweep.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,14 +10,13 @@ use wave_experiments::sweep::{Merged, Missing, RESULT_FILES, merge};
 use wave_lab::table;
 use wave_lab::terminal::{counted, note, out};
 
-/// Shards of which no more is printed: the command of the rest follows the same pattern.
+/// Number of shards to print at most: the commands of the rest follow the same pattern.
 const SHARDS_SHOWN: usize = 20;
 
-/// What to merge.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Writes DIR/results.csv (a row for each combination), DIR/results.json (with whole
-latency distributions) and DIR/report.html. They are identical to the byte however the points were
+latency distributions) and DIR/report.html. They are identical byte by byte, however the points were
 divided into shards.
 
 Example:
@@ -93,7 +92,7 @@ fn refuse(args: &MergeArgs, missing: &Missing) {
         return;
     }
     note!(
-        "wave merge: {}: {} of {} missing ({} damaged). These commands make them:",
+        "wave merge: {}: {} of {} missing ({} damaged). These commands run them:",
         missing.scenario,
         missing.missing.len(),
         counted(missing.points, "point"),

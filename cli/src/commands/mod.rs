@@ -30,16 +30,16 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use wave_agent::Registry;
 use wave_lab::{policies, replay, trace};
 
-/// Schedules threads, pages out memory, steers RPCs and speaks TCP by an agent in another process, over the queues of the Wave paper.
+/// Schedules threads, pages out memory, steers RPCs and speaks TCP with an agent in another process, over the queues of the Wave paper.
 #[derive(Debug, Parser)]
 #[command(
     name = "wave",
     version = wave_experiments::run::machine::version(),
     after_help = "Examples:
-  wave doctor                              what this machine can run, and why not
+  wave doctor                              what this machine can run, and why it cannot run the rest
   wave run scenarios/rocksdb-fifo.toml     the demonstration, under a minute
   wave agent --attach /tmp/my.sock         an agent for the host that listens there
-  wave memory run --pid 1234 --zram 1GiB   page out what a running program does not use
+  wave memory run --pid 1234 --zram 1GiB   page out memory that a running program does not use
   wave serve kv --offload /tmp/kv.sock     gRPC without sockets; docs/guide/rpc.md
 
 Exit codes: 0 success; 1 a check of the run failed; 2 bad arguments or a bad scenario;
@@ -60,19 +60,19 @@ enum Command {
     Merge(merge::MergeArgs),
     /// Simulate the papers' experiments, and compare the figures with the printed ones.
     Reproduce(reproduce::ReproduceArgs),
-    /// Fit the model of the paper's machine to what the paper prints.
+    /// Fit the model of the paper's machine to the printed figures.
     Fit(fit::FitArgs),
-    /// Compare the simulator's predictions with native runs that it was not fitted to.
+    /// Compare the simulator's predictions with native runs that were not used to fit it.
     Validate(validate::ValidateArgs),
-    /// Record what threads do under Linux, as a workload for any policy.
+    /// Record threads under Linux, as a workload for any policy.
     Record(record::RecordArgs),
     /// Show the threads that Wave schedules on the real kernel.
     Linux(linux::LinuxArgs),
-    /// Page out what running programs do not use.
+    /// Page out memory that running programs do not use.
     Memory(memory::MemoryArgs),
     /// Serve RocksDB or the interop service by gRPC, or bytes over an agent's TCP.
     Serve(serve::ServeArgs),
-    /// Speak TCP at an address of the agent's, for programs without kernel sockets.
+    /// Speak TCP at an address that an agent owns, for programs without kernel sockets.
     Tcp(tcp::TcpArgs),
     /// Put a load on a server.
     Load(load::LoadArgs),
@@ -88,7 +88,7 @@ enum Command {
     Trace(trace::TraceArgs),
     /// Run seeded histories of the real code under faults, and check them.
     Fuzz(fuzz::FuzzCommand),
-    /// Tell what this machine can run, and why not.
+    /// Show what this machine can run, and why it cannot run the rest.
     Doctor(doctor::DoctorArgs),
     /// Measure the costs of this machine's links.
     Link(link::LinkArgs),
@@ -101,19 +101,19 @@ enum Command {
     /// Write docs/reference.
     #[command(hide = true)]
     Reference(reference::ReferenceArgs),
-    /// RocksDB's process of a memory scenario.
+    /// Run the RocksDB process of a memory scenario.
     #[command(hide = true)]
     RocksdbProcess,
-    /// A program whose memory a bake-off is about.
+    /// Run a program whose memory a bake-off measures.
     #[command(hide = true)]
     MemoryProgram {
-        /// What it is to do.
+        /// Order for the program, in JSON.
         order: String,
     },
 }
 
 impl Wave {
-    /// Reads the command line, and ends the process if it makes no sense.
+    /// Parses the command line. Prints an error and ends the process if it is invalid.
     pub fn read() -> Wave {
         let matches = with_negative_numbers(Wave::command()).get_matches();
         Wave::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
@@ -151,8 +151,8 @@ impl Wave {
     }
 }
 
-/// Takes a negative number as the value of the option before it, whose parser says what it expects. Otherwise clap would look for an
-/// option of this name.
+/// Parses a negative number as the value of the option before it, whose parser reports what it expects. Otherwise clap would look
+/// for an option of that name.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let options =
         command.mut_args(|arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
@@ -170,10 +170,10 @@ mod tests {
         let command = with_negative_numbers(Wave::command());
         let matches = command.try_get_matches_from(line.split_whitespace());
         let refused = matches.and_then(|matches| Wave::from_arg_matches(&matches));
-        refused.expect_err("this is to be refused").to_string()
+        refused.expect_err("the line must be refused").to_string()
     }
 
-    /// Found by a new user: `--tls-cert` beside `--udp` was ignored.
+    /// A new user found that `--tls-cert` beside `--udp` was ignored.
     #[test]
     fn options_of_grpc_are_refused_beside_udp() {
         for more in ["--tls-cert c --tls-key k", "--message-kib 8", "--drain-s 1", "--streams 2"] {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_fit_together() {
+    fn command_line_passes_claps_assertions() {
         with_negative_numbers(Wave::command()).debug_assert();
     }
 

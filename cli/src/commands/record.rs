@@ -1,4 +1,4 @@
-//! `wave record`: what threads do under Linux, as a workload.
+//! `wave record`: records threads under Linux as a workload.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,7 +14,6 @@ use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 use wave_report::number::{micros, short};
 
-/// Threads to record, and the file.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("whom").required(true).args(["pid", "all", "command"]),
@@ -28,8 +27,8 @@ Examples:
   sudo wave record --all --seconds 2 --out all.workload
   wave run --host sim --workload make.workload            under FIFO, Shinjuku and VM
 
-Ctrl-C ends a recording and writes it; a command that still runs is ended as well. The recorder's own
-process is left out. Events that find no room are counted in the file. docs/guide/record.md
+Ctrl-C ends the recording and writes it; a command that still runs is ended as well. The recorder's own
+process is not recorded. Events lost to full buffers are counted in the file. docs/guide/record.md
 
 Exit codes: the command's, if it ended by itself (128 and more for a signal); else 0 recorded; 2 bad
 arguments, no such process or command; 3 the kernel does not allow it, or FILE cannot be written."
@@ -41,7 +40,7 @@ pub struct RecordArgs {
     /// Record the whole machine.
     #[arg(long)]
     all: bool,
-    /// Command to start and to record, with its children.
+    /// Command to start and record, with its children.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
     /// Duration in seconds [default: until the process or command ends, or Ctrl-C].
@@ -50,7 +49,7 @@ pub struct RecordArgs {
     /// File to write the workload to.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Print one JSON object instead of text; what the command prints goes to standard error.
+    /// Print one JSON object instead of text; the command's output goes to standard error.
     #[arg(long)]
     json: bool,
     /// Show no progress.
@@ -113,7 +112,7 @@ fn show(args: &RecordArgs, Recording { workload, ended, exit_code }: &Recording)
         header.cpus,
     );
     out!(
-        "From woken to running: p50 {} us, p99 {} us, longest {} us",
+        "Delay from wake-up to running: p50 {} us, p99 {} us, longest {} us",
         micros(wait.p50_ns),
         micros(wait.p99_ns),
         micros(wait.max_ns)

@@ -1,4 +1,4 @@
-//! `wave reproduce`: the paper's results in the simulator, beside what it prints.
+//! `wave reproduce`: simulates the papers' experiments and compares with the printed figures.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +13,6 @@ use wave_lab::terminal::{note, out};
 
 const ALL: &str = "all";
 
-/// What to reproduce, and where results go.
 #[derive(Args, Debug)]
 #[command(after_help = help())]
 pub struct ReproduceArgs {
@@ -58,8 +57,8 @@ difference is in percent of the printed figure, in percentage points where perce
 if the paper prints a range that contains ours. `interval` is the smallest and the largest value of a row under
 parameter sets that meet every fitted row (`wave fit --intervals`; for Mind the Gap, under the ends of its one fitted
 value), or under the stated uncertainty of the inputs of Figures 5 and 6b; `inside` says whether the printed figure is
-within. `above 0` is a paper's word that one system does better than the other. `spread` is the least and the most under any seed,
-and not part of the interval. Inputs stand in a table of their own.
+within. `above 0` stands for a paper's statement that one system does better than the other. `spread` is the range over all seeds,
+and not part of the interval. Inputs have a separate table.
 
 Examples:
   wave reproduce table2 table3             seconds
@@ -79,12 +78,12 @@ be written.",
     )
 }
 
-/// The list of rows, a line each.
+/// The list of IDs, one per line.
 fn list() -> String {
     IDS.iter().map(|(id, what)| format!("  {id:<11} {what}\n")).collect()
 }
 
-/// Reproduces, and prints what came out.
+/// Reproduces the chosen results and prints them.
 pub fn execute(args: &ReproduceArgs) -> ExitCode {
     match perform(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -115,20 +114,20 @@ fn perform(args: &ReproduceArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The groups that are meant, each once, in the paper's order.
+/// The chosen groups, each once, in the paper's order.
 fn chosen(ids: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = |id: &String| id == ALL || IDS.iter().any(|(known, _)| known == id);
     if let Some(unknown) = ids.iter().find(|id| !known(id)) {
         let list = list();
         return Err(Failure::Scenario(format!(
-            "no `{unknown}` to reproduce. There are:\n{list}  {ALL:<8} all of these"
+            "unknown ID `{unknown}`. Known IDs:\n{list}  {ALL:<8} all of these"
         )));
     }
     let meant = |id: &str| ids.iter().any(|asked| asked == id || asked == ALL);
     Ok(IDS.into_iter().map(|(id, _)| id).filter(|id| meant(id)).collect())
 }
 
-/// A row per printed figure, then a line per group; nothing if no figure is printed.
+/// A table with a row per printed figure, then a line per group; empty if the papers print no figure.
 fn terminal(reproduction: &Reproduction) -> String {
     let rows = &reproduction.rows;
     if rows.is_empty() {
@@ -148,7 +147,7 @@ fn terminal(reproduction: &Reproduction) -> String {
     }
     if !inputs.is_empty() {
         text.push_str(&format!(
-            "Inputs, which go in as they are: that they agree says nothing.\n{}\n\n",
+            "Inputs of the model, taken from the papers: their agreement shows nothing.\n{}\n\n",
             inputs_table(&inputs)
         ));
     }
@@ -203,7 +202,7 @@ fn inputs_table(rows: &[&Row]) -> Table {
     shown
 }
 
-/// Each row with its group's name, which only the group's first row has, and its own name within the group.
+/// Each row with its group's name (empty except in the group's first row) and its own name within the group.
 fn named<'a>(rows: &[&'a Row]) -> impl Iterator<Item = (&'a str, &'a str, &'a Row)> {
     rows.chunk_by(|one, next| one.group == next.group).flat_map(|of_group| {
         of_group.iter().enumerate().map(|(at, row)| {
@@ -231,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_reproduced_once_and_in_the_papers_order() {
+    fn repeated_ids_are_reproduced_once_in_the_papers_order() {
         assert_eq!(ids("table3 fig4a table2 table3").unwrap(), ["table2", "table3", "fig4a"]);
         assert_eq!(ids("upi all").unwrap().len(), IDS.len());
     }
 
     #[test]
-    fn an_unknown_id_is_refused_with_all_known_ids() {
+    fn refusal_of_an_unknown_id_lists_all_known_ids() {
         let failure = ids("table3 fig6").unwrap_err();
         assert_eq!(failure.exit_code(), 2);
         let message = failure.to_string();

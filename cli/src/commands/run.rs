@@ -20,7 +20,6 @@ use wave_experiments::run::{self, Failure, Journal};
 use wave_experiments::workload;
 use wave_lab::terminal::{note, out};
 
-/// What to run, and how to show it.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("what").required(true).args(["scenario", "workload", "command", "pid", "cgroup", "all"]),
@@ -49,13 +48,13 @@ use wave_lab::terminal::{note, out};
 Results are in out/NAME/, those of simulated runs in out/NAME.sim/. Each finished point is kept there; an
 interrupted run resumes with the same command and --resume.
 
-A workload is a recording of `wave record`; a table compares policies with Linux.
+A workload is a recording of `wave record`; a table compares the policies with Linux.
 
 On the real kernel (root, Linux 6.13 or later with sched_ext) an agent in another process schedules
 the threads of a command, a process or a cgroup with all their children, or of the whole machine.
 A file describes several enclaves, each with its CPUs and agent. `wave linux status` shows them.
 Ctrl-C and SIGTERM end the run: a command gets the signal, and its exit code is this command's.
-Threads that ran before get back their class and nice value.
+Threads that were running before get back their class and nice value.
 
 Exit codes: 0 success; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
 machine cannot run it (the message says what to type); 4 no result: other processes disturbed the run
@@ -70,18 +69,18 @@ pub struct RunArgs {
     /// Replay this recording of `wave record` instead of a scenario. Needs `--host sim`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "live"])]
     workload: Option<PathBuf>,
-    /// Policy for a workload, with settings after a colon; may be repeated [default: fifo, shinjuku,
-    /// vm]. A command has a single one [default: fifo; with --all shinjuku:slice_us=1000].
+    /// Policy, with settings after a colon. For a workload it may be repeated [default: fifo, shinjuku,
+    /// vm]; with --host linux it is given once [default: fifo; with --all shinjuku:slice_us=1000].
     #[arg(long = "policy", value_name = "NAME", conflicts_with = "scenario")]
     policies: Vec<String>,
-    /// Program of your own to start for every agent instead of `wave agent`: its `main` is wave_agent::main_with. Not
-    /// with --host sim.
+    /// Your own agent program, started for every agent instead of `wave agent`; its `main` calls
+    /// wave_agent::main_with. Not with --host sim.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["workload", "device"], value_parser = program)]
     agent: Option<PathBuf>,
     /// Number of cores for the workload [default: as many as it was recorded on].
     #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup", "all"], value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
     cores: Option<u16>,
-    /// Command to start and to schedule, with its children. Needs `--host linux`.
+    /// Command to start and schedule, with its children. Needs `--host linux`.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "live")]
     command: Vec<String>,
     /// Schedule a running process instead of a command, with all its threads and children, until it ends,
@@ -100,25 +99,25 @@ pub struct RunArgs {
     /// agent's].
     #[arg(long, value_name = "LIST", conflicts_with_all = ["scenario", "workload"], value_parser = Cpus::parse)]
     cpus: Option<Cpus>,
-    /// Milliseconds that a thread may wait for a decision beside an idle core before the agent is turned
-    /// out [default: 20].
+    /// Milliseconds that a thread may wait for a decision while a core is idle, before the host turns the
+    /// agent out [default: 20].
     #[arg(long, value_name = "MS", conflicts_with_all = ["scenario", "workload"], value_parser = clap::value_parser!(u64).range(1..=60_000))]
     patience: Option<u64>,
     #[command(flatten)]
     device: DeviceArgs,
-    /// What enforces decisions.
+    /// Host that enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
     /// Directory for results. Each scenario gets a subdirectory, whose name ends in .sim for simulated runs
     /// [default: out].
     #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "pid", "cgroup", "all"])]
     out: Option<PathBuf>,
-    /// Resume an interrupted run: finished points are not run again. The scenario and the program must be
+    /// Resume an interrupted run without repeating finished points. The scenario and the program must be
     /// the same.
     #[arg(long, requires = "scenario", conflicts_with_all = ["record", "workload", "command", "pid", "cgroup", "all"])]
     resume: bool,
-    /// Write a log of every agent into this directory, for `wave replay` and `wave trace`: a file per
-    /// agent, named after its variant (and its load, for simulated RPCs). Some 50 bytes per request.
+    /// Write a log of every agent into this directory, for `wave replay` and `wave trace`: one file per
+    /// agent, named after its variant (and its load, for simulated RPCs). About 50 bytes per request.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
     /// Print one JSON object instead of tables.
@@ -138,8 +137,8 @@ impl RunArgs {
     }
 }
 
-/// A user's agent by its absolute path, so that it is not looked for in PATH. Symbolic links stay: a program may act by the name that
-/// it is started by.
+/// The absolute path of a user's agent, so that PATH is not searched. Symbolic links are not resolved: a program may depend on the
+/// name under which it is started.
 fn program(text: &str) -> Result<PathBuf, String> {
     let path = std::path::absolute(text).map_err(|error| error.to_string())?;
     let is_file = path.metadata().map_err(|error| error.to_string())?.is_file();
@@ -149,7 +148,7 @@ fn program(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// CPUs as they are typed.
+/// CPUs as given on the command line.
 #[derive(Clone, Debug)]
 struct Cpus(Vec<usize>);
 
@@ -159,12 +158,12 @@ impl Cpus {
     }
 }
 
-/// What enforces decisions.
+/// Host that enforces decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum HostName {
     /// A runtime of user-level threads on this machine.
     User,
-    /// A simulated machine, in virtual time: the same result wherever and whenever it runs.
+    /// A simulated machine, in virtual time: the same result on every machine and in every run.
     Sim,
     /// This machine's kernel, by sched_ext.
     Linux,
@@ -204,7 +203,7 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     run_experiment(args, file)
 }
 
-/// Runs an experiment, and prints what it found.
+/// Runs an experiment and prints its results.
 fn run_experiment(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     let experiment = experiment::load(file, args.agent.as_deref())?;
     let host = if args.host == HostName::Sim { Host::Sim } else { Host::User };
@@ -226,7 +225,7 @@ fn run_experiment(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     show(args, &*report, &format!("Report: {}", directory.join("report.html").display()))
 }
 
-/// Prints the tables, and where the files are; or the object.
+/// Prints the tables and the folder of the files, or with `--json` the object.
 fn show(args: &RunArgs, report: &dyn Report, files: &str) -> Result<ExitCode, Failure> {
     if args.json {
         out!("{}", report.json()?);
@@ -244,7 +243,7 @@ fn show(args: &RunArgs, report: &dyn Report, files: &str) -> Result<ExitCode, Fa
     })
 }
 
-/// Whose threads the real kernel is to run, if that is what was asked for.
+/// The threads to run under the real kernel; `None` for a scenario or a workload.
 fn kernel_work(args: &RunArgs) -> Option<Work> {
     let group = args.pid.map(Group::Process).or_else(|| args.cgroup.clone().map(Group::Cgroup));
     let command = || (!args.command.is_empty()).then(|| Work::Command(args.command.clone()));
@@ -252,21 +251,25 @@ fn kernel_work(args: &RunArgs) -> Option<Work> {
     group.map(Work::Group).or_else(command).or_else(all)
 }
 
-/// An enclave for what was typed.
+/// The enclave that the command line describes.
 fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
     if args.host != HostName::Linux {
-        let why = "it needs --host linux: only the real kernel runs other programs' threads";
+        let why = "a command, --pid, --cgroup and --all need --host linux: only the real kernel runs other programs' threads";
         return Err(Failure::Scenario(why.to_owned()));
     }
     let policy = match &args.policies[..] {
-        // Without slices, who computes for long would keep shells and servers waiting.
+        // Without slices, long computations would keep shells and servers waiting.
         [] if args.all => "shinjuku:slice_us=1000",
         [] => "fifo",
         [one] => one,
-        _ => return Err(Failure::Scenario("an enclave has one --policy".to_owned())),
+        _ => {
+            return Err(Failure::Scenario(
+                "give --policy once: an enclave has one policy".to_owned(),
+            ));
+        }
     };
     match &args.agent {
-        // It checks its settings itself.
+        // The program itself checks the policy's settings.
         Some(program) => {
             let (names, name) = (policies_of(program)?, policy.split(':').next().unwrap_or(policy));
             if !names.iter().any(|known| known == name) {
@@ -290,8 +293,8 @@ fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
     })
 }
 
-/// Runs threads under the real kernel, and prints what was counted: after a command's own output, to standard
-/// error; or the object.
+/// Runs threads under the real kernel. Prints the counters to standard error, after a command's own output; with
+/// `--json` the object.
 fn run_on_kernel(args: &RunArgs, parts: Vec<Part>) -> Result<ExitCode, Failure> {
     let record = args.record.as_deref();
     let ran = run::linux::run(run::linux::Wanted { parts, record, json: args.json })?;
@@ -307,7 +310,7 @@ fn run_on_kernel(args: &RunArgs, parts: Vec<Part>) -> Result<ExitCode, Failure> 
     Ok(if failed.is_empty() { ExitCode::from(ran.exit_code()) } else { ExitCode::from(1) })
 }
 
-/// Schedules a recorded workload, and prints the table, or the object.
+/// Schedules a recorded workload and prints the table, or with `--json` the object.
 fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     if args.host != HostName::Sim {
         let why = "--workload needs --host sim: only a simulated host can have other threads' work";
@@ -319,5 +322,5 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     show(args, &compared, &format!("Results: {}", directory.join(workload::RESULT).display()))
 }
 
-/// The exit code of a run that other processes disturbed so that it has no result.
+/// Exit code of a run without a result, because other processes disturbed it.
 const NOT_MEASURED: u8 = 4;

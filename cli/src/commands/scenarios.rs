@@ -1,4 +1,4 @@
-//! `wave scenarios`: every kind of scenario, with its fields.
+//! `wave scenarios`: lists every kind of scenario with its fields.
 
 use std::process::ExitCode;
 
@@ -7,18 +7,17 @@ use serde_json::{Value, json};
 use wave_experiments::scenario::reference::{Field, Form, forms};
 use wave_lab::terminal::{note, out};
 
-/// The arguments of `scenarios`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  wave scenarios                    every kind, in a line each
+  wave scenarios                    every kind, one per line
   wave scenarios rpc                the fields of one kind, and the smallest file
-  wave scenarios --json             all of it
+  wave scenarios --json             every kind, with its fields and smallest files
 
 The same is in docs/reference/scenarios.md.
 
 Exit codes: 0 listed; 2 no kind has this name.")]
 pub struct ScenariosArgs {
-    /// Kind whose fields are listed, or `enclave`: files for `wave run --host linux`.
+    /// Kind of scenario to describe, or `enclave` for the files of `wave run --host linux`.
     #[arg(value_name = "KIND")]
     kind: Option<String>,
     /// Print one JSON object.
@@ -26,10 +25,10 @@ pub struct ScenariosArgs {
     json: bool,
 }
 
-/// Name of files without a kind.
+/// Name for the form of files without a kind.
 pub const ENCLAVE: &str = "enclave";
 
-/// Names of a form: its kinds.
+/// Names of a form: its kinds, or [`ENCLAVE`].
 pub fn names(form: &Form) -> &'static [&'static str] {
     if form.kinds.is_empty() { &[ENCLAVE] } else { form.kinds }
 }
@@ -40,7 +39,7 @@ pub fn execute(args: &ScenariosArgs) -> ExitCode {
     let found: Vec<Form> = forms().into_iter().filter(is_wanted).collect();
     if found.is_empty() {
         let kind = wanted.unwrap_or_default();
-        note!("wave scenarios: there is no kind `{kind}`; `wave scenarios` lists all");
+        note!("wave scenarios: unknown kind `{kind}`; `wave scenarios` lists all kinds");
         return ExitCode::from(2);
     }
     match wanted {
@@ -72,7 +71,7 @@ fn print(form: &Form, kind: &str) {
     form.examples[at].lines().for_each(|line| out!("  {line}"));
 }
 
-/// Default of a field, or that it has none; empty for optional tables.
+/// A field's default as text, or that it is required; empty for optional tables.
 pub fn default(field: &Field) -> String {
     match field.default.as_deref() {
         None => "required".to_owned(),
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_that_is_not_there_is_refused() {
+    fn an_unknown_kind_is_refused() {
         let args = ScenariosArgs { kind: Some("lod".to_owned()), json: true };
         assert_eq!(execute(&args), ExitCode::from(2));
     }

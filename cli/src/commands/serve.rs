@@ -1,4 +1,4 @@
-//! `wave serve`: servers to put a load on.
+//! `wave serve`: servers for load tests and interoperability tests.
 
 mod toe;
 
@@ -26,7 +26,6 @@ use wave_experiments::run::{self, Failure};
 use wave_experiments::store;
 use wave_lab::progress::Progress;
 
-/// Which server.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
     #[command(subcommand)]
@@ -45,7 +44,6 @@ enum What {
     Echo(toe::ToeArgs),
 }
 
-/// How.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Serves grpc.testing.TestService (grpc/doc/interop-test-descriptions.md) behind an agent's front, until Ctrl-C or
@@ -71,23 +69,22 @@ struct InteropArgs {
     /// Number of workers, each of which serves one call at a time.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=240))]
     workers: u16,
-    /// Entries of 56 bytes in each queue: a power of two.
+    /// Number of entries in each queue, of 56 bytes of payload each; a power of two.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     ring: u32,
 }
 
-/// Where, and on what.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("placement").required(true).args(["on_host", "offload"]),
     after_help = "Serves workloads/proto/kv.proto (Get, Put, Range) and echo.proto, until Ctrl-C or SIGTERM. The store is
-filled with keys 0 to --keys, eight bytes each, big-endian. It is gone when the server ends.
+filled with --keys keys, counted from 0, eight bytes each, big-endian. It is deleted when the server ends.
 
-With --offload an agent's front terminates TCP, HTTP/2 and gRPC, and hands over requests in queues. Start the agent
-before or after this command. --cpus are the workers' CPUs then.
+With --offload an agent's front terminates TCP, HTTP/2 and gRPC, and passes requests on in queues. Start the agent
+before or after this command. --cpus then names the workers' CPUs.
 
-With --on-host the host's own cores do everything: tonic, a single-threaded runtime on each of --cpus, to compare an
-offloaded server with. The kernel distributes connections (SO_REUSEPORT), so open several for each core.
+With --on-host the host's own cores do everything, as a baseline for offloaded servers: tonic, with a single-threaded runtime
+on each of --cpus. The kernel distributes connections (SO_REUSEPORT), so open several for each core.
 
 Examples:
   wave serve kv --on-host --listen 127.0.0.1:50051
@@ -131,7 +128,7 @@ struct KvArgs {
     /// Size of each value, in bytes.
     #[arg(long, value_name = "N", default_value_t = 64)]
     value_bytes: usize,
-    /// Append the key of each executed PUT to this file, a line each.
+    /// Append the key of each executed PUT to this file, one per line.
     #[arg(long, value_name = "FILE")]
     log_writes: Option<PathBuf>,
     /// Print one JSON object instead of a line once the server listens.
@@ -168,12 +165,12 @@ pub fn execute(args: &ServeArgs) -> ExitCode {
 }
 
 fn kv(args: &KvArgs) -> Result<(), Failure> {
-    // From here on, so that none is lost.
+    // Registered first, so that no signal is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
     let log = args.log_writes.as_deref().map(open_log).transpose()?;
     // Before any thread starts. An on-host server is not confined: it is the baseline for offloaded ones.
     let limited = args.offload.as_deref().map(|socket| {
-        // Where the store's database will be.
+        // Folder of the store's database.
         let folder = Some(Path::new("/dev/shm")).filter(|folder| folder.exists());
         limit(profile(socket).with_writes(folder.map_or_else(std::env::temp_dir, Path::to_owned)))
     });
@@ -205,7 +202,7 @@ fn interop(args: &InteropArgs) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
     let limited = limit(profile(&args.offload))?;
     let mut options = options(&args.offload, &args.allow).workers(args.workers);
-    // Workers that wait for each other's clients share few CPUs.
+    // On few CPUs, workers that wait must give way to each other and to the clients.
     options.yields_cpu = true;
     options.checksums = args.checksums;
     (options.config.messages.entries, options.config.decisions.entries) = (args.ring, args.ring);
@@ -234,12 +231,12 @@ fn profile(socket: &Path) -> Profile {
     Profile::of(Role::Server).with_socket(socket)
 }
 
-/// Gives up all rights but the profile's; the filter of system calls follows with [`seal`].
+/// Gives up all rights except the profile's. The system-call filter is installed later, by [`seal`].
 fn limit(profile: Profile) -> Result<Limited, Failure> {
     profile.limit().map_err(Failure::cannot)
 }
 
-/// Installs the filter of system calls, once all threads have started.
+/// Installs the system-call filter. Called once all threads have started.
 fn seal(limited: Option<Limited>) -> Result<(), Failure> {
     limited.map_or(Ok(()), |limited| limited.seal().map(|_| ()).map_err(Failure::cannot))
 }
@@ -249,23 +246,23 @@ fn open_log(path: &Path) -> Result<File, Failure> {
     file.map_err(|error| Failure::cannot(format!("{}: {error}", path.display())))
 }
 
-/// The command that starts an agent with a front for gRPC beside so many workers and a client.
+/// The command that starts an agent with a gRPC front, beside `workers` workers and a client.
 fn next(socket: &dyn Display, listen: impl Display, workers: usize) -> String {
     format!("wave agent --rpc {socket} --listen {listen}{}", shares(workers))
 }
 
-/// The same with a front for datagrams.
+/// The same, with a front for datagrams.
 fn next_udp(socket: &dyn Display, workers: usize) -> String {
     format!("wave agent --rpc {socket} --udp 127.0.0.1:50052{}", shares(workers))
 }
 
 fn shares(workers: usize) -> &'static str {
     let cpus = available_parallelism().map_or(1, usize::from);
-    // Otherwise its agent would keep a CPU to itself that one of the others needs.
+    // Otherwise the agent would occupy a CPU that a worker or the client needs.
     if cpus < workers + 2 { " --share-cpu" } else { "" }
 }
 
-/// Says that it serves, and where.
+/// Prints that the server is ready, and its address or socket.
 fn tell(args: &KvArgs, place: &str, name: &str, threads: usize) {
     let placement = if args.on_host { "on-host" } else { "offload" };
     if args.json {

@@ -1,4 +1,4 @@
-//! `wave sweep`: one shard of a scenario's every combination of values.
+//! `wave sweep`: simulates every combination of a scenario's values, or one shard of them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,6 @@ use wave_experiments::run::{Failure, machine};
 use wave_experiments::sweep::{self, Plan, Ran, Shard, Simulator, Store, run_shard};
 use wave_lab::terminal::{counted, note, out};
 
-/// What to sweep, and which part of it.
 #[derive(Args, Debug)]
 #[command(after_help = "The scenario's table [sweep] lists values for fields of the file:
   [sweep]
@@ -34,7 +33,7 @@ pub struct SweepArgs {
     /// Scenario to simulate, with or without a table `[sweep]`.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
-    /// Directory for points: one for all shards of a sweep, and for nothing else.
+    /// Directory for points, shared by all shards of a sweep and used for nothing else.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Run only the points whose number modulo N is I; numbers count from 0.
@@ -100,7 +99,7 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
             out!("{table}\n");
         }
         out!(
-            "{}: shard {} of {}: {ran} run, {kept} there before, {} failed",
+            "{}: shard {} of {}: {ran} run, {kept} already done, {} failed",
             manifest.scenario,
             args.shard,
             counted(jobs.len(), "point"),
@@ -119,7 +118,7 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// The CPUs that this process may use; a batch system or a container may allow fewer than there are.
+/// Number of CPUs that this process may use: in a batch system or a container perhaps fewer than the machine has.
 pub(super) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

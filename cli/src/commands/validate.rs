@@ -1,4 +1,4 @@
-//! `wave validate`: what the simulator predicts, beside native runs that it was not fitted to.
+//! `wave validate`: compares the simulator's predictions with native runs that were not used to fit it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,10 +13,9 @@ use wave_lab::table;
 use wave_lab::terminal::{note, out};
 use wave_report::make_folder;
 
-/// What is accurate enough: errors of a saturation, a p99 and a makespan.
+/// Largest acceptable relative errors of a saturation, a p99 and a makespan.
 const GOALS: [f64; 3] = [0.05, 0.15, 0.1];
 
-/// How to validate.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave validate
@@ -26,11 +25,11 @@ const GOALS: [f64; 3] = [0.05, 0.15, 0.1];
   wave validate --check --out /tmp/validate
 
 Micro-benchmarks make a profile of this machine, DIR/machine.toml and DIR/link.toml. With it the
-simulator predicts saturation and latency of native runs that nothing was fitted to: GETs under FIFO,
+simulator predicts saturation and latency of native runs that were not used to fit it: GETs under FIFO,
 and beside RANGEs under Shinjuku. As root it also records a program, and compares the makespan of a replay
 with the program's own, on one CPU and on two. No other process should use the machine meanwhile.
 
-Exit codes: 0 done, whatever the errors; 1 the run cannot be trusted (it says why), or with --check an
+Exit codes: 0 done, whatever the errors; 1 the run cannot be trusted (a message says why), or with --check an
 error is too large; 3 this machine cannot run it.")]
 pub struct ValidateArgs {
     /// Print one JSON object instead of tables.
@@ -42,13 +41,13 @@ pub struct ValidateArgs {
     /// Measure fewer points.
     #[arg(long)]
     quick: bool,
-    /// Run only points whose names contain this, such as `Shinjuku`.
+    /// Run only points whose names contain this text, such as `Shinjuku`.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Fail if a saturation is off by more than 5%, a p99 by more than 15%, or a makespan by more than 10%.
     #[arg(long)]
     check: bool,
-    /// Seconds to wait, in all, for a quiet machine.
+    /// Total seconds to wait for a quiet machine.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
     /// Show no progress.
@@ -83,7 +82,7 @@ fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         out!("Profile: {}", args.out.join("machine.toml").display());
     }
     for doubt in &validation.doubts {
-        note!("wave validate: not to be trusted: {doubt}");
+        note!("wave validate: the run cannot be trusted: {doubt}");
     }
     let errors = errors(&validation, None);
     let too_large = errors
@@ -139,7 +138,7 @@ fn to_table(validation: &Validation) -> String {
     for point in &validation.points {
         let Compared { name, predicted, measured, measured_range, .. } = point;
         let unit = if point.is_saturation { "k/s" } else { "us, p99" };
-        // Thousands a second, or of nanoseconds.
+        // Requests per second to k/s, or nanoseconds to us.
         let scale = 1e3;
         let number = |value: f64| {
             if value.is_finite() { format!("{:.1}", value / scale) } else { "-".to_owned() }
@@ -182,7 +181,8 @@ fn to_table(validation: &Validation) -> String {
     table.to_string()
 }
 
-/// The largest errors of a saturation, a p99 and a makespan; the latter is under no policy of its own.
+/// The largest errors of a saturation, a p99 and a makespan, under `policy` if one is given. Makespans belong to no single
+/// policy.
 fn errors(validation: &Validation, policy: Option<&str>) -> [Option<f64>; 3] {
     let makespan = policy.map_or_else(|| validation.makespan_error_max(), |_| None);
     [validation.error_max(true, policy), validation.error_max(false, policy), makespan]

@@ -1,4 +1,4 @@
-//! Programs as Debian has them, unchanged.
+//! Debian's redis and PostgreSQL, unmodified.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use super::{object, status, swap, wave};
 
 const MIB: u64 = 1 << 20;
 
-/// Killed, with what it started, when it is dropped.
+/// A server. Killed with its children on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -33,12 +33,12 @@ fn wait_for<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = get() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come");
+        assert!(start.elapsed() < Duration::from_secs(60), "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Its keys and values, over one connection.
+/// A client of redis, over one connection.
 struct Redis(TcpStream);
 
 impl Redis {
@@ -50,7 +50,7 @@ impl Redis {
         let mut value = String::with_capacity(Redis::BYTES);
         while value.len() < Redis::BYTES {
             word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
-            // Half of it compresses: noise would not be paged out to zram.
+            // Half of the value compresses. Incompressible memory would not be paged out to zram.
             value.push_str(&format!("{word:016x}, a text of "));
         }
         value.truncate(Redis::BYTES);
@@ -81,7 +81,7 @@ impl Redis {
     }
 }
 
-/// redis-server; Debian's redis-tools have it under another name.
+/// Starts redis-server, which Debian's redis-tools have under another name.
 fn redis(port: u16) -> Option<Server> {
     let Some(program) = ["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"]
         .into_iter()
@@ -104,7 +104,7 @@ fn redis_shrinks_by_its_cold_half_and_answers_every_key() {
     let Some(server) = redis(port) else { return };
     let pid = server.0.id();
     let mut client = Redis(wait_for("redis", || TcpStream::connect(("127.0.0.1", port)).ok()));
-    // Keys of one half after the other, so that each half has pages of its own.
+    // The keys of one half first, then the other, so that the halves do not share pages.
     (0..Redis::KEYS).for_each(|key| client.set(key));
     let before = status(pid, "VmRSS");
     let policy = "sol:shortest_ms=100,horizon_ms=1600";
@@ -122,10 +122,10 @@ fn redis_shrinks_by_its_cold_half_and_answers_every_key() {
     println!("redis: {} MiB before, {} MiB at least; {found}", before / MIB, least / MIB);
     assert!((least as f64) < 0.75 * before as f64, "{least} of {before}: {found}");
     let wrong = (0..Redis::KEYS).filter(|key| !client.is_right(*key)).count();
-    assert_eq!(wrong, 0, "keys whose value is another");
+    assert_eq!(wrong, 0, "keys with a wrong value");
 }
 
-/// The newest PostgreSQL that is installed, as Debian lays it out.
+/// The newest installed PostgreSQL, in Debian's folders.
 fn postgresql() -> Option<std::path::PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let folders = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
@@ -182,7 +182,7 @@ fn shared_buffers_of_postgresql_are_recognised_and_left_alone() {
     assert!(words.contains("shared with other processes"), "{found}");
     let program = found["left_alone"].as_array().unwrap();
     assert!(program.iter().any(|line| line.as_str().unwrap().contains(&pid)), "{found}");
-    assert!(shared("VmSwap") < 64 * MIB, "of 192 MiB that are shared nothing went");
+    assert!(shared("VmSwap") < 64 * MIB, "none of the 192 MiB of shared memory is paged out");
     let swapped = found["samples"].as_array().unwrap().last().unwrap()["swapped_bytes"].clone();
     println!("PostgreSQL: {words}; {swapped} bytes of its own in swap");
     assert_eq!(ask(folder.path(), &bin, sum).unwrap(), before);

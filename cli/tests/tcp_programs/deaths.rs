@@ -1,4 +1,4 @@
-//! Programs whose agent is killed, and that go on with the next one.
+//! Programs whose agent is killed and that continue with the next one.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -11,10 +11,10 @@ use crate::{has_redis, redis_with};
 
 const CLIENTS: usize = 3;
 const DEATHS: u32 = 4;
-/// Requests of all clients between two deaths.
+/// Number of requests of all clients between two kills.
 const REQUESTS: u64 = 300;
 
-/// Stores and fetches values until the connection ends. Each byte must be the right one.
+/// Stores and fetches values until the connection ends. Every byte must be right.
 pub fn use_redis(client: usize, done: &AtomicU64, stops: &AtomicBool) -> io::Result<()> {
     let mut stream = connect(SocketAddr::from((AGENT, 6379)));
     for at in 0_u64.. {
@@ -42,7 +42,7 @@ pub fn use_redis(client: usize, done: &AtomicU64, stops: &AtomicBool) -> io::Res
 }
 
 #[test]
-fn redis_under_load_goes_on_with_the_next_agent_each_time_its_agent_is_killed() {
+fn redis_under_load_continues_with_the_next_agent_after_each_kill() {
     in_a_network(|| {
         if !has_redis() {
             return;
@@ -76,7 +76,7 @@ fn redis_under_load_goes_on_with_the_next_agent_each_time_its_agent_is_killed() 
             stops.store(true, Ordering::Relaxed);
         });
         assert!(resets.load(Ordering::Relaxed) >= u64::from(DEATHS));
-        // It lives, and heard of no errors at its listener.
+        // The server still runs, and its listener returned no errors.
         drop(server);
         let said = fs::read_to_string(log).unwrap();
         assert!(!said.contains("Accepting client connection"), "{said}");

@@ -18,7 +18,7 @@ use crate::network::{
 use crate::servers::echo;
 
 const NGINX: &str = "/usr/sbin/nginx";
-/// Reloads under load; `WAVE_RELOADS` sets another number.
+/// Default number of reloads under load; `WAVE_RELOADS` overrides it.
 const RELOADS: usize = 5;
 
 fn nginx(up: &Up, listen: &str) -> Master {
@@ -37,7 +37,7 @@ fn nginx(up: &Up, listen: &str) -> Master {
     Master(server(up, "nginx.log", &words, 8080), Signal::TERM)
 }
 
-/// Fetches the file, and returns the worker that has sent it.
+/// Fetches the file, and returns the process id of the worker that sent it.
 fn fetch(port: u16) -> std::io::Result<u32> {
     let (head, body) = get(SocketAddr::from((AGENT, port)), "/file")?;
     assert!(head.starts_with("HTTP/1.1 200") && body == vec![b'x'; 100_000], "{head}");
@@ -45,8 +45,8 @@ fn fetch(port: u16) -> std::io::Result<u32> {
     Ok(worker.unwrap().parse().unwrap())
 }
 
-/// Fetches until two workers have served that are not in `before`. Workers from before the last reload may still serve, so `before`
-/// names all earlier ones.
+/// Fetches until two workers that are not in `before` have served. `before` names all earlier workers, since those from before
+/// the last reload may still serve.
 fn workers(port: u16, before: &HashSet<u32>) -> HashSet<u32> {
     let mut found = HashSet::new();
     within_patience("requests to both workers", || {
@@ -65,7 +65,7 @@ fn nginx_serves_in_forked_workers_through_reloads_and_the_death_of_its_agent() {
         if !has(NGINX, "nginx-light") {
             return;
         }
-        // Its workers return to the next agent as the user nobody.
+        // Its workers attach to the next agent as the user nobody.
         let mut up = Up::allowing("65534");
         let running = nginx(&up, "listen 10.77.0.2:8080;");
         let master = Pid::from_child(&running.0.0);
@@ -78,7 +78,7 @@ fn nginx_serves_in_forked_workers_through_reloads_and_the_death_of_its_agent() {
             let clients = [(); 3].map(|()| {
                 scope.spawn(|| {
                     while !stops.load(Ordering::Relaxed) {
-                        // Old workers serve what they have accepted, and leave the rest to new ones.
+                        // Old workers serve the connections that they have accepted, and leave the rest to new workers.
                         fetch(8080).unwrap();
                         requests.fetch_add(1, Ordering::Relaxed);
                     }
@@ -108,7 +108,7 @@ fn nginx_serves_in_forked_workers_through_reloads_and_the_death_of_its_agent() {
 }
 
 #[test]
-fn each_worker_of_nginx_has_a_listener_of_its_own_with_so_reuseport() {
+fn nginx_workers_have_separate_listeners_with_so_reuseport() {
     in_a_network(|| {
         if !has(NGINX, "nginx-light") {
             return;
@@ -124,7 +124,7 @@ fn each_worker_of_nginx_has_a_listener_of_its_own_with_so_reuseport() {
 }
 
 #[test]
-fn children_serve_the_connections_that_their_parent_has_accepted() {
+fn children_serve_connections_accepted_by_their_parent() {
     in_a_network(|| {
         let Some(python) = python() else { return };
         let up = Up::new();
@@ -147,14 +147,14 @@ fn children_serve_the_connections_that_their_parent_has_accepted() {
         let stderr = fs::File::create(&complaints).unwrap();
         let _running = Running(command.stderr(stderr).spawn().unwrap());
         let served = std::panic::catch_unwind(|| echo(7000));
-        // They say why a connection was refused.
+        // Children would complain here about a refused connection.
         assert_eq!(fs::read_to_string(complaints).unwrap(), "");
         served.unwrap();
     });
 }
 
 #[test]
-fn a_child_accepts_what_came_before_the_fork_of_a_parent_that_never_looks() {
+fn child_accepts_connections_that_arrived_before_the_fork() {
     in_a_network(|| {
         let Some(python) = python() else { return };
         let up = Up::new();
@@ -245,7 +245,7 @@ fn unaccepted_connections_wait_for_a_child_after_its_parent_closes_the_listener(
 }
 
 #[test]
-fn a_connection_ends_when_the_last_process_that_has_it_is_done() {
+fn connection_ends_when_its_last_process_closes_it() {
     in_a_network(|| {
         let Some(python) = python() else { return };
         let up = Up::new();
@@ -277,7 +277,7 @@ fn a_connection_ends_when_the_last_process_that_has_it_is_done() {
 }
 
 #[test]
-fn a_child_is_told_why_it_cannot_have_a_connection_that_its_parent_has_used_much() {
+fn child_gets_an_error_for_a_connection_that_its_parent_used_too_much() {
     in_a_network(|| {
         let Some(python) = python() else { return };
         let up = Up::new();
@@ -300,7 +300,7 @@ fn a_child_is_told_why_it_cannot_have_a_connection_that_its_parent_has_used_much
             TcpStream::connect(SocketAddr::from((AGENT, 7000))).ok()
         });
         stream.read_to_end(&mut got).unwrap();
-        // The parent's connection is whole.
+        // The parent's connection is intact.
         assert!(got.len() == 1_000_006 && got.ends_with(b"parent"), "{} bytes", got.len());
         let output = child.wait_with_output().unwrap();
         let complaint = String::from_utf8(output.stderr).unwrap();
@@ -317,7 +317,7 @@ fn postgresql_serves_each_connection_in_a_child_of_its_postmaster() {
         if !has(POSTGRES, "postgresql-15") {
             return;
         }
-        // It refuses to run as root.
+        // PostgreSQL refuses to run as root.
         let user = Command::new("id").args(["-u", "postgres"]).output().unwrap();
         let user = String::from_utf8(user.stdout).unwrap();
         let up = Up::allowing(user.trim());
@@ -356,11 +356,11 @@ fn postgresql_serves_each_connection_in_a_child_of_its_postmaster() {
         let psql = |query: &str| client(&["psql", "-At", "-c", query, "postgres"]);
         within_patience("the server", || psql("select 1").status.success().then_some(()));
         assert_eq!(psql("select sum(x) from generate_series(1, 100000) x").stdout, b"5000050000\n");
-        // More than a child takes over.
+        // More data than a child takes over with a connection.
         assert_eq!(psql("select repeat('x', 3000000)").stdout.len(), 3_000_001);
         let made = client(&["pgbench", "-i", "-q", "-s", "1", "postgres"]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        // Each transaction with a connection of its own, and with one for all.
+        // With a connection per transaction, and with one connection for all.
         for (more, count) in [(&["-C"][..], 200), (&[], 2_000)] {
             let each = (count / 8).to_string();
             let words =
@@ -394,7 +394,7 @@ fn two_processes_share_a_port_with_so_reuseport() {
         let both = [(); 2].map(|()| server(&up, "log", &program, 7000));
         let pids: HashSet<u32> = both.iter().map(|one| one.0.id()).collect();
         let mut found = HashSet::new();
-        within_patience("answers of both", || {
+        within_patience("answers from both processes", || {
             let mut answer = String::new();
             connect(SocketAddr::from((AGENT, 7000))).read_to_string(&mut answer).ok()?;
             found.insert(answer.parse::<u32>().ok()?);

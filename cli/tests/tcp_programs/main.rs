@@ -1,4 +1,4 @@
-//! `wave tcp run`: unmodified programs over an agent's TCP, with Linux's TCP at the other end, in a network of the test's own.
+//! `wave tcp run`: unmodified programs over an agent's TCP, with Linux's TCP at the other end, in a network namespace per test.
 
 mod deaths;
 mod forks;
@@ -23,7 +23,7 @@ use network::{
     AGENT, LINUX, Running, Up, connect, in_a_network, is_there, python, wave, within_patience,
 };
 
-/// A redis-server over the agent or over Linux, at this address.
+/// Starts a redis-server over the agent or over Linux, at this address.
 fn redis(up: &Up, is_over: bool, address: [u8; 4], port: u16) -> Running {
     redis_with(up, is_over, address, port, &["--loglevel", "warning"])
 }
@@ -64,7 +64,7 @@ fn redis_with(up: &Up, is_over: bool, address: [u8; 4], port: u16, more: &[&str]
     Running(child)
 }
 
-/// What redis-cli prints for these lines.
+/// Runs redis-cli with these lines as input.
 fn transcript(address: [u8; 4], port: u16, lines: &str) -> Output {
     let ip = std::net::Ipv4Addr::from(address).to_string();
     let mut child = Command::new("redis-cli")
@@ -78,7 +78,7 @@ fn transcript(address: [u8; 4], port: u16, lines: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// redis-server; Debian's redis-tools have it under another name.
+/// Paths of redis-server: the second is its name in Debian's redis-tools.
 const REDIS: [&str; 2] = ["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"];
 
 fn has_redis() -> bool {
@@ -111,7 +111,7 @@ fn redis_answers_over_an_agent_as_over_linux() {
         let bytes = ours.stdout.len();
         assert!(ours.status.success() && bytes > 5_000, "{bytes} bytes");
         assert!(ours.stdout == theirs.stdout, "{bytes} bytes, over Linux {}", theirs.stdout.len());
-        // The agent had those bytes.
+        // The bytes went over the agent.
         up.awaits("PassiveOpens", 2);
 
         let ip = "10.77.0.2";
@@ -131,7 +131,7 @@ fn redis_answers_over_an_agent_as_over_linux() {
             skip("redis-benchmark is not installed: apt-get install redis-tools");
         }
 
-        // A child that saves the data leaves the connections alone, and they go on meanwhile.
+        // A child that saves the data does not touch the connections, which continue meanwhile.
         let mut busy = connect(SocketAddr::from((AGENT, 6379)));
         assert_eq!(transcript(AGENT, 6379, "BGSAVE\n").stdout, b"Background saving started\n");
         let saved = within_patience("the save", || {
@@ -147,7 +147,7 @@ fn redis_answers_over_an_agent_as_over_linux() {
         assert!(fs::metadata(up.path("6379.rdb")).unwrap().len() > 1_000);
 
         let saved = transcript(AGENT, 6379, "DBSIZE\n").stdout;
-        // Killed, its connections end, and its port is free.
+        // After a kill its connections end, and its port is free.
         drop(over);
         let mut rest = Vec::new();
         let _ = busy.read_to_end(&mut rest);
@@ -182,11 +182,11 @@ fn a_killed_agent_resets_the_connections_of_a_program() {
         stream.write_all(b"before").unwrap();
         let mut there = [0; 5];
         stream.read_exact(&mut there).unwrap();
-        // It has read, or will have: what came is read even after the agent's death.
+        // The program has read the bytes, or will: received bytes stay readable after the agent's death.
         let local = TcpListener::bind("127.0.0.1:7001").unwrap();
         kill_process(Pid::from_child(&up.agent.0), Signal::KILL).unwrap();
         up.agent.0.wait().unwrap();
-        // The kernel's sockets go on.
+        // The kernel's sockets continue.
         local.accept().unwrap().0.write_all(b"local").unwrap();
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
@@ -195,7 +195,7 @@ fn a_killed_agent_resets_the_connections_of_a_program() {
 }
 
 #[test]
-fn tcp_info_has_what_the_agent_knows_of_a_connection() {
+fn tcp_info_reports_the_agents_view_of_a_connection() {
     in_a_network(|| {
         let Some(python) = python() else { return };
         let up = Up::new();
@@ -221,7 +221,7 @@ fn tcp_info_has_what_the_agent_knows_of_a_connection() {
     });
 }
 
-/// Serves bytes to whoever connects, each time, until the test ends.
+/// Serves bytes to every client that connects, until the test ends.
 fn serve_bytes(at: SocketAddr, bytes: Vec<u8>) {
     let listener = TcpListener::bind(at).unwrap();
     thread::spawn(move || {
@@ -252,13 +252,13 @@ fn curl_fetches_from_linux_over_an_agent() {
         assert!(fetched.stdout == bytes, "{} bytes", fetched.stdout.len());
         up.awaits("ActiveOpens", 1);
 
-        // Errors are Linux's, and 127.0.0.1 stays the kernel's.
+        // Error numbers equal Linux's, and 127.0.0.1 stays with the kernel.
         let refused = up.over(&["curl", "-sS", "http://10.77.0.1:9/"]).output().unwrap();
         assert_eq!(refused.status.code(), Some(7), "{refused:?}");
         serve_bytes(SocketAddr::from(([127, 0, 0, 1], 8001)), bytes.clone());
         let local = up.over(&["curl", "-sS", "http://127.0.0.1:8001/"]).output().unwrap();
         assert!(local.stdout == bytes);
-        // The agent's own address is reached over Linux.
+        // The agent's own address is reached over Linux's TCP.
         let mut serve = wave();
         serve.args(["serve", "http", "--toe"]).arg(up.path("toe.sock"));
         let mut serve = Running(serve.spawn().unwrap());
@@ -271,12 +271,12 @@ fn curl_fetches_from_linux_over_an_agent() {
 }
 
 #[test]
-fn a_server_at_an_unspecified_address_is_reached_over_both() {
+fn server_at_an_unspecified_address_is_reached_over_agent_and_kernel() {
     in_a_network(|| {
         let Some(python) = python() else { return };
         let up = Up::new();
         let script = up.path("server.py");
-        // Threads, a listener of both families, sendfile, and an io_uring that is refused.
+        // Uses threads, a listener for both families, sendfile, and io_uring, which is refused.
         let program = "import ctypes, http.server, socket, socketserver, sys\n\
              class Server(http.server.ThreadingHTTPServer):\n    address_family = socket.AF_INET6\n\
              libc = ctypes.CDLL(None, use_errno=True)\n\
@@ -304,7 +304,7 @@ fn a_server_at_an_unspecified_address_is_reached_over_both() {
 }
 
 #[test]
-fn programs_that_cannot_be_served_are_refused_in_one_sentence() {
+fn unsupported_programs_are_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let refusal = |program: &Path| {
         let output =
@@ -315,8 +315,8 @@ fn programs_that_cannot_be_served_are_refused_in_one_sentence() {
         said
     };
     assert!(refusal(Path::new("no-such-program")).contains("no program no-such-program in PATH"));
-    assert!(refusal(Path::new("/etc/passwd")).contains("no 64-bit ELF program"));
-    // An agent that is not there is said only of a program that could be run.
+    assert!(refusal(Path::new("/etc/passwd")).contains("neither a 64-bit ELF program"));
+    // A missing agent is reported only for a program that could be run.
     assert!(refusal(Path::new("true")).contains("/nowhere.ss"));
     let script = folder.path().join("script");
     fs::write(&script, "#!/usr/bin/env sh\n").unwrap();

@@ -1,4 +1,4 @@
-//! A network of a test's own, an agent in it, and programs over the agent.
+//! A network namespace per test, an agent in it, and programs over the agent.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,10 +22,10 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 pub const AGENT: [u8; 4] = [10, 77, 0, 2];
 pub const LINUX: [u8; 4] = [10, 77, 0, 1];
 
-/// Runs a test in an empty network, with its loopback up, or leaves it out.
+/// Runs a test in an empty network namespace with its loopback up, or skips it.
 pub fn in_a_network(test: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
-        return skip("making TAP devices needs root");
+        return skip("creating TAP devices needs root");
     }
     if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
         return skip(format!("/dev/net/tun: {error}"));
@@ -34,7 +34,7 @@ pub fn in_a_network(test: impl FnOnce() + Send + 'static) {
         return skip("ip(8) is not installed: apt-get install iproute2");
     }
     library();
-    // What it starts is in that network, too. It has the test's name, under which it says what is left out.
+    // Its children are in the same network. The thread has the test's name, under which skips are reported.
     let named = thread::Builder::new().name(thread::current().name().unwrap_or("-").to_owned());
     let thread = named.spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).map(|()| {
@@ -45,12 +45,12 @@ pub fn in_a_network(test: impl FnOnce() + Send + 'static) {
     });
     match thread.unwrap().join() {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => skip(format!("a network of the test's own: {error}")),
+        Ok(Err(error)) => skip(format!("no network namespace for the test: {error}")),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
-/// Builds the library beside `wave`. Cargo builds none for a test of another package.
+/// Builds the library beside `wave`. Cargo does not build it for a test of another package.
 fn library() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -79,12 +79,12 @@ pub fn wave() -> Command {
     command
 }
 
-/// A server with processes of its own, which end with it when it gets this signal.
+/// A server with child processes. All end when the server gets this signal.
 pub struct Master(pub Running, pub Signal);
 
 impl Drop for Master {
     fn drop(&mut self) {
-        // Whether it is still there does not matter.
+        // It may have ended already.
         let _ = kill_process(Pid::from_child(&self.0.0), self.1);
         let end = Instant::now() + PATIENCE;
         while matches!(self.0.0.try_wait(), Ok(None)) && Instant::now() < end {
@@ -103,29 +103,29 @@ impl Drop for Running {
     }
 }
 
-/// An agent that is up.
+/// A running agent.
 pub struct Up {
     pub folder: TempDir,
     pub agent: Running,
-    /// A user that may use the agent, by this option.
+    /// An option and its user, such as `--allow` and a user that may attach.
     other: Option<[String; 2]>,
 }
 
 impl Up {
     pub fn new() -> Up {
         let folder = tempfile::tempdir().unwrap();
-        // For programs that run as another user.
+        // Programs that run as another user need access.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let agent = Up::agent(folder.path(), &[]);
         Up { folder, agent, other: None }
     }
 
-    /// An agent for a user as well.
+    /// An agent to which this user's programs may attach as well.
     pub fn allowing(user: &str) -> Up {
         Up::with("--allow", user)
     }
 
-    /// An agent with a user in this option.
+    /// An agent with this option for a user.
     pub fn with(option: &str, user: &str) -> Up {
         let mut up = Up::new();
         up.other = Some([option.to_owned(), user.to_owned()]);
@@ -163,7 +163,7 @@ impl Up {
         }
     }
 
-    /// Another agent replaces the one that runs, which leaves.
+    /// Replaces the running agent by a new one, and waits until it exits.
     pub fn replace(&mut self) {
         let mut child = wave();
         child.args(["tcp", "replace", "--socket"]).arg(self.path("toe.sock"));
@@ -171,7 +171,7 @@ impl Up {
         let mut first = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
         assert!(first.contains("10.77.0.2"), "{first}: {:?}", child.wait_with_output());
-        assert!(self.agent.0.wait().unwrap().success(), "the agent that was replaced");
+        assert!(self.agent.0.wait().unwrap().success(), "the replaced agent failed");
         self.agent = Running(child);
     }
 
@@ -179,7 +179,7 @@ impl Up {
         self.folder.path().join(name)
     }
 
-    /// `wave tcp run` of a program.
+    /// The command `wave tcp run` for a program.
     pub fn over(&self, program: &[&str]) -> Command {
         let mut command = wave();
         command.args(["tcp", "run", "--socket"]).arg(self.path("toe.sock"));
@@ -187,7 +187,7 @@ impl Up {
         command
     }
 
-    /// Waits until the agent has counted as many, or more. A report may be a little old.
+    /// Waits until an agent's counter is at least `count`. A report may be slightly old.
     pub fn awaits(&self, counter: &str, count: u64) {
         let mut ss = wave();
         ss.args(["tcp", "ss", "--json", "--socket"]).arg(self.path("toe.sock"));
@@ -198,7 +198,7 @@ impl Up {
     }
 }
 
-/// What a failed test leaves to be read.
+/// Prints the agent's state after a failed test.
 impl Drop for Up {
     fn drop(&mut self) {
         if !thread::panicking() {
@@ -230,7 +230,7 @@ pub fn within_patience<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R 
 
 pub fn connect(to: SocketAddr) -> TcpStream {
     let what = format!("a connection to {to}");
-    // Linux's own address may come up only after a SYN went out from another one, which nobody answers.
+    // Before Linux's own address is up, a SYN may leave from another address. It gets no answer.
     let stream = within_patience(&what, || TcpStream::connect_timeout(&to, ATTEMPT).ok());
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
@@ -255,7 +255,7 @@ pub fn server(up: &Up, log: &str, program: &[&str], port: u16) -> Running {
     server
 }
 
-/// Whether a program is installed, or the name of its package.
+/// Whether a program is installed. If not, reports a skip with the package to install.
 pub fn has(program: &str, package: &str) -> bool {
     let is_there = Path::new(program).exists();
     if !is_there {
@@ -264,7 +264,7 @@ pub fn has(program: &str, package: &str) -> bool {
     is_there
 }
 
-/// Answer of an HTTP server: its head, and what follows.
+/// Answer of an HTTP server: its head, and its body.
 pub fn get(to: SocketAddr, path: &str) -> std::io::Result<(String, Vec<u8>)> {
     let mut stream = connect(to);
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;

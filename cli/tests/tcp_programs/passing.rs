@@ -1,4 +1,4 @@
-//! Sockets that another program gets: over exec(2), by posix_spawn(3), by SCM_RIGHTS.
+//! Sockets passed to another program: by exec(2), posix_spawn(3) or SCM_RIGHTS.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,14 +10,14 @@ use crate::network::{
 };
 use crate::servers::echo;
 
-/// Echoes over the connection with this number: by the descriptor, as any program would, and as a socket.
+/// Python program that echoes over the connection with this descriptor: by read and write, and as a socket.
 const ECHO: &str = "import os, socket, sys\n\
      fd = int(sys.argv[1])\n\
      c = socket.socket(fileno=os.dup(fd))\n\
      c.getpeername()\n\
      while data := os.read(fd, 5000):\n    c.sendall(data)\n";
 
-/// Runs a Python server which lets other programs echo, over many connections at once.
+/// Runs a Python server that has other programs echo, over many connections at once.
 fn serves(program: &str) {
     let program = program.to_owned();
     in_a_network(move || {
@@ -42,7 +42,7 @@ fn serves(program: &str) {
 }
 
 #[test]
-fn a_program_started_by_vfork_serves_the_connection_that_is_its_input() {
+fn program_started_by_vfork_serves_the_connection_that_is_its_stdin() {
     serves(
         "while True:\n    \
              c, _ = s.accept()\n    \
@@ -52,7 +52,7 @@ fn a_program_started_by_vfork_serves_the_connection_that_is_its_input() {
 }
 
 #[test]
-fn a_program_started_by_posix_spawn_serves_the_connection_that_is_its_input() {
+fn program_started_by_posix_spawn_serves_the_connection_that_is_its_stdin() {
     serves(
         "while True:\n    \
              c, _ = s.accept()\n    \
@@ -63,7 +63,7 @@ fn a_program_started_by_posix_spawn_serves_the_connection_that_is_its_input() {
 }
 
 #[test]
-fn a_forked_child_that_executes_a_program_leaves_its_parents_connection_to_it() {
+fn program_executed_by_a_forked_child_serves_its_parents_connection() {
     serves(
         "while True:\n    \
              c, _ = s.accept()\n    \
@@ -75,7 +75,7 @@ fn a_forked_child_that_executes_a_program_leaves_its_parents_connection_to_it() 
 }
 
 #[test]
-fn a_process_that_has_read_from_a_connection_executes_a_program_that_goes_on() {
+fn program_executed_after_a_partial_read_continues_the_connection() {
     serves(
         "while True:\n    \
              c, _ = s.accept()\n    \
@@ -88,7 +88,7 @@ fn a_process_that_has_read_from_a_connection_executes_a_program_that_goes_on() {
 }
 
 #[test]
-fn a_program_executed_by_the_process_that_accepted_a_connection_serves_it() {
+fn program_executed_by_the_accepting_process_serves_the_connection() {
     serves(
         "for _ in range(25):\n    \
              if os.fork() == 0:\n        \
@@ -101,7 +101,7 @@ fn a_program_executed_by_the_process_that_accepted_a_connection_serves_it() {
 }
 
 #[test]
-fn connections_are_served_by_the_process_that_their_descriptors_were_sent_to() {
+fn process_that_receives_descriptors_serves_their_connections() {
     serves(
         "if len(sys.argv) > 1:\n    pass\n\
          helper = '''\n\
@@ -127,7 +127,7 @@ while True:\n    \
 }
 
 #[test]
-fn a_listener_that_a_program_inherits_accepts() {
+fn inherited_listener_accepts_connections() {
     serves(
         "child = '''\n\
 import socket, threading\n\
@@ -144,7 +144,7 @@ while True:\n    threading.Thread(target=serve, args=(s.accept()[0],)).start()\n
 }
 
 #[test]
-fn a_parent_keeps_a_connection_whose_descriptor_a_program_has_and_does_not_use() {
+fn parent_keeps_a_connection_that_a_child_inherits_and_never_uses() {
     in_a_network(|| {
         let Some(python) = python() else { return };
         let up = Up::new();
@@ -168,7 +168,7 @@ fn a_parent_keeps_a_connection_whose_descriptor_a_program_has_and_does_not_use()
         let mut got = [0; 13];
         stream.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"this and more");
-        // It ends with the last descriptor, as over Linux.
+        // The connection ends with its last descriptor, as over Linux.
         stream.set_nonblocking(true).unwrap();
         assert_eq!(stream.read(&mut got).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         stream.set_nonblocking(false).unwrap();
@@ -178,7 +178,7 @@ fn a_parent_keeps_a_connection_whose_descriptor_a_program_has_and_does_not_use()
 }
 
 #[test]
-fn workers_of_a_cluster_of_node_serve_connections_that_its_primary_has_accepted() {
+fn node_cluster_workers_serve_connections_accepted_by_the_primary() {
     in_a_network(|| {
         let program = "/usr/bin/node";
         if !has(program, "nodejs") {

@@ -17,11 +17,11 @@ use crate::{has_redis, redis};
 const CLIENTS: usize = 3;
 const REPLACEMENTS: u32 = 3;
 const DEATHS: u32 = 2;
-/// Requests of all clients between two agents.
+/// Number of requests of all clients between two replacements.
 const REQUESTS: u64 = 300;
 const ECHO: u16 = 7;
 
-/// Clients of a redis-server: requests that were answered, and connections that were reset.
+/// Clients of a redis-server. Counts answered requests and reset connections.
 #[derive(Default)]
 struct Load {
     done: AtomicU64,
@@ -43,7 +43,7 @@ impl Load {
 }
 
 #[test]
-fn redis_under_load_loses_connections_to_killed_agents_only_and_none_to_replaced_ones() {
+fn redis_under_load_loses_connections_to_killed_but_not_to_replaced_agents() {
     in_a_network(|| {
         if !has_redis() {
             return;
@@ -91,7 +91,7 @@ fn echo(up: &Up) -> Running {
     server
 }
 
-/// The same as the user nobody, at a port of its own.
+/// The same as user nobody, at another port.
 fn echo_of_nobody(up: &Up, port: u16) -> Running {
     let mut server = std::process::Command::new("setpriv");
     server.args(["--reuid=65534", "--clear-groups", env!("CARGO_BIN_EXE_wave")]);
@@ -106,7 +106,7 @@ fn byte(at: u64) -> u8 {
     (at ^ (at >> 8).wrapping_mul(7) ^ (at >> 16)) as u8
 }
 
-/// Sends bytes and reads them back, until `stops`. Returns how many came back.
+/// Sends bytes and reads them back, until `stops`. Returns the number of bytes that came back.
 fn stream(stops: &AtomicBool) -> u64 {
     let reader = connect(SocketAddr::from((AGENT, ECHO)));
     let mut writer = reader.try_clone().unwrap();
@@ -141,7 +141,7 @@ fn stream(stops: &AtomicBool) -> u64 {
 }
 
 #[test]
-fn streams_lose_no_byte_and_connections_begin_and_end_while_agents_are_replaced() {
+fn streams_lose_no_byte_and_connections_open_and_close_across_replacements() {
     in_a_network(|| {
         let mut up = Up::new();
         let _server = echo(&up);
@@ -149,7 +149,7 @@ fn streams_lose_no_byte_and_connections_begin_and_end_while_agents_are_replaced(
         let short = AtomicU64::new(0);
         thread::scope(|scope| {
             let streams: Vec<_> = (0..2).map(|_| scope.spawn(|| stream(&stops))).collect();
-            // Handshakes and ends fall into replacements, too.
+            // Handshakes and ends of connections also fall into replacements.
             scope.spawn(|| {
                 while !stops.load(Ordering::Relaxed) {
                     let mut stream = connect(SocketAddr::from((AGENT, ECHO)));
@@ -173,13 +173,13 @@ fn streams_lose_no_byte_and_connections_begin_and_end_while_agents_are_replaced(
                 assert!(stream.join().unwrap() > 0);
             }
         });
-        // TIME_WAIT and the counters went from agent to agent.
+        // TIME_WAIT and the counters were handed from agent to agent.
         up.awaits("PassiveOpens", short.load(Ordering::Relaxed) + 2);
     });
 }
 
 #[test]
-fn connections_of_trusted_users_survive_and_those_of_strangers_are_reset() {
+fn replacement_keeps_connections_of_trusted_users_and_resets_others() {
     const NOBODYS: u16 = 7_000;
     for (option, survives) in [("--trust", true), ("--allow", false)] {
         in_a_network(move || {
@@ -204,7 +204,7 @@ fn connections_of_trusted_users_survive_and_those_of_strangers_are_reset() {
     }
 }
 
-/// Requests to the echo server over one connection, each answered before the next, and the longest time of one.
+/// Sends requests to the echo server over one connection, each answered before the next. Keeps the longest time of one.
 fn ping(stops: &AtomicBool, longest: &Mutex<Duration>, done: &AtomicU64) {
     let mut stream = connect(SocketAddr::from((AGENT, ECHO)));
     stream.set_nodelay(true).unwrap();
@@ -224,7 +224,7 @@ fn ping(stops: &AtomicBool, longest: &Mutex<Duration>, done: &AtomicU64) {
     }
 }
 
-/// A new agent as seen by the one that runs: the sockets' own words.
+/// Poses as a new agent toward the running one, by raw messages over the socket.
 struct Impostor(std::os::unix::net::UnixStream);
 
 impl Impostor {
@@ -232,7 +232,7 @@ impl Impostor {
         let address = SocketAddrUnix::new(up.path("toe.sock.replace")).unwrap();
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         rustix::net::connect(&socket, &address).unwrap();
-        // A stream's methods do for messages.
+        // `UnixStream`'s methods suffice for messages.
         Impostor(std::os::unix::net::UnixStream::from(socket))
     }
 
@@ -250,7 +250,7 @@ impl Impostor {
 }
 
 #[test]
-fn an_agent_goes_on_whatever_becomes_of_one_that_was_to_replace_it() {
+fn service_continues_whenever_a_replacement_fails() {
     in_a_network(|| {
         let mut up = Up::new();
         let _server = echo(&up);
@@ -272,7 +272,8 @@ fn an_agent_goes_on_whatever_becomes_of_one_that_was_to_replace_it() {
                 std::os::unix::net::UnixStream::connect(path).unwrap_err().kind()
             });
             assert_eq!(stranger.join().unwrap(), std::io::ErrorKind::PermissionDenied);
-            // It leaves at once; it wants all, and leaves; it has got all, and leaves, or says nothing, or says what no agent says.
+            // The impostor leaves at once; or asks for the state and leaves; or receives it and leaves, stays silent, or sends an
+            // invalid message.
             drop(Impostor::come(&up));
             goes_on();
             for _ in 0..3 {
@@ -299,13 +300,13 @@ fn an_agent_goes_on_whatever_becomes_of_one_that_was_to_replace_it() {
             liar.say("restoredd");
             goes_on();
             assert_eq!((liar.hear(), liar.hear()), (b"descriptors".to_vec(), b"stay".to_vec()));
-            // Killed at any instant before it serves.
+            // A real new agent is killed at various instants before it serves.
             for milliseconds in [1, 5, 10, 20, 30, 40, 60] {
                 let mut new = wave();
                 new.args(["tcp", "replace", "--socket"]).arg(up.path("toe.sock"));
                 let mut new = new.spawn().unwrap();
                 thread::sleep(Duration::from_millis(milliseconds));
-                // Stopped, it neither serves nor answers: either requests go on with the old one, or that one has left.
+                // While stopped it neither serves nor answers: either the old agent continues to serve, or it has exited.
                 kill_process(Pid::from_child(&new), Signal::STOP).unwrap();
                 let before = done.load(Ordering::Relaxed);
                 let is_replaced = within_patience("one of them serves", || {
@@ -330,7 +331,7 @@ fn an_agent_goes_on_whatever_becomes_of_one_that_was_to_replace_it() {
 }
 
 #[test]
-fn an_agent_whose_door_was_removed_is_not_replaced_and_keeps_its_other_sockets() {
+fn agent_with_a_removed_socket_is_not_replaced_and_keeps_its_other_sockets() {
     in_a_network(|| {
         let up = Up::new();
         let _server = echo(&up);

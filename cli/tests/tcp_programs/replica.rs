@@ -1,11 +1,11 @@
-//! redis with a replica: its replication goes over the agent in both directions.
+//! redis with a replica: replication goes over the agent in both directions.
 
 use std::net::SocketAddr;
 
 use crate::network::{AGENT, LINUX, Up, connect, in_a_network, within_patience};
 use crate::{has_redis, redis_with, transcript};
 
-/// Values on either side.
+/// Number of values to write at a time.
 const VALUES: usize = 2_000;
 
 fn values(from: usize) -> String {
@@ -14,7 +14,7 @@ fn values(from: usize) -> String {
 }
 
 #[test]
-fn a_replica_follows_its_master_over_the_agent_whichever_of_them_is_there() {
+fn redis_replicates_over_the_agent_in_both_directions() {
     in_a_network(|| {
         if !has_redis() {
             return;
@@ -50,7 +50,7 @@ fn a_replica_follows_its_master_over_the_agent_whichever_of_them_is_there() {
             });
         };
         for (master, replica, from) in [(over, linux, 0), (linux, over, VALUES)] {
-            // A whole copy first, by a forked child, then what is written meanwhile and later.
+            // First a full copy, by a forked child, then the values written meanwhile and later.
             assert_eq!(lines(master, "REPLICAOF NO ONE\n"), "OK\n");
             say(master, &values(from));
             follow(replica, master);

@@ -1,4 +1,4 @@
-//! Servers of many kinds: threads, event loops, runtimes of languages. Their peers are Linux's.
+//! Servers of many kinds: threads, event loops, language runtimes. Their peers use Linux's TCP.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::network::{
 };
 use crate::serve_bytes;
 
-/// Connections at once.
+/// Number of concurrent connections.
 const CONNECTIONS: usize = 20;
 
 fn at(port: u16) -> SocketAddr {
@@ -22,7 +22,7 @@ fn bytes(count: u32, seed: u32) -> Vec<u8> {
     (seed..seed + count).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// Sends bytes over many connections at once to a server that returns them, and compares.
+/// Sends bytes to an echo server over many connections at once, and compares the answers.
 pub fn echo(port: u16) {
     thread::scope(|scope| {
         for connection in 0..CONNECTIONS {
@@ -44,7 +44,7 @@ pub fn echo(port: u16) {
     });
 }
 
-/// Fetches a file from many connections at once, and compares.
+/// Fetches a file over many connections at once, and compares the answers.
 fn fetch(port: u16, expected: &[u8]) {
     thread::scope(|scope| {
         for _ in 0..CONNECTIONS {
@@ -102,7 +102,7 @@ fn memcached_accepts_in_one_thread_and_serves_in_others() {
             return;
         }
         let up = Up::new();
-        // It gives its privileges up before its first socket.
+        // memcached gives up its privileges before it opens its first socket.
         let words =
             [program, "-l", "10.77.0.2", "-p", "11211", "-t", "3", "-u", "nobody", "-U", "0"];
         let _server = server(&up, "log", &words, 11_211);

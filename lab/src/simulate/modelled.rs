@@ -14,9 +14,9 @@ use wave_sim::paper::{Rung, wave};
 use super::{SimulateArgs, check_limits, quantiles_us};
 use crate::terminal::{note, out, program};
 
-/// Virtual time before anything is measured, as for threads.
+/// Virtual time of warm-up, as for threads.
 const WARMUP: Nanos = Nanos::from_millis(60);
-/// Subjects at once, at most.
+/// Maximum number of subjects at a time.
 const SUBJECTS: u32 = 1024;
 
 /// One policy under one load.
@@ -50,7 +50,7 @@ pub(super) fn execute(
     }
 }
 
-/// The machine under each policy; refuses what cannot be simulated.
+/// The machine under each policy. Refuses arguments that cannot be simulated.
 fn plan(
     registry: &Registry,
     subsystem: &'static Subsystem,
@@ -72,7 +72,7 @@ fn plan(
 }
 
 fn run(subsystem: &Subsystem, setups: &[Setup], args: &SimulateArgs) -> Result<Vec<Point>, String> {
-    let make = subsystem.model.expect("one with a model is asked for");
+    let make = subsystem.model.expect("the caller has checked that it has a model");
     let width = args.policies.iter().map(String::len).max().unwrap_or(0);
     if !args.json {
         let head = [
@@ -114,12 +114,12 @@ fn run(subsystem: &Subsystem, setups: &[Setup], args: &SimulateArgs) -> Result<V
 }
 
 impl Point {
-    /// Events per second, counted over the measured time only.
+    /// Rate per second of `times` events in the measured time.
     fn per_second(times: u64, measure: Nanos) -> f64 {
         times as f64 * 1e9 / measure.0 as f64
     }
 
-    /// The share of their time that cores were occupied while it was measured.
+    /// Share of the measured time for which cores were occupied.
     fn busy(&self, measure: Nanos) -> f64 {
         self.outcome.busy.0 as f64 / (measure.0 as f64 * f64::from(self.cores))
     }

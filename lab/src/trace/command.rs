@@ -16,7 +16,7 @@ use super::{Span, Trace};
 use crate::Failure;
 use crate::terminal::{note, out, program};
 
-/// The arguments of `trace`.
+/// Arguments of `trace`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
@@ -30,17 +30,17 @@ track has its decisions; below it, a row per core has the decisions that are on 
 
 Exit codes: 0 written; 2 a bad log (the trace ends at the damage); 3 the trace cannot be written.")]
 pub struct TraceArgs {
-    /// A log that an agent wrote (`--record`).
+    /// Log written by an agent (`--record`).
     #[arg(value_name = "LOG")]
     log: PathBuf,
-    /// The file of the trace, which is replaced.
+    /// File for the trace; an existing file is replaced.
     #[arg(long, short, value_name = "FILE.json")]
     output: PathBuf,
-    /// Begin at this time of the agent's, in milliseconds.
+    /// Begin at this time on the agent's clock, in milliseconds.
     #[arg(long, value_name = "N", default_value_t = 0)]
     from_ms: u64,
-    /// Show only this many milliseconds: the UI takes some hundred megabytes, which is a few seconds
-    /// under full load.
+    /// Show only this many milliseconds. The UI can open a few hundred megabytes: a few seconds under
+    /// full load.
     #[arg(long, value_name = "N")]
     for_ms: Option<u64>,
     /// Print one JSON object.

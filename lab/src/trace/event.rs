@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 
-/// The track on which an event is shown.
+/// The track of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Track {
     /// A host core, or another context of the host.
@@ -19,7 +19,7 @@ pub enum Track {
 }
 
 impl Track {
-    /// The format's process and thread. Thread 0 is special to some readers.
+    /// The format's process and thread ids. Thread 0 is not used: some readers treat it specially.
     fn ids(self) -> (u32, u32) {
         match self {
             Track::Context(context) => (1, u32::from(context) + 1),
@@ -95,7 +95,7 @@ impl<W: Write> Writer<W> {
         self.put('i', name, category, now, track, None, args)
     }
 
-    /// A decision is on its way, from its `b` to the `e` of the same `id`.
+    /// A decision is in flight, from its `b` to the `e` with the same `id`.
     pub fn on_its_way(
         &mut self,
         now: Nanos,

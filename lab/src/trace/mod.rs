@@ -1,4 +1,4 @@
-//! A log as a trace: the runs of each core, and everything that the agent heard and decided.
+//! A log as a trace: the runs of each core, and all messages to and decisions of the agent.
 //!
 //! Times are the agent's: a message is shown when the agent read it, not when the host sent it.
 
@@ -25,11 +25,11 @@ pub use command::{TraceArgs, execute};
 use event::{Track, Writer};
 use waiting::Waiting;
 
-/// Number of decisions for one core that are kept until their outcomes come; far fewer wait for an honest
-/// host at a time.
+/// Maximum number of decisions for one core that are kept until their outcomes arrive. With an honest host far fewer
+/// are outstanding at a time.
 const UNANSWERED_MAX: usize = 1 << 16;
 
-/// The part of a log that is shown, in the agent's time.
+/// The part of a log to show, in the agent's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Start of the span, on the agent's clock.
@@ -43,7 +43,7 @@ struct Run {
     /// `None` if the log does not have the decision.
     subject: Option<Subject>,
     shown: bool,
-    /// The core's own timer ends the run after this time; zero: it does not.
+    /// Time after which the core's own timer ends the run; 0 if it does not.
     slice_ns: u64,
 }
 
@@ -52,13 +52,13 @@ struct Core {
     running: Option<Run>,
     /// The core's run number, as of the last outcome or snapshot.
     run: Option<u32>,
-    /// The run that the agent last asked to end, and when.
+    /// The run that the agent last asked to end, and the time of asking.
     asked: Option<(u32, Nanos)>,
-    /// Decisions, oldest first, and whether they are shown as on their way.
+    /// Decisions without an outcome, oldest first, and whether each is shown as in flight.
     unanswered: VecDeque<(Decision, bool)>,
 }
 
-/// Turns records into a trace, as they come.
+/// Turns records into a trace, one by one.
 pub struct Trace<W: Write> {
     writer: Writer<W>,
     show: Show,
@@ -134,7 +134,7 @@ impl<W: Write> Trace<W> {
         Ok(true)
     }
 
-    /// Ends the trace, and every run with it. Returns its number of events.
+    /// Ends the trace and every run in it. Returns the number of events.
     pub fn finish(mut self) -> io::Result<u64> {
         self.count()?;
         for core in 0..self.cores.len() as u16 {
@@ -148,7 +148,7 @@ impl<W: Write> Trace<W> {
         Ok(events)
     }
 
-    /// Begins the span, and with it every run that is under way.
+    /// Begins the span, with every run in progress.
     fn turn_on(&mut self) -> io::Result<()> {
         self.on = true;
         let from = self.span.from;
@@ -179,7 +179,7 @@ impl<W: Write> Trace<W> {
         if let Some(message) = &entry.message {
             self.message(context, message)?;
         }
-        // As in the agent: asking precedes the outcome in the host's time.
+        // Same order as in the agent: in the host's time, asking precedes the outcome.
         if entry.asks {
             self.instant(Track::Context(context), "message", "asks", Value::Null)?;
         }
@@ -221,12 +221,15 @@ impl<W: Write> Trace<W> {
         }
     }
 
-    /// Why the run of a core was made to end, as far as the log knows.
+    /// Reason for the preemption of a core's run, as far as the log shows it.
     fn why_preempted(&self, core: u16) -> String {
         let Core { asked, run, running, .. } = &self.cores[usize::from(core)];
         match (asked, running) {
             (Some((number, at)), _) if Some(*number) == *run => {
-                format!("the agent asked for it {} ns before it heard of it", self.now.since(*at).0)
+                format!(
+                    "the agent asked for it {} ns before it learned of it",
+                    self.now.since(*at).0
+                )
             }
             (_, Some(Run { slice_ns, .. })) if *slice_ns > 0 => {
                 format!("its slice of {slice_ns} ns was over")
@@ -267,7 +270,7 @@ impl<W: Write> Trace<W> {
                 self.waiting.on_complete(decision);
             }
             if self.show.occupies_core {
-                self.end_run(core, json!({ "ended": "not told" }))?;
+                self.end_run(core, json!({ "ended": "not recorded" }))?;
                 let slice_ns = answered.map_or(0, |(decision, _)| decision.argument);
                 let args = json!({ "txn": txn.number(), "run": run, "slice_ns": slice_ns });
                 self.begin_run(core, run, subject, slice_ns, args)?;
@@ -323,7 +326,7 @@ impl<W: Write> Trace<W> {
         self.instant(Track::Policy, "message", "snapshot", args)?;
         self.waiting.on_snapshot(snapshot);
         for (core, record) in (0..).zip(&snapshot.cores) {
-            // A record that is older than the last outcome says nothing of a newer run.
+            // A record older than the last outcome says nothing about a newer run.
             let known = self.core(core).run;
             if known.is_some_and(|known| record.run.wrapping_sub(known) as i32 <= 0) {
                 continue;
@@ -368,7 +371,7 @@ impl<W: Write> Trace<W> {
     fn count(&mut self) -> io::Result<()> {
         let count = self.waiting.count();
         if self.on && self.show.occupies_core && self.counted.replace(count) != Some(count) {
-            let name = format!("{}s that wait", self.show.subject);
+            let name = format!("waiting {}s", self.show.subject);
             self.writer.counter(self.now, &name, count)?;
         }
         Ok(())
@@ -388,35 +391,35 @@ fn add_fields(args: &mut Value, fields: &[(&'static str, u64)]) {
     }
 }
 
-/// Name and identity of a decision that is on its way.
+/// Name and id of a decision in flight.
 fn on_its_way(core: u16, decision: &Decision) -> (String, String) {
     (format!("to core {core}"), format!("{core}.{}", decision.txn.number()))
 }
 
-/// Why a decision failed, in words.
+/// Text for the reason why a decision failed.
 fn reason(code: Code) -> &'static str {
     match code {
-        Code::Complete => "it did not",
-        Code::Aborted => "the agent took it back before the host read it",
-        Code::TargetOnCpu => "the thread runs already",
-        Code::TargetStale => "something happened to the thread that the agent had not seen",
-        Code::TargetNotFound => "there is no such thread any more",
+        Code::Complete => "the decision was committed",
+        Code::Aborted => "the agent withdrew it before the host read it",
+        Code::TargetOnCpu => "the thread is already running",
+        Code::TargetStale => "the thread's state changed, and the agent had not seen that",
+        Code::TargetNotFound => "the thread no longer exists",
         Code::TargetNotRunnable => "the thread is blocked",
-        Code::AgentStale => "its agent has been replaced",
+        Code::AgentStale => "the agent has been replaced",
         Code::CpuOffline => "the core is offline",
         Code::CpuUnavailable => "a higher class owns the core",
-        Code::InvalidFlags => "flags that the host does not know",
+        Code::InvalidFlags => "the host does not know its flags",
         Code::InvalidTarget => "the target cannot be scheduled at all",
-        Code::NotPermitted => "the thread or the core is another enclave's",
+        Code::NotPermitted => "the thread or the core belongs to another enclave",
         Code::InvalidCpu => "there is no such core",
         Code::NoAgent => "no agent is attached",
-        Code::UnsupportedVersion => "this version of the host does not know such an entry",
+        Code::UnsupportedVersion => "this version of the host does not support the entry",
         Code::Poisoned => "another member of its all-or-nothing group failed",
         Code::Affinity => "the thread may not run on this core",
         Code::Unsupported => {
-            "the host cannot commit such a group, or end a run as the decision asks"
+            "the host cannot commit such a group, or cannot end a run as requested"
         }
-        Code::Held => "a limit of the host's holds it back",
-        Code::Partial => "a part of it was done, and the rest may be later",
+        Code::Held => "a limit on the host holds it back",
+        Code::Partial => "a part of it was done; the rest may follow",
     }
 }

@@ -1,4 +1,4 @@
-//! A log of a FIFO policy under a host made by hand, and what its trace shows.
+//! Traces of logs, among them one of a FIFO policy under a hand-made host.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn header() -> Header {
     Header { config, policy: "fifo".into(), about: "a test".into() }
 }
 
-/// The host's truth on one thread.
+/// The host's state of one thread.
 #[derive(Clone, Copy)]
 struct Thread {
     sequence: u32,
@@ -88,7 +88,7 @@ pub fn log(turns: u64) -> Vec<u8> {
             }
             brain.on_entry(now, core, &entry);
         }
-        // Those that blocked wake after a while, from outside the cores.
+        // Blocked threads wake after a while, from outside the cores.
         for id in (1..8).step_by(2).filter(|_| turn % 10 == 9) {
             let thread = &mut threads[id];
             if thread.runs_on.is_none() && thread.sequence % 2 == 0 {
@@ -103,7 +103,7 @@ pub fn log(turns: u64) -> Vec<u8> {
             queues[usize::from(core)].push_back(decision);
             brain.recorder_mut().kicked(core);
         }
-        // Not FIFO's doing: a log of fewer turns replays identically.
+        // FIFO would not do this; logs of fewer turns still replay identically.
         if turn == 20 {
             brain.recorder_mut().preempted(now, &Preemption { core: 1, run: 4 });
         }
@@ -139,7 +139,7 @@ fn of<'a>(events: &'a [Value], phase: &str) -> impl Iterator<Item = &'a Value> {
     events.iter().filter(move |event| event["ph"] == phase)
 }
 
-/// Slices of every track, as (from, until, name); fails where one begins within another, or ends
+/// Slices of every track, as (from, until, name). Fails if one begins within another, or ends
 /// without having begun.
 fn slices(events: &[Value]) -> BTreeMap<u64, Vec<(f64, f64, String)>> {
     let mut slices: BTreeMap<u64, Vec<(f64, f64, String)>> = BTreeMap::new();
@@ -152,7 +152,7 @@ fn slices(events: &[Value]) -> BTreeMap<u64, Vec<(f64, f64, String)>> {
             assert!(ended.is_none_or(|(_, until, _)| *until <= time), "{event} overlaps {ended:?}");
             assert_eq!(open.insert(track, (time, name)), None, "{event} begins within another");
         } else {
-            let (from, begun) = open.remove(&track).expect("what ends has begun");
+            let (from, begun) = open.remove(&track).expect("an ending slice has begun");
             assert_eq!(begun, name);
             assert!(from <= time, "{event} ends before it began");
             slices.entry(track).or_default().push((from, time, name));
@@ -169,7 +169,7 @@ fn runs_on_a_core_do_not_overlap() {
     assert_eq!(slices.len(), usize::from(CORES));
     for (track, slices) in &slices {
         assert!(slices.len() > 20, "core {} ran {} times", track - 1, slices.len());
-        // All but the last ran for three turns.
+        // All except the last run lasted three turns.
         for (from, until, name) in &slices[..slices.len() - 1] {
             assert!((until - from - 3.009).abs() < 1e-6, "{name}: {from} to {until}");
             assert!(name.starts_with("thread ") && name.ends_with(" gen 3"), "{name}");
@@ -178,7 +178,7 @@ fn runs_on_a_core_do_not_overlap() {
     let why = |event: &Value| event["args"]["ended"].as_str().unwrap().to_owned();
     let ended: Vec<String> = of(&events, "E").map(why).collect();
     assert!(ended.contains(&"YIELD".into()) && ended.contains(&"BLOCKED".into()));
-    assert!(!ended.contains(&"not told".into()));
+    assert!(!ended.contains(&"not recorded".into()));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_decision_is_linked_with_its_outcome() {
         match event["ph"].as_str().unwrap() {
             "b" => assert_eq!(open.insert(event["id"].to_string(), event), None),
             "e" => {
-                open.remove(&event["id"].to_string()).expect("what arrives was sent");
+                open.remove(&event["id"].to_string()).expect("an arriving decision was sent");
                 refused += u32::from(event["args"]["outcome"] == "TARGET_STALE");
             }
             _ => {}
@@ -237,13 +237,13 @@ fn messages_kicks_preemptions_and_the_queue_are_shown() {
     }
     let waiting: Vec<u64> =
         of(&events, "C").map(|event| event["args"]["count"].as_u64().unwrap()).collect();
-    assert_eq!(waiting[0], 8, "the snapshot says that all wait");
+    assert_eq!(waiting[0], 8, "in the snapshot all threads wait");
     assert!(waiting.iter().all(|&count| count <= 8));
-    assert!(waiting.windows(2).all(|pair| pair[0] != pair[1]), "told where it changes");
+    assert!(waiting.windows(2).all(|pair| pair[0] != pair[1]), "written only when it changes");
 }
 
 #[test]
-fn a_part_is_shown_as_it_is_in_the_whole() {
+fn partial_trace_equals_that_part_of_the_whole() {
     let log = log(200);
     let (whole, span) = (trace(&log, ALL), Span { from: Nanos(100_000), until: Nanos(150_000) });
     let part = trace(&log, span);
@@ -258,7 +258,7 @@ fn a_part_is_shown_as_it_is_in_the_whole() {
         within.cloned().collect::<Vec<_>>()
     };
     assert_eq!(instants(&part), instants(&whole));
-    // What is cut by the edges is shown up to them; the last one ends with the last record.
+    // Slices are cut at the edges of the span; the last one ends with the last record.
     let (whole, part) = (slices(&whole), slices(&part));
     for (track, part) in part {
         let cut = whole[&track].iter().filter(|(from, until, _)| *until > 100.0 && *from <= 150.0);
@@ -297,7 +297,7 @@ fn preempted(policy: &str) -> Vec<u8> {
     hear(1_000, 1, Some(event(Kind::New, 0, 1, NO_CORE)), None);
     hear(2_000, 0, None, Some(1));
     hear(20_000, 1, Some(event(Kind::New, 1, 1, NO_CORE)), None);
-    // No thread is heard of; time has passed.
+    // No message arrives, but time has passed.
     brain.decide(Nanos(32_100), 16, &mut out);
     let told = event(Kind::Preempt, 0, 2, 0).to_message();
     let outcome = Some(Outcome { txn: TxnId::new(2), code: Code::Complete, run: 2 });
@@ -307,9 +307,9 @@ fn preempted(policy: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_preempted_run_ends_on_its_cores_track_and_says_why() {
+fn preempted_run_ends_on_its_cores_track_with_the_reason() {
     for (policy, asked, why) in [
-        ("shinjuku:slice_us=30", 1, "the agent asked for it 900 ns before it heard of it"),
+        ("shinjuku:slice_us=30", 1, "the agent asked for it 900 ns before it learned of it"),
         ("shinjuku:slice_us=30,timer=core", 0, "its slice of 30000 ns was over"),
         ("fifo", 0, "the host wanted its core"),
     ] {
@@ -333,9 +333,9 @@ fn a_preempted_run_ends_on_its_cores_track_and_says_why() {
     }
 }
 
-/// What an agent of memory decides about is shown as it calls it.
+/// Subjects of the memory subsystem are shown under that subsystem's name for them.
 #[test]
-fn a_log_of_memory_has_strips_and_no_threads() {
+fn trace_of_a_memory_log_shows_strips_and_no_threads() {
     let config = wave_memory::serve::config(4);
     let header = Header { config, policy: "sol".into(), about: "a test".into() };
     let mut bytes = Vec::new();
@@ -357,7 +357,7 @@ fn a_log_of_memory_has_strips_and_no_threads() {
     brain.on_entry(Nanos(10), 1, &entry);
     let mut out = Decisions::default();
     brain.decide(Nanos(20), 16, &mut out);
-    assert!(!out.staged.is_empty(), "a strip that is new is scanned");
+    assert!(!out.staged.is_empty(), "a new strip is scanned");
     let outcome = Some(Outcome { txn: TxnId::new(1), code: Code::Complete, run: 1 });
     brain.on_entry(Nanos(30), 0, &Upstream { message: None, outcome, asks: false });
     drop(brain);
@@ -367,12 +367,12 @@ fn a_log_of_memory_has_strips_and_no_threads() {
     assert_eq!(named("MAPPED strip 2 gen 1")["args"]["process"], 77);
     assert_eq!(named("SCAN strip 2 gen 1 for core 0")["args"]["batches"], 3);
     named("COMPLETE strip 2 gen 1");
-    // Nothing runs on a core of a host of memory.
+    // No thread runs on a core of a memory host.
     assert_eq!(of(&events, "B").count(), 0);
     assert!(events.iter().all(|event| !event["name"].to_string().contains("thread ")));
 }
 
-/// A log whose beginning was lost on the way: runs of unknown threads, no overlaps.
+/// The beginning of the log is missing: its runs are of unknown threads, without overlaps.
 #[test]
 fn outcomes_of_unknown_decisions_are_shown_as_such() {
     let mut records: Vec<Record> = LogReader::new(&log(100)).unwrap().map(Result::unwrap).collect();

@@ -1,4 +1,4 @@
-//! The number of subjects that wait for a decision, as far as messages and outcomes tell.
+//! The number of subjects that wait for a decision, according to messages and outcomes.
 
 use wave_core::message::{Decision, Message, Sequence, Subject};
 use wave_core::snapshot::{Snapshot, State};
@@ -18,7 +18,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Ids below `subjects`, with no id waiting yet.
+    /// A counter for ids below `subjects`; none waits yet.
     pub fn new(subjects: u32) -> Waiting {
         Waiting { subjects: vec![Known::default(); subjects as usize], count: 0 }
     }
@@ -35,7 +35,7 @@ impl Waiting {
         *known = Known { sequence, seen: true, waits };
     }
 
-    /// Takes a message; a later one may have overtaken it.
+    /// Handles a message; a later one may have overtaken it.
     pub fn on_message(&mut self, message: &Message, waits: bool) {
         let Message { subject, sequence, .. } = *message;
         let known = self.subjects.get(subject.id as usize);
@@ -44,7 +44,7 @@ impl Waiting {
         }
     }
 
-    /// Takes a decision that was committed.
+    /// Handles a committed decision.
     pub fn on_complete(&mut self, decision: &Decision) {
         let known = self.subjects.get(decision.subject.id as usize);
         if known.is_some_and(|known| known.sequence == decision.sequence) {
@@ -52,7 +52,7 @@ impl Waiting {
         }
     }
 
-    /// Takes a snapshot, which may be older than messages that were heard.
+    /// Handles a snapshot, which may be older than messages already handled.
     pub fn on_snapshot(&mut self, snapshot: &Snapshot) {
         for record in &snapshot.records {
             let known = self.subjects.get(record.subject.id as usize);

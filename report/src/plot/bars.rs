@@ -1,4 +1,4 @@
-//! Horizontal bars: a variant's saturation, and what a request's nanoseconds are spent on.
+//! Horizontal bars: a variant's saturation, and the breakdown of a request's time.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
@@ -16,15 +16,15 @@ const RIGHT: i32 = 700;
 const TOP: i32 = 48;
 const ROW: i32 = 52;
 
-/// One bar: its name above it, its segments from the left, its label behind it.
+/// One bar: its name above it, its segments from the left, its label at its end.
 struct Bar {
     name: String,
-    /// Number of the colour, and length.
+    /// Index of the colour, and length.
     segments: Vec<(usize, f64)>,
     label: String,
 }
 
-/// Saturation of each variant, if the scenario is a ladder and any is known.
+/// Plot of each variant's saturation, if the scenario is a ladder and any saturation is known.
 pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
     let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
     if result.kind != "ladder" || !has_saturations(result) {
@@ -59,7 +59,7 @@ pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
     .map(Some)
 }
 
-/// The parts of a request's time, if any variant has an account.
+/// Plot of the parts of a request's time, if any variant has an account.
 pub fn account(result: &RunResult) -> Result<Option<String>, DrawError> {
     let parts = parts(result);
     if parts.is_empty() {
@@ -135,7 +135,7 @@ fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<Strin
                     area.draw(&Rectangle::new(corners, colour(*index).filled()))?;
                 }
                 if from > 0.0 && length > 0.0 {
-                    // Neighbours are told apart by more than their colours.
+                    // A gap distinguishes neighbours, besides their colours.
                     area.draw(&PathElement::new(vec![corners[0], (corners[0].0, y + 44)], PAPER))?;
                 }
                 from += length;
@@ -150,7 +150,7 @@ fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<Strin
     })
 }
 
-/// What is no length has none.
+/// `length`, or 0 if it cannot be drawn.
 fn drawable(length: f64) -> f64 {
     if length.is_finite() { length.max(0.0) } else { 0.0 }
 }

@@ -1,4 +1,4 @@
-//! The axes and the grid that the plots of curves share.
+//! Axes and grid, shared by the plots with curves.
 
 use std::ops::Range;
 
@@ -7,19 +7,19 @@ use plotters::prelude::*;
 
 use super::style::{Area, DrawError, GRID, INK, MUTED};
 
-/// A linear axis that is labelled where, and how, we say.
+/// A linear axis with chosen ticks and labels.
 #[derive(Debug, Clone)]
 pub struct Axis {
     range: (f64, f64),
     ticks: Vec<f64>,
     label: fn(f64) -> String,
-    /// In place of labels, where ticks are positions in a list.
+    /// Labels to use instead, where ticks are positions in a list.
     names: Vec<String>,
     title: String,
 }
 
 impl Axis {
-    /// From `low` to `high`, with a `label` at each of `ticks`.
+    /// An axis from `low` to `high`, with a `label` at each of `ticks`.
     pub fn new(
         low: f64,
         high: f64,
@@ -30,7 +30,7 @@ impl Axis {
         Self { range: (low, high), ticks, label, names: Vec::new(), title: title.into() }
     }
 
-    /// A place for each of `names`, at 0, 1 and so on.
+    /// An axis with a position for each of `names`, at 0, 1 and so on.
     pub fn named(names: Vec<String>, title: impl Into<String>) -> Self {
         let ticks = (0..names.len()).map(|place| place as f64).collect();
         let range = (-0.5, names.len() as f64 - 0.5);

@@ -1,4 +1,4 @@
-//! The plots, as SVG without anything from outside. What each shows is in its own file; how they look is in [`style`].
+//! The plots, as self-contained SVG. Each kind has its own file; [`style`] has the common look.
 
 pub mod bars;
 pub mod chart;
@@ -10,7 +10,7 @@ mod throughput;
 use super::model::RunResult;
 use super::save::ReportError;
 
-/// The plots of a run; none where there is nothing to show.
+/// The plots of a run; None where there is no data.
 #[derive(Debug, Default)]
 pub struct Plots {
     /// p99 latency against throughput.
@@ -19,7 +19,7 @@ pub struct Plots {
     pub percentiles: Option<Percentiles>,
     /// Saturation of each variant.
     pub ladder: Option<String>,
-    /// What a request's nanoseconds are spent on.
+    /// Breakdown of a request's time.
     pub account: Option<String>,
 }
 
@@ -27,12 +27,12 @@ pub struct Plots {
 #[derive(Debug)]
 pub struct Percentiles {
     pub svg: String,
-    /// Which load that is, in words.
+    /// The load, as text.
     pub load: String,
 }
 
 impl Plots {
-    /// Each plot by the name of its file.
+    /// Each plot with its file name.
     pub fn files(&self) -> [(&'static str, Option<&str>); 4] {
         [
             ("throughput-latency.svg", self.throughput.as_deref()),

@@ -1,6 +1,6 @@
 //! Latency at each percentile: a curve per variant, all at one load.
 //!
-//! The x axis counts nines, so that the tail has room; a cumulative distribution, turned on its side.
+//! A cumulative distribution with exchanged axes. The x axis counts nines, so that the tail has room.
 
 use plotters::prelude::*;
 
@@ -16,10 +16,10 @@ use crate::number::thousands;
 const HEIGHT: u32 = 460;
 /// Steps of a curve per nine.
 const STEPS_PER_NINE: u32 = 24;
-/// 99.99%: beyond, a point has too few requests to say.
+/// Limit of the x axis, 99.99%: beyond it a point has too few requests.
 const NINES_MAX: u32 = 4;
 
-/// Draws it, if there is a load that every variant was offered and served.
+/// Draws the plot, if there is a load that every variant was offered and served.
 pub fn draw(result: &RunResult) -> Result<Option<Percentiles>, DrawError> {
     let Some(load) = common_load(result) else {
         return Ok(None);
@@ -53,7 +53,7 @@ pub fn draw(result: &RunResult) -> Result<Option<Percentiles>, DrawError> {
                 curve.iter().copied(),
                 colour(index).stroke_width(2),
             ))?;
-            // A few markers, at the ticks, tell the curves apart without colour.
+            // A few markers, at the ticks, distinguish the curves without colour.
             for nines in [1, 2, 3] {
                 if let Some(dot) = curve.get((nines * STEPS_PER_NINE) as usize) {
                     marker(root, chart.backend_coord(dot), index, false)?;
@@ -65,7 +65,7 @@ pub fn draw(result: &RunResult) -> Result<Option<Percentiles>, DrawError> {
     Ok(Some(Percentiles { svg, load: format!("{} thousand requests per second", thousands(load)) }))
 }
 
-/// The highest load at which every variant has a good point, leaving out those that have none at all.
+/// The highest load at which every variant has a good point. Variants without any good point are ignored.
 fn common_load(result: &RunResult) -> Option<f64> {
     let loads = |variant: &VariantResult| -> Vec<f64> {
         variant
@@ -82,7 +82,7 @@ fn common_load(result: &RunResult) -> Option<f64> {
     loads.first()?.iter().copied().filter(common).max_by(f64::total_cmp)
 }
 
-/// Two loads that a reader would call the same.
+/// Whether two loads are equal to a reader.
 fn same(one: f64, other: f64) -> bool {
     (one - other).abs() <= 0.01 * other.abs()
 }
@@ -92,13 +92,13 @@ fn at(variant: &VariantResult, load: f64) -> Option<&Point> {
     variant.points.iter().find(|point| good(point) && same(point.offered_per_second, load))
 }
 
-/// Whether the point is to be believed and not beyond saturation.
+/// Whether the point is valid and not beyond saturation.
 fn good(point: &Point) -> bool {
     let histogram = point.headline().is_some_and(|class| class.histogram_base64.is_some());
     histogram && point.generator.valid && point.served() >= SATURATION_SERVED
 }
 
-/// Nines, and the decimal logarithm of the latency in microseconds there.
+/// Pairs of a number of nines and the decimal logarithm of the latency there in microseconds.
 fn curve(point: &Point) -> Option<Vec<(f64, f64)>> {
     let histogram = decode(point.headline()?.histogram_base64.as_deref()?)?;
     let steps = 0..=NINES_MAX * STEPS_PER_NINE;

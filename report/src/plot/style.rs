@@ -1,7 +1,7 @@
-//! How every plot looks: colours, type, markers, axes, legend.
+//! The common look of plots: colours, type, markers, axes, legend.
 //!
 //! The colours of paper, ink and lines are constants that the report's style sheet finds in the SVG and replaces in
-//! dark mode. Series are told apart by colour (Okabe and Ito's, safe for the colour-blind) and by marker.
+//! dark mode. Series are distinguished by colour (Okabe and Ito's, safe for the colour-blind) and by marker.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Why a plot could not be drawn.
+/// Error of drawing a plot.
 pub type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 /// Width of a plot, in pixels.
@@ -68,7 +68,7 @@ pub fn plot(
     Ok(svg)
 }
 
-/// The marker of series `index` at a pixel; hollow for what is not to be believed.
+/// Draws the marker of series `index` at a pixel; hollow for an invalid point.
 pub fn marker(
     area: &Area<'_>,
     at: (i32, i32),
@@ -98,14 +98,14 @@ pub fn marker(
     }
 }
 
-/// What stands before an entry of a legend.
+/// Symbol before an entry of a legend.
 #[derive(Debug, Clone, Copy)]
 pub enum Key {
     Curve,
     Patch,
 }
 
-/// Names for the legend. A curve that is equal to an earlier one names it, since only the one drawn last is visible.
+/// Names for the legend. A curve equal to an earlier one names that one, since only the one drawn last is visible.
 pub fn told_apart<C: PartialEq>(names: Vec<String>, curves: &[Vec<C>]) -> Vec<String> {
     let twin = |at: usize| {
         let curve = curves.get(at).filter(|curve| !curve.is_empty())?;
@@ -122,13 +122,13 @@ pub fn legend_height(entries: usize) -> u32 {
     (entries.div_ceil(2) as u32) * LEGEND_ROW as u32 + 20
 }
 
-/// Where the key of entry `index` of a legend in two columns is; its text begins 26 pixels to the right.
+/// Position of the key of entry `index` of a legend in two columns; its text begins 26 pixels to the right.
 pub fn legend_place((left, top): (i32, i32), index: usize) -> (i32, i32) {
     let (column, row) = ((index % 2) as i32, (index / 2) as i32);
     (left + column * 400, top + row * LEGEND_ROW + LEGEND_ROW / 2)
 }
 
-/// A legend in two columns, from its `corner` down and to the right.
+/// Draws a legend in two columns, from its `corner` down and to the right.
 pub fn legend(
     area: &Area<'_>,
     corner: (i32, i32),
@@ -166,7 +166,7 @@ pub fn ticks(most: f64, count: usize) -> Vec<f64> {
     (0..).map(|index| f64::from(index) * step).take_while(|tick| *tick < most + step).collect()
 }
 
-/// Round values between two decimal logarithms, as logarithms: whole decades, and 2 and 5 between if these are few.
+/// Round values between two decimal logarithms, as logarithms: whole decades, and 2 and 5 between them if decades are few.
 pub fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let factors: &[f64] = if high - low > 2.6 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let decades = (low.floor() as i32)..=(high.ceil() as i32);
@@ -193,7 +193,7 @@ pub fn axis_number(number: f64) -> String {
     text
 }
 
-/// A decimal logarithm, as the number that it is of.
+/// The number with this decimal logarithm, as text.
 pub fn log_number(log: f64) -> String {
     axis_number(10f64.powf(log))
 }
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_that_is_equal_to_an_earlier_one_names_it() {
+    fn legend_of_a_curve_equal_to_an_earlier_one_names_that_one() {
         let names = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let curves = [vec![1, 2], vec![3], vec![1, 2], vec![]];
         let told = told_apart(names, &curves);

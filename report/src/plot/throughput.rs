@@ -12,10 +12,10 @@ use crate::model::{Point, RunResult};
 
 const HEIGHT: u32 = 480;
 
-/// Thousands of requests per second, decimal logarithm of microseconds, and whether to believe it.
+/// Thousands of requests per second, decimal logarithm of microseconds, and whether the point is valid.
 type Dot = (f64, f64, bool);
 
-/// Draws it, if any point has a latency.
+/// Draws the plot, if any point has a latency.
 pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
     let curves: Vec<Vec<Dot>> =
         result.variants.iter().map(|variant| curve(&variant.points)).collect();
@@ -52,7 +52,7 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
             let label = format!("limit for saturation: {} µs", result.limit_us);
             root.draw(&Text::new(label, (x + 8, y - 10), text(12.0, MUTED, HPos::Left)))?;
             for (index, curve) in curves.iter().enumerate() {
-                // No line leads to or from what is not a measurement.
+                // No line leads to or from an invalid point.
                 for line in curve.split(|dot| !dot.2).filter(|line| line.len() > 1) {
                     let line = line.iter().map(|(x, y, _)| (*x, *y));
                     chart.draw_series(LineSeries::new(line, colour(index).stroke_width(2)))?;
@@ -88,7 +88,7 @@ fn curve(points: &[Point]) -> Vec<Dot> {
     points.iter().filter_map(dot).collect()
 }
 
-/// The name of the class that is drawn.
+/// Name of the class to draw.
 fn headline(result: &RunResult) -> &str {
     let mut points = result.variants.iter().flat_map(|variant| &variant.points);
     points.find_map(|point| point.headline()).map_or("request", |class| class.name.as_str())

@@ -1,6 +1,6 @@
 //! The results of a sweep: a table, a page, and a plot of each metric against each axis.
 //!
-//! Nothing here tells when, where or how long anything ran: the same [`Sheet`] gives the same bytes.
+//! The output has no times, hosts or durations: the same [`Sheet`] gives the same bytes.
 
 mod page;
 mod plot;
@@ -17,9 +17,9 @@ use wave_workloads::point::{ClassLatency, Point, SearchResult};
 pub struct Sheet<'a> {
     pub scenario: &'a str,
     pub description: &'a str,
-    /// Of the program that ran the points.
+    /// Version of the program that ran the points.
     pub version: &'a str,
-    /// How many points were run; rows may share one.
+    /// Number of points that were run; rows may share a point.
     pub points: usize,
     pub axes: Vec<Axis>,
     /// Every combination of values, variant and load.
@@ -30,15 +30,15 @@ pub struct Sheet<'a> {
 pub struct Axis {
     /// Path into the scenario file.
     pub name: String,
-    /// As text, in the file's order.
+    /// Values as text, in the file's order.
     pub values: Vec<String>,
 }
 
-/// One combination of values, variant and load, and what came of it.
+/// One combination of values, variant and load, with its result.
 #[derive(Debug, Clone)]
 pub struct Row<'a> {
     pub id: &'a str,
-    /// Which of each axis' values, from 0.
+    /// Index of the value on each axis, from 0.
     pub at: &'a [usize],
     pub variant: &'a str,
     /// `linux`, `onhost` or `offload`.
@@ -50,10 +50,10 @@ pub struct Row<'a> {
     pub workers: u32,
     /// Seed of every random stream.
     pub seed: u64,
-    /// None where the saturation was searched for.
+    /// Offered load; None for a search for saturation.
     pub load_per_second: Option<f64>,
     pub search: Option<&'a SearchResult>,
-    /// The point; of a search, the one at saturation, if it found any.
+    /// The point. For a search the point at saturation, if it found any.
     pub point: Option<&'a Point>,
 }
 
@@ -65,14 +65,14 @@ impl Row<'_> {
         get.or(classes.first()).filter(|class| class.latency.count > 0)
     }
 
-    /// Whether its point may be believed.
+    /// Whether its point is valid.
     fn valid(&self) -> bool {
         self.point.is_none_or(|point| point.generator.valid)
     }
 }
 
 impl Sheet<'_> {
-    /// The name of the class that latencies are shown of.
+    /// Name of the class whose latencies are shown.
     fn headline(&self) -> &str {
         let class = self.rows.iter().find_map(Row::headline);
         class.map_or("request", |class| class.name.as_str())

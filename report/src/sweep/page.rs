@@ -7,7 +7,7 @@ use crate::html::{document, figure};
 use crate::number::{micros, short, thousands};
 use crate::save::ReportError;
 
-/// The whole page. It needs nothing else, light or dark.
+/// The whole page, self-contained, light or dark.
 pub fn page(sheet: &Sheet<'_>) -> Result<String, ReportError> {
     let plots = plot::all(sheet)?;
     let body = html! {
@@ -16,8 +16,8 @@ pub fn page(sheet: &Sheet<'_>) -> Result<String, ReportError> {
         @for (axis, plots) in &plots { section {
             h2 { "Against " (axis) }
             p {
-                "A line joins points that differ in " (axis) " only. Colour and marker tell lines apart, up to "
-                (plot::CURVES_MAX) " of them; beyond, variants. "
+                "A line joins points that differ in " (axis) " only. Colour and marker distinguish lines, up to "
+                (plot::CURVES_MAX) " of them; with more lines, variants only. "
                 "Values stand at equal distances, in the scenario's order."
             }
             @for svg in plots { (figure(svg)) }

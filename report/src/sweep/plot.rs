@@ -1,6 +1,6 @@
-//! Each metric against each axis.
+//! Plots of each metric against each axis.
 //!
-//! Percentiles are never averaged: every point is drawn, and points that differ in nothing but the axis are joined.
+//! Percentiles are never averaged: every point is drawn, and points that differ only in the axis are joined.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use crate::save::ReportError;
 
 const HEIGHT: u32 = 400;
 
-/// A number of a row, and how it is drawn.
+/// A figure of a row, and its axis.
 struct Metric {
     title: String,
     unit: &'static str,
-    /// Whether its axis is one of logarithms.
+    /// Whether its axis is logarithmic.
     log: bool,
-    /// Its axis goes up to this at least, unless it is one of logarithms.
+    /// Minimum upper end of its axis, unless that is logarithmic.
     at_least: f64,
     of: fn(&Row<'_>) -> Option<f64>,
 }
@@ -59,23 +59,23 @@ fn metrics(class: &str) -> [Metric; 6] {
     ]
 }
 
-/// What a plot has below it: an axis of the sweep, or the load.
+/// The horizontal axis of a plot: an axis of the sweep, or the load.
 struct Below {
     name: String,
     /// Values of an axis as labels.
     values: Vec<String>,
-    /// For each row, which of the values; none where the row is at none of them.
+    /// For each row, the index of its value; None if it has none of them.
     at: Vec<Option<usize>>,
-    /// For each row, all else that was varied: rows with the same are joined.
+    /// For each row, the indices of all other varied values: rows with equal ones are joined.
     others: Vec<Vec<usize>>,
-    /// Names of all else that was varied, and the values that `others` are indexes of.
+    /// Names and values of the other varied axes; `others` has indices into these values.
     varied: Vec<(String, Vec<String>)>,
 }
 
-/// Curves that are told apart by colour and marker; more are told apart by their variants only.
+/// Maximum number of curves with distinct colours and markers. With more, only variants are distinguished.
 pub(super) const CURVES_MAX: usize = 16;
 
-/// Name of what points of one combination differ in.
+/// Name of the axis in which points of one combination differ.
 const LOAD: &str = "offered load";
 
 /// The plots of each axis with more than one value, by its name.
@@ -108,7 +108,7 @@ fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
     };
     let load_names: Vec<String> =
         loads.iter().map(|load| format!("{} k/s", axis_number(load / 1e3))).collect();
-    // The first is of rows that search.
+    // The first position is for rows that search.
     let of_load = (LOAD.to_owned(), [vec![String::new()], load_names.clone()].concat());
     let axes = sheet.axes.iter().map(|axis| (axis.name.clone(), axis.values.clone()));
     let varied: Vec<(String, Vec<String>)> = axes.chain([of_load]).collect();
@@ -129,7 +129,7 @@ fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
             varied: varied.clone(),
         });
     }
-    // Where the lists of loads are an axis themselves, that says it already.
+    // Where the lists of loads are themselves an axis, it shows the same.
     if loads.len() > 1 && !swept_load {
         belows.push(Below {
             name: LOAD.to_owned(),
@@ -142,7 +142,7 @@ fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
     belows
 }
 
-/// Position below, value, and whether to believe it.
+/// Position on the horizontal axis, value, and whether the point is valid.
 type Dot = (f64, f64, bool);
 
 fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<String>, DrawError> {
@@ -212,8 +212,7 @@ fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<Stri
         }
         legend(root, (76, HEIGHT as i32 + 10), Key::Curve, &names)?;
         if dots().any(|dot| !dot.2) {
-            let hollow =
-                "A hollow marker is a point that is not to be believed; the table says why.";
+            let hollow = "A hollow marker is an invalid point; the table says why.";
             let below = (HEIGHT + legend_height(names.len())) as i32;
             root.draw(&Text::new(hollow, (60, below), text(12.0, MUTED, HPos::Left)))?;
         }
@@ -229,7 +228,7 @@ fn last_part<'a>(name: &'a str, varied: &[(String, Vec<String>)]) -> &'a str {
     if alike.count() > 1 { name } else { last(name) }
 }
 
-/// The name of a curve in the legend: what not all curves have in common.
+/// The name of a curve in the legend: the values that not all curves share.
 fn curve_name(
     variants: &[&str],
     key: &(usize, &[usize]),

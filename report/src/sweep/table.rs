@@ -18,7 +18,7 @@ const POINT: [&str; 9] = [
     "duration_s",
 ];
 
-/// Of one class, each with the class's name before it.
+/// The columns of one class, each prefixed with the class's name.
 const LATENCY: [&str; 8] =
     ["count", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"];
 
@@ -47,7 +47,7 @@ pub fn csv(sheet: &Sheet<'_>) -> Result<Vec<u8>, ReportError> {
     writer.into_inner().map_err(|error| csv::Error::from(error.into_error()).into())
 }
 
-/// A number has its shortest form that reads back to the same bits.
+/// The fields of a row. Numbers have the shortest form that reads back to the same bits.
 fn record(sheet: &Sheet<'_>, row: &Row<'_>, classes: &[&str]) -> Vec<String> {
     let optional = |number: Option<f64>| number.map_or_else(String::new, |n| n.to_string());
     let mut record = vec![row.id.to_owned()];
@@ -97,7 +97,7 @@ fn record(sheet: &Sheet<'_>, row: &Row<'_>, classes: &[&str]) -> Vec<String> {
     record
 }
 
-/// How a search ended, as JSON has it.
+/// The end of a search, named as in JSON.
 pub(super) fn end(end: wave_workloads::point::SearchEnd) -> String {
     let text = serde_json::to_value(end).ok();
     text.as_ref().and_then(|text| text.as_str()).unwrap_or_default().to_owned()

@@ -6,10 +6,10 @@ use super::{Row, Sheet, table};
 use crate::number::{micros, short, thousands};
 use crate::terminal::marked;
 
-/// Rows that are shown; results.csv has all.
+/// Maximum number of rows shown; results.csv has all.
 const ROWS_MAX: usize = 60;
 
-/// A row per combination. Latencies of a point that is not to be believed are in brackets.
+/// A row per combination. Latencies of an invalid point are in brackets.
 pub fn text(sheet: &Sheet<'_>) -> String {
     let searched = sheet.rows.iter().any(|row| row.search.is_some());
     let mut head: Vec<String> = sheet.axes.iter().map(|axis| axis.name.clone()).collect();

@@ -1,5 +1,5 @@
-//! The same services where the host's own cores do everything: tonic, the gRPC server of most Rust programs,
-//! on one single-threaded runtime for each core.
+//! The same services on the host's own cores, which do all the work: tonic, the gRPC server of most Rust
+//! programs, with one single-threaded runtime per core.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,30 +21,30 @@ use super::proto::kv::{
 use super::store::{Range, Refusal, Store, echo, spin};
 use crate::cpu;
 
-/// What its threads are called, before their number.
+/// Prefix of its threads' names, before their number.
 pub const THREADS: &str = "onhost-";
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long a client may keep its connection when the server ends.
+/// Time for which a client may keep its connection when the server ends.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why the server could not start.
+/// The server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be had.
+    /// The address is not available.
     #[error("listening on {address}: {error}")]
     Listen { address: SocketAddr, error: io::Error },
-    /// A thread could not be made, pinned, or given a runtime.
+    /// A thread could not be created, pinned, or given a runtime.
     #[error("starting a thread of the server: {0}")]
     Thread(#[from] io::Error),
-    /// It ended before it was told to.
+    /// The server ended before it was stopped.
     #[error("serving: {0}")]
     Serve(#[from] tonic::transport::Error),
 }
 
 type Serving = JoinHandle<Result<(), Error>>;
 
-/// A server that runs. Dropping it has it finish the calls that it has begun, for a second at most.
+/// A running server. When dropped, it finishes the calls in progress, for at most a second.
 #[derive(Debug)]
 pub struct OnHost {
     address: SocketAddr,
@@ -52,14 +52,14 @@ pub struct OnHost {
 }
 
 impl OnHost {
-    /// Serves `store` and the echo on `listen`, with a thread on each of `cpus`, or one that may run anywhere
-    /// where none is given. The kernel deals connections out between the threads.
+    /// Serves `store` and the echo on `listen`, with a thread on each of `cpus`, or with one unpinned thread if `cpus` is
+    /// empty. The kernel distributes connections over the threads.
     pub fn start(listen: SocketAddr, cpus: &[usize], store: &Store) -> Result<OnHost, Error> {
         let places: Vec<Option<usize>> = match cpus {
             [] => vec![None],
             cpus => cpus.iter().copied().map(Some).collect(),
         };
-        // Threads share an address, and would share it with another server of this user's, too.
+        // Threads share an address (SO_REUSEPORT), and so would another server of this user. Refuse that.
         drop(
             std::net::TcpListener::bind(listen)
                 .map_err(|error| Error::Listen { address: listen, error })?,
@@ -68,7 +68,7 @@ impl OnHost {
         for (number, place) in places.into_iter().enumerate() {
             let failed = |error| Error::Listen { address: listen, error };
             let listener = listener(server.address).map_err(failed)?;
-            // Port 0 is any port, but the same one for all.
+            // Port 0 is any port, but the same one for all threads.
             server.address = listener.local_addr().map_err(failed)?;
             let (store, (stop, stopped)) = (store.clone(), oneshot::channel());
             let (started, has_started) = mpsc::channel();
@@ -94,7 +94,7 @@ impl OnHost {
         self.address
     }
 
-    /// Ends it, and says what went wrong meanwhile.
+    /// Stops the server. Returns the error of a thread that failed meanwhile.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -180,7 +180,7 @@ impl store_server::Store for Store {
     }
 }
 
-/// A RANGE as tonic wants it.
+/// A RANGE as a stream for tonic.
 #[derive(Debug)]
 pub struct Replies(Range);
 

@@ -1,4 +1,4 @@
-//! What the store's calls do: plain functions, the same for every server that they are called from.
+//! The store's calls as plain functions, shared by all servers.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,35 +15,35 @@ use super::proto::kv::{
 use crate::rocksdb::{self, Database};
 use crate::service::{self, Clock, Served};
 
-/// The most pairs that one RANGE may ask for.
+/// Maximum number of pairs that one RANGE may ask for.
 pub const RANGE_LIMIT_MAX: u32 = 1_000_000;
-/// A reply of a RANGE is sent when it holds so many bytes.
+/// A reply of a RANGE is sent once it holds this many bytes.
 const REPLY_BYTES: usize = 16 << 10;
 
-/// Why a call is answered with a status other than OK.
+/// A call that is answered with a status other than OK.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The client's: there is no such key.
+    /// The client's error: there is no such key.
     #[error("there is no key {0}")]
     NotFound(u64),
-    /// The client's: keys are numbers.
+    /// The client's error: keys are numbers of eight bytes.
     #[error("a key is 8 bytes (a number, big-endian), not {0}")]
     Key(usize),
-    /// The client's: it asks for too much.
+    /// The client's error: it asks for too many pairs.
     #[error("a range is of at most {RANGE_LIMIT_MAX} pairs, not {0}")]
     Limit(u32),
-    /// The client's: it asks for too much.
+    /// The client's error: it asks for too much work.
     #[error("a call may work for {SPIN_MAX:?}, not for {0} ns")]
     Work(u64),
     #[error(transparent)]
     Database(#[from] rocksdb::Error),
-    /// The store's own log of writes failed.
+    /// The store could not append to its log of writes.
     #[error("the log of writes: {0}")]
     Log(#[from] io::Error),
 }
 
 impl Refusal {
-    /// gRPC's number of the status.
+    /// Number of the gRPC status.
     pub fn code(&self) -> u32 {
         match self {
             Refusal::Key(_) | Refusal::Limit(_) | Refusal::Work(_) => 3,
@@ -53,21 +53,21 @@ impl Refusal {
     }
 }
 
-/// How long calls take, at the least: the rest is drawn out, on the core that serves.
+/// Minimum durations of calls. A shorter call is extended, on the core that serves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceTimes {
     /// A GET spins once it has its value.
     pub get: Duration,
-    /// A RANGE reads on in order, and only then replies.
+    /// A RANGE keeps reading in order, and only then replies.
     pub range: Duration,
 }
 
-/// What GETs and RANGEs have done so far.
+/// Count and time of the GETs and RANGEs served so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Worked {
     /// Number of calls that were served.
     pub calls: u64,
-    /// Time in their service, without the time that they were preempted.
+    /// Their service time in nanoseconds, without time for which they were preempted.
     pub ns: u64,
 }
 
@@ -83,7 +83,7 @@ struct Tally {
     ns: AtomicU64,
 }
 
-/// A database as its calls see it.
+/// The store: a database with its calls.
 #[derive(Clone, Debug)]
 pub struct Store {
     database: Arc<Database>,
@@ -93,6 +93,8 @@ pub struct Store {
 }
 
 impl Store {
+    /// A store whose calls are not extended.
+    ///
     /// # Panics
     ///
     /// If the database cannot be scanned: see [`Database::open_in_order`].
@@ -100,7 +102,7 @@ impl Store {
         Store::taking(Arc::new(database), ServiceTimes::default())
     }
 
-    /// One whose calls take so long; several may share a database.
+    /// A store whose calls take at least `times`. Several stores may share a database.
     ///
     /// # Panics
     ///
@@ -110,13 +112,13 @@ impl Store {
         Store { database, times, tally: Arc::default(), writes: None }
     }
 
-    /// The same, with a line for each PUT that is executed, its key, at the end of `file`: what was executed twice stands there
-    /// twice, also over servers that end.
+    /// The same, appending the key of each executed PUT to `file`, one per line. A PUT executed twice has two lines, also across
+    /// restarts of the server.
     pub fn with_log_of_writes(self, file: File) -> Store {
         Store { writes: Some(Arc::new(file)), ..self }
     }
 
-    /// What its GETs and RANGEs have done so far.
+    /// Count and time of its GETs and RANGEs so far.
     pub fn worked(&self) -> Worked {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Worked { calls: get(&self.tally.calls), ns: get(&self.tally.ns) }
@@ -127,8 +129,8 @@ impl Store {
         self.tally.ns.fetch_add(served.worked_ns, Ordering::Relaxed);
     }
 
-    /// The value of a key. Calls `preempt_point` while it is drawn out: there the caller may switch to another stack,
-    /// and returns true then.
+    /// The value of a key. Calls `preempt_point` while the call is extended. There the caller may switch to another stack, in
+    /// which case it returns true.
     pub fn get(
         &self,
         request: &GetRequest,
@@ -148,14 +150,14 @@ impl Store {
     pub fn put(&self, request: &PutRequest) -> Result<PutReply, Refusal> {
         let key = number(&request.key)?;
         if let Some(file) = &self.writes {
-            // One call, so that a line is whole.
+            // One write, so that lines are not interleaved.
             (&**file).write_all(format!("{key}\n").as_bytes())?;
         }
         self.database.put(key, &request.value)?;
         Ok(PutReply {})
     }
 
-    /// Removes a key. Two calls at once for the same key may both succeed.
+    /// Removes a key. Of two concurrent calls for the same key both may succeed.
     ///
     /// # Errors
     /// There is no such key, or the database failed.
@@ -166,7 +168,7 @@ impl Store {
         }
     }
 
-    /// Pairs in order. Calls `preempt_point` after each key that is read on.
+    /// Pairs in key order. Calls `preempt_point` after each key read while the call is extended.
     pub fn range(
         &self,
         request: &RangeRequest,
@@ -185,8 +187,8 @@ impl Store {
     }
 }
 
-/// A RANGE that is being answered, a reply at a time: nothing is read before it is asked for. Each
-/// reply is of the database as it is then.
+/// A RANGE in progress, answered one reply at a time. Pairs are read only when a reply is requested, and each
+/// reply reads the database as it is then.
 #[derive(Debug)]
 pub struct Range {
     store: Store,
@@ -202,7 +204,7 @@ impl Range {
     ) -> Option<Result<RangeReply, Refusal>> {
         let first = self.next.filter(|_| self.left > 0)?;
         let (mut pairs, mut bytes) = (Vec::new(), 0);
-        // A scan begins again at the smallest key: then this one ends.
+        // The scan has wrapped around to the smallest key: the RANGE ends.
         self.next = None;
         let scanned = self.store.database.scan(first, |key, value| {
             if key < self.next.unwrap_or(first) {
@@ -238,10 +240,10 @@ impl Iterator for Range {
     }
 }
 
-/// The longest time that a call may ask to work for.
+/// Maximum time that a call may ask to work.
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
 
-/// Works for so long. Calls `preempt_point` meanwhile, where it may switch to another stack, and returns true then.
+/// Spins for the requested time. Calls `preempt_point` meanwhile, which may switch to another stack and then returns true.
 pub fn spin(work: &Work, preempt_point: impl FnMut() -> bool) -> Result<Served, Refusal> {
     if work.ns > nanos(SPIN_MAX) {
         return Err(Refusal::Work(work.ns));
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_take_their_time_and_more_where_they_are_preempted() {
+    fn calls_take_their_service_time_and_offer_preempt_points() {
         let mut database = Database::open_in_order(None).unwrap();
         database.fill(100, 64, |_, _| {}).unwrap();
         let times =

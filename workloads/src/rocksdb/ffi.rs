@@ -1,12 +1,12 @@
-//! The functions of `rocksdb/c.h` that are used, as that header declares them.
+//! The functions of `rocksdb/c.h` that this crate uses, as that header declares them.
 //!
 //! Declared by hand: their signatures have not changed since RocksDB 5. Generated bindings would
-//! need libclang, and the crates that exist either do not link against the distribution's library
-//! or build one of their own.
+//! need libclang, and the existing crates either do not link against the distribution's library or
+//! build their own.
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
-/// Declares types that only RocksDB knows the inside of.
+/// Declares opaque types of RocksDB.
 macro_rules! opaque {
     ($($name:ident),*) => {$(
         #[repr(C)]

@@ -1,10 +1,10 @@
-//! Whether a database fits into memory.
+//! Check that a database fits into memory.
 
 use super::Error;
 
-/// Refuses a database that is larger than the memory that the system has left: it lies in memory.
+/// Refuses a database that is larger than the system's available memory, since its files are in memory.
 pub(super) fn check(keys: u64, value_bytes: usize) -> Result<(), Error> {
-    // The kernel's own estimate, in KiB. Where there is none, the database is tried.
+    // The kernel's own estimate, in KiB. Without one, the check passes.
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = |text: &str| text.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok();

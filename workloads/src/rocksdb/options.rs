@@ -1,4 +1,4 @@
-//! How a database is opened: its tables, and the cache of their blocks.
+//! Options of a database: its tables, and the cache of their blocks.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -19,14 +19,14 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn for_plain_tables(index: Index) -> Options {
-        /// Keys are a big-endian u64 each.
+        /// Length of a key: a big-endian u64.
         const KEY_BYTES: u32 = 8;
         /// Every key is its own prefix, so a filter would only repeat what the hash index says.
         const NO_BLOOM_FILTER: c_int = 0;
         const KEYS_PER_BUCKET: f64 = 0.75;
         /// A sorted index has no buckets.
         const NO_BUCKETS: f64 = 0.0;
-        /// Only counts where several keys share a prefix.
+        /// Has an effect only if several keys share a prefix.
         const INDEX_SPARSENESS: usize = 16;
         const MEMTABLE_BYTES: usize = 256 << 20;
         /// A PlainTable file cannot exceed 2 GiB.
@@ -57,7 +57,7 @@ impl Options {
             ffi::rocksdb_options_set_compression(raw, NO_COMPRESSION);
             ffi::rocksdb_options_set_write_buffer_size(raw, MEMTABLE_BYTES);
             ffi::rocksdb_options_set_target_file_size_base(raw, FILE_BYTES);
-            // Nothing may wake up during a measurement.
+            // No background thread may wake up during a measurement.
             ffi::rocksdb_options_set_stats_dump_period_sec(raw, 0);
             ffi::rocksdb_options_set_stats_persist_period_sec(raw, 0);
         }
@@ -65,15 +65,15 @@ impl Options {
     }
 
     pub(super) fn for_blocks(block_bytes: usize, cache: &Cache) -> Options {
-        /// Small, so that what filling leaves behind is little beside the cache.
+        /// Small, so that memory used for filling is small compared with the cache.
         const MEMTABLE_BYTES: usize = 32 << 20;
         const NO_COMPRESSION: c_int = 0;
 
         // SAFETY: takes nothing; aborts rather than returning null.
         let raw = unsafe { ffi::rocksdb_options_create() };
         let options = Options { raw, index: Index::Blocks };
-        // SAFETY: `raw`, the cache and the block options are alive throughout; each call sets a field. What is
-        // set shares the cache and copies the block options, which are destroyed once.
+        // SAFETY: `raw`, the cache and the block options are alive throughout; each call sets a field. The
+        // options share the cache and copy the block options, which are destroyed once.
         unsafe {
             let blocks = ffi::rocksdb_block_based_options_create();
             ffi::rocksdb_block_based_options_set_block_size(blocks, block_bytes);
@@ -99,7 +99,7 @@ impl Cache {
     pub(super) fn new(bytes: usize) -> Cache {
         // SAFETY: takes a number; aborts rather than returning null.
         let raw = unsafe { ffi::rocksdb_cache_create_lru(bytes) };
-        Cache { raw: NonNull::new(raw).expect("a cache always comes"), bytes }
+        Cache { raw: NonNull::new(raw).expect("RocksDB always returns a cache"), bytes }
     }
 
     pub(super) fn held_bytes(&self) -> u64 {
@@ -110,7 +110,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        // SAFETY: created once, destroyed once; an open database shares what it is about.
+        // SAFETY: created once, destroyed once; an open database shares ownership of the cache itself.
         unsafe { ffi::rocksdb_cache_destroy(self.raw.as_ptr()) };
     }
 }

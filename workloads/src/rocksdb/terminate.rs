@@ -1,7 +1,7 @@
-//! How a process ends in which RocksDB gets no thread or no memory.
+//! The end of a process in which RocksDB gets no thread or no memory.
 //!
-//! It throws an exception then that nobody can catch across its C interface, and C++ calls abort. Here it calls a function
-//! instead that says so in words, removes the databases and ends the process.
+//! RocksDB then throws an exception, which cannot be caught across its C interface, and C++ would call abort. This module has it
+//! call a function instead, which prints a message, removes the databases and ends the process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use std::sync::{Mutex, Once};
 
 use tempfile::TempDir;
 
-/// As where this machine cannot run what was asked for.
+/// The same exit code as where this machine cannot run a command.
 const EXIT_CODE: i32 = 3;
 const WORDS: &str = "wave: RocksDB gets no thread or no memory from the system and cannot go on; what bounds these: `ulimit -v`, \
                      `ulimit -u`, the memory and pids of this cgroup\n";
 
 static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A database's directory: removed with the value, and where RocksDB ends the process.
+/// A database's directory: removed on drop, and when RocksDB ends the process.
 pub struct Directory(TempDir);
 
 impl Directory {
@@ -44,21 +44,21 @@ fn directories(change: impl FnOnce(&mut Vec<PathBuf>)) {
 
 type Handler = extern "C" fn() -> !;
 
-/// `std::set_terminate(ended)`.
+/// Calls `std::set_terminate(ended)`.
 fn set_handler() {
-    // SAFETY: the name ends with a zero. RocksDB has brought the C++ library with it.
+    // SAFETY: the name ends with a zero. The C++ library is loaded, as RocksDB links to it.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZSt13set_terminatePFvvE".as_ptr()) };
     if found.is_null() {
-        // Another C++ library; then it ends as it always does.
+        // Another C++ library: then the process aborts as usual.
         return;
     }
-    // SAFETY: the mangled name says that it is a function of this type, but for what it returns: the handler before, or null.
+    // SAFETY: the mangled name gives the parameter types; the function returns the previous handler, or null.
     let set: extern "C" fn(Handler) -> *const () = unsafe { std::mem::transmute(found) };
     set(ended);
 }
 
 extern "C" fn ended() -> ! {
-    // First, and without memory of its own.
+    // The message comes first, without allocating memory.
     // SAFETY: the words are valid for reads of their length.
     unsafe { libc::write(libc::STDERR_FILENO, WORDS.as_ptr().cast(), WORDS.len()) };
     if let Ok(all) = DIRECTORIES.try_lock() {
@@ -78,12 +78,12 @@ mod tests {
 
     const ROLE: &str = "WAVE_TEST_ROCKSDB_TERMINATE";
 
-    /// What another process runs: C++ finds nobody who catches an exception.
+    /// Run by the test below in another process: C++ terminates it as after an uncaught exception.
     #[test]
     fn process_that_terminates() {
         let Some(parent) = std::env::var_os(ROLE) else { return };
         let _database = Database::open(Some(parent.as_ref())).unwrap();
-        // SAFETY: the name ends with a zero, and RocksDB has brought the C++ library with it.
+        // SAFETY: the name ends with a zero, and the C++ library is loaded, as RocksDB links to it.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZSt9terminatev".as_ptr()) };
         assert!(!found.is_null());
         // SAFETY: `std::terminate` takes nothing and does not return.
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_of_rocksdb_s_ends_the_process_in_words_and_leaves_no_database() {
+    fn an_exception_in_rocksdb_ends_the_process_with_a_message_and_leaves_no_database() {
         let parent = tempfile::tempdir().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["process_that_terminates", "--nocapture", "--test-threads=1"]);

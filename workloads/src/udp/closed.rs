@@ -1,5 +1,5 @@
-//! A load for throughput and costs: requests in bursts, or a fixed number of them under way. No request is sent twice, so a datagram that is
-//! lost ends the measurement.
+//! A load for throughput and costs: requests in bursts, or a fixed number in flight. No request is sent twice, so a lost datagram
+//! ends the measurement.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -12,20 +12,20 @@ use wave_udp_client::wire::{Header, IDEMPOTENT, REFUSED, REPLY, Status};
 use super::Kind;
 use crate::grpc::proto::echo::{Payload, Work};
 
-/// Limit on the time until a server answers.
+/// Time limit for a server to answer the first request.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Limit on the time from the last request to the last reply.
+/// Time limit from the last request to the last reply.
 const DRAIN: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// Bursts of this many requests, at this rate of requests.
     Bursts { burst: u32, per_second: f64 },
-    /// This many requests under way on each socket.
+    /// This many requests in flight on each socket.
     Closed { under_way: u32 },
 }
 
-/// What each request asks for.
+/// Content of each request.
 #[derive(Clone, Debug)]
 pub struct Asked {
     kind: Kind,
@@ -45,19 +45,19 @@ impl Asked {
     }
 }
 
-/// Sockets to one server: a front, or a process that sends datagrams back as they are.
+/// Sockets to one server: a front, or a process that echoes datagrams.
 pub struct ClosedLoad {
     senders: Vec<Sender>,
     asked: Asked,
     buffer: Vec<u8>,
-    /// Other threads share the CPU.
+    /// Whether other threads share the CPU.
     yields: bool,
 }
 
 struct Sender {
     socket: UdpSocket,
     header: Header,
-    /// Replies to earlier requests are late ones.
+    /// Id of the first request of this run: replies to earlier requests are late.
     first: u64,
     datagram: Vec<u8>,
 }
@@ -66,7 +66,7 @@ impl ClosedLoad {
     /// Waits until the server executes a request on each socket.
     ///
     /// # Errors
-    /// A socket's; or no reply within ten seconds.
+    /// A socket fails, or there is no reply within ten seconds.
     pub fn connect(
         address: &str,
         sockets: usize,
@@ -95,7 +95,7 @@ impl ClosedLoad {
     /// Sends for `time`, then waits for the remaining replies. Returns the number of requests.
     ///
     /// # Errors
-    /// A socket's; a request was refused, or a datagram lost.
+    /// A socket fails, a request is refused, or a datagram is lost.
     pub fn run(&mut self, shape: Shape, time: Duration) -> io::Result<u64> {
         for sender in &mut self.senders {
             sender.first = sender.header.id + 1;
@@ -167,13 +167,13 @@ impl ClosedLoad {
 }
 
 impl Sender {
-    /// Asks until the server executes a request. A front says its incarnation and cookie meanwhile.
+    /// Sends requests until the server executes one. Meanwhile a front tells its incarnation and cookie.
     fn greet(&mut self, message: &[u8]) -> io::Result<()> {
         let mut buffer = vec![0; 1 << 16];
         self.socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let start = Instant::now();
         while start.elapsed() < START_PATIENCE {
-            // Nobody may listen yet.
+            // The server may not listen yet.
             let _ = self.send(message);
             let Ok(bytes) = self.socket.recv(&mut buffer) else { continue };
             let Ok((told, _)) = Header::decode(&buffer[..bytes]) else { continue };
@@ -197,7 +197,7 @@ impl Sender {
         self.socket.send(&self.datagram).map(drop)
     }
 
-    /// Whether there was a reply.
+    /// Receives a datagram. Returns whether it was a reply.
     fn take(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         loop {
             let bytes = match self.socket.recv(buffer) {
@@ -218,7 +218,7 @@ impl Sender {
     }
 }
 
-/// Whether a request was executed, or came back as it was.
+/// Whether the datagram reports an executed request, or is an echoed request.
 fn is_result(told: &Header) -> bool {
     !told.has(REPLY) || Status(told.status) == Status::OK && !told.has(REFUSED)
 }

@@ -14,7 +14,7 @@ use crate::grpc::proto::echo::{Payload, Work};
 use crate::grpc::proto::kv::{GetReply, GetRequest, PutReply, PutRequest};
 use crate::rocksdb::{is_value_of, write_value};
 
-/// Longest work that a request may ask for.
+/// Maximum work that a request may ask for.
 const SPIN_MAX: Duration = crate::grpc::store::SPIN_MAX;
 
 /// A unary method of the services in `proto/`, which a server registers in this order: Echo, Spin, Get, Put.
@@ -62,7 +62,7 @@ impl Kind {
                 PutRequest { slo_us: 0, key: bytes(key), value: value(key, settings) }.encode(into)
             }
         };
-        written.expect("a vector takes all bytes");
+        written.expect("writing to a vector does not fail");
     }
 
     pub(super) fn is_right(self, request: &Request, settings: &Settings, message: &[u8]) -> bool {
@@ -106,15 +106,15 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Kinds with a weight each, as in `get=9,put=1` or `5us=99.5,100us=0.5`.
+/// Kinds with their weights, as in `get=9,put=1` or `5us=99.5,100us=0.5`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UdpMix(pub Vec<(Kind, f64)>);
 
 impl UdpMix {
-    /// The mix in the form of arrivals and recorder: a class for each kind, in order.
+    /// The mix for arrivals and a recorder: a class for each kind, in order.
     ///
     /// # Errors
-    /// A weight is not one, or all are 0.
+    /// A weight is invalid, or all are 0.
     pub fn mix(&self) -> Result<Mix, arrivals::Error> {
         let names: Vec<_> =
             self.0.iter().map(|(kind, weight)| (kind.to_string(), *weight)).collect();
@@ -122,7 +122,7 @@ impl UdpMix {
         Mix::new(&named)
     }
 
-    /// Class of a request: 1 for every spinning kind but the first, 0 otherwise.
+    /// Class of a request: 1 for every spinning kind except the first, 0 otherwise.
     pub(super) fn class(&self, class: Class) -> u8 {
         let is_spin = |(kind, _): &&(Kind, f64)| matches!(kind, Kind::Spin(_));
         let before = self.0[..usize::from(class.0)].iter().filter(is_spin).count();
@@ -141,7 +141,7 @@ impl fmt::Display for UdpMix {
     }
 }
 
-/// Why a text is not a [`UdpMix`].
+/// A text cannot be parsed as a [`UdpMix`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParseError {
     /// A part is not a kind and a number.

@@ -1,11 +1,11 @@
-//! Stalls of the machine under a load, and which latencies they set aside (docs/adr/0009-latencies-on-a-machine-that-stalls.md).
+//! Stalls of the machine under a load, which set latencies aside (docs/adr/0009-latencies-on-a-machine-that-stalls.md).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::recorder::Recorder;
 
-/// Count of stalls that the server of a load noticed, shared with its generator.
+/// Number of stalls noticed by the server of a load, shared with its generator.
 ///
 /// A server counts a stall before it replies to the request in which the machine stalled.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ impl Stalls {
     }
 }
 
-/// The stalls of a server that a load has not taken into account yet.
+/// Stalls of a server that a load has not yet taken into account.
 #[derive(Debug)]
 pub(super) struct Unseen {
     stalls: Stalls,
@@ -40,7 +40,7 @@ impl Unseen {
         Unseen { seen: stalls.so_far(), stalls }
     }
 
-    /// Has latencies set aside if the server has stalled since the last call.
+    /// Makes `recorder` set latencies aside if the server has stalled since the last call.
     pub fn tell(&mut self, recorder: &Recorder) {
         let now = self.stalls.so_far();
         if now != self.seen {

@@ -1,25 +1,25 @@
-//! What helps on this machine where something is missing; nothing where nothing here would.
+//! Commands that supply missing items on this machine; none where no command here would help.
 
 use std::path::Path;
 
 use wave_experiments::run::machine::kernel;
 
-/// Files below `/` that say what the machine has.
+/// Facts about the machine, from files below `/`.
 pub struct Remedies {
     pub is_root: bool,
     pub release: String,
     /// Text of `/proc/cpuinfo`.
     pub cpuinfo: String,
-    /// CPUs that are online, whether this process may use them or not.
+    /// Number of online CPUs, including those that this process may not use.
     pub cpus_online: usize,
     /// Whether a path exists.
     pub has: fn(&Path) -> bool,
-    /// The text of a file, empty where there is none.
+    /// The text of a file; empty if there is no such file.
     pub text: fn(&Path) -> String,
 }
 
 impl Remedies {
-    /// Of this machine.
+    /// The facts about this machine.
     pub fn here() -> Self {
         let text = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
         Self {
@@ -56,7 +56,7 @@ impl Remedies {
         flags.next().is_some_and(|line| line.split(' ').any(|word| word == flag))
     }
 
-    /// For what root may do: nobody else would be told more by trying again.
+    /// `command` under sudo; `None` if this user is root already, as repeating it would tell nothing new.
     pub fn as_root(&self, command: &str) -> Option<String> {
         (!self.is_root).then(|| format!("sudo {command}"))
     }
@@ -68,7 +68,7 @@ impl Remedies {
         })
     }
 
-    /// For what this kernel lacks, and the virtual machine's has.
+    /// For features that this kernel lacks and the virtual machine's kernel has.
     pub fn other_kernel(&self) -> Option<String> {
         let command = "cargo xtask vm run -- target/debug/wave doctor";
         self.has("xtask/src/vm").then(|| command.to_owned())
@@ -103,7 +103,7 @@ impl Remedies {
 
     pub fn pressure(&self) -> Option<String> {
         self.has_option("CONFIG_PSI")
-            .then(|| "boot with psi=1; refaults hold back without it".to_owned())
+            .then(|| "boot with psi=1; without it only refaults limit paging out".to_owned())
     }
 
     pub fn rocksdb(&self) -> Option<String> {
@@ -112,7 +112,7 @@ impl Remedies {
         Some(format!("{}df -h /dev/shm", install.unwrap_or_default()))
     }
 
-    /// A scenario to try; the command that lists kinds where none is here.
+    /// Command to try a scenario, or to list kinds where no scenario file is at hand.
     pub fn scenario(&self) -> &'static str {
         match self.has("scenarios/rocksdb-fifo.toml") {
             true => "wave run scenarios/rocksdb-fifo.toml",
@@ -125,7 +125,7 @@ impl Remedies {
 mod tests {
     use super::*;
 
-    /// A machine without anything.
+    /// A machine that has none of the files.
     fn bare() -> Remedies {
         Remedies {
             is_root: true,
@@ -137,9 +137,9 @@ mod tests {
         }
     }
 
-    /// Found by a new user: `taskset -c 0-3` on two CPUs, `modprobe` of modules that the kernel does not have.
+    /// A new user got `taskset -c 0-3` on two CPUs, and `modprobe` of modules that the kernel does not have.
     #[test]
-    fn nothing_is_suggested_that_the_machine_cannot_do() {
+    fn remedies_that_the_machine_lacks_are_not_suggested() {
         let bare = bare();
         let all = [
             bare.as_root("wave doctor"),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_can_do_is_suggested() {
+    fn available_remedies_are_suggested() {
         let machine = Remedies {
             is_root: false,
             cpuinfo: "processor\t: 0\nflags\t\t: fpu svm sse2\n".to_owned(),

@@ -1,4 +1,4 @@
-//! `wave load grpc`: calls of a gRPC server.
+//! `wave load grpc`: puts a load on a gRPC server.
 
 use std::io::Write;
 use std::time::Duration;
@@ -24,8 +24,8 @@ open: calls are due at random times (Poisson) and are sent on time, independent 
 from the due time: a server that stops for half a second delays every call of that half second. With --closed
 each stream calls again once it has its reply: that measures costs, not latency.
 
-No call is sent twice. Replies are checked. A run in which the generator itself was late is invalid, and says
-so. docs/guide/load.md
+No call is sent twice. Replies are checked. A run in which the generator itself was late is invalid: the
+output says so. docs/guide/load.md
 
 Examples:
   wave load grpc --target 127.0.0.1:50051 --rate 10000
@@ -57,22 +57,22 @@ pub(super) struct GrpcArgs {
     /// Kinds of calls with their weights: get, put, range, echo.
     #[arg(long, value_name = "KIND=N,..", default_value = "get=1")]
     mix: ByKind,
-    /// SLO of each kind in microseconds, which the server is told.
+    /// SLO of each kind in microseconds, sent to the server.
     #[arg(long, value_name = "KIND=US,..")]
     slo: Option<ByKind>,
-    /// Deadline of each call in milliseconds, which the server is told.
+    /// Deadline of each call in milliseconds, sent to the server.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=99_999_999))]
     timeout: Option<u32>,
     /// Number of TCP connections.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
-    /// Most calls under way on a connection; others wait.
+    /// Maximum number of calls in flight per connection; further calls wait.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     streams: u32,
     /// Number of keys to draw from; the server must have them.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Number of pairs that a range reads.
+    /// Number of key-value pairs that a range reads.
     #[arg(long, value_name = "N", default_value_t = 100)]
     range_limit: u32,
     /// Size of echoes and of PUT values, in bytes.
@@ -154,14 +154,14 @@ fn failed(error: Error) -> Failure {
     }
 }
 
-/// Whether it is a measurement.
+/// Fails if the outcome is not a measurement.
 fn judge(outcome: &Outcome) -> Result<(), Failure> {
     let (answers, done) = match outcome {
         Outcome::Open(open) => (&open.answers, open.point.done),
         Outcome::Closed(closed) => (&closed.answers, closed.done),
     };
     if answers.wrong > 0 {
-        return Err(Failure::Check(format!("{} replies were not the right ones", answers.wrong)));
+        return Err(Failure::Check(format!("{} replies were wrong", answers.wrong)));
     }
     if done == 0 {
         return Err(Failure::Check("no call ended with OK".to_owned()));
@@ -212,7 +212,7 @@ fn show(args: &GrpcArgs, outcome: &Outcome) -> std::io::Result<()> {
             )?;
             writeln!(
                 out,
-                "Latency counts from when a call was sent: it does not show what waited behind it."
+                "Latency counts from when a call was sent: it excludes the time that calls waited to be sent."
             )?;
         }
     }

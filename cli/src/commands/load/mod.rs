@@ -57,7 +57,7 @@ fn length(text: &str) -> Result<Duration, String> {
     length.ok_or_else(|| "expected seconds, 0.001 to 1000000".to_owned())
 }
 
-/// A reader who has left is no error; a result that cannot be written is one.
+/// A closed pipe is no error. Any other failure to write the result is.
 fn shown(written: std::io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -79,7 +79,7 @@ fn under_way<T: Send + 'static>(
     quiet: bool,
     load: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    // A bar that advances each second, or one line without a terminal.
+    // On a terminal a bar that advances each second, otherwise one line.
     let progress = match std::io::stderr().is_terminal() {
         true => Progress::new(whole.as_secs_f64().ceil() as u64, quiet),
         false => Progress::open_ended(quiet),
@@ -104,7 +104,7 @@ fn measured(generator: &GeneratorLag) -> Result<(), Failure> {
     }
     let why = generator.why_invalid.as_deref().unwrap_or_default();
     Err(Failure::Check(format!(
-        "not a measurement: {why}; give it a CPU of its own (--cpu), or a lower --rate"
+        "not a measurement: {why}; give the generator its own CPU (--cpu), or lower --rate"
     )))
 }
 
@@ -122,7 +122,7 @@ fn latencies(classes: &[ClassLatency]) -> comfy_table::Table {
     table
 }
 
-/// A sentence about the generator's lag; `one` names a request.
+/// A sentence about the generator's lag; `one` is the noun for a request.
 fn lag(one: &str, lag: &GeneratorLag) -> String {
     format!(
         "Latency counts from when {one} was due. The generator's own lag: p50 {} us, p99 {} us, longest {} us",

@@ -1,4 +1,4 @@
-//! `wave load udp`: requests in datagrams.
+//! `wave load udp`: puts a load of requests in datagrams on an agent.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
@@ -16,7 +16,7 @@ use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
 
 use super::{lag, latencies, length, measured, rate, seconds, shown, under_way};
 
-/// One in this many requests asks for its time at the front; the others ask for the number of open requests.
+/// One in `TIMED_OF` requests asks for its time at the front; the others ask for the number of open requests.
 const TIMED_OF: u64 = 2;
 
 /// Target, rate and mix of requests.
@@ -27,11 +27,11 @@ random times (Poisson) and are sent on time, independent of earlier ones. Latenc
 includes all tries. A server that stops for half a second delays every request of that half second.
 
 An unanswered request is sent again under the same id: the front answers a known id from its kept reply.
-PUTs are not idempotent: each sets its own key, and none executes twice, even if the agent or the host is
+Although PUTs are not idempotent, none executes twice (each sets its own key), even if the agent or the host is
 killed (`wave serve kv --log-writes` shows it).
 
-With --queue-target each socket has a window of requests under way, which follows the number of open requests
-that replies tell. A request that is due while all windows are full is never sent: under overload the others are
+With --queue-target each socket has a window of requests in flight, adapted to the number of open requests
+that replies report. A request that is due while all windows are full is never sent: under overload the others are
 answered sooner. docs/guide/udp.md
 
 Examples:
@@ -67,10 +67,10 @@ pub(super) struct UdpArgs {
     /// Interval between tries of a request; 0 sends each request once.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=60_000))]
     retry_ms: u32,
-    /// Open requests at the host to aim at: requests beyond each socket's window are never sent [default: send all].
+    /// Number of open requests at the host to aim at: requests beyond a socket's window are never sent [default: send all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     queue_target: Option<u32>,
-    /// Number of sockets. The front sees each as a client; each has at most 1,000 requests under way.
+    /// Number of sockets. The front sees each as a client; each has at most 1,000 requests in flight.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
     sockets: u16,
     /// Number of keys to draw from; the server must have them.
@@ -103,7 +103,7 @@ pub(super) fn execute(args: &UdpArgs) -> Result<(), Failure> {
     shown(show(args, &outcome))?;
     let Outcome { point, ends, .. } = &outcome;
     if ends.wrong > 0 {
-        return Err(Failure::Check(format!("{} replies were not the right ones", ends.wrong)));
+        return Err(Failure::Check(format!("{} replies were wrong", ends.wrong)));
     }
     if let Some(missing) = ends.executed.get("NOT_FOUND") {
         let keys = args.keys;
@@ -126,9 +126,9 @@ fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
         value_bytes: args.value_bytes as usize,
         retry: (args.retry_ms > 0).then(|| Duration::from_millis(args.retry_ms.into())),
         seed: args.seed,
-        // Random by its hasher's keys.
+        // Random, because `RandomState`'s keys are.
         run: RandomState::new().hash_one(args.seed) >> 42,
-        // A timed reply does not tell the number of open requests.
+        // A timed reply does not carry the number of open requests.
         timed: if args.queue_target.is_some() { 0 } else { TIMED_OF },
         queue_target: args.queue_target,
         stop: Some(stopped_by_ctrl_c()?),
@@ -192,7 +192,7 @@ fn show(args: &UdpArgs, outcome: &Outcome) -> std::io::Result<()> {
     if at_front.iter().any(|class| class.latency.count > 0) {
         writeln!(
             out,
-            "At the front, from its receipt of a request to the reply, every other request:"
+            "Time at the front, from receipt of a request to its reply, of every other request:"
         )?;
         writeln!(out, "{}\n", latencies(at_front))?;
     }

@@ -1,4 +1,4 @@
-//! `wave serve echo` and `wave serve http`: programs whose TCP an agent has. They have no socket of the kernel's.
+//! `wave serve echo` and `wave serve http`: programs whose TCP connections are an agent's. They open no kernel socket for them.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -17,18 +17,17 @@ use wave_experiments::run::Failure;
 use wave_links::tell;
 use wave_posix::{Stream, StreamId, Toe};
 
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u16 = 128;
-/// Between two looks whether it was told to end.
+/// Interval between checks for a signal to end.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Most bytes of a request's head.
+/// Maximum length of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// Body bytes are those of this many that follow each other again and again.
+/// Period of a body's bytes: bodies repeat a pattern of this length.
 const PATTERN_BYTES: usize = 1 << 20;
-/// Bytes that are echoed before the next connection's turn.
+/// Number of bytes to echo before the next connection's turn.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Where.
 #[derive(Args, Debug)]
 #[command(
     after_help = "`wave tcp up` starts the agent, which owns the address. This program opens no kernel socket for its connections.
@@ -51,12 +50,12 @@ pub struct ToeArgs {
     port: Option<u16>,
 }
 
-/// Echoes until it is ended.
+/// Echoes until SIGINT or SIGTERM.
 pub fn echo(args: &ToeArgs) -> Result<(), Failure> {
     run(args, "echo", 7, |_| Echo { held: vec![0; 64 << 10], from: 0, to: 0, has_ended: false })
 }
 
-/// Serves bytes until it is ended.
+/// Serves bytes by HTTP until SIGINT or SIGTERM.
 pub fn http(args: &ToeArgs) -> Result<(), Failure> {
     let pattern: Arc<[u8]> = pattern().into();
     run(args, "http", 80, move |_| Http {
@@ -68,7 +67,7 @@ pub fn http(args: &ToeArgs) -> Result<(), Failure> {
     })
 }
 
-/// The bytes of a body: of a linear congruential generator's high bits, so that neighbours differ.
+/// The repeated pattern of a body: the high bits of a linear congruential generator, so that neighbouring bytes differ.
 fn pattern() -> Vec<u8> {
     let mut state = 1_u32;
     let mut next = || {
@@ -78,10 +77,10 @@ fn pattern() -> Vec<u8> {
     (0..PATTERN_BYTES).map(|_| next()).collect()
 }
 
-/// One connection's part of a server.
+/// The server's state for one connection.
 trait Session {
-    /// Does what can be done without waiting, and leaves off with `WouldBlock`. `Ok(true)`: it is the next connection's turn, and
-    /// there is more. `Ok(false)`: the connection is over.
+    /// Works until it would wait, and then returns `WouldBlock`. `Ok(true)`: there is more to do, but it is the next connection's
+    /// turn. `Ok(false)`: the connection is over.
     fn step(&mut self, stream: &mut Stream) -> io::Result<bool>;
 }
 
@@ -98,7 +97,7 @@ fn run<S: Session>(
     let limited = Profile::of(Role::Server).with_socket(&args.toe).limit();
     let limited = limited.map_err(Failure::cannot)?;
     let toe = Toe::connect(&args.toe)
-        .map_err(|error| Failure::cannot(format!("{error}; wave tcp up starts an agent")))?;
+        .map_err(|error| Failure::cannot(format!("{error}; start an agent with `wave tcp up`")))?;
     let port = args.port.unwrap_or(port);
     let listener = toe
         .listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), BACKLOG)
@@ -108,7 +107,7 @@ fn run<S: Session>(
     limited.seal().map_err(Failure::cannot)?;
     tell!("Serving {name} at {local}; Ctrl-C ends it");
     let lost = |error| Failure::cannot(format!("the agent has gone: {error}"));
-    // By the streams' indices. Only those of which there is news are looked at.
+    // By stream index. Only streams with news are visited.
     let mut open: Vec<Option<(Stream, S)>> = Vec::new();
     let mut ready: VecDeque<StreamId> = VecDeque::new();
     while !ends.load(Ordering::Relaxed) {
@@ -143,13 +142,13 @@ fn run<S: Session>(
             }
         }
         let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
-        // A signal ends the wait, too.
+        // A signal also ends the wait.
         let _ = poll(&mut [PollFd::from_borrowed_fd(toe.as_fd(), PollFlags::IN)], Some(&timeout));
     }
     Ok(())
 }
 
-/// Bytes that came and have not gone back.
+/// The received bytes not yet echoed.
 struct Echo {
     held: Vec<u8>,
     from: usize,
@@ -173,12 +172,12 @@ impl Session for Echo {
     }
 }
 
-/// A connection of HTTP/1.1, whose requests are answered one after the other.
+/// An HTTP/1.1 connection. Its requests are answered one after the other.
 struct Http {
     head: Vec<u8>,
-    /// What is to be said before the body.
+    /// Bytes to send before the body: the response's head.
     answer: Vec<u8>,
-    /// Which bytes of the body are left.
+    /// Remaining bytes of the body.
     body: std::ops::Range<u64>,
     pattern: Arc<[u8]>,
     closes: bool,
@@ -223,7 +222,7 @@ impl Session for Http {
 }
 
 impl Http {
-    /// Answers the first request of what came, if all of its head is there.
+    /// Answers the first received request. Returns false if its head is incomplete.
     fn take_request(&mut self) -> bool {
         let end = self.head.windows(4).position(|four| four == b"\r\n\r\n");
         let Some(end) = end else {
@@ -250,7 +249,7 @@ impl Http {
         });
         self.closes = wants_close;
         if !matches!(method, "GET" | "HEAD") || has_body {
-            // What follows may be a body: it is not read, and the connection ends.
+            // A body may follow. It is not read: the connection ends.
             self.refuse("405 Method Not Allowed");
             return true;
         }
@@ -288,7 +287,7 @@ impl Http {
     }
 }
 
-/// Size that a path asks for: `/64k` is 65,536 bytes.
+/// Body size in bytes for a path: 65,536 for `/64k`.
 fn size(path: &str) -> Option<u64> {
     let text = path.strip_prefix('/')?;
     let (digits, shift) = match text.char_indices().last()? {
@@ -305,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn paths_are_parsed_as_sizes() {
         assert_eq!(size("/1g"), Some(1 << 30));
         assert_eq!(size("/0"), Some(0));
         assert_eq!(size("/"), None);

@@ -1,4 +1,4 @@
-//! `wave tcp capture`.
+//! `wave tcp capture`: writes an agent's frames as pcapng.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
@@ -17,11 +17,11 @@ use wave_links::say;
 
 use super::default_socket;
 
-/// How long an agent may take for its first block and for its last.
+/// Time limit for an agent's first block, and for its last.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks for Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Longest block: a super-packet with its block header and options.
+/// Maximum length of a block: a super-packet with its block header and options.
 const BLOCK_BYTES_MAX: usize = 1 << 17;
 const PACKET: u32 = 6;
 const STATISTICS: u32 = 5;
@@ -39,7 +39,7 @@ Examples:
   wave tcp capture --port 80 --count 20 --write - | tcpdump -nr -
   wave tcp capture --host 10.77.0.1 --snap-bytes 96 --write - | wireshark -k -i -
 
-Exit codes: 0 all is well; 2 bad arguments; 3 no agent answers, or the file cannot be written."
+Exit codes: 0 success; 2 bad arguments; 3 no agent answers, or the file cannot be written."
 )]
 pub struct CaptureArgs {
     /// The agent's device.
@@ -68,8 +68,7 @@ pub struct CaptureArgs {
 pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
     let is_standard = args.write.as_os_str() == "-";
     if is_standard && io::stdout().is_terminal() {
-        let why =
-            "pcapng is nothing to read on a terminal: pipe it to tcpdump -nr -, or name a file";
+        let why = "pcapng is binary, and standard output is a terminal: pipe it to `tcpdump -nr -`, or name a file";
         return Err(Failure::Scenario(why.to_owned()));
     }
     let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
@@ -101,7 +100,7 @@ pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
             _ => {}
         }
         if let Err(error) = output.write_all(block) {
-            // Who reads has had enough.
+            // The reader has closed the pipe.
             if error.kind() == io::ErrorKind::BrokenPipe {
                 return Ok(());
             }
@@ -115,17 +114,15 @@ pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
     match (agent.fault, dropped) {
         (Some(fault), _) => Err(Failure::cannot(fault)),
         (None, Some(0)) => {
-            say!("{frames} frames captured, none left out");
+            say!("{frames} frames captured, none dropped");
             Ok(())
         }
         (None, Some(dropped)) => {
-            say!(
-                "{frames} frames captured; {dropped} were left out, as they were not taken in time"
-            );
+            say!("{frames} frames captured; {dropped} dropped, because they were not read in time");
             Ok(())
         }
         (None, None) => Err(Failure::cannot(format!(
-            "the agent has gone; {frames} frames captured, and whether others were left out is not known"
+            "the agent has gone; {frames} frames captured, an unknown number dropped"
         ))),
     }
 }
@@ -138,12 +135,12 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|it| it.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// The blocks that an agent sends.
+/// Reads the pcapng blocks that an agent sends.
 struct Agent {
     stream: UnixStream,
     received: Vec<u8>,
     room: Vec<u8>,
-    /// The last block returned.
+    /// Length of the block returned last.
     given: usize,
     /// When the agent was asked to stop.
     told: Option<Instant>,
@@ -156,10 +153,10 @@ impl Agent {
         let failed = |error: io::Error| {
             let why = match error.kind() {
                 io::ErrorKind::PermissionDenied => {
-                    "; captures show what programs say: become the agent's user, or root"
+                    "; captures contain the programs' data: run this as the agent's user or as root"
                 }
                 io::ErrorKind::WouldBlock => "; is the agent stopped?",
-                _ => "; wave tcp up starts an agent",
+                _ => "; start an agent with `wave tcp up`",
             };
             Failure::cannot(format!("no agent answers at {}: {error}{why}", path.display()))
         };
@@ -169,7 +166,7 @@ impl Agent {
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         let (received, room) = (Vec::new(), vec![0; BLOCK_BYTES_MAX]);
         let mut agent = Agent { stream, received, room, given: 0, told: None, fault: None };
-        // Its header, so that a file is made only where there is something to write.
+        // Wait for the first bytes, so that the file is created only if the agent answers.
         let mut head = [0; 4];
         agent.stream.read_exact(&mut head).map_err(failed)?;
         agent.received.extend_from_slice(&head);
@@ -190,7 +187,7 @@ impl Agent {
                 if !bytes.is_multiple_of(4) || !(12..=BLOCK_BYTES_MAX).contains(&bytes) {
                     let said = String::from_utf8_lossy(&self.received);
                     let line = said.lines().next().unwrap_or_default();
-                    self.fault = Some(format!("the agent's answer makes no sense: {line:.80}"));
+                    self.fault = Some(format!("cannot parse the agent's answer: {line:.80}"));
                     return Ok(None);
                 }
                 if self.received.len() >= bytes {

@@ -1,4 +1,4 @@
-//! `wave tcp executors`.
+//! `wave tcp executors`: compares the executors of the data path.
 
 use clap::Args;
 use serde_json::json;
@@ -35,7 +35,7 @@ pub struct ExecutorsArgs {
     /// Number of seeds.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     seeds: u64,
-    /// The first seed.
+    /// First seed.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 48))]
     seed: u64,
     /// Print one JSON object instead of a table.
@@ -64,7 +64,7 @@ pub fn executors(args: &ExecutorsArgs) -> Result<(), Failure> {
         ));
     }
     if !found.planted_differs {
-        failed.push("without a sequencer, every flow puts out the same: use more seeds".to_owned());
+        failed.push("without a sequencer every flow still has the same output, so the comparison finds nothing: use more seeds".to_owned());
     }
     match failed.is_empty() {
         true => Ok(()),
@@ -88,8 +88,8 @@ fn text(found: &Found) -> String {
     format!(
         "{executors}
 {} flows of {} seeds; {} packets, {} requests, {} grants, {} copies done, {} timers, {} commands
-Every flow puts out the same bytes: {}
-Without a sequencer it does not: {} ({} of {} seeds)
+Every flow has the same output: {}
+Without a sequencer output differs: {} ({} of {} seeds)
 Streams agree where executors run freely: {} ({} histories)",
         found.flows,
         found.seeds,

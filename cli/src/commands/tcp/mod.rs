@@ -1,4 +1,4 @@
-//! `wave tcp`: TCP by an agent, for Linux's programs on the one side and for ours on the other.
+//! `wave tcp`: TCP by an agent, between programs that attach to it and hosts that use Linux's TCP.
 
 mod capture;
 mod executors;
@@ -28,13 +28,13 @@ enum What {
     Up(up::UpArgs),
     /// Start an agent that replaces a running one, without resetting its connections.
     Replace(replace::ReplaceArgs),
-    /// Capture the frames that an agent receives and sends, as tcpdump does.
+    /// Capture the frames that an agent receives and sends, like tcpdump.
     Capture(capture::CaptureArgs),
     /// Run an unmodified program over an agent's TCP.
     Run(run::RunArgs),
     /// Show the connections and counters of a running agent.
     Ss(ss::SsArgs),
-    /// Print what happens in the stages of a running agent's data path, and in its control plane.
+    /// Trace the stages of a running agent's data path, and its control plane.
     Trace(trace::TraceArgs),
     /// Compare the executors of the data path: one core, threads, virtual time.
     Executors(executors::ExecutorsArgs),
@@ -62,7 +62,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
     }
 }
 
-/// The default socket for an agent's programs.
+/// Default socket for programs that attach to the agent on device `tap`.
 fn default_socket(tap: &str) -> PathBuf {
     PathBuf::from(format!("/run/wave-{tap}.sock"))
 }

@@ -1,9 +1,9 @@
-//! An address and its network, as `10.77.0.2/24` or `fd77::2/64`.
+//! An address with its prefix length: `10.77.0.2/24` or `fd77::2/64`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An address with its prefix length.
+/// An IPv4 address with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     pub ip: Ipv4Addr,
@@ -16,13 +16,13 @@ impl Network {
         u32::MAX << (32 - self.prefix)
     }
 
-    /// The network's first host that is not this one: Linux's address by default.
+    /// The network's first host address other than this one: by default Linux's.
     pub fn neighbour(self) -> Ipv4Addr {
         let first = (self.ip.to_bits() & self.mask()) + 1;
         Ipv4Addr::from_bits(if self.ip.to_bits() == first { first + 1 } else { first })
     }
 
-    /// Whether an address is of one host of this network.
+    /// Whether `ip` is a host address in this network.
     pub fn has_host(self, ip: Ipv4Addr) -> bool {
         let host = ip.to_bits() & !self.mask();
         (ip.to_bits() ^ self.ip.to_bits()) & self.mask() == 0 && host != 0 && host != !self.mask()
@@ -34,23 +34,23 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Network, String> {
         let (ip, prefix) =
-            text.split_once('/').ok_or("write it with its network's bits, as 10.77.0.2/24")?;
-        let ip: Ipv4Addr = ip.parse().map_err(|_| format!("{ip} is no IPv4 address"))?;
+            text.split_once('/').ok_or("the prefix length is missing: write 10.77.0.2/24")?;
+        let ip: Ipv4Addr = ip.parse().map_err(|_| format!("{ip} is not an IPv4 address"))?;
         let prefix = prefix.parse().ok().filter(|bits| (8..=30).contains(bits));
-        let prefix: u8 = prefix.ok_or("a network has 8 to 30 bits: 10.77.0.2/24 has 24")?;
+        let prefix: u8 = prefix.ok_or("the prefix length must be 8 to 30, as in 10.77.0.2/24")?;
         let network = Network { ip, prefix };
         if ip.is_loopback() || ip.is_multicast() || !network.has_host(ip) {
-            return Err(format!("{ip} is not the address of one host in that network"));
+            return Err(format!("{ip} is not a host address in that network"));
         }
         Ok(network)
     }
 }
 
-/// Address and network of IPv6.
+/// An IPv6 address with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network6 {
     pub ip: Ipv6Addr,
-    /// Length of the prefix, 8 to 126 bits.
+    /// Prefix length, 8 to 126.
     pub prefix: u8,
 }
 
@@ -59,13 +59,13 @@ impl Network6 {
         u128::MAX << (128 - u32::from(self.prefix))
     }
 
-    /// The network's first host that is not this one: where Linux is. Host 0 is every router (RFC 4291, 2.6.1).
+    /// The network's first host address other than this one: Linux's. Host 0 is the anycast address of routers (RFC 4291, 2.6.1).
     pub fn neighbour(self) -> Ipv6Addr {
         let first = (self.ip.to_bits() & self.mask()) + 1;
         Ipv6Addr::from_bits(if self.ip.to_bits() == first { first + 1 } else { first })
     }
 
-    /// Whether an address is of one host of this network.
+    /// Whether `ip` is a host address in this network.
     pub fn has_host(self, ip: Ipv6Addr) -> bool {
         let is_near = (ip.to_bits() ^ self.ip.to_bits()) & self.mask() == 0;
         is_near && ip.to_bits() & !self.mask() != 0
@@ -77,20 +77,21 @@ impl FromStr for Network6 {
 
     fn from_str(text: &str) -> Result<Network6, String> {
         let (ip, prefix) =
-            text.split_once('/').ok_or("write it with its network's bits, as fd77::2/64")?;
-        let ip: Ipv6Addr = ip.parse().map_err(|_| format!("{ip} is no IPv6 address"))?;
+            text.split_once('/').ok_or("the prefix length is missing: write fd77::2/64")?;
+        let ip: Ipv6Addr = ip.parse().map_err(|_| format!("{ip} is not an IPv6 address"))?;
         let prefix = prefix.parse().ok().filter(|bits| (8..=126).contains(bits));
-        let prefix: u8 = prefix.ok_or("an IPv6 network has 8 to 126 bits: fd77::2/64 has 64")?;
+        let prefix: u8 =
+            prefix.ok_or("an IPv6 prefix length must be 8 to 126, as in fd77::2/64")?;
         let network = Network6 { ip, prefix };
         let is_host = network.has_host(ip) && !ip.is_multicast() && !ip.is_loopback();
         if !is_host || ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some() {
-            return Err(format!("{ip} is not the address of one host in that network"));
+            return Err(format!("{ip} is not a host address in that network"));
         }
         Ok(network)
     }
 }
 
-/// An address of either family.
+/// An address of either family, with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
     V4(Network),
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linux_is_the_first_other_host() {
+    fn linux_gets_the_first_other_host_address() {
         let of = |text: &str| text.parse::<Network>().unwrap().neighbour().to_string();
         assert_eq!(of("10.77.0.2/24"), "10.77.0.1");
         assert_eq!(of("10.77.0.1/24"), "10.77.0.2");
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_colon_tells_the_families_apart() {
+    fn a_colon_distinguishes_ipv6_from_ipv4() {
         let Ok(Home::V6(network)) = "fd77::2/64".parse() else { panic!("no IPv6") };
         assert_eq!(network.neighbour(), "fd77::1".parse::<Ipv6Addr>().unwrap());
         assert!(matches!("10.77.0.2/24".parse(), Ok(Home::V4(_))));
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_no_host_can_have_are_refused() {
+    fn invalid_host_addresses_are_refused() {
         for text in
             ["10.77.0.2", "10.77.0.2/31", "10.77.0.0/24", "10.77.0.255/24", "127.0.0.1/8", "x/24"]
         {

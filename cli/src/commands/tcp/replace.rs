@@ -1,4 +1,4 @@
-//! `wave tcp replace`.
+//! `wave tcp replace`: an agent that takes over from a running one.
 
 use std::path::PathBuf;
 
@@ -13,15 +13,14 @@ use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
 use super::default_socket;
 use super::up::go_on;
 
-/// The agent to replace.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Takes the running agent's device, addresses, listeners, connections and programs over, and serves until Ctrl-C or SIGTERM.
-The running agent leaves. Programs and their peers notice a pause of some milliseconds: no connection is reset and no
-byte is lost. Captures and traces end. If anything fails before the new agent has everything, the running one goes on.
+    after_help = "Takes over the running agent's device, addresses, listeners, connections and programs, and serves until Ctrl-C or SIGTERM.
+The running agent exits. Programs and their peers notice a pause of some milliseconds: no connection is reset and no
+byte is lost. Captures and traces end. If anything fails before the new agent has everything, the running one continues.
 
-It must run as the running agent's user. Agents of versions that do not understand each other do not
-replace each other. Programs of users whom the agent only allows, and does not trust (wave tcp up --allow, --trust), lose
+It must run as the running agent's user. Agents of incompatible versions do not
+replace each other. Programs of users that the agent allows but does not trust (wave tcp up --allow, --trust) lose
 their connections as if the agent had been killed, since their memory is sealed for that agent.
 
 Examples:
@@ -79,7 +78,7 @@ fn with(
     profile.confine().map_err(Failure::cannot)?;
     let front: TcpFront<_> = TcpFront::take_over(wire, from, Seat::Shared).map_err(cannot)?;
     if !args.quiet {
-        tell!("Speaking TCP at {ip}, on {name}, in the place of another agent; Ctrl-C ends it");
+        tell!("Speaking TCP at {ip}, on {name}, in place of the previous agent; Ctrl-C ends it");
     }
     go_on(front, args.quiet)
 }

@@ -1,4 +1,4 @@
-//! `wave tcp run`.
+//! `wave tcp run`: starts a program whose sockets at the agent's address are the agent's.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -18,20 +18,19 @@ use wave_experiments::run::Failure;
 use super::default_socket;
 use super::ss::ask;
 
-/// The library that is preloaded, beside this program or in `../lib`.
+/// File name of the library to preload. It is in this program's folder or in `../lib`.
 const LIBRARY: &str = "libwave_toe.so";
 /// Environment variables that tell the library the agent's socket and addresses.
 const SOCKET: &str = "WAVE_TOE_SOCKET";
 const ADDRESSES: &str = "WAVE_TOE_ADDRESSES";
-/// Most nested interpreters that are followed.
+/// Maximum depth of nested interpreter scripts.
 const SCRIPTS_MAX: u32 = 4;
 /// io_uring_setup(2), the same on every architecture.
 const IO_URING_SETUP: i64 = 425;
 
-/// The agent, and the program with its arguments.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Sockets that the program binds to the agent's address, or connects to other hosts of the agent's network, are the
+    after_help = "Sockets that the program binds to the agent's address, or connects to other hosts in the agent's network, are the
 agent's; those that listen at an unspecified address (0.0.0.0, ::) serve both. All others stay the kernel's.
 The program needs no change and no privileges beyond those for the agent's socket.
 
@@ -101,7 +100,7 @@ fn find(program: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Refuses programs that the loader preloads nothing into, or that call the kernel without the C library.
+/// Refuses programs into which the loader preloads no library, or which call the kernel without the C library.
 fn check(file: &Path, scripts: u32) -> Result<(), Failure> {
     let name = file.display();
     let cannot = |why: &str| Failure::cannot(format!("{name} {why}"));
@@ -121,9 +120,10 @@ fn check(file: &Path, scripts: u32) -> Result<(), Failure> {
         let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let mut words =
             line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
-        let interpreter = words.next().ok_or_else(|| cannot("names no interpreter"))?;
+        let interpreter =
+            words.next().ok_or_else(|| cannot("starts with `#!` but names no interpreter"))?;
         if scripts == 0 {
-            return Err(cannot("is a script of a script of a script"));
+            return Err(cannot("nests interpreter scripts too deeply"));
         }
         // `env` starts the interpreter that is in PATH.
         let interpreter = match words.next() {
@@ -135,7 +135,7 @@ fn check(file: &Path, scripts: u32) -> Result<(), Failure> {
         return check(&interpreter, scripts - 1);
     }
     let header = elf::FileHeader64::<Endianness>::parse(&*bytes)
-        .map_err(|_| cannot("is no 64-bit ELF program and no script"))?;
+        .map_err(|_| cannot("is neither a 64-bit ELF program nor a script"))?;
     let about = inspect(header, &bytes).map_err(|_| cannot("is a damaged ELF program"))?;
     if about.machine != own_machine() {
         return Err(cannot("is a program for another processor"));
@@ -201,17 +201,17 @@ fn library() -> Result<PathBuf, Failure> {
             beside.display()
         )));
     };
-    // The loader's list has no quoting for them.
+    // LD_PRELOAD is a list separated by spaces or colons, without quoting.
     if found.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         let path = found.display();
         return Err(Failure::cannot(format!(
-            "{path}: LD_PRELOAD takes no path with a space or a colon"
+            "{path}: LD_PRELOAD does not support spaces or colons in a path: move the library"
         )));
     }
     Ok(found)
 }
 
-/// io_uring_setup(2) fails with ENOSYS from now on, in this process and its children, so that programs fall back to socket calls.
+/// Makes io_uring_setup(2) fail with ENOSYS in this process and its children, so that programs fall back to socket calls.
 fn deny_io_uring() -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::cannot(format!("cannot turn io_uring off for the program: {error}"))

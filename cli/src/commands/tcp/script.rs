@@ -1,4 +1,4 @@
-//! `wave tcp script`.
+//! `wave tcp script`: runs packetdrill scripts against the agent's engine.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,12 +11,11 @@ use wave_links::say;
 use wave_tcp_script::RunError;
 use wave_tcp_script::suite::{self, Outcome};
 
-/// A script failed, or a mutant passed.
+/// Exit code: a script failed, or a mutant passed.
 const FAILED: u8 = 1;
-/// A file cannot be read, or is not a script.
+/// Exit code: a file cannot be read, or is not a script.
 const BAD: u8 = 2;
 
-/// Scripts to run, and how.
 #[derive(Args, Debug)]
 #[command(
     after_help = "A script says what a peer sends (<), what the engine must send (>), and what a program calls:
@@ -32,12 +31,12 @@ const BAD: u8 = 2;
     +.04 > . 1:1(0) ack 1001
 
 Times are virtual: `0.1` since the start, `+.1` since the previous line, `+0...0.2` for a blocking call, `*` for any. The language is
-a subset of packetdrill's; docs/guide/tcp-scripts.md has all of it. Nothing is sent anywhere, and no privileges are needed.
+a subset of packetdrill's; docs/guide/tcp-scripts.md describes all of it. No packet leaves the process, and no privileges are needed.
 
 Examples:
   wave tcp script tests/tcp                   all scripts of a folder
   wave tcp script mine.pkt                    one script; reports the first line that fails
-  wave tcp script tests/tcp --mutants         flips each expectation; a mutant that passes shows one that is not checked
+  wave tcp script tests/tcp --mutants         flips each expectation; a mutant that passes shows an unchecked one
   wave tcp script tests/tcp --json            one object: scripts, failed, failures, mutants, mutants_survived
 
 Exit codes: 0 all passed; 1 a script failed, or a mutant passed; 2 a file cannot be read, or is not a script."
@@ -97,7 +96,7 @@ fn show(outcomes: &[Outcome], has_mutants: bool) {
             Ok(()) if has_mutants => format!("passed, {} mutants", outcome.mutants),
             Ok(()) => "passed".to_owned(),
             Err(RunError::Failed(_)) => "FAILED".to_owned(),
-            Err(RunError::Bad(_)) => "no script of this interpreter".to_owned(),
+            Err(RunError::Bad(_)) => "not a valid script".to_owned(),
         };
         table.add_row([outcome.path.display().to_string(), verdict]);
     }
@@ -115,7 +114,7 @@ fn show(outcomes: &[Outcome], has_mutants: bool) {
             }
         }
         for (line, what) in survivors {
-            print(format_args!("\n{path}:{line}\n  passes with another {what}\n"));
+            print(format_args!("\n{path}:{line}\n  still passes with {what} flipped\n"));
         }
     }
     let failed = outcomes.iter().filter(|outcome| outcome.result.is_err()).count();

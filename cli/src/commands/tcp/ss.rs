@@ -1,4 +1,4 @@
-//! `wave tcp ss`.
+//! `wave tcp ss`: shows the listeners, connections and counters of a running agent.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -14,19 +14,18 @@ use wave_lab::terminal::print;
 
 use super::default_socket;
 
-/// How long an agent may take to answer.
+/// Time limit for an agent's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes of an answer: some 16,000 connections take a fifth of it.
+/// Maximum length of an answer: about five times that of some 16,000 connections.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// The agent to ask, and the form of the output.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave tcp ss                          a line for each listener and connection, as ss -ti prints them
   wave tcp ss --counters               with counters, under the names of /proc/net/snmp and netstat
   wave tcp ss --json                   everything, as one object
 
-Exit codes: 0 all is well; 3 no agent answers.")]
+Exit codes: 0 success; 3 no agent answers.")]
 pub struct SsArgs {
     /// The agent's device.
     #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
@@ -76,14 +75,14 @@ pub fn ss(args: &SsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What an agent says of itself.
+/// Asks the agent with socket `door` for its state.
 pub(super) fn ask(door: &std::path::Path) -> Result<Value, Failure> {
     let path = path_of(door);
     let failed = |error: std::io::Error| {
         let path = path.display();
         let why = match error.kind() {
-            ErrorKind::WouldBlock => "it takes no inquiry within 5 s: is the agent stopped?".into(),
-            _ => format!("{error}; wave tcp up starts one"),
+            ErrorKind::WouldBlock => "no answer within 5 s: is the agent stopped?".into(),
+            _ => format!("{error}; start one with `wave tcp up`"),
         };
         Failure::cannot(format!("no agent answers at {path}: {why}"))
     };
@@ -92,7 +91,7 @@ pub(super) fn ask(door: &std::path::Path) -> Result<Value, Failure> {
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
     serde_json::from_slice(&answer)
-        .map_err(|error| Failure::cannot(format!("the agent's answer makes no sense: {error}")))
+        .map_err(|error| Failure::cannot(format!("cannot parse the agent's answer: {error}")))
 }
 
 /// The details that `ss -ti` prints after the addresses.

@@ -1,4 +1,4 @@
-//! `wave tcp trace`.
+//! `wave tcp trace`: prints records from a running agent's trace points.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::Shutdown;
@@ -20,15 +20,14 @@ use wave_tcp::trace::Point;
 
 use super::default_socket;
 
-/// Most time that an agent may take for its first line and for its last.
+/// Time limit for an agent's first line, and for its last.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks for Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Which records to print.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Trace points are places in the stages of the data path and in the control plane. They are on while somebody reads them; each
+    after_help = "Trace points are places in the stages of the data path and in the control plane. They are active while a reader is attached; each
 prints a line: the agent's time in seconds, stage, point, connection, values. --list names them.
 The agent does not wait for a slow reader: lost records are counted, and their number is printed at the end.
 
@@ -38,7 +37,7 @@ Examples:
   wave tcp trace --point dropped --point timeout    some points
   wave tcp trace --json --count 1000 > trace.jsonl
 
-Exit codes: 0 all is well; 2 bad arguments; 3 no agent answers."
+Exit codes: 0 success; 2 bad arguments; 3 no agent answers."
 )]
 pub struct TraceArgs {
     /// The agent's device.
@@ -56,10 +55,10 @@ pub struct TraceArgs {
     /// Number of records after which the trace ends [default: until Ctrl-C].
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print each record as a JSON object on a line.
+    /// Print each record as a JSON object on one line.
     #[arg(long)]
     json: bool,
-    /// List the points, and end.
+    /// List the trace points and exit.
     #[arg(long, exclusive = true)]
     list: bool,
 }
@@ -87,9 +86,8 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
     let mut records = 0;
     while let Some(line) = lines.next(&mut output)? {
-        let object: Value = serde_json::from_str(line).map_err(|_| {
-            Failure::cannot(format!("the agent's answer makes no sense: {line:.80}"))
-        })?;
+        let object: Value = serde_json::from_str(line)
+            .map_err(|_| Failure::cannot(format!("cannot parse the agent's answer: {line:.80}")))?;
         if let Some(lost) = object["lost"].as_u64() {
             say!("{records} records, {lost} lost");
             return Ok(());
@@ -104,7 +102,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
         };
         match written {
             Ok(()) => {}
-            // The reader of our output has closed it.
+            // The reader of the output has closed the pipe.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(Failure::cannot(error)),
         }
@@ -112,8 +110,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
             lines.ends.store(true, Ordering::Relaxed);
         }
     }
-    let why =
-        format!("the agent has gone; {records} records, and whether others were lost is not known");
+    let why = format!("the agent has gone; {records} records, an unknown number lost");
     Err(Failure::cannot(why))
 }
 
@@ -142,7 +139,7 @@ fn text(object: &Value) -> String {
     text.trim_end().to_owned()
 }
 
-/// Lines that an agent sends.
+/// Reads the lines that an agent sends.
 struct Lines {
     reader: BufReader<UnixStream>,
     line: String,
@@ -157,10 +154,10 @@ impl Lines {
         let failed = |error: io::Error| {
             let why = match error.kind() {
                 ErrorKind::PermissionDenied => {
-                    "; traces show who speaks with whom: become the agent's user, or root"
+                    "; traces reveal who communicates with whom: run this as the agent's user or as root"
                 }
                 ErrorKind::WouldBlock => "; is the agent stopped?",
-                _ => "; wave tcp up starts an agent",
+                _ => "; start an agent with `wave tcp up`",
             };
             Failure::cannot(format!("no agent answers at {}: {error}{why}", path.display()))
         };
@@ -198,7 +195,7 @@ impl Lines {
                 Ok(_) if self.line.ends_with('\n') => return Ok(Some(self.line.trim_end())),
                 Ok(_) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // The part of the line that has arrived stays in it.
+                // `line` keeps the received part of the line.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if output.flush().is_err()
                         || self.told.is_some_and(|at| at.elapsed() > PATIENCE)

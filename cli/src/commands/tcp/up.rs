@@ -1,4 +1,4 @@
-//! `wave tcp up`.
+//! `wave tcp up`: starts an agent that owns an address and speaks TCP there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
@@ -19,7 +19,6 @@ use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
 use super::default_socket;
 use super::network::{Home, Network, Network6};
 
-/// The wire, the address and the users that an agent serves.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Creates a TAP device, gives its Linux end an address, and answers at --address: ARP, ping, and TCP for programs that
@@ -50,13 +49,13 @@ pub struct UpArgs {
     /// An existing Ethernet interface, instead of a TAP device.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tap", "linux_address", "mtu", "persistent"])]
     interface: Option<String>,
-    /// The agent's IPv4 address, which no Linux interface may have, and its prefix length; given once more, an IPv6 address beside it.
+    /// The agent's IPv4 address with its prefix length; no Linux interface may have the address. May be repeated for IPv6.
     #[arg(long, value_name = "ADDRESS/BITS", required = true)]
     address: Vec<Home>,
     /// Linux's address at the other end [default: the network's first other address].
     #[arg(long, value_name = "ADDRESS")]
     linux_address: Option<Ipv4Addr>,
-    /// Next hop for destinations outside the network, one for each family [default: none].
+    /// Next hop for destinations outside the network; may be repeated for the other family [default: none].
     #[arg(long, value_name = "ADDRESS")]
     gateway: Vec<IpAddr>,
     /// MTU of a device that this command creates.
@@ -68,8 +67,8 @@ pub struct UpArgs {
     /// Users whose programs may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
-    /// Users like those of --allow that are also trusted not to take memory from the agent. Their connections survive `wave tcp replace`,
-    /// as those of this user and root do.
+    /// Users allowed as with --allow, and also trusted not to take memory from the agent. Their connections survive `wave tcp
+    /// replace`, as those of this user and root do.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     trust: Vec<u32>,
     /// Congestion control. dctcp asks peers for ECN, and paces connections that have met congestion; reno uses ECN where peers ask.
@@ -92,12 +91,12 @@ pub struct UpArgs {
 fn congestion(name: &str) -> Result<Algorithm, String> {
     Algorithm::by_name(name).ok_or_else(|| {
         let names = Algorithm::ALL.map(Algorithm::name).join(", ");
-        format!("there are {names}")
+        format!("expected one of: {names}")
     })
 }
 
-/// Whether a Linux interface has the address, so that Linux would answer for it: then a socket connected to the address also has
-/// it as its source.
+/// Whether a Linux interface has the address, so that Linux would answer for it. Then a socket connected to the address
+/// also has it as its source.
 fn is_linuxs(ip: IpAddr) -> bool {
     let any = match ip {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -111,7 +110,7 @@ fn is_linuxs(ip: IpAddr) -> bool {
     towards().is_ok_and(|from| from.ip() == ip)
 }
 
-/// Whether the kernel answers ARP for addresses beyond an interface (proxy_arp), and so perhaps for the agent's.
+/// Whether the kernel answers ARP on an interface for other hosts' addresses (proxy_arp), and so perhaps for the agent's.
 fn answers_for_others(interface: &str) -> bool {
     let is_set = |name: &str| {
         let path = format!("/proc/sys/net/ipv4/conf/{name}/proxy_arp");
@@ -120,7 +119,7 @@ fn answers_for_others(interface: &str) -> bool {
     is_set("all") || is_set(interface)
 }
 
-/// Addresses and gateways, one of each family at most.
+/// Addresses and gateways, at most one of each per family.
 struct Homes {
     v4: Network,
     gateway: Option<Ipv4Addr>,
@@ -142,7 +141,10 @@ impl Homes {
             }
         }
         let v4 = v4.ok_or_else(|| {
-            wrong("an IPv6 address stands beside one of IPv4: --address 10.77.0.2/24".to_owned())
+            wrong(
+                "an IPv6 address needs an IPv4 address beside it: add --address 10.77.0.2/24"
+                    .to_owned(),
+            )
         })?;
         let mut homes = Homes { v4, gateway: None, v6, gateway6: None };
         for gateway in &args.gateway {
@@ -156,7 +158,7 @@ impl Homes {
             };
             if !is_host {
                 return Err(wrong(format!(
-                    "the gateway {gateway} is no host of the agent's network"
+                    "the gateway {gateway} is not a host in the agent's network"
                 )));
             }
             if is_second {
@@ -214,7 +216,7 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
     let about = if is_ours {
         format!("Linux has {linux}, MTU {mtu}")
     } else {
-        format!("which was there; MTU {mtu}; see ip address show {name}")
+        format!("an existing device; MTU {mtu}; see ip address show {name}")
     };
     run(args, homes, tap, (WireKind::Tap, &name), &about)
 }
@@ -223,7 +225,7 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
 fn share(args: &UpArgs, homes: &Homes, name: &str) -> Result<(), Failure> {
     let ip = homes.v4.ip;
     if homes.v6.is_some() {
-        let why = "an interface is shared over IPv4 only: leave the IPv6 address out, or use --tap";
+        let why = "--interface supports IPv4 only: omit the IPv6 address, or use --tap";
         return Err(Failure::Scenario(why.to_owned()));
     }
     refuse_linuxs(ip.into())?;
@@ -238,13 +240,13 @@ fn share(args: &UpArgs, homes: &Homes, name: &str) -> Result<(), Failure> {
         )));
     }
     refuse_taken(&mut interface, ip, name)?;
-    let about = format!("which the kernel uses, too; MTU {}", interface.limits().mtu);
+    let about = format!("shared with the kernel; MTU {}", interface.limits().mtu);
     run(args, homes, interface, (WireKind::Interface, name), &about)
 }
 
 fn refuse_linuxs(ip: IpAddr) -> Result<(), Failure> {
     if is_linuxs(ip) {
-        let why = "is an address of Linux's own: the agent needs one that no interface has";
+        let why = "is the address of a Linux interface: give the agent one that no interface has";
         return Err(Failure::cannot(format!("{ip} {why}")));
     }
     Ok(())
@@ -256,7 +258,7 @@ fn refuse_taken(wire: &mut impl Wire, ip: Ipv4Addr, name: &str) -> Result<(), Fa
         holder_of(wire, ip).map_err(|error| Failure::cannot(format!("{name}: {error}")))?;
     let Some(mac) = holder else { return Ok(()) };
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-    Err(Failure::cannot(format!("{ip} is taken: on {name}, the host {mac} answers for it")))
+    Err(Failure::cannot(format!("{ip} is taken: on {name}, the host {mac} answers ARP for it")))
 }
 
 fn run(
@@ -268,7 +270,7 @@ fn run(
 ) -> Result<(), Failure> {
     let Network { ip, prefix } = homes.v4;
     let socket = args.socket.clone().unwrap_or_else(|| default_socket(name));
-    // Another agent that replaces this one may start in another folder.
+    // A successor may start in another folder.
     let socket = std::path::absolute(&socket).map_err(Failure::cannot)?;
     let (allowed, trusted) = (args.allow.clone(), args.trust.clone());
     let door = DoorOptions { allowed, trusted, ..DoorOptions::default() };
@@ -290,7 +292,7 @@ fn run(
         v6: homes.v6(),
         bounds: Bounds::default(),
         congestion: args.congestion,
-        // The agent sleeps as soon as there is nothing to do: the other end of the wire may need this CPU.
+        // The agent sleeps as soon as it is idle: the other end of the wire may need this CPU.
         seat: Seat::Shared,
     };
     let front: TcpFront<_> = TcpFront::new(wire, door, inquiries, captures, traces, &options)
@@ -310,10 +312,10 @@ fn run(
 pub(super) fn go_on<W: Wire>(mut front: TcpFront<W>, quiet: bool) -> Result<(), Failure> {
     serve(&mut front);
     if front.is_replaced() {
-        // The sockets and the wire are the new agent's.
+        // The sockets and the wire now belong to the successor.
         std::mem::forget(front);
         if !quiet {
-            say!("wave tcp: another agent has taken over; leaving");
+            say!("wave tcp: another agent has taken over; exiting");
         }
         return Ok(());
     }

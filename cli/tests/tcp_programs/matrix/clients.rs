@@ -1,4 +1,4 @@
-//! Rows of programs that are clients, or have a client of their own.
+//! Matrix rows for clients, and for programs with their own client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -12,9 +12,9 @@ use crate::matrix::{Program, Site, Tree, USUAL, connections, has_descriptors, ht
 use crate::network::{LINUX, Running, Up, connect, has, in_a_network, within_patience};
 
 const CURL: &str = "/usr/bin/curl";
-/// Most transfers that one curl has at once.
+/// Maximum number of concurrent transfers of one curl.
 const TRANSFERS_MAX: usize = 250;
-/// Bytes that a pipe holds (pipe(7)).
+/// Capacity of a pipe in bytes (pipe(7)).
 const PIPE_BYTES: u64 = 64 << 10;
 
 fn curl(site: &Site, words: &[&str]) -> Command {
@@ -25,7 +25,7 @@ fn curl(site: &Site, words: &[&str]) -> Command {
 }
 
 #[test]
-fn curl_over_an_agent_is_curl_over_linux() {
+fn curl_behaves_over_an_agent_as_over_linux() {
     in_a_network(|| {
         if !has(CURL, "curl") {
             return;
@@ -61,14 +61,14 @@ fn session(site: &Site) -> Transcript {
         &["-T", &upload[1..], &urls[0]],
         &["--http1.0", &urls[1], &urls[1]],
         &["--fail", &urls[3]],
-        // Nobody listens there.
+        // A port without a listener.
         &["http://10.77.0.1:9/"],
     ];
     for call in calls {
         let output = curl(site, &[&["-sSv"], call].concat()).output().unwrap();
         transcript.add(&format!("{:?}", &call[..1]), &output.stdout);
         let said = String::from_utf8(output.stderr).unwrap();
-        // Sizes of single reads, times, and pointers.
+        // Parts that vary: sizes of single reads, times, and pointers.
         let varies = [" bytes data]", " ms", " 0x"];
         let is_exact = |line: &&str| varies.iter().all(|varying| !line.contains(varying));
         let exact: Vec<&str> = said.lines().filter(is_exact).collect();
@@ -78,7 +78,7 @@ fn session(site: &Site) -> Transcript {
     transcript
 }
 
-/// Kills curl while bytes are unread, so that its connection is reset. The next one has the same port at once.
+/// Kills curl while bytes are unread, so that its connection is reset. The next curl gets the same port at once.
 fn kill_and_go_on(site: &Site) {
     let listener = TcpListener::bind(SocketAddr::from((LINUX, 0))).unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -89,24 +89,24 @@ fn kill_and_go_on(site: &Site) {
         let mut writer = stream.try_clone().unwrap();
         let sends = thread::spawn(move || {
             writer.write_all(b"HTTP/1.0 200 OK\r\n\r\n")?;
-            // More than buffers take.
+            // More than all buffers hold.
             let part = http::body(3_000_000);
             (0..10).try_for_each(|_| writer.write_all(&part))
         });
-        // Nobody reads what curl prints, so that it stops reading.
+        // curl's output is not read, so that curl stops reading from the connection.
         let printed = running.stdout.take().unwrap();
         within_patience("a curl that waits", || {
             (rustix::io::ioctl_fionread(&printed).unwrap() >= PIPE_BYTES).then_some(())
         });
         running.kill().unwrap();
         running.wait().unwrap();
-        // The end may come first, and the reset with the next bytes.
+        // The FIN may come first, and the reset with the next bytes.
         let _ = stream.read_to_end(&mut Vec::new());
         assert!(sends.join().unwrap().is_err());
     }
 }
 
-/// Fetches by several curls, whose server answers once all connections are open.
+/// Fetches with several curls. Their server answers once all connections are open.
 fn fetch_at_once(site: &Site, count: usize) {
     let part = count.min(TRANSFERS_MAX);
     let each = count / count.div_ceil(part);
@@ -145,11 +145,11 @@ const IPERF3: Program = Program {
     },
     ..USUAL
 };
-/// Streams of one iperf3 at most, below its own limit of 128.
+/// Maximum number of streams of one iperf3, below its own limit of 128.
 const STREAMS_MAX: usize = 125;
 
 #[test]
-fn iperf3_over_an_agent_is_iperf3_over_linux() {
+fn iperf3_behaves_over_an_agent_as_over_linux() {
     in_a_network(|| {
         if !has(IPERF3.path, IPERF3.package) {
             return;
@@ -161,11 +161,11 @@ fn iperf3_over_an_agent_is_iperf3_over_linux() {
             let words = (IPERF3.prepare)(&site);
             let server = site.start(&IPERF3, &words);
             let first = measure(&site);
-            // In the middle of a test.
+            // Kill it in the middle of a test.
             let mut client = client(&site, &["-t", "600", "-P", "4"]);
             let mut running = Running(client.spawn().unwrap());
             let mut second = connect(site.at(0));
-            // Its cookie, and the answer that a test is running.
+            // A second client sends its cookie, and the answer says that a test is running.
             second.write_all(&[b'x'; 37]).unwrap();
             let _ = second.read(&mut [0]);
             server.kill();
@@ -189,7 +189,7 @@ fn client(site: &Site, words: &[&str]) -> Command {
     client
 }
 
-/// A report. The server takes one test at a time, and needs a moment between two.
+/// Runs a test and returns its report. The server accepts one test at a time, and needs a moment between two.
 fn report(site: &Site, words: &[&str]) -> Value {
     within_patience("a report", || {
         let report = client(site, words).output().unwrap().stdout;
@@ -215,7 +215,7 @@ fn measure(site: &Site) -> Transcript {
     transcript
 }
 
-/// A report without what differs from run to run: figures, times, and the number of intervals.
+/// A report without the parts that differ from run to run: figures, times, and the number of intervals.
 fn shape(report: &Value) -> Value {
     match report {
         Value::Object(members) => {
@@ -234,7 +234,7 @@ fn shape(report: &Value) -> Value {
     }
 }
 
-/// Streams of several iperf3s at once.
+/// Runs the streams of several iperf3s at once.
 fn stream_at_once(up: &Up, count: usize) {
     let servers = count.div_ceil(STREAMS_MAX);
     let streams = count.div_ceil(servers);

@@ -10,14 +10,14 @@ use crate::matrix::transcript::{Transcript, mask_lines};
 use crate::matrix::{Site, Turn};
 use crate::network::PATIENCE;
 
-/// A file of each size is in a server's folder, under its size as the name.
+/// Sizes of the files in a server's folder; each file is named after its size.
 const SIZES: [usize; 4] = [1, 1_000, 100_000, 3_000_000];
 
 pub fn body(bytes: usize) -> Vec<u8> {
     (0..bytes as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// A folder with files, the same for both sites, so that their dates are the same.
+/// A folder with files. Both sites share it, so that the files' dates are equal.
 pub fn files(site: &Site) -> String {
     let root = site.up.path("www");
     if !root.exists() {
@@ -29,12 +29,12 @@ pub fn files(site: &Site) -> String {
     root.to_str().unwrap().to_owned()
 }
 
-/// Masks what differs from run to run.
+/// Masks the parts that differ from run to run.
 pub fn mask(said: &[u8]) -> Vec<u8> {
     mask_lines(said, "Date:")
 }
 
-/// Requests to a server of [`files`], among them many that are wrong.
+/// Sends requests to a server of [`files`], many of them invalid.
 pub fn ask_for_files(site: &Site, transcript: &mut Transcript) {
     let close = "Host: h\r\nConnection: close\r\n";
     let mut requests: Vec<String> = SIZES
@@ -46,7 +46,7 @@ pub fn ask_for_files(site: &Site, transcript: &mut Transcript) {
         SIZES.iter().map(|bytes| format!("GET /{bytes} HTTP/1.1\r\nHost: h\r\n\r\n")).collect();
     let last = format!("GET /1 HTTP/1.1\r\n{close}\r\n");
     requests.extend([
-        // Several at once on one connection.
+        // Several pipelined on one connection.
         format!("{all}{all}{last}"),
         format!("HEAD /100000 HTTP/1.1\r\n{close}\r\n"),
         format!("GET /100000 HTTP/1.1\r\nRange: bytes=5000-60000\r\n{close}\r\n"),
@@ -74,7 +74,7 @@ pub fn exchange(_: &Site, stream: &mut TcpStream, turn: Turn) -> io::Result<()> 
     Ok(())
 }
 
-/// The head and the body of an answer. Nothing may follow it.
+/// Reads the head and the body of an answer. No bytes may follow it.
 fn answer(stream: &mut impl BufRead) -> io::Result<(String, Vec<u8>)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -93,8 +93,8 @@ fn length(head: &str) -> usize {
     found.map_or(0, |text| text.trim().parse().unwrap())
 }
 
-/// A server on Linux, in threads that end with the test. It answers paths that are numbers with so many bytes, `/hold/N` once as many of
-/// these are asked for as it was told, and posts with their own bytes.
+/// A server on Linux, in threads that end with the test. It answers `/N` with N bytes, `/hold/N` likewise but only once `held` such
+/// requests have arrived, and posts with their own bytes.
 pub fn serve(at: SocketAddr, held: usize) {
     let listener = TcpListener::bind(at).unwrap();
     let hold = Arc::new((Mutex::new(0), Condvar::new()));
@@ -151,13 +151,13 @@ fn serve_one(stream: &TcpStream, hold: &(Mutex<usize>, Condvar), held: usize) ->
     }
 }
 
-/// Echoed bytes of a connection that stays open.
+/// Exchanges echoed bytes over a connection that stays open.
 pub fn echo(_: &Site, stream: &mut TcpStream, turn: Turn) -> io::Result<()> {
     let sent = body(1 + (turn.connection * 7 + turn.round) % 5_000);
     crate::matrix::expect(stream, &sent, &sent)
 }
 
-/// Echoes of some sizes, over connections whose client ends its direction.
+/// Requests echoes of several sizes, over connections whose client shuts down its direction.
 pub fn ask_for_echoes(site: &Site, more: u16, transcript: &mut Transcript) {
     for bytes in [0, 1, 5_000, 1_000_000] {
         let sent = body(bytes);

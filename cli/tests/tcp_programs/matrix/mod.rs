@@ -1,5 +1,5 @@
-//! The matrix of programs: each over the agent as over Linux. A session has the same transcript; a kill -9 ends connections in the same
-//! way, and the next process has the port at once; many connections are open at once, and each of them exchanges bytes.
+//! The matrix of programs: each behaves over the agent as over Linux. A session has the same transcript. A kill -9 ends connections in
+//! the same way, and the next process gets the port at once. Many connections are open at once, and each of them exchanges bytes.
 //!
 //! `WAVE_CONNECTIONS` sets the number of connections, 100 by default; memcached gets ten times as many. `make soak` has 1,000.
 
@@ -25,37 +25,37 @@ use crate::network::{
 };
 use transcript::Transcript;
 
-/// Connections that are open at once, unless the environment says otherwise.
+/// Default number of connections open at once; `WAVE_CONNECTIONS` overrides it.
 const CONNECTIONS: usize = 100;
-/// Threads that open them.
+/// Number of threads that open them.
 const OPENERS: usize = 4;
-/// Idle connections whose ends are compared after a kill.
+/// Number of idle connections whose ends are compared after a kill.
 const IDLE: usize = 5;
-/// Descriptors that a test needs besides those of its connections.
+/// Number of descriptors that a test needs besides those of its connections.
 const OTHER_DESCRIPTORS: usize = 500;
 
-/// A row: a server, and what is done with it.
+/// A row of the matrix: a server and its checks.
 struct Program {
     path: &'static str,
     /// Debian's package.
     package: &'static str,
-    /// The user who runs it, if not root.
+    /// The user to run it as, if not root.
     user: Option<&'static str>,
     port: u16,
-    /// Writes the program's files, and returns its words.
+    /// Writes the program's files, and returns its arguments.
     prepare: fn(&Site) -> Vec<String>,
-    /// Waits until the server answers, where an accepted connection does not say so.
+    /// Waits until the server answers, for servers that accept connections before they can.
     ready: fn(&Site),
     session: fn(&Site, &mut Transcript),
-    /// An exchange of bytes over one of many connections.
+    /// Exchanges bytes over one of many connections.
     exchange: fn(&Site, &mut TcpStream, Turn) -> io::Result<()>,
-    /// The port of these connections, after the program's first.
+    /// Offset of these connections' port from the program's first port.
     exchange_port: u16,
-    /// Factor to the number of connections.
+    /// Factor by which to multiply the number of connections.
     times: usize,
 }
 
-/// The usual members of a row.
+/// Default values for a row.
 const USUAL: Program = Program {
     path: "",
     package: "",
@@ -69,20 +69,20 @@ const USUAL: Program = Program {
     times: 1,
 };
 
-/// Which of many connections, and which of its exchanges.
+/// Number of a connection, and of an exchange over it.
 #[derive(Clone, Copy)]
 struct Turn {
     connection: usize,
     round: usize,
 }
 
-/// Where a program runs: over the agent or over Linux, in a folder of its own.
+/// Place where a program runs: over the agent or over Linux, in its own folder.
 struct Site<'a> {
     up: &'a Up,
     is_over: bool,
     folder: PathBuf,
     port: u16,
-    /// The number of connections that are to be open at once.
+    /// Number of connections to open at once.
     connections: usize,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Site<'a> {
         Ipv4Addr::from(if self.is_over { AGENT } else { LINUX })
     }
 
-    /// The address of the program's port with this number.
+    /// The address at offset `more` from the program's first port.
     fn at(&self, more: u16) -> SocketAddr {
         SocketAddr::new(self.ip().into(), self.port + more)
     }
@@ -111,7 +111,7 @@ impl<'a> Site<'a> {
         self.file(name)
     }
 
-    /// The command that runs these words here, as this user.
+    /// The command that runs these words at this site, as this user.
     fn command(&self, words: &[String], user: Option<&str>) -> Command {
         let over: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut all: Vec<String> = match self.is_over {
@@ -154,7 +154,7 @@ impl<'a> Site<'a> {
 struct Tree(Running);
 
 impl Tree {
-    /// kill -9 of all of them.
+    /// Sends SIGKILL to all of them, on drop.
     fn kill(self) {}
 }
 
@@ -162,7 +162,7 @@ impl Drop for Tree {
     fn drop(&mut self) {
         let mut found = vec![self.0.0.id()];
         let mut at = 0;
-        // None of them forks once all are stopped.
+        // Stopped first, so that none of them forks meanwhile.
         while at < found.len() {
             let pid = Pid::from_raw(found[at] as i32).unwrap();
             let _ = kill_process(pid, Signal::STOP);
@@ -177,7 +177,7 @@ impl Drop for Tree {
             let _ = kill_process(Pid::from_raw(*pid as i32).unwrap(), Signal::KILL);
         }
         let _ = self.0.0.wait();
-        // Only then is a port free, over Linux as well.
+        // The port is free only after that, over Linux as well.
         within_patience("the end of the program's processes", || {
             let is_dead = |pid: &u32| {
                 let about = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -188,13 +188,13 @@ impl Drop for Tree {
     }
 }
 
-/// The number of connections that the environment asks for.
+/// The number of connections from the environment, or the default.
 fn connections() -> usize {
     let asked = std::env::var("WAVE_CONNECTIONS").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(CONNECTIONS)
 }
 
-/// Raises the limit of descriptors for this many connections. Returns false, and says so, if that is not possible.
+/// Raises the limit of descriptors for this many connections. If that is not possible, reports a skip and returns false.
 fn has_descriptors(connections: usize) -> bool {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.map_or(usize::MAX, |most| most as usize);
@@ -246,7 +246,7 @@ fn run(program: &'static Program) {
         let [(_linux, theirs, their_ends), (_over, ours, our_ends)] = outcomes;
         theirs.expect(&ours, "over Linux and over the agent");
         assert_eq!(their_ends, our_ends, "ends of idle connections, over Linux and over the agent");
-        // The agent had those connections.
+        // These connections went over the agent.
         up.awaits("PassiveOpens", IDLE as u64);
         exchange_at_once(&sites[1], program, count);
     });
@@ -257,14 +257,14 @@ fn id_of(user: &str) -> String {
     String::from_utf8(id.stdout).unwrap().trim().to_owned()
 }
 
-/// How a connection ends whose server was killed: what still comes, and the end.
+/// The end of a connection after its server was killed: the number of bytes still received, and the error.
 fn ending(mut stream: TcpStream) -> (usize, Option<io::ErrorKind>) {
     let mut rest = Vec::new();
     let end = stream.read_to_end(&mut rest);
     (rest.len(), end.err().map(|error| error.kind()))
 }
 
-/// Opens connections until all are there, with an exchange over each, and another one over each once all are open.
+/// Opens `count` connections with an exchange over each, and another exchange over each once all are open.
 fn exchange_at_once(site: &Site, program: &Program, count: usize) {
     let all_are_open = Barrier::new(OPENERS);
     thread::scope(|scope| {
@@ -282,7 +282,7 @@ fn exchange_at_once(site: &Site, program: &Program, count: usize) {
                     }
                     open.push((connection, stream));
                 }
-                // The others must not wait for ever.
+                // Otherwise the other threads would wait forever.
                 all_are_open.wait();
                 assert_eq!(failed, None);
                 for (connection, stream) in &mut open {

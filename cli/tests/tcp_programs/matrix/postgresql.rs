@@ -1,4 +1,4 @@
-//! The row of PostgreSQL: a process for each connection.
+//! Matrix row for PostgreSQL, which has a process per connection.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -79,7 +79,7 @@ const POSTGRESQL: Program = Program {
     ..USUAL
 };
 
-/// Messages until the server waits for a query.
+/// Reads messages until the server waits for a query.
 fn until_ready(stream: &mut TcpStream) -> io::Result<String> {
     let mut all = String::new();
     loop {
@@ -97,7 +97,7 @@ fn until_ready(stream: &mut TcpStream) -> io::Result<String> {
     }
 }
 
-/// What psql prints for a script.
+/// Output of psql for a script.
 fn psql(site: &Site, script: &str) -> String {
     let (ip, port) = (site.ip().to_string(), site.port.to_string());
     let mut psql = Command::new("psql");
@@ -106,7 +106,7 @@ fn psql(site: &Site, script: &str) -> String {
     let mut psql = psql.spawn().unwrap();
     let mut stdin = psql.stdin.take().unwrap();
     let script = script.to_owned();
-    // It ends early if there is no server.
+    // psql ends early if there is no server.
     let writes = std::thread::spawn(move || stdin.write_all(script.as_bytes()));
     let output = psql.wait_with_output().unwrap();
     let _ = writes.join().unwrap();
@@ -116,6 +116,6 @@ fn psql(site: &Site, script: &str) -> String {
 }
 
 #[test]
-fn postgresql_over_an_agent_is_postgresql_over_linux() {
+fn postgresql_behaves_over_an_agent_as_over_linux() {
     run(&POSTGRESQL);
 }

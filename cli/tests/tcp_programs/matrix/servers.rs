@@ -1,4 +1,4 @@
-//! Rows: servers of bytes, files and values.
+//! Matrix rows for servers: key-value stores, web servers, proxies and echo servers.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -36,12 +36,12 @@ const REDIS: Program = Program {
         lines += &format!("*3\r\n$3\r\nSET\r\n$5\r\nlarge\r\n$1000000\r\n{large}\r\nGET large\r\n");
         lines += "FLUSHALL\r\nQUIT\r\n";
         transcript.ask(site, 0, lines.as_bytes(), |said| {
-            // What CLIENT INFO says, and how long it is.
+            // Masks the output of CLIENT INFO, and its length.
             let said = mask_digits(&mask_digits(said, "\r\n$2"), "\r\n$3");
             mask_lines(&said, "id=")
         });
         transcript.ask(site, 0, b"*1\r\n$-7\r\n", as_it_is);
-        // A message from one connection to another.
+        // Publishes a message from one connection to another.
         let mut hears = connect(site.at(0));
         expect(&mut hears, b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n")
             .unwrap();
@@ -64,7 +64,7 @@ const REDIS: Program = Program {
 };
 
 #[test]
-fn redis_over_an_agent_is_redis_over_linux() {
+fn redis_behaves_over_an_agent_as_over_linux() {
     run(&REDIS);
 }
 
@@ -113,7 +113,7 @@ const MEMCACHED: Program = Program {
 };
 
 #[test]
-fn memcached_over_an_agent_is_memcached_over_linux() {
+fn memcached_behaves_over_an_agent_as_over_linux() {
     run(&MEMCACHED);
 }
 
@@ -142,7 +142,7 @@ const NGINX: Program = Program {
 };
 
 #[test]
-fn nginx_over_an_agent_is_nginx_over_linux() {
+fn nginx_behaves_over_an_agent_as_over_linux() {
     run(&NGINX);
 }
 
@@ -168,7 +168,7 @@ const LIGHTTPD: Program = Program {
 };
 
 #[test]
-fn lighttpd_over_an_agent_is_lighttpd_over_linux() {
+fn lighttpd_behaves_over_an_agent_as_over_linux() {
     run(&LIGHTTPD);
 }
 
@@ -200,7 +200,7 @@ const HAPROXY: Program = Program {
 };
 
 #[test]
-fn haproxy_over_an_agent_is_haproxy_over_linux() {
+fn haproxy_behaves_over_an_agent_as_over_linux() {
     run(&HAPROXY);
 }
 
@@ -209,7 +209,7 @@ const ASYNCIO: Program = Program {
     package: "python3",
     port: 7000,
     prepare: |site| {
-        // Lines are answered by words, and everything else comes back as it is.
+        // Some lines are commands; all other bytes are echoed.
         let text = format!(
             "import asyncio\n\
              async def serve(reader, writer):\n    \
@@ -247,11 +247,11 @@ const ASYNCIO: Program = Program {
 };
 
 #[test]
-fn asyncio_over_an_agent_is_asyncio_over_linux() {
+fn asyncio_behaves_over_an_agent_as_over_linux() {
     run(&ASYNCIO);
 }
 
-/// Posts and fetches, of a server that answers with what it was asked.
+/// Posts to and fetches from a server that echoes requests.
 fn ask_for_answers(site: &Site, transcript: &mut Transcript) {
     let close = "Host: h\r\nConnection: close\r\n";
     let posted = "p".repeat(300_000);
@@ -300,7 +300,7 @@ const NODE: Program = Program {
 };
 
 #[test]
-fn node_over_an_agent_is_node_over_linux() {
+fn node_behaves_over_an_agent_as_over_linux() {
     run(&NODE);
 }
 
@@ -348,6 +348,6 @@ public class Serve {
 };
 
 #[test]
-fn a_jvm_over_an_agent_is_a_jvm_over_linux() {
+fn jvm_behaves_over_an_agent_as_over_linux() {
     run(&JVM);
 }

@@ -1,4 +1,4 @@
-//! What a server or a client says, with the parts masked that differ from run to run.
+//! Transcript of a server's or a client's output. Parts that differ from run to run are masked.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -7,12 +7,12 @@ use std::thread;
 use crate::matrix::Site;
 use crate::network::{AGENT, LINUX, connect};
 
-/// Longest part of a request that is written down.
+/// Maximum number of bytes of a request to record.
 const REQUEST_BYTES: usize = 80;
-/// Bytes around the first difference that are shown.
+/// Number of bytes to show around the first difference.
 const SHOWN: usize = 300;
 
-/// All that was said, in order.
+/// All recorded output, in order.
 pub struct Transcript {
     bytes: Vec<u8>,
     addresses: [String; 2],
@@ -24,7 +24,7 @@ impl Transcript {
         Transcript { bytes: Vec::new(), addresses }
     }
 
-    /// Adds a title and what was said, with both addresses masked.
+    /// Adds a title and output, with both addresses masked.
     pub fn add(&mut self, title: &str, said: &[u8]) {
         self.bytes.extend(format!("\n== {title}\n").bytes());
         let mut said = said.to_vec();
@@ -34,7 +34,7 @@ impl Transcript {
         self.bytes.extend(said);
     }
 
-    /// Sends bytes over a connection of their own, and adds all that comes until the server closes.
+    /// Sends bytes over a new connection, and adds all bytes received until the server closes.
     pub fn ask(&mut self, site: &Site, more: u16, request: &[u8], mask: fn(&[u8]) -> Vec<u8>) {
         let mut stream = connect(site.at(more));
         let mut writer = stream.try_clone().unwrap();
@@ -51,7 +51,7 @@ impl Transcript {
         self.add(&title, &mask(&answer));
     }
 
-    /// Panics with the first difference, if there is one.
+    /// Panics with the first difference from `other`, if there is one.
     pub fn expect(&self, other: &Transcript, which: &str) {
         assert!(self.bytes.len() > SHOWN, "{} bytes", self.bytes.len());
         if self.bytes == other.bytes {
@@ -85,7 +85,7 @@ fn replace(bytes: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Nothing differs.
+/// Masks nothing.
 pub fn as_it_is(said: &[u8]) -> Vec<u8> {
     said.to_vec()
 }

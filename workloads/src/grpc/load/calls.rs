@@ -1,4 +1,4 @@
-//! What is called: kinds of calls in a mix, how each is written, and whether a reply to it is right.
+//! Calls of a load: the mix of kinds, the encoding of each, and the check of its reply.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::grpc::proto::kv::{
 };
 use crate::rocksdb::{is_value_of, write_value};
 
-/// Bytes before each message: whether it is compressed, and its length.
+/// Length of the prefix of each message: a compressed flag and the message's length.
 pub(super) const PREFIX_BYTES: usize = 5;
 
 /// A method of the services in `proto/`.
@@ -22,7 +22,7 @@ pub(super) const PREFIX_BYTES: usize = 5;
 pub enum Kind {
     /// A call of the store's `Get`.
     Get,
-    /// The store's Put, of the value that the key has anyway.
+    /// A call of the store's `Put`, with the value that the key already has.
     Put,
     /// A call of the store's `Range`.
     Range,
@@ -58,7 +58,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Kinds with a number each, as in `get=99.5,range=0.5`.
+/// A number for each kind, as in `get=99.5,range=0.5`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ByKind(pub Vec<(Kind, f64)>);
 
@@ -82,7 +82,7 @@ impl fmt::Display for ByKind {
     }
 }
 
-/// Why a text is not [`ByKind`].
+/// A text cannot be parsed as [`ByKind`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParseError {
     /// A part is not a kind and a number.
@@ -118,23 +118,23 @@ impl FromStr for ByKind {
 /// Kinds and sizes of the calls that a load makes.
 #[derive(Clone, Debug)]
 pub struct CallSettings {
-    /// The kinds, and each one's weight.
+    /// The kinds with their weights.
     pub mix: ByKind,
-    /// Within how many microseconds a kind's reply is wanted: told in its request's `slo_us`, and as
-    /// `x-wave-slo-us`. Measures nothing.
+    /// SLO of each kind in microseconds, sent in the request's `slo_us` and as `x-wave-slo-us`. Does not affect
+    /// the measurement.
     pub slo_us: ByKind,
-    /// Told as `grpc-timeout`, for the server to keep: a reply that comes later counts all the same.
+    /// Deadline sent as `grpc-timeout`, for the server to enforce: a later reply counts nevertheless.
     pub timeout_ms: Option<u32>,
-    /// Keys are drawn from `0..keys`, which the server has.
+    /// Keys are drawn from `0..keys`; the server must have them.
     pub keys: u64,
-    /// Most pairs that a RANGE returns.
+    /// Maximum number of pairs that a RANGE returns.
     pub range_limit: u32,
-    /// Bytes of a value that is put, and of an echo.
+    /// Size of PUT values and of echoes, in bytes.
     pub value_bytes: usize,
 }
 
 impl CallSettings {
-    /// A mix over so many keys, with values of 64 bytes and ranges of 100 pairs.
+    /// A mix over `keys` keys, with values of 64 bytes and ranges of 100 pairs.
     pub fn new(mix: ByKind, keys: u64) -> CallSettings {
         CallSettings {
             mix,
@@ -167,7 +167,7 @@ struct Template {
 }
 
 impl Calls {
-    /// Calls to `authority`, which is a host and a port.
+    /// Calls to `authority`, a host and a port.
     pub(super) fn new(authority: &str, settings: &CallSettings) -> Result<Calls, http::Error> {
         let template = |kind: Kind| {
             let path = kind.path();
@@ -215,7 +215,7 @@ impl Calls {
         (request, message)
     }
 
-    /// Whether these are all messages of the right reply.
+    /// Whether `messages` are exactly the right reply.
     pub(super) fn is_right(&self, class: Class, key: u64, messages: &[Bytes]) -> bool {
         let kind = self.templates[usize::from(class.0)].kind;
         match (kind, messages) {
@@ -242,7 +242,7 @@ impl Calls {
     }
 }
 
-/// The server may have more keys than are drawn from, but not fewer.
+/// Checks a RANGE's reply. The server may have more keys than the load draws from, but not fewer.
 fn range_is_right(first: u64, at_least: u64, messages: &[Bytes]) -> bool {
     let mut next = first;
     for message in messages {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_a_mix_are_named() {
+    fn errors_in_a_mix_are_named() {
         let error = |text: &str| text.parse::<ByKind>().unwrap_err().to_string();
         for (text, named) in [
             ("", "NAME=NUMBER"),

@@ -1,4 +1,4 @@
-//! Connections by raw HTTP/2, and the calls on them. One thread does all of it.
+//! Raw HTTP/2 connections and the calls on them, all on one thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,24 +21,24 @@ use crate::cpu::monotonic_ns;
 use crate::generator::{Refused, Request, Server};
 use crate::recorder::Recorder;
 
-/// Calls that wait for a stream; beyond, a call is refused.
+/// Maximum number of calls that wait for a stream; further calls are refused.
 const WAITING_MAX: usize = 100_000;
-/// What the server may send before it hears from us: enough that it never waits.
+/// Flow-control window of a stream: large enough that the server never waits.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
-/// From a connection's end, or a failure to make it, to the next try.
+/// Time from a connection's end, or a failed attempt, to the next attempt.
 const RECONNECT: Duration = Duration::from_millis(20);
-/// A try that takes longer has failed.
+/// Time limit of an attempt to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
-/// Tasks that the runtime looks at in a round, and what one burst may leave it to do.
+/// Number of tasks that the runtime polls in a round, and of calls that one burst may leave to it.
 const CALLS_PER_ROUND: u64 = 16;
 
-/// What became of the calls that count.
+/// Outcomes of the calls due after the warm-up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     pub(super) statuses: [u64; STATUSES],
     pub(super) failures: [u64; Failure::ALL.len()],
-    /// With status OK and another reply than the right one.
+    /// Calls with status OK and a wrong reply.
     pub(super) wrong: u64,
 }
 
@@ -50,21 +50,21 @@ pub(super) struct Client {
     submitted: u64,
 }
 
-/// What all tasks of a client have.
+/// State that all tasks of a client share.
 pub(super) struct Shared {
     addresses: Vec<SocketAddr>,
     streams: usize,
     calls: Calls,
     recorder: Recorder,
     connections: Vec<Connection>,
-    /// Where the search for a stream begins.
+    /// Connection at which the search for a stream begins.
     turn: Cell<usize>,
     waiting: RefCell<VecDeque<Request>>,
     in_flight: Cell<usize>,
     counts: RefCell<Counts>,
-    /// Counts loads: a call of one that was given up is not waited for in the next.
+    /// Number of the load: calls left over from an abandoned load are not waited for in the next.
     load: Cell<u64>,
-    /// What a stream calls next once it is free, in a closed loop.
+    /// Source of the next call of a free stream, in a closed loop.
     closed: RefCell<Option<Load>>,
     next_id: Cell<u64>,
     last_error: RefCell<Option<io::Error>>,
@@ -77,7 +77,7 @@ struct Connection {
 }
 
 impl Client {
-    /// A client that begins to connect.
+    /// A client that starts to connect.
     pub(super) fn new(
         addresses: Vec<SocketAddr>,
         connections: usize,
@@ -109,7 +109,7 @@ impl Client {
         Ok(Client { runtime, local, shared, submitted: 0 })
     }
 
-    /// Waits until all connections are there.
+    /// Waits until all connections are established.
     pub(super) fn wait_connected(&self, patience: Duration) -> io::Result<()> {
         let deadline = Instant::now() + patience;
         let is_up = |connection: &Connection| connection.sender.borrow().is_some();
@@ -127,26 +127,26 @@ impl Client {
         &self.shared.recorder
     }
 
-    /// A handle of what is recorded into, for while the client is borrowed.
+    /// A handle to the shared state, for use while the client is borrowed.
     pub(super) fn shared(&self) -> Rc<Shared> {
         Rc::clone(&self.shared)
     }
 
-    /// A load begins: nothing is counted yet, and nothing under way.
+    /// Starts a load: resets the counts, with no call in flight.
     pub(super) fn begin(&self) {
         self.shared.load.set(self.shared.load.get() + 1);
         self.shared.in_flight.set(0);
         *self.shared.counts.borrow_mut() = Counts::default();
     }
 
-    /// Has every stream call `load`'s next as soon as it is free, until `time` is over; the arrivals'
-    /// times count for nothing.
+    /// Makes every stream send `load`'s next call as soon as it is free, until `time` is over. The arrivals' times are
+    /// ignored.
     pub(super) fn keep_busy(&self, load: Load, time: Duration) {
         let streams = self.shared.connections.len() * self.shared.streams;
         let until = Instant::now() + time;
         *self.shared.closed.borrow_mut() = Some(load);
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            // Each task continues alone; failed connections begin again here.
+            // Each stream's task continues by itself; streams that lost their connection start again here.
             self.local.block_on(&self.runtime, async {
                 for _ in self.shared.in_flight.get()..streams {
                     self.shared.call_next();
@@ -157,7 +157,7 @@ impl Client {
         self.shared.closed.borrow_mut().take();
     }
 
-    /// Waits for what is under way, for so long at most. How many calls are left; those not sent never are.
+    /// Waits for calls in flight, for at most `patience`, and returns the number left. Calls not yet sent are dropped.
     pub(super) fn drain(&self, patience: Duration) -> u64 {
         let deadline = Instant::now() + patience;
         let left = || self.shared.in_flight.get() + self.shared.waiting.borrow().len();
@@ -185,7 +185,7 @@ impl Server for Client {
         self.shared.submit(request)
     }
 
-    /// Has the tasks run that have something to do.
+    /// Runs the tasks that are ready.
     fn between(&mut self) {
         let rounds = 1 + std::mem::take(&mut self.submitted) / CALLS_PER_ROUND;
         self.local.block_on(&self.runtime, async {
@@ -202,7 +202,7 @@ impl Shared {
         &self.recorder
     }
 
-    /// Sends a call, or has it wait for a stream.
+    /// Sends a call, or queues it until a stream is free.
     fn submit(self: &Rc<Shared>, request: Request) -> Result<(), Refused> {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.is_empty() {
@@ -220,7 +220,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends those that wait, as far as there are streams.
+    /// Sends waiting calls while streams are free.
     fn send_waiting(self: &Rc<Shared>) {
         while !self.waiting.borrow().is_empty() {
             let stream = self.stream();
@@ -235,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// A connection with a free stream, in turns; none where all streams are in use.
+    /// A connection with a free stream, round-robin; None if all streams are in use.
     fn stream(&self) -> Result<Option<usize>, Failure> {
         let mut found = Err(Failure::Unconnected);
         for step in 0..self.connections.len() {
@@ -257,7 +257,7 @@ impl Shared {
         found
     }
 
-    /// Sends a call on a connection that has a stream for it.
+    /// Sends a call on a connection with a free stream.
     fn send(self: &Rc<Shared>, number: usize, request: Request) {
         let (head, message) = self.calls.request(request.class, request.key);
         let connection = &self.connections[number];
@@ -317,12 +317,12 @@ impl Shared {
         self.call_next();
     }
 
-    /// In a closed loop, the next call.
+    /// Sends the next call of a closed loop.
     fn call_next(self: &Rc<Shared>) {
         let Some(arrival) = self.closed.borrow_mut().as_mut().and_then(Iterator::next) else {
             return;
         };
-        // Where nothing is connected there is no call either.
+        // Without a connection there is no call.
         let Ok(Some(number)) = self.stream() else { return };
         let id = self.next_id.replace(self.next_id.get() + 1);
         let intended_ns = monotonic_ns();
@@ -337,7 +337,7 @@ impl Shared {
         }
     }
 
-    /// Connects, and again when the connection has ended. No call is sent twice.
+    /// Connects, and reconnects whenever the connection has ended. No call is sent twice.
     async fn stay_connected(self: Rc<Shared>, number: usize) {
         loop {
             if let Err(error) = self.connect(number).await {

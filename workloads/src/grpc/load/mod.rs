@@ -1,11 +1,11 @@
 //! A load for servers of the services in `proto/`, by raw HTTP/2.
 //!
-//! *Open loop* ([`Generator::open`]): calls are due at the times of a Poisson process, and sent then,
-//! independent of earlier calls. Latency counts from when a call was due, so that a server that
-//! stops shows in every call that was due meanwhile. *Closed loop* ([`Generator::closed`]): every stream
-//! calls again as soon as it has its reply; for costs per call, not for latency.
+//! *Open loop* ([`Generator::open`]): calls are due at the times of a Poisson process and are sent on time,
+//! independent of earlier calls. Latency counts from the due time, so that a server that stops delays every
+//! call due meanwhile. *Closed loop* ([`Generator::closed`]): every stream calls again as soon as it has its
+//! reply; for costs per call, not for latency.
 //!
-//! No call is sent twice. What the server sends is checked and bounded.
+//! No call is sent twice. The server's replies are checked and bounded.
 
 mod calls;
 mod client;
@@ -27,9 +27,9 @@ use crate::generator::{self, Seat};
 use crate::point::{ClassLatency, Point};
 use crate::recorder::{Latency, Recorder, Window, encode};
 
-/// How long a server may take to accept the connections.
+/// Time limit for a server to accept the connections.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// How late calls may be sent at the p99; and the last one.
+/// Limits of the generator's lag: of its p99, and of the last call.
 const LAG_P99_LIMIT_NS: u64 = 1_000_000;
 const LAST_LAG_LIMIT_NS: u64 = 20_000_000;
 /// The names of gRPC's statuses, by number.
@@ -55,15 +55,15 @@ const STATUS_NAMES: [&str; reply::STATUSES] = [
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The target cannot be meant.
+    /// The target is invalid.
     #[error("`{target}` is no address to call, as in 127.0.0.1:50051: {error}")]
     Target { target: String, error: Box<dyn std::error::Error + Send + Sync> },
-    /// The load cannot be meant.
+    /// The load is invalid.
     #[error(transparent)]
     Load(#[from] arrivals::Error),
     #[error("{target} cannot be reached: {error}; is a server listening there?")]
     Connect { target: String, error: io::Error },
-    /// This thread cannot have a runtime.
+    /// No runtime could be created on this thread.
     #[error("making an event loop: {0}")]
     Runtime(io::Error),
 }
@@ -74,17 +74,17 @@ pub struct Target {
     /// Host and port of the server.
     pub address: String,
     pub connections: usize,
-    /// The most calls under way on one; fewer where the server says so.
+    /// Maximum number of calls in flight on a connection; the server may allow fewer.
     pub streams: usize,
 }
 
-/// What became of the calls that were due after the warm-up. With those refused and unanswered they add up to
-/// what was sent.
+/// Outcomes of the calls due after the warm-up. Together with refused and unanswered calls they add up to the number of
+/// sent calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
     /// gRPC statuses that occurred.
     pub statuses: Vec<(String, u64)>,
-    /// Other ends that occurred.
+    /// Failures without a gRPC status that occurred.
     pub failures: Vec<(String, u64)>,
     /// Calls without an answer when the load was given up, warm-up included.
     pub unanswered: u64,
@@ -106,37 +106,37 @@ impl Answers {
         }
     }
 
-    /// How many ended with this status of gRPC.
+    /// Number of calls that ended with this gRPC status.
     pub fn status(&self, name: &str) -> u64 {
         self.statuses.iter().find(|(each, _)| each == name).map_or(0, |(_, count)| *count)
     }
 }
 
-/// What came of an open loop.
+/// Results of an open loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Open {
-    /// Rates, latencies by class, and whether the generator kept up. Done is what ended with status OK.
+    /// Rates, latencies by class, and the generator's lag. Calls that ended with status OK count as done.
     pub point: Point,
     pub answers: Answers,
 }
 
-/// What came of a closed loop.
+/// Results of a closed loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Closed {
-    /// Calls that were sent, and those that ended with status OK.
+    /// Calls that were sent.
     pub sent: u64,
     /// Those that ended with status OK.
     pub done: u64,
-    /// From the first call to the last reply.
+    /// Time from the first call to the last reply.
     pub duration_s: f64,
     /// `done` divided by `duration_s`.
     pub achieved_per_second: f64,
-    /// Latencies, each from when its call was sent: while a server stops nothing is sent.
+    /// Latencies, each counted from when its call was sent: while a server stops no call is sent.
     pub classes: Vec<ClassLatency>,
     pub answers: Answers,
 }
 
-/// A load generator that is connected. Everything happens on the thread that calls it.
+/// A connected load generator. All work happens on the calling thread.
 pub struct Generator {
     client: Client,
     calls: CallSettings,
@@ -145,7 +145,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Connects. Loads of the same seed are the same.
+    /// Connects. The same seed gives the same loads.
     pub fn connect(target: &Target, calls: &CallSettings, seed: u64) -> Result<Generator, Error> {
         let bad = |error: Box<dyn std::error::Error + Send + Sync>| Error::Target {
             target: target.address.clone(),
@@ -164,10 +164,10 @@ impl Generator {
         Ok(Generator { client, calls: calls.clone(), mix, seed })
     }
 
-    /// Calls `rate` times a second, for the warm-up and then the time that counts. Answers are waited for until
-    /// `drain` after the last call.
+    /// Calls at `rate` per second, for the warm-up and then the measured time. Waits for answers until `drain` after the last
+    /// call.
     ///
-    /// Uses its CPU all the time, and yields it to processes that share it.
+    /// Spins on its CPU, and yields to processes that share it.
     pub fn open(
         &mut self,
         rate: f64,
@@ -179,7 +179,7 @@ impl Generator {
         let settings = generator::Settings {
             lag_p99_limit_ns: LAG_P99_LIMIT_NS,
             last_lag_limit_ns: LAST_LAG_LIMIT_NS,
-            // A server that was stopped answers in a burst, which takes a while: no latency is set aside.
+            // A burst of answers after a server's stop takes a while to handle. It must not set latencies aside.
             stall_ns: u64::MAX,
             ..generator::Settings::new(duration, warm_up, Seat::Shared)
         };
@@ -191,7 +191,7 @@ impl Generator {
         Ok(Open { point: Point::new(&report, &shared.recorder().collect()), answers })
     }
 
-    /// Has all streams busy for a while, and waits for the last replies.
+    /// Keeps all streams busy for `duration`, and waits for the last replies.
     pub fn closed(&mut self, duration: Duration, drain: Duration) -> Result<Closed, Error> {
         // The rate is unused here, as no arrival time is read.
         let load = Load::new(1.0, self.mix.clone(), self.calls.keys, self.seed)?;

@@ -1,4 +1,4 @@
-//! A call's reply, as it comes from a server that may send anything.
+//! Reception of a call's reply from a server that may send anything.
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::client::ResponseFuture;
@@ -7,23 +7,23 @@ use http::{HeaderMap, StatusCode};
 
 use super::calls::PREFIX_BYTES;
 
-/// The longest message that is taken: gRPC's usual limit.
+/// Maximum length of a message: gRPC's usual limit.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// The most bytes that a reply may have in all.
+/// Maximum total length of a reply.
 const REPLY_BYTES_MAX: usize = 256 << 20;
 /// The number of gRPC's statuses: 0 is OK, 16 the last.
 pub(super) const STATUSES: usize = 17;
 
-/// Why a call has no gRPC status.
+/// A call that ended without a gRPC status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// There was no connection to send it on.
+    /// There was no connection on which to send it.
     Unconnected,
-    /// Its connection was lost, or the server left it unserved when it closed the connection.
+    /// Its connection was lost, or the server closed the connection without serving it.
     Connection,
     /// The server reset its stream.
     Reset,
-    /// What came is not gRPC: another status of HTTP, a message cut off, no status, too much.
+    /// The answer is not gRPC: another HTTP status, a truncated message, no gRPC status, or too many bytes.
     NotGrpc,
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn receive(response: ResponseFuture) -> Result<Reply, Failure> 
     if response.status() != StatusCode::OK {
         return Err(Failure::NotGrpc);
     }
-    // Where there is nothing but a status, it stands in the head.
+    // A reply of only a status has it in the head.
     if let Some(status) = status(response.headers())? {
         return Ok(Reply { status, messages: Vec::new() });
     }
@@ -82,7 +82,7 @@ async fn messages(body: &mut RecvStream) -> Result<Vec<Bytes>, Failure> {
         if in_all > REPLY_BYTES_MAX {
             return Err(Failure::NotGrpc);
         }
-        // Most often a frame is one message, which is then not copied.
+        // Usually a frame is one message, which is then not copied.
         if rest.is_empty() {
             while let Some(message) = message(&mut data)? {
                 messages.push(message);
@@ -100,11 +100,11 @@ async fn messages(body: &mut RecvStream) -> Result<Vec<Bytes>, Failure> {
     if rest.is_empty() { Ok(messages) } else { Err(Failure::NotGrpc) }
 }
 
-/// Takes the first message of `bytes`, if it is all there.
+/// Removes the first message from `bytes`, if it is complete.
 fn message(bytes: &mut Bytes) -> Result<Option<Bytes>, Failure> {
     let &[compressed, a, b, c, d, ..] = &bytes[..] else { return Ok(None) };
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
-    // Nothing was said of a compression that we would take.
+    // The request offered no compression.
     if compressed != 0 || length > MESSAGE_BYTES_MAX {
         return Err(Failure::NotGrpc);
     }
@@ -115,7 +115,7 @@ fn message(bytes: &mut Bytes) -> Result<Option<Bytes>, Failure> {
     Ok(Some(bytes.split_to(length)))
 }
 
-/// gRPC has numbers above those of its statuses count as UNKNOWN.
+/// The status, if there is one. As gRPC requires, numbers above its statuses count as UNKNOWN.
 fn status(headers: &HeaderMap) -> Result<Option<usize>, Failure> {
     const UNKNOWN: usize = 2;
     let Some(value) = headers.get("grpc-status") else { return Ok(None) };
