@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the tests that `make test` left out on this machine, and why. With a file of permitted tests, one a line without
-# the reason, fails if any other test was left out.
+# Prints the tests that `make test` left out on this machine, and the reasons.
+# Given a file of permitted tests, one per line without the reason, fails if any other test was left out.
 set -eu
 
 list=target/left-out.txt

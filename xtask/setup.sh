@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the system packages that the build needs, and with `test` those that tests need as well, and says so.
-# Does nothing where they are there.
+# Installs the system packages that the build needs, and with `test` those that tests need as well.
+# Prints their names. Does nothing if all are installed.
 set -eu
 
 missing=""
@@ -11,19 +11,19 @@ command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
 command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
 { command -v clang-16 || command -v clang-17 || command -v clang-18 || command -v clang-19; } >/dev/null 2>&1 || missing="$missing clang-16"
 if [ "${1:-}" = test ]; then
-    # A peer of the agent's TCP.
+    # A client of the agent's TCP.
     command -v curl >/dev/null 2>&1 || missing="$missing curl"
     command -v redis-check-rdb >/dev/null 2>&1 || missing="$missing redis-tools"
-    # Under it programs of the C library run. Its own suppressions need the C library's symbols.
+    # Runs programs of the C library. Valgrind's own suppressions need that library's symbols.
     command -v valgrind >/dev/null 2>&1 || missing="$missing valgrind"
     [ -e /usr/lib/debug/.build-id ] || missing="$missing libc6-dbg"
-    # A client of another implementation of gRPC, by Debian's own Python.
+    # A client with another implementation of gRPC, run by Debian's own Python.
     [ -e /usr/lib/python3/dist-packages/grpc_tools ] || missing="$missing python3-grpcio python3-grpc-tools"
 fi
 [ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "setup: this machine has no apt-get; install what corresponds to Debian's:$missing" >&2
+    echo "setup: this machine has no apt-get; install the equivalents of Debian's:$missing" >&2
     exit 1
 fi
 if [ "$(id -u)" = 0 ]; then
@@ -31,7 +31,7 @@ if [ "$(id -u)" = 0 ]; then
 elif command -v sudo >/dev/null 2>&1; then
     as_root="sudo"
 else
-    echo "setup: as root, type: apt-get update && apt-get install -y$missing" >&2
+    echo "setup: run as root: apt-get update && apt-get install -y$missing" >&2
     exit 1
 fi
 echo "setup: installing Debian packages:$missing"

@@ -1,16 +1,16 @@
-//! Programs that cargo builds, and where its output is.
+//! Runs cargo, and finds the programs that it builds.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// The folder of the workspace.
+/// The workspace's folder.
 pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in a workspace")
 }
 
-/// `target`, wherever cargo's target folder is.
+/// Cargo's target folder, by default `target`.
 pub fn target_folder() -> PathBuf {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
@@ -20,8 +20,8 @@ pub fn target_folder() -> PathBuf {
 /// A program that `cargo test` builds as well.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// `--workspace`, or another manifest and its target folder; and, for a `bin`, also an example: cargo takes the
-    /// features that tests want of other crates only where it builds a test or an example.
+    /// `--workspace`, or another manifest and its target folder; and, for a `bin`, also an example: cargo enables the features
+    /// that tests need of other crates only when it builds a test or an example.
     pub flags: &'static [&'static str],
     pub package: &'static str,
     /// `bin`, `example` or `test`.
@@ -29,13 +29,13 @@ pub struct Program {
     pub name: &'static str,
 }
 
-/// Builds a program of the parts that `cargo test` has built or will build, and returns its path.
+/// Builds a program from artifacts that `cargo test` shares, and returns its path.
 pub fn built_as_tested(program: Program) -> Result<String, String> {
     let Program { flags, package, kind, name } = program;
     let mut cargo = cargo();
     cargo.args(["build", "--locked"]).args(flags).args([&format!("--{kind}"), name]);
     let is_it = |artifact: &Value| {
-        // PATH#NAME@VERSION, without the name where the folder has it.
+        // PATH#NAME@VERSION, without NAME if the folder has the same name.
         let id = artifact["package_id"].as_str().unwrap_or_default();
         let (path, version) = id.rsplit_once('#').unwrap_or_default();
         let name_of_package =
@@ -46,24 +46,24 @@ pub fn built_as_tested(program: Program) -> Result<String, String> {
     executable(cargo.stderr(Stdio::piped()), is_it)
 }
 
-/// Builds a package's program with its own features, and returns its path.
+/// Builds a package's program with the package's own features, and returns its path.
 pub fn built(package: &str, arguments: &[&str]) -> Result<String, String> {
     let mut cargo = cargo();
     cargo.args(arguments).args(["--locked", "--package", package]);
     executable(cargo.stderr(Stdio::piped()), |_| true)
 }
 
-/// Builds a program of the workspace in `folder`, while cargo shows on standard error how far it is.
+/// Builds a program of the workspace in `folder`, with cargo's progress on standard error, and returns its path.
 pub fn built_in(folder: &Path, package: &str, arguments: &[&str]) -> Result<String, String> {
     let mut cargo = cargo();
     cargo.args(arguments).args(["--locked", "--package", package]).current_dir(folder);
     executable(&mut cargo, |_| true)
 }
 
-/// Cargo, without what an outer cargo told this program.
+/// Cargo, without the variables that an outer cargo set for this program.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What the outer cargo tells this program of itself would have build scripts that look at it run again.
+    // These variables describe this package: build scripts that read them would run again.
     let of_us = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(of_us) {
@@ -73,7 +73,7 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Runs cargo, and returns the path of the last program it names that `is_it`.
+/// Runs cargo, and returns the path of the last program that it reports and `is_it` accepts.
 fn executable(cargo: &mut Command, is_it: impl Fn(&Value) -> bool) -> Result<String, String> {
     cargo.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
     let output = cargo.spawn().and_then(std::process::Child::wait_with_output);
@@ -86,6 +86,6 @@ fn executable(cargo: &mut Command, is_it: impl Fn(&Value) -> bool) -> Result<Str
     let messages = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut programs =
         messages.filter(|message| message["executable"].is_string() && is_it(message));
-    let program = programs.next().ok_or("cargo names no such program")?;
+    let program = programs.next().ok_or("cargo built no such program")?;
     Ok(program["executable"].as_str().unwrap_or_default().to_owned())
 }

@@ -1,4 +1,5 @@
-//! Files of docs/conformance: the rules of a document, each with tests that exist, or with a reason.
+//! Files of docs/conformance: the rules of a document, each with existing tests or a reason for
+//! having none.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,9 +13,9 @@ const FOLDER: &str = "docs/conformance";
 #[serde(deny_unknown_fields)]
 struct Document {
     document: String,
-    /// Numbers go from 1 to this.
+    /// The highest rule number; numbers start at 1.
     rules: u32,
-    /// Rules that have tests, at least.
+    /// The least number of rules that have tests.
     tested: usize,
     must: Vec<Rule>,
 }
@@ -32,7 +33,7 @@ struct Rule {
     reason: Option<String>,
 }
 
-/// One name or several.
+/// One name or more.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Names {
@@ -55,7 +56,7 @@ impl Names {
     }
 }
 
-/// What is wrong with a tracked file, if it is one of these.
+/// Complaints about a tracked file, if it is a list of rules.
 pub fn complaints(path: &Path, text: &str) -> Vec<String> {
     if !path.starts_with(FOLDER) || path.extension().is_none_or(|extension| extension != "toml") {
         return Vec::new();
@@ -89,7 +90,7 @@ pub fn page(text: &str) -> Result<String, String> {
     Ok(page)
 }
 
-/// Holes in a document's list. `read` gives a file's text, if there is one.
+/// Gaps in a document's list. `read` returns a file's text, if the file exists.
 fn holes(text: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let document: Document = match toml::from_str(text) {
         Ok(document) => document,
@@ -102,9 +103,9 @@ fn holes(text: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
         let number = rule.number;
         let mut complain = |what: String| holes.push(format!("rule {number}: {what}"));
         if !(1..=document.rules).contains(&number) {
-            complain(format!("the document has 1 to {}", document.rules));
+            complain(format!("the document's rules are 1 to {}", document.rules));
         } else if !seen.insert(number) {
-            complain("it is there twice".into());
+            complain("it is listed twice".into());
         }
         if rule.clause.is_empty() || rule.rule.is_empty() {
             complain("clause or rule is empty".into());
@@ -113,9 +114,9 @@ fn holes(text: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
         let has_test = !tests.is_empty() || !scripts.is_empty();
         tested += usize::from(has_test);
         match rule.reason.as_deref() {
-            None if !has_test => complain("neither a test nor a reason".into()),
+            None if !has_test => complain("it has neither a test nor a reason".into()),
             Some(reason) if has_test || reason.trim().is_empty() => {
-                complain("a reason is for a rule without tests, and says why".into());
+                complain("only a rule without tests has a reason, which must not be empty".into());
             }
             _ => {}
         }
@@ -130,15 +131,15 @@ fn holes(text: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
         holes.push(format!("rule {number} is missing"));
     }
     if tested < document.tested {
-        holes.push(format!("{tested} rules have tests, and `tested` claims {}", document.tested));
+        holes.push(format!("{tested} rules have tests, but `tested` is {}", document.tested));
     }
     holes
 }
 
-/// What is wrong with a test's name, "file::function".
+/// The complaint about a test's name, "file::function", if there is one.
 fn missing_test(test: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let Some((file, function)) = test.split_once("::") else {
-        return Some(format!("`{test}` is no \"file::function\""));
+        return Some(format!("`{test}` is not of the form \"file::function\""));
     };
     let Some(text) = read(file) else { return Some(format!("there is no file {file}")) };
     let starts = format!("fn {function}(");
@@ -188,35 +189,35 @@ mod tests {
     const TWO: &str = "number = 2\nreason = \"because\"";
 
     #[test]
-    fn a_list_without_holes_is_fine() {
+    fn a_complete_list_has_no_complaints() {
         assert_eq!(found(1, &[ONE, TWO]), Vec::<String>::new());
         let scripted = "number = 2\nscript = [\"a.pkt\"]\ntest = [\"a.rs::real\", \"a.rs::real\"]";
         assert_eq!(found(2, &[ONE, scripted]), Vec::<String>::new());
     }
 
     #[test]
-    fn each_hole_is_found() {
+    fn each_gap_is_found() {
         for (rules, expected) in [
             (&[ONE][..], "rule 2 is missing"),
-            (&[ONE, TWO, TWO], "rule 2: it is there twice"),
-            (&[ONE, TWO, "number = 3\nreason = \"x\""], "rule 3: the document has 1 to 2"),
-            (&[ONE, "number = 2"], "rule 2: neither a test nor a reason"),
-            (&[ONE, "number = 2\nreason = \" \""], "rule 2: a reason is for"),
+            (&[ONE, TWO, TWO], "rule 2: it is listed twice"),
+            (&[ONE, TWO, "number = 3\nreason = \"x\""], "rule 3: the document's rules are 1 to 2"),
+            (&[ONE, "number = 2"], "rule 2: it has neither a test nor a reason"),
+            (&[ONE, "number = 2\nreason = \" \""], "rule 2: only a rule without tests"),
             (
                 &[TWO, "number = 1\ntest = \"a.rs::real\"\nreason = \"x\""],
-                "rule 1: a reason is for",
+                "rule 1: only a rule without tests",
             ),
             (&[ONE, "number = 2\ntest = \"a.rs::other\""], "rule 2: a.rs has no test other"),
             (&[ONE, "number = 2\ntest = \"a.rs::helper\""], "rule 2: a.rs has no test helper"),
             (&[ONE, "number = 2\ntest = \"b.rs::real\""], "rule 2: there is no file b.rs"),
-            (&[ONE, "number = 2\ntest = \"real\""], "rule 2: `real` is no"),
+            (&[ONE, "number = 2\ntest = \"real\""], "rule 2: `real` is not of the form"),
             (&[ONE, "number = 2\nscript = \"b.pkt\""], "rule 2: there is no script b.pkt"),
         ] {
             let holes = found(1, rules);
             assert_eq!(holes.len(), 1, "{holes:?}");
             assert!(holes[0].starts_with(expected), "{holes:?}");
         }
-        assert_eq!(found(2, &[ONE, TWO]), ["1 rules have tests, and `tested` claims 2"]);
+        assert_eq!(found(2, &[ONE, TWO]), ["1 rules have tests, but `tested` is 2"]);
         assert_eq!(holes("rules = 1", &|_| None).len(), 1);
     }
 }

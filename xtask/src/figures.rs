@@ -1,4 +1,4 @@
-//! `cargo xtask figures`: runs the benches, and writes the table of their figures, docs/measured.md.
+//! `cargo xtask figures`: runs the benches, and writes a table of their figures, docs/measured.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,18 +11,18 @@ use crate::cargo;
 pub const USAGE: &str = "usage: cargo xtask figures [RUNS]          run each bench RUNS times (3) on this machine, which \
                          should do nothing else, and write docs/measured.md";
 
-/// How often each bench is run.
+/// Default number of runs of each bench.
 const RUNS: usize = 3;
 const RUNS_MAX: usize = 100;
 const TABLE: &str = "docs/measured.md";
 
-/// A bench, and what is shown of its JSON object.
+/// A bench, and the figures that the table shows of its JSON object.
 struct Bench {
     name: &'static str,
     figures: &'static [Figure],
 }
 
-/// What it is called, and its place in the object.
+/// A figure's label, and its key in the object.
 struct Figure(&'static str, &'static str);
 
 const BENCHES: &[Bench] = &[
@@ -165,7 +165,7 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
-/// Runs what follows `cargo xtask figures`.
+/// Runs `cargo xtask figures`.
 pub fn main(arguments: &[String]) -> ExitCode {
     let runs = match arguments {
         [] => Some(RUNS),
@@ -252,7 +252,7 @@ fn table(name: &str, figures: &[Figure], runs: &[Value]) -> Result<String, Strin
     Ok(text)
 }
 
-/// Lowest, median, highest; NaN of none.
+/// Lowest, median and highest value; NaN if there are none.
 fn spread(values: &[f64]) -> [f64; 3] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -260,7 +260,7 @@ fn spread(values: &[f64]) -> [f64; 3] {
     [at(0), at(sorted.len() / 2), at(sorted.len().saturating_sub(1))]
 }
 
-/// Short: two to four significant digits.
+/// A number with two to four significant digits.
 fn shown(value: f64) -> String {
     match value.abs() {
         1e6.. => format!("{:.1} M", value / 1e6),

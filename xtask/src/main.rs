@@ -1,11 +1,11 @@
-//! What a developer runs beside cargo. `cargo xtask tidy`: the project's own rules, as a check.
-//! `cargo xtask test`: every test.
-//! `cargo xtask bench compare`: whether this tree is slower than a commit.
-//! `cargo xtask figures`: the benches' figures of this machine, as a table.
-//! `cargo xtask site`: the documentation as a site.
-//! `cargo xtask release`: the binary archive of a version.
-//! `cargo xtask vm`: commands and tests in a virtual machine whose kernel has sched_ext.
-//! `cargo xtask words BASE`: facts that comments and documents lost since a commit.
+//! Tools for developers, beside cargo. `cargo xtask tidy`: checks the project's own rules.
+//! `cargo xtask test`: runs every test.
+//! `cargo xtask bench compare`: finds whether this tree is slower than a commit.
+//! `cargo xtask figures`: writes a table of the benches' figures on this machine.
+//! `cargo xtask site`: builds the documentation as a site.
+//! `cargo xtask release`: builds the binary archive of a version.
+//! `cargo xtask vm`: runs commands and tests in a virtual machine whose kernel has sched_ext.
+//! `cargo xtask words BASE`: lists facts that comments and documents lost since a commit.
 
 #![forbid(unsafe_code)]
 
@@ -22,10 +22,10 @@ mod words;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// A file of code without its tests should be about one thing; beyond this it hardly is.
+/// The most lines of a source file without its tests: a longer file is rarely about one thing.
 const LINES_MAX: usize = 600;
 
-/// Columns of a line of C, where tabs stop at multiples of eight. Rust has rustfmt.
+/// The most columns of a line of C, with tab stops at multiples of eight. Rustfmt checks Rust.
 const COLUMNS_MAX: usize = 120;
 
 /// Words that mark unfinished work. Split, so that this file passes its own check.
@@ -99,7 +99,7 @@ fn complaints(path: &Path) -> Vec<String> {
     complaints
 }
 
-/// What is wrong with a file of this name and text.
+/// Complaints about a file with this path and text.
 fn complaints_about(path: &Path, text: &str) -> Vec<String> {
     let extension = path.extension().and_then(|extension| extension.to_str());
     let is_c = matches!(extension, Some("c" | "h"));
@@ -115,14 +115,19 @@ fn complaints_about(path: &Path, text: &str) -> Vec<String> {
             complain(at + 1, &format!("`{word}` marks unfinished work"));
         }
         if is_c && columns(line) > COLUMNS_MAX {
-            complain(at + 1, &format!("{} columns, of {COLUMNS_MAX} at most", columns(line)));
+            complain(at + 1, &format!("{} columns; the limit is {COLUMNS_MAX}", columns(line)));
         }
     }
     let is_test = path.components().any(|part| part.as_os_str() == "tests")
         || path.file_name().is_some_and(|name| name.to_string_lossy().contains("tests"));
     let code = text.lines().take_while(|line| *line != "#[cfg(test)]").count();
     if !is_test && code > LINES_MAX {
-        complain(code, &format!("{code} lines without tests: what two things is this file about?"));
+        complain(
+            code,
+            &format!(
+                "{code} lines without tests; the limit is {LINES_MAX}: split the file by topic"
+            ),
+        );
     }
     complaints
 }
@@ -152,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn long_files_are_found_in_rust_and_c_but_tests_may_be_long() {
+    fn long_files_are_found_in_rust_and_c_unless_they_are_tests() {
         let long = "x\n".repeat(LINES_MAX + 1);
         for name in ["a.rs", "a.c", "a.h"] {
             assert_eq!(complaints_about(name, &long).len(), 1, "{name}");
@@ -164,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_of_c_are_found_with_their_tabs() {
+    fn long_lines_of_c_are_found_with_tabs_expanded() {
         let wide = "x".repeat(COLUMNS_MAX + 1);
         assert_eq!(complaints_about("a.h", &wide).len(), 1);
         assert!(complaints_about("a.h", &wide[1..]).is_empty());

@@ -1,4 +1,4 @@
-//! `cargo xtask release`: the binary archive of the workspace's version, with its parts stated.
+//! `cargo xtask release`: builds the binary archive of the workspace's version, with a list of its parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use crate::cargo::{cargo, target_folder, workspace};
 pub const USAGE: &str = "usage: cargo xtask release               make target/release-archives/wave-VERSION-ARCH-linux.tar.gz of the \
                          committed tree, whose change log must have that version";
 
-/// Files of the tree in the archive: place there, what it is, its licence. A folder stands for all files below it.
+/// Files of the tree in the archive: path, description, licence. A folder stands for all files below it.
 const PARTS: &[(&str, &str, &str)] = &[
     ("README.md", "what Wave is, and what to type", OURS),
     ("CHANGELOG.md", "what changed for users", OURS),
@@ -121,7 +121,7 @@ fn released() -> Result<PathBuf, String> {
 
     let archive = archives.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
-    // The same files make the same archive, whoever packs them and when.
+    // The archive is reproducible: the same files give the same archive, whoever packs them and when.
     tar.args([
         "--sort=name",
         "--owner=0",
@@ -153,7 +153,7 @@ fn released() -> Result<PathBuf, String> {
     Ok(archive)
 }
 
-/// Completions of each shell, as distributions place them.
+/// The shells' completion files, at the places where distributions put them.
 const COMPLETIONS: &[(&str, &str)] = &[
     ("bash", "share/bash-completion/completions/wave"),
     ("zsh", "share/zsh/site-functions/_wave"),
@@ -161,7 +161,7 @@ const COMPLETIONS: &[(&str, &str)] = &[
 ];
 const MANUALS: &str = "share/man/man1";
 
-/// Completions and man pages, which the program of the archive writes.
+/// Completions and man pages, written by the archive's own program.
 fn generated(folder: &Path) -> Result<Vec<Part>, String> {
     let wave = folder.join("bin/wave");
     let part = |place: PathBuf, about| Part { place, about, licence: OURS.into() };
@@ -191,7 +191,7 @@ fn git() -> Command {
     git
 }
 
-/// What a command prints, without the last newline.
+/// The output of a command, without the final newline.
 fn said(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
@@ -218,7 +218,7 @@ fn version_of(metadata: &Value) -> Result<String, String> {
     Ok(version.ok_or("cargo metadata has no package wave")?.to_owned())
 }
 
-/// The change log has a dated section for the version with something in it, and nothing unreleased.
+/// Checks that the change log has a dated, non-empty section for the version, and no unreleased entries.
 fn check_log(log: &str, version: &str) -> Result<(), String> {
     let mut sections =
         log.split("\n## ").skip(1).map(|section| section.split_once('\n').unwrap_or((section, "")));
@@ -236,13 +236,13 @@ fn check_log(log: &str, version: &str) -> Result<(), String> {
     match sections.find(|(title, _)| is_it(title)) {
         None => Err(format!("CHANGELOG.md has no section `## [{version}] - DATE`")),
         Some((_, text)) if entries(text) == 0 => {
-            Err(format!("CHANGELOG.md says nothing about {version}"))
+            Err(format!("the section of CHANGELOG.md for {version} is empty"))
         }
         Some(_) => Ok(()),
     }
 }
 
-/// A crate of a registry that is part of the program.
+/// A registry crate that is part of the program.
 struct Linked {
     name: String,
     version: String,
@@ -256,7 +256,8 @@ impl Linked {
     }
 }
 
-/// The crates that the program is linked of, with the features that its build has. Crates that only a build runs are not.
+/// The crates that are linked into the program, with the features of its build. Crates that only run during the build are not
+/// included.
 fn linked(metadata: &Value) -> Result<Vec<Linked>, String> {
     let mut tree = cargo();
     tree.args([
@@ -270,7 +271,7 @@ fn linked(metadata: &Value) -> Result<Vec<Linked>, String> {
         "none",
     ]);
     let tree = said(tree.args(["--format", "{p}", "--no-dedupe"]))?;
-    // NAME vVERSION, and (PATH) for our own.
+    // NAME vVERSION, and (PATH) for our own crates.
     let names: BTreeSet<(&str, &str)> =
         tree.lines().filter(|line| !line.contains(" (/")).filter_map(two_words).collect();
     let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
@@ -301,7 +302,7 @@ fn two_words(line: &str) -> Option<(&str, &str)> {
     Some((words.next()?, words.next()?.strip_prefix('v')?))
 }
 
-/// Files at the top of a crate whose name says that they are its licence.
+/// Files at the top of a crate whose names mark them as its licence.
 fn licence_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let is_licence = |path: &PathBuf| {
@@ -318,7 +319,7 @@ fn licence_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// Shared libraries that the program asks for by name.
+/// Shared libraries that the program needs, by name.
 fn shared_libraries(program: &Path) -> Result<Vec<String>, String> {
     let dynamic = said(Command::new("readelf").arg("--dynamic").arg("--wide").arg(program))?;
     let needed = dynamic.lines().filter(|line| line.contains("(NEEDED)"));
@@ -370,7 +371,10 @@ mod tests {
         for (sections, expected) in [
             ("## [1.1.0]\n- A", "CHANGELOG.md has no section `## [1.2.0] - DATE`"),
             ("## [1.2.0]\n- A", "CHANGELOG.md has no section `## [1.2.0] - DATE`"),
-            ("## [1.2.0] - 2026-01-31\n## [1.1.0]\n- A", "CHANGELOG.md says nothing about 1.2.0"),
+            (
+                "## [1.2.0] - 2026-01-31\n## [1.1.0]\n- A",
+                "the section of CHANGELOG.md for 1.2.0 is empty",
+            ),
             (
                 "## [Unreleased]\n- B\n\n## [1.2.0] - 2026-01-31\n- A",
                 "CHANGELOG.md has entries under [Unreleased]: move them to [1.2.0]",

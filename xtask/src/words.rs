@@ -1,9 +1,9 @@
-//! `cargo xtask words BASE`: what comments and documents lost since a commit.
+//! `cargo xtask words BASE`: lists facts that comments and documents lost since a commit.
 //!
-//! An edit of words must not lose a fact. Facts that a program can see are SAFETY arguments, numbers with their units, memory
-//! orderings and citations. Each one that lines of comments or documents lost, and that no such added line has, is listed with its
-//! line; a reader approves it, or puts it back. One that only another file has now has moved, or is another fact that looks the same: it
-//! is listed apart.
+//! An edit of words must not lose a fact. Facts that this program recognizes are SAFETY arguments, numbers with their units,
+//! memory orderings and citations. Each fact in a removed line of a comment or document that no added line contains is listed
+//! with its line; a reader approves the loss, or restores the fact. A fact that is now only in another file has moved, or is
+//! another fact that looks the same: it is listed separately.
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
@@ -59,7 +59,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
             elsewhere.iter().for_each(|line| println!("elsewhere: {line}"));
             gone.iter().for_each(|line| println!("{line}"));
             println!(
-                "words: {} lines lost a fact, {} only have it in another file",
+                "words: {} lines lost a fact; the facts of {} more are only in another file",
                 gone.len(),
                 elsewhere.len()
             );
@@ -84,7 +84,7 @@ fn changed_since(base: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A removed line of words, and its facts.
+/// A removed line, and its facts.
 struct Removed<'a> {
     file: &'a str,
     line: usize,
@@ -92,7 +92,7 @@ struct Removed<'a> {
     facts: Vec<String>,
 }
 
-/// Removed lines with their missing facts, as text.
+/// Removed lines with their missing facts, for printing.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lost {
     /// No added line has the fact.
@@ -103,7 +103,7 @@ struct Lost {
 
 fn lost(diff: &str) -> Lost {
     let mut removed = Vec::new();
-    // How many added lines of a file have a fact.
+    // For each fact and file, the number of added lines with the fact.
     let mut added: BTreeMap<(String, &str), usize> = BTreeMap::new();
     let (mut old, mut new, mut line) = ("", "", 0);
     let mut in_safety = false;
@@ -121,7 +121,7 @@ fn lost(diff: &str) -> Lost {
                 .is_some_and(|words| is_safety(words) || in_safety && !words.trim().is_empty());
             if let Some(words) = text_of_words {
                 let mut facts = facts(words);
-                // An argument counts line by line: each of its lines is kept as it is, or read again.
+                // A SAFETY argument counts line by line: each line is kept unchanged, or listed for review.
                 facts.extend(in_safety.then(|| format!("SAFETY {}", plain(words))));
                 removed.push(Removed { file: old, line, text, facts });
             }
@@ -156,14 +156,14 @@ fn lost(diff: &str) -> Lost {
     lost
 }
 
-/// Takes one of a count, if there is one.
+/// Decrements a count. Returns whether it was above zero.
 fn taken(count: Option<&mut usize>) -> bool {
     let Some(count) = count.filter(|count| **count > 0) else { return false };
     *count -= 1;
     true
 }
 
-/// The words of a line: of a document all of it, of code its comment.
+/// The words of a line: the whole line of a document, the comment of a line of code.
 fn words_of<'a>(file: &str, line: &'a str) -> Option<&'a str> {
     if file.ends_with(".md") {
         return Some(line);
@@ -235,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_that_moves_or_is_told_anew_is_kept() {
+    fn moved_and_reworded_facts_are_kept() {
         let told = diff("a.rs", &["    /// Waits 10 us."], &["/// It waits for 10 us."]);
         assert_eq!(lost(&told), Lost::default());
         let moved = diff("a.rs", &["    /// Waits 10 us.", "let x = 5;"], &[])
             + &diff("b.md", &[], &["It waits for 10 us."]);
         assert_eq!(lost(&moved).gone, Vec::<String>::new());
         assert_eq!(lost(&moved).elsewhere, ["a.rs:7: 10 us\n    /// Waits 10 us."]);
-        // Code is no comment, and a number that stood twice has to be told twice.
+        // Code is not a comment, and a number that stood twice must still stand twice.
         let halved = diff("a.rs", &["// 5 ms", "// 5 ms"], &["// 5 ms", "let y = 5;"]);
         assert_eq!(lost(&halved).gone, ["a.rs:8: 5 ms\n    // 5 ms"]);
     }

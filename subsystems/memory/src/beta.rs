@@ -1,11 +1,11 @@
-//! Draws from a Beta distribution against a limit: exact, or about as good and much faster.
+//! Draws from a Beta distribution, compared with a limit: exact, or nearly as good and much faster.
 //!
 //! A Beta(a, b) is X / (X + Y) where X is Gamma(a) and Y is Gamma(b). The exact way draws both by rejection.
 //!
-//! Nobody asks for the draw itself, only whether it is below a limit L, and X / (X + Y) < L where the cube root of
-//! (1 - L) X is less than that of L Y. The fast way takes cube roots of Gammas for normal (Wilson and Hilferty, "The
-//! distribution of chi-square", 1931), so that their difference is normal too, and compares it with a normal
-//! number out of a table. That has no branch, and is good for a and b of at least 1. [`ks_distance`] says how good.
+//! Only the comparison of a draw with a limit L is needed, not the draw itself, and X / (X + Y) < L if and only if the cube
+//! root of (1 - L) X is less than that of L Y. The fast way takes cube roots of Gammas for normal (Wilson and Hilferty, "The
+//! distribution of chi-square", 1931), so that their difference is normal too, and compares it with a normal number from a
+//! table. That has no branch, and is good for a and b of at least 1. [`ks_distance`] says how good.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use rand::RngCore;
 use rand_distr::{Distribution, Gamma};
 use rand_pcg::Pcg64Mcg;
 
-/// Nothing fast is further than this from the exact distribution, by [`ks_distance`].
+/// The greatest distance of the fast distribution from the exact one, by [`ks_distance`].
 pub const KS_MAX: f64 = 0.015;
 
 /// Method of drawing from a beta distribution.
@@ -22,17 +22,17 @@ pub const KS_MAX: f64 = 0.015;
 pub enum Sampling {
     /// Two Gamma variates by rejection: the reference.
     Exact,
-    /// A normal number out of a table.
+    /// A normal number from a table.
     #[default]
     Fast,
 }
 
-/// How many draws [`Draws::below`] takes at most.
+/// The most draws of one call of [`Draws::below`].
 pub const DRAWS: usize = 64;
-/// So many at once are what compilers make vectors of.
+/// Draws in a group, which compilers vectorize.
 pub const CHUNK: usize = 8;
 
-/// Draws against one limit.
+/// Draws compared with one limit.
 #[derive(Clone, Debug)]
 pub struct Draws {
     sampling: Sampling,
@@ -42,13 +42,13 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// Against a limit between 0 and 1.
+    /// Draws for a limit between 0 and 1.
     pub fn new(sampling: Sampling, limit: f32) -> Draws {
         Draws { sampling, limit, roots: Roots::new(limit), normals: Normals::new() }
     }
 
-    /// Draws from the first `count` Betas, Beta(`alphas[0]`, `betas[0]`) and so on, and sets a bit for each draw
-    /// that is below the limit. The bits beyond mean nothing. Each shape must be at least 1.
+    /// Draws from the first `count` Betas, Beta(`alphas[0]`, `betas[0]`) and so on, and sets a bit for each draw that is below
+    /// the limit. The bits from `count` on are arbitrary. Each shape must be at least 1.
     #[inline]
     pub fn below(
         &self,
@@ -67,7 +67,7 @@ impl Draws {
         let chunks = alphas.as_chunks::<CHUNK>().0.iter().zip(betas.as_chunks::<CHUNK>().0);
         let chunks = chunks.take(count.div_ceil(CHUNK)).enumerate();
         chunks.fold(0, |below, (at, (alphas, betas))| {
-            // The random numbers first, so that the rest is a loop without branches.
+            // All random numbers first, so that the rest is a loop without branches.
             let normals = self.normals.draw(rng);
             let mut chunk = [false; CHUNK];
             for (at, below) in chunk.iter_mut().enumerate() {
@@ -79,14 +79,14 @@ impl Draws {
     }
 }
 
-/// A bit for each that is true.
+/// A mask with a bit for each value that is true.
 #[inline]
 pub fn mask(all: &[bool; CHUNK]) -> u8 {
     // The product's highest byte has a bit of each byte.
     (u64::from_le_bytes(all.map(u8::from)).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
-/// Normal numbers times their absolute values, in ascending order, each as likely as any other.
+/// Signed squares of normal numbers, in ascending order, all equally likely.
 #[derive(Clone, Debug)]
 struct Normals(Box<[f32; NORMALS]>);
 
@@ -99,7 +99,7 @@ impl Normals {
         let half = NORMALS / 2;
         let mut normal: f64 = 0.0;
         for at in 0..half {
-            // What is beyond has this chance: found by Newton's steps from the one before.
+            // The tail probability of this entry, solved by Newton's steps from the entry before.
             let beyond = 0.5 - (at as f64 + 0.5) / NORMALS as f64;
             for _ in 0..NEWTONS_STEPS {
                 let density =
@@ -125,18 +125,18 @@ impl Normals {
         normals
     }
 
-    /// The chance of one below `square` times its sign.
+    /// The probability of an entry below `square`.
     fn chance(&self, square: f32) -> f64 {
         self.0.partition_point(|normal| *normal < square) as f64 / NORMALS as f64
     }
 }
 
-/// From one entry of the table to the next, which is close.
+/// Enough to get from one entry of the table to the next, which is close.
 const NEWTONS_STEPS: usize = 4;
 
 fn exact(alpha: f32, beta: f32, rng: &mut Pcg64Mcg) -> f32 {
     let (x, y) = (gamma(alpha, rng), gamma(beta, rng));
-    // Both can be zero, if hardly ever: then it is zero as well.
+    // Both can be zero, though hardly ever; then the result is zero as well.
     x / (x + y).max(f32::MIN_POSITIVE)
 }
 
@@ -144,7 +144,7 @@ fn gamma(shape: f32, rng: &mut Pcg64Mcg) -> f32 {
     Gamma::new(shape, 1.0).map_or(shape, |gamma| gamma.sample(rng))
 }
 
-/// Cube roots of what is above a limit and of the limit.
+/// Cube roots of 1 minus the limit, and of the limit.
 #[derive(Clone, Copy, Debug)]
 struct Roots {
     above: f32,
@@ -157,8 +157,7 @@ impl Roots {
         Roots { above: root(1.0 - limit), below: root(limit) }
     }
 
-    /// By how much the cube root of what is below the limit is larger in a Beta(`alpha`, `beta`): its mean and its
-    /// variance.
+    /// The cube root of L Y minus that of (1 - L) X, for a Beta(`alpha`, `beta`): its mean and its variance.
     #[inline]
     fn difference(&self, alpha: f32, beta: f32) -> (f32, f32) {
         const NINTH: f32 = 1.0 / 9.0;
@@ -171,8 +170,8 @@ impl Roots {
     }
 }
 
-/// One over the cube root of `x` to five digits, in operations that compilers vectorize: a first guess from a
-/// third of the exponent, and two of Newton's steps.
+/// One over the cube root of `x` to five digits, in operations that compilers vectorize: a first guess from a third of the
+/// exponent, and two of Newton's steps.
 #[inline]
 fn inverse_cube_root(x: f32) -> f32 {
     let guess = f32::from_bits(0x54a2_fa8c - x.to_bits() / 3);
@@ -181,8 +180,8 @@ fn inverse_cube_root(x: f32) -> f32 {
     step(step(guess))
 }
 
-/// The largest distance from the distribution of Beta(`alpha`, `beta`) itself (Kolmogorov and Smirnov's): of
-/// `count` exact draws, which show about 1 / sqrt(`count`), or of the chances behind the fast ones at as many limits.
+/// The largest distance from the distribution of Beta(`alpha`, `beta`) itself (Kolmogorov-Smirnov): of `count` exact draws,
+/// with an error of about 1 / sqrt(`count`), or of the probabilities behind the fast draws, at as many limits.
 pub fn ks_distance(sampling: Sampling, alpha: u32, beta: u32, count: u32, seed: u64) -> f64 {
     let share = |at: u32| f64::from(at) / f64::from(count);
     let mut worst: f64 = 0.0;
@@ -211,8 +210,8 @@ pub fn ks_distance(sampling: Sampling, alpha: u32, beta: u32, count: u32, seed: 
     worst
 }
 
-/// The probability that a Beta(`alpha`, `beta`) is at most `x`: that of at least `alpha` hits among
-/// `alpha + beta - 1` trials of chance `x`.
+/// The probability that a Beta(`alpha`, `beta`) is at most `x`: that of at least `alpha` hits among `alpha + beta - 1` trials
+/// of probability `x`.
 fn distribution(x: f64, alpha: u32, beta: u32) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return if x <= 0.0 { 0.0 } else { 1.0 };
@@ -234,7 +233,7 @@ fn distribution(x: f64, alpha: u32, beta: u32) -> f64 {
 mod tests {
     use super::*;
 
-    /// What SOL's batches have: little evidence, much of one kind, much of both.
+    /// Shapes as SOL's batches have them: little evidence, much of one kind, much of both.
     const SHAPES: [(u32, u32); 9] =
         [(1, 1), (1, 2), (2, 1), (1, 9), (3, 5), (1, 33), (33, 1), (17, 17), (1, 50)];
 
@@ -256,9 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn normals_are_spread_as_they_should_be() {
+    fn normals_match_the_normal_distribution() {
         let normals = Normals::new();
-        // Of a table: half below zero, 84.13% below one standard deviation, 97.72% below two.
+        // From a table: half below zero, 84.13% below one standard deviation, 97.72% below two.
         for (square, chance) in [(0.0, 0.5), (1.0, 0.841_345), (4.0, 0.977_250), (-9.0, 0.001_350)]
         {
             let found = normals.chance(square);
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_have_a_bit_for_each() {
+    fn masks_have_a_bit_per_value() {
         for at in 0..CHUNK {
             assert_eq!(mask(&core::array::from_fn(|other| other == at)), 1 << at);
             assert_eq!(mask(&core::array::from_fn(|other| other != at)), !(1 << at));
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_draws_are_below_as_should_be() {
+    fn the_share_of_draws_below_a_limit_is_right() {
         const COUNT: usize = 100_000;
         for (alpha, beta) in SHAPES {
             for limit in [0.1, 0.333, 0.8] {
@@ -308,7 +307,7 @@ mod tests {
             let exact = ks_distance(Sampling::Exact, alpha, beta, 100_000, 1);
             let fast = ks_distance(Sampling::Fast, alpha, beta, 100_000, 1);
             std::println!("Beta({alpha}, {beta}): exact {exact:.4}, fast {fast:.4}");
-            // Exceeded by one seed in a million, if the draws are what they should be.
+            // A correct sampler exceeds this with one seed in a million.
             assert!(exact < 0.0086, "Beta({alpha}, {beta}): {exact}");
             assert!(fast < KS_MAX, "Beta({alpha}, {beta}): {fast}");
         }

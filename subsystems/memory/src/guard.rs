@@ -1,31 +1,31 @@
-//! The limits that an operator sets: while one is passed, nothing is paged out.
+//! The operator's limits: while one is exceeded, nothing is paged out.
 //!
-//! *Slowdown* is the time that the programs lose: the pages that come back because they were touched, times what one
-//! takes on this machine, as a share of the time. It is compared with its limit twice. Over the last minute, without
-//! the pages of sweeps: what goes through all of its memory once, as a garbage collector does, loses that time whether or
-//! not its pages are paged out again, so a sweep costs itself and no more. And over ten minutes with all of them: memory
-//! that is swept too often is not worth paging out.
+//! *Slowdown* is the time that the programs lose to refaults, as a share of the time: the number of refaults, times the time of
+//! one on this machine. It is compared with its limit twice. Over the last minute, without the pages of sweeps: a program that
+//! passes once through all of its memory, as a garbage collector does, loses that time whether or not its pages are paged out
+//! again, so a sweep pays only for itself. And over ten minutes with all refaults: memory that is swept too often is not worth
+//! paging out.
 //!
-//! A limit on pages, as a share of those in the fast tier, is there for those who want it. Source: the promotion rate of
-//! Google's far memory (Lagar-Cavilla, ASPLOS 2019), which SOL's authors take their limit from.
+//! There is an optional limit on the number of pages, as a share of those in the fast tier. Source: the promotion rate of
+//! Google's far memory (Lagar-Cavilla, ASPLOS 2019), from which SOL's authors take their limit.
 
 use wave_core::clock::Nanos;
 
-/// How far back refaults count.
+/// The window in which refaults count.
 pub const WINDOW: Nanos = Nanos::from_millis(60_000);
-/// How far back those of sweeps count.
+/// The window in which refaults of sweeps count.
 pub const LONG_WINDOW: Nanos = Nanos::from_millis(600_000);
 const BUCKETS: usize = 12;
 const LONG_BUCKETS: usize = 60;
-/// What a refault takes where nobody has measured it.
+/// The time of a refault where it was not measured.
 const REFAULT: Nanos = Nanos::from_micros(10);
 
-/// What holds page-outs back.
+/// The limits above which page-outs are held back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Time that the programs lose because pages come back, as a share of all time.
+    /// Time that the programs lose to refaults, as a share of all time.
     pub slowdown: f64,
-    /// Pages that come back in a minute, as a share of those in the fast tier; infinite where that is no limit.
+    /// Refaults in a minute, as a share of the pages in the fast tier; infinity: no limit.
     pub refaults_per_minute: f64,
     /// Share of time in which some task waits for memory (the kernel's `some avg10`), in percent.
     pub pressure_percent: f64,
@@ -49,30 +49,30 @@ impl Limits {
 /// Why page-outs are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// Pages that come back cost the programs too much time.
+    /// Refaults cost the programs too much time.
     Slowdown,
-    /// Too many pages come back.
+    /// Too many refaults.
     Refaults,
     /// Tasks waited for memory for too long.
     Pressure,
 }
 
-/// How the programs and the machine stand.
+/// The state of the programs and of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Standing {
     /// Pages in the fast tier.
     pub resident_pages: u64,
-    /// As [`Limits::pressure_percent`].
+    /// The pressure now, as in [`Limits::pressure_percent`].
     pub pressure_percent: f64,
-    /// What a refault takes, if that was measured.
+    /// The time of a refault, if it was measured.
     pub refault: Option<Nanos>,
 }
 
-/// Counts refaults, and says when to hold back.
+/// Counts refaults, and decides when page-outs are held back.
 #[derive(Clone, Debug)]
 pub struct Guard {
     limits: Limits,
-    /// All of the last minute, and those of them that sweeps made.
+    /// All refaults of the last minute, and those of sweeps.
     minute: Window<BUCKETS>,
     swept: Window<BUCKETS>,
     long: Window<LONG_BUCKETS>,
@@ -91,7 +91,7 @@ impl Guard {
         }
     }
 
-    /// How the programs and the machine stand.
+    /// Sets the state of the programs and of the machine.
     pub fn look(&mut self, standing: Standing) {
         self.standing = standing;
     }
@@ -102,7 +102,7 @@ impl Guard {
         self.long.add(now, now, pages);
     }
 
-    /// Of the pages that came back at `then`, these were a sweep's: touched once, and not again.
+    /// Reports that `pages` of the refaults at `then` were a sweep's: touched once, and not again.
     pub fn swept(&mut self, now: Nanos, then: Nanos, pages: u64) {
         self.swept.add(now, then, pages);
     }
@@ -118,7 +118,7 @@ impl Guard {
         self.lost(pages, WINDOW)
     }
 
-    /// Whether to page nothing out now, and why.
+    /// Why page-outs are held back now; `None` if they are not.
     pub fn held(&mut self, now: Nanos) -> Option<Held> {
         let (pages, swept) = (self.minute.sum(now), self.swept.sum(now));
         let of_minute = self.lost(pages.saturating_sub(swept), WINDOW);
@@ -140,7 +140,7 @@ impl Guard {
     }
 }
 
-/// Counts of a span of time that moves on.
+/// Counts over a moving span of time.
 #[derive(Clone, Debug)]
 struct Window<const N: usize> {
     buckets: [u64; N],
@@ -154,7 +154,7 @@ impl<const N: usize> Window<N> {
         Window { buckets: [0; N], bucket: Nanos(span.0 / N as u64), newest: 0 }
     }
 
-    /// Counts what was at `then`, if that is within the span.
+    /// Adds a count at time `then`, if that is within the span.
     fn add(&mut self, now: Nanos, then: Nanos, count: u64) {
         self.turn(now);
         let number = then.0 / self.bucket.0;
@@ -185,7 +185,7 @@ mod tests {
         Nanos::from_millis(seconds * 1_000)
     }
 
-    /// With 1000 pages in the fast tier, and refaults that take 100 us.
+    /// With 1000 pages in the fast tier, and refaults of 100 us each.
     fn guard(limits: Limits) -> Guard {
         let mut guard = Guard::new(limits);
         let refault = Some(Nanos::from_micros(100));
@@ -194,10 +194,10 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_of_refaults_counts_and_no_more() {
+    fn refaults_count_for_a_minute() {
         let mut guard = guard(Limits { refaults_per_minute: 0.002, ..Limits::NONE });
         guard.refaulted(at(7), 2);
-        assert_eq!(guard.held(at(7)), None, "2 of 1000 is the limit itself");
+        assert_eq!(guard.held(at(7)), None, "2 of 1000 equals the limit");
         guard.refaulted(at(20), 1);
         assert_eq!(guard.held(at(20)), Some(Held::Refaults));
         assert_eq!(guard.refaults(at(64)), 3);
@@ -210,34 +210,34 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_the_time_that_is_lost_and_not_the_number_of_pages() {
-        // A hundredth of a minute is 600 ms: 6,000 of these.
+    fn slowdown_is_lost_time_not_a_number_of_pages() {
+        // A hundredth of a minute is 600 ms: 6,000 refaults.
         let mut guard = guard(Limits::default());
         guard.refaulted(at(100), 6_000);
         assert_eq!((guard.held(at(100)), guard.slowdown(at(100))), (None, 0.01));
         guard.refaulted(at(101), 1);
         assert_eq!(guard.held(at(101)), Some(Held::Slowdown));
         guard.standing.refault = Some(Nanos::from_micros(4));
-        assert_eq!(guard.held(at(101)), None, "on a faster device it is less");
+        assert_eq!(guard.held(at(101)), None, "refaults cost less on a faster device");
         guard.standing.refault = Some(Nanos::from_micros(100));
         assert_eq!(guard.held(at(159)), Some(Held::Slowdown));
         assert_eq!(guard.held(at(161)), None);
     }
 
     #[test]
-    fn a_sweep_costs_itself_and_not_the_rest_of_the_run() {
+    fn refaults_of_sweeps_count_only_over_ten_minutes() {
         let mut guard = guard(Limits::default());
         guard.refaulted(at(100), 30_000);
-        assert_eq!(guard.held(at(102)), Some(Held::Slowdown), "it may be a new working set");
+        assert_eq!(guard.held(at(102)), Some(Held::Slowdown), "the pages may be a new working set");
         guard.swept(at(110), at(100), 30_000);
-        assert_eq!(guard.held(at(110)), None, "it was touched once");
-        // Ten minutes have room for two of them.
+        assert_eq!(guard.held(at(110)), None, "the pages were touched once");
+        // The limit over ten minutes has room for two sweeps.
         guard.refaulted(at(200), 30_000);
         guard.swept(at(210), at(200), 30_000);
         assert_eq!(guard.held(at(210)), None);
         guard.refaulted(at(300), 30_000);
         guard.swept(at(310), at(300), 30_000);
-        assert_eq!(guard.held(at(310)), Some(Held::Slowdown), "it is swept too often");
+        assert_eq!(guard.held(at(310)), Some(Held::Slowdown), "the memory is swept too often");
         assert_eq!(guard.held(at(720)), None);
     }
 }

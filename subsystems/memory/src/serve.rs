@@ -1,7 +1,7 @@
-//! The host's side: tells what is mapped, carries decisions out, sends what was read.
+//! The host's side: reports mappings, carries out decisions, sends readings.
 //!
-//! One thread owns it, with the window's one core and its control context. Sans I/O but for [`Tiers`], which
-//! the Linux host and the simulator implement.
+//! One thread owns it, with the window's one core and its control context. Free of I/O except for [`Tiers`], which the Linux
+//! host and the simulator implement.
 //!
 //! ```text
 //!  Table ── STRIP messages ──────────────────> agent
@@ -25,17 +25,17 @@ use crate::guard::{Guard, Held};
 use crate::table::{Bits, Table};
 use crate::wire::{self, Action, BATCH_PAGES, Place, STRIP_BATCHES};
 
-/// The pool in which readings travel.
+/// The pool that carries readings.
 pub const READINGS: usize = 0;
 /// Words of readings that are gathered before they are sent.
 const ENOUGH_WORDS: usize = 2_048;
-/// Words that one strip's readings may take: each batch on its own.
+/// The most words in one strip's readings: each batch in a reading of its own.
 const STRIP_WORDS_MAX: usize = 64 * 5;
-/// Looks of this many scans in a row at which all pages of a batch are young make it suspect.
+/// Number of scans in a row with every page of a batch young after which the batch is suspect.
 const SUSPECT_SCANS: u8 = 3;
 
-/// The configuration of an enclave of at most so many strips: one core, decisions in a queue that is pushed
-/// to the host, readings as bulk data.
+/// The configuration of an enclave of at most `strips` strips: one core, decisions in a queue that is pushed to the host,
+/// readings as bulk data.
 pub fn config(strips: u32) -> Config {
     let mut config = Config::coherent(1);
     config.contexts = 1;
@@ -44,24 +44,24 @@ pub fn config(strips: u32) -> Config {
     config.subsystem = crate::SUBSYSTEM.id;
     config.pools[READINGS] =
         PoolConfig { extents: 8, lines: 512, transport: Transport::DmaAsync, ..PoolConfig::NONE };
-    // Two of the longest scan periods, with some time to page out between them.
+    // Twice the longest scan period, plus time to page out in between.
     config.patience = Nanos::from_millis(30_000);
     config
 }
 
-/// What holds the pages: a kernel, or a model.
+/// The owner of the pages: a kernel, or a model.
 pub trait Tiers {
     /// Time on the host's monotonic clock.
     fn now(&self) -> Nanos;
 
-    /// Reads the access bits of a strip. `None` where its program has gone, or is another.
+    /// Reads the access bits of a strip. `None` if its program has ended or executed another.
     fn read(&mut self, place: Place) -> Option<Bits>;
 
-    /// Clears the access bits of batches. Returns those whose bits may not be cleared.
+    /// Clears the access bits of batches. Returns the batches whose bits cannot be cleared.
     fn clear(&mut self, place: Place, batches: u64) -> u64;
 
-    /// Moves batches to the slow tier, in pieces, except pages that `seen` shows as young, and batches that it would save
-    /// nothing of.
+    /// Moves batches to the slow tier, in pieces, except pages that `seen` shows as young, and batches for which that would
+    /// save nothing.
     ///
     /// # Errors
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: no later attempt can succeed. HELD: the slow tier is full.
@@ -74,49 +74,49 @@ pub trait Tiers {
     fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code>;
 }
 
-/// What pages take in a slow tier that is the machine's own memory, compressed. An estimate.
+/// The cost of pages in a slow tier that is the machine's own memory, compressed. An estimate.
 #[derive(Clone, Debug)]
 pub struct Cost {
-    /// Bytes that a page of each batch takes.
+    /// Bytes per page of each batch.
     pub bytes: [u16; STRIP_BATCHES as usize],
     /// Batches that were not moved: they do not compress.
     pub incompressible: u64,
 }
 
 impl Cost {
-    /// Of a slow tier that takes none of the machine's memory.
+    /// The cost in a slow tier outside the machine's memory.
     pub const NONE: Cost = Cost { bytes: [0; STRIP_BATCHES as usize], incompressible: 0 };
 }
 
-/// What has happened so far.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Decisions of each kind that were carried out.
+    /// Scans that were carried out.
     pub scans: u64,
     /// Batches that were read.
     pub batches_read: u64,
-    /// Batches that were cleared: of these a page was young.
+    /// Batches that were cleared because a page was young.
     pub batches_cleared: u64,
     /// Pages that went to the slow tier.
     pub pages_out: u64,
-    /// Pages that were to go, and stayed: another process has them too, or the kernel holds them. One that stays
-    /// several times counts each time.
+    /// Pages that stayed when they were to be paged out: another process maps them too, or the kernel holds them. A page counts
+    /// each time it stays.
     pub stayed: u64,
     /// Pages that were brought back before they were touched.
     pub pages_brought_back: u64,
     /// Pages that came back because they were touched.
     pub refaults: u64,
-    /// Of these, pages of sweeps: touched once, and not again.
+    /// Refaults that were a sweep's: touched once, and not again.
     pub swept: u64,
-    /// Page-outs that the guard held back for refaults.
+    /// Page-outs that the guard held back because of refaults.
     pub held_for_refaults: u64,
-    /// Page-outs that the guard held back for pressure.
+    /// Page-outs that the guard held back because of pressure.
     pub held_for_pressure: u64,
-    /// Pages that would have been paged out, if anything were to be changed.
+    /// Pages that would have been paged out, had it not been a dry run.
     pub dry_pages: u64,
     /// Pages of batches that were left out because they do not compress.
     pub incompressible: u64,
-    /// Batches that were left out because clearing them changes nothing: memory that a fork shares.
+    /// Batches that were left out because clearing their bits has no effect: memory that a fork shares.
     pub unclearable: u64,
 }
 
@@ -125,16 +125,16 @@ pub struct Totals {
 pub enum Step {
     /// Call `step` again at once.
     Progress,
-    /// Nothing until a doorbell rings, or for a moment.
+    /// Nothing to do until a doorbell rings, or for a moment.
     Idle,
 }
 
-/// What an agent did that it may not, or did not do that it must.
+/// A violation of the protocol by the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The agent wrote nonsense.
+    /// The agent wrote invalid data.
     Nonsense,
-    /// It let strips wait for longer than the configuration's patience.
+    /// The agent let strips wait for longer than the configuration's patience.
     Late,
 }
 
@@ -143,19 +143,19 @@ pub enum Fault {
 pub struct State {
     /// The strips, as the host knows them.
     pub table: Table,
-    /// The limit on refaults and pressure.
+    /// The limits on refaults and pressure.
     pub guard: Guard,
-    /// Counts of what was carried out.
+    /// Counts of completed work.
     pub totals: Totals,
-    /// Nothing is paged out: it is only counted what would be.
+    /// A dry run: nothing is paged out, only counted.
     pub dry_run: bool,
-    /// Per strip, and batch of it: scans in a row with every page young.
+    /// Per strip and batch: number of scans in a row with every page young.
     suspects: Vec<[u8; 64]>,
     extent: Vec<u64>,
 }
 
 impl State {
-    /// For at most this many strips.
+    /// State for at most `strips` strips.
     pub fn new(strips: u32, guard: Guard, dry_run: bool) -> State {
         let table = Table::new(strips);
         let (totals, suspects) = (Totals::default(), Vec::new());
@@ -187,8 +187,8 @@ impl State {
         self.suspect(tiers, place, id, batches, &bits)
     }
 
-    /// Clearing memory that a fork shares reports success and does nothing: pages that stay young although they
-    /// were cleared a moment ago are left out.
+    /// Clearing memory that a fork shares reports success but has no effect: batches whose pages stay young although they were
+    /// cleared a moment ago are left out.
     fn suspect<T: Tiers>(
         &mut self,
         tiers: &mut T,
@@ -220,7 +220,7 @@ impl State {
         let after = tiers.read(place)?;
         let stuck = wire::bits(suspects).filter(|batch| {
             let (young, present) = (after.young[*batch as usize], after.present[*batch as usize]);
-            // A program touches few pages meanwhile.
+            // A program touches few pages in this short time.
             let stays = young.count_ones() * 8 > present.count_ones() * 7;
             stays && bits.huge >> (batch / wire::UNIT_BATCHES) & 1 == 0
         });
@@ -247,14 +247,14 @@ impl State {
             Some(Held::Pressure) => self.totals.held_for_pressure += 1,
             None => {
                 let before = tiers.read(place).ok_or(Code::TargetNotFound)?;
-                // A page that has become huge since the last look would be split by a part of it.
+                // Paging out a part of a page that has become huge since the last look would split it.
                 if self.table.note_huge(id, &before) {
                     return Err(Code::TargetStale);
                 }
                 let refaults = self.table.looked(id, batches, &before, tiers.now());
                 self.refaulted(tiers.now(), refaults);
-                // Pages that were touched since they were scanned would be touched again: a batch is cold as a whole,
-                // and a few of its pages may be an allocator's.
+                // Leave pages that were touched since they were scanned, as they would be touched again: a batch is cold as a
+                // whole, but a few of its pages may be an allocator's.
                 let Cost { bytes, incompressible } = tiers.page_out(place, batches, &before)?;
                 let incompressible = incompressible & batches;
                 let batches = batches & !incompressible;
@@ -273,7 +273,7 @@ impl State {
                 if moved.partial == 0 {
                     return Ok(());
                 }
-                // Advice is taken for all, and pages stay all the same: which ones only the page table tells.
+                // The kernel accepted the advice for all pages, but some stayed: only the page table shows which.
                 self.table.show(id, batches, &after, &mut self.extent);
                 return Err(Code::Partial);
             }
@@ -300,7 +300,7 @@ impl<T: Tiers> Mechanism for Hands<'_, T> {
         if action != Action::Scan && decision.sequence != sequence {
             return Err(Code::TargetStale);
         }
-        // A part of a huge page is not moved: that would split it.
+        // Moving a part of a huge page would split it.
         let huge = state.table.huge(id);
         let asked = decision.argument & mapped;
         let whole = wire::bits(wire::firsts(huge))
@@ -338,7 +338,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The ends of a fresh window. Panics unless it has one core and extents that hold a strip's readings.
+    /// The ends of a fresh window. Panics unless the window has one core and extents that hold a strip's readings.
     pub fn new(layout: &Layout, run: u32, now: Nanos) -> Server {
         let Config { cores, patience, .. } = layout.config;
         let readings = layout.config.bulk();
@@ -359,7 +359,7 @@ impl Server {
         &self.control
     }
 
-    /// The core as a snapshot tells it.
+    /// The core's record for a snapshot.
     pub fn record(&self) -> CoreRecord {
         self.core.record()
     }
@@ -369,15 +369,15 @@ impl Server {
         self.core.counts()
     }
 
-    /// Whether the agent sleeps and is to be rung; cleared by reading.
+    /// Whether the agent sleeps and must be woken by its doorbell; cleared by reading.
     pub fn take_ring(&mut self) -> bool {
         core::mem::take(&mut self.rings)
     }
 
-    /// A bounded amount of work: at most one decision.
+    /// Does a bounded amount of work: at most one decision.
     ///
     /// # Errors
-    /// The agent is to be turned out.
+    /// The agent violated the protocol and must be revoked.
     pub fn step<P: Port, T: Tiers>(
         &mut self,
         port: &P,
@@ -390,7 +390,7 @@ impl Server {
             let cores = [self.core.record()];
             if self.control.send_snapshot(port, &cores, state.table.records()) {
                 self.wants_snapshot = false;
-                // What was read before is of lives that the agent does not know.
+                // Earlier readings are of lives that the agent does not know.
                 state.extent.clear();
                 state.table.tell_again();
             }
@@ -409,7 +409,7 @@ impl Server {
         if requests.fault || signals.iter().any(|signals| signals.fault()) {
             return Err(Fault::Nonsense);
         }
-        // Refusals do not make an agent one that decides.
+        // Refused decisions do not count as progress of the agent.
         let counts = self.core.counts();
         let answered = [Code::Complete, Code::Held, Code::Partial];
         let answered: u64 = answered.into_iter().map(|code| counts.get(code)).sum();
@@ -435,13 +435,13 @@ impl Server {
             }
             Next::Park => {
                 self.send(port, state);
-                // Where no extent is free, the agent rings as it gives one back.
+                // If no extent is free, the agent rings when it returns one.
                 if self.control.is_copying() { Step::Progress } else { Step::Idle }
             }
         }
     }
 
-    /// Sends what was read. Returns whether nothing is left.
+    /// Sends the gathered readings. Returns whether none is left.
     fn send<P: Port>(&mut self, port: &P, state: &mut State) -> bool {
         let limit = self.control.bulk_words();
         while !state.extent.is_empty() {
@@ -455,7 +455,7 @@ impl Server {
     }
 }
 
-/// As many words as fit, without a part of a reading.
+/// The most words, up to `limit`, that are whole readings.
 fn whole_readings(words: &[u64], limit: usize) -> usize {
     let mut readings = wire::Readings::new(words);
     let mut whole = 0;

@@ -1,4 +1,4 @@
-//! How messages and decisions about memory are shown to people.
+//! Readable forms of memory's messages and decisions.
 
 use alloc::format;
 use alloc::vec;

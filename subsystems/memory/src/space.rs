@@ -1,8 +1,7 @@
 //! A modelled address space: patterns of access, and a mechanism that keeps the contract.
 //!
-//! Pages are touched by a Poisson process whose rate the [`Pattern`] says, and only looked at when
-//! somebody scans or moves them: the work follows the scans, not the size of the space. The same seed and the
-//! same decisions give the same accesses.
+//! A Poisson process, whose rate the [`Pattern`] sets, touches the pages. It is evaluated only when a page is scanned or moved:
+//! the work follows the scans, not the size of the space. The same seed and the same decisions give the same accesses.
 
 use alloc::vec::Vec;
 
@@ -17,7 +16,7 @@ use crate::policies::Tiering;
 use crate::table::Bits;
 use crate::wire::{self, Action, BATCH_PAGES, Reading, STRIP_BATCHES};
 
-/// Which pages are touched, and how often.
+/// The pages that are touched, and their rates.
 #[derive(Clone, Debug)]
 pub enum Pattern {
     /// Every page with the same probability.
@@ -29,14 +28,14 @@ pub enum Pattern {
     HotSet {
         /// Index of the first page.
         first: u64,
-        /// Number of pages of the space.
+        /// Number of pages in the range.
         pages: u64,
         /// Touches of a page in a second.
         per_second: f64,
     },
     /// The first few pages of each batch: allocators and lists keep their own data there.
     Heads {
-        /// How many of each batch.
+        /// Number of pages of each batch.
         pages: u32,
         /// Touches of a page in a second.
         per_second: f64,
@@ -48,27 +47,27 @@ pub enum Pattern {
         /// Touches of page 0 in a second.
         first_per_second: f64,
     },
-    /// One page after the other, round and round.
+    /// One page after the other, repeatedly.
     Sweep {
         /// Number of pages in a round.
         pages: u64,
         /// Pages touched per second.
         per_second: f64,
     },
-    /// Every `stride`-th batch, page after page, round and round.
+    /// Every `stride`-th batch, page after page, repeatedly.
     Strides {
-        /// How many batches further each next one is; downwards from the end where that is negative. Not 0.
+        /// Distance in batches from one to the next; a negative stride goes downwards from the end. Not 0.
         stride: i64,
-        /// Batches of which it goes through one in so many.
+        /// Number of batches in a round, those that are skipped included.
         batches: u64,
         /// Pages touched per second.
         per_second: f64,
     },
-    /// One pattern until a moment, then another.
+    /// One pattern until a time, then another.
     Change {
         /// Time at which the pattern changes.
         at: Nanos,
-        /// The one before and the one after.
+        /// The pattern before, and the pattern after.
         patterns: [alloc::boxed::Box<Pattern>; 2],
     },
     /// Several patterns at once.
@@ -76,7 +75,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// How many touches of `page` are to be expected between two moments; infinite where it is certain.
+    /// The expected number of touches of `page` between two times; infinite if a touch is certain.
     pub fn touches(&self, page: u64, from: Nanos, to: Nanos) -> f64 {
         let seconds = |time: Nanos| time.0 as f64 / 1e9;
         let span = seconds(to.since(from));
@@ -94,7 +93,7 @@ impl Pattern {
                 first_per_second * span * libm::pow((page + 1) as f64, -exponent)
             }
             Pattern::Sweep { pages, per_second } => {
-                // How often the hand has come to the page.
+                // Number of times that the sweep has reached the page.
                 let rounds =
                     |time| libm::ceil((seconds(time) * per_second - page as f64) / *pages as f64);
                 if rounds(to) > rounds(from) { f64::INFINITY } else { 0.0 }
@@ -123,7 +122,7 @@ impl Pattern {
 }
 
 impl Pattern {
-    /// How many pages from `page` on are certainly touched alike: at least one.
+    /// Number of pages from `page` on that certainly have the same rate: at least one.
     fn alike(&self, page: u64) -> u64 {
         match self {
             Pattern::Uniform { .. } => u64::MAX,
@@ -152,12 +151,12 @@ impl Pattern {
 struct Batch {
     young: u64,
     present: u64,
-    /// Until when the pattern was looked at.
+    /// The time up to which the pattern was evaluated.
     seen: Nanos,
     cleared: Option<Nanos>,
 }
 
-/// What has happened so far.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Batches that were scanned.
@@ -182,7 +181,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// `strips` strips, all mapped and present.
+    /// A space of `strips` strips, all mapped and present.
     pub fn new(strips: u32, pattern: Pattern, seed: u64) -> Space {
         let batch = Batch { young: 0, present: u64::MAX, seen: Nanos(0), cleared: None };
         Space {
@@ -195,12 +194,12 @@ impl Space {
         }
     }
 
-    /// What a policy has to hear first: a message for each strip.
+    /// The first messages to a policy: one for each strip.
     pub fn messages(&self) -> impl Iterator<Item = Message> + '_ {
         (0..self.sequences.len()).map(|id| self.message(id, u64::MAX))
     }
 
-    /// The program unmaps these batches and maps them anew, untouched so far. Returns the message.
+    /// The program unmaps these batches and maps them anew; nothing has been touched since. Returns the message.
     pub fn remap(&mut self, now: Nanos, strip: u32, batches: u64) -> Message {
         let id = strip as usize;
         for at in wire::bits(batches) {
@@ -218,7 +217,7 @@ impl Space {
         wire::Strip { strip, sequence, mapped: u64::MAX, void, huge: 0, place }.to_message()
     }
 
-    /// What has happened so far.
+    /// Counts since the start.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -228,8 +227,8 @@ impl Space {
         (0..self.batches.len()).map(|at| u64::from(self.look(now, at).present.count_ones())).sum()
     }
 
-    /// Pages that were in the fast tier when their batch was last looked at. Unlike
-    /// [`resident_pages`](Space::resident_pages) it changes nothing.
+    /// Pages that were in the fast tier when their batch was last evaluated. Unlike [`resident_pages`](Space::resident_pages),
+    /// this changes nothing.
     pub fn present_pages(&self) -> u64 {
         self.batches.iter().map(|batch| u64::from(batch.present.count_ones())).sum()
     }
@@ -262,7 +261,7 @@ impl Space {
         Code::Complete
     }
 
-    /// The access bits of a strip, as a page table has them; `None` where there is no such strip.
+    /// The access bits of a strip, as a page table has them; `None` if there is no such strip.
     pub fn read(&mut self, now: Nanos, strip: u32) -> Option<Bits> {
         self.sequences.get(strip as usize)?;
         let mut bits = Bits::default();
@@ -282,8 +281,8 @@ impl Space {
         }
     }
 
-    /// Moves batches of a strip to the slow tier, except the pages of each that `keep` names. Returns how many pages
-    /// moved.
+    /// Moves batches of a strip to the slow tier, except the pages in `keep`, a mask for each batch. Returns the number of
+    /// pages moved.
     pub fn page_out(&mut self, now: Nanos, strip: u32, batches: u64, keep: &[u64; 64]) -> u64 {
         let mut moved = 0;
         for batch in wire::bits(batches) {
@@ -296,7 +295,7 @@ impl Space {
         moved
     }
 
-    /// Moves batches of a strip to the fast tier. Returns how many pages moved.
+    /// Moves batches of a strip to the fast tier. Returns the number of pages moved.
     pub fn bring_back(&mut self, now: Nanos, strip: u32, batches: u64) -> u64 {
         let mut moved = 0;
         for batch in wire::bits(batches) {
@@ -308,7 +307,7 @@ impl Space {
         moved
     }
 
-    /// The readings since the last time, as an extent's words.
+    /// The readings since the last call, as an extent's words.
     pub fn take_readings(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.readings)
     }
@@ -342,7 +341,7 @@ impl Space {
         }
     }
 
-    /// A batch, with all that was touched until now.
+    /// A batch, with all touches until now applied.
     fn look(&mut self, now: Nanos, at: usize) -> &mut Batch {
         let batch = &mut self.batches[at];
         let mut touched = 0;
@@ -367,14 +366,13 @@ impl Space {
     }
 }
 
-/// Decisions after which readings are taken in, so that they never need much memory.
+/// Number of decisions after which readings are taken, to bound their memory.
 const TAKEN_AFTER: usize = 1_024;
 
-/// Carries out everything that a policy wants at this moment, and has it read what was scanned; `made` hears of
-/// each decision.
+/// Carries out every decision that a policy has at this time, and gives it the readings; `made` is called with each decision.
 ///
 /// # Panics
-/// If the policy takes the readings for nonsense.
+/// If the policy rejects a reading as invalid.
 pub fn settle(
     policy: &mut (impl Tiering + ?Sized),
     space: &mut Space,
@@ -390,7 +388,7 @@ pub fn settle(
         }
         if choice.is_none() || count % TAKEN_AFTER == 0 {
             let readings = space.take_readings();
-            policy.on_bulk(now, &readings).expect("a modelled space tells the truth");
+            policy.on_bulk(now, &readings).expect("a modelled space sends valid readings");
         }
         if choice.is_none() {
             return;
@@ -398,7 +396,7 @@ pub fn settle(
     }
 }
 
-/// Tells a policy what became of a decision.
+/// Reports the outcome of a decision to a policy.
 pub fn answer(policy: &mut (impl Policy + ?Sized), now: Nanos, choice: &Choice, code: Code) {
     let Choice { kind, subject, sequence, argument } = *choice;
     let txn = TxnId::new(0);
@@ -416,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_touch_what_they_say() {
+    fn patterns_touch_the_pages_they_describe() {
         let hot = Pattern::HotSet { first: 10, pages: 5, per_second: 2.0 };
         assert_eq!([9, 10, 14, 15].map(|page| hot.touches(page, at(1), at(4))), [0., 6., 6., 0.]);
         let sweep = Pattern::Sweep { pages: 100, per_second: 10.0 };
@@ -431,8 +429,8 @@ mod tests {
             strides.touches(page, at(1), at(2)) > 0.0
         };
         let second = |stride| (0..700).filter(move |page| strided(stride, *page));
-        assert!(second(4).eq(256..320), "the second of batches 0, 4 and 8");
-        assert!(second(-2).eq(384..448), "the second of batches 8, 6, ... 0");
+        assert!(second(4).eq(256..320), "the second batch visited of 0, 4 and 8");
+        assert!(second(-2).eq(384..448), "the second batch visited of 8, 6, ... 0");
         let zipf = Pattern::Zipf { exponent: 1.0, first_per_second: 8.0 };
         assert_eq!([0, 1, 3].map(|page| zipf.touches(page, at(0), at(1))), [8., 4., 2.]);
         let other = Pattern::Uniform { per_second: 1.0 };
@@ -442,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_are_said_to_be_alike_are() {
+    fn alike_pages_have_equal_rates() {
         let hot = Pattern::HotSet { first: 70, pages: 100, per_second: 2.0 };
         let heads = Pattern::Heads { pages: 3, per_second: 1.0 };
         let sweep = Pattern::Sweep { pages: 50, per_second: 10.0 };
@@ -471,7 +469,7 @@ mod tests {
         let strip = Subject { id: 0, generation: 1 };
         let out = Action::PageOut.choice(strip, Sequence(1), 0b11);
         assert_eq!(space.apply(at(1), &out), Code::Complete);
-        assert_eq!(space.resident_pages(at(1)), 62 * 64 + 32, "what was touched stays");
+        assert_eq!(space.resident_pages(at(1)), 62 * 64 + 32, "touched pages stay");
         assert_eq!(space.page_out(at(1), 0, 0b11, &[0; 64]), 32);
         assert_eq!(space.resident_pages(at(1)), 62 * 64);
         assert_eq!(space.resident_pages(at(2)), 62 * 64 + 32);

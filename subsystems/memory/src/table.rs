@@ -1,4 +1,4 @@
-//! The host's table of strips: mappings, generations, and the times since which access bits count.
+//! The host's table of strips: mappings, generations, and the times when access bits were cleared.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use wave_core::snapshot::{Record, State};
 use crate::wire::{self, Place, Reading, STRIP_BATCHES};
 
 const LANES: usize = STRIP_BATCHES as usize;
-/// Pages that came back because they were touched, and were not touched again for this long, were a sweep's.
+/// A page that came back because it was touched, and is not touched again for this long, was a sweep's.
 pub const REST: Nanos = Nanos::from_millis(2_000);
 
 /// Access bits of a strip, as the page table has them.
@@ -20,7 +20,7 @@ pub struct Bits {
     pub young: [u64; LANES],
     /// Pages that are in the fast tier.
     pub present: [u64; LANES],
-    /// Units of eight batches that one huge page maps. Their batches have all bits or none.
+    /// Units of eight batches that one huge page maps. The batches of a unit have all bits or none.
     pub huge: u8,
 }
 
@@ -36,27 +36,27 @@ struct Slot {
     generation: u32,
     sequence: Sequence,
     mapped: u64,
-    /// Batches that are mapped, but cannot be managed: those whose bits cannot be cleared, and those that paging out
-    /// saves nothing of.
+    /// Batches that are mapped but cannot be managed: those whose bits cannot be cleared, and those for which paging out saves
+    /// nothing.
     unclearable: u64,
     incompressible: u64,
     huge: u8,
-    /// Batches whose history is void, and not yet reported.
+    /// Batches whose history is void, which has not been reported yet.
     void: u64,
-    /// Whether the agent knows this sequence.
+    /// Whether the current sequence has been reported to the agent.
     told: bool,
-    /// When each batch was cleared; zero where that is not known.
+    /// When each batch was cleared; zero if that is not known.
     cleared: [Nanos; LANES],
-    /// How long the last reading of each reached back, in microseconds.
+    /// Interval of each batch's last reading, in microseconds.
     interval_us: [u32; LANES],
-    /// Pages of each that were paged out, and have not been seen since.
+    /// Pages of each batch that were paged out, and have not been seen present since.
     out: [u64; LANES],
-    /// Pages of each that came back and were not touched again so far, and since when they are there.
+    /// Pages of each batch that came back and have not been touched again so far, and when they came back.
     back: [u64; LANES],
     back_since: [Nanos; LANES],
-    /// Bytes that a page of each takes in the slow tier, as of its last page-out.
+    /// Bytes per page of each batch in the slow tier, as of its last page-out.
     bytes: [u16; LANES],
-    /// Batches that would have been paged out, if anything were.
+    /// Batches that a dry run would have paged out.
     dry: u64,
 }
 
@@ -68,7 +68,7 @@ impl Slot {
         }
     }
 
-    /// What is mapped there now is something else: nothing of it was paged out.
+    /// Other memory is mapped there now: nothing of it was paged out.
     fn forget_mapping(&mut self, batches: u64) {
         self.dry &= !batches;
         for batch in wire::bits(batches) {
@@ -76,8 +76,8 @@ impl Slot {
         }
     }
 
-    /// Takes what a look at a batch says of pages that were paged out: how many came back because they were touched. What
-    /// came back untouched was brought by the end of the swap that it was in, or by somebody else.
+    /// Notes the pages of a batch that were paged out and are present in `bits`. Returns how many came back because they were
+    /// touched. Pages that came back untouched were brought by the end of their swap, or by another process.
     fn came_back(&mut self, at: usize, bits: &Bits, now: Nanos) -> u64 {
         let back = self.out[at] & bits.present[at];
         self.out[at] &= !back;
@@ -88,8 +88,8 @@ impl Slot {
         refaults.count_ones().into()
     }
 
-    /// Of the pages that came back to a batch, how many were a sweep's: touched once, and not in [`REST`] after. And when
-    /// they came. Bits count since they were cleared after that.
+    /// When pages of a sweep came back to a batch, and how many: touched once, and not again for [`REST`]. Their access bits
+    /// count only if they were cleared after the pages came back.
     fn swept(&mut self, at: usize, bits: &Bits, now: Nanos) -> Option<(Nanos, u64)> {
         let since = self.back_since[at];
         if self.back[at] == 0 || self.cleared[at] < since {
@@ -102,8 +102,8 @@ impl Slot {
         Some((since, core::mem::take(&mut self.back[at]).count_ones().into()))
     }
 
-    /// Batches of units that have become huge, or are no longer. One that is wholly out is what it was: a page is
-    /// paged out in small ones, and comes back so.
+    /// Batches of units that have become huge, or no longer are. A unit that is wholly paged out has not changed: a huge page
+    /// is paged out in small pages, and comes back in small pages.
     fn changed(&self, bits: &Bits) -> u64 {
         let is_out = |unit: &u32| {
             let first = (unit * wire::UNIT_BATCHES) as usize;
@@ -122,46 +122,46 @@ pub struct Table {
     places: BTreeMap<Place, u32>,
     free: Vec<u32>,
     most: usize,
-    /// Strips that found no room.
+    /// Number of strips for which there was no room.
     left_out: u64,
     /// Where the search for unreported batches continues.
     cursor: usize,
 }
 
-/// What was paged out and has not been seen since.
+/// The pages that were paged out and have not been seen present since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Number of pages.
     pub pages: u64,
-    /// Memory that they take in the slow tier: an estimate.
+    /// Memory that they take in the slow tier, in bytes: an estimate.
     pub bytes: u64,
 }
 
-/// What a page-out came to, by the page table before it and after it.
+/// The result of a page-out, from the page table before and after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Pages that left the fast tier.
     pub pages: u64,
-    /// Pages that were to leave, and stayed although nobody touched them: another process has them too (a fork), or
-    /// the kernel holds them.
+    /// Pages that stayed when they were to be paged out although nobody touched them: another process maps them too (a fork),
+    /// or the kernel holds them.
     pub stayed: u64,
-    /// Batches of which a good part stayed.
+    /// Batches of which a good part stayed, a bit each.
     pub partial: u64,
 }
 
-/// What a reading came to.
+/// The result of a reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Batches that were read.
+    /// Number of batches that were read.
     pub batches: u64,
-    /// Pages that had been paged out and are there again because they were touched.
+    /// Pages that had been paged out and came back because they were touched.
     pub refaults: u64,
-    /// When pages came back that were not touched again, and how many.
+    /// Pages of sweeps: when they came back, and how many.
     pub swept: Vec<(Nanos, u64)>,
 }
 
 impl Table {
-    /// For at most this many strips.
+    /// A table for at most `strips` strips.
     pub fn new(strips: u32) -> Table {
         Table {
             slots: Vec::new(),
@@ -173,8 +173,8 @@ impl Table {
         }
     }
 
-    /// Sets what is mapped in a space: strips by address with their batches. Strips that are not named are gone;
-    /// batches that come are void.
+    /// Sets the mappings of a space: strips by address, with a bit for each mapped batch. Strips that are not in `mapped` are
+    /// gone; new batches have a void history.
     pub fn update(&mut self, space: u32, mapped: &BTreeMap<u64, u64>) {
         let of_space = Place { space, address: 0 }..=Place { space, address: u64::MAX };
         let known: Vec<(Place, u32)> =
@@ -203,7 +203,7 @@ impl Table {
         }
     }
 
-    /// What these batches were is void. Changes that no message has told of are one change.
+    /// Voids the history of these batches. Changes that have not been reported are merged into one.
     fn void(&mut self, id: u32, batches: u64) {
         let slot = &mut self.slots[id as usize];
         slot.forget(batches);
@@ -258,28 +258,28 @@ impl Table {
         self.free.push(id);
     }
 
-    /// All strips in use: where, and what is mapped.
+    /// All strips in use: their places and mapped batches.
     pub fn strips(&self) -> impl Iterator<Item = (Place, u64)> + '_ {
         self.slots.iter().filter_map(|slot| Some((slot.place?, slot.mapped)))
     }
 
-    /// Batches whose bits could not be cleared may be tried again: a fork's other half has ended, say. They are told with
-    /// the next update.
+    /// Makes batches whose bits could not be cleared eligible again: the other half of a fork may have ended. The next update
+    /// reports them as mapped.
     pub fn pardon_unclearable(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.unclearable = 0);
     }
 
-    /// The same of batches that paging out saved nothing of: what is in them may be something else by now.
+    /// The same for batches for which paging out saved nothing: their contents may have changed.
     pub fn pardon_incompressible(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.incompressible = 0);
     }
 
-    /// How many strips found no room since the start.
+    /// Number of strips for which there was no room since the start.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Whether there is anything to decide on.
+    /// Whether the table has no strip to decide on.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -295,17 +295,17 @@ impl Table {
         })
     }
 
-    /// An agent was sent a snapshot of what is here: now all is to be told again, and all of it void.
+    /// A snapshot of the table was sent to an agent: everything is to be reported again, with all history void.
     pub fn tell_again(&mut self) {
         for id in 0..self.slots.len() as u32 {
-            // Messages that a snapshot covers are passed over.
+            // The agent ignores messages that a snapshot covers.
             self.slots[id as usize].told = true;
             self.void(id, u64::MAX);
         }
         self.cursor = 0;
     }
 
-    /// Tells of strips, one message each, as far as `send` takes them.
+    /// Reports strips, one message each, as long as `send` accepts them.
     pub fn tell(&mut self, mut send: impl FnMut(&Message) -> bool) {
         for _ in 0..self.slots.len() {
             if self.cursor >= self.slots.len() {
@@ -331,19 +331,19 @@ impl Table {
         }
     }
 
-    /// The strip of a decision: where it is and what is mapped, if it lives.
+    /// The strip of a decision: its place, mapped batches and sequence. `None` if that generation is gone.
     pub fn find(&self, subject: Subject) -> Option<(Place, u64, Sequence)> {
         let slot = self.slots.get(subject.id as usize)?;
         let same = slot.generation == subject.generation;
         Some((slot.place.filter(|_| same)?, slot.mapped, slot.sequence))
     }
 
-    /// Units of a strip that are huge, as far as is known.
+    /// Units of a strip that are known to be huge.
     pub fn huge(&self, id: u32) -> u8 {
         self.slots[id as usize].huge
     }
 
-    /// Units of a strip that are huge now; those that came or went are void. Returns whether any did.
+    /// Sets the units of a strip that are huge now; the history of units that changed is void. Returns whether any changed.
     pub fn note_huge(&mut self, id: u32, bits: &Bits) -> bool {
         let slot = &mut self.slots[id as usize];
         let changed = slot.changed(bits);
@@ -356,8 +356,7 @@ impl Table {
         changed != 0
     }
 
-    /// Batches would have been paged out, if anything were. Returns how many pages of those of which that was not
-    /// said before.
+    /// Records batches that a dry run would have paged out. Returns the number of pages in those not recorded before.
     pub fn would_page_out(&mut self, id: u32, batches: u64, bits: &Bits) -> u64 {
         let slot = &mut self.slots[id as usize];
         let fresh = batches & !slot.dry;
@@ -366,13 +365,13 @@ impl Table {
         wire::bits(fresh).map(|batch| u64::from(pages(batch as usize).count_ones())).sum()
     }
 
-    /// Batches whose bits cannot be cleared: they are told as not mapped.
+    /// Leaves out batches whose bits cannot be cleared: they are reported as not mapped.
     pub fn leave_unclearable(&mut self, id: u32, batches: u64) {
         let batches = self.leave(id, batches);
         self.slots[id as usize].unclearable |= batches;
     }
 
-    /// Batches that paging out saves nothing of: they are told as not mapped.
+    /// Leaves out batches for which paging out saves nothing: they are reported as not mapped.
     pub fn leave_incompressible(&mut self, id: u32, batches: u64) {
         let batches = self.leave(id, batches);
         self.slots[id as usize].incompressible |= batches;
@@ -387,13 +386,13 @@ impl Table {
         batches
     }
 
-    /// What a page of each of these batches takes in the slow tier.
+    /// Sets the bytes per page of these batches in the slow tier.
     pub fn takes(&mut self, id: u32, batches: u64, bytes: &[u16; LANES]) {
         let slot = &mut self.slots[id as usize];
         wire::bits(batches).for_each(|batch| slot.bytes[batch as usize] = bytes[batch as usize]);
     }
 
-    /// Pages that are in the slow tier because they were paged out here, and what they take there.
+    /// The pages that are in the slow tier because they were paged out here, and their memory there.
     pub fn account(&self) -> Account {
         let mut account = Account::default();
         for slot in self.slots.iter().filter(|slot| slot.place.is_some()) {
@@ -405,8 +404,8 @@ impl Table {
         account
     }
 
-    /// Takes what was read of some batches of a strip, and appends the readings to `extent`: one for those that
-    /// were cleared together. A huge unit that came or went is void, and not read.
+    /// Takes the access bits of some batches of a strip, and appends readings to `extent`: one for all batches that were
+    /// cleared together. The history of a huge unit that came or went is void, and it is not read.
     pub fn read(
         &mut self,
         id: u32,
@@ -421,7 +420,7 @@ impl Table {
         let tails = wire::whole(slot.huge) & !wire::firsts(slot.huge);
         let mut rest = batches & slot.mapped & !changed & !tails;
         let mut seen = Seen { batches: rest.count_ones().into(), ..Seen::default() };
-        // Also of those that are told first, and of the rest of a huge unit.
+        // Includes batches that must be reported first, and the rest of huge units.
         for batch in wire::bits(batches & slot.mapped) {
             let at = batch as usize;
             if let Some((since, pages)) = slot.swept(at, bits, now) {
@@ -460,7 +459,7 @@ impl Table {
         seen
     }
 
-    /// Batches of a strip were cleared at this moment; of those in `failed` that is not known.
+    /// Batches of a strip were cleared at this time; for those in `failed` the time is not known.
     pub fn cleared(&mut self, id: u32, batches: u64, failed: u64, now: Nanos) {
         let slot = &mut self.slots[id as usize];
         for batch in wire::bits(batches) {
@@ -469,14 +468,14 @@ impl Table {
         }
     }
 
-    /// Batches of a strip are to be paged out, and were looked at. Returns how many pages had come back because they were
-    /// touched.
+    /// Batches of a strip are about to be paged out, and `bits` were read. Returns the number of pages that had come back
+    /// because they were touched.
     pub fn looked(&mut self, id: u32, batches: u64, bits: &Bits, now: Nanos) -> u64 {
         let slot = &mut self.slots[id as usize];
         wire::bits(batches).map(|batch| slot.came_back(batch as usize, bits, now)).sum()
     }
 
-    /// Batches of a strip were paged out; `before` and `after` are its bits.
+    /// Batches of a strip were paged out; `before` and `after` are the strip's bits.
     pub fn paged_out(&mut self, id: u32, batches: u64, before: &Bits, after: &Bits) -> Moved {
         let slot = &mut self.slots[id as usize];
         let mut moved = Moved::default();
@@ -488,15 +487,15 @@ impl Table {
             let asked = before.present[at] & !before.young[at];
             let stayed = asked & after.present[at] & !after.young[at];
             moved.stayed += u64::from(stayed.count_ones());
-            // The kernel leaves some pages at any time: those that wait in a list of one CPU.
+            // The kernel always leaves a few pages: those on a CPU's local list.
             let is_partial = stayed != 0 && wire::is_good_part(stayed, asked.count_ones());
             moved.partial |= u64::from(is_partial) << batch;
         }
         moved
     }
 
-    /// Appends what there is now of batches that were moved: since when their bits count is not said. Huge units are
-    /// told by the next scan, as they may have been split.
+    /// Appends a reading of batches that were moved, with an interval of zero: the time since their bits were cleared is not
+    /// reported. Huge units wait for the next scan, as they may have been split.
     pub fn show(&self, id: u32, batches: u64, bits: &Bits, extent: &mut Vec<u64>) {
         let slot = &self.slots[id as usize];
         let batches = batches & slot.mapped & !wire::whole(slot.huge | bits.huge);
@@ -513,15 +512,16 @@ impl Table {
         Reading { strip, sequence: slot.sequence, interval_us: 0, batches, words }.write(extent);
     }
 
-    /// Batches of a strip are being brought back: what comes is no refault. Returns how many pages had been out.
+    /// Batches of a strip are being brought back: their pages do not count as refaults. Returns the number of pages that were
+    /// out.
     pub fn brought_back(&mut self, id: u32, batches: u64) -> u64 {
         let slot = &mut self.slots[id as usize];
         let out = wire::bits(batches).map(|batch| core::mem::take(&mut slot.out[batch as usize]));
         out.map(|out| u64::from(out.count_ones())).sum()
     }
 
-    /// Batches by the interval that they were last read over: milliseconds, 0 where none is known yet, and how many
-    /// batches. Ascending, by powers of two: intervals of one period differ a little.
+    /// A histogram of intervals: milliseconds of batches' last readings, 0 where none is known yet, and number of batches.
+    /// Ascending, by powers of two: intervals of one period differ a little.
     pub fn intervals_ms(&self) -> Vec<(u32, u64)> {
         let mut classes: Vec<(u32, u64)> = Vec::new();
         for slot in self.slots.iter().filter(|slot| slot.place.is_some()) {
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_were_not_told_are_one_change() {
+    fn unreported_changes_are_merged() {
         let mut table = Table::new(2);
         table.update(SPACE, &mapped(&[(0, 0b0011), (1, 1)]));
         table.update(SPACE, &mapped(&[(0, 0b0110), (1, 1)]));
@@ -580,25 +580,25 @@ mod tests {
         assert_eq!((strip.sequence, strip.mapped, strip.void), (Sequence(1), 0b0110, 0b0111));
         assert_eq!(strip.place, Place { space: SPACE, address: FIRST });
         assert_eq!(told(&mut table, 9).len(), 1, "the other waited for room");
-        assert_eq!(told(&mut table, 9), [], "nothing changed since");
+        assert_eq!(told(&mut table, 9), [], "nothing has changed since");
 
         table.update(SPACE, &mapped(&[(1, 1)]));
         table.update(SPACE, &mapped(&[(1, 1), (2, 1)]));
         let again = told(&mut table, 9);
         let strip = again[0];
-        assert_eq!((strip.strip.id, strip.strip.generation), (0, 2), "its id has another life");
+        assert_eq!((strip.strip.id, strip.strip.generation), (0, 2), "the id has a new generation");
         assert_eq!((strip.sequence, strip.void), (Sequence(2), u64::MAX));
         table.update(SPACE, &mapped(&[(1, 1), (2, 1), (3, 1)]));
         assert_eq!(table.left_out(), 1);
         table.update(SPACE + 1, &BTreeMap::new());
-        assert_eq!(table.strips().count(), 2, "another space is not touched");
+        assert_eq!(table.strips().count(), 2, "the other space is unchanged");
         table.update(SPACE, &BTreeMap::new());
         assert!(table.is_empty());
         assert!(told(&mut table, 9).iter().all(|strip| strip.mapped == 0));
     }
 
     #[test]
-    fn after_a_snapshot_all_is_told_with_the_next_sequence() {
+    fn after_a_snapshot_every_strip_is_reported_with_its_next_sequence() {
         let mut table = Table::new(2);
         table.update(SPACE, &mapped(&[(0, 1), (1, 1)]));
         told(&mut table, 1);
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_come_back_by_themselves_are_refaults() {
+    fn touched_pages_that_come_back_are_refaults() {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, 0b11)]));
         let (all, none) = (Bits { present: [u64::MAX; LANES], ..Bits::default() }, Bits::default());
@@ -643,17 +643,17 @@ mod tests {
         assert_eq!(table.brought_back(0, 0b01), 61);
         let mut other = all.clone();
         other.young[1] = 0xff;
-        assert_eq!(refaults(&mut table, &other), 8, "of the other batch, what was touched");
+        assert_eq!(refaults(&mut table, &other), 8, "only the touched pages of the other batch");
         other.young[1] = u64::MAX;
         assert_eq!(
             refaults(&mut table, &other),
             0,
-            "the rest came by itself, as swap's end brings it"
+            "the rest came back untouched, as at the end of swap"
         );
     }
 
     #[test]
-    fn pages_that_come_back_and_are_not_touched_again_are_a_sweep_s() {
+    fn refaults_not_touched_again_are_a_sweeps() {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, 0b11)]));
         let (all, none) = (Bits { present: [u64::MAX; LANES], ..Bits::default() }, Bits::default());
@@ -673,12 +673,12 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_stay_are_told_and_do_not_count_as_paged_out() {
+    fn pages_that_stay_are_reported_and_not_counted_as_paged_out() {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, 0b111)]));
         let before = Bits { present: [u64::MAX; LANES], ..Bits::default() };
         let mut after = before.clone();
-        // Of the first a few stay, the second stays, and of the third half is touched meanwhile.
+        // Of the first batch a few pages stay, the second stays, and of the third half is touched meanwhile.
         (after.present[0], after.present[2], after.young[2]) = (0b111, 0xffff, 0xffff);
         let moved = table.paged_out(0, 0b111, &before, &after);
         assert_eq!(moved, Moved { pages: 61 + 48, stayed: 3 + 64, partial: 0b010 });
@@ -690,25 +690,25 @@ mod tests {
         let mut touched = before.clone();
         touched.young = touched.present;
         let refaults = table.read(0, 0b111, &touched, at(9), &mut vec![]).refaults;
-        assert_eq!(refaults, moved.pages, "only what went can come back");
+        assert_eq!(refaults, moved.pages, "only pages that left can come back");
     }
 
     #[test]
-    fn a_huge_page_that_comes_voids_its_unit_and_is_one_page() {
+    fn a_new_huge_page_voids_its_unit_and_counts_as_one_page() {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
         told(&mut table, 9);
         let mut bits = Bits { present: [u64::MAX; LANES], young: [u64::MAX; LANES], huge: 2 };
         let mut extent = vec![];
         let seen = table.read(0, u64::MAX, &bits, at(1), &mut extent);
-        assert_eq!(seen.batches, 56, "the unit is told first");
+        assert_eq!(seen.batches, 56, "the unit must be reported first");
         let strip = told(&mut table, 9)[0];
         assert_eq!((strip.huge, strip.void), (2, 0xff00));
         extent.clear();
         assert_eq!(table.read(0, 0xff00, &bits, at(2), &mut extent).batches, 1);
         let reading = wire::Readings::new(&extent).next().unwrap().unwrap();
         assert_eq!((reading.batches, reading.words), (1 << 8, &[[1, 1]][..]));
-        // Paged out, it is in small pages, and what it was.
+        // When it is paged out it is in small pages, and has not changed.
         let (before, mut out) = (bits.clone(), bits.clone());
         out.huge = 0;
         (8..16).for_each(|batch| (out.present[batch], out.young[batch]) = (0, 0));
@@ -717,7 +717,11 @@ mod tests {
         assert_eq!(told(&mut table, 9), []);
         (out.present[9], out.young[9]) = (0b111, 0b111);
         let seen = table.read(0, 0xff00, &out, at(3), &mut extent);
-        assert_eq!((seen.batches, seen.refaults), (0, 3), "it was split, and is told first");
+        assert_eq!(
+            (seen.batches, seen.refaults),
+            (0, 3),
+            "the page was split, which must be reported first"
+        );
         assert_eq!(told(&mut table, 9)[0].huge, 0);
         (out.present[10], out.young[10]) = (u64::MAX, u64::MAX);
         assert_eq!(table.read(0, 0xff00, &out, at(4), &mut extent).refaults, 64, "the rest counts");
@@ -726,13 +730,13 @@ mod tests {
         told(&mut table, 9);
         bits.huge = 0;
         assert_eq!(table.read(0, 0xff00, &bits, at(5), &mut extent).batches, 0);
-        assert_eq!(told(&mut table, 9)[0].void, 0xff00, "it was split");
+        assert_eq!(told(&mut table, 9)[0].void, 0xff00, "the page was split");
         table.leave_unclearable(0, 0b100);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
-        assert_eq!(told(&mut table, 9)[0].mapped, !0b100, "it stays left out");
+        assert_eq!(told(&mut table, 9)[0].mapped, !0b100, "the batch stays left out");
         table.pardon_incompressible();
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
-        assert_eq!(told(&mut table, 9), [], "that is another reason");
+        assert_eq!(told(&mut table, 9), [], "the batch is left out for another reason");
         table.pardon_unclearable();
         assert_eq!(told(&mut table, 9), []);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));

@@ -1,4 +1,4 @@
-//! What the entries and extents of the core mean to memory.
+//! The meaning of core's entries and extents for memory.
 //!
 //! ```text
 //! message   STRIP   subject   the strip
@@ -14,7 +14,7 @@
 //!           then per batch, lowest first: young, present
 //! ```
 //!
-//! 16 bytes a batch, and 24 a reading: 6.7 MB for 100 GiB where everything is scanned.
+//! 16 bytes per batch, and 24 per reading: 6.7 MB for 100 GiB if everything is scanned.
 
 use alloc::vec::Vec;
 
@@ -28,18 +28,18 @@ pub const STRIP_BATCHES: u32 = 64;
 /// Batches that one huge page maps.
 pub const UNIT_BATCHES: u32 = 8;
 
-/// Kind of the one message: what is mapped in a strip.
+/// Kind of the only message: the mappings of a strip.
 pub const MESSAGE_STRIP: u16 = 1;
 
-/// What to do with batches of a strip.
+/// An action on batches of a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Action {
-    /// Read their access bits, clear them, and send them.
+    /// Read the access bits, clear them, and send the reading.
     Scan = 1,
     /// Move the batches to the slow tier, except pages that were touched since they were scanned.
     PageOut = 2,
-    /// Move them to the fast tier before they are asked for.
+    /// Move the batches to the fast tier before they are touched.
     BringBack = 3,
 }
 
@@ -54,41 +54,41 @@ impl Action {
         }
     }
 
-    /// The choice of doing so with `batches`.
+    /// The choice to do this to `batches`.
     pub const fn choice(self, strip: Subject, sequence: Sequence, batches: u64) -> Choice {
         Choice { kind: self as u16, subject: strip, sequence, argument: batches }
     }
 }
 
-/// Whether these pages are a good part of a batch's `pages`: a quarter or more. A move that leaves fewer behind is done.
+/// Whether these pages are a good part of a batch's `pages`: a quarter or more. A move that leaves fewer behind is complete.
 pub const fn is_good_part(of: u64, pages: u32) -> bool {
     of.count_ones() * 4 >= pages
 }
 
-/// Bytes of a strip where a page has 4 KiB.
+/// Bytes of a strip with pages of 4 KiB.
 pub const STRIP_BYTES: u64 = 1 << 24;
 
-/// Where a strip is: for people, and for policies that look at neighbours.
+/// The place of a strip, for display and for policies that look at neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// The address space: its process.
+    /// The address space: an id of its process.
     pub space: u32,
-    /// Where it begins: a multiple of [`STRIP_BYTES`], below 2^56.
+    /// Address of the strip: a multiple of [`STRIP_BYTES`], below 2^56.
     pub address: u64,
 }
 
-/// What is mapped in a strip.
+/// The mappings of a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strip {
     /// The strip: its id and generation.
     pub strip: Subject,
-    /// The version of what is mapped.
+    /// The sequence of the mappings.
     pub sequence: Sequence,
-    /// Batches with anything in them that can be scanned and moved.
+    /// Batches with mapped pages that can be scanned and moved.
     pub mapped: u64,
     /// Batches whose history is void.
     pub void: u64,
-    /// Units of eight batches that are one huge page.
+    /// Units of eight batches that one huge page maps.
     pub huge: u8,
     /// Place of the strip: address space and address.
     pub place: Place,
@@ -106,7 +106,7 @@ impl Strip {
         }
     }
 
-    /// From a message. `None` for a kind of a later version: to be passed over.
+    /// Decodes a message. `None` for a kind of a later version, which a policy ignores.
     pub const fn from_message(message: &Message) -> Option<Strip> {
         let [mapped, void, huge] = message.payload;
         match message.kind {
@@ -126,7 +126,7 @@ impl Strip {
     }
 }
 
-/// The bits of each number's lowest set bit upwards.
+/// The positions of set bits, from the lowest upwards.
 pub fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
         let bit = (mask != 0).then(|| mask.trailing_zeros())?;
@@ -154,15 +154,15 @@ pub const fn whole(units: u8) -> u64 {
 /// Access bits of batches of one strip that were cleared together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading<'a> {
-    /// Strip that the reading is of.
+    /// The strip that was read.
     pub strip: Subject,
-    /// The version of its mappings that was read.
+    /// The sequence of the mappings that were read.
     pub sequence: Sequence,
-    /// Since when the bits count, in microseconds; 0 if that is not known.
+    /// Time since the bits were cleared, in microseconds; 0 if that is not known.
     pub interval_us: u32,
-    /// Batches that the reading has, a bit each.
+    /// Batches in the reading, a bit each.
     pub batches: u64,
-    /// Young and present pages of each, lowest batch first.
+    /// Young and present pages of each batch, lowest batch first.
     pub words: &'a [[u64; 2]],
 }
 
@@ -178,7 +178,7 @@ impl Reading<'_> {
     }
 }
 
-/// The readings of an extent. Ends after the first one that makes no sense.
+/// The readings of an extent. Ends after the first invalid one.
 #[derive(Clone, Debug)]
 pub struct Readings<'a> {
     words: &'a [u64],
@@ -186,12 +186,12 @@ pub struct Readings<'a> {
 }
 
 impl<'a> Readings<'a> {
-    /// Of these words, which were copied from the extent.
+    /// The readings in these words, which were copied from the extent.
     pub fn new(words: &'a [u64]) -> Readings<'a> {
         Readings { words, at: 0 }
     }
 
-    /// The word at which the next one begins.
+    /// Index of the word at which the next reading begins.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -240,7 +240,7 @@ mod tests {
     const STRIP: Subject = Subject { id: 3, generation: 9 };
 
     #[test]
-    fn a_strip_crosses_as_a_message() {
+    fn a_strip_survives_encoding_as_a_message() {
         let strip = Strip {
             strip: STRIP,
             sequence: Sequence(7),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_cross_in_an_extent() {
+    fn readings_survive_encoding_in_an_extent() {
         let words = [[1, 3], [0, 0], [u64::MAX, u64::MAX]];
         let batches = 1 | 1 << 5 | 1 << 63;
         let reading = Reading {
@@ -286,7 +286,7 @@ mod tests {
             last.to_string(),
             "peer's fault: bulk data of 20 words, at word 12: a reading that is cut off"
         );
-        assert_eq!(Readings::new(cut).count(), 3, "it ends there");
+        assert_eq!(Readings::new(cut).count(), 3, "iteration ends at the invalid reading");
         extent[3 + 2] = 4;
         let first = Readings::new(&extent).next().unwrap().unwrap_err();
         assert_eq!(

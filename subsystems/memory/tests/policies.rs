@@ -1,4 +1,4 @@
-//! What policies make of patterns of access, over a modelled address space.
+//! The policies under patterns of access, over a modelled address space.
 
 mod common;
 
@@ -13,9 +13,9 @@ use wave_memory::space::{Pattern, Space};
 const STRIPS: u32 = 8;
 const BATCHES: u32 = STRIPS * 64;
 const PAGES: u64 = BATCHES as u64 * 64;
-/// A fifth, in whole batches.
+/// A fifth of the pages, in whole batches.
 const HOT_PAGES: u64 = (BATCHES / 5 * 64) as u64;
-/// Three epochs, and what remains of a strip's first.
+/// Three epochs, and the rest of a strip's first.
 const SETTLED: Nanos = at(160);
 
 fn world<C: Classifier + 'static>(classifier: C, pattern: Pattern, seed: u64) -> World {
@@ -32,8 +32,8 @@ fn hot_set_and_heads() -> Pattern {
     Pattern::Sum(vec![hot_set(0), Pattern::Heads { pages: 3, per_second: 2.0 }])
 }
 
-/// Batches on the wrong side, where the pattern leaves no doubt: hot ones in the slow tier, cold ones in
-/// the fast tier. And how many batches there is no doubt about.
+/// Misplaced batches, where the pattern is clear: hot ones in the slow tier, and cold ones in the fast tier. And the number of
+/// clear batches.
 fn misplaced(world: &World, pattern: &Pattern) -> (usize, usize, usize) {
     let (mut hot, mut cold, mut clear) = (0, 0, 0);
     for batch in 0..BATCHES {
@@ -46,7 +46,7 @@ fn misplaced(world: &World, pattern: &Pattern) -> (usize, usize, usize) {
 }
 
 #[test]
-fn sol_finds_what_is_cold_and_nothing_else() {
+fn sol_pages_out_cold_batches_only() {
     let zipf = Pattern::Zipf { exponent: 0.99, first_per_second: 200.0 };
     let busy_zipf = Pattern::Sum(vec![zipf.clone(), Pattern::Heads { pages: 4, per_second: 5.0 }]);
     let patterns = [
@@ -66,7 +66,7 @@ fn sol_finds_what_is_cold_and_nothing_else() {
                 let resident = world.space.resident_pages(world.now) as f64 / PAGES as f64;
                 let counts = world.space.counts();
                 println!("{name}, {sampling:?}, seed {seed}: {resident:.3} resident, {counts:?}");
-                assert!(clear >= clear_least, "{name}: {clear} batches are clear");
+                assert!(clear >= clear_least, "{name}: the pattern is clear for {clear} batches");
                 assert_eq!((hot, cold), (0, 0), "{name}, {sampling:?}, seed {seed}");
             }
         }
@@ -74,7 +74,7 @@ fn sol_finds_what_is_cold_and_nothing_else() {
 }
 
 #[test]
-fn sol_leaves_alone_what_is_alike() {
+fn sol_leaves_uniform_access_alone() {
     let uniform = |per_second| Pattern::Uniform { per_second };
     let quick_sweep = Pattern::Sweep { pages: PAGES, per_second: PAGES as f64 / 5.0 };
     for pattern in [uniform(0.5), uniform(0.1), quick_sweep] {
@@ -86,7 +86,7 @@ fn sol_leaves_alone_what_is_alike() {
     }
 }
 
-/// A garbage collector that marks everything, say: two seconds of each hundred.
+/// Such as a garbage collector that marks everything: two seconds of each hundred.
 fn hot_set_and_sweeps() -> Pattern {
     let per_second = PAGES as f64 / 2.0;
     let sweep = Pattern::Sweep { pages: PAGES * 50, per_second };
@@ -94,7 +94,7 @@ fn hot_set_and_sweeps() -> Pattern {
 }
 
 #[test]
-fn a_sweep_brings_each_page_back_once_and_they_leave_soon_after_it() {
+fn a_sweep_refaults_each_page_once_and_pages_leave_soon_after() {
     let cold = PAGES - HOT_PAGES;
     for seed in 0..3 {
         let mut world = world(Sol::default(), hot_set_and_sweeps(), seed);
@@ -104,12 +104,12 @@ fn a_sweep_brings_each_page_back_once_and_they_leave_soon_after_it() {
         world.run(at(203));
         assert_eq!(world.space.resident_pages(world.now), PAGES, "it was swept");
         let refaults = world.space.counts().refaults;
-        // Not at the end of the epoch, which comes at 230.4 s.
+        // Before the end of the epoch, which comes at 230.4 s.
         world.run(at(225));
         let after = world.space.resident_pages(world.now);
         println!("seed {seed}: {before} pages before a sweep, {after} of {PAGES} 22 s after it");
         assert!(after < HOT_PAGES + cold / 4, "{after}");
-        assert_eq!(world.space.counts().refaults, refaults, "nothing of it was in use");
+        assert_eq!(world.space.counts().refaults, refaults, "none of the pages was in use");
     }
 }
 
@@ -127,11 +127,11 @@ fn sol_follows_a_change() {
         assert_eq!(misplaced(&world, &after), (0, 0, BATCHES as usize));
         let refaults = world.space.counts().refaults - refaults;
         println!("seed {seed}: {refaults} refaults for {HOT_PAGES} pages");
-        assert!(refaults <= HOT_PAGES + HOT_PAGES / 10, "pages go out that are hot");
+        assert!(refaults <= HOT_PAGES + HOT_PAGES / 10, "hot pages are paged out");
     }
 }
 
-/// SOL also finds what a fixed period of 300 ms is too short for.
+/// SOL also finds hot batches for which a fixed period of 300 ms is too short.
 #[test]
 fn sol_scans_less_than_a_fixed_period() {
     let pattern = hot_set_and_heads();
@@ -152,7 +152,7 @@ fn sol_scans_less_than_a_fixed_period() {
 }
 
 #[test]
-fn a_threshold_finds_a_hot_set_also_where_every_batch_has_busy_pages() {
+fn threshold_finds_a_hot_set_even_if_every_batch_has_busy_pages() {
     for pattern in [hot_set(0), hot_set_and_heads()] {
         let mut share = world(Threshold::default(), pattern.clone(), 1);
         share.run(SETTLED);
@@ -161,7 +161,7 @@ fn a_threshold_finds_a_hot_set_also_where_every_batch_has_busy_pages() {
     }
 }
 
-/// A strip's decisions do not depend on which other strips the same agent has.
+/// A strip's decisions do not depend on the other strips of the same agent.
 #[test]
 fn strips_can_be_divided_among_agents() {
     let whole = {
@@ -169,7 +169,7 @@ fn strips_can_be_divided_among_agents() {
         world.run(at(60));
         world
     };
-    // The same accesses: what the policy heard is what it hears again, in two parts.
+    // The same accesses: the policy's recorded inputs are replayed in two parts.
     for half in [0..STRIPS / 2, STRIPS / 2..STRIPS] {
         let mine = |strip: u32| half.contains(&strip);
         let mut policy = Tiered::new(Sol::default(), STRIPS, 5);

@@ -1,4 +1,4 @@
-//! What bringing back what strided access will reach does to refaults, over a modelled address space.
+//! The effect of prefetching for strided access on refaults, over a modelled address space.
 
 mod common;
 
@@ -11,10 +11,10 @@ use wave_memory::space::{Counts, Pattern, Space};
 const STRIPS: u32 = 24;
 const BATCHES: u64 = STRIPS as u64 * 64;
 const PAGES: u64 = BATCHES * 64;
-/// Three epochs, and what remains of a strip's first: what is not touched is paged out.
+/// Three epochs, and the rest of a strip's first: untouched memory is paged out by then.
 const SETTLED: Nanos = at(160);
 
-/// What has happened at the end, without prefetching and with it.
+/// The counts at the end, without prefetching and with it.
 fn counts(policy: &str, pattern: &Pattern, seed: u64, until: Nanos) -> [Counts; 2] {
     let config = Config { subjects: STRIPS, ..Config::coherent(1) };
     ["off", "on"].map(|prefetch| {
@@ -22,13 +22,13 @@ fn counts(policy: &str, pattern: &Pattern, seed: u64, until: Nanos) -> [Counts; 
         let policy = by_name(&text, &config).unwrap();
         let mut world = World::new(policy, Space::new(STRIPS, pattern.clone(), seed));
         world.run(until);
-        // So that what was touched since the last scans counts, too.
+        // So that touches since the last scans count, too.
         world.space.resident_pages(world.now);
         world.space.counts()
     })
 }
 
-/// No touches until all is paged out, then a number of batches in a second, for one round.
+/// No touches until all is paged out, then `per_second` batches per second, for one round.
 fn sweep(stride: i64, per_second: f64) -> (Pattern, Nanos) {
     let strides = Pattern::Strides { stride, batches: BATCHES, per_second: per_second * 64.0 };
     let seconds = BATCHES.div_ceil(stride.unsigned_abs()) as f64 / per_second;
@@ -42,7 +42,7 @@ fn sweep(stride: i64, per_second: f64) -> (Pattern, Nanos) {
 const SOL: &str = "sol:shortest_ms=300";
 
 #[test]
-fn a_stride_over_paged_out_memory_has_fewer_refaults() {
+fn prefetching_reduces_refaults_of_strided_access() {
     for (policy, stride, per_second, percent) in [
         (SOL, 1, 2.0, 10),
         (SOL, 1, 5.0, 10),
@@ -59,7 +59,7 @@ fn a_stride_over_paged_out_memory_has_fewer_refaults() {
     ] {
         let (pattern, until) = sweep(stride, per_second);
         let [without, with] = counts(policy, &pattern, 1, until);
-        // Each page of the round comes once, one way or the other.
+        // Each page of the round comes back once, as a refault or brought back.
         let vain = (with.brought_back + with.refaults).saturating_sub(without.refaults);
         println!(
             "{policy}, stride {stride}, {per_second} batches/s: refaults {} -> {}, in vain \
@@ -74,19 +74,19 @@ fn a_stride_over_paged_out_memory_has_fewer_refaults() {
 }
 
 #[test]
-fn access_without_a_stride_is_left_alone() {
+fn prefetching_leaves_access_without_a_stride_alone() {
     let zipf = |first_per_second| Pattern::Zipf { exponent: 0.99, first_per_second };
     let hot = |first| Pattern::HotSet { first, pages: PAGES / 5 / 64 * 64, per_second: 0.5 };
     let change = Pattern::Change { at: SETTLED, patterns: [hot(0), hot(PAGES / 2)].map(Box::new) };
     let heads = Pattern::Sum(vec![hot(0), Pattern::Heads { pages: 3, per_second: 0.05 }]);
-    // How many more refaults there may be, in percent.
+    // `percent`: how many more refaults are allowed.
     for (name, pattern, percent) in [
         ("Zipf", zipf(200.0), 1),
         ("busy Zipf", zipf(2000.0), 1),
         ("hot set", hot(0), 0),
         ("hot set that moves", change, 0),
         ("uniform", Pattern::Uniform { per_second: 0.002 }, 1),
-        // What comes back page by page all the time is found to rest sooner, and goes out more often.
+        // Batches whose pages come back one by one all the time are found to rest sooner, and are paged out more often.
         ("hot set, heads", heads, 4),
     ] {
         let mut sums = [Counts::default(); 2];

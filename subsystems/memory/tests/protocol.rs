@@ -42,7 +42,7 @@ fn all(policy: &mut dyn Tiering, now: Nanos) -> Vec<Choice> {
     std::iter::from_fn(|| policy.next(now)).collect()
 }
 
-/// A strip of which nothing is ever touched, under threshold, until it wants to move it; and when that is.
+/// An untouched strip under the threshold policy, until the policy wants to move it; also the time of that.
 fn cold_strip(huge: u8, reading: u64) -> (Box<dyn Tiering>, Nanos, Vec<Choice>) {
     let mut policy = policy("threshold", 1);
     policy.on_message(at(0), &told(1, ALL, ALL, huge));
@@ -88,7 +88,7 @@ fn refused_page_outs_are_tried_again_or_left_alone() {
     ] {
         let (mut policy, now, moves) = cold_strip(0, ALL);
         assert_eq!(moves, [page_out(1, ALL)]);
-        assert_eq!(all(&mut *policy, now), [], "it waits for the answer");
+        assert_eq!(all(&mut *policy, now), [], "the policy waits for the outcome");
         answer(&mut *policy, now, &moves[0], code);
         let next: Vec<_> = (1..20).flat_map(|more| all(&mut *policy, now + at(more))).collect();
         assert_eq!(next.contains(&moves[0]), again, "{code:?}");
@@ -96,16 +96,16 @@ fn refused_page_outs_are_tried_again_or_left_alone() {
 }
 
 #[test]
-fn remapped_batches_have_no_past() {
+fn remapped_batches_lose_their_history() {
     let (mut policy, now, moves) = cold_strip(0, ALL);
     answer(&mut *policy, now, &moves[0], Code::Complete);
     assert!(policy.explain(0, 3).unwrap().slow);
     policy.on_message(now, &told(2, ALL & !2, 8, 0));
-    assert_eq!(policy.explain(0, 1), None, "it is unmapped");
+    assert_eq!(policy.explain(0, 1), None, "the batch is unmapped");
     let fresh = policy.explain(0, 3).unwrap();
     assert_eq!((fresh.slow, fresh.pages, fresh.weight), (false, 0, 0.0));
-    assert!(policy.explain(0, 4).unwrap().slow, "the others are as they were");
-    // Another program in the same place.
+    assert!(policy.explain(0, 4).unwrap().slow, "the other batches are unchanged");
+    // Another program at the same place.
     let strip = Subject { id: 0, generation: 2 };
     let strip = Strip {
         strip,
@@ -121,7 +121,7 @@ fn remapped_batches_have_no_past() {
 }
 
 #[test]
-fn readings_of_another_life_say_nothing() {
+fn readings_of_another_generation_are_ignored() {
     let mut policy = policy("threshold", 1);
     policy.on_message(at(0), &told(2, ALL, ALL, 0));
     let reading = |generation, sequence| Reading {
@@ -144,11 +144,11 @@ fn readings_of_another_life_say_nothing() {
     let what = "a reading of a strip that the enclave does not have";
     let bad = BadBulk { words: extent.len(), at: extent.len() - 3, what };
     assert_eq!(policy.on_bulk(at(1), &extent), Err(bad));
-    assert_eq!(pages(&*policy), 1, "what comes before counts");
+    assert_eq!(pages(&*policy), 1, "the readings before it count");
 }
 
 #[test]
-fn bits_of_unknown_age_say_nothing() {
+fn bits_of_unknown_age_are_ignored() {
     let mut policy = policy("sol", 1);
     policy.on_message(at(0), &told(1, ALL, ALL, 0));
     let words = [[ALL, ALL]];
@@ -161,7 +161,7 @@ fn bits_of_unknown_age_say_nothing() {
     assert_eq!(policy.explain(0, 0).unwrap().weight, 0.0);
 }
 
-/// Units 0 and 7 are huge pages: eight batches each, of which the first has the bit.
+/// Units 0 and 7 are huge pages: eight batches each; the first batch has the bit.
 #[test]
 fn huge_pages_are_kept_whole() {
     let reading = 1 | 1 << 56 | ALL & !(0xff | 0xff << 56);
@@ -170,11 +170,11 @@ fn huge_pages_are_kept_whole() {
     answer(&mut *policy, now, &moves[0], Code::Complete);
     assert!(policy.explain(0, 0).unwrap().slow);
     assert_eq!(policy.explain(0, 1), None, "the first batch stands for the page");
-    // The host split the first, which then is like all others.
+    // The host split the first huge page; its batches are then like all others.
     policy.on_message(now, &told(2, ALL, 0, 0x80));
     assert!(!policy.explain(0, 1).unwrap().slow && !policy.explain(0, 0).unwrap().slow);
     assert!(policy.explain(0, 56).unwrap().slow && policy.explain(0, 8).unwrap().slow);
-    // A huge page that is mapped only in part is not one.
+    // A huge page that is mapped only in part does not count as one.
     policy.on_message(now, &told(3, ALL & !(1 << 60), 0, 0x80));
     assert_eq!([57, 60].map(|batch| policy.explain(0, batch).is_some()), [true, false]);
 }
@@ -194,7 +194,7 @@ fn batches_brought_back_by_others_are_paged_out_again() {
 }
 
 #[test]
-fn after_a_snapshot_everything_is_learned_anew() {
+fn after_a_snapshot_policies_start_from_nothing() {
     for name in NAMES {
         let space = Space::new(2, Pattern::Uniform { per_second: 0.0 }, 1);
         let mut world = World::new(policy(name, 2), space);
@@ -208,7 +208,10 @@ fn after_a_snapshot_everything_is_learned_anew() {
         world.made.clear();
         world.run(at(200));
         let scan = |(_, choice): &(Nanos, Choice)| choice.kind == Action::Scan as u16;
-        assert!(world.made.len() > 10 && world.made.iter().all(scan), "{name} knows of no page");
+        assert!(
+            world.made.len() > 10 && world.made.iter().all(scan),
+            "{name} scans only: no page is known"
+        );
         for id in 0..2 {
             let back = Action::BringBack.choice(subject(id), Sequence(1), ALL);
             world.space.apply(world.now, &back);
@@ -218,7 +221,7 @@ fn after_a_snapshot_everything_is_learned_anew() {
     }
 }
 
-/// Through the core's own point of entry: order, accounts, budgets and recorded deadlines.
+/// Through core's entry point: order, accounts, budgets and recorded deadlines.
 #[test]
 fn a_brain_scans_what_its_host_has_mapped() {
     for name in NAMES {
@@ -243,7 +246,11 @@ fn a_brain_scans_what_its_host_has_mapped() {
         let mut out = Decisions::default();
         brain.decide(at(0), 64, &mut out);
         let scans = config.prestage.max(1);
-        assert_eq!(out.staged.len(), usize::from(scans), "as many as the host has room for");
+        assert_eq!(
+            out.staged.len(),
+            usize::from(scans),
+            "as many decisions as the host has room for"
+        );
         assert!(out.staged.iter().all(|(_, decision)| decision.kind == Action::Scan as u16));
         assert_eq!(brain.recorder().len(), 6);
     }
@@ -257,10 +264,10 @@ fn number(rng: &mut Pcg64Mcg) -> u64 {
     }
 }
 
-/// A host that says anything at all: the policy neither panics nor decides without end, nor about what
-/// it was not told.
+/// A host that sends arbitrary messages: the policy neither panics nor decides without end, nor about strips that were not
+/// reported.
 #[test]
-fn a_host_that_lies_harms_no_policy() {
+fn a_lying_host_harms_no_policy() {
     for name in NAMES {
         for seed in 0..60 {
             println!("{name}, seed {seed}");
@@ -316,9 +323,9 @@ fn a_host_that_lies_harms_no_policy() {
     }
 }
 
-/// Memory that a fork shares stays, and advice on it says nothing: it is asked for again after 2, 4, ... ticks.
+/// Memory that a fork shares stays although advice on it succeeds: the policy asks for it again after 2, 4, ... ticks.
 #[test]
-fn what_a_page_out_leaves_behind_is_asked_for_again_later_and_later() {
+fn page_outs_of_remaining_batches_are_retried_at_growing_intervals() {
     let left = 0xf0_u64;
     let shown = |policy: &mut dyn Tiering, now, stays: u64| {
         let words: Vec<_> = (0..64).map(|batch| [0, ALL * (stays >> batch & 1)]).collect();
@@ -362,12 +369,12 @@ fn what_a_page_out_leaves_behind_is_asked_for_again_later_and_later() {
                 }
             };
             asked = left;
-            assert_eq!(next, page_out(1, left), "what left is not asked for again");
+            assert_eq!(next, page_out(1, left), "batches that left are not asked for again");
             waits.push(now.since(before).0 / 9_600_000_000);
         }
         assert_eq!(waits, [2, 4, 4, 4], "up to an epoch, which has four of its ticks");
         let choice = page_out(1, left);
         answer(&mut *policy, now, &choice, Code::Complete);
-        assert!(policy.explain(0, 4).unwrap().slow, "it has left at last");
+        assert!(policy.explain(0, 4).unwrap().slow, "the batch has left at last");
     }
 }

@@ -1,6 +1,6 @@
-//! What each policy decides, as text: a change of behaviour shows as a change of `traces/NAME.txt`.
+//! Each policy's decisions as text: a change of behaviour shows as a change of `traces/NAME.txt`.
 //!
-//! `WAVE_BLESS=1 cargo test -p wave-memory --test traces` writes the files anew.
+//! `WAVE_BLESS=1 cargo test -p wave-memory --test traces` rewrites the files.
 
 mod common;
 
@@ -12,7 +12,7 @@ use wave_memory::policies::{NAMES, by_name};
 use wave_memory::space::{Pattern, Space};
 use wave_memory::wire::Action;
 
-/// One strip: the first half is hot, then the second; of each batch two pages are always.
+/// One strip: first its first half is hot, then the second; two pages of each batch are always hot.
 fn history(name: &str) -> String {
     let half = 32 * 64;
     let hot = |first| Pattern::HotSet { first, pages: half, per_second: 0.3 };
@@ -34,12 +34,12 @@ fn history(name: &str) -> String {
 }
 
 #[test]
-fn decisions_are_as_committed() {
+fn decisions_match_the_committed_traces() {
     let bless = std::env::var_os("WAVE_BLESS").is_some();
     let mut different = Vec::new();
     for name in NAMES {
         let text = history(name);
-        assert_eq!(text, history(name), "{name}: the same seed, the same decisions");
+        assert_eq!(text, history(name), "{name}: the same seed must give the same decisions");
         let path = format!("{}/tests/traces/{name}.txt", env!("CARGO_MANIFEST_DIR"));
         if bless {
             std::fs::write(&path, &text).unwrap();
@@ -49,8 +49,9 @@ fn decisions_are_as_committed() {
             let differs = text.lines().zip(expected.lines()).position(|(new, old)| new != old);
             let line = differs.map_or_else(|| expected.lines().count() + 1, |line| line + 1);
             let now = text.lines().nth(line - 1).unwrap_or("nothing");
-            different.push(format!("{name}.txt from line {line} on, where it is now: {now}"));
+            different
+                .push(format!("{name}.txt differs from line {line} on; that line is now: {now}"));
         }
     }
-    assert!(different.is_empty(), "decides otherwise: {different:#?}");
+    assert!(different.is_empty(), "decisions changed: {different:#?}");
 }

@@ -1,23 +1,21 @@
 //! Thread scheduling: which thread does a core run next?
 //!
-//! [`wire`] says what messages and decisions mean here, [`policies`] decide, and the crate's front
-//! page states the contract that a mechanism keeps. Knows nothing of hosts, links or other
-//! subsystems. `no_std` with `alloc`, except for the feature `mechanism`: the host's side, which an agent does
-//! not need.
+//! [`wire`] gives messages and decisions their meaning, [`policies`] decide, and this page states the contract that a mechanism
+//! keeps. The crate knows nothing of hosts, links or other subsystems. It is `no_std` with `alloc`, except for the feature
+//! `mechanism`: the host's side, which an agent does not need.
 //!
 //! # The contract of a mechanism (ghOSt's, over queues)
 //!
 //! 1. The host's table is the truth: per thread a state, a generation and a sequence.
-//! 2. Each change of state except *running* bumps the thread's sequence by one and sends one
-//!    message with the new sequence. Sequences go on when an id is reused; NEW is not special.
-//! 3. RUN is committed if and only if the thread is runnable and its generation and sequence are the
-//!    decision's, in one atomic step, so that two cores, or a core and the fallback, cannot both
-//!    win. Otherwise nothing changes, and the outcome says why.
-//! 4. A message is sent after the change that it tells, never before.
-//! 5. Every message says what the thread is doing now, so that hearing the last one again, after
-//!    a snapshot, does no harm.
-//! 6. A run whose decision has a slice is ended by the host when that is over, late perhaps but never
-//!    early ([`wire`]). A mechanism that cannot do so refuses the decision.
+//! 2. Each change of state except *running* bumps the thread's sequence by one and sends one message with the new sequence. The
+//!    sequence continues when an id is reused; NEW is not special.
+//! 3. RUN is committed if and only if the thread is runnable and the decision names its current generation and sequence. Check
+//!    and commit are one atomic step, so that two cores, or a core and the fallback, cannot both win. Otherwise nothing
+//!    changes, and the outcome says why.
+//! 4. A message is sent after the change that it reports, never before.
+//! 5. Every message states what the thread is doing now, so a message that is delivered again after a snapshot does no harm.
+//! 6. The host ends a run whose decision has a slice when the slice is over, possibly late but never early ([`wire`]). A
+//!    mechanism that cannot do so refuses the decision.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -38,7 +36,7 @@ pub mod workload;
 
 use wave_core::subsystem::{Subsystem, SubsystemId};
 
-/// The interface between scheduling and the rest of Wave.
+/// The scheduler, as the rest of Wave sees it.
 pub static SUBSYSTEM: Subsystem = Subsystem {
     id: SubsystemId::new(1),
     name: "sched",

@@ -1,11 +1,10 @@
-//! What scheduling would give if it cost nothing: queues with `c` servers, without agents, links or
-//! switches. A policy under load is compared with these; no policy of its kind can do better.
+//! What scheduling would give if it cost nothing: queues with `c` servers, without agents, links or switches. A policy under
+//! load is compared with these; no policy of the same kind can do better.
 //!
-//! Each is a state machine of jobs: tell it of arrivals in order of time, and take completions as
-//! they come due. Ids are the caller's. An event costs logarithmic time in the number of jobs, except for
-//! [`RoundRobin`].
+//! Each is a state machine of jobs: report arrivals in order of time, and take completions as they come due. Ids are the
+//! caller's. An event costs logarithmic time in the number of jobs, except for [`RoundRobin`].
 //!
-//! Unlike a policy these may allocate as they go: they run beside an experiment, not in an agent.
+//! Unlike a policy these may allocate at any time: they run beside an experiment, not in an agent.
 
 use alloc::collections::{BTreeSet, BinaryHeap, VecDeque};
 use alloc::vec::Vec;
@@ -15,24 +14,24 @@ use wave_core::clock::Nanos;
 
 /// A queue with several servers.
 pub trait Oracle {
-    /// A job comes that needs a server for `service`. Panics if a job was due before `now` and has
-    /// not been taken.
+    /// A job arrives that needs a server for `service`. Panics if the completion of a job was due before `now` and has not been
+    /// taken.
     fn arrive(&mut self, now: Nanos, id: u64, service: Nanos);
 
-    /// The job that completes next if nothing arrives before, and when. Of two that complete at the
-    /// same time, the earlier arrival.
+    /// The job that completes next if nothing arrives before, and its completion time. Of two that complete at the same time,
+    /// the earlier arrival.
     fn next_completion(&self) -> Option<(Nanos, u64)>;
 
     /// Takes the job that completes next.
     fn complete(&mut self) -> Option<(Nanos, u64)>;
 
-    /// Takes the job that completes next, if it does by `now`.
+    /// Takes the job that completes next, if it completes by `now`.
     fn complete_by(&mut self, now: Nanos) -> Option<(Nanos, u64)> {
         self.next_completion().filter(|(at, _)| *at <= now)?;
         self.complete()
     }
 
-    /// How many jobs there are, served or waiting.
+    /// Number of jobs, served or waiting.
     fn len(&self) -> usize;
 
     /// Whether there are no jobs.
@@ -45,7 +44,7 @@ fn check_order(oracle: &impl Oracle, now: Nanos) {
     let due = oracle.next_completion();
     assert!(
         due.is_none_or(|(at, _)| at >= now),
-        "the caller's fault: {due:?} has not been taken at {now:?}"
+        "the caller's fault: the completion due at {due:?} has not been taken at {now:?}"
     );
 }
 
@@ -62,24 +61,23 @@ fn rounded_up(time: u128) -> Nanos {
 
 /// Processor sharing: of `n` jobs on `c` servers each gets `min(1, c/n)` of a server, always.
 ///
-/// Virtual time is the service that a job has got which was there from the start; all jobs get the
-/// same, so a job completes when virtual time has grown by its service since it came, and jobs
-/// complete in the order of that sum. Times are exact to 2^-32 ns, and rounded up to the nanosecond
-/// where they are told; no work is ever lost to rounding.
+/// Virtual time is the service received by a job that was there from the start. All jobs receive the same, so a job completes
+/// when virtual time has grown by its service since its arrival, and jobs complete in the order of that sum. Times are exact to
+/// 2^-32 ns, and rounded up to the nanosecond when returned; no work is ever lost to rounding.
 #[derive(Clone, Debug)]
 pub struct ProcessorSharing {
     servers: u128,
     now: u128,
     virtual_now: u128,
-    /// Work that is done, but too little to be divided among the jobs.
+    /// Work done, but too little to be divided among the jobs.
     undivided: u128,
-    /// By the virtual time at which each completes, then by arrival.
+    /// By the virtual time of each job's completion, then by arrival.
     jobs: BinaryHeap<Reverse<(u128, u64, u64)>>,
     arrivals: u64,
 }
 
 impl ProcessorSharing {
-    /// Creates one with `servers` servers, at least one.
+    /// A queue with `servers` servers, at least one.
     pub fn new(servers: u32) -> ProcessorSharing {
         assert!(servers > 0, "caller's fault: no servers");
         ProcessorSharing {
@@ -92,7 +90,7 @@ impl ProcessorSharing {
         }
     }
 
-    /// Jobs, and servers at work.
+    /// Number of jobs, and number of busy servers.
     fn load(&self) -> (u128, u128) {
         let jobs = self.jobs.len() as u128;
         (jobs, jobs.min(self.servers))
@@ -142,20 +140,20 @@ impl Oracle for ProcessorSharing {
     }
 }
 
-/// Shortest remaining processing time first, preemptive: always the `c` jobs that need least. On one
-/// server no policy has a smaller mean time in the system (Schrage 1968).
+/// Shortest remaining processing time first, preemptive: always the `c` jobs that need least. On one server no policy has a
+/// smaller mean time in the system (Schrage 1968).
 #[derive(Clone, Debug)]
 pub struct Srpt {
     servers: usize,
-    /// By the time at which each completes, then by arrival.
+    /// By completion time, then by arrival.
     served: BTreeSet<(Nanos, u64, u64)>,
-    /// By what each needs yet, then by arrival.
+    /// By remaining service, then by arrival.
     waiting: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     arrivals: u64,
 }
 
 impl Srpt {
-    /// Creates one with `servers` servers, at least one.
+    /// A queue with `servers` servers, at least one.
     pub fn new(servers: u32) -> Srpt {
         assert!(servers > 0, "caller's fault: no servers");
         Srpt {
@@ -205,14 +203,14 @@ impl Oracle for Srpt {
 #[derive(Clone, Debug)]
 pub struct FirstInFirstOut {
     servers: usize,
-    /// By the time at which each completes, then by arrival.
+    /// By completion time, then by arrival.
     served: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     waiting: VecDeque<(Nanos, u64, u64)>,
     arrivals: u64,
 }
 
 impl FirstInFirstOut {
-    /// Creates one with `servers` servers, at least one.
+    /// A queue with `servers` servers, at least one.
     pub fn new(servers: u32) -> FirstInFirstOut {
         assert!(servers > 0, "caller's fault: no servers");
         FirstInFirstOut {
@@ -253,39 +251,37 @@ impl Oracle for FirstInFirstOut {
     }
 }
 
-/// Slices that cost nothing: a job that has been served for a quantum goes to the end of the queue if
-/// another waits, or as soon as one does; it may go on at any server. What is left of a policy with
-/// such slices when switches, links and agents are free.
+/// Slices that cost nothing: a job that has been served for a quantum goes to the end of the queue if another waits, or as soon
+/// as one does; it may continue on any server. The limit of a policy with such slices when switches, links and agents are free.
 ///
-/// Each slice is an event, which costs linear time in the number of servers.
-/// [`Oracle::complete_by`] takes those up to its time; to look at the next completion takes all until
-/// then, on a copy.
+/// Each slice is an event, which costs linear time in the number of servers. [`Oracle::complete_by`] handles those up to its
+/// time; [`Oracle::next_completion`] runs all slices until then, on a copy.
 #[derive(Clone, Debug)]
 pub struct RoundRobin {
     servers: usize,
     quantum: Nanos,
-    /// In the order in which they were put there.
+    /// In the order in which they got a server.
     served: Vec<Slice>,
-    /// What each needs yet, its place among arrivals, its id.
+    /// Remaining service, place among arrivals, id.
     waiting: VecDeque<(Nanos, u64, u64)>,
     arrivals: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Slice {
-    /// When its quantum is over.
+    /// When its quantum ends.
     over: Nanos,
-    /// When it completes if it stays.
+    /// When it completes, if it keeps its server.
     end: Nanos,
     ticket: u64,
     id: u64,
 }
 
 impl RoundRobin {
-    /// Creates one with servers and slices; both the number and the length must be more than zero.
+    /// A queue with `servers` servers and slices of `quantum`; both must be more than zero.
     pub fn new(servers: u32, quantum: Nanos) -> RoundRobin {
         assert!(servers > 0, "caller's fault: no servers");
-        assert!(quantum > Nanos(0), "the caller's fault: slices without an end to them");
+        assert!(quantum > Nanos(0), "the caller's fault: slices of length zero");
         RoundRobin {
             servers: servers as usize,
             quantum,
@@ -299,8 +295,8 @@ impl RoundRobin {
         self.served.push(Slice { over: now + self.quantum, end: now + left, ticket, id });
     }
 
-    /// The job at a server that completes next, or is next to make room for one that waits. At the
-    /// same time completions are first, by arrival, then those that were put on a server first.
+    /// The server whose job completes next, or must next make room for a waiting one. At the same time, completions come first,
+    /// by arrival; then the job that got its server first.
     fn next_event(&self) -> Option<(Nanos, usize)> {
         let others_wait = !self.waiting.is_empty();
         let order = |index: usize, job: &Slice| match others_wait && job.over < job.end {
@@ -312,7 +308,7 @@ impl RoundRobin {
         first.map(|(index, job)| (order(index, job).0, index))
     }
 
-    /// The job at a server makes room for the first that waits.
+    /// The job on a server makes room for the first waiting job.
     fn rotate(&mut self, now: Nanos, index: usize) {
         let job = self.served.remove(index);
         self.waiting.push_back((job.end.since(now), job.ticket, job.id));

@@ -1,4 +1,4 @@
-//! A policy in a few lines: a [`Scheduler`] says in which order threads run, and [`Scheduled`] does the rest.
+//! A policy in a few lines: a [`Scheduler`] sets the order in which threads run, and [`Scheduled`] does the rest.
 //!
 //! ```
 //! use std::collections::VecDeque;
@@ -18,10 +18,10 @@
 //! }
 //! ```
 //!
-//! The rest is what every policy needs, written once: the generation and the sequence that a decision names, where each
-//! thread is, what a snapshot changes, which refused thread still waits, the requests of a front, cores that ask, and prestaging.
-//! Beyond it there are [`Discipline`], which also ends runs by the agent's clock, and
-//! [`Policy`](wave_core::policy::Policy), which hears every message.
+//! The rest is common to all policies: the generation and the sequence that a decision names, where each thread is, what a
+//! snapshot changes, which refused thread still waits, the requests of a front, cores that ask, and prestaging. For more
+//! control there are [`Discipline`], which also ends runs by the agent's clock, and [`Policy`](wave_core::policy::Policy),
+//! which receives every message.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -32,8 +32,8 @@ use wave_core::settings::class_index;
 
 use crate::policies::common::{self, Cause, Discipline, Preemptive, Runs};
 
-/// In which order threads run. It has no clock, no I/O and no randomness of its own: the same calls give the same picks, so that a
-/// log replays.
+/// The order in which threads run. It has no clock, no I/O and no randomness of its own: the same calls give the same picks, so
+/// that a log replays.
 pub trait Scheduler {
     /// The policy's name, for debugging.
     fn name(&self) -> &'static str {
@@ -42,27 +42,27 @@ pub trait Scheduler {
 
     /// This thread waits for a core from now on, and is yours until you pick it.
     ///
-    /// It may stop waiting in the meantime, without a call: [`Scheduled`] then skips your pick, and asks again.
-    /// If it waits again, in the same class, before you have picked it, you are not told: it keeps the place that you gave it.
+    /// It may stop waiting before you pick it, without a call: [`Scheduled`] then skips your pick, and asks again. If it begins
+    /// to wait again, in the same class, `ready` is not called again: it keeps the place that you gave it.
     fn ready(&mut self, thread: Thread);
 
-    /// Takes out the thread that runs next, on this core; `None` if no thread should. A thread that you do not have, because you
-    /// have picked it before, counts as none. A `None` must leave no trace: you are asked again at any time, and a log does not say
-    /// how often.
+    /// Removes and returns the thread to run next on this core; `None` if no thread should run. A thread that you have already
+    /// picked counts as `None`. Returning `None` must not change your state: `pick` may be called at any time, and a log does
+    /// not record the number of calls.
     fn pick(&mut self, core: u16) -> Option<Run>;
 
-    /// Whether the next pick may be left for a core that still runs another thread. It then begins there without waiting for a
-    /// decision, and cannot be taken back for a more urgent one. Only asked while at least as many threads wait as there are cores.
-    /// Those that you hold may be more: some may have stopped waiting.
+    /// Whether the next pick may be prestaged on a core that still runs another thread. It then begins there without waiting
+    /// for a decision, and cannot be taken back for a more urgent one. Called only while at least as many threads wait as there
+    /// are cores. You may hold more: some may have stopped waiting.
     fn may_prestage(&self, _cores: u16) -> bool {
         true
     }
 
-    /// A thread has run for so long, as the host measures it.
+    /// A thread has run for the duration `_time`, as the host measures it.
     fn ran(&mut self, _thread: Thread, _time: Nanos) {}
 }
 
-/// A thread that waits, or that ran.
+/// A thread that waits or ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Thread {
     id: u32,
@@ -71,23 +71,23 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Its number, below `Config::subjects`; those of threads that have ended are used again.
+    /// The thread's number, below `Config::subjects`. Numbers of threads that have ended are reused.
     pub fn id(self) -> u32 {
         self.id
     }
 
-    /// The class that its spawner gave it, or that of the request that it serves.
+    /// The class chosen by the thread's spawner, or that of the request that it serves.
     pub fn class(self) -> u16 {
         self.class
     }
 
-    /// The core that it ran on last; [`NO_CORE`](crate::wire::NO_CORE) for a new one.
+    /// The core that the thread ran on last; [`NO_CORE`](crate::wire::NO_CORE) for a new one.
     pub fn last_core(self) -> u16 {
         self.core
     }
 }
 
-/// What a core is to do: run a thread.
+/// An order to a core: run this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     thread: Thread,
@@ -100,14 +100,14 @@ impl Run {
         Run { thread, slice: Nanos(0) }
     }
 
-    /// A run until the thread stops on its own, or the core's own timer ends the run after `slice`, which is not
-    /// zero. The thread is then ready again. Hosts without such a timer refuse it.
+    /// A run until the thread stops on its own, or the core's own timer ends the run after `slice`, which is not zero. The
+    /// thread is then ready again. Hosts without such a timer refuse the run.
     pub fn for_slice(thread: Thread, slice: Nanos) -> Run {
         Run { thread, slice }
     }
 }
 
-/// The policy of a [`Scheduler`].
+/// The policy made from a [`Scheduler`].
 pub type Scheduled<S> = Preemptive<Order<S>>;
 
 impl<S: Scheduler> Scheduled<S> {
@@ -123,17 +123,17 @@ impl<S: Scheduler> Scheduled<S> {
 struct Known {
     waits: bool,
     class: u16,
-    /// A bit for each class in which the scheduler holds it, even if it no longer waits or has changed class. So there are never
-    /// more entries of one thread than classes, for any messages of a host.
+    /// A bit for each class in which the scheduler holds the thread, even if it no longer waits or has changed class. This
+    /// bounds a thread's entries by the number of classes, whatever a host sends.
     handed: u16,
 }
 
-/// The discipline of a [`Scheduler`].
+/// The discipline made from a [`Scheduler`].
 pub struct Order<S> {
     scheduler: S,
     known: Vec<Known>,
     waiting: usize,
-    /// Of the thread that was taken last.
+    /// The slice of the thread that was taken last.
     slice: Nanos,
 }
 
@@ -179,7 +179,7 @@ impl<S: Scheduler> Discipline for Order<S> {
         while self.waiting > 0 {
             let Run { thread, slice } = self.scheduler.pick(core)?;
             let known = self.known.get_mut(thread.id as usize)?;
-            // One that it has picked before: asked again, it could pick it for ever.
+            // The scheduler has picked this thread before. If it were asked again, it could pick the thread for ever.
             if known.handed & bit(thread.class) == 0 {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! How messages and decisions about threads are shown to people.
+//! Readable forms of the scheduler's messages and decisions.
 
 use alloc::format;
 use alloc::string::String;

@@ -1,4 +1,4 @@
-//! What the entries of the core mean to the scheduler (after ghOSt's messages).
+//! The meaning of core's entries for the scheduler (after ghOSt's messages).
 //!
 //! ```text
 //! message   argument  class << 16 | core        (core: where it happened, NO_CORE if on none)
@@ -8,19 +8,19 @@
 //!
 //! # A decision's slice
 //!
-//! A decision with a slice has the host itself end the run when it has lasted so long, by the core's
-//! own timer (Mind the Gap 3.4.4), whether or not another thread waits. The message is PREEMPT, as of a run that
-//! the agent ended. A host may be late, by what its timer and its next point of preemption take, but never early:
-//! `ran_ns` of such a PREEMPT is at least the slice. The first end of the run ends the slice with it; the next run has
-//! its own. The agent may still preempt before. A host that has no such timer answers UNSUPPORTED and
-//! commits nothing, so that no thread runs without the end that was asked for.
+//! A decision with a slice has the host end the run once it has lasted for the slice, by the core's own timer (Mind the Gap
+//! 3.4.4), whether or not another thread waits. The message is PREEMPT, as for a run that the agent ended. A host may be late,
+//! by the latency of its timer and the time to its next preemption point, but never early: `ran_ns` of such a PREEMPT is at
+//! least the slice. When the run ends for any reason, its slice ends too; the next run has its own. The agent may still preempt
+//! before. A host that has no such timer answers UNSUPPORTED and commits nothing, so that no thread runs without the requested
+//! end.
 //!
 //! # Threads that await requests
 //!
-//! AWAITS says that a thread found no request and left its core on its own. To the host it is as runnable as after
-//! YIELD. A policy need not run it before a front's note ([`wave_core::note::Request`]) names it. Notes and messages
-//! overtake each other, so a note about a thread that does not await counts for the AWAITS that follows: the thread
-//! may have looked before the request was there. Running it for nothing does no harm.
+//! AWAITS says that a thread found no request and left its core on its own. To the host it is as runnable as after YIELD. A
+//! policy need not run it before a front's note ([`wave_core::note::Request`]) names it. Notes and messages overtake each
+//! other, so a note about a thread that does not await counts for the next AWAITS: the thread may have looked before the
+//! request was there. Running it for nothing does no harm.
 
 use wave_core::clock::Nanos;
 use wave_core::message::{Message, Sequence, Subject};
@@ -29,28 +29,28 @@ use wave_core::policy::Choice;
 /// [`Event::core`] of something that happened on no host core.
 pub const NO_CORE: u16 = u16::MAX;
 
-/// Kind of the one decision there is: run this thread next.
+/// Kind of the only decision: run this thread next.
 pub const DECISION_RUN: u16 = 1;
 
-/// What happened to a thread.
+/// A change of a thread's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Kind {
-    /// It was created, and is runnable.
+    /// The thread was created, and is runnable.
     New = 1,
-    /// It was blocked, and is runnable.
+    /// The thread was blocked, and is now runnable.
     Wakeup = 2,
-    /// It left its core until something wakes it.
+    /// The thread left its core until something wakes it.
     Blocked = 3,
-    /// The thread left its core on its own, and is runnable.
+    /// The thread yielded its core, and is runnable.
     Yield = 4,
-    /// It was made to leave its core, and is runnable.
+    /// The thread was preempted, and is runnable.
     Preempt = 5,
     /// The thread ended, and its generation with it.
     Dead = 6,
     /// The thread left the enclave.
     Departed = 7,
-    /// The thread left its core on its own, and is runnable, but has nothing to do before a request's note.
+    /// The thread left its core on its own, and is runnable, but without work before a request's note.
     Awaits = 8,
 }
 
@@ -72,7 +72,7 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
     }
 
-    /// Whether the host accepts a decision for a thread after this.
+    /// Whether the thread is runnable after this, so that the host may commit a decision for it.
     pub const fn leaves_runnable(self) -> bool {
         matches!(self, Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt | Kind::Awaits)
     }
@@ -81,17 +81,17 @@ impl Kind {
 /// A decoded message of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The event that happened to the subject.
+    /// The change of state.
     pub kind: Kind,
-    /// Thread that the event is about.
+    /// The thread whose state changed.
     pub thread: Subject,
-    /// The version of its state.
+    /// The sequence of its new state.
     pub sequence: Sequence,
     /// The core on which it happened, or [`NO_CORE`].
     pub core: u16,
-    /// The class that its spawner gave it.
+    /// The class chosen by the thread's spawner.
     pub class: u16,
-    /// How long the run lasted that this ended; zero where it ended none.
+    /// The duration of the run that this event ended; zero if it ended none.
     pub ran: Nanos,
 }
 
@@ -107,7 +107,7 @@ impl Event {
         }
     }
 
-    /// From a message. `None` for a kind of a later version: to be passed over.
+    /// Decodes a message. `None` for a kind of a later version, which a policy ignores.
     pub fn from_message(message: &Message) -> Option<Event> {
         Some(Event {
             kind: Kind::from_number(message.kind)?,
@@ -120,7 +120,8 @@ impl Event {
     }
 }
 
-/// The choice of running `thread`, until the core's own timer ends it after `slice` if that is not zero.
+/// The choice to run `thread`, until it stops on its own, or the core's own timer ends the run after `slice` if that is not
+/// zero.
 pub const fn run(thread: Subject, sequence: Sequence, slice: Nanos) -> Choice {
     Choice { kind: DECISION_RUN, subject: thread, sequence, argument: slice.0 }
 }

@@ -1,4 +1,4 @@
-//! Recorded workloads: CPU time that threads needed and events that woke them, without the scheduler's choices.
+//! Recorded workloads: the CPU time of threads and the events that woke them, without the scheduler's choices.
 //!
 //! A file is text, one JSON object a line: first the [`Header`], then a [`Thread`] per line, in the
 //! order in which wakers number them. docs/guide/record.md shows one. A recorder writes it, and
@@ -14,35 +14,35 @@ use serde::{Deserialize, Serialize};
 /// [`Header::interference_ns`], and is read as well.
 pub const VERSION: u32 = 2;
 
-/// What was recorded, where, and how well.
+/// The origin and the quality of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// The version of the format, 1 to [`VERSION`].
     pub wave_workload: u32,
-    /// The machine, as its processor calls itself.
+    /// The name of the machine's processor, as it reports itself.
     pub machine: String,
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
     /// Number of CPUs that the machine had online.
     pub cpus: u32,
-    /// Which threads were recorded, in words.
+    /// Description of the recorded threads.
     pub scope: String,
-    /// The command that was started for it, if one was.
+    /// The command that was started for the recording, if any.
     pub command: Option<String>,
-    /// How long it was recorded. All times count from the beginning of it.
+    /// Length of the recording in nanoseconds. All times count from its start.
     pub duration_ns: u64,
-    /// Events that found no room in the buffer. Where it is not zero, runs are missing or joined.
+    /// Events lost because the buffer was full. If it is not zero, runs are missing or joined.
     pub dropped_events: u64,
-    /// Threads that there was no room to follow.
+    /// Threads that were not followed, for lack of room.
     pub unfollowed_threads: u64,
-    /// Transitions that had to be guessed, as an event before them was missing.
+    /// Transitions that had to be guessed because an earlier event was missing.
     pub repaired: u64,
-    /// CPU time that threads which were not recorded used on CPUs of recorded ones, while a recorded thread waited
-    /// for a CPU: for each such thread, one CPU at a time. `None` in version 1.
+    /// CPU time that unrecorded threads used on CPUs of recorded ones while a recorded thread waited for a CPU: for each such
+    /// thread, one CPU at a time. `None` in version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interference_ns: Option<u64>,
-    /// Number of threads, a line each.
+    /// Number of threads; each has a line.
     pub threads: u32,
 }
 
@@ -50,9 +50,9 @@ pub struct Header {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Thread {
-    /// Id of the thread in the kernel.
+    /// The thread's id in the kernel.
     pub pid: u32,
-    /// Process id of its process in the kernel.
+    /// The id of its process in the kernel.
     pub process: u32,
     /// Its last name (`comm`).
     pub name: String,
@@ -60,19 +60,19 @@ pub struct Thread {
     pub end: End,
     /// Time of the thread's end, in nanoseconds.
     pub ended_ns: u64,
-    /// What it did, one run after the other; between two it was blocked. Not empty.
+    /// Its runs, in order; between two runs it was blocked. Not empty.
     pub runs: Vec<Run>,
 }
 
 impl Thread {
-    /// CPU time of all its runs.
+    /// CPU time of all runs, in nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         self.runs.iter().map(|run| run.cpu_ns).sum()
     }
 
-    /// How long the thread is blocked before its run `at`, where no recorded thread woke it. `None` where one did, and
-    /// before the first run. In version 1, which does not say, it is estimated, at its longest: time for which the
-    /// thread had lost its CPU counts as blocked.
+    /// How long the thread is blocked before run number `at`, in nanoseconds, if no recorded thread woke it. `None` if one did,
+    /// and for the first run. Version 1 does not record this; it is then estimated from above: time for which the thread had
+    /// lost its CPU counts as blocked.
     pub fn blocked_ns(&self, at: usize) -> Option<u64> {
         let run = self.runs.get(at).filter(|run| run.waker.is_none())?;
         let before = self.runs.get(at.checked_sub(1)?)?;
@@ -85,7 +85,7 @@ impl Thread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The thread blocked, and was not woken any more.
+    /// The thread blocked, and was not woken again.
     Blocked,
     /// The thread ended after this run.
     Exited,
@@ -93,31 +93,31 @@ pub enum End {
     Cut,
 }
 
-/// From the moment when a thread can run until it blocks. In a file: an array of `at_ns`, `waited_ns`,
-/// `cpu_ns` and `preemptions`, then of the waker's thread and its `cpu_ns`, or of `blocked_ns` if that is known.
+/// The time from when a thread becomes runnable until it blocks. In a file: an array of `at_ns`, `waited_ns`, `cpu_ns` and
+/// `preemptions`, then the waker's thread and its `cpu_ns`, or `blocked_ns` if that is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Option<u64>>", into = "Vec<Option<u64>>")]
 pub struct Run {
-    /// When it was woken, or arrived.
+    /// When the thread was woken or created, in nanoseconds.
     pub at_ns: u64,
-    /// How long it then waited for a CPU; `None` where that was not seen.
+    /// How long it then waited for a CPU, in nanoseconds; `None` if that was not seen.
     pub waited_ns: Option<u64>,
-    /// CPU time until it blocked.
+    /// CPU time until it blocked, in nanoseconds.
     pub cpu_ns: u64,
-    /// How often it lost its CPU in between.
+    /// How often it lost its CPU during the run.
     pub preemptions: u64,
     /// The recorded thread that woke it. `None`: a timer, a device, or a thread that was not recorded.
     pub waker: Option<Waker>,
-    /// How long the thread had been blocked, if it has a run before this one and no `waker`.
+    /// How long the thread had been blocked, in nanoseconds, if it has an earlier run and no `waker`.
     pub blocked_ns: Option<u64>,
 }
 
-/// A recorded thread that woke another, or made it.
+/// A recorded thread that woke another, or created it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waker {
-    /// Which: an index of [`Workload::threads`].
+    /// Index into [`Workload::threads`].
     pub thread: u32,
-    /// The CPU time that it had used by then, over all of its runs.
+    /// CPU time that the waker had used by then over all its runs, in nanoseconds.
     pub cpu_ns: u64,
 }
 
@@ -160,28 +160,28 @@ impl TryFrom<Vec<Option<u64>>> for Run {
 pub struct Workload {
     /// The machine and the length of the recording.
     pub header: Header,
-    /// Threads with their runs, by the number that wakers use.
+    /// Threads with their runs, in the order in which wakers number them.
     pub threads: Vec<Thread>,
 }
 
-/// What is wrong with a file: its author's fault.
+/// A fault in a workload file: its author's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum WorkloadError {
     /// The first line is not a header.
     #[error("not a recorded workload: {0}")]
     NotOne(String),
-    /// A version that this program does not know.
+    /// An unknown version of the format.
     #[error("a workload of version {0}; this program reads versions 1 to {VERSION}")]
     Version(u32),
-    /// A line that is no thread.
+    /// A line that is not a valid thread.
     #[error("line {line}: {error}")]
     Line {
         /// Line of the file, from 1.
         line: usize,
         error: String,
     },
-    /// The file ends too early, or continues after its last thread.
+    /// The number of threads is not the header's: the file was cut off, or two files were joined.
     #[error("{found} threads instead of {expected}: the file is cut off, or two were joined")]
     Threads { expected: u32, found: usize },
 }
@@ -193,21 +193,21 @@ struct AnyVersion {
 }
 
 impl Header {
-    /// Its line of the file, without the end of line.
+    /// The header as a line of the file, without a newline.
     pub fn to_line(&self) -> String {
-        serde_json::to_string(self).expect("nothing in it can fail")
+        serde_json::to_string(self).expect("a header always serializes")
     }
 }
 
 impl Thread {
-    /// Its line of the file, without the end of line.
+    /// The thread as a line of the file, without a newline.
     pub fn to_line(&self) -> String {
-        serde_json::to_string(self).expect("nothing in it can fail")
+        serde_json::to_string(self).expect("a thread always serializes")
     }
 }
 
 impl Workload {
-    /// Reads a file, and checks what its lines say of each other.
+    /// Parses a file, and checks its lines for consistency.
     pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
         let mut lines = text.lines();
         let first = lines.next().unwrap_or_default();
@@ -235,7 +235,8 @@ impl Workload {
                 let known = cpu_ns.get(waker.thread as usize);
                 if known.is_none_or(|total| waker.cpu_ns > *total) {
                     let Waker { thread, cpu_ns } = waker;
-                    let error = format!("thread {thread} never used {cpu_ns} ns, and woke it then");
+                    let error =
+                        format!("its waker, thread {thread}, never used {cpu_ns} ns of CPU");
                     return Err(WorkloadError::Line { line: at + 2, error });
                 }
             }
@@ -264,7 +265,7 @@ impl Workload {
         self.runs().map(|run| run.cpu_ns).sum()
     }
 
-    /// Runs that something woke which was not recorded, and for how long their threads had been blocked, in nanoseconds.
+    /// Number of runs whose waker was not recorded, and for how long their threads had been blocked, in nanoseconds.
     pub fn woken_from_outside(&self) -> (usize, u64) {
         let all = self.threads.iter();
         let blocked =
@@ -272,7 +273,7 @@ impl Workload {
         blocked.fold((0, 0), |(runs, total), blocked_ns| (runs + 1, total + blocked_ns))
     }
 
-    /// When the first run could begin.
+    /// Start of the first run, in nanoseconds from the beginning of the recording.
     pub fn begins_ns(&self) -> u64 {
         self.runs().map(|run| run.at_ns).min().unwrap_or(0)
     }
@@ -283,7 +284,7 @@ impl Workload {
     }
 }
 
-/// Longest time that a file may name: a year. Sums of them cannot overflow.
+/// The latest time that a file may name: a year. Sums of them cannot overflow.
 const TIME_MAX_NS: u64 = 365 * 24 * 3_600 * 1_000_000_000;
 
 impl Thread {
@@ -373,7 +374,7 @@ mod tests {
         let text = text.replace(",\"interference_ns\":30", "").replace("2,90]", "2]");
         let old = Workload::parse(&text).unwrap();
         assert_eq!((old.header.wave_workload, old.header.interference_ns), (1, None));
-        // From 300 + 40 + 50 on, as the time for which it had lost its CPU is not known.
+        // Counts from 300 + 40 + 50: the time for which the thread had lost its CPU is not known.
         assert_eq!([0, 1, 2].map(|run| old.threads[1].blocked_ns(run)), [None, Some(210), None]);
         assert_eq!(old.to_text(), text);
     }

@@ -1,5 +1,5 @@
-//! What a user of a policy would notice, on a machine on which nothing costs anything; and how near
-//! the policies come to the oracles there.
+//! Properties that a user of a policy would notice, on a machine on which nothing costs anything, and how close the policies
+//! come to the oracles there.
 
 #[path = "ideal/machine.rs"]
 mod machine;
@@ -74,8 +74,8 @@ fn oracle_ends(oracle: &mut impl Oracle, jobs: &[Job]) -> Vec<Nanos> {
     }
 }
 
-/// Also with prestaging: a thread that is bound to a core only while every core has work does not wait longer
-/// for it than in a common queue, except for the order of equals.
+/// Also with prestaging: a thread that is bound to a core only while every core has work waits no longer for it than in a
+/// common queue, except for the order of equals.
 #[test]
 fn fifo_is_the_oracle() {
     for cores in [1, 4] {
@@ -102,7 +102,7 @@ fn a_round_robin_with_a_short_quantum_is_nearly_processor_sharing() {
 }
 
 #[test]
-fn no_policy_beats_the_shortest_first_on_one_core() {
+fn no_policy_beats_srpt_on_one_core() {
     let jobs = mix(3, 1, 0.8, 3000);
     let best = mean_us(&jobs, oracle_ends(&mut Srpt::new(1), &jobs).into_iter());
     for policy in wave_sched::policies::NAMES {
@@ -119,13 +119,13 @@ fn with_slices_short_requests_do_not_wait_behind_long_ones() {
         let (fifo, shinjuku) = (p99("fifo"), p99("shinjuku"));
         assert!(fifo > 4_000, "{fifo} us");
         assert!(shinjuku < 1_000, "prestaging {prestage}: {shinjuku} us, FIFO {fifo} us");
-        // A queue per class does better still: the short ones do not wait for slices of others.
+        // A queue per class does better still: short requests do not wait for slices of long ones.
         let multi_queue = p99("multi-queue");
         assert!(multi_queue <= shinjuku, "{prestage}: {multi_queue} us, one queue {shinjuku} us");
     }
 }
 
-/// The core's own timer against the agent's preemptions, where neither costs anything.
+/// The core's own timer against the agent's preemptions, where both are free.
 #[test]
 fn short_requests_wait_as_long_whichever_side_ends_slices() {
     for prestage in [0, 1] {
@@ -141,7 +141,7 @@ fn short_requests_wait_as_long_whichever_side_ends_slices() {
 }
 
 #[test]
-fn more_is_not_preempted_than_there_are_threads_for() {
+fn at_most_one_run_is_preempted_per_waiting_thread() {
     let mut jobs = forever(&[0; 4]);
     jobs.push(Job { arrives: Nanos::from_micros(100), service: SHORT, class: 0 });
     for prestage in [0, 1] {
@@ -149,7 +149,7 @@ fn more_is_not_preempted_than_there_are_threads_for() {
         {
             let served = serve(policy, 4, prestage, &jobs, Nanos::from_micros(115));
             let stopped = served[..4].iter().filter(|served| served.waited_max != Nanos(0)).count();
-            assert!(stopped <= 1, "{policy}: {stopped} were stopped for one");
+            assert!(stopped <= 1, "{policy}: {stopped} runs were preempted for one thread");
         }
     }
 }
@@ -166,7 +166,7 @@ fn urgent_threads_meet_their_deadlines_among_others_that_need_every_core() {
         let until = Nanos::from_millis(21);
         let served = serve("edf:deadline_us=50/1000000", 4, prestage, &jobs, until);
         let longest = times(&jobs[4..], &served[4..], 0).pop();
-        assert_eq!(longest, Some(SHORT.0), "each has a core at once");
+        assert_eq!(longest, Some(SHORT.0), "each thread gets a core at once");
     }
 }
 
@@ -184,7 +184,7 @@ fn virtual_cpus_get_shares_by_their_weights() {
     }
 }
 
-/// 15 ms, and a look once a millisecond.
+/// 15 ms, checked once a millisecond.
 #[test]
 fn no_virtual_cpu_waits_for_longer_than_the_bound() {
     for (cores, count, weights) in [(1, 6, "1"), (4, 40, "1"), (2, 9, "1/1000")] {

@@ -1,15 +1,15 @@
-//! Races of the thread table and of the fallback, in every interleaving that a few preemptions allow. The files are those that hosts
-//! run, compiled over loom's atomics. The simulator, which runs them too, has one thread.
+//! Races of the thread table and of the fallback, in every interleaving with a bounded number of preemptions. The files are
+//! those that hosts run, compiled over loom's atomics. The simulator also runs them, but in one thread.
 //!
 //! # What these models find
 //!
 //! - A wrong order of steps.
-//! - Each load, store and exchange that is weaker than it has to be. Loom takes `SeqCst` for acquire and release, and orders fences
-//!   only. So every model of the table runs twice: with a fence after each `SeqCst` store, then with one before each `SeqCst` load
-//!   ([`Fences`]). An access that is weakened loses its fence in one of the two runs. With fences on both sides the other side's fence
-//!   would stand in for it.
-//! - A switch to the fallback that lacks its barrier, on either side. `compiler_fence` is a whole fence here, as the host's barrier
-//!   makes it one.
+//! - Each load, store and exchange that is weaker than it has to be. Loom treats `SeqCst` accesses as acquire and release, and
+//!   orders only fences. So every model of the table runs twice: with a fence after each `SeqCst` store, then with one before
+//!   each `SeqCst` load ([`Fences`]). A weakened access loses its fence in one of the two runs. If both sides had fences at
+//!   once, the other side's fence could stand in for the lost one.
+//! - A switch to the fallback that lacks its barrier, on either side. `compiler_fence` is a full fence here, because the host's
+//!   barrier makes it one.
 //!
 //! # What they do not find
 //!
@@ -24,7 +24,7 @@ mod sync {
     pub(super) use loom::sync::atomic::{AtomicBool, Ordering, fence as compiler_fence};
     pub(super) use loom::sync::{Mutex, MutexGuard};
 
-    /// Where sequentially consistent accesses have a fence. What reads and writes in one step is a store and a load.
+    /// The place of fences at sequentially consistent accesses. A read-modify-write is both a load and a store.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(super) enum Fences {
         AfterStores,
@@ -34,7 +34,8 @@ mod sync {
     impl Fences {
         pub(super) const BOTH: [Fences; 2] = [Fences::AfterStores, Fences::BeforeLoads];
 
-        /// For the models that this test's thread runs from now on. Loom runs a model's threads on it, too.
+        /// Sets the place for the models that this test's thread runs from now on. Loom runs a model's threads on the same
+        /// thread.
         pub(super) fn choose(self) {
             FENCES.set(self);
         }
@@ -71,8 +72,8 @@ mod sync {
                     $name { own, turns: loom::sync::atomic::AtomicU8::new(0) }
                 }
 
-                /// Loom tries a load before and after another thread's store only if the load was the last access before the
-                /// store. Two exchanges it always tries in both orders.
+                /// Loom explores a load both before and after another thread's store only if the load was the last access
+                /// before the store. It always explores two exchanges in both orders.
                 fn turn(&self) {
                     self.turns.fetch_or(0, Ordering::Relaxed);
                 }
@@ -107,7 +108,7 @@ mod sync {
                     both(success, || self.own.compare_exchange(old, new, success, failure))
                 }
 
-                /// Fails for no other reason than the strong one: the caller's loop would make loom's search endless.
+                /// Never fails spuriously: the caller's retry loop would make loom's search endless.
                 pub(super) fn compare_exchange_weak(
                     &self,
                     old: $number,
@@ -120,8 +121,8 @@ mod sync {
             }
         };
     }
-    // A plain store may come between the load and the store of another thread's exchange here, which it never does. The table's
-    // tokens are the one such place.
+    // Here a plain store may come between the load and the store of another thread's exchange, which real hardware never
+    // allows. The table's tokens are the only place where it could, so their store is a swap.
     fenced!(AtomicU8, u8, swap);
     fenced!(AtomicU16, u16, store);
     fenced!(AtomicU64, u64, store);
@@ -179,8 +180,8 @@ fn leave<T>(table: &Table<T>, why: Leave) -> Left {
     table.leave(0, why, 0, Nanos(0))
 }
 
-/// Blocks the thread while `wakers` others wake it. However they meet, it becomes runnable once for the block, and never stays
-/// blocked.
+/// Blocks the thread while `wakers` other threads wake it. In every interleaving it becomes runnable exactly once, and never
+/// stays blocked.
 fn blocks_and_is_woken(why: Leave, wakers: usize, wake: fn(&Table<()>, Subject) -> Option<Event>) {
     let (table, subject) = running();
     let others: Vec<_> = (0..wakers)
@@ -235,8 +236,8 @@ fn a_wake_ends_no_park() {
     });
 }
 
-/// The core that a thread has left may still look for a token when the thread runs elsewhere. An unpark of that run is kept for the
-/// thread's next park.
+/// The core that a thread has left may still look for a token when the thread runs elsewhere. An unpark during that run is kept
+/// for the thread's next park.
 fn an_unpark_of_the_next_run_is_kept(why: Leave) {
     let (table, subject) = running();
     let other = Arc::clone(&table);
@@ -262,7 +263,7 @@ fn an_unpark_of_the_run_after_an_await_is_kept() {
 }
 
 #[test]
-fn of_two_cores_one_commits_the_thread() {
+fn only_one_of_two_cores_commits_the_thread() {
     check(3, || {
         let (table, subject) = running();
         let event = leave(&table, Leave::Yield).event;
@@ -277,7 +278,7 @@ fn of_two_cores_one_commits_the_thread() {
     });
 }
 
-/// What a host keeps beside a thread: loom complains if it is touched by two that nothing orders.
+/// A table with host data: loom fails if two threads access the data without an ordering between them.
 fn owned() -> Arc<Table<Cell<u32>>> {
     Arc::new(Table::new(1, || Cell::new(0)))
 }
@@ -291,7 +292,7 @@ fn the_first_owner_sees_what_the_spawner_wrote() {
             other.create(0, 3, NO_CORE, |own| own.set(42));
         });
         let first = Subject { id: 0, generation: 1 };
-        // A decision may come early, and is refused.
+        // A decision may come too early, and is refused.
         let is_committed = table.commit(0, first, Sequence(1)).is_ok();
         assert!(!is_committed || table.own(0).get() == 42);
         spawner.join().unwrap();
@@ -331,7 +332,7 @@ fn the_next_generations_spawner_sees_what_the_last_owner_wrote() {
     });
 }
 
-/// The blocked thread's last owner, its waker and its next owner are three; the waker orders the two.
+/// The last owner of the blocked thread, its waker and its next owner are three threads; the waker orders the other two.
 #[test]
 fn the_next_owner_sees_what_the_waker_and_the_last_owner_wrote() {
     for why in [Leave::Park, Leave::Await] {
@@ -370,7 +371,7 @@ fn a_thread_that_parks_until_a_flag_is_set_sees_it() {
         table.unpark(subject);
         while !flag.load(Ordering::Relaxed) {
             leave(&table, Leave::Park);
-            // Endless, which loom reports, if the thread stays blocked.
+            // If the thread stays blocked, the loop is endless, which loom reports.
             while table.runnable().all(|(thread, at)| table.commit(0, thread, at).is_err()) {
                 thread::yield_now();
             }
@@ -409,7 +410,7 @@ fn a_record_has_the_class_of_its_generation() {
 }
 
 #[test]
-fn an_old_decision_and_an_old_unpark_do_nothing_to_the_next_generation() {
+fn stale_decisions_and_unparks_leave_the_next_generation_alone() {
     check(3, || {
         let (table, subject) = running();
         let other = Arc::clone(&table);
@@ -425,8 +426,8 @@ fn an_old_decision_and_an_old_unpark_do_nothing_to_the_next_generation() {
     });
 }
 
-/// Another core may run the thread to its end, and give its id to a thread of another class, before the first core tells that the
-/// thread left it.
+/// Another core may run the thread to its end, and give its id to a thread of another class, before the first core reports that
+/// the thread left it.
 #[test]
 fn an_event_has_the_class_of_its_generation() {
     for why in [Leave::Yield, Leave::Preempt] {
@@ -445,7 +446,8 @@ fn an_event_has_the_class_of_its_generation() {
     }
 }
 
-/// A waker that is late takes a token that is the next generation's. It wakes that, or leaves the token there.
+/// A late waker takes a token that belongs to the next generation. It wakes that generation's thread, or leaves the token
+/// there.
 #[test]
 fn a_late_waker_that_takes_the_next_generations_token_wakes_that() {
     check(3, || {
@@ -482,7 +484,8 @@ fn a_late_waker_that_saw_its_own_thread_blocked_wakes_the_next_generation() {
     });
 }
 
-/// An agent decides, and is lost while `change` makes the thread runnable. Whichever comes first, one core gets it from the fallback.
+/// An agent decides, and is lost while `change` makes the thread runnable. In either order one core gets the thread from the
+/// fallback.
 fn becomes_runnable_while_the_agent_is_lost(
     prepare: fn(&Table<()>) -> Subject,
     change: fn(&Table<()>, Subject) -> Event,

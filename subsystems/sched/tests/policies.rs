@@ -22,7 +22,7 @@ use wave_sched::policies;
 use wave_sched::policies::NAMES;
 use wave_sched::wire::{Event, Kind};
 
-/// Settings under which every rule of a policy comes into play.
+/// Settings that exercise every rule of a policy.
 const BUSY: [&str; 7] = [
     "shinjuku:slice_us=5",
     "multi-queue:slice_us=3,slo_us=10/40/500",
@@ -52,15 +52,18 @@ fn no_thread_is_decided_twice_or_forgotten() {
             slices += world.slices;
         }
         println!("{policy}: {commits} commits, {preemptions} preemptions, {slices} slices");
-        // A model in which nothing happens would find nothing.
+        // A model without activity would find nothing.
         assert!(!many || commits > 10_000, "{policy} ran {commits} threads");
         let by_core = policy.contains("timer=core");
         assert!(
             !many || *policy == "fifo" || by_core || preemptions > 100,
-            "{policy} ended {preemptions}"
+            "{policy}: {preemptions} runs were preempted"
         );
-        // It still ends runs that a snapshot tells of.
-        assert!(!by_core || preemptions < slices, "{policy} ended {preemptions} runs as well");
+        // The agent still ends runs known from a snapshot.
+        assert!(
+            !by_core || preemptions < slices,
+            "{policy}: the agent ended {preemptions} runs too"
+        );
         assert!(!many || by_core == (slices > 100), "{policy}: cores ended {slices} runs");
     }
 }
@@ -88,9 +91,9 @@ fn no_request_is_forgotten() {
     }
 }
 
-/// One that awaits is not run for nothing, which a policy that knows no notes would do.
+/// A thread that awaits is not run for nothing; a policy that ignores notes would run it.
 #[test]
-fn a_thread_that_awaits_requests_is_left_alone() {
+fn a_thread_without_requests_is_not_run() {
     for policy in NAMES.iter().chain(&BUSY) {
         let config = Config { subjects: 2, ..Config::coherent(1) };
         let mut brain = Brain::new(&config, policies::by_name(policy, &config).unwrap(), ());
@@ -121,7 +124,8 @@ fn a_thread_that_awaits_requests_is_left_alone() {
         let note = Request { thread, class: 1, slo: None }.to_note();
         brain.on_note(Nanos(0), &note);
         hears(&mut brain, Kind::Awaits, 2, None);
-        let txn = decided(&mut brain).expect("the note came before, and may be of a newer request");
+        let txn =
+            decided(&mut brain).expect("the note came before, and may announce a newer request");
         runs(&mut brain, txn, 2);
         hears(&mut brain, Kind::Awaits, 3, None);
         assert_eq!(decided(&mut brain), None, "{policy}");
@@ -133,7 +137,7 @@ fn a_thread_that_awaits_requests_is_left_alone() {
             }
             .to_note(),
         );
-        assert_eq!(decided(&mut brain), None, "{policy}: it was about another life");
+        assert_eq!(decided(&mut brain), None, "{policy}: the note was for another generation");
         brain.on_note(Nanos(0), &note);
         assert!(decided(&mut brain).is_some(), "{policy}");
     }
@@ -153,7 +157,7 @@ fn no_thread_starves() {
     }
 }
 
-/// A number at the edge of what its place in a message can hold, or a small one.
+/// A number at the edge of its field in a message, or a small one.
 fn number(rng: &mut Pcg32) -> u64 {
     match rng.random_range(0..8) {
         0 => u64::MAX - rng.random_range(0..2),
@@ -212,9 +216,9 @@ fn untrue_snapshot(rng: &mut Pcg32, cores: u16, next: &mut [u32]) -> Snapshot {
     Snapshot { records, cores: (0..cores).map(core).collect() }
 }
 
-/// A host that says anything at all: the policy neither panics nor decides without end.
+/// A host that sends arbitrary messages: the policy neither panics nor decides without end.
 #[test]
-fn a_host_that_lies_harms_no_policy() {
+fn a_lying_host_harms_no_policy() {
     for policy in NAMES.iter().chain(&BUSY) {
         for seed in seeds(100) {
             let _replay = Replay(seed, "-p wave-sched --test policies");

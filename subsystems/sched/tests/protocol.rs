@@ -1,5 +1,5 @@
-//! The whole protocol in one thread: the real queues, host protocol, agent loop and policy over the
-//! worst link, with a modelled host, stepped in seeded random order while agents come and go.
+//! The whole protocol in one thread: the real queues, host protocol, agent loop and policy over the worst link, with a modelled
+//! host, stepped in seeded random order while agents come and go.
 //!
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
@@ -137,11 +137,11 @@ struct World {
 /// Policies, and the slice that each gives a run.
 const POLICIES: [(&str, Nanos); 2] =
     [("shinjuku:timer=core,slice_us=7", Nanos::from_micros(7)), ("fifo", Nanos(0))];
-/// Those of the runs with requests.
+/// The policies of runs with requests.
 const POLICIES_WITH_REQUESTS: [(&str, Nanos); 2] =
     [("multi-queue:timer=core,slice_us=7", Nanos::from_micros(7)), ("fifo", Nanos(0))];
 const OUTSIDE: usize = 2;
-/// Steps of a run's busy part; seeds mean something only together with it.
+/// Steps in the busy part of a run; a seed has a meaning only together with this number.
 const STEPS: u32 = 2000;
 
 impl World {
@@ -162,7 +162,7 @@ impl World {
             ..Config::coherent(cores)
         };
         let layout = Layout::new(config).unwrap();
-        // Whose runs end by themselves, or by the core's own timer.
+        // Policies whose runs end by themselves, or by the core's own timer.
         let policies = if with_requests { POLICIES_WITH_REQUESTS } else { POLICIES };
         let (policy, slice) = policies[(seed % 2) as usize];
         let host = Host::new(cores, config.subjects, OUTSIDE, slice);
@@ -183,7 +183,7 @@ impl World {
         self.host.cores.len() + OUTSIDE + 1 + self.lives.len()
     }
 
-    /// One step of one actor. `busy` is the part of the run in which new work comes.
+    /// One step of one actor. `busy`: new work may come.
     fn step(&mut self, actor: usize, busy: bool) -> bool {
         let cores = self.host.cores.len();
         let (now, rng) = (self.now, &mut self.rng);
@@ -222,8 +222,8 @@ impl World {
 
     fn busy_part(&mut self, steps: u32) {
         let churn = [0, 1, 4][self.rng.random_range(0..3)];
-        // Actors and links differ in speed, and change it: some stand still for long. In calm
-        // times nothing new comes, so that everybody goes to sleep.
+        // Actors and links differ in speed, and change it: some stand still for long. In calm periods no new work comes, so
+        // that all sides go to sleep.
         let (mut weights, mut ticks, mut calm) = (vec![], 1, false);
         for step in 0..steps {
             if step % 64 == 0 {
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// Everybody gets turns until all threads have ended; nothing new comes.
+    /// All actors take turns until all threads have ended; no new work comes.
     fn finish(&mut self) {
         if !self.host.has_agent() {
             self.new_agent();
@@ -271,12 +271,12 @@ impl World {
             }
             drop(table);
             idle_rounds = if happened { 0 } else { idle_rounds + 1 };
-            // Long enough for every copy, posted store and patience.
+            // Long enough for every copy, posted store and timeout.
             if idle_rounds > 1000 {
-                self.lost_wakeup("no side has anything left to do");
+                self.lost_wakeup("lost wake-up: threads are left, but no side does anything");
             }
         }
-        self.lost_wakeup("everybody is busy and gets nowhere");
+        self.lost_wakeup("livelock: all sides are busy without progress");
     }
 
     fn lost_wakeup(&self, what: &str) {
@@ -322,9 +322,9 @@ fn run(seed: u64, with_requests: bool) -> BTreeMap<&'static str, u64> {
     counts.into()
 }
 
-/// Seeds that found something once.
+/// Seeds that once found a defect.
 const REGRESSIONS: [(u64, &str); 2] = [
-    (201, "a copy that arrived after the look at the status left its core asleep"),
+    (201, "a copy that arrived after the status was read left its core asleep"),
     (237, "an outcome that overtook the credit made the agent think the ring was full, and leave"),
 ];
 
@@ -345,7 +345,7 @@ fn run_all(seeds: std::ops::Range<u64>, with_requests: bool) {
         }
     }
     println!("{total:?}");
-    // A simulation in which nothing happens would find nothing.
+    // A simulation without activity would find nothing.
     let enough = |(name, count): (&&str, &u64)| {
         *count > 200 || (!with_requests && ["requests", "found"].contains(name))
     };
@@ -353,12 +353,12 @@ fn run_all(seeds: std::ops::Range<u64>, with_requests: bool) {
 }
 
 #[test]
-fn every_thread_runs_whatever_happens() {
+fn every_thread_runs_while_agents_come_and_go() {
     run_all(seeds(5000), false);
 }
 
-/// Threads that await requests run when a request has come, which only a front's note announces.
+/// Threads that await requests run when a request has come; only a front's note announces it.
 #[test]
-fn every_request_is_found_whatever_happens() {
+fn every_request_is_found_while_agents_come_and_go() {
     run_all(seeds(2000), true);
 }

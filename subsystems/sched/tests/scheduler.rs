@@ -1,4 +1,4 @@
-//! What `wave_sched::scheduler` promises to a policy of two functions.
+//! The guarantees of `wave_sched::scheduler` to a policy of two functions.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use wave_sched::wire::{Event, Kind};
 
 const CORES: u16 = 4;
 
-/// What a scheduler was handed and has not picked.
+/// Threads that the scheduler holds: handed to it and not yet picked.
 type Held = Rc<RefCell<VecDeque<Thread>>>;
 
 /// A first-in, first-out scheduler.
@@ -31,7 +31,7 @@ impl Scheduler for Line {
     }
 }
 
-/// Threads run on the core of their number only.
+/// Runs each thread only on the core of its number.
 struct PerCore(Vec<Thread>);
 
 impl Scheduler for PerCore {
@@ -65,7 +65,7 @@ struct World<S: Scheduler> {
 }
 
 impl<S: Scheduler> World<S> {
-    /// Idle cores that have told so.
+    /// All cores are idle, and ask.
     fn new(scheduler: S) -> World<S> {
         let config = Config { subjects: 64, ..Config::coherent(CORES) };
         let brain = Brain::new(&config, Scheduled::of(&config, scheduler), ());
@@ -89,7 +89,7 @@ impl<S: Scheduler> World<S> {
         self.brain.on_entry(Nanos(0), CORES, &entry);
     }
 
-    /// Which thread goes to which core.
+    /// Decisions as (core, thread).
     fn decisions(&mut self) -> Vec<(u16, u32)> {
         let mut out = Decisions::default();
         self.brain.decide(Nanos(0), 64, &mut out);
@@ -131,7 +131,7 @@ fn a_thread_is_handed_over_at_most_once_per_class() {
         world.hears(Kind::Blocked, 1, class);
     }
     assert_eq!(held.borrow().len(), wave_core::settings::CLASSES_MAX);
-    // All have gone stale.
+    // All entries are out of date.
     assert_eq!(world.decisions(), []);
     world.hears(Kind::Wakeup, 1, 3);
     assert_eq!(world.decisions().iter().map(|(_, id)| *id).collect::<Vec<_>>(), [1]);

@@ -1,7 +1,7 @@
-//! What each policy decides, as text: a change of behaviour shows as a change of `traces/NAME.txt`.
-//! And what was recorded replays.
+//! Each policy's decisions as text: a change of behaviour shows as a change of `traces/NAME.txt`.
+//! Recorded histories also replay.
 //!
-//! `WAVE_BLESS=1 cargo test -p wave-sched --test traces` writes the files anew.
+//! `WAVE_BLESS=1 cargo test -p wave-sched --test traces` rewrites the files.
 
 #[path = "traces/fifo.rs"]
 mod fifo;
@@ -26,12 +26,12 @@ fn histories(policy: &str) -> Vec<Trace> {
         "multi-queue" => sliced::multi_queue(),
         "edf" => others::edf(),
         "vm" => others::vm(),
-        other => panic!("write a history of `{other}`"),
+        other => panic!("no history for policy `{other}`: add one"),
     }
 }
 
 #[test]
-fn decisions_are_as_committed() {
+fn decisions_match_the_committed_traces() {
     let bless = std::env::var_os("WAVE_BLESS").is_some();
     let mut different = Vec::new();
     for policy in NAMES {
@@ -47,10 +47,11 @@ fn decisions_are_as_committed() {
             let differs = text.lines().zip(expected.lines()).position(|(new, old)| new != old);
             let line = differs.map_or_else(|| expected.lines().count() + 1, |line| line + 1);
             let now = text.lines().nth(line - 1).unwrap_or("nothing");
-            different.push(format!("{policy}.txt from line {line} on, where it is now: {now}"));
+            different
+                .push(format!("{policy}.txt differs from line {line} on; that line is now: {now}"));
         }
     }
-    assert!(different.is_empty(), "decides otherwise: {different:#?}");
+    assert!(different.is_empty(), "decisions changed: {different:#?}");
 }
 
 #[test]
@@ -62,7 +63,7 @@ fn recorded_histories_replay_to_the_same_decisions() {
     }
 }
 
-/// Those that prestage at all.
+/// The policies that prestage.
 #[test]
 fn nothing_is_prestaged_while_fewer_wait_than_there_are_cores() {
     for policy in ["fifo", "shinjuku", "multi-queue", "round-robin"] {

@@ -1,7 +1,7 @@
-//! How a test says that it is left out on this machine, which lacks something that the test needs.
+//! Lets a test report that it is skipped because this machine lacks something that the test needs.
 //!
-//! `make test` names a file in [`LIST`], and prints it at its end. What a machine lacks is asked of the machine, never
-//! read from how the tested command failed. Load is no reason to leave a test out.
+//! `make test` names a file in [`LIST`], and prints it at the end. A test asks the machine what it lacks, and never infers that
+//! from a failure of the tested command. Load is no reason to skip a test.
 
 #![forbid(unsafe_code)]
 
@@ -9,14 +9,15 @@ use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Names the file that collects left-out tests, a line each: package, program, test, a tab, the reason.
+/// Environment variable with the path of the file that collects skipped tests, a line each: package, program, test, a tab, the
+/// reason.
 pub const LIST: &str = "WAVE_LEFT_OUT";
 
-/// Says that the calling test is left out, or a part of it. The test has to return, as a test that passes.
+/// Reports that the calling test, or a part of it, is skipped. The test must then return, so that it passes.
 ///
 /// # Panics
 ///
-/// If the list cannot be written: a test that is left out without a word passes for one that ran.
+/// If the list cannot be written: a test that is skipped without a report passes for one that ran.
 pub fn skip(reason: impl Display) {
     let reason = reason.to_string().replace('\n', " ");
     println!("skipped: {reason}");
@@ -31,14 +32,14 @@ fn package() -> String {
     std::env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "-".to_owned())
 }
 
-/// The test program, without the hash that cargo puts behind its name.
+/// The test program, without the hash that cargo appends to its name.
 fn program() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     name.rsplit_once('-').map_or_else(|| name.to_string(), |(name, _)| name.to_owned())
 }
 
-/// Tests run in threads that have their names.
+/// The test's name: each test runs in a thread that has it.
 fn test() -> String {
     std::thread::current().name().unwrap_or("-").to_owned()
 }

@@ -1,4 +1,4 @@
-//! What was typed after `cargo xtask bench`.
+//! The command line of `cargo xtask bench`.
 
 use super::figures::{BENCHES, Bench};
 
@@ -20,11 +20,11 @@ disturbance that lasts longer than a pair affects both.
   interval      of that median, 95%, by order statistics (6th to 15th of 20): nothing is assumed of the distribution
   held          the lower end is at least 1, or it is at least 0.95 and the interval is at most 3% of the median wide
   slower        the upper end is below 0.95, however wide the interval is
-  not held      the lower end is below 0.95, and the upper one is not, and the interval is at most 3% wide
+  not held      the lower end is below 0.95, the upper one is not, and the interval is at most 3% wide
   not measured  the interval is wider than that, or there is none: fewer than six pairs, or the tip has no such figure or
                 bench; also in place of held and not compared, where a run of the tip failed, or five of either side
   not compared  the base has no such figure or bench, or there are no counters: not judged
-  (peer)        a peer's figure is not judged: its ratio shows what the machine and the binary's layout do
+  (peer)        a peer's figure is not judged: its ratio shows the effect of the machine and the binary's layout
 
 A figure may be 0: two zeros have the ratio 1; beside one zero the ratio is 0, or infinite (null in --json).
 
@@ -44,7 +44,7 @@ Examples:
   cargo xtask bench compare HEAD           in an unchanged tree: which differences this machine can detect";
 
 const PAIRS: usize = 20;
-/// Some hours of every bench.
+/// Enough for some hours of every bench.
 const PAIRS_MAX: usize = 1_000;
 
 #[derive(Debug)]
@@ -53,26 +53,26 @@ pub enum Request {
     Compare(Wanted),
 }
 
-/// The comparison that is asked for.
+/// The requested comparison.
 #[derive(Debug)]
 pub struct Wanted {
     /// The commit, as it was typed.
     pub base: String,
-    /// Pairs of each bench, without the one that warms up.
+    /// Pairs of each bench, without the warm-up pair.
     pub pairs: usize,
     /// Print one object instead of a table.
     pub json: bool,
     pub benches: Vec<&'static Bench>,
 }
 
-/// Reads what was typed after `cargo xtask bench`.
+/// Parses the arguments of `cargo xtask bench`.
 pub fn parse(arguments: &[String]) -> Result<Request, String> {
     if arguments.iter().any(|word| word == "--help" || word == "-h") {
         return Ok(Request::Help);
     }
     let (name, rest) = arguments.split_first().ok_or("a command is missing: compare")?;
     if name != "compare" {
-        return Err(format!("not understood: {name}"));
+        return Err(format!("unknown command: {name}"));
     }
     let (mut base, mut pairs, mut json, mut benches) = (None, PAIRS, false, Vec::new());
     let mut words = rest.iter();
@@ -81,7 +81,7 @@ pub fn parse(arguments: &[String]) -> Result<Request, String> {
             "--json" => json = true,
             "--pairs" => pairs = number(words.next().ok_or("--pairs needs a value")?)?,
             option if option.starts_with('-') => {
-                return Err(format!("{option} is no option of bench compare"));
+                return Err(format!("bench compare has no option {option}"));
             }
             _ if base.is_none() => base = Some(word.clone()),
             name => benches.push(bench(name)?),
@@ -104,7 +104,7 @@ fn number(value: &str) -> Result<usize, String> {
 fn bench(name: &str) -> Result<&'static Bench, String> {
     let names = || BENCHES.iter().map(|bench| bench.name).collect::<Vec<_>>().join(", ");
     let found = BENCHES.iter().find(|bench| bench.name == name);
-    found.ok_or_else(|| format!("there is no bench `{name}` to compare; there are: {}", names()))
+    found.ok_or_else(|| format!("there is no bench `{name}` to compare; choose from: {}", names()))
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_comparison_is_of_all_benches_and_twenty_pairs_unless_told() {
+    fn a_comparison_defaults_to_all_benches_and_twenty_pairs() {
         let Ok(Request::Compare(wanted)) = parsed("compare main") else { panic!() };
         assert_eq!((wanted.base.as_str(), wanted.pairs, wanted.json), ("main", 20, false));
         assert_eq!(wanted.benches.len(), BENCHES.len());

@@ -1,7 +1,7 @@
-//! The binaries of both sides: a commit's, built in a worktree of its own, and this tree's.
+//! The binaries of both sides: a commit's, built in its own worktree, and this tree's.
 //!
-//! The commit has a target folder of its own too. Cargo names what it builds by paths within the workspace, so two
-//! trees that share one folder may take each other's output for theirs.
+//! The commit also has its own target folder. Cargo names its output by paths within the workspace, so two trees that share one
+//! folder could take each other's output for their own.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::cargo;
 
 const PACKAGE: &str = "wave";
-/// Has the benches, and lies beside `wave`; older commits have them in `wave`.
+/// The package with the benches, whose binary is installed beside `wave`; in older commits `wave` itself has the benches.
 const BENCHES: &str = "wave-bench";
 const BUILD_TIME: &str = "about seven minutes of CPU time the first time";
 const FLAGS: &[&str] = &["build", "--release"];
@@ -37,8 +37,8 @@ impl Side {
         }
     }
 
-    /// Of equal length: the length of a program's path moves its stack. A commit whose benches are in `wave` itself has a
-    /// shorter path all the same.
+    /// The names are of equal length, because the length of a program's path moves its stack. A commit whose benches are in
+    /// `wave` itself has a shorter path all the same.
     fn folder(self) -> &'static str {
         match self {
             Self::Base => "a",
@@ -47,7 +47,7 @@ impl Side {
     }
 }
 
-/// Where comparisons keep what they need; one at a time has it.
+/// The folder of comparisons. Only one comparison may hold it at a time.
 #[derive(Debug)]
 pub struct Place {
     folder: PathBuf,
@@ -55,7 +55,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// `target/bench-compare`, unless another comparison has it.
+    /// Locks `target/bench-compare`. Fails if another comparison holds it.
     pub fn take() -> Result<Self, String> {
         let folder = cargo::target_folder().join("bench-compare");
         let text = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
@@ -64,20 +64,20 @@ impl Place {
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { folder, _lock: lock.into() }),
             Err(Errno::WOULDBLOCK) => {
-                Err("another comparison runs, and would disturb this one".into())
+                Err("another comparison is running: wait until it has ended".into())
             }
             Err(error) => Err(text(&error)),
         }
     }
 
-    /// Makes the folder `name` for results, if there is none.
+    /// Creates the folder `name` for results, if it does not exist.
     pub fn results(&self, name: &str) -> Result<PathBuf, String> {
         let folder = self.folder.join("results").join(name);
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         Ok(folder)
     }
 
-    /// Builds one side, and says where its binary is.
+    /// Builds one side, and returns the path of its binary.
     pub fn build(&self, side: Side, tree: &Tree) -> Result<PathBuf, String> {
         let begun = Instant::now();
         let own = self.folder.join(&tree.commit);
@@ -87,7 +87,7 @@ impl Place {
         };
         let name = side.name();
         eprintln!("bench: building the {name}: {BUILD_TIME}");
-        let target = target.to_str().ok_or("the target folder's name is no text")?;
+        let target = target.to_str().ok_or("the target folder's path is not valid UTF-8")?;
         let mut flags = [FLAGS, &["--target-dir", target]].concat();
         let mut programs = vec![PACKAGE];
         if source.join("benches/Cargo.toml").exists() {
@@ -100,7 +100,7 @@ impl Place {
         for name in programs {
             let program = folder.join(name);
             let copied = fs::create_dir_all(&folder).and_then(|()| {
-                // A program that still runs cannot be written to, and can be replaced.
+                // A program that is still running cannot be written to, but it can be replaced.
                 let new = folder.join("new");
                 fs::copy(Path::new(&built).with_file_name(name), &new)?;
                 fs::rename(&new, &program)
@@ -113,22 +113,22 @@ impl Place {
     }
 }
 
-/// What a binary is made of.
+/// The source of a binary.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// The whole name of the commit.
+    /// The full name of the commit.
     pub commit: String,
-    /// Whether files differ from that.
+    /// Whether files differ from the commit.
     pub is_changed: bool,
 }
 
 impl Tree {
-    /// A commit by any of its names.
+    /// The tree of a commit, by any of its names.
     pub fn of_commit(name: &str) -> Result<Self, String> {
         let revision = format!("{name}^{{commit}}");
         let arguments = ["rev-parse", "--verify", "--quiet", "--end-of-options", &revision];
-        let commit =
-            git(cargo::workspace(), arguments).map_err(|_| format!("{name} is no commit here"))?;
+        let commit = git(cargo::workspace(), arguments)
+            .map_err(|_| format!("there is no commit {name} in this repository"))?;
         Ok(Self { commit, is_changed: false })
     }
 
@@ -145,9 +145,9 @@ impl Tree {
     }
 }
 
-/// A worktree at the commit: the one that an earlier comparison made, or a new one.
+/// A worktree of the commit: an earlier comparison's, or a new one.
 fn checked_out(folder: &Path, commit: &str) -> Result<PathBuf, String> {
-    // Without its own `.git`, git would speak of the tree around it.
+    // Without its own `.git`, git would report the surrounding tree.
     if folder.join(".git").exists()
         && git(folder, ["rev-parse", "HEAD"]).is_ok_and(|at| at == commit)
     {
@@ -156,10 +156,10 @@ fn checked_out(folder: &Path, commit: &str) -> Result<PathBuf, String> {
         }
         let folder = folder.display();
         return Err(format!(
-            "{folder} has changes: remove it (git worktree remove --force {folder})"
+            "{folder} has changes: remove it with `git worktree remove --force {folder}`"
         ));
     }
-    // Worktrees whose folders went away with the target folder are still in git's list.
+    // Git still lists worktrees whose folders were removed with the target folder.
     git(cargo::workspace(), ["worktree", "prune"])?;
     let words = [
         "worktree".as_ref(),
@@ -172,7 +172,7 @@ fn checked_out(folder: &Path, commit: &str) -> Result<PathBuf, String> {
     Ok(folder.to_path_buf())
 }
 
-/// What git prints, without the end of the line.
+/// The output of git, without the final newline.
 fn git<S: AsRef<OsStr>>(
     folder: &Path,
     arguments: impl IntoIterator<Item = S>,

@@ -1,6 +1,6 @@
-//! Instructions of one thread of another process, by the processor's counters.
+//! Counts the instructions of one thread of another process, by the processor's counters.
 //!
-//! The thread is found by its name once it runs. What it did until then, in the millisecond between two looks, is not
+//! The thread is found by its name once it runs. Its instructions before that, in the millisecond between two looks, are not
 //! counted.
 
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::{fs, io};
 use perf_event::events::{Event, Hardware};
 use perf_event::{Builder, Counter};
 
-/// Why there are no counters here, if there are none.
+/// The reason why this machine has no counters; `None` if it has.
 pub fn unavailable() -> Option<String> {
     let own = open(0, Hardware::INSTRUCTIONS).err()?;
     Some(format!("no counter of instructions can be opened (perf_event_open: {own})"))
 }
 
-/// Counts the instructions of a process's thread of this name, in user mode, from now on. `None` as long as it has none.
+/// Counts the user-mode instructions of a process's thread with this name, from now on. `None` while it has no such thread.
 pub fn instructions(process: u32, thread: &str) -> io::Result<Option<Counter>> {
     thread_named(process, thread).map(|id| open(id, Hardware::INSTRUCTIONS)).transpose()
 }
@@ -54,7 +54,7 @@ mod unit_tests {
         let thread =
             std::thread::Builder::new().name("wave-named-here".into()).spawn(body).unwrap();
         let process = std::process::id();
-        // A thread takes its name when it runs.
+        // A thread sets its name only once it runs.
         while thread_named(process, "wave-named-here").is_none() {
             std::thread::yield_now();
         }
@@ -63,7 +63,7 @@ mod unit_tests {
         thread.join().unwrap();
     }
 
-    /// A clock of the kernel's stands for the processor's counter, which a virtual machine may lack.
+    /// A software clock of the kernel replaces the processor's counter, which a virtual machine may lack.
     #[test]
     fn a_counter_is_read_after_its_thread_ended() {
         let (tells, told) = mpsc::channel();

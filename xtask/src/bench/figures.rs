@@ -1,10 +1,10 @@
-//! The benches whose figures are compared, and which way each figure is better.
+//! The benches whose figures are compared, and whether higher or lower is better.
 //!
-//! Wave's own figures are compared as absolute numbers, not as ratios to a peer: the base's run, beside the tip's, takes
-//! the peer's place, and a ratio would add the peer's noise.
+//! Wave's own figures are compared as absolute numbers, not as ratios to a peer: the base's run, beside the tip's, replaces the
+//! peer, and a ratio would add the peer's noise.
 //!
-//! Peers' figures are shown beside them and never judged. Their code is the same in both
-//! binaries, so where a peer's ratio is not 1, the machine or the layout of the binary made the difference.
+//! Peers' figures are shown as well, but never judged. Their code is the same in both binaries, so if a peer's ratio is not 1,
+//! the machine or the layout of the binary caused the difference.
 //!
 //! Tails (p99) are left out: a run of a few seconds does not measure them to 3%.
 
@@ -12,21 +12,21 @@ use serde_json::Value;
 
 use super::statistics::Better::{self, Higher, Lower};
 
-/// The figure that is counted from outside, where the machine has counters.
+/// The figure that is counted from outside, if the machine has counters.
 pub const COUNTED: &str = "instructions_per_switch";
 
 /// A bench of `wave bench`.
 #[derive(Debug)]
 pub struct Bench {
     pub name: &'static str,
-    /// What makes a run short, where it can be told to be.
+    /// Arguments that make a run short, if the bench has any.
     pub arguments: &'static [&'static str],
-    /// What is compared of its JSON object.
+    /// The compared figures of its JSON object.
     pub figures: &'static [Figure],
 }
 
 impl Bench {
-    /// Whether instructions are counted while it runs.
+    /// Whether instructions are counted during a run.
     pub fn is_counted(&self) -> bool {
         self.figures.iter().any(|figure| figure.key == COUNTED)
     }
@@ -34,16 +34,16 @@ impl Bench {
 
 #[derive(Debug)]
 pub struct Figure {
-    /// Its place in the bench's JSON object; dots separate the keys of nested objects.
+    /// Key in the bench's JSON object; dots separate the keys of nested objects.
     pub key: &'static str,
-    /// Which way it is better.
+    /// Whether higher or lower is better.
     pub better: Better,
-    /// Whether it is a peer's, which nobody judges.
+    /// Whether it is a peer's figure, which is not judged.
     pub is_peer: bool,
 }
 
 impl Figure {
-    /// Its number, if the bench prints one; 0 is one too.
+    /// The figure's number, if the bench prints one; 0 counts as a number.
     pub fn of(&self, printed: &Value) -> Option<f64> {
         let found = self.key.split('.').try_fold(printed, |value, key| value.get(key));
         found?.as_f64().filter(|number| number.is_finite() && *number >= 0.0)
@@ -58,7 +58,7 @@ const fn peer(key: &'static str, better: Better) -> Figure {
     Figure { key, better, is_peer: true }
 }
 
-/// All of them, in the order in which they run.
+/// All benches, in the order in which they run.
 pub const BENCHES: &[Bench] = &[
     Bench {
         name: "queue",
@@ -117,7 +117,8 @@ pub const BENCHES: &[Bench] = &[
         name: "rpc",
         arguments: &["--chunks", "3", "--chunk-seconds", "0.1"],
         figures: &[
-            // All CPU time of the worker's thread. The part that is not polling shrinks if a worker polls where it could sleep.
+            // All CPU time of the worker's thread. The part other than polling would shrink if a worker polled where it could
+            // sleep.
             ours("batched_at_rate.host_thread_ns.p50", Lower),
             ours("unbatched_at_rate.host_thread_ns.p50", Lower),
             ours("batched_at_rate.worker_busy_ns.p50", Lower),

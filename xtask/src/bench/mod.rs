@@ -1,4 +1,4 @@
-//! `cargo xtask bench compare`: whether this tree is slower than a commit, by pairs of runs of `wave bench`.
+//! `cargo xtask bench compare`: finds whether this tree is slower than a commit, by pairs of runs of `wave bench`.
 
 mod arguments;
 mod builds;
@@ -25,7 +25,7 @@ use run::{Failure, Stop};
 
 pub const USAGE: &str = arguments::USAGE;
 
-/// There is nothing to compare: no such commit, or a build that fails.
+/// Nothing could be compared: no such commit, or a failed build.
 const EXIT_CANNOT: u8 = 3;
 
 /// Runs what follows `cargo xtask bench`.
@@ -58,7 +58,7 @@ fn compare(wanted: &Wanted) -> Result<u8, String> {
         tip: place.build(Side::Tip, &tip)?,
         no_counters: counter::unavailable(),
     };
-    // Not before: a signal during a build ends this process and cargo at once.
+    // Only now: during a build a signal must end this process and cargo at once.
     let stop = Stop::on_signals()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}-{}", base.name(), tip.name(), now.as_secs());
@@ -82,7 +82,7 @@ fn compare(wanted: &Wanted) -> Result<u8, String> {
     measure(wanted, &programs, compared, kept, &stop, &mut std::io::stdout())
 }
 
-/// Runs the pairs of all benches, and gives the exit code. `compared` is what the summary says of the two sides.
+/// Runs the pairs of all benches, and returns the exit code. `compared` describes the two sides for the summary.
 fn measure(
     wanted: &Wanted,
     programs: &Programs,
@@ -102,7 +102,7 @@ fn measure(
         let pairs = programs.pairs(bench, wanted.pairs, stop, keep)?;
         for (side, why) in &pairs.failed {
             let (name, side) = (bench.name, side.name());
-            eprintln!("bench: {name}: a pair is left out: the {side} failed: {why}");
+            eprintln!("bench: {name}: a pair is discarded because the {side} failed: {why}");
             failed.push(json!({ "bench": name, "side": side, "why": why }));
         }
         compared["failed"] = failed.clone().into();
@@ -118,8 +118,7 @@ fn measure(
             break;
         }
     }
-    // A signal may come at any time: the summary that is kept, the one that is printed and the exit code follow from
-    // one look.
+    // A signal may come at any time: the saved summary, the printed one and the exit code all follow from one look.
     let signal = stop.signal();
     let summary = report::summary(&compared, &rows, signal);
     kept.summary(&summary)?;
@@ -127,7 +126,7 @@ fn measure(
     Ok(report::exit_code(&rows, signal))
 }
 
-/// What a comparison leaves, as it comes.
+/// The files of a comparison, written as results come.
 struct Kept {
     folder: PathBuf,
     runs: File,
@@ -157,7 +156,7 @@ impl Kept {
         written.map_err(|error| format!("{}: {error}", self.folder.display()))
     }
 
-    /// All rows that there are. It is there whole, or as it was.
+    /// Writes all rows so far. The file is always complete: the old version or the new one.
     fn summary(&self, summary: &Value) -> Result<(), String> {
         let new = self.folder.join("summary.json.new");
         let written = fs::write(&new, format!("{summary:#}\n"));
@@ -167,7 +166,7 @@ impl Kept {
     }
 }
 
-/// The CPUs that every run may use; benches pin their threads to the first of them.
+/// The CPUs that runs may use; benches pin their threads to the first of them.
 fn allowed_cpus() -> Option<String> {
     let status = fs::read_to_string(Path::new("/proc/self/status")).ok()?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -183,7 +182,7 @@ mod unit_tests {
 
     const PRINTS: &str = r#"echo '{"yield_ns":{"p50":100},"futex_handoff_ns":{"p50":1}}'"#;
 
-    /// A folder of this test's own, gone when this is.
+    /// A folder of one test, removed when dropped.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -194,8 +193,8 @@ mod unit_tests {
             Self(folder)
         }
 
-        /// A program in place of `wave`. Another process writes it: a program that a process has open for writing cannot
-        /// be run, and other tests' processes hold for a moment what this one has open.
+        /// A script in place of `wave`. Another process writes it: a program that a process has open for writing cannot be
+        /// executed, and a child of another test may briefly inherit this process's open files.
         fn program(&self, name: &str, script: &str) -> PathBuf {
             let path = self.0.join(name);
             let mut writer = Command::new("sh");
@@ -204,7 +203,7 @@ mod unit_tests {
             path
         }
 
-        /// The exit code of a comparison, and the summary that it leaves.
+        /// The exit code of a comparison, and the summary that it saves.
         fn measured(
             &self,
             [base, tip]: [&str; 2],
@@ -236,7 +235,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_tip_that_crashes_now_and_then_does_not_hold() {
+    fn a_tip_that_crashes_sometimes_does_not_hold() {
         let folder = Folder::new("crash");
         let runs = folder.0.join("runs");
         let runs = runs.display();
@@ -257,7 +256,7 @@ mod unit_tests {
         assert_eq!(code, 0);
     }
 
-    /// Standard output; a signal comes while the rows are printed.
+    /// Standard output that raises a signal while the rows are printed.
     struct Interrupts<'a>(&'a Stop);
 
     impl Write for Interrupts<'_> {
@@ -274,7 +273,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_signal_after_the_last_pair_is_in_the_exit_code_and_in_the_summary() {
+    fn a_signal_after_the_last_pair_sets_exit_code_and_summary() {
         let folder = Folder::new("signal");
         let stop = Stop::default();
         let (code, summary) =

@@ -1,4 +1,4 @@
-//! Pairs of runs of a bench, in turns.
+//! Pairs of runs of a bench, alternating which side runs first.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use super::builds::Side;
 use super::figures::Bench;
 use super::run::{Failure, Stop, run};
 
-/// Shortest time between two lines of progress, if standard error is no terminal.
+/// Shortest time between two progress lines, if standard error is not a terminal.
 const SHOWN_EVERY: Duration = Duration::from_secs(30);
 
-/// After so many failed runs a bench is given up.
+/// Number of failed runs after which a bench is given up.
 const FAILURES_MAX: usize = 5;
 
-/// Who runs first and who second in a pair; the pair 0 warms up.
+/// The order in which the sides of a pair run; pair 0 is the warm-up.
 pub fn order(pair: usize) -> [Side; 2] {
     if pair.is_multiple_of(2) { [Side::Base, Side::Tip] } else { [Side::Tip, Side::Base] }
 }
@@ -28,22 +28,22 @@ pub struct Pair {
     pub tip: Value,
 }
 
-/// What became of a bench.
+/// The results of a bench.
 #[derive(Debug, Default)]
 pub struct Pairs {
-    /// Those in which both sides ended well.
+    /// Pairs in which both runs succeeded.
     pub whole: Vec<Pair>,
-    /// Why others were left out, a side and a reason each.
+    /// Failed runs: the side and the reason.
     pub failed: Vec<(Side, String)>,
-    /// Why the bench was given up: a side does not know it.
+    /// The side that does not know the bench, if any, and the reason.
     pub unknown: Option<(Side, String)>,
     /// Whether a signal ended it.
     pub is_interrupted: bool,
 }
 
 impl Pairs {
-    /// Why no figure of this bench may be said to hold: a run of the tip failed, or so many of either side that the
-    /// bench was given up. The pairs that are left are those in which nothing went wrong.
+    /// Why no figure of this bench may be called held: a run of the tip failed, or the bench was given up after too many
+    /// failures. The remaining pairs are only those in which nothing went wrong.
     pub fn doubt(&self) -> Option<String> {
         let of_tip = || self.failed.iter().filter(|(side, _)| *side == Side::Tip);
         if let Some((_, why)) = of_tip().next() {
@@ -58,7 +58,7 @@ impl Pairs {
     }
 }
 
-/// The two programs, and how they run.
+/// The two programs, and how to run them.
 #[derive(Debug)]
 pub struct Programs {
     pub base: PathBuf,
@@ -75,7 +75,7 @@ impl Programs {
         }
     }
 
-    /// Runs `count` pairs after the one that warms up, and hands each run to `keep` as it ends.
+    /// Runs the warm-up pair and `count` more, and passes each run to `keep` when it ends.
     pub fn pairs(
         &self,
         bench: &Bench,
@@ -122,7 +122,7 @@ fn joined(mut printed: Vec<(Side, Value)>) -> Option<Pair> {
     Some(Pair { base, tip })
 }
 
-/// How far a bench is, on standard error: one line that changes on a terminal, a line now and then elsewhere.
+/// The progress of a bench on standard error: one line that changes on a terminal, an occasional line elsewhere.
 struct Progress {
     bench: &'static str,
     count: usize,
@@ -145,7 +145,7 @@ impl Progress {
         self.shown = Some(Instant::now());
         let line = line(self.bench, pair, self.count, self.begun.elapsed());
         let mut out = std::io::stderr();
-        // Nobody may be there to read it.
+        // Standard error may be closed.
         let _ =
             if self.is_terminal { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
     }
@@ -159,10 +159,10 @@ impl Drop for Progress {
     }
 }
 
-/// Of the pair that begins.
+/// The line at the beginning of a pair.
 fn line(bench: &str, pair: usize, count: usize, took: Duration) -> String {
     if pair == 0 {
-        return format!("bench: {bench}: a pair that warms up");
+        return format!("bench: {bench}: warm-up pair");
     }
     let left = took.mul_f64((count + 1 - pair) as f64 / pair as f64).as_secs();
     format!("bench: {bench}: pair {pair} of {count}, about {} min {} s left", left / 60, left % 60)
@@ -173,7 +173,7 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn each_side_comes_first_in_every_other_pair() {
+    fn each_side_runs_first_in_every_other_pair() {
         for pair in 0..20 {
             let [first, second] = order(pair);
             assert_ne!(first, second);
@@ -182,7 +182,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_pair_has_both_sides_whoever_ran_first() {
+    fn a_pair_has_both_sides_in_either_order() {
         for order in [order(1), order(2)] {
             let printed = order.map(|side| (side, Value::from(side.name())));
             let pair = joined(printed.to_vec()).unwrap();

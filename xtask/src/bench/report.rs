@@ -1,4 +1,4 @@
-//! What is said of each figure, as rows and as an object.
+//! The report on each figure, as rows and as an object.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use super::figures::{Bench, COUNTED, Figure};
 use super::pairs::{Pair, Pairs};
 use super::statistics::{CONFIDENCE, Estimate, LOWER_END_MIN, Verdict, WIDTH_MAX, median};
 
-/// A signal ended the comparison: this and the signal's number.
+/// Added to the number of a signal that ended the comparison.
 const EXIT_SIGNAL: u8 = 128;
 
-/// A figure, and what the pairs say of it.
+/// A figure, and its result.
 #[derive(Debug)]
 pub struct Row {
     bench: &'static str,
@@ -19,12 +19,12 @@ pub struct Row {
     base: Option<f64>,
     tip: Option<f64>,
     estimate: Option<Estimate>,
-    /// None where there is nothing to judge, which `note` explains.
+    /// `None` if there is nothing to judge; `note` then says why.
     verdict: Option<Verdict>,
     note: String,
 }
 
-/// The rows of a bench. `no_counters` says why nothing is counted, if that is so.
+/// The rows of a bench. `no_counters` is the reason why nothing is counted, if nothing is.
 pub fn rows(bench: &'static Bench, pairs: &Pairs, no_counters: Option<&str>) -> Vec<Row> {
     let of = |figure| row(bench.name, figure, pairs, no_counters);
     bench.figures.iter().map(of).collect()
@@ -46,7 +46,7 @@ fn row(
     let estimate = Estimate::of(&ratios);
     let (verdict, note) = match (&estimate, &pairs.unknown) {
         (_, Some((side, why))) => {
-            // A bench may be new, and may not go away.
+            // A bench may be new in the tip, but the tip must not lack one of the base's.
             let verdict = (*side == Side::Tip).then_some(Verdict::NotMeasured);
             (verdict, format!("the {} does not know this bench: {why}", side.name()))
         }
@@ -90,7 +90,9 @@ fn note(estimate: &Estimate) -> String {
         {
             "a figure of 0 makes the ratio infinite, or 0".to_owned()
         }
-        Verdict::NotMeasured => format!("the interval is {width:.1}% wide, and may be {most:.0}%"),
+        Verdict::NotMeasured => {
+            format!("the interval is {width:.1}% wide, and the limit is {most:.0}%")
+        }
         Verdict::Held if width > most => {
             format!("the interval is {width:.1}% wide, and not below 1")
         }
@@ -101,7 +103,7 @@ fn note(estimate: &Estimate) -> String {
 fn failures(pairs: &Pairs) -> String {
     match pairs.failed.first() {
         Some((side, why)) => format!("the {} failed: {why}", side.name()),
-        None => "no pair was made".to_owned(),
+        None => "no pair was run".to_owned(),
     }
 }
 
@@ -143,7 +145,7 @@ impl Row {
         })
     }
 
-    /// The verdict that counts: a peer's figure has none.
+    /// The figure's verdict, unless it is a peer's: those are not judged.
     fn judged(&self) -> Option<Verdict> {
         self.verdict.filter(|_| !self.figure.is_peer)
     }
@@ -156,14 +158,14 @@ pub fn heading() -> String {
     )
 }
 
-/// What all rows say together.
+/// The result of all rows together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
     Held,
     NotHeld,
-    /// One was not measured; the others held.
+    /// A figure was not measured; all others held.
     NotMeasured,
-    /// There was nothing to judge.
+    /// No figure could be judged.
     Nothing,
 }
 
@@ -182,7 +184,7 @@ impl Whole {
         }
     }
 
-    /// As exit codes of `wave run` have it.
+    /// The exit code, as `wave run` has it.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Held => 0,
@@ -193,7 +195,7 @@ impl Whole {
     }
 }
 
-/// How many figures have which verdict, in a line.
+/// The number of figures with each verdict, as a line.
 pub fn counts(rows: &[Row]) -> String {
     let all = [Verdict::Held, Verdict::Slower, Verdict::NotHeld, Verdict::NotMeasured];
     let parts = all.map(|verdict| {
@@ -203,12 +205,12 @@ pub fn counts(rows: &[Row]) -> String {
     parts.join(", ")
 }
 
-/// The exit code of a comparison with these rows, which this signal ended, if one did.
+/// The exit code of a comparison with these rows, and with the signal that ended it, if any.
 pub fn exit_code(rows: &[Row], signal: Option<u8>) -> u8 {
     signal.map_or(Whole::of(rows).exit_code(), |signal| EXIT_SIGNAL + signal)
 }
 
-/// The rule and the rows, beside what was compared.
+/// The rule, the compared sides and the rows.
 pub fn summary(compared: &Value, rows: &[Row], signal: Option<u8>) -> Value {
     let mut summary = compared.clone();
     summary["rule"] = json!({
@@ -224,7 +226,7 @@ pub fn summary(compared: &Value, rows: &[Row], signal: Option<u8>) -> Value {
     summary
 }
 
-/// Four digits, or as many as stand before the point.
+/// Four significant digits, or all digits before the point.
 fn short(number: f64) -> String {
     match number.abs() {
         1e6.. => format!("{:.2}M", number / 1e6),
@@ -241,7 +243,7 @@ mod unit_tests {
     use super::super::figures::BENCHES;
     use super::*;
 
-    /// Pairs of the bench of switches: the base's yield, and the tip's.
+    /// Pairs of the bench `switch`: yields of the base and of the tip.
     fn yields(of: impl Fn(usize) -> (f64, f64), count: usize) -> Pairs {
         let printed =
             |ns: f64| json!({ "yield_ns": { "p50": ns }, "futex_handoff_ns": { "p50": 1.0 } });
@@ -255,7 +257,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_slower_tip_fails_and_the_others_rows_stay() {
+    fn a_slower_tip_fails_and_peers_rows_are_kept() {
         let rows = switch(&yields(|at| (100.0, 110.0 + at as f64 / 10.0), 20));
         assert_eq!(rows[0].verdict, Some(Verdict::Slower));
         assert!(rows[0].line().contains(" 0.901 "), "{}", rows[0].line());
@@ -285,7 +287,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_figure_may_be_new_and_may_not_go_away() {
+    fn a_figure_may_be_new_but_not_disappear() {
         let mut pairs = yields(|_| (100.0, 100.0), 20);
         pairs.whole.iter_mut().for_each(|pair| pair.base = json!({}));
         assert_eq!(switch(&pairs)[0].verdict, None);
@@ -343,7 +345,7 @@ mod unit_tests {
         assert_eq!(rows[1].verdict, Some(Verdict::NotMeasured));
         assert_eq!(Whole::of(&rows), Whole::NotMeasured);
         assert_eq!(Whole::of(&of(110.0, Side::Tip, 4)), Whole::NotHeld);
-        // A tip may mend a crash, unless the base crashes too often to compare with.
+        // The tip may fix a crash of the base, unless the base crashes too often for a comparison.
         assert_eq!(Whole::of(&of(100.0, Side::Base, 4)), Whole::Held);
         assert_eq!(Whole::of(&of(100.0, Side::Base, 5)), Whole::NotMeasured);
     }
@@ -357,7 +359,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_count_may_be_missing_on_both_sides_and_not_on_the_tip_alone() {
+    fn a_count_may_be_missing_on_both_sides_but_not_on_the_tip_alone() {
         let mut pairs = yields(|_| (100.0, 100.0), 20);
         assert_eq!(switch(&pairs)[1].verdict, None);
         pairs.whole.iter_mut().for_each(|pair| pair.base[COUNTED] = json!(900.0));

@@ -17,15 +17,15 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::counter;
 use super::figures::{Bench, COUNTED};
 
-/// Far longer than any run, also beside other processes.
+/// Far longer than any run takes, also beside other processes.
 const TIME_MAX: Duration = Duration::from_secs(180);
-/// How often it is looked whether a run has ended.
+/// Interval at which a run is checked for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The same while the thread that is to be counted does not run yet.
+/// The interval while the thread to be counted does not exist yet.
 const LOOK_FOR_THREAD_EVERY: Duration = Duration::from_millis(1);
-/// The host core's thread of the bench of switches.
+/// The host core's thread in the bench `switch`.
 const COUNTED_THREAD: &str = "wave-core-0";
-/// How clap ends where a word is unknown.
+/// Clap's exit code for an unknown argument.
 const EXIT_UNKNOWN: i32 = 2;
 
 /// Why a run has no figures.
@@ -33,18 +33,18 @@ const EXIT_UNKNOWN: i32 = 2;
 pub enum Failure {
     /// This binary has no such bench, or not these options.
     Unknown(String),
-    /// It failed, or took too long.
+    /// The run failed, or took too long.
     Failed(String),
-    /// A signal ended the comparison.
+    /// A signal interrupted the comparison.
     Interrupted,
 }
 
-/// The signal that is to end the comparison.
+/// The signal that interrupts the comparison, if it has come.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
-    /// Has Ctrl-C and SIGTERM end the comparison in order.
+    /// Makes SIGINT (Ctrl-C) and SIGTERM end the comparison in order.
     pub fn on_signals() -> Result<Self, String> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM] {
@@ -65,7 +65,7 @@ impl Stop {
     }
 }
 
-/// Runs the bench. Returns the object that it prints; with `counts`, instructions per switch are added.
+/// Runs the bench. Returns the object that it prints; if `counts`, instructions per switch are added.
 pub fn run(program: &Path, bench: &Bench, counts: bool, stop: &Stop) -> Result<Value, Failure> {
     let mut command = Command::new(program);
     command.args(["bench", bench.name, "--json"]).args(bench.arguments);
@@ -76,13 +76,13 @@ pub fn run(program: &Path, bench: &Bench, counts: bool, stop: &Stop) -> Result<V
     Ok(printed)
 }
 
-/// No thread switches without an instruction: a count of 0 is a counter that never ran.
+/// A switch needs at least one instruction: a count of 0 means that the counter never ran.
 fn per_switch(instructions: Option<u64>, printed: &Value) -> Option<f64> {
     let instructions = instructions.filter(|instructions| *instructions > 0)?;
     Some(instructions as f64 / switches(printed)? as f64)
 }
 
-/// Switches of a whole run: decisions that ended as they should.
+/// Switches of a whole run: decisions that completed.
 fn switches(printed: &Value) -> Option<u64> {
     printed.get("outcomes")?.get("COMPLETE")?.as_u64().filter(|switches| *switches > 0)
 }
@@ -93,7 +93,7 @@ fn printed_by(
     stop: &Stop,
 ) -> Result<(Value, Option<u64>), Failure> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Benches start processes of their own, which end with the group.
+    // Benches start processes of their own, which are killed with the group.
     let mut running = Running(command.process_group(0).spawn().map_err(failed)?);
     let (out, err) = (read(running.0.stdout.take()), read(running.0.stderr.take()));
     let mut counter = None;
@@ -102,7 +102,10 @@ fn printed_by(
     let [out, err] = [out, err].map(|reader| reader.join().unwrap_or_default());
     let status = ended?;
     if !status.success() {
-        let line = err.lines().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+        let line = err
+            .lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or("no message on standard error");
         let said = format!("{} ({status})", line.trim());
         let unknown = status.code() == Some(EXIT_UNKNOWN);
         return Err(if unknown { Failure::Unknown(said) } else { Failure::Failed(said) });
@@ -112,7 +115,7 @@ fn printed_by(
     Ok((printed, counter.and_then(|mut counter| counter.read().ok())))
 }
 
-/// Waits for the run's end, `TIME_MAX` at most. Opens the counter as soon as the thread that it counts exists.
+/// Waits for the run's end, at most `TIME_MAX`. Opens the counter as soon as the thread to be counted exists.
 fn ended(
     child: &mut Child,
     mut counter: Option<&mut Option<Counter>>,
@@ -121,7 +124,7 @@ fn ended(
     let begun = Instant::now();
     loop {
         let status = child.try_wait().map_err(failed)?;
-        // Another signal of the same key press may have ended it.
+        // The run may have ended by another signal of the same key press.
         if stop.signal().is_some() {
             return Err(Failure::Interrupted);
         }
@@ -144,24 +147,24 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-/// All that comes, on a thread, so that no pipe fills.
+/// Reads the whole pipe on a thread, so that it never fills.
 fn read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What came before an error is what there is.
+            // On an error, keep the bytes that came before it.
             let _ = pipe.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
-/// A bench's process, and those that it has started; they are gone when this is.
+/// A bench's process and those that it has started; all are killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // An empty group is no process's.
+        // If the group is empty, no process is hit.
         let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
         let _ = self.0.wait();
     }
@@ -178,7 +181,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_run_ends_with_its_object_or_its_reason() {
+    fn a_run_returns_its_object_or_the_reason_of_its_failure() {
         let stop = Stop::default();
         assert_eq!(printed("echo '{\"a\": 1}'", &stop), Ok(serde_json::json!({ "a": 1 })));
         let unknown = printed("echo; echo no such bench >&2; exit 2", &stop);
@@ -192,7 +195,7 @@ mod unit_tests {
     fn a_signal_ends_a_run_with_all_its_processes() {
         let stop = Stop::default();
         stop.come(2);
-        // It returns when the last process has closed the pipe.
+        // This returns only when the last process has closed the pipe.
         assert_eq!(printed("sleep 1000 & sleep 1000", &stop), Err(Failure::Interrupted));
         assert_eq!(stop.signal(), Some(2));
     }

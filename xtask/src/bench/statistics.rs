@@ -1,31 +1,32 @@
-//! What pairs of runs say about a figure.
+//! The statistics of a figure over pairs of runs.
 //!
-//! Each pair gives one ratio, turned so that above 1 the tip is better. What is estimated is the median of these
-//! ratios. Its interval is that of order statistics: it assumes that pairs are independent and nothing about how they
-//! are distributed, so a neighbour that disturbs a few of them widens it little. Of 20 pairs it reaches from the 6th
-//! ratio to the 15th, and holds the median with a probability of 95.9%.
+//! Each pair gives one ratio, turned so that above 1 the tip is better. The estimate is the median of these ratios. Its
+//! interval is that of order statistics: it assumes that pairs are independent, but nothing about their distribution, so
+//! another process that disturbs a few of them widens it little. For 20 pairs it reaches from the 6th ratio to the 15th, and
+//! contains the median with a probability of 95.9%.
 
 use std::fmt;
 
-/// The probability with which an interval has to hold the median.
+/// The probability with which an interval must contain the median.
 pub const CONFIDENCE: f64 = 0.95;
-/// The lower end of an interval may not lie below this.
+/// The least lower end of an interval for a figure that held.
 pub const LOWER_END_MIN: f64 = 0.95;
-/// A wider interval that reaches below 1 says nothing, unless all of it is too low. Of the median.
+/// The greatest width of a conclusive interval, relative to the median. A wider one is inconclusive if it reaches below 1,
+/// unless all of it is too low.
 pub const WIDTH_MAX: f64 = 0.03;
 
-/// Which way a figure is better.
+/// Whether higher or lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Higher is better, as of a rate.
+    /// Higher is better, as for a rate.
     Higher,
-    /// Lower is better, as of a time.
+    /// Lower is better, as for a time.
     Lower,
 }
 
 impl Better {
-    /// The tip's figure by the base's, or the other way round: above 1 the tip is better. Neither is negative. Two
-    /// zeros are equal; beside one zero the better side is better without bound: the ratio is infinite, or 0.
+    /// The tip's figure divided by the base's, or the inverse: above 1 the tip is better. Neither figure is negative. Two zeros
+    /// are equal; if only one is zero, the ratio is infinite or 0, in favour of the better side.
     pub fn ratio(self, base: f64, tip: f64) -> f64 {
         let (better, worse) = match self {
             Self::Higher => (tip, base),
@@ -47,7 +48,7 @@ impl Better {
     }
 }
 
-/// What is known of a ratio.
+/// The estimate of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub median: f64,
@@ -58,7 +59,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of the ratios of pairs. There is none of fewer than six.
+    /// The estimate from the ratios of pairs. `None` for fewer than six.
     pub fn of(ratios: &[f64]) -> Option<Self> {
         let rank = rank(ratios.len())?;
         let sorted = sorted(ratios);
@@ -66,7 +67,8 @@ impl Estimate {
         Some(Self { median: median(ratios)?, low, high })
     }
 
-    /// The whole width of the interval, of the median. Infinite if one end is, or if the median is 0 and an end is not.
+    /// The whole width of the interval, relative to the median. Infinite if one end is, or if the median is 0 and an end is
+    /// not.
     pub fn width(&self) -> f64 {
         if self.low == self.high {
             0.0
@@ -92,16 +94,16 @@ impl Estimate {
     }
 }
 
-/// What an estimate says of the tip.
+/// The verdict on the tip by an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is not slower by more than is allowed: the interval is narrow, or is nowhere below 1.
+    /// The tip is not slower by more than is allowed: the interval is narrow, or nowhere below 1.
     Held,
-    /// It is slower by more, even at the upper end, however wide the interval is.
+    /// The tip is slower by more than is allowed, even at the upper end, however wide the interval is.
     Slower,
     /// The interval is narrow, and only its lower end is too low.
     NotHeld,
-    /// The interval is too wide to say, or a failure leaves nothing to say.
+    /// The interval is too wide to judge, or a failure left nothing to judge.
     NotMeasured,
 }
 
@@ -132,8 +134,8 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The rank, from 1, of the lower end among `count` ratios; the upper end has the same from the other side. The
-/// median lies below the value of rank r with the probability that fewer than r of `count` fair coins show heads.
+/// The rank, from 1, of the lower end among `count` ratios; the upper end has the same rank from the other side. The median
+/// lies below the value of rank r with the probability that fewer than r of `count` fair coins show heads.
 fn rank(count: usize) -> Option<usize> {
     let mut exactly = 0.5_f64.powi(i32::try_from(count).ok()?);
     let (mut below, mut rank) = (exactly, 0);
@@ -158,7 +160,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_zero_is_compared_too() {
+    fn zero_figures_are_compared_too() {
         for better in [Better::Higher, Better::Lower] {
             assert_eq!(better.ratio(0.0, 0.0), 1.0);
         }
@@ -169,7 +171,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn zeros_in_every_run_give_a_verdict_and_zeros_in_some_none() {
+    fn zeros_give_a_verdict_only_if_every_run_has_them() {
         let of = |ratio: fn(usize) -> f64| {
             Estimate::of(&(0..20).map(ratio).collect::<Vec<_>>()).unwrap()
         };
@@ -188,7 +190,7 @@ mod unit_tests {
 
     #[test]
     fn ranks_are_those_of_the_sign_test() {
-        // As tables of the sign test have them.
+        // Values from tables of the sign test.
         for (count, expected) in
             [(5, None), (6, Some(1)), (9, Some(2)), (20, Some(6)), (100, Some(40))]
         {
@@ -198,7 +200,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn an_interval_reaches_from_rank_to_rank_whatever_the_order() {
+    fn an_interval_does_not_depend_on_the_order_of_ratios() {
         let mut ratios: Vec<f64> = (1..=20).map(f64::from).collect();
         ratios.reverse();
         ratios.swap(3, 11);
@@ -207,7 +209,7 @@ mod unit_tests {
         assert!(Estimate::of(&ratios[..5]).is_none());
     }
 
-    /// Ratios of a long tail, as those of disturbed pairs are; their median is 1.
+    /// Ratios with a long tail, as those of disturbed pairs; their median is 1.
     fn disturbed(state: &mut u64) -> f64 {
         *state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -216,7 +218,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn intervals_hold_the_median_as_often_as_they_promise() {
+    fn intervals_contain_the_median_with_the_stated_probability() {
         let mut state = 1;
         let trials = 20_000;
         let held = (0..trials).filter(|_| {
@@ -224,7 +226,7 @@ mod unit_tests {
             let estimate = Estimate::of(&ratios).unwrap();
             (estimate.low..=estimate.high).contains(&1.0)
         });
-        // 95.86%, and a deviation of 0.14%.
+        // Expected: 95.86%, with a deviation of 0.14%.
         let share = held.count() as f64 / f64::from(trials);
         assert!((0.953..0.965).contains(&share), "{share}");
     }

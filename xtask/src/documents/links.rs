@@ -1,20 +1,20 @@
-//! Links that lead nowhere, and names of tests and files that are gone.
+//! Finds broken links, and names of tests and files that no longer exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use super::markdown::{References, line_of, references};
 
-/// The table of contents of the site: every page has a link there.
+/// The site's table of contents, which must link to every page.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Records are listed by their own README, and added to the site from there.
+/// The decision records: their own README lists them, and the site adds them from there.
 pub const RECORDS: &str = "docs/adr";
 
-/// Files whose tables name tests and files of code.
+/// Files whose tables name tests and source files.
 const NAMING: [&str; 3] = ["docs/bounds.md", "docs/threat-model.md", "docs/traps.md"];
 
-/// The tracked files: what a link may lead to.
+/// The tracked files: possible targets of links.
 pub struct Tree {
     files: BTreeSet<PathBuf>,
     folders: BTreeSet<PathBuf>,
@@ -41,7 +41,7 @@ impl Tree {
         self.is_file(path) || self.is_folder(path)
     }
 
-    /// Whether a file's path is or ends with this one, as tables shorten it.
+    /// Whether a file's path is this path or ends with it; tables shorten paths.
     fn has_end(&self, path: &Path) -> bool {
         let path = Path::new(path.to_str().unwrap_or_default().trim_end_matches('/'));
         self.files.iter().chain(&self.folders).any(|file| file.ends_with(path))
@@ -52,7 +52,7 @@ impl Tree {
     }
 }
 
-/// Where a relative link of `page` leads, and its anchor. None for links to other sites.
+/// The target of a relative link of `page`, and its anchor. `None` for links to other sites.
 pub fn target(page: &Path, destination: &str) -> Option<(PathBuf, Option<String>)> {
     if destination.contains("://") || destination.starts_with("mailto:") {
         return None;
@@ -67,7 +67,7 @@ pub fn target(page: &Path, destination: &str) -> Option<(PathBuf, Option<String>
     let mut target = page.parent().unwrap_or(Path::new("")).to_path_buf();
     for part in Path::new(path).components() {
         match part {
-            // Beyond the top it leads nowhere: no tracked file has such a path.
+            // Beyond the top the path becomes one that no tracked file has.
             Component::ParentDir if !target.pop() => target.push(".."),
             Component::ParentDir | Component::CurDir => {}
             part => target.push(part),
@@ -76,7 +76,7 @@ pub fn target(page: &Path, destination: &str) -> Option<(PathBuf, Option<String>
     Some((target, anchor))
 }
 
-/// What is wrong with the Markdown among these tracked files.
+/// Complaints about the Markdown among these tracked files.
 pub fn complaints(files: &[PathBuf]) -> Vec<String> {
     found(files, &|path| std::fs::read_to_string(path).ok())
 }
@@ -120,7 +120,7 @@ fn found(files: &[PathBuf], read: &dyn Fn(&Path) -> Option<String>) -> Vec<Strin
     complaints
 }
 
-/// Pages that the table of contents does not have.
+/// Pages that are missing from the table of contents.
 fn unlisted(tree: &Tree, parsed: &BTreeMap<&PathBuf, References>) -> Vec<String> {
     let summary = PathBuf::from(SUMMARY);
     let Some(references) = parsed.get(&summary) else { return Vec::new() };
@@ -136,7 +136,7 @@ fn unlisted(tree: &Tree, parsed: &BTreeMap<&PathBuf, References>) -> Vec<String>
     missing.map(|page| format!("{}: {SUMMARY} has no link to it", page.display())).collect()
 }
 
-/// Names of the functions in files of Rust.
+/// Names of the functions in Rust files.
 fn functions(files: &[PathBuf], read: &dyn Fn(&Path) -> Option<String>) -> BTreeSet<String> {
     let is_rust = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "rs");
     let mut names = BTreeSet::new();
@@ -159,7 +159,7 @@ fn is_path_of_code(code: &str) -> bool {
         && !code.starts_with('/')
 }
 
-/// Names of tests are sentences: names of several words.
+/// Names of tests are sentences: they have several words.
 fn is_name_of_test(code: &str) -> bool {
     code.matches('_').count() >= 4
         && code.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_')
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_are_fine() {
+    fn valid_links_have_no_complaints() {
         let files = [
             (
                 "README.md",
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_name_tests_and_files_that_exist() {
+    fn tests_and_files_named_in_tables_must_exist() {
         let table = "`one_thing_that_always_holds` in `tests/x.rs`, `core/tests/`; `a_test_that_is_gone` in `y/x.rs`; `A::b_c`";
         let code = "#[test]\nfn one_thing_that_always_holds() {}";
         let files = [("docs/traps.md", table), ("docs/other.md", table), ("core/tests/x.rs", code)];

@@ -1,4 +1,4 @@
-//! The parts of a Markdown file that refer to something: links, headings, names in code.
+//! The references in a Markdown file: links, headings, names in code spans.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Where it leads, as written.
+    /// The destination, as written.
     pub destination: String,
-    /// The bytes of the whole link, `[text](destination)`.
+    /// The byte range of the whole link, `[text](destination)`.
     pub range: Range<usize>,
     pub is_image: bool,
 }
 
-/// References of one file, in its order.
+/// The references of one file, in order.
 #[derive(Debug, Default)]
 pub struct References {
     pub links: Vec<Link>,
@@ -21,7 +21,7 @@ pub struct References {
     pub headings: Vec<String>,
     /// The text of the first heading.
     pub title: Option<String>,
-    /// Code spans and the byte where each begins.
+    /// Code spans, each with its byte offset.
     pub code: Vec<(String, usize)>,
 }
 
@@ -68,7 +68,7 @@ pub fn references(text: &str) -> References {
     found
 }
 
-/// The line of a byte, from 1.
+/// The line of a byte offset, from 1.
 pub fn line_of(text: &str, byte: usize) -> usize {
     text[..byte].matches('\n').count() + 1
 }
@@ -83,7 +83,7 @@ fn slug(heading: &str) -> String {
         .collect()
 }
 
-/// A second heading of the same text is `text-1`, a third `text-2`.
+/// Makes a heading's id unique: the second of the same text is `text-1`, the third `text-2`.
 fn unique(slug: String, taken: &[String]) -> String {
     let numbered = (1..).map(|number| format!("{slug}-{number}"));
     std::iter::once(slug.clone()).chain(numbered).find(|id| !taken.contains(id)).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! `cargo xtask site`: the documentation as a site, by mdBook.
+//! `cargo xtask site`: builds the documentation as a site, with mdBook.
 //!
-//! mdBook wants all pages below one folder, and renders no link to a folder. So the pages are laid out in the target folder, in
-//! the tree's own places, with every file that they link to; a link to a folder becomes one to its README, or plain text, and one to a
-//! README one to `index.html`, which mdBook makes of it.
+//! mdBook needs all pages below one folder, and renders no links to folders. So the pages are laid out in the target folder, at
+//! their places in the tree, with every file that they link to. A link to a folder becomes a link to its README, or plain text;
+//! a link to a README becomes one to `index.html`, the page that mdBook makes of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::{cargo, conformance};
 pub const USAGE: &str = "usage: cargo xtask site                  make the documentation site in target/site/html, with mdBook, which is \
                          installed into target/mdbook";
 
-/// mdBook is a program that is run (MPL-2.0), and no part of any of ours.
+/// mdBook (MPL-2.0) is run as a separate program, and is not part of ours.
 const MDBOOK: &str = "0.5.4";
 const BOOK: &str = "docs/book.toml";
 
@@ -38,7 +38,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Makes the site, and returns the path of its first page.
+/// Builds the site, and returns the path of its first page.
 fn made() -> Result<PathBuf, String> {
     let files = crate::tracked_files()?;
     if let Some(complaint) = links::complaints(&files).first() {
@@ -73,7 +73,7 @@ fn about(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// The program, of the version that is wanted.
+/// The mdBook program of the required version, installed if it is missing.
 fn mdbook() -> Result<PathBuf, String> {
     let root = cargo::target_folder().join("mdbook");
     let program = root.join("bin/mdbook");
@@ -102,7 +102,7 @@ fn mdbook() -> Result<PathBuf, String> {
         "--debug",
     ]);
     install.args(["--no-default-features", "--features", "search", "--root"]).arg(&root);
-    // It runs for a second: neither optimizing it nor debugging it is worth the time.
+    // mdBook runs for only a second: neither optimization nor debug information is worth the build time.
     install.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_TARGET_DIR", root.join("build"));
     let status = install.status().map_err(|error| format!("cargo: {error}"))?;
     let _ = fs::remove_dir_all(root.join("build"));
@@ -116,11 +116,11 @@ fn mdbook() -> Result<PathBuf, String> {
 #[derive(Debug, PartialEq, Eq)]
 enum Page {
     Text(String),
-    /// The file as it is in the tree.
+    /// A file, copied unchanged.
     Copy,
 }
 
-/// The site's source: its pages, and the files that they link to, by their paths.
+/// The site's sources by path: its pages, and the files that they link to.
 fn laid_out(
     tree: &Tree,
     read: &dyn Fn(&Path) -> Result<String, String>,
@@ -142,12 +142,12 @@ fn laid_out(
     Ok(site)
 }
 
-/// The page of a file in the table of contents: lists of rules are no Markdown, and become it.
+/// The page of a file in the table of contents: a list of rules is not Markdown, and becomes a page.
 fn page_of(file: &Path) -> PathBuf {
     file.with_extension("md")
 }
 
-/// A page whose links lead somewhere in the site as well.
+/// A page with its links changed to work in the site as well.
 fn relinked(page: &Path, text: &str, tree: &Tree, copies: &mut BTreeSet<PathBuf>) -> String {
     let mut relinked = text.to_owned();
     for link in references(text).links.iter().rev() {
@@ -162,10 +162,10 @@ fn relinked(page: &Path, text: &str, tree: &Tree, copies: &mut BTreeSet<PathBuf>
                 label.trim_start_matches('[').to_owned()
             }
         } else if path == Path::new(SUMMARY) {
-            // Every page has the table of contents beside it.
+            // The table of contents is beside every page, so the link becomes plain text.
             label.trim_start_matches('[').to_owned()
         } else if path.ends_with("README.md") {
-            // mdBook renames the page, and leaves links to it.
+            // mdBook renames the page, but does not change links to it.
             format!("{label}]({})", to.replace("README.md", "index.html"))
         } else {
             if path.extension().is_none_or(|extension| extension != "md") {
@@ -178,7 +178,7 @@ fn relinked(page: &Path, text: &str, tree: &Tree, copies: &mut BTreeSet<PathBuf>
     relinked
 }
 
-/// The table of contents from the top of the tree, with each decision record; and the lists of rules in it.
+/// The table of contents with paths from the top of the tree, each decision record, and the lists of rules.
 fn contents(
     tree: &Tree,
     read: &dyn Fn(&Path) -> Result<String, String>,
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_keep_their_places_and_every_link_leads_somewhere() {
+    fn pages_keep_their_places_and_all_links_resolve() {
         let files = [
             ("README.md", "[records](docs/adr) [code](src) [guide](docs/g.md#a) ![p](docs/p.svg)"),
             (

@@ -1,5 +1,5 @@
-//! Packages of a Debian suite that this machine does not run, through an apt configuration of our
-//! own: its lists and files are all in one folder, and nothing is installed.
+//! Packages of a Debian suite that this machine does not run, through a separate apt configuration:
+//! its lists and files are all in one folder, and nothing is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,14 +7,14 @@ use std::process::Command;
 use super::output_of;
 use super::sources::{self, Source};
 
-/// An apt that knows one suite of one mirror.
+/// An apt that uses one suite of one mirror.
 pub struct PrivateApt {
     folder: PathBuf,
 }
 
 impl PrivateApt {
-    /// Reads a suite's list of packages from the first of this machine's mirrors that has it.
-    /// The folder must be there.
+    /// Reads a suite's package list from the first of this machine's mirrors that has it. The
+    /// folder must exist.
     pub fn with_suite(folder: &Path, suite: &str) -> Result<Self, String> {
         let sources = sources::of_machine(Path::new("/etc/apt"));
         let mut refusals = Vec::new();
@@ -25,7 +25,7 @@ impl PrivateApt {
             }
         }
         if refusals.is_empty() {
-            return Err("/etc/apt names no source of packages".into());
+            return Err("/etc/apt has no package source".into());
         }
         Err(format!("no mirror in /etc/apt has Debian's {suite}:\n{}", refusals.join("\n")))
     }
@@ -46,7 +46,7 @@ impl PrivateApt {
         Ok(apt)
     }
 
-    /// The names of the packages that one depends on, directly.
+    /// Names of a package's direct dependencies.
     pub fn dependencies(&self, package: &str) -> Result<Vec<String>, String> {
         let output =
             output_of(self.command("apt-cache").args(["depends", "--important", package]))?;
@@ -74,8 +74,8 @@ impl PrivateApt {
     }
 }
 
-/// Read after the machine's own configuration, so its proxies stay; its hooks, which would work on
-/// the machine's own files, do not.
+/// Apt reads this after the machine's own configuration, so the machine's proxies remain, but its
+/// hooks, which would work on the machine's own files, do not.
 fn configuration(folder: &Path) -> String {
     let folder = folder.display();
     format!(
@@ -105,7 +105,7 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn reads_what_apt_cache_says() {
+    fn reads_the_output_of_apt_cache() {
         let listing = "linux-image\n  PreDepends: linux-base\n |Depends: dracut\n\
                        \x20 Depends: linux-binary-7\n    dracut\n  Breaks: old\n";
         assert_eq!(dependencies_in(listing), ["dracut", "linux-binary-7"]);

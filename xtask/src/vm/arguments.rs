@@ -1,4 +1,4 @@
-//! What was typed after `cargo xtask vm`.
+//! The command line of `cargo xtask vm`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,14 +10,14 @@ pub const USAGE: &str = "\
 usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the tools
        cargo xtask vm test [PART]        run the tests that need the virtual machine, or those whose
                                          names contain PART
-       cargo xtask vm icount [--json]    count what the kernel as a host costs
+       cargo xtask vm icount [--json]    count instructions, ticks and exits of the kernel host
        cargo xtask vm run [OPTION]... -- COMMAND [ARGUMENT]...
          --cpus N                virtual CPUs (2; with --icount 1)
          --memory-mib N          memory (2048)
-         --timeout SECONDS       end the guest after this long without output (300), or ten times as long
+         --timeout SECONDS       end the guest after this time without output (300), or ten times that in all
          --icount                count instructions, of all CPUs, instead of time
-         --append KERNEL_ARGS    more of the kernel's command line
-         --module NAME           load a kernel module first, with what it depends on
+         --append KERNEL_ARGS    add to the kernel's command line
+         --module NAME           load a kernel module first, with its dependencies
          --nic FOLDER            add a PCI device (ivshmem-doorbell behind an IOMMU) whose other side is
                                  in FOLDER's files, for an agent here: wave agent --device FOLDER
          --with HOST_FILE[:GUEST_PATH]   put a copy into the guest's own memory
@@ -28,26 +28,26 @@ usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the
 
 #[derive(Debug)]
 pub enum Request {
-    /// Have kernel and tools at hand.
+    /// Fetch the kernel and install the tools.
     Fetch {
-        /// Even where there is a kernel already.
+        /// Fetch even if there is a kernel already.
         update: bool,
     },
     Run(Wanted),
     Test {
-        /// Only those whose names contain this.
+        /// Run only tests whose names contain this.
         part: Option<String>,
     },
     /// Count instructions, ticks and exits.
     Icount {
-        /// As an object, instead of a table.
+        /// Print one object instead of a table.
         json: bool,
     },
 }
 
-/// Reads what was typed after `cargo xtask vm`.
+/// Parses the arguments of `cargo xtask vm`.
 pub fn parse(arguments: &[String]) -> Result<Request, Error> {
-    let (name, rest) = arguments.split_first().ok_or_else(|| usage("what should it do?"))?;
+    let (name, rest) = arguments.split_first().ok_or_else(|| usage("a command is missing"))?;
     match (name.as_str(), rest) {
         ("fetch", []) => Ok(Request::Fetch { update: false }),
         ("fetch", [flag]) if flag == "--update" => Ok(Request::Fetch { update: true }),
@@ -58,7 +58,7 @@ pub fn parse(arguments: &[String]) -> Result<Request, Error> {
         ("icount", []) => Ok(Request::Icount { json: false }),
         ("icount", [flag]) if flag == "--json" => Ok(Request::Icount { json: true }),
         ("run", options) => parse_run(options).map(Request::Run),
-        _ => Err(usage(&format!("not understood: {}", arguments.join(" ")))),
+        _ => Err(usage(&format!("unknown command or arguments: {}", arguments.join(" ")))),
     }
 }
 
@@ -80,12 +80,12 @@ fn parse_run(options: &[String]) -> Result<Wanted, Error> {
             "--nic" => wanted.nic = Some(PathBuf::from(value()?)),
             "--with" => wanted.copied.push(copied(value()?)),
             "--" => break,
-            _ => return Err(usage(&format!("{option} is no option of vm run"))),
+            _ => return Err(usage(&format!("vm run has no option {option}"))),
         }
     }
     wanted.command = options.cloned().collect();
     if wanted.command.is_empty() {
-        return Err(usage("no command: write it after --"));
+        return Err(usage("the command is missing: write it after --"));
     }
     let usual = if wanted.icount { 1 } else { wanted.cpus };
     wanted.cpus = cpus.unwrap_or(usual);
@@ -130,7 +130,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn a_machine_that_counts_has_one_cpu_if_nothing_is_said() {
+    fn a_machine_with_icount_defaults_to_one_cpu() {
         for (line, cpus) in
             [("run -- ls", 2), ("run --icount -- ls", 1), ("run --cpus 3 --icount -- ls", 3)]
         {
@@ -140,7 +140,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn refuses_what_makes_no_sense() {
+    fn refuses_bad_arguments() {
         for line in [
             "",
             "run",

@@ -1,4 +1,4 @@
-//! Checks of commands on the default machine: they share one boot.
+//! Checks of commands on the default machine, all in one boot.
 
 use serde_json::Value;
 
@@ -6,9 +6,13 @@ use super::shared_boot::Check;
 use super::tests::{Answer, expect, has_decided};
 use super::{Program, WAVE, WAVE_BENCH, built_as_tested};
 
-/// Every check. The one that may crash the kernel comes last.
+/// All checks. The one that may crash the kernel comes last.
 pub const CHECKS: &[Check] = &[
-    Check { name: "wave run is shown, and ends cleanly", command: shows, judge: has_shown },
+    Check {
+        name: "wave linux status shows a run, which ends cleanly",
+        command: shows,
+        judge: has_shown,
+    },
     Check {
         name: "a user's own agent schedules a command",
         command: own_agent,
@@ -21,7 +25,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check { name: "wave bench kernel measures", command: measures, judge: has_measured },
     Check {
-        name: "who exits waits behind no run without an end",
+        name: "an exiting thread never waits behind an endless run",
         command: exits,
         judge: |answer| expect(answer, 0, "0\nenabled\n"),
     },
@@ -60,7 +64,7 @@ fn patches() -> Result<Vec<String>, String> {
     shell(line)
 }
 
-/// Another process sees a run, and the run passes SIGTERM on to its command: nothing is left of either.
+/// Another process sees a run, and the run passes SIGTERM on to its command. Neither leaves a process behind.
 fn shows() -> Result<Vec<String>, String> {
     let wave = built_as_tested(WAVE)?;
     let line = format!(
@@ -84,7 +88,7 @@ fn has_shown(answer: &Answer) -> Result<(), String> {
     expect(answer, 0, out)
 }
 
-/// The guide's policy, in a program that knows nothing of this kernel.
+/// The guide's policy, in a program without any knowledge of this kernel.
 fn own_agent() -> Result<Vec<String>, String> {
     let wave = built_as_tested(WAVE)?;
     let own = built_as_tested(OWN)?;
@@ -94,8 +98,9 @@ fn own_agent() -> Result<Vec<String>, String> {
     Ok(command.into_iter().chain(rest).map(String::from).collect())
 }
 
-/// The machine stays usable, also without an agent, and everybody is what they were afterwards. The shell itself and
-/// what it starts are decided on; the run and its agent are not, nor is who may run beside the agent only.
+/// The machine stays usable, also without an agent, and all threads have their old scheduling class afterwards. The agent
+/// decides for the shell and its children, but not for the run and the agent itself, nor for a thread that may only run on the
+/// agent's CPU.
 fn takes_everything() -> Result<Vec<String>, String> {
     let wave = built_as_tested(WAVE)?;
     let line = format!(
@@ -131,8 +136,9 @@ fn has_taken_everything(answer: &Answer) -> Result<(), String> {
     expect(answer, 0, &out)
 }
 
-/// The kernel puts an exiting thread that wakes behind its core's run, and asks nobody: here the first process of a
-/// namespace, which exits once the last other one was waited for. After 30 s it would turn the scheduler out.
+/// The kernel puts an exiting thread that wakes behind its core's run, without asking the scheduler: here the first process of
+/// a namespace, which exits when the last other one has been waited for. After 30 s of waiting the kernel would disable the
+/// scheduler.
 fn exits() -> Result<Vec<String>, String> {
     let wave = built_as_tested(WAVE)?;
     let line = format!(
@@ -163,7 +169,7 @@ fn measures() -> Result<Vec<String>, String> {
     shell(&line)
 }
 
-/// Times mean nothing here: that there are any is all.
+/// Times mean nothing here, so any number above 0 will do.
 fn has_measured(answer: &Answer) -> Result<(), String> {
     let Answer { exit_code, out, err } = answer;
     let json: Value = serde_json::from_str(out).map_err(|error| {

@@ -1,16 +1,17 @@
-//! What the guest does from its first instruction as process 1 to its last: a shell script for a
-//! static busybox, made for one command.
+//! The guest's work from its first instruction as process 1 to its last: a shell script for a
+//! static busybox, generated for one command.
 //!
-//! Output leaves through virtio-serial ports of their own, so the kernel's messages never mix with
-//! it. A third port carries what the script has to say, a line each: `start`, then `exit CODE`; or
-//! `fail REASON`. The guest stays until it is told to go, so nothing is lost on the way.
+//! Output leaves through dedicated virtio-serial ports, so it never mixes with the kernel's
+//! messages. A third port carries the script's reports, a line each: `start`, then `exit CODE`; or
+//! `fail REASON`. The guest stays up until it is told to power off, so that no output is lost on
+//! the way.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
 use super::machine::Wanted;
 
-/// Names of the ports, as the guest finds them.
+/// Port of the script's reports, as the guest finds it.
 pub const PORT_CONTROL: &str = "wave.control";
 /// The command's standard output.
 pub const PORT_OUT: &str = "wave.out";
@@ -19,15 +20,15 @@ pub const PORT_ERR: &str = "wave.err";
 /// The virtiofs tag of this machine's root.
 pub const SHARE_TAG: &str = "host-root";
 
-/// What the disk at /var/tmp needs.
+/// Modules that the disk at /var/tmp needs.
 pub const MODULES_OF_DISK: [&str; 2] = ["virtio_blk", "ext4"];
 
-/// Variables that are handed on to the command: what finds programs and shapes their output. The
-/// rest stays here, as the script is a file and the environment may hold secrets.
+/// Variables that are passed on to the command: search paths and settings of output. The rest stays
+/// here, because the script is a file and the environment may hold secrets.
 const HANDED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TZ"];
 const HANDED_ON_PREFIXES: &[&str] = &["RUST_", "WAVE_", "LC_"];
 
-/// Before the command's root is there: mounts it.
+/// The script that mounts the command's root.
 pub fn first_script(wanted: &Wanted, modules: &[&str], here: &Path) -> String {
     let load: String = modules
         .iter()
@@ -106,10 +107,10 @@ exec switch_root /new /run/wave/second
     )
 }
 
-/// With the command's root in place: runs it, and says how it ended.
+/// The script that runs the command in its root, and reports how it ended.
 ///
-/// The command writes to pipes, which programs may open anew as `/dev/stdout`; a port they may not.
-/// Whatever it left running is killed, so that the pipes end; then the end marks go out.
+/// The command writes to pipes, because a program may open a pipe anew as `/dev/stdout`, but not a
+/// port. All processes that it left are killed, so that the pipes end; then the end marks are sent.
 pub fn second_script(command: &[String], here: &Path, end_mark: &str) -> String {
     let exports: String = std::env::vars_os()
         .filter_map(|(name, value)| {
@@ -155,7 +156,7 @@ $box poweroff -f
     )
 }
 
-/// A word that the shell takes as it stands.
+/// A word, quoted so that the shell takes it literally.
 fn quoted(word: &OsStr) -> String {
     format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))
 }

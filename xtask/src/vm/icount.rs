@@ -1,5 +1,5 @@
-//! `cargo xtask vm icount`: what the kernel as a host costs, as counts, where times mean nothing. What is
-//! counted, and how, is said in hosts/linux/examples/measure, which runs in the machine.
+//! `cargo xtask vm icount`: the costs of the kernel host, as counts, because times mean nothing in an emulated machine. The
+//! counting program, hosts/linux/examples/measure, runs in the machine and documents what it counts.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -9,23 +9,23 @@ use super::kernel::{self, Kernel};
 use super::machine::Wanted;
 use super::{Error, Program, built, built_as_tested, session, tools};
 
-/// Figures by name, the parts of which are separated by dots.
+/// Figures by name; dots separate the parts of a name.
 type Figures = BTreeMap<String, f64>;
 
-/// The program, as the workspace's tests have it.
+/// The counting program, built as for the workspace's tests.
 const MEASURE: Program =
     Program { flags: &["--workspace"], package: "wave-linux", kind: "example", name: "measure" };
-/// What a switch may cost, of what one costs where a FIFO in BPF decides by itself.
+/// The highest cost of a switch, relative to a switch that a FIFO in BPF decides by itself.
 const SWITCH_RATIO_MAX: f64 = 1.5;
 /// Boots whose figures are compared.
 const BOOTS: usize = 2;
-/// The cores of the machine with guests, beside the CPU of the agent, and what takes their ticks away.
+/// Number of cores of the machine with guests, beside the agent's CPU. The kernel's option below turns off their ticks.
 const GUEST_CPUS: u32 = 3;
 const NO_TICKS: &str = "nohz_full=1-2";
-/// Longer than any of it takes, on a slow machine.
+/// Longer than any of these runs takes on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Everything, as a table or as one JSON object.
+/// Measures everything, and prints it as a table or as one JSON object.
 pub fn run(json: bool) -> Result<ExitCode, Error> {
     tools::install()?;
     let kernel = kernel::cached_or_fetched()?;
@@ -55,7 +55,7 @@ fn measured(kernel: &Kernel) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// As a check: the mechanism's switch keeps its ratio.
+/// As a test: the mechanism's switch keeps its ratio.
 pub fn a_switch_is_cheap(kernel: &Kernel) -> Result<(), String> {
     let figures = switches(kernel, &built_as_tested(MEASURE)?)?;
     let ratio = figure(&figures, "switch_instructions_ratio_vs_bpf_fifo")?;
@@ -69,20 +69,20 @@ pub fn a_switch_is_cheap(kernel: &Kernel) -> Result<(), String> {
     ))
 }
 
-/// As a check: guests do their work under the policy for them, and the cores need no ticks for it.
+/// As a test: guests do their work under the policy for virtual CPUs, and the cores need no ticks for it.
 pub fn guests_finish(kernel: &Kernel) -> Result<(), String> {
     let program = built_as_tested(MEASURE)?;
     let [with, without] = guests_in_both(kernel, &program)?;
     for name in ["ticks", "exits"] {
         let (with, without) = (figure(&with, name)?, figure(&without, name)?);
         if without * 2.0 > with {
-            return Err(format!("{without} {name} where ticks are off, and {with} where not"));
+            return Err(format!("{without} {name} with ticks off, but {with} with ticks on"));
         }
     }
     Ok(())
 }
 
-/// Instructions per wake-up and switch, of one boot.
+/// Instructions per wake-up and per switch, from one boot.
 fn switches(kernel: &Kernel, program: &str) -> Result<Figures, String> {
     let wanted = Wanted { icount: true, cpus: 1, ..Wanted::default() };
     let mut figures = figures_of(kernel, wanted, &[program, "switches"])?;
@@ -109,7 +109,7 @@ fn guests_in_both(kernel: &Kernel, program: &str) -> Result<[Figures; 2], String
     Ok([guests(&[])?, guests(&[NO_TICKS])?])
 }
 
-/// Runs a command in a machine that writes a name and a number in each line.
+/// Runs a command in a machine; each line of its output is a name and a number.
 fn figures_of(kernel: &Kernel, wanted: Wanted, command: &[&str]) -> Result<Figures, String> {
     let command = command.iter().map(ToString::to_string).collect();
     let wanted = Wanted { silence_max: TIMEOUT, command, ..wanted };
@@ -128,7 +128,7 @@ fn figures_of(kernel: &Kernel, wanted: Wanted, command: &[&str]) -> Result<Figur
 }
 
 fn figure(figures: &Figures, name: &str) -> Result<f64, String> {
-    figures.get(name).copied().ok_or_else(|| format!("the machine told no {name}"))
+    figures.get(name).copied().ok_or_else(|| format!("the machine did not report {name}"))
 }
 
 fn mean(boots: &[Figures]) -> Figures {
@@ -136,7 +136,7 @@ fn mean(boots: &[Figures]) -> Figures {
     boots[0].keys().map(|name| (name.clone(), sum(name) / boots.len() as f64)).collect()
 }
 
-/// By how much a figure of instructions differs between boots, of its size; the largest.
+/// The largest relative difference of a figure of instructions between boots.
 fn spread(boots: &[Figures]) -> f64 {
     let named = |name: &&String| {
         name.ends_with(".wakeup_instructions") || name.ends_with(".switch_instructions")
@@ -150,7 +150,7 @@ fn spread(boots: &[Figures]) -> f64 {
     names.map(of).fold(0.0, f64::max)
 }
 
-/// One object; the parts of a name are objects in objects.
+/// One object; the parts of a name become nested objects.
 fn to_json(figures: &Figures) -> String {
     let mut object = serde_json::json!({});
     for (name, number) in figures {
@@ -171,7 +171,7 @@ fn to_table(figures: &Figures) -> String {
         text += &format!("{what:24}{wave:9.0}{fifo:14.0}{eevdf:9.0}\n");
     }
     let (fifo, eevdf) = (of("switch_instructions_ratio_vs_bpf_fifo"), of("ratio_vs_eevdf"));
-    text += &format!("{:24}{:>9}{fifo:14.3}{eevdf:9.3}\n", "a switch of Wave's to", "");
+    text += &format!("{:24}{:>9}{fifo:14.3}{eevdf:9.3}\n", "Wave's switch, ratio to", "");
     text += &format!("{:24}{:9.0}\n", "its agent, per switch", of("agent_instructions_per_switch"));
     let spread = of("spread") * 100.0;
     text += &format!("two boots differ by {spread:.2} % at most\n\n");

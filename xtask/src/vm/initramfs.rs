@@ -1,9 +1,9 @@
-//! The archive that the kernel takes its first files from: cpio's `newc` form, uncompressed.
+//! The archive of the kernel's first files: cpio's `newc` format, uncompressed.
 
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-/// An archive being put together. A folder must be added before what is in it.
+/// An archive under construction. A folder must be added before its contents.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -15,7 +15,7 @@ impl Archive {
         self.entry(path, FOLDER, &[]);
     }
 
-    /// Adds a file that may be executed.
+    /// Adds an executable file.
     pub fn program(&mut self, path: &str, contents: &[u8]) {
         self.entry(path, PROGRAM, contents);
     }
@@ -52,7 +52,7 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn writes_what_the_kernel_reads() {
+    fn writes_the_newc_format() {
         let mut archive = Archive::default();
         archive.folder("bin");
         archive.program("bin/x", b"hello");
@@ -60,7 +60,7 @@ mod unit_tests {
         assert_eq!(bytes.len() % 4, 0);
         let header = format!("070701{:08x}{:08x}", 1, FOLDER);
         assert!(bytes.starts_with(header.as_bytes()));
-        // Header and name of the folder take 114 bytes, two more align them.
+        // The folder's header and name take 114 bytes; two more align them.
         let second = &bytes[116..];
         assert_eq!(&second[..6], b"070701");
         assert_eq!(&second[54..62], b"00000005");

@@ -1,5 +1,5 @@
-//! The kernel that the virtual machine boots: Debian sid's for clouds, which has sched_ext and BTF.
-//! Fetched once, unpacked under `target/vm/kernel`, and used from there without a network.
+//! The kernel that the virtual machine boots: Debian sid's cloud kernel, which has sched_ext and
+//! BTF. It is fetched once, unpacked under `target/vm/kernel`, and then used without a network.
 
 use std::fs;
 use std::io::Write;
@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use super::apt::PrivateApt;
 use super::{Error, folder, output_of, remove_abandoned};
 
-/// Depends on whichever image is the newest.
+/// A metapackage that depends on the newest image.
 const PACKAGE: &str = "linux-image-cloud-amd64";
 /// The suite whose kernels have sched_ext.
 const SUITE: &str = "sid";
-/// Of the folders that kernels are fetched into; the process's number follows.
+/// Prefix of the folders that kernels are fetched into; the process's number follows.
 const WORK_PREFIX: &str = "fetch-";
 
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct Kernel {
     pub version: String,
     /// The kernel itself, uncompressed: QEMU starts it directly, and it carries the BTF.
     pub vmlinux: PathBuf,
-    /// What is in `/lib/modules/VERSION` elsewhere.
+    /// The contents of `/lib/modules/VERSION` on other machines.
     pub modules: PathBuf,
 }
 
@@ -35,15 +35,15 @@ impl Kernel {
     }
 }
 
-/// The kernel of an earlier fetch, or one fetched now.
+/// The kernel of an earlier fetch, or else one fetched now.
 pub fn cached_or_fetched() -> Result<Kernel, Error> {
     Kernel::at(&home()).map_or_else(fetch, Ok)
 }
 
-/// Fetches the newest kernel, in place of the one that may be there.
+/// Fetches the newest kernel, and replaces the current one.
 pub fn fetch() -> Result<Kernel, Error> {
-    // A folder of its own for each process: two fetches at once do not meet, and a broken one
-    // leaves what was there before.
+    // A folder for each process: two fetches at once do not collide, and a failed one leaves the
+    // old kernel.
     remove_abandoned(&folder(), WORK_PREFIX);
     let work = folder().join(format!("{WORK_PREFIX}{}", std::process::id()));
     let result = fetch_into(&work).and_then(|()| put_in_place(&work.join("kernel")));
@@ -77,8 +77,8 @@ fn fetch_into(work: &Path) -> Result<(), String> {
     fs::write(kernel.join("stamp"), format!("{version}\n")).map_err(text)
 }
 
-/// The version, and the packages that hold the kernel and its modules: the image that the
-/// metapackage depends on and those of its dependencies that bear the same version.
+/// The version, and the packages that contain the kernel and its modules: the image that the
+/// metapackage depends on, and those of its dependencies that have the same version.
 fn packages(apt: &PrivateApt) -> Result<(String, Vec<String>), String> {
     let depends = apt.dependencies(PACKAGE)?;
     let versioned = depends.iter().find_map(|name| name.strip_prefix("linux-image-"));
@@ -100,21 +100,21 @@ fn put_in_place(fetched: &Path) -> Result<(), String> {
     let old = fetched.with_extension("old");
     let _ = fs::rename(&home, &old);
     match fs::rename(fetched, &home) {
-        // Another fetch was faster; its kernel is as new.
+        // Another fetch was faster; its kernel is equally new.
         Err(_) if Kernel::at(&home).is_some() => Ok(()),
         result => result.map_err(|error| format!("{}: {error}", home.display())),
     }
 }
 
-/// Writes the ELF file that a bzImage carries.
+/// Extracts the ELF file from a bzImage.
 fn decompress_image(image: &[u8], into: &Path) -> Result<(), String> {
     let payload = payload(image).ok_or("vmlinuz has no payload where its header says")?;
     let (program, payload) = match payload {
         [0x1f, 0x8b, ..] => ("gzip", payload),
-        // All but gzip have the uncompressed size appended by the kernel's build.
+        // For all formats but gzip the kernel's build appends the uncompressed size.
         [0x28, 0xb5, 0x2f, 0xfd, .., _, _, _, _] => ("zstd", &payload[..payload.len() - 4]),
         [0xfd, b'7', b'z', b'X', .., _, _, _, _] => ("xz", &payload[..payload.len() - 4]),
-        _ => return Err("vmlinuz is compressed in a way not known here".into()),
+        _ => return Err("vmlinuz is compressed in an unknown format".into()),
     };
     let out = fs::File::create(into).map_err(|error| format!("{}: {error}", into.display()))?;
     let mut child = Command::new(program)

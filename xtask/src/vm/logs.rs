@@ -1,4 +1,4 @@
-//! What a run leaves behind: the kernel's messages, and those of QEMU and virtiofsd.
+//! The logs of a run: the kernel's messages, and those of QEMU and virtiofsd.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use super::folder;
 
 /// Runs whose logs are kept.
 const RUNS_KEPT: usize = 20;
-/// Lines of a log that are shown after a failure.
+/// Lines of a log shown after a failure.
 const LINES_SHOWN: usize = 25;
 
-/// What the kernel writes at the head of a report.
+/// The first lines of the kernel's crash reports.
 const SIGNS_OF_A_CRASH: &[&str] =
     &["Kernel panic", "BUG:", "Oops:", "lockup - CPU", "detected stalls"];
 
 pub struct Logs {
     pub console: PathBuf,
-    /// What the programs on this side said.
+    /// Messages of the programs on this side.
     pub host: PathBuf,
 }
 
 impl Logs {
-    /// Begins the logs of a run; those of old runs go.
+    /// Begins the logs of a run, and removes the oldest logs.
     pub fn begin(run: &str) -> std::io::Result<Self> {
         let all = folder().join("logs");
         fs::create_dir_all(&all)?;
@@ -35,8 +35,8 @@ impl Logs {
         Ok(logs)
     }
 
-    /// What tells most, with where to find the rest. Once the command ran, the programs on this
-    /// side have done their part, and what they say is noise.
+    /// The most informative lines, and the paths of the full logs. Once the command has started,
+    /// the programs on this side have done their part, and their messages are noise.
     pub fn telling(&self, started: bool) -> String {
         let host = if started { String::new() } else { end_of(&self.host) };
         end_of(&self.console) + &host
@@ -53,7 +53,7 @@ fn end_of(path: &Path) -> String {
     format!("\nfrom {}:\n  {}", path.display(), shown.join("\n  "))
 }
 
-/// The lines from where the kernel first said that something is wrong; else the last ones.
+/// The lines from the kernel's first report of a problem; without one, the last lines.
 fn telling_lines(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.len().saturating_sub(LINES_SHOWN);
@@ -69,7 +69,7 @@ fn prune(folder: &Path) {
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     logs.sort();
-    // Two files a run.
+    // Two files per run.
     let old = logs.len().saturating_sub(2 * (RUNS_KEPT - 1));
     for (_, path) in &logs[..old] {
         let _ = fs::remove_file(path);
@@ -89,7 +89,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn shows_the_end_where_nothing_crashed() {
+    fn shows_the_end_if_nothing_crashed() {
         let text: String = (0..100).map(|line| format!("line {line}\n\n")).collect();
         assert_eq!(telling_lines(&text).last(), Some(&"line 99"));
         assert_eq!(telling_lines("one\n"), ["one"]);

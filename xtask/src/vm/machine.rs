@@ -1,4 +1,4 @@
-//! The virtual machine: what is asked of it, and how QEMU is told.
+//! The virtual machine: its configuration, and QEMU's arguments for it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,26 +8,26 @@ use std::time::Duration;
 use super::guest::{PORT_CONTROL, PORT_ERR, PORT_OUT, SHARE_TAG};
 use super::{nic, output_of};
 
-/// A command, and the machine it is to run in.
+/// A command, and the configuration of its machine.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub cpus: u32,
     /// The guest's memory, in MiB.
     pub memory_mib: u32,
-    /// Longest time without output before the guest is ended. Ten times as long ends it whatever it prints.
+    /// Longest time without output before the guest is ended. Ten times that ends it even with output.
     pub silence_max: Duration,
-    /// Time goes by the instructions that all CPUs execute: slower, and the same on every machine.
+    /// Time advances with the instructions that all CPUs execute: slower, and the same on every machine.
     pub icount: bool,
-    /// More of the kernel's command line.
+    /// Additions to the kernel's command line.
     pub append: Vec<String>,
-    /// An empty disk at /var/tmp, of so many MiB; 0 for none. The rest of the guest's files are in its memory, where
-    /// no file can be swap.
+    /// Size of an empty disk at /var/tmp, in MiB; 0 for none. The guest's other files are in its memory, where no file can be
+    /// swap.
     pub disk_mib: u32,
     /// Kernel modules to load.
     pub modules: Vec<String>,
-    /// Files to put into the guest's own memory.
+    /// Files to copy into the guest's own memory.
     pub copied: Vec<Copied>,
-    /// A folder for a PCI device whose other side is outside, in files there (see [`super::nic`]).
+    /// The folder for a PCI device whose other side is a process here, through files there (see [`super::nic`]).
     pub nic: Option<PathBuf>,
     pub command: Vec<String>,
 }
@@ -49,26 +49,26 @@ impl Default for Wanted {
     }
 }
 
-/// A file that the guest gets a copy of.
+/// A file to copy into the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Place on this machine.
+    /// Path on this machine.
     pub from: PathBuf,
-    /// In the guest; None for the same path.
+    /// Path in the guest; `None` for the same path.
     pub to: Option<PathBuf>,
 }
 
-/// Who executes the guest's instructions.
+/// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
     /// KVM: the processor runs the guest.
     Kvm,
-    /// QEMU, by translating them: works everywhere, and its times mean nothing.
+    /// QEMU translates the instructions: works everywhere, but times mean nothing.
     Tcg,
 }
 
 impl Accelerator {
-    /// Its name in lower case.
+    /// The name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
@@ -77,38 +77,38 @@ impl Accelerator {
     }
 }
 
-/// The files and sockets that one machine works with.
+/// The files and sockets of one machine.
 pub struct Paths {
     /// The uncompressed kernel.
     pub vmlinux: PathBuf,
-    /// What [`super::initramfs`] made.
+    /// The output of [`super::initramfs`].
     pub initramfs: PathBuf,
-    /// Where the kernel's messages go.
+    /// The file that receives the kernel's messages.
     pub console: PathBuf,
-    /// Sockets that are listened on here.
+    /// Socket of the control port; this side listens on it, and on the next two.
     pub control: PathBuf,
-    /// The command's standard output.
+    /// Socket of the command's standard output.
     pub out: PathBuf,
-    /// The command's standard error.
+    /// Socket of the command's standard error.
     pub err: PathBuf,
     /// The socket of [`super::share`].
     pub share: PathBuf,
-    /// What is on the disk, where one is wanted.
+    /// The disk's image, if a disk is wanted.
     pub disk: PathBuf,
 }
 
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// The first version whose translator may run virtual CPUs in parallel. Before 8.1 a CPU may execute
-/// code that another has just patched as it was before (commit deba78709ae8), and a kernel that
-/// patches itself, as it does when a sched_ext scheduler is loaded, dies of a stale `int3`.
+/// The first version whose translator may run virtual CPUs in parallel. Before 8.1 a CPU may execute the old version of code
+/// that another has just patched (commit deba78709ae8), and a kernel that patches itself, as when a sched_ext scheduler is
+/// loaded, dies of a stale `int3`.
 const PARALLEL_SINCE: (u32, u32) = (8, 1);
 
 /// The installed QEMU's version, major and minor.
 pub fn qemu_version() -> Result<(u32, u32), String> {
     let output = output_of(Command::new(QEMU).arg("--version"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    version_in(&text).ok_or_else(|| format!("{QEMU} tells no version: {text:?}"))
+    version_in(&text).ok_or_else(|| format!("cannot find the version of {QEMU} in {text:?}"))
 }
 
 fn version_in(text: &str) -> Option<(u32, u32)> {
@@ -142,7 +142,7 @@ pub fn arguments(
         }
         Accelerator::Tcg => line.pair("-accel", "tcg,thread=multi").pair("-cpu", "max"),
     };
-    // The share's other end works in the guest's memory.
+    // virtiofsd, at the share's other end, accesses the guest's memory.
     let memory = match &wanted.nic {
         None => String::from("memory-backend-memfd"),
         Some(folder) => format!("memory-backend-file,mem-path={}", nic::memory(folder).display()),
@@ -154,7 +154,7 @@ pub fn arguments(
     line.pair("-append", &kernel_line(wanted));
     line.pair("-serial", &format!("file:{}", paths.console.display()));
     if let Some(folder) = &wanted.nic {
-        // The IOMMU comes before the devices that are behind it.
+        // The IOMMU must come before the devices behind it.
         line.pair("-device", "intel-iommu,intremap=on");
         line.pair("-chardev", &format!("socket,id=nic,path={}", nic::socket(folder).display()));
         line.pair("-device", &format!("ivshmem-doorbell,chardev=nic,vectors={}", nic::VECTORS));
@@ -175,8 +175,8 @@ pub fn arguments(
     line.words
 }
 
-/// A panic or an oops ends the machine at once, instead of leaving it to the timeout. On a busy machine the
-/// timer may be late enough to be taken for broken.
+/// A panic or an oops ends the machine at once, without waiting for the timeout. On a busy machine the timer may be so late
+/// that the kernel would take it for broken.
 fn kernel_line(wanted: &Wanted) -> String {
     let mut line = String::from("console=ttyS0 panic=-1 oops=panic no_timer_check");
     if wanted.nic.is_some() {

@@ -1,5 +1,5 @@
-//! `cargo xtask vm`: a command run as root under a kernel that has sched_ext, in a virtual machine
-//! that shares this machine's files. Nothing it does to them is kept.
+//! `cargo xtask vm`: runs a command as root under a kernel with sched_ext, in a virtual machine
+//! that shares this machine's files. Changes to them are discarded.
 //!
 //! ```text
 //! cargo xtask vm fetch [--update]
@@ -38,12 +38,12 @@ use arguments::Request;
 
 pub const USAGE: &str = arguments::USAGE;
 
-/// The exit code where the time given ran out, as timeout(1) has it.
+/// The exit code after a timeout, as timeout(1) has it.
 const EXIT_TIMED_OUT: u8 = 124;
-/// The exit code where the machine, and not the command in it, is at fault.
+/// The exit code if the machine failed, and not the command in it.
 const EXIT_MACHINE: u8 = 125;
 
-/// The program, as the workspace's tests have it.
+/// The program, built as for the workspace's tests.
 const WAVE: Program = Program {
     flags: &["--workspace", "--example", "measure"],
     package: "wave",
@@ -51,19 +51,20 @@ const WAVE: Program = Program {
     name: "wave",
 };
 
-/// The program of `wave bench`, which has to lie beside [`WAVE`].
+/// The program of `wave bench`, which must be beside [`WAVE`].
 const WAVE_BENCH: Program = Program { package: "wave-bench", name: "wave-bench", ..WAVE };
 
-/// Why there is no result of a command.
+/// Why a command has no result.
 #[derive(Debug)]
 pub enum Error {
-    /// What was typed makes no sense.
+    /// The arguments are wrong.
     Usage(String),
-    /// This machine lacks what is needed to boot a virtual one, and it cannot be had.
+    /// This machine lacks something that is needed to boot a virtual one, and it cannot be
+    /// installed.
     Unavailable(String),
-    /// The virtual machine was there, and failed: it panicked, or its start did not work.
+    /// The virtual machine failed: it panicked, or did not start.
     Machine(String),
-    /// The command, or the boot, took longer than it was given.
+    /// The command, or the boot, took longer than its time limit.
     TimedOut(String),
 }
 
@@ -78,7 +79,7 @@ impl std::fmt::Display for Error {
     }
 }
 
-/// Runs what follows `cargo xtask vm`.
+/// Runs `cargo xtask vm`.
 pub fn main(arguments: &[String]) -> ExitCode {
     let result = match arguments::parse(arguments) {
         Ok(Request::Fetch { update }) => fetch(update),
@@ -100,7 +101,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     })
 }
 
-/// Gets what [`tests`] need besides programs of the workspace.
+/// Fetches and installs what [`tests`] need besides programs of the workspace.
 pub fn prepare() -> Result<(), Error> {
     tests::kernel().map(drop)
 }
@@ -119,13 +120,13 @@ fn run(wanted: &machine::Wanted) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(outcome.exit_code))
 }
 
-/// `target/vm`, wherever cargo's target folder is.
+/// The folder `vm` in cargo's target folder.
 fn folder() -> PathBuf {
     target_folder().join("vm")
 }
 
-/// Removes what processes left that were killed: folders whose names are the prefix, the number of
-/// the process, and perhaps more after a hyphen. What is another user's stays.
+/// Removes folders of killed processes: their names are the prefix, the number of the process, and
+/// perhaps more after a hyphen. Another user's folders stay.
 fn remove_abandoned(within: &Path, prefix: &str) {
     let Ok(entries) = std::fs::read_dir(within) else { return };
     let Ok(user) = std::fs::metadata("/proc/self").map(|own| own.uid()) else { return };
@@ -141,7 +142,7 @@ fn remove_abandoned(within: &Path, prefix: &str) {
     }
 }
 
-/// The output of a command that succeeded, or why it did not.
+/// The output of a command, or why it failed.
 fn output_of(command: &mut Command) -> Result<Output, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{name}: {error}"))?;
@@ -157,10 +158,10 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn removes_only_what_no_process_owns() {
+    fn removes_only_folders_of_dead_processes() {
         let within = std::env::temp_dir().join(format!("wave-abandoned-{}", std::process::id()));
         let own = format!("run-{}-x", std::process::id());
-        // No process has this number: it is above the most that Linux allows.
+        // No process has this number: it is above Linux's limit.
         for name in ["run-4194305", "run-4194305-x", &own, "run-x", "other-4194305"] {
             std::fs::create_dir_all(within.join(name)).unwrap();
         }

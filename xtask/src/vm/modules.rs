@@ -1,5 +1,5 @@
-//! Kernel modules: which files to load, in which order. Debian's packages come without
-//! `modules.dep`, so the dependencies are read from the modules themselves.
+//! Kernel modules: the files to load, in order. Debian's packages come without `modules.dep`, so
+//! dependencies are read from the modules themselves.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use super::kernel::{Kernel, read_module};
 /// A module to load: its name and its decompressed bytes.
 pub type Module = (String, Vec<u8>);
 
-/// The modules named and what they depend on, each after what it depends on. What is built into
-/// the kernel is left out.
+/// The named modules and their dependencies, each after its own dependencies. Modules that are
+/// built into the kernel are left out.
 pub fn in_order(kernel: &Kernel, names: &[String]) -> Result<Vec<Module>, String> {
     let mut files = HashMap::new();
     list(&kernel.modules.join("kernel"), &mut files);
@@ -45,12 +45,12 @@ fn module_name(file: &Path) -> Option<String> {
     Some(normalised(name))
 }
 
-/// The kernel takes `-` and `_` for the same.
+/// The kernel treats `-` and `_` as equal.
 fn normalised(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// Depth first: a module is put down once everything it depends on is.
+/// Depth first: a module is added after all its dependencies.
 fn order(
     names: &[String],
     read: impl Fn(&str) -> Result<Option<Vec<u8>>, String>,
@@ -65,7 +65,7 @@ fn order(
             return Ok(());
         }
         let Some(bytes) = read(&name)? else { return Ok(()) };
-        // depmod refuses circles, so this ends.
+        // depmod refuses cycles, so this terminates.
         for dependency in depends(&bytes) {
             visit(&dependency, read, ordered)?;
         }
@@ -79,7 +79,7 @@ fn order(
     Ok(ordered)
 }
 
-/// What the `.modinfo` section says: zero-ended strings, one of them `depends=a,b`.
+/// The dependencies in the `.modinfo` section: zero-terminated strings, one of them `depends=a,b`.
 fn depends(module: &[u8]) -> Vec<String> {
     let strings = module.split(|byte| *byte == 0);
     let found = strings.filter_map(|string| string.strip_prefix(b"depends=")).next();

@@ -1,8 +1,7 @@
-//! The other side of the machine's PCI device: what a process here finds in the folder of `--nic`.
+//! The other side of the machine's PCI device: the files in the folder of `--nic`, for a process here.
 //!
-//! `ivshmem` is the socket of the device's server, as QEMU's protocol has it: who connects shares the
-//! memory of BAR 2 with the guest, and interrupts it. `memory` is the guest's own memory, which a real
-//! device reaches by DMA.
+//! `ivshmem` is the socket of the device's server, with QEMU's protocol: a client shares the memory of BAR 2 with the guest,
+//! and interrupts it. `memory` is the guest's own memory, which a real device reaches by DMA.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -13,13 +12,13 @@ use wave_links::places::own_dir;
 
 use super::machine::Wanted;
 
-/// Interrupts that the device has: one for control, and one for each core of an enclave.
+/// Number of the device's interrupts: one for control, and one for each core of an enclave.
 pub const VECTORS: usize = 32;
 /// Bytes of BAR 2.
 const BAR_BYTES: u64 = 4 << 20;
-/// What the guest's kernel needs to hand the device to a process.
+/// Modules with which the guest's kernel hands the device to a process.
 pub const MODULES: [&str; 2] = ["vfio_iommu_type1", "vfio_pci"];
-/// Up to here a byte of the guest's memory lies where its physical address says.
+/// Below this size the offset of a byte in the guest's memory file is its physical address.
 const MEMORY_MAX_MIB: u32 = 2048;
 
 /// The socket of the device's server.
@@ -31,22 +30,25 @@ pub fn memory(folder: &Path) -> PathBuf {
     folder.join("memory")
 }
 
-/// The files are gone with the value.
+/// The files are removed when this is dropped.
 pub struct Nic {
     folder: PathBuf,
 }
 
 impl Nic {
-    /// Makes the files, and serves the device. The folder should be one in memory (`/dev/shm/...`).
+    /// Creates the files, and serves the device. The folder should be in memory (`/dev/shm/...`).
     pub fn open(folder: &Path, wanted: &Wanted) -> Result<Nic, String> {
         if wanted.memory_mib > MEMORY_MAX_MIB {
             return Err(format!("with --nic the guest may have {MEMORY_MAX_MIB} MiB at most"));
         }
         let failed = |error| format!("{}: {error}", folder.display());
-        // The files in it are removed, and what is in them is the guest's memory.
+        // The files there get removed, and they contain the guest's memory: the folder must be ours.
         own_dir(folder).map_err(|error| error.to_string())?;
         if UnixStream::connect(socket(folder)).is_ok() {
-            return Err(format!("{}: another machine has its device there", folder.display()));
+            return Err(format!(
+                "{}: another machine uses this folder for its device",
+                folder.display()
+            ));
         }
         let nic = Nic { folder: folder.into() };
         nic.clear();
@@ -60,7 +62,7 @@ impl Nic {
     }
 
     fn clear(&self) {
-        // They may not be there.
+        // The files may not exist.
         let _ = fs::remove_file(socket(&self.folder));
         let _ = fs::remove_file(memory(&self.folder));
     }
@@ -69,7 +71,7 @@ impl Nic {
 impl Drop for Nic {
     fn drop(&mut self) {
         self.clear();
-        // Somebody may have put more into it.
+        // The folder may contain other files.
         let _ = fs::remove_dir(&self.folder);
     }
 }

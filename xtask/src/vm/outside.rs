@@ -1,4 +1,4 @@
-//! Agents outside the machine: behind its PCI device, as on a NIC.
+//! Agents outside the machine, behind its PCI device as on a NIC.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use super::kernel::Kernel;
 use super::machine::Wanted;
 use super::{WAVE, built_as_tested, nic, session};
 
-/// Where the guest finds the device: QEMU gives it the bus's first free place.
+/// The device's address in the guest: QEMU assigns the first free slot of the bus.
 const DEVICE: &str = "0000:00:01.0";
-/// What runs in the guest, under policies that differ.
+/// The programs that run in the guest, under different policies.
 const PROGRAMS: &str = r#"
 set -e
 for round in 1 2 3 4; do
@@ -33,11 +33,11 @@ grep vfio-msix /proc/interrupts > /tmp/interrupts || true
 lspci -k -s 0000:00:01.0 2> /dev/null | grep 'driver in use' > /tmp/driver || true
 "#;
 
-/// One run of `wave run` in the guest, and what is expected of it.
+/// One `wave run` in the guest, and the expectation.
 struct Run {
     name: &'static str,
     options: &'static str,
-    /// Whether the device interrupts.
+    /// Whether the device is expected to interrupt.
     interrupts: bool,
 }
 
@@ -47,8 +47,8 @@ const RUNS: [Run; 3] = [
     Run { name: "sysfs", options: "--decisions host --device-by sysfs", interrupts: false },
 ];
 
-/// Agents behind the device schedule the programs: with the queues of decisions in the guest's memory, in the
-/// device's, and without interrupts.
+/// Agents behind the device schedule the programs: with decision queues in the guest's memory, in the device's memory, and
+/// without interrupts.
 pub fn schedules(kernel: &Kernel) -> Result<(), String> {
     let mut script = String::from("set -e\ncat > /tmp/programs <<'END'\n");
     script.push_str(PROGRAMS);
@@ -76,7 +76,7 @@ pub fn schedules(kernel: &Kernel) -> Result<(), String> {
         let object: Value =
             serde_json::from_str(&result).map_err(|error| format!("{name}: {error}: {result}"))?;
         let decisions = object["outcomes"]["COMPLETE"].as_u64().unwrap_or(0);
-        // On a busy machine the watchdog may find an agent late, and another comes.
+        // On a busy machine the watchdog may find an agent late, and another attaches.
         let by_host: u64 = object["cores"]
             .as_array()
             .into_iter()
@@ -102,7 +102,7 @@ pub fn schedules(kernel: &Kernel) -> Result<(), String> {
     }
 }
 
-/// An agent outside is killed again and again, and so is the host: nothing is lost, and the next one works.
+/// The agent outside is killed repeatedly, and so is the host: no thread is lost, and the next one works.
 pub fn survives(kernel: &Kernel) -> Result<(), String> {
     let wave = wave()?;
     let run = format!("{wave} run --host linux --device {DEVICE} --patience 500 --quiet --json --");
@@ -132,8 +132,8 @@ pub fn survives(kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// An agent behind the device hears of a program's accessed bits by DMA into the guest's memory, and has what is
-/// cold paged out. All of it comes back.
+/// An agent behind the device reads a program's access bits by DMA into the guest's memory, and has cold memory paged out. All
+/// of it comes back.
 pub fn pages_out(kernel: &Kernel) -> Result<(), String> {
     let wave = wave()?;
     let cli = "redis-cli -p 6402";
@@ -168,8 +168,8 @@ pub fn pages_out(kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a script in a guest that has the device, while agents come to its other side: one policy after the
-/// other, and each killed after a while, if so. What the script wrote.
+/// Runs a script in a guest that has the device, while agents attach to its other side: one policy after the other, and each
+/// killed after a while, if wanted. Returns the script's output.
 fn with_agents(
     kernel: &Kernel,
     script: &str,
@@ -183,7 +183,7 @@ fn with_agents(
     let wanted = Wanted {
         cpus: 4,
         nic: Some(folder.clone()),
-        // For swap; the guest has no room for files.
+        // For swap: the guest has no room for files.
         modules: vec!["zram".into()],
         silence_max: Duration::from_secs(300),
         command,
@@ -201,7 +201,7 @@ fn with_agents(
     }
 }
 
-/// Agents on the device's other side: whenever one ends, the next begins.
+/// Agents on the device's other side: when one ends, the next starts.
 struct Agents {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -223,7 +223,7 @@ impl Agents {
                     std::thread::sleep(Duration::from_millis(20));
                     continue;
                 }
-                let policy = policies.next().expect("they go round");
+                let policy = policies.next().expect("policies repeat for ever");
                 let mut agent = Command::new(&wave);
                 agent.args(["agent", "--quiet", "--share-cpu", "--policy", policy, "--device"]);
                 agent.arg(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -258,12 +258,12 @@ impl Drop for Agents {
     }
 }
 
-/// Builds the program, and says where it is.
+/// Builds the program, and returns its path.
 fn wave() -> Result<String, String> {
     built_as_tested(WAVE)
 }
 
-/// How often the CPUs were interrupted, of a line of /proc/interrupts.
+/// The number of interrupts on all CPUs, from a line of /proc/interrupts.
 fn interrupts_of(line: &str) -> u64 {
     let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
     counts.sum()

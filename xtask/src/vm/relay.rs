@@ -1,4 +1,4 @@
-//! One of the guest's ports, from our side: a socket that QEMU connects to, read by a thread.
+//! One of the guest's ports, on this side: a socket that QEMU connects to, read by a thread.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,11 +10,11 @@ pub enum Event {
     Out(Vec<u8>),
     /// Some of its standard error.
     Err(Vec<u8>),
-    /// One of the two is complete.
+    /// One of the two outputs is complete.
     Complete,
-    /// The control port is there; this end writes to it.
+    /// The control port is connected; this end writes to it.
     Connected(UnixStream),
-    /// The control port said a line.
+    /// A line from the control port.
     Said(String),
 }
 
@@ -58,14 +58,14 @@ pub fn control(socket: &Path, events: SyncSender<Event>) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Tells the guest that all it said has arrived.
+/// Tells the guest that all its output has arrived.
 pub fn let_go(mut control: &UnixStream) {
-    // Where this fails the guest is gone already.
+    // If this fails, the guest has already ended.
     let _ = control.write_all(b"go\n");
 }
 
-/// Finds the mark that ends a stream, in pieces as they come. It holds nothing back but what may
-/// be the mark's beginning.
+/// Finds the mark that ends a stream, across pieces. Holds back only bytes that may be the
+/// beginning of the mark.
 struct EndMark {
     mark: Vec<u8>,
     held: Vec<u8>,
@@ -76,7 +76,7 @@ impl EndMark {
         Self { mark, held: Vec::new() }
     }
 
-    /// What is certainly text, of this piece and what was held back.
+    /// The text so far: this piece and earlier bytes, without a possible beginning of the mark.
     fn passed(&mut self, piece: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(piece);
         let longest = self.mark.len().min(self.held.len());
@@ -104,7 +104,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn the_mark_ends_a_stream_however_it_is_cut() {
+    fn the_mark_ends_a_stream_across_any_pieces() {
         assert_eq!(relayed(&["no newline\0end"]), ("no newline".into(), true));
         assert_eq!(relayed(&["a\n", "\0", "e", "nd"]), ("a\n".into(), true));
         assert_eq!(relayed(&["\0end"]), (String::new(), true));

@@ -1,4 +1,4 @@
-//! Scenarios that need the machine's kernel, as they ship, but shorter.
+//! Shipped scenarios that need the machine's kernel, shortened.
 
 use serde_json::Value;
 
@@ -10,15 +10,17 @@ use super::{WAVE, built, built_as_tested};
 const BAKEOFF: &str = include_str!("../../../scenarios/memory-bakeoff.toml");
 const TWO_ENCLAVES: &str = include_str!("../../../scenarios/kernel/two-enclaves.toml");
 
-/// The text with each of these replaced, which are all there.
+/// The text with these replacements. Fails if a text to be replaced is missing.
 fn replaced(text: &str, changes: &[(&str, &str)]) -> Result<String, String> {
     changes.iter().try_fold(text.to_owned(), |text, (from, to)| {
         let is_there = text.contains(from);
-        is_there.then(|| text.replace(from, to)).ok_or_else(|| format!("no {from:?} in it"))
+        is_there
+            .then(|| text.replace(from, to))
+            .ok_or_else(|| format!("the scenario has no {from:?} to replace"))
     })
 }
 
-/// Of each list of tables, such as `[[damon]]`, the first and the last; of programs the first.
+/// Keeps the first and the last table of each list, such as `[[damon]]`; of programs only the first.
 fn ends(text: &str) -> String {
     let mut parts = text.split("\n[[");
     let mut kept = parts.next().unwrap_or_default().to_owned();
@@ -41,8 +43,8 @@ fn shell(kernel: &Kernel, line: &str, modules: &[&str], cpus: u32) -> Result<Ans
     in_machine(kernel, &Wanted { cpus, command, modules, ..Wanted::default() })
 }
 
-/// One program, two settings each, and too short for the figures to mean anything: that all tools work, those that tune
-/// themselves too, and that nothing of them is left.
+/// One program and two settings of each tool, in runs too short for meaningful figures: all tools work, including those that
+/// tune themselves, and none of them leaves anything behind.
 pub fn bake_off_compares(kernel: &Kernel) -> Result<(), String> {
     let wave = built("wave", &["build", "--release"])?;
     let changes = [
@@ -69,12 +71,12 @@ END
     );
     let answer = shell(kernel, &line, &["zram"], 2)?;
     let wrong = |why: &str| Err(format!("{why}: {}{}", answer.out, answer.err));
-    // Whatever was left is a line of its own, and then this is no object.
+    // Anything left behind is a line of its own, which makes the output invalid JSON.
     let Ok(json) = serde_json::from_str::<Value>(&answer.out) else {
-        return wrong("not one object, or something was left");
+        return wrong("not one JSON object, or a tool left something behind");
     };
     if !answer.err.contains("report.html") {
-        return wrong("no report");
+        return wrong("the output has no report");
     }
     match wrongly_compared(&json) {
         None => Ok(()),
@@ -82,8 +84,8 @@ END
     }
 }
 
-/// The first wrong part of a comparison, if there is one: a tool that paged nothing out, or a ratio that is there although the
-/// program did not keep up beside a tool, as in a guest with little CPU time, or missing although it did.
+/// The first fault of a comparison, if any: a tool that paged nothing out, a ratio although the program did not keep up beside
+/// a tool (as in a guest with little CPU time), or a missing ratio although it did.
 fn wrongly_compared(json: &Value) -> Option<String> {
     let points = |tool: &str| {
         let points = json.pointer("/programs/0/points").and_then(Value::as_array);
@@ -98,7 +100,7 @@ fn wrongly_compared(json: &Value) -> Option<String> {
         return Some(format!("{tool} paged nothing out"));
     }
     if !points("damon").iter().any(|point| point["tuned"].is_string()) {
-        return Some("damon: no setting says what it has tuned itself to".to_owned());
+        return Some("damon: no setting reports its self-tuned values".to_owned());
     }
     let rivals = ["damon", "mglru", "reclaim"];
     let compared = rivals.map(|rival| (rival, kept_up("sol") && kept_up(rival)));
@@ -118,7 +120,7 @@ fn wrongly_compared(json: &Value) -> Option<String> {
     })
 }
 
-/// Both enclaves' programs come to their ends, and agents have decided for both.
+/// The programs of both enclaves end, and agents have decided for both.
 pub fn two_enclaves(kernel: &Kernel) -> Result<(), String> {
     let wave = built_as_tested(WAVE)?;
     let scenario = replaced(TWO_ENCLAVES, &[("20000000", "200000")])?;
@@ -144,7 +146,7 @@ mod of_texts {
     use super::{BAKEOFF, ends, replaced, wrongly_compared};
 
     #[test]
-    fn only_tools_beside_which_the_program_kept_up_are_compared() {
+    fn tools_are_compared_only_if_the_program_kept_up() {
         let point = |tool: &str, swapped: f64, kept_up: bool| json!({ "tool": tool, "swapped_bytes": swapped, "kept_up": kept_up, "tuned": "x" });
         let ratio = |is_there: bool| is_there.then(|| json!({ "ratio": 1.0, "overlap": false }));
         let result = |mglru_kept_up: bool, vs_mglru: bool, vs_best: bool, swapped: f64| {

@@ -1,4 +1,4 @@
-//! One run: the machine is put together, booted, listened to, and gone at the end.
+//! One run: assembles the machine, boots it, relays its output, and removes it at the end.
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
@@ -18,22 +18,22 @@ use super::nic::Nic;
 use super::relay::{self, Event};
 use super::{Error, folder, guest, modules, nic, output_of, remove_abandoned, share, tools};
 
-/// Pieces of output that may wait for us to write them; beyond, the guest waits.
+/// The most pieces of output in the queue; beyond that the guest waits.
 const PIECES_MAX: usize = 64;
-/// How often it is looked whether QEMU is still there while nothing comes in.
+/// Interval at which QEMU is checked while nothing comes in.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long the guest may take to power off, once told to.
+/// How long the guest may take to power off after it was told to.
 const POWER_OFF_MAX: Duration = Duration::from_secs(5);
-/// How long a first boot with KVM may take before it counts as not working.
+/// How long a first boot with KVM may take before KVM counts as broken.
 const KVM_PROBE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub struct Outcome {
-    /// As a shell has it: above 128 where a signal ended it.
+    /// The exit code as a shell reports it: above 128 after a signal.
     pub exit_code: u8,
 }
 
-/// Boots, runs the command and writes what it writes.
+/// Boots, runs the command and passes on its output.
 pub fn run(
     kernel: &Kernel,
     wanted: &Wanted,
@@ -44,8 +44,8 @@ pub fn run(
     run_with(kernel, wanted, accelerator, out, err)
 }
 
-/// KVM where a boot has shown since this machine was started that it works. `/dev/kvm` alone says
-/// little: it is there on machines whose processor cannot.
+/// KVM, if a boot since this machine's start has shown that it works. The existence of `/dev/kvm` is not enough: machines have
+/// it whose processor cannot run it.
 pub fn accelerator(kernel: &Kernel) -> Accelerator {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let memory = folder().join("accelerator");
@@ -56,7 +56,7 @@ pub fn accelerator(kernel: &Kernel) -> Accelerator {
         }
     }
     let accelerator = if kvm_boots(kernel) { Accelerator::Kvm } else { Accelerator::Tcg };
-    // If it cannot be remembered, it is probed again next time.
+    // If this cannot be saved, the next run probes again.
     let _ = fs::write(&memory, format!("{} {boot}", accelerator.name()));
     accelerator
 }
@@ -89,11 +89,10 @@ fn run_with(
             .map_err(|error| Error::Machine(format!("{error}{}", logs.telling(false))))?;
         return match running.follow(wanted.silence_max, out, err) {
             Ended::Exit(exit_code) => Ok(Outcome { exit_code }),
-            // The guest's kernel has hung in its boot on an emulated machine. Nothing of ours has run yet.
+            // On an emulated machine the guest's kernel may hang in its boot. Nothing of ours has run yet.
             Ended::TimedOut { started: false } if std::mem::take(&mut may_hang) => {
                 let log = logs.telling(false);
-                let _ =
-                    writeln!(err, "vm: the guest hung before it started, and is booted again{log}");
+                let _ = writeln!(err, "vm: the guest hung during boot; booting it again{log}");
                 continue;
             }
             Ended::TimedOut { started } => {
@@ -124,7 +123,7 @@ enum Ended {
     Failed(String),
 }
 
-/// The processes of a machine that was started; they are gone when this is.
+/// The processes of a started machine; they are killed when this is dropped.
 struct Running {
     qemu: Child,
     share: Child,
@@ -166,7 +165,7 @@ impl Running {
 
         let log = || File::options().append(true).open(&logs.host).map_err(text);
         let share = share::serve(&paths.share, log()?)?;
-        // QEMU must not outlive us, whatever ends us.
+        // QEMU must not outlive this process, however that ends.
         let qemu = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", machine::QEMU])
             .args(machine::arguments(&paths, wanted, accelerator, version))
@@ -204,7 +203,7 @@ impl Running {
                 deadline = Instant::now() + silence;
             }
             match event {
-                // Where our own output is closed, the command's goes nowhere.
+                // If our own output is closed, the command's output is discarded.
                 Ok(Event::Out(piece)) => drop(out.write_all(&piece).and_then(|()| out.flush())),
                 Ok(Event::Err(piece)) => drop(err.write_all(&piece).and_then(|()| err.flush())),
                 Ok(Event::Complete) => incomplete -= 1,
@@ -213,10 +212,14 @@ impl Running {
                     ("start", _) => started = true,
                     ("exit", code) => match code.parse() {
                         Ok(code) => exit_code = Some(code),
-                        Err(_) => return Ended::Failed(format!("no exit code: {code:?}")),
+                        Err(_) => return Ended::Failed(format!("not an exit code: {code:?}")),
                     },
                     ("fail", why) => return Ended::Failed(why.into()),
-                    _ => return Ended::Failed(format!("not understood: {line:?}")),
+                    _ => {
+                        return Ended::Failed(format!(
+                            "unexpected line on the control port: {line:?}"
+                        ));
+                    }
                 },
                 Err(RecvTimeoutError::Timeout) if !matches!(self.qemu.try_wait(), Ok(None)) => {
                     return Ended::Gone { started };
@@ -243,7 +246,7 @@ fn end(mut child: Child, patience: Duration) {
     let _ = child.wait();
 }
 
-/// Waits for a process to end, not for ever.
+/// Waits for a process to end, at most for `patience`.
 fn wait(child: &mut Child, patience: Duration) {
     let limit = Instant::now() + patience;
     while Instant::now() < limit && matches!(child.try_wait(), Ok(None)) {
@@ -278,16 +281,16 @@ fn initramfs(kernel: &Kernel, wanted: &Wanted, end_mark: &str) -> Result<Vec<u8>
     Ok(archive.finish())
 }
 
-/// A file with a file system in it. It takes room here only for what the guest writes.
+/// A file with a file system in it. It is sparse: it takes room only for what the guest writes.
 fn empty_disk(path: &Path, mib: u32) -> Result<(), String> {
     let file = File::create_new(path).map_err(|error| format!("{}: {error}", path.display()))?;
     file.set_len(u64::from(mib) << 20).map_err(|error| error.to_string())?;
-    // A journal would only take time.
+    // A journal would only cost time.
     let options = ["-q", "-F", "-O", "^has_journal,^metadata_csum"];
     output_of(Command::new("mkfs.ext4").args(options).arg(path)).map(drop)
 }
 
-/// Not in any output but by intention: of 64 bits that are new with each run.
+/// A mark that output contains only on purpose: it has 64 random bits, new for each run.
 fn end_mark() -> String {
     format!("wave-vm-end-{:016x}", RandomState::new().hash_one(std::process::id()))
 }
@@ -295,7 +298,7 @@ fn end_mark() -> String {
 const SCRATCHES: &str = "/tmp";
 const SCRATCH_PREFIX: &str = "wave-vm-";
 
-/// A folder of a short name, as sockets need it, that only we may enter; gone with the value.
+/// A private folder with a short path, as sockets need one; removed when dropped.
 struct Scratch {
     name: String,
     path: PathBuf,

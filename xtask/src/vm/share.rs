@@ -1,4 +1,4 @@
-//! This machine's files, for the guest to read: a virtiofsd that serves the root folder.
+//! Shares this machine's files with the guest, read-only: a virtiofsd that serves the root folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::output_of;
 
-/// Where distributions put it; the first is QEMU's own of before version 8, written in C, the
-/// others the one in Rust.
+/// Where distributions install it; the first is QEMU's own from before version 8, written in C, the others are the one in Rust.
 const PLACES: &[&str] = &[
     "/usr/lib/qemu/virtiofsd",
     "/usr/libexec/virtiofsd",
@@ -20,7 +19,7 @@ pub fn program() -> Option<PathBuf> {
     PLACES.iter().map(PathBuf::from).find(|path| path.is_file())
 }
 
-/// Whether the one there is serves only root: the one in C writes below `/var/run`.
+/// Whether the installed one works only for root: the one in C writes below `/var/run`.
 pub fn needs_root() -> bool {
     program().is_some_and(|program| !is_in_rust(&options_of(&program).unwrap_or_default()))
 }
@@ -34,21 +33,20 @@ fn is_in_rust(options: &str) -> bool {
     options.contains("--shared-dir")
 }
 
-/// Starts to serve on a socket. Ends by itself when QEMU does.
+/// Starts to serve on a socket. It ends by itself when QEMU does.
 pub fn serve(socket: &Path, log: std::fs::File) -> Result<Child, String> {
     let program = program().ok_or("there is no virtiofsd")?;
     let options = options_of(&program)?;
-    // Dies with us, should we be killed before QEMU connects.
+    // It dies with this process if that is killed before QEMU connects.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(&program);
     command.arg(format!("--socket-path={}", socket.display()));
-    // Cached for ever, as nothing here changes meanwhile. Otherwise each open would drop the file's pages,
-    // from under processes that have them locked: an agent would wait for a page that one of its own
-    // threads is reading.
+    // Files are cached for ever, as none changes during a run. Otherwise each open would drop the file's pages, from under
+    // processes that have them locked: an agent would wait for a page that one of its own threads is reading.
     if is_in_rust(&options) {
         command.args(["--shared-dir", "/", "--sandbox", "none", "--cache", "always"]);
-        // Announced, a mount point would be a mount in the guest too, and the overlay would show
-        // the empty folder beneath it.
+        // If announced, a mount point would be a mount in the guest too, and the overlay would show the empty folder beneath
+        // it.
         let newer = ["--no-announce-submounts", "--readonly"];
         command.args(newer.iter().filter(|option| options.contains(**option)));
     } else {
@@ -70,8 +68,8 @@ pub fn serve(socket: &Path, log: std::fs::File) -> Result<Child, String> {
     result.map(|()| child)
 }
 
-/// The socket's file is there before it can be connected to, and the first connection is QEMU's.
-/// So the kernel is asked: flag 0x10000 in `/proc/net/unix` marks a socket that listens.
+/// The socket's file exists before one can connect to it, and the first connection must be QEMU's. So this asks the kernel:
+/// flag 0x10000 in `/proc/net/unix` marks a listening socket.
 fn wait_until_listening(child: &mut Child, socket: &Path) -> Result<(), String> {
     let socket = socket.display().to_string();
     let limit = Instant::now() + Duration::from_secs(20);
@@ -84,9 +82,9 @@ fn wait_until_listening(child: &mut Child, socket: &Path) -> Result<(), String> 
             return Ok(());
         }
         if let Ok(Some(status)) = child.try_wait() {
-            return Err(format!("virtiofsd ended at once ({status})"));
+            return Err(format!("virtiofsd ended before it listened ({status})"));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Err("virtiofsd does not listen".into())
+    Err("virtiofsd did not start to listen in time".into())
 }

@@ -1,5 +1,5 @@
-//! Checks that share one boot. Their commands run one after the other. What a command leaves running is killed, and the
-//! next one starts once no scheduler is loaded.
+//! Checks that share one boot. Their commands run one after the other. Processes that a command leaves behind are killed, and
+//! the next command starts once no scheduler is loaded.
 
 use std::io::Write;
 use std::time::Instant;
@@ -9,18 +9,18 @@ use super::machine::Wanted;
 use super::session;
 use super::tests::Answer;
 
-/// A command for the guest, and what its answer means.
+/// A command for the guest, and the judgement of its answer.
 #[derive(Debug)]
 pub struct Check {
     pub name: &'static str,
-    /// Builds what it needs, and returns program and arguments.
+    /// Builds the needed programs, and returns the command: program and arguments.
     pub command: fn() -> Result<Vec<String>, String>,
-    /// Judges an answer: the error is what was wrong.
+    /// Judges an answer; the error says what is wrong.
     pub judge: fn(&Answer) -> Result<(), String>,
 }
 
-/// Runs the checks in one machine, and reports the end of each to `tell`: its name, its seconds, and what was wrong.
-/// One whose command cannot be built keeps none of the others from running.
+/// Runs the checks in one machine, and reports the end of each to `tell`: its name, its duration in seconds, and what was
+/// wrong. If a command cannot be built, the other checks still run.
 pub fn run(
     kernel: &Kernel,
     checks: &[&Check],
@@ -54,7 +54,8 @@ pub fn run(
     });
 }
 
-/// An answer is a line with the exit code and two lengths, then standard output and standard error of these lengths.
+/// A script that runs the commands. Each answer is a line with the exit code and two lengths, then standard output and standard
+/// error of these lengths.
 fn script(commands: impl Iterator<Item = Vec<String>>) -> String {
     let mut script = String::from(
         r#"processes() { ls /proc | grep '^[0-9]'; }
@@ -85,7 +86,7 @@ theirs=$(echo $(processes))
     script
 }
 
-/// Parses what the script writes, as it comes.
+/// Parses the script's output as it comes.
 struct Answers<'a, T> {
     checks: &'a [&'a Check],
     next: usize,
@@ -106,7 +107,7 @@ impl<T: FnMut(&str, f64, Result<(), String>)> Answers<'_, T> {
     fn fail_rest(&mut self, why: &str) {
         self.tell(|_| Err(why.to_owned()));
         while self.next < self.checks.len() {
-            self.tell(|_| Err("not run: the machine they share had ended".to_owned()));
+            self.tell(|_| Err("not run: the shared machine had ended".to_owned()));
         }
     }
 }
@@ -126,7 +127,7 @@ impl<T: FnMut(&str, f64, Result<(), String>)> Write for Answers<'_, T> {
     }
 }
 
-/// The answer that these bytes begin with, and its length, once it is all there.
+/// The first answer in these bytes and its length, once it is complete.
 fn first_answer(bytes: &[u8]) -> Option<(Answer, usize)> {
     let line = bytes.iter().position(|byte| *byte == b'\n')?;
     let numbers = std::str::from_utf8(&bytes[..line]).ok()?;
@@ -157,7 +158,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn answers_are_judged_as_they_come_and_the_rest_fails() {
+    fn answers_are_judged_as_they_come_and_missing_ones_fail() {
         let checks = [check("a"), check("b"), check("c"), check("d")];
         let checks: Vec<&Check> = checks.iter().collect();
         let mut told = Vec::new();
@@ -176,7 +177,7 @@ mod unit_tests {
                 "a Ok(())",
                 r#"b Err("more error")"#,
                 r#"c Err("panic")"#,
-                r#"d Err("not run: the machine they share had ended")"#
+                r#"d Err("not run: the shared machine had ended")"#
             ]
         );
     }

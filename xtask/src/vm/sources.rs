@@ -1,19 +1,19 @@
-//! apt's source files, in both of their forms: one line a source, and deb822 stanzas.
+//! Apt's source files, in both formats: one line per source, and deb822 stanzas.
 
 use std::path::Path;
 
-/// Where packages come from, as one of this machine's own source files has it.
+/// A source of packages, from one of this machine's source files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The mirror, without the suite.
     pub uri: String,
-    /// The keyring's path, or, in deb822 only, the key itself over several lines. None where apt's
+    /// The keyring's path, or, in deb822 only, the key itself over several lines. `None` if apt's
     /// common keyrings are used.
     pub signed_by: Option<String>,
 }
 
 impl Source {
-    /// The deb822 text that takes a suite from this mirror.
+    /// The deb822 stanza for a suite of this mirror.
     pub fn stanza(&self, suite: &str) -> String {
         let mut text = format!(
             "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\nArchitectures: amd64\n",
@@ -25,7 +25,8 @@ impl Source {
         text
     }
 
-    /// Mirrors of Debian itself are commonly at `/debian`; it decides only who is asked first.
+    /// Whether this looks like a mirror of Debian itself, commonly at `/debian`; only the order of
+    /// queries depends on it.
     fn looks_like_debian(&self) -> bool {
         self.uri.trim_end_matches('/').ends_with("/debian")
     }
@@ -36,7 +37,8 @@ fn separator(value: &str) -> &'static str {
     if value.starts_with('\n') { "" } else { " " }
 }
 
-/// The machine's sources of binary packages that have a component `main`, likeliest Debian first.
+/// The machine's sources of binary packages that have a component `main`; those that look like
+/// Debian come first.
 pub fn of_machine(etc_apt: &Path) -> Vec<Source> {
     let mut files = vec![etc_apt.join("sources.list")];
     if let Ok(parts) = std::fs::read_dir(etc_apt.join("sources.list.d")) {
@@ -61,7 +63,7 @@ pub fn of_machine(etc_apt: &Path) -> Vec<Source> {
     sources
 }
 
-/// Reads the older form: `deb [signed-by=...] URI SUITE COMPONENT...`.
+/// Parses the older format: `deb [signed-by=...] URI SUITE COMPONENT...`.
 fn lines(text: &str) -> Vec<Source> {
     text.lines().filter_map(line).collect()
 }
@@ -83,7 +85,7 @@ fn line(line: &str) -> Option<Source> {
     Some(Source { uri: uri.into(), signed_by: signed_by.map(String::from) })
 }
 
-/// Reads the deb822 form: stanzas apart by empty lines, fields that go on over indented lines.
+/// Parses the deb822 format: stanzas separated by empty lines, fields continued on indented lines.
 fn stanzas(text: &str) -> Vec<Source> {
     let mut sources = Vec::new();
     let mut fields: Vec<(String, String)> = Vec::new();

@@ -1,5 +1,5 @@
-//! `cargo xtask vm test`: the tests that need a kernel with sched_ext. A new one on the default
-//! machine goes into [`commands::CHECKS`]; one on another machine is a function of the form of [`Check`], in [`TESTS`].
+//! `cargo xtask vm test`: the tests that need a kernel with sched_ext. Add a new test on the default machine to
+//! [`commands::CHECKS`]; one on another machine is a function of the type [`Check`], in [`TESTS`].
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,15 +16,15 @@ use super::{
     shared_boot, tools,
 };
 
-/// Boots what it needs; says what was wrong.
+/// A test that boots its own machine; the error says what is wrong.
 type Check = fn(&Kernel) -> Result<(), String>;
 
-/// A program of the kernel host's tests.
+/// A test program of the kernel host.
 const fn of_linux(name: &'static str) -> Program {
     Program { flags: &["--workspace"], package: "wave-linux", kind: "test", name }
 }
 
-/// Every test that has a machine for itself, by name.
+/// The tests that each have their own machine, by name.
 const TESTS: &[(&str, Check)] = &[
     ("sched_ext and exit codes", sched_ext_and_exit_codes),
     ("agents outside the machine schedule programs", outside::schedules),
@@ -38,12 +38,12 @@ const TESTS: &[(&str, Check)] = &[
     ("an agent shares the only CPU", agent_shares_the_only_cpu),
 ];
 
-/// Of the kernel host's tests, those that want a machine of eight CPUs; the others want four.
+/// Prefix of the kernel host's tests that need a machine with eight CPUs; the others need four.
 const ON_EIGHT: &str = "on_eight_cpus";
-/// How long one of them may take.
+/// Time limit for one of them without output.
 const KERNEL_HOST: Duration = Duration::from_secs(600);
 
-/// Runs every test, or those whose names contain `part`: a line for each, and at last one with the sums.
+/// Runs all tests, or those whose names contain `part`. Prints a line for each, and the totals at the end.
 pub fn run(part: Option<&str>) -> ExitCode {
     let kernel = match self::kernel() {
         Ok(kernel) => kernel,
@@ -53,7 +53,7 @@ pub fn run(part: Option<&str>) -> ExitCode {
     let is_wanted = |name: &str| part.is_none_or(|part| name.contains(part));
     let checks: Vec<_> = TESTS.iter().filter(|(name, _)| is_wanted(name)).collect();
     let shared: Vec<_> = commands::CHECKS.iter().filter(|check| is_wanted(check.name)).collect();
-    // Whoever names one of those above wants no other.
+    // If `part` matches a test above, only those are wanted.
     let machines: Vec<(u32, Vec<&str>)> = match part {
         Some(_) if !(checks.is_empty() && shared.is_empty()) => Vec::new(),
         Some(part) if part.starts_with(ON_EIGHT) => vec![(8, vec![part])],
@@ -62,9 +62,10 @@ pub fn run(part: Option<&str>) -> ExitCode {
     };
     let hosts = machines.iter().map(Job::KernelHost);
     let shared = (!shared.is_empty()).then_some(Job::SharedBoot(shared));
-    // The longest come first.
+    // The longest first.
     let jobs: Vec<_> = hosts.chain(shared).chain(checks.into_iter().map(Job::Check)).collect();
-    // An emulated machine uses one host CPU however many virtual CPUs it has, so two machines side by side halve the time.
+    // An emulated machine uses one host CPU however many virtual CPUs it has, so running two machines side by side halves the
+    // time.
     let lanes = match session::accelerator(&kernel) {
         Accelerator::Tcg => 2,
         Accelerator::Kvm => 1,
@@ -79,7 +80,7 @@ pub fn run(part: Option<&str>) -> ExitCode {
     };
     let sums = std::thread::scope(|scope| {
         let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(work)).collect();
-        // A panic has said why.
+        // The panic's message has been printed.
         let ended =
             lanes.into_iter().map(|lane| lane.join().unwrap_or(Sums { passed: 0, failed: 1 }));
         ended.fold(Sums::default(), Sums::plus)
@@ -93,14 +94,14 @@ pub fn run(part: Option<&str>) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The machine's kernel, once the programs that tests need are there as well.
+/// The machine's kernel; also installs the programs that tests need.
 pub fn kernel() -> Result<Kernel, Error> {
     tools::install()?;
     tools::install_workloads()?;
     kernel::cached_or_fetched()
 }
 
-/// How many passed, and how many did not.
+/// Number of tests that passed, and that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     passed: usize,
@@ -113,9 +114,9 @@ impl Sums {
     }
 }
 
-/// What runs in one machine.
+/// A job for one machine.
 enum Job<'a> {
-    /// The kernel host's tests with these arguments, on so many CPUs.
+    /// The kernel host's tests with these arguments, on this number of CPUs.
     KernelHost(&'a (u32, Vec<&'a str>)),
     Check(&'a (&'static str, Check)),
     SharedBoot(Vec<&'static shared_boot::Check>),
@@ -148,7 +149,7 @@ impl Job<'_> {
     }
 }
 
-/// A line about how a test ended.
+/// Prints a line about how a test ended.
 fn told(name: &str, seconds: f64, result: Result<Sums, String>) -> Sums {
     result.map_or_else(
         |why| {
@@ -163,8 +164,8 @@ fn told(name: &str, seconds: f64, result: Result<Sums, String>) -> Sums {
     )
 }
 
-/// On a developer's machine that cannot have one, the tests are left out; where a machine checks
-/// for everybody, that would hide that nothing was checked.
+/// On a developer's machine that cannot run a virtual one, the tests are skipped. In CI they fail, because a skip would hide
+/// that nothing was checked.
 fn without_a_machine(error: &Error) -> ExitCode {
     if std::env::var_os("CI").is_some() {
         println!("FAILED  no virtual machine: {error}");
@@ -176,7 +177,7 @@ fn without_a_machine(error: &Error) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Tests of hosts/linux that do nothing without sched_ext, in one machine: what they print is shown as it comes.
+/// Runs the tests of hosts/linux that need sched_ext, in one machine, and shows their output as it comes.
 fn kernel_host(kernel: &Kernel, program: &str, cpus: u32, which: &[&str]) -> Result<Sums, String> {
     println!("the kernel host's tests, on {cpus} CPUs:");
     let fixed = [program, "--test-threads=1", "--show-output"];
@@ -184,7 +185,7 @@ fn kernel_host(kernel: &Kernel, program: &str, cpus: u32, which: &[&str]) -> Res
     let wanted = Wanted { cpus, silence_max: KERNEL_HOST, command, ..Wanted::default() };
     let mut out = Kept { text: Vec::new(), passed_on: 0, also: std::io::stdout() };
     let outcome = session::run(kernel, &wanted, &mut out, &mut std::io::stderr());
-    // Where a test hung, its name is in a line without an end.
+    // If a test hung, its name is in the last, unterminated line.
     let _ = out.also.write_all(&out.text[out.passed_on..]);
     let exit_code = outcome.map_err(|error| error.to_string())?.exit_code;
     let text = String::from_utf8_lossy(&out.text);
@@ -192,12 +193,12 @@ fn kernel_host(kernel: &Kernel, program: &str, cpus: u32, which: &[&str]) -> Res
     sums(&text).ok_or_else(|| format!("no result; exit code {exit_code}"))
 }
 
-/// The guest's tests have no list to say it in.
+/// Reports the tests that the guest skipped: in the guest there is no list to write them to.
 fn left_out_in_guest(text: &str) {
     text.lines().filter_map(|line| line.strip_prefix("skipped: ")).for_each(skip);
 }
 
-/// Passes on what is written, in whole lines as others write there too, and keeps it.
+/// Passes output on in whole lines, because other threads write as well, and keeps a copy.
 struct Kept<W> {
     text: Vec<u8>,
     passed_on: usize,
@@ -209,7 +210,7 @@ impl<W: Write> Write for Kept<W> {
         self.text.extend_from_slice(piece);
         let lines = &self.text[self.passed_on..];
         if let Some(last) = lines.iter().rposition(|letter| *letter == b'\n') {
-            // Where nobody listens, the result still counts.
+            // If nobody reads the output, the result still counts.
             let _ = self.also.write_all(&lines[..=last]);
             self.passed_on += last + 1;
         }
@@ -222,7 +223,7 @@ impl<W: Write> Write for Kept<W> {
     }
 }
 
-/// Of a line `test result: ok. 8 passed; 1 failed; ...`.
+/// Parses a line `test result: ok. 8 passed; 1 failed; ...`.
 fn sums(text: &str) -> Option<Sums> {
     let line = text.lines().rev().find(|line| line.starts_with("test result: "))?;
     let count = |what: &str| {
@@ -232,7 +233,7 @@ fn sums(text: &str) -> Option<Sums> {
     Some(Sums { passed: count(" passed")?, failed: count(" failed")? })
 }
 
-/// What a command in the guest wrote, and its exit code.
+/// A guest command's output and exit code.
 #[derive(Debug)]
 pub struct Answer {
     pub exit_code: u8,
@@ -255,7 +256,7 @@ pub fn in_machine(kernel: &Kernel, wanted: &Wanted) -> Result<Answer, String> {
     Ok(Answer { exit_code, out: text(out), err: text(err) })
 }
 
-/// Compares an answer with what it should be.
+/// Compares an answer with the expected one.
 pub fn expect(answer: &Answer, exit_code: u8, out: &str) -> Result<(), String> {
     if answer.exit_code == exit_code && answer.out == out {
         return Ok(());
@@ -271,7 +272,7 @@ fn sched_ext_and_exit_codes(kernel: &Kernel) -> Result<(), String> {
     if answer.err == "aside\n" { Ok(()) } else { Err(format!("errors {:?}", answer.err)) }
 }
 
-/// With no CPU left for the agent, whose class comes first, it must not keep the threads from running.
+/// With no CPU left for the agent, the agent, whose class comes first, must not keep the threads from running.
 fn agent_shares_the_only_cpu(kernel: &Kernel) -> Result<(), String> {
     let wave = built_as_tested(WAVE)?;
     let line = "for round in 1 2 3 4; do true | cat; done";
@@ -281,7 +282,7 @@ fn agent_shares_the_only_cpu(kernel: &Kernel) -> Result<(), String> {
     has_decided(&in_machine(kernel, &Wanted { cpus: 1, command, ..Wanted::default() })?)
 }
 
-/// The result of a run in which the agent decided, and was not turned out.
+/// The result of a run in which the agent decided, and was not revoked.
 pub fn has_decided(answer: &Answer) -> Result<(), String> {
     let result: Value =
         serde_json::from_str(&answer.out).map_err(|error| format!("{error}: {answer:?}"))?;
@@ -292,8 +293,8 @@ pub fn has_decided(answer: &Answer) -> Result<(), String> {
     Err(format!("{answer:?}"))
 }
 
-/// The memory host's own tests, which elsewhere run on the machine's kernel.
-/// Swap leaves 1 GiB of a disk free, and ext4 takes some for itself.
+/// The disk for the memory host's own tests, which elsewhere run on the machine's kernel. Swap leaves 1 GiB of a disk free, and
+/// ext4 takes some for itself.
 const SWAP_DISK_MIB: u32 = 2048;
 
 fn memory_works(kernel: &Kernel) -> Result<(), String> {

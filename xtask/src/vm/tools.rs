@@ -1,18 +1,20 @@
-//! The programs that the virtual machine needs on this one. What is missing is installed.
+//! The programs on this machine that the virtual machine needs. Missing ones are installed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{Error, machine, share};
 
-/// Makes sure that everything is there: QEMU, a static busybox, decompressors, virtiofsd.
+/// Installs missing programs: QEMU, a static busybox, decompressors, virtiofsd.
 pub fn install() -> Result<(), Error> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Err(Error::Unavailable("only x86-64 Linux can share its programs".into()));
+        return Err(Error::Unavailable(
+            "the guest runs this machine's programs, so this machine must be x86-64 Linux".into(),
+        ));
     }
     let first = missing();
     install_packages(&first)?;
-    // Some releases have it in a package of QEMU, others in one of its own.
+    // Some releases have it in a package of QEMU, others in its own package.
     if share::program().is_none() {
         install_packages(&["virtiofsd"])?;
     }
@@ -57,11 +59,11 @@ fn missing() -> Vec<&'static str> {
     missing
 }
 
-/// The bytes of a busybox that needs no library.
+/// The bytes of a statically linked busybox.
 pub fn busybox() -> Option<Vec<u8>> {
     let places = ["/usr/bin/busybox", "/bin/busybox"];
     let mut programs = places.iter().filter_map(|place| std::fs::read(place).ok());
-    // A dynamic one names its loader.
+    // A dynamically linked one names its loader.
     programs.find(|bytes| !bytes.windows(4).take(4096).any(|window| window == b"/ld-"))
 }
 
@@ -78,7 +80,7 @@ fn install_packages(packages: &[&str]) -> Result<(), Error> {
     let unavailable = |what: String| Err(Error::Unavailable(what));
     if !is_there("apt-get") {
         return unavailable(format!(
-            "there is no apt-get; install what corresponds to Debian's {list}"
+            "there is no apt-get; install the equivalents of Debian's {list}"
         ));
     }
     let prefix: &[&str] = if is_root() {
@@ -86,7 +88,7 @@ fn install_packages(packages: &[&str]) -> Result<(), Error> {
     } else if is_there("sudo") {
         &["sudo"]
     } else {
-        return unavailable(format!("as root, type: apt-get update && apt-get install -y {list}"));
+        return unavailable(format!("run as root: apt-get update && apt-get install -y {list}"));
     };
     eprintln!("vm: installing Debian packages: {list}");
     apt_get(prefix, &["update", "-qq"])?;

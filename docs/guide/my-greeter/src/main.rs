@@ -1,4 +1,5 @@
-//! The greeter of the guide (docs/guide/rpc.md): its program is `greeter.rs`, as the guide has it.
+//! The greeter of the guide (docs/guide/rpc.md). The program is in `greeter.rs`, exactly as the
+//! guide shows it.
 #![forbid(unsafe_code)]
 
 include!("greeter.rs");

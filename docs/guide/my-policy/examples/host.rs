@@ -1,7 +1,7 @@
-//! A host to attach to: one core under more load than it can serve, a tenth of it urgent. Each
-//! second prints how long threads of each class waited for the core.
+//! A host to attach to: one core under more load than it can serve, a tenth of it urgent. Prints
+//! once a second how long threads of each class waited for the core.
 //!
-//! `cargo run --example host`, and in another terminal what it says.
+//! Run `cargo run --example host`, then in another terminal the command that it prints.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use my_policy::two_class::URGENT;
 use wave_core::clock::Nanos;
 use wave_user::{Enclave, Mode, Options};
 
-/// Threads that wait or run at once: the length of the line.
+/// Number of threads that wait or run at once.
 const IN_LINE: u64 = 400;
 const SERVICE_US: u64 = 50;
 
@@ -22,7 +22,7 @@ struct Waited {
 }
 
 impl Waited {
-    /// Mean since the last call, in microseconds.
+    /// Mean wait since the last call, in microseconds.
     fn take_mean_us(&self) -> u64 {
         self.us.swap(0, Relaxed) / self.threads.swap(0, Relaxed).max(1)
     }
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::temp_dir().join(format!("my-host-{}.sock", std::process::id()));
     let mut options = Options::new(path);
     options.yields_cpu = true;
-    // Host and agent may have to share CPUs here, and ordinary threads wait on purpose.
+    // Host and agent may have to share CPUs here, and ordinary threads have to wait long by design.
     options.config.patience = Nanos::from_millis(1000);
     let enclave = Enclave::start(options)?;
     println!(

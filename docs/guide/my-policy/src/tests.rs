@@ -1,4 +1,4 @@
-//! The policies alone: entries in, decisions out. No host, no link, no thread, no clock.
+//! Tests of the policies alone: entries in, decisions out. No host, no link, no thread, no clock.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use wave_sched::wire::Kind;
 
 const ORDINARY: u16 = 1;
 
-/// One core, as a host would tell of it.
+/// One core, as a host would report it.
 struct Host {
     brain: Brain<Box<dyn Policy + Send>>,
     sequences: Vec<Sequence>,
@@ -42,7 +42,7 @@ impl Host {
         Event { kind, thread, sequence: *sequence, core: 0, class, ran: Nanos(0) }.to_message()
     }
 
-    /// A thread is created while the core does whatever it does.
+    /// A thread is created; the core goes on.
     fn spawns(&mut self, id: u32, class: u16) {
         let message = Some(self.event(Kind::New, id, class));
         self.brain.on_entry(Nanos(0), 0, &Upstream { message, outcome: None, asks: false });
@@ -86,19 +86,19 @@ fn urgent_threads_go_first_and_each_class_in_order() {
     assert_eq!(ids(&staged), [3, 4]);
     for (decision, id) in staged.iter().zip([3, 4]) {
         host.answers(decision, Code::Complete);
-        assert!(ids(&host.decisions()).is_empty(), "a core that runs gets no ordinary thread");
+        assert!(ids(&host.decisions()).is_empty(), "a running core gets no ordinary thread");
         host.ends(id, URGENT);
     }
     let staged = host.decisions();
     assert_eq!(ids(&staged), [1]);
     host.answers(&staged[0], Code::Complete);
-    // An urgent thread that comes late still overtakes the ordinary one that waits.
+    // An urgent thread that comes later still overtakes the waiting ordinary one.
     host.spawns(5, URGENT);
     assert_eq!(ids(&host.decisions()), [5]);
 }
 
 #[test]
-fn a_thread_that_a_core_could_not_take_waits_again() {
+fn a_thread_refused_by_a_core_waits_again() {
     let mut host = Host::new("two-class");
     host.spawns(1, URGENT);
     let staged = host.decisions();
@@ -107,13 +107,13 @@ fn a_thread_that_a_core_could_not_take_waits_again() {
 }
 
 #[test]
-fn a_stale_decision_is_not_repeated_before_the_host_has_explained() {
+fn a_stale_decision_is_not_repeated_before_the_next_message() {
     let mut host = Host::new("two-class");
     host.spawns(1, URGENT);
     let staged = host.decisions();
     host.answers(&staged[0], Code::TargetStale);
     assert!(host.decisions().is_empty());
-    // The message that made it stale arrives.
+    // The message that explains the stale decision arrives.
     let message = Some(host.event(Kind::Yield, 1, URGENT));
     let entry = Upstream { message, outcome: None, asks: false };
     host.brain.on_entry(Nanos(0), 0, &entry);
@@ -134,7 +134,7 @@ fn a_snapshot_is_the_truth() {
         core: 0,
         class,
     };
-    // Thread 1 has blocked, and its message was lost. Thread 9, an urgent one, was never heard of.
+    // Thread 1 has blocked, but its message was lost. Thread 9, an urgent one, is new to the agent.
     let records = vec![
         record(1, 2, State::Blocked, URGENT),
         record(2, 1, State::Runnable, URGENT),
@@ -174,7 +174,7 @@ fn classes_run_in_proportion_to_their_tickets() {
         runs[usize::from(class)] += 1;
         assert_eq!(decision.argument, 1_000_000, "the slice in nanoseconds");
         host.answers(&decision, Code::Complete);
-        // Its slice is over, and it waits again.
+        // The thread's slice is over, and it waits again.
         let message = Some(host.event(Kind::Preempt, decision.subject.id, class));
         let asks = staged.is_empty();
         host.brain.on_entry(Nanos(0), 0, &Upstream { message, outcome: None, asks });

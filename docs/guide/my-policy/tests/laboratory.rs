@@ -8,7 +8,7 @@ use wave_core::policy::Policy;
 use wave_core::settings::{Known, Policies};
 use wave_sched::scheduler::{Run, Scheduled, Scheduler, Thread};
 
-/// Has cargo build and run `examples/lab.rs` as this test was built, and returns what it printed.
+/// Has cargo build and run `examples/lab.rs` in this test's profile, and returns its output.
 fn lab(arguments: &str) -> String {
     let test = std::env::current_exe().unwrap();
     // TARGET/PROFILE/deps/laboratory-1234
@@ -28,14 +28,14 @@ fn lab(arguments: &str) -> String {
 }
 
 #[test]
-fn its_policies_are_listed_with_their_settings() {
+fn the_laboratory_lists_policies_with_their_settings() {
     let list = lab("policies");
     assert!(list.contains("lottery") && list.contains("the tickets of each class"), "{list}");
     assert!(list.contains("shinjuku"), "{list}");
 }
 
 #[test]
-fn its_policies_are_simulated() {
+fn the_laboratory_simulates_policies() {
     let policies = ["fifo", "lottery:tickets=20/1,slice_us=50"];
     let table = lab(&format!(
         "simulate --load 50000 --measure-ms 100 --policy {} --policy {}",
@@ -50,7 +50,7 @@ fn its_policies_are_simulated() {
     assert!(lottery < fifo, "{table}");
 }
 
-/// First in, first out, but for every hundredth thread, which it forgets: that thread starves.
+/// First in, first out, but forgets every hundredth thread, which then starves.
 #[derive(Default)]
 struct Forgets(VecDeque<Thread>, u32);
 
@@ -73,7 +73,7 @@ static BROKEN: Policies<dyn Policy + Send> =
     })]);
 
 #[test]
-fn the_fuzzer_finds_a_policy_that_forgets_threads_and_nothing_in_the_others() {
+fn the_fuzzer_finds_only_the_policy_that_forgets_threads() {
     let registry = Registry::shipped().with_policies(&my_policy::POLICIES).with_policies(&BROKEN);
     let fuzz = |policy| {
         wave_lab::run_from(&registry, ["fuzz", "--seeds", "4", "--quiet", "--policy", policy])

@@ -11,11 +11,11 @@ fn own(text: &str) -> PolicyText {
     PolicyText::own(&POLICIES, text)
 }
 
-/// The p99 of GETs (10 us, class 0) among RANGE queries (10 ms, class 1), in microseconds: four cores of the paper's machine, the
-/// agent behind PCIe.
+/// The p99 of GETs (10 us, class 0) among RANGE queries (10 ms, class 1), in microseconds, on four cores of the paper's machine
+/// with the agent behind PCIe.
 fn get_p99_us(policy: PolicyText, per_second: f64) -> f64 {
     let mut setup = wave(4, Rung::Prestaged, "fifo");
-    // The overhead of a request is the machine's, whatever the policy.
+    // A request's overhead depends on the machine, not on the policy.
     let load = gets_and_ranges(per_second, overhead(&setup));
     setup.agent.policy = policy;
     let outcome = serve(&setup, &load).unwrap();

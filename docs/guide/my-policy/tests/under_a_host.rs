@@ -1,5 +1,5 @@
 //! The policy under a real host: threads of two classes in an enclave, an agent over the queues.
-//! What the agent heard is recorded, and replayed without the host.
+//! The agent's inputs are recorded, and replayed without the host.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ fn socket(name: &str) -> PathBuf {
 fn start(name: &str) -> Enclave {
     let mut options = Options::new(socket(name));
     options.config.subjects = 256;
-    // A test machine may be busy: cores give their CPU away, and the watchdog is patient.
+    // A test machine may be busy: cores yield their CPU, and the watchdog is patient.
     options.yields_cpu = true;
     options.config.patience = Nanos::from_millis(60_000);
     Enclave::start(options).unwrap()
@@ -55,17 +55,18 @@ fn agent(enclave: &Enclave, tape: Tape) -> (Config, JoinHandle<Result<Exit, RunE
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come");
+        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come within 60 s");
         std::thread::yield_now();
     }
 }
 
-/// Spawns threads of both classes in turn from a thread that holds the enclave's one core meanwhile,
-/// so that all of them wait when it ends. Returns the classes in the order in which they ran.
+/// Spawns threads of both classes in turn, from a thread that holds the enclave's only core
+/// meanwhile, so that all of them wait when it ends. Returns the classes in the order in which they
+/// ran.
 ///
-/// The first of them is urgent, because one decision may precede the others: a core that has just
-/// got an agent reports that it is idle, which the agent may already know and have answered with the
-/// spawner. The agent answers the report as well, with a thread that is ready by then.
+/// The first thread is urgent, because one decision may be made before the others are ready: a core
+/// that has just got an agent reports that it is idle. The agent may already know this and have
+/// answered with the spawner. It answers the report as well, with a thread that is ready by then.
 fn classes_in_order(enclave: &Enclave, of_each: usize) -> Vec<u16> {
     let order = Arc::new(Mutex::new(Vec::new()));
     let spawner = {
@@ -113,7 +114,7 @@ fn a_recorded_log_gives_the_same_decisions_again() {
     let mut made = HashSet::new();
     let mut committed = 0;
     for (now, input) in tape.0.lock().unwrap().iter() {
-        // What the host committed in the past must be among what the replay has decided so far.
+        // A decision that the host has committed by now must be among those of the replay so far.
         if let Input::Entry { context, entry } = input
             && let Some(outcome) = entry.outcome
         {
@@ -123,7 +124,7 @@ fn a_recorded_log_gives_the_same_decisions_again() {
         brain.replay(*now, input, &mut out);
         made.extend(out.staged.drain(..).map(|(core, decision)| (core, decision.txn.number())));
     }
-    // An agent that is revoked leaves without reading the last outcomes.
+    // A revoked agent leaves without reading the last outcomes.
     assert!((100..=201).contains(&committed), "{committed} of a spawner and 200 threads");
 }
 

@@ -1,4 +1,4 @@
-//! The mechanism: a disk whose arms seek and serve. It knows the truth, and checks every decision against it.
+//! The mechanism: a disk whose arms seek and serve. It holds the true state, and checks every decision against it.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -13,9 +13,9 @@ use crate::wire::{ARRIVED, DONE, SERVE, serve};
 
 /// Number of tracks.
 pub const TRACKS: u16 = 1000;
-/// What serving a request takes beside the seek.
+/// Time to serve a request, without the seek.
 const SERVICE: Nanos = Nanos::from_micros(2);
-/// What a seek takes for each track.
+/// Time to seek across one track.
 const SEEK: Nanos = Nanos(10);
 
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +27,11 @@ struct Arm {
 /// The disk: requests that wait, and its arms.
 #[derive(Debug)]
 pub struct Disk {
-    /// By id. A request's class is its track.
+    /// By id. A request's class is the number of its track.
     requests: Vec<Option<Record>>,
     arms: Vec<Arm>,
     random: Pcg64Mcg,
-    /// The mean time from one request to the next.
+    /// The mean time between two requests.
     gap: Nanos,
     next: Option<Nanos>,
 }
@@ -97,8 +97,8 @@ impl ModelledHost for Disk {
     }
 
     fn finish(&mut self, _now: Nanos, core: u16) -> Message {
-        let id = self.arms[usize::from(core)].serves.take().expect("it has served a request");
-        let request = self.requests[id as usize].as_mut().expect("what is served exists");
+        let id = self.arms[usize::from(core)].serves.take().expect("the arm has served a request");
+        let request = self.requests[id as usize].as_mut().expect("a request in service exists");
         request.state = State::Free;
         request.sequence = request.sequence.next();
         message(DONE, request.subject, request.sequence, core)

@@ -1,7 +1,7 @@
-//! A subsystem of one's own: which request a disk's arm serves next.
+//! A subsystem of your own: which request a disk's arm serves next.
 //!
-//! A request comes for a track of the disk and waits. An arm (a core of the enclave) that is free seeks to the track of the request
-//! that the agent chose and serves it. [`SUBSYSTEM`] is all that the rest of Wave knows of it: one line registers it in an agent
+//! A request comes for a track of the disk and waits. A free arm (a core of the enclave) seeks to the track of the request that
+//! the agent chose, and serves it. [`SUBSYSTEM`] is all that the rest of Wave knows of it: one line registers it in an agent
 //! (`src/main.rs`) and in a laboratory (`examples/lab.rs`).
 
 #![forbid(unsafe_code)]
@@ -12,7 +12,7 @@ pub mod wire;
 
 use wave_core::subsystem::{Subsystem, SubsystemId};
 
-/// The subsystem's descriptor, to be registered.
+/// The subsystem's descriptor, for agents and laboratories to register.
 pub static SUBSYSTEM: Subsystem = Subsystem {
     id: SubsystemId::new(SubsystemId::OUTSIDE + 7),
     name: "disk",

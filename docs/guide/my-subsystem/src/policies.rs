@@ -1,4 +1,4 @@
-//! The policies: requests in the order in which they came, or the nearest to the arm first.
+//! The policies: requests in order of arrival, or the nearest to the arm first.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -10,7 +10,7 @@ use wave_core::snapshot::{Snapshot, State};
 
 use crate::wire::{ARRIVED, serve};
 
-/// Both, as `NAME:KEY=VALUE,...`.
+/// Both policies; a user types `NAME:KEY=VALUE,...`.
 static SHIPPED: Policies<dyn Policy + Send> = Policies(&[
     (
         Known {
@@ -23,7 +23,7 @@ static SHIPPED: Policies<dyn Policy + Send> = Policies(&[
     (
         Known {
             name: "nearest",
-            about: "serves the request nearest to the arm; one that has waited for `patience_us` comes first",
+            about: "serves the request nearest to the arm; a request that has waited for `patience_us` comes first",
             settings: &[Setting::number(
                 "patience_us",
                 "500",
@@ -38,25 +38,25 @@ static SHIPPED: Policies<dyn Policy + Send> = Policies(&[
     ),
 ]);
 
-/// What there is to know of them.
+/// Names, descriptions and settings of the policies.
 pub static KNOWN: [Known; 2] = known(&SHIPPED);
 
-/// Makes one.
+/// Creates a policy.
 ///
 /// # Errors
-/// There is none of that name, or it does not take such settings.
+/// No policy has that name, or it does not accept the settings.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, PolicyError> {
     SHIPPED.make(text, config)
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Being served, served, or never seen.
+    /// Being served, done, or never seen.
     #[default]
     Away,
-    /// The request waits since then.
+    /// The request has waited since this time.
     Waits(Nanos),
-    /// A decision for this arm is on its way; it had waited since then.
+    /// A decision for this arm is on its way; the request had waited since this time.
     Staged(u16, Nanos),
 }
 
@@ -70,7 +70,7 @@ struct Request {
 
 struct Seeks {
     requests: Vec<Request>,
-    /// The track of each arm, after all that was left for it.
+    /// The track of each arm after all decisions that were left for it.
     arms: Vec<u16>,
     patience: Nanos,
 }

@@ -1,22 +1,22 @@
-//! What messages and decisions mean here.
+//! The meaning of messages and decisions for this subsystem.
 
 use wave_core::message::{Decision, Message, Sequence, Subject};
 use wave_core::policy::Choice;
 use wave_core::subsystem::{EndedRun, Show, Shown, ShownMessage};
 
-/// A request came. Argument: its track.
+/// A request arrived. Argument: its track.
 pub const ARRIVED: u16 = 1;
-/// A request was served, and is gone. Argument: the arm that served it.
+/// A request was served, and its id is free. Argument: the arm that served it.
 pub const DONE: u16 = 2;
 /// To an arm: serve this request.
 pub const SERVE: u16 = 1;
 
-/// The decision that this request is served.
+/// The decision to serve this request.
 pub fn serve(subject: Subject, sequence: Sequence) -> Choice {
     Choice { kind: SERVE, subject, sequence, argument: 0 }
 }
 
-/// How they are shown in traces and replays.
+/// How traces and replays show messages and decisions.
 pub const SHOW: Show = Show { subject: "request", message, decision, occupies_core: true };
 
 fn message(message: &Message) -> Option<ShownMessage> {

@@ -1,4 +1,4 @@
-//! The subsystem under a real host: agents attach, die and are replaced, and what one heard is recorded, replayed and traced.
+//! The subsystem under a real host: agents attach, die and are replaced. An agent's inputs are recorded, replayed and traced.
 
 mod host;
 
@@ -12,7 +12,7 @@ use wave_agent::Registry;
 use wave_core::control::Revoked;
 use wave_core::subsystem::Subsystem;
 
-/// An agent that is killed with the test that started it.
+/// An agent's process, killed when dropped.
 struct Agent(Child);
 
 impl Drop for Agent {
@@ -31,11 +31,11 @@ fn agent(host: &Host, policy: &str, log: Option<&Path>) -> Agent {
     Agent(command.stderr(Stdio::inherit()).spawn().unwrap())
 }
 
-/// Lets the host go on until something has come.
+/// Steps the host until the condition holds.
 fn until(host: &mut Host, what: &str, condition: impl Fn(&Host) -> bool) {
     let begin = Instant::now();
     while !condition(host) {
-        assert!(begin.elapsed() < Duration::from_secs(120), "{what} did not come");
+        assert!(begin.elapsed() < Duration::from_secs(120), "{what} did not come within 120 s");
         host.step();
     }
 }
@@ -45,8 +45,7 @@ fn lab(words: &[&str]) -> ExitCode {
 }
 
 #[test]
-fn agents_attach_die_and_are_replaced_and_a_log_is_replayed_and_traced_with_the_subsystems_own_words()
- {
+fn agents_are_replaced_and_a_log_is_replayed_and_traced_in_the_subsystems_words() {
     let folder = tempfile::tempdir().unwrap();
     let mut host = Host::new(folder.path());
     until(&mut host, "the host's own choice", |host| host.served[1] >= 100);
@@ -74,11 +73,11 @@ fn agents_attach_die_and_are_replaced_and_a_log_is_replayed_and_traced_with_the_
     for word in ["ARRIVED", "DONE", "SERVE", "request "] {
         assert!(trace.contains(word), "{word} is not in the trace");
     }
-    assert!(!trace.contains("\"thread "), "requests are no threads");
+    assert!(!trace.contains("\"thread "), "the trace must speak of requests, not threads");
 }
 
 #[test]
-fn an_agent_that_does_not_know_the_subsystem_says_so() {
+fn an_agent_without_the_subsystem_refuses_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let mut host = Host::new(folder.path());
     let socket = host.socket();

@@ -35,7 +35,7 @@ fn no_faulty_history_breaks_a_rule() {
 }
 
 #[test]
-fn more_subjects_than_ids_are_as_many_as_there_are_ids() {
+fn the_number_of_subjects_is_limited_to_the_ids() {
     let threads = Some(5_000);
     let overrides = Overrides { subsystem: Some(&SUBSYSTEM), threads, ..Overrides::default() };
     assert_eq!(run(&Plan::new(3, &[]).with(&overrides)).violation, None);
@@ -59,19 +59,19 @@ struct Broken {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// It commits a decision that is out of date.
+    /// Commits a stale decision.
     CommitsTheStale,
-    /// It serves a request that another arm serves.
+    /// Serves a request that another arm is serving.
     ServesTwice,
-    /// It refuses a decision, and commits another request.
+    /// Refuses a decision, but commits another request.
     RefusesAndActs,
-    /// A message is one sequence ahead of its request's record.
+    /// Sends a message one sequence ahead of its request's record.
     SkipsASequence,
-    /// A record says something else than the last message.
+    /// Returns a record that contradicts the last message.
     RecordsSomethingElse,
-    /// It serves nobody without an agent.
+    /// Serves no request without an agent.
     NeverFallsBack,
-    /// It announces an event that never comes.
+    /// Announces an event that never comes.
     AnnouncesNothing,
     FailsItsCheck,
     Panics,
@@ -98,7 +98,7 @@ impl ModelledHost for Broken {
         match (self.how, result) {
             (How::Panics, _) if is_late => panic!("the disk is broken"),
             (How::CommitsTheStale, Err(Code::TargetStale | Code::TargetNotFound)) => {
-                // As if it were for the request that has the id now.
+                // Applies the decision to the request that has the id now.
                 let now_there =
                     self.disk.record(decision.subject.id).ok_or(Code::TargetNotFound)?;
                 let (subject, sequence) = (now_there.subject, now_there.sequence);
@@ -154,7 +154,8 @@ impl ModelledHost for Broken {
     }
 }
 
-/// The subsystem with a disk that is broken so. A macro, as the constructor of a model captures nothing.
+/// The subsystem with a disk that breaks the contract in this way. A macro, because a model's constructor cannot capture
+/// variables.
 macro_rules! broken {
     ($how:ident) => {{
         let make: MakeModel = |setup: &ModelSetup| {
@@ -169,7 +170,7 @@ macro_rules! broken {
     }};
 }
 
-/// The rules that some of a dozen histories with these faults break; all kinds of faults if none is named.
+/// The rules that any of a dozen histories with these faults break; no faults means all kinds of faults.
 fn rules(subsystem: &'static Subsystem, faults: &[Fault]) -> Vec<&'static str> {
     let broken = (0..12).filter_map(|seed| history(subsystem, seed, faults).violation);
     let mut rules: Vec<_> = broken.map(|violation| violation.rule).collect();
@@ -193,7 +194,7 @@ fn a_host_that_breaks_the_contract_is_caught() {
         (broken!(Panics), "panic"),
     ];
     for (subsystem, rule) in expected {
-        // Only an agent that stays away shows what the host does without one.
+        // The host's fallback runs only while an agent stays away.
         let faults: &[_] = if rule == "recovery" { &[Fault::AgentCrash] } else { &[] };
         let rules = rules(subsystem, faults);
         println!("{rule}: {rules:?}");

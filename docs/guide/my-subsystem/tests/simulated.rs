@@ -1,4 +1,4 @@
-//! The policies in virtual time: the same result on every machine.
+//! The policies in virtual time, with the same result on every machine.
 
 use my_subsystem::{SUBSYSTEM, disk::Disk, policies};
 use wave_core::clock::Nanos;
@@ -18,11 +18,11 @@ fn outcome(policy: &str, per_second: u32) -> Outcome {
 }
 
 #[test]
-fn the_nearest_request_first_serves_more_of_them() {
+fn serving_the_nearest_request_first_serves_more_requests() {
     let [arrival, nearest] = ["arrival", "nearest"].map(|policy| outcome(policy, 450_000));
     for outcome in [&arrival, &nearest] {
         assert_eq!((outcome.counters.lost_agents, outcome.counters.faults), (0, 0));
-        // Until the agent has attached, the host decides.
+        // The host decides until the agent has attached.
         assert!(outcome.counters.fallback_switches <= 4, "{:?}", outcome.counters);
     }
     assert!(nearest.started > arrival.started);
@@ -30,12 +30,13 @@ fn the_nearest_request_first_serves_more_of_them() {
     assert!(p99(&nearest) < p99(&arrival) / 10, "{} and {} ns", p99(&nearest), p99(&arrival));
 }
 
-/// Whoever waits at the end has waited longest: a policy must not look good by whom it never serves.
+/// A request that still waits at the end has waited longest: a policy must not look good by never
+/// serving some requests.
 #[test]
 fn requests_that_are_never_served_are_counted() {
     let starves = outcome("nearest:patience_us=1000000", 2_000_000);
     assert!(starves.unfinished > 50 && starves.unfinished <= starves.waiting, "{starves:?}");
-    // Those that waited when the measurement began may start as well.
+    // Requests that waited when the measurement began may be served, too.
     assert!(starves.started <= starves.arrived + 256, "{starves:?}");
 }
 

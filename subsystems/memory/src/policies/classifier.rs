@@ -1,11 +1,11 @@
-//! What tells one policy of two tiers from another: what it makes of scans, and of batches at the end of an epoch.
+//! The part in which policies with two tiers differ: how they judge scans, and batches at the end of an epoch.
 
 use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
 
 use crate::wire::STRIP_BATCHES;
 
-/// Levels of scan periods at most.
+/// The most levels of scan periods.
 pub const LEVELS_MAX: usize = 6;
 
 /// When batches are scanned and moved.
@@ -13,14 +13,14 @@ pub const LEVELS_MAX: usize = 6;
 pub struct Schedule {
     /// Shortest scan period of the schedule.
     pub shortest: Nanos,
-    /// How many periods there are, each twice the one before.
+    /// Number of periods, each twice the one before.
     pub levels: u32,
-    /// How many of the shortest periods an epoch has: a power of two.
+    /// Length of an epoch in shortest periods: a power of two.
     pub epoch_periods: u32,
 }
 
 impl Schedule {
-    /// What came back and is not touched for this long rests: a quarter of the longest period.
+    /// How long a page that came back must be untouched to count as resting: a quarter of the longest period.
     pub(super) fn rest_us(&self) -> u32 {
         let longest = self.shortest.0 << (self.levels - 1);
         u32::try_from(longest / 4_000).unwrap_or(u32::MAX)
@@ -30,10 +30,10 @@ impl Schedule {
 /// Number of batches in a strip.
 pub const LANES: usize = STRIP_BATCHES as usize;
 
-/// What was seen of some batches of a strip since they were last cleared, all at the same time.
+/// Access bits of batches of a strip that were last cleared at the same time.
 #[derive(Clone, Debug)]
 pub struct Sights {
-    /// How long that was. Not zero.
+    /// Time since they were cleared, in microseconds. Not zero.
     pub interval_us: u32,
     /// A bit for each batch of the strip.
     pub batches: u64,
@@ -54,17 +54,17 @@ impl Sights {
         &self.lanes[..self.count]
     }
 
-    /// Their pages that were touched.
+    /// The touched pages of each, in the order of [`Sights::lanes`].
     pub fn young(&self) -> &[u64] {
         &self.young[..self.count]
     }
 
-    /// How many pages each has had at most: those that are paged out count. Not zero. A huge page is one.
+    /// The most pages that each batch has had; pages that are paged out count. Not zero. A huge page counts as one.
     pub fn pages(&self) -> &[u8] {
         &self.pages[..self.count]
     }
 
-    /// Batch, touched pages, number of pages.
+    /// Each batch with its touched pages and its number of pages.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64, u8)> + '_ {
         let rest = self.young().iter().zip(self.pages());
         self.lanes()
@@ -74,7 +74,7 @@ impl Sights {
     }
 }
 
-/// How often to scan batches from now on; those that are in neither mask as often as before.
+/// Changes of scan periods; batches in neither mask keep theirs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paces {
     /// Batches to scan twice as often, a bit each.
@@ -83,35 +83,35 @@ pub struct Paces {
     pub slower: u64,
 }
 
-/// Where batches belong; those that are in neither mask where they are.
+/// The tiers that batches belong in; batches in neither mask stay where they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
-    /// Batches that belong into the fast tier, a bit each.
+    /// Batches that belong in the fast tier, a bit each.
     pub hot: u64,
-    /// Batches that belong into the slow tier, a bit each.
+    /// Batches that belong in the slow tier, a bit each.
     pub cold: u64,
 }
 
-/// What a policy thinks of a batch, as in [`Explanation`](super::Explanation).
+/// A classifier's opinion of a batch, as in [`Explanation`](super::Explanation).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Opinion {
     /// Warmth of the batch, as the classifier estimates it.
     pub warmth: f32,
     /// Warmth below which a batch is cold.
     pub limit: f32,
-    /// How many observations this rests on.
+    /// Number of observations behind the opinion.
     pub weight: f32,
 }
 
-/// What tells one policy of two tiers from another.
+/// The part in which policies with two tiers differ.
 pub trait Classifier {
-    /// What is kept of a batch.
+    /// The classifier's state of a batch.
     type Batch: Copy + Default;
 
     /// Name of the policy, as users type it.
     fn name(&self) -> &'static str;
 
-    /// When to scan and to move.
+    /// When batches are scanned and moved.
     fn schedule(&self) -> Schedule;
 
     /// Some batches of a strip were scanned.
@@ -122,9 +122,9 @@ pub trait Classifier {
         rng: &mut Pcg64Mcg,
     ) -> Paces;
 
-    /// An epoch is over. `managed` are the batches that there are.
+    /// An epoch is over. `managed` are the batches that exist, a bit each.
     fn judge(&self, batches: &[Self::Batch; LANES], managed: u64, rng: &mut Pcg64Mcg) -> Verdicts;
 
-    /// Opinion about a batch, for those who ask.
+    /// The opinion of a batch, for [`Tiering::explain`](super::Tiering::explain).
     fn opinion(&self, batch: &Self::Batch) -> Opinion;
 }

@@ -1,9 +1,9 @@
-//! Policies, each in a file of its own, pure, with its source.
+//! Policies: one per file, pure, each with its source.
 //!
-//! All share [`mod@tiered`], which keeps what is mapped, when to scan and what is to be moved; a policy is
-//! what it keeps of a batch, and what it makes of it ([`Classifier`]). [`threshold`] is the one to read first.
+//! All share [`mod@tiered`], which tracks mappings, scan times and moves; a policy adds the state of a batch and its judgement
+//! ([`Classifier`]). Read [`threshold`] first.
 //!
-//! A policy is asked for by its name, and settings after a colon:
+//! A policy is selected by its name, with settings after a colon:
 //!
 //! ```text
 //! sol
@@ -11,7 +11,7 @@
 //! threshold:period_ms=2400,hot_share=0.5
 //! ```
 //!
-//! What is not set has its default; `wave policies` lists them.
+//! A setting that is left out has its default; `wave policies` lists them.
 
 mod classifier;
 pub mod prefetch;
@@ -32,55 +32,55 @@ pub use tiered::{Classifier, Tiered};
 
 /// A policy that moves batches between tiers.
 pub trait Tiering: Policy {
-    /// The next decision, if there is one now.
+    /// The next decision, if there is one at this time.
     fn next(&mut self, now: Nanos) -> Option<Choice>;
 
-    /// What is known of a batch that is managed.
+    /// The policy's knowledge of a batch. `None` for a batch that is not managed.
     fn explain(&self, strip: u32, batch: u32) -> Option<Explanation>;
 
     /// Bytes that the policy keeps for each batch.
     fn state_bytes_per_batch(&self) -> usize;
 
-    /// How long it may scan nothing at all.
+    /// The longest time in which the policy may scan nothing at all.
     fn longest_period(&self) -> Nanos;
 }
 
 /// Why a batch is where it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Explanation {
-    /// Pages that the batch has had.
+    /// The most pages that the batch has had.
     pub pages: u32,
-    /// How often it is scanned.
+    /// The scan period.
     pub period: Nanos,
     /// Whether it is in the slow tier.
     pub slow: bool,
-    /// Whether the batch belongs into the slow tier.
+    /// Whether the batch belongs in the slow tier.
     pub cold: bool,
-    /// How warm the policy takes it to be: 0 to 1, cold below `limit`.
+    /// The policy's estimate of its warmth: 0 to 1, cold below `limit`.
     pub warmth: f32,
     /// Warmth below which a batch is cold.
     pub limit: f32,
-    /// Observations that this rests on.
+    /// Number of observations behind `warmth`.
     pub weight: f32,
-    /// How long until it is judged again where the batch belongs: until then warmth and verdict may differ.
+    /// Time until the policy next judges which tier the batch belongs in: until then warmth and verdict may differ.
     pub judged_in: Nanos,
-    /// Of a batch that stayed when it was to be paged out: how long until that is tried again.
+    /// Time until the next attempt to page the batch out. `None` unless it stayed at the last attempt.
     pub retry_in: Option<Nanos>,
 }
 
-/// Where a policy's randomness comes from.
+/// The seed of a policy's random numbers.
 pub(crate) const SEED: Setting = Setting::number(
     "seed",
     "1",
     0..=u64::MAX,
-    "where its randomness comes from: the same seed and readings, the same decisions",
+    "the seed of its random numbers: the same seed and readings give the same decisions",
 );
 
-/// Whether to bring back what strided access will reach.
+/// Whether to bring memory back ahead of strided access.
 pub(crate) const PREFETCH: Setting = Setting::one_of(
     "prefetch",
     &["off", "on"],
-    "whether paged-out memory that a program goes through at a stride is brought back ahead of it",
+    "whether to bring paged-out memory back ahead of a program's strided access",
 );
 
 /// Policies for memory that Wave ships.
@@ -105,7 +105,7 @@ pub static SHIPPED: Policies<dyn Tiering + Send> = Policies(&[
     ),
 ]);
 
-/// What there is to know of each.
+/// The shipped policies with their descriptions and settings.
 pub static KNOWN: [Known; 2] = known(&SHIPPED);
 
 /// Names of the shipped policies.
@@ -115,12 +115,12 @@ pub static NAMES: &[&str] = &names(&KNOWN);
 /// [`Config::subjects`] strips.
 ///
 /// # Errors
-/// Says what is unknown, or no value, and what is allowed.
+/// The name or a setting is unknown, or a value is not allowed; the error lists what is.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Tiering + Send>, PolicyError> {
     SHIPPED.make(text, config)
 }
 
-/// A policy of two tiers, with the settings that all share.
+/// A policy of two tiers, with the settings common to all.
 fn tiered<C: Classifier<Batch: Send> + Send + 'static>(
     classifier: C,
     settings: &Settings<'_>,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_goes_by_its_name_and_keeps_little() {
+    fn every_policy_is_found_by_name_and_keeps_at_most_32_bytes_a_batch() {
         for Known { name, settings, .. } in KNOWN {
             for setting in settings {
                 let text = alloc::format!("{name}:{}={}", setting.key, setting.default);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_policy_is_refused_with_the_shipped_ones() {
+    fn an_unknown_policy_is_refused_with_the_list_of_shipped_ones() {
         assert_eq!(error("lru"), "there is no policy `lru`; shipped policies: sol, threshold");
         assert_eq!(
             error("threshold:idle_ms=5"),
@@ -193,16 +193,16 @@ mod tests {
         );
         assert_eq!(
             error("sol:hot_share=2"),
-            "policy `sol`: `2` is no value for `hot_share`: write hot_share=SHARE, above 0 and \
+            "policy `sol`: `2` is not a valid value for `hot_share`: write hot_share=SHARE, above 0 and \
              below 1, such as 0.25"
         );
         assert_eq!(
             error("sol:sampling=normal"),
-            "policy `sol`: `normal` is no value for `sampling`: write sampling=fast|exact"
+            "policy `sol`: `normal` is not a valid value for `sampling`: write sampling=fast|exact"
         );
         assert_eq!(
             error("sol:shortest_ms=10000"),
-            "policy `sol`: `shortest_ms` is 10000, and may not be more than `horizon_ms`, which \
+            "policy `sol`: `shortest_ms` is 10000, but must not exceed `horizon_ms`, which \
              is 9600"
         );
     }

@@ -1,17 +1,17 @@
-//! Brings back what a strided access will reach, before it does: Wave 5.4 has memory's agent detect one and prestage
+//! Brings paged-out memory back before strided access reaches it. Wave 5.4 has memory's agent detect such access and prestage
 //! what the host will need.
 //!
-//! **What is looked at** are batches of the slow tier that are touched, as [`Strides`] finds them. A batch that is
-//! scanned every 9.6 s says too late and too roughly when that was. So where one is touched, its strip and the two
-//! beside it in the address space are *watched* for a horizon: those of their batches that are away are
-//! scanned at the shortest period. Reading absent pages costs little, and there is nothing to clear. Only
-//! what was touched within [`FRESH_PERIODS`] counts. A program that is faster than a strip in a period is not followed.
+//! **The input** is touches of batches of the slow tier; [`Strides`] finds the strides. A scan period of 9.6 s would report a
+//! touch too late and too roughly. So when such a batch is touched, its strip and the two beside it in the address space are
+//! *watched* for a horizon: their batches that are away are scanned at the shortest period. Reading absent pages costs little,
+//! and there is nothing to clear. Only touches within [`FRESH_PERIODS`] count. A program that is faster than a strip in a
+//! period is not followed.
 //!
-//! A batch is *away* when it was paged out and then read without a page that is present: what comes back page by page
-//! because it is in use says nothing of the order in which a program goes.
+//! A batch is *away* when it was paged out and then read without a page that is present: pages that come back one by one
+//! because they are in use say nothing about the order of a program's accesses.
 //!
-//! What is brought back remains one that belongs in the slow tier, so that it goes out again when it rests at the end
-//! of an epoch, or of the next one where it was not touched yet.
+//! A batch that is brought back still belongs in the slow tier, so that it is paged out again when it rests at the end of an
+//! epoch, or of the next one if it was not touched yet.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -19,21 +19,21 @@ use alloc::vec::Vec;
 use super::strides::Strides;
 use crate::wire::{Place, STRIP_BATCHES, STRIP_BYTES};
 
-/// Strips that are watched at once: of more, the one in which nothing was touched for longest is given up.
+/// The most strips watched at once. Beyond that, the strip that was touched longest ago is dropped.
 const WATCHED_MAX: usize = 16;
-/// How long one is watched, in ticks.
+/// How long a strip is watched, in ticks.
 const WATCH_TICKS: u64 = 32;
-/// What was cleared longer ago than so many of the shortest periods was touched at no known time.
+/// The longest interval of a reading, in shortest periods, for which the time of a touch counts as known.
 pub const FRESH_PERIODS: u64 = 2;
 
-/// What is kept of a strip.
+/// The state of a strip.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strip {
     place: Place,
     away: u64,
-    /// Batches that are to be brought back, a bit each.
+    /// Batches to bring back, a bit each.
     coming: u64,
-    /// Brought back since the end of an epoch.
+    /// Batches brought back since the end of the last epoch.
     came: u64,
 }
 
@@ -41,15 +41,15 @@ struct Strip {
 #[derive(Debug)]
 pub struct Prefetch {
     strides: Strides,
-    /// Up to the highest that was heard of.
+    /// Up to the highest known strip.
     strips: Vec<Strip>,
     ids: BTreeMap<Place, u32>,
-    /// Strips, and until which tick each is watched.
+    /// Watched strips, each with the last tick for which it is watched.
     watched: Vec<(u32, u64)>,
 }
 
 impl Prefetch {
-    /// Creates the policy for at most `strips` strips.
+    /// A prefetcher for at most `strips` strips.
     pub fn new(strips: usize) -> Prefetch {
         Prefetch {
             strides: Strides::new(),
@@ -59,12 +59,12 @@ impl Prefetch {
         }
     }
 
-    /// Bytes that are kept for each strip.
+    /// Bytes of state for each strip.
     pub fn bytes_per_strip(&self) -> usize {
         size_of::<Strip>() + size_of::<(Place, u32)>()
     }
 
-    /// A strip is in this place, and only these batches are what they were.
+    /// The strip is at this place, and only the batches in `same` have kept their history.
     pub fn on_strip(&mut self, id: u32, place: Place, same: u64) {
         let count = self.strips.len().max(id as usize + 1);
         self.strips.resize(count, Strip::default());
@@ -79,8 +79,8 @@ impl Prefetch {
         self.ids.insert(place, id);
     }
 
-    /// These batches of the slow tier were read: in `absent` nothing is present, and `fresh` says whether it is known in
-    /// which tick those in `touched` were.
+    /// These batches of the slow tier were read. Those in `absent` have no page present; `fresh` says whether the tick of the
+    /// touches in `touched` is known.
     pub fn on_reading(&mut self, id: u32, absent: u64, touched: u64, fresh: bool, tick: u64) {
         let strip = &mut self.strips[id as usize];
         let came = touched & strip.away;
@@ -101,7 +101,7 @@ impl Prefetch {
         }
     }
 
-    /// These batches were paged out: whether they stay is to be seen.
+    /// These batches were paged out. Whether they are away is known only from the next reading.
     pub fn on_page_out(&mut self, id: u32, batches: u64) {
         self.strips[id as usize].away &= !batches;
     }
@@ -118,7 +118,7 @@ impl Prefetch {
         self.watched.push((id, until));
     }
 
-    /// A tick begins: what was touched in the last one tells what to bring back.
+    /// A tick begins: the touches of the last one decide what to bring back.
     pub fn turn(&mut self, tick: u64) {
         self.watched.retain(|(_, until)| *until >= tick);
         let Prefetch { strides, strips, ids, .. } = self;
@@ -131,20 +131,21 @@ impl Prefetch {
         });
     }
 
-    /// What to scan of a strip at the shortest period.
+    /// Batches of a strip to scan at the shortest period.
     pub fn watched(&self, id: u32) -> u64 {
         let is_watched = self.watched.iter().any(|(watched, _)| *watched == id);
         if is_watched { self.strips[id as usize].away } else { 0 }
     }
 
-    /// What to bring back of a strip, once.
+    /// Batches of a strip to bring back, reported once.
     pub fn take_coming(&mut self, id: u32) -> u64 {
         let strip = &mut self.strips[id as usize];
         strip.came |= strip.coming;
         core::mem::take(&mut strip.coming)
     }
 
-    /// An epoch ends: what came in this one and was not touched yet is not to go out again, once.
+    /// An epoch ends. Returns the batches that were brought back in it and not touched yet: they must not be paged out this
+    /// time.
     pub fn take_early(&mut self, id: u32) -> u64 {
         let strip = &mut self.strips[id as usize];
         core::mem::take(&mut strip.came) & strip.away

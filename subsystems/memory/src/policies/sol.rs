@@ -1,22 +1,23 @@
-//! SOL: learns of each batch how many of its pages are touched in a while, and scans those more often of
-//! which it is not sure.
+//! SOL: learns for each batch how many of its pages are touched in a while, and scans batches more often when it is not sure of
+//! them.
 //!
-//! Sources: SOL (ASPLOS 2022) as Wave 4.2 and 7.4 and Tide 7.3.1 describe it: Thompson sampling with a Beta
-//! prior, a period per batch of 300 ms (or 600 ms) to 9.6 s, epochs of four times the longest period. What a
-//! trial is, and when a period changes, the papers do not say. Here:
+//! Sources: SOL (ASPLOS 2022) as Wave 4.2 and 7.4 and Tide 7.3.1 describe it: Thompson sampling with a Beta prior, a period per
+//! batch of 300 ms (or 600 ms) to 9.6 s, epochs of four times the longest period. The papers do not define a trial, nor when a
+//! period changes. Here:
 //!
-//! - **What is estimated** is the share of a batch's pages that are touched at least once in the longest
-//!   period, the *horizon*: it is what paging out would cost, against the rest, which it would save.
-//! - **An observation** is the union of a batch's young pages over scans that add up to a horizon. A union
-//!   over another length is made comparable by its rate: a share f in time T is lambda = -ln(1 - f) / T per
-//!   page, and 1 - exp(-lambda horizon) in a horizon. An observation ends early only when its union is a hot
-//!   share already. Otherwise it waits for the horizon, because a rate takes the pages of a batch to be
-//!   alike: three pages that are always touched would look, after 300 ms, like forty in 9.6 s.
-//! - **The posterior** is Beta(1 + hot, 1 + cold). An observation adds [`TRIALS`] in its proportion, not one for
-//!   each page, as the pages of a batch are alike; what was known before is kept to [`KEPT`] of it.
-//! - **Thompson sampling**: after each scan a share is drawn from the posterior. If it is on the same side of
-//!   the limit as the mean, the batch's period is doubled, else halved.
-//! - **At the end of an epoch** a batch moves to the tier on whose side both another draw and the mean are.
+//! - **The estimate** is the share of a batch's pages that are touched at least once in the longest period, the *horizon*:
+//!   these are the cost of paging out, the others the gain.
+//! - **An observation** is the union of a batch's young pages over scans that add up to a horizon. A union over another length
+//!   is made comparable by its rate: a share f in time T is lambda = -ln(1 - f) / T per page, and 1 - exp(-lambda horizon) in a
+//!   horizon. An observation ends early only when its union is a hot share already. Otherwise it waits for the horizon, because
+//!   a rate assumes that the pages of a batch are alike: three pages that are always touched would look, after 300 ms, like
+//!   forty in 9.6 s.
+//! - **The posterior** is Beta(1 + hot, 1 + cold). An observation adds [`TRIALS`], divided in its proportion, not one for each
+//!   page, as the pages of a batch are alike; earlier knowledge is reduced to [`KEPT`] of it.
+//! - **Thompson sampling**: after each scan a share is drawn from the posterior. If it is on the same side of the limit as the
+//!   mean, the batch's period is doubled, else halved.
+//! - **At the end of an epoch** another share is drawn. If it and the mean are on the same side of the limit, the batch moves
+//!   to that side's tier.
 
 use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
@@ -27,14 +28,14 @@ use super::{PREFETCH, SEED};
 use crate::beta::{CHUNK, Draws, Sampling, mask};
 use crate::wire::{BATCH_PAGES, bits};
 
-/// The limit between hot and cold, unless it is set: a third of the pages in a horizon. RocksDB's batches have
-/// fewer than a quarter or more than three quarters.
+/// The default limit between hot and cold: a third of the pages in a horizon. RocksDB's batches have fewer than a quarter or
+/// more than three quarters.
 pub const HOT_SHARE: f32 = 0.333;
-/// How many trials an observation counts as.
+/// Number of trials that an observation counts as.
 pub const TRIALS: f32 = 8.0;
-/// How much of what was known an observation leaves: at most `TRIALS / (1 - KEPT)` trials are remembered.
+/// The share of earlier trials that remains after an observation: at most `TRIALS / (1 - KEPT)` trials are remembered.
 pub const KEPT: f32 = 0.75;
-/// How often batches are moved, in horizons, unless it is set (Wave 4.2).
+/// The default length of an epoch, in horizons (Wave 4.2).
 pub const EPOCH_HORIZONS: u32 = 4;
 
 /// The settings as text, with their defaults.
@@ -67,7 +68,7 @@ pub static SETTINGS: [Setting; 7] = [
     Setting::one_of(
         "sampling",
         &["fast", "exact"],
-        "how a share is drawn: about right and fast, or exact",
+        "how a share is drawn: fast and nearly exact, or exact",
     ),
     PREFETCH,
     SEED,
@@ -78,13 +79,13 @@ pub static SETTINGS: [Setting; 7] = [
 pub struct Settings {
     /// The shortest period (SOL's 300 ms; 600 ms in Wave 7.4.1).
     pub shortest: Nanos,
-    /// How many periods there are, each twice the one before: 6 up to 9.6 s.
+    /// Number of periods, each twice the one before: 6 up to 9.6 s.
     pub levels: u32,
-    /// How long a horizon is: the longest period.
+    /// Length of a horizon: the longest period.
     pub horizon: Nanos,
-    /// After how many horizons batches are moved.
+    /// Length of an epoch, in horizons.
     pub epoch_horizons: u32,
-    /// Cold below this share of pages that are touched in a horizon.
+    /// A batch is cold below this share of pages touched in a horizon.
     pub hot_share: f32,
     /// Method of drawing from beliefs.
     pub sampling: Sampling,
@@ -108,21 +109,21 @@ impl Default for Settings {
 pub struct Sol {
     settings: Settings,
     horizon_us: f32,
-    /// A union over so much counts as a horizon: host and agent have different clocks.
+    /// The time from which a union counts as a horizon; a little less than a horizon, as host and agent have different clocks.
     enough_us: u32,
-    /// Logarithms of the numbers of pages.
+    /// Logarithms of numbers of pages.
     ln: [f32; BATCH_PAGES as usize + 1],
-    /// As many touched pages are a hot share of so many.
+    /// For each number of pages, the least number of touched pages that is a hot share.
     hot_from: [u8; BATCH_PAGES as usize + 1],
     draws: Draws,
 }
 
-/// What is kept of a batch.
+/// The state of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch {
     /// Pages that were touched since the last observation.
     touched: u64,
-    /// Microseconds since then.
+    /// Time since the last observation, in microseconds.
     elapsed_us: u32,
     /// Trials that found the batch hot.
     hot: f32,
@@ -143,7 +144,7 @@ impl Default for Sol {
 }
 
 impl Sol {
-    /// With settings of [`SETTINGS`].
+    /// SOL with settings from [`SETTINGS`].
     ///
     /// # Errors
     /// The shortest period is longer than the horizon.
@@ -162,7 +163,7 @@ impl Sol {
         }))
     }
 
-    /// With these settings. Panics if a horizon is shorter than the shortest period, or longer than an hour.
+    /// SOL with these settings. Panics if a horizon is shorter than the shortest period, or longer than an hour.
     pub fn new(settings: Settings) -> Sol {
         let Settings { shortest, horizon, .. } = settings;
         let hour = Nanos::from_millis(3_600_000);
@@ -179,17 +180,18 @@ impl Sol {
         }
     }
 
-    /// The share of pages that are touched in a horizon, by a union over another time.
+    /// The share of pages touched in a horizon, estimated from a union over another time.
     #[inline]
     fn share_in_horizon(&self, touched: u32, pages: u32, elapsed_us: u32) -> f32 {
         let untouched_ln = self.ln[(pages - touched) as usize] - self.ln[pages as usize];
         let exponent = untouched_ln * (self.horizon_us / elapsed_us as f32);
-        // What is hot in a short time is all touched in a horizon: below this the result is 1 anyway.
+        // A high share in a short time means that all pages are touched in a horizon: below this exponent the result is 1
+        // anyway.
         if exponent < -17.5 { 1.0 } else { 1.0 - libm::expf(exponent) }
     }
 }
 
-/// What is thought of some batches: the shapes of their posteriors, and 1 beyond.
+/// The shapes of some batches' posteriors; beyond those, 1.
 struct Posteriors {
     alphas: [f32; LANES],
     betas: [f32; LANES],
@@ -206,7 +208,7 @@ impl Posteriors {
     }
 }
 
-/// On which side of the limit batches are.
+/// The sides of the limit on which batches are.
 struct Sides {
     /// Batches whose draw is cold.
     drawn_cold: u64,
@@ -233,7 +235,7 @@ impl Sol {
     }
 }
 
-/// The lowest bits of a mask, each where its lane is.
+/// Moves the lowest bits of a mask to the positions in `lanes`.
 #[inline]
 fn spread(mask: u64, lanes: &[u8]) -> u64 {
     if lanes.len() == LANES {
@@ -302,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_means_what_the_papers_say() {
+    fn settings_default_to_the_papers_values() {
         let settings = |text: &'static str| {
             let parsed = settings::Settings::parse(text, &SETTINGS).unwrap();
             Sol::from_settings(&parsed).unwrap().settings
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_share_is_the_limit_or_more() {
+    fn a_share_equal_to_the_limit_is_hot() {
         for hot_share in [0.25, 0.3, HOT_SHARE, 0.999] {
             let sol = Sol::new(Settings { hot_share, ..Settings::default() });
             for (pages, from) in sol.hot_from.into_iter().enumerate() {
@@ -349,7 +351,7 @@ mod tests {
     #[test]
     fn a_mask_is_spread_to_its_lanes() {
         assert_eq!(spread(0b101, &[3, 9, 63]), 1 << 3 | 1 << 63);
-        assert_eq!(spread(!0b101, &[3, 9, 63]), 1 << 9, "what is beyond means nothing");
+        assert_eq!(spread(!0b101, &[3, 9, 63]), 1 << 9, "bits beyond the lanes are ignored");
         let all = core::array::from_fn::<u8, LANES, _>(|lane| lane as u8);
         assert_eq!(spread(0x8000_0000_0000_0005, &all), 0x8000_0000_0000_0005);
     }

@@ -1,7 +1,7 @@
-//! Finds strided access in the order in which batches are touched, and says which batches come next.
+//! Finds strided access in the order in which batches are touched, and predicts the next batches.
 //!
-//! Batches go by their number in their address space. What is known is only in which tick a batch was touched, not
-//! in which order within it, so that a direction shows between ticks and not within one:
+//! Batches are numbered within their address space. A touch is known only by its tick, without an order within the tick, so
+//! that a direction shows only between ticks:
 //!
 //! ```text
 //!   tick 1   40 41 42            a run: 1 apart, in some direction
@@ -10,50 +10,50 @@
 //!   tick 4                              49 50   a stream: 51, 52, ... come next
 //! ```
 //!
-//! A run that goes on `CONFIRMED` times at the same stride, in the same direction, is a stream, unless as much is
-//! touched beside it: among many touches in no order some are always in line. What is said to come next is what
-//! the stream will reach in the next `LEAD_TICKS`, at first no more than a few batches, and twice as many with each
-//! tick in which it does go on. A stream that has not gone on for `PATIENCE` ticks is forgotten.
+//! A run that continues `CONFIRMED` times at the same stride, in the same direction, is a stream, unless as many other batches
+//! are touched around it: among many touches in no order some are always in line. The prediction is what the stream will reach
+//! in the next `LEAD_TICKS`. It is limited to a few batches at first, and the limit doubles with each tick in which the stream
+//! continues. A stream that has not continued for `PATIENCE` ticks is forgotten.
 
 use alloc::vec::Vec;
 
-/// Further apart than this, in batches, nothing is taken to belong together.
+/// The largest distance, in batches, between touches that may belong together.
 const STRIDE_MAX: u64 = 64;
-/// Streams and runs that may become some: of more, the one that has not gone on for longest is forgotten, runs first.
+/// The most streams and runs. Beyond that, the one that has not continued for longest is forgotten, runs first.
 const TRAILS_MAX: usize = 32;
-/// How often a run has to go on until it is a stream.
+/// How often a run must continue before it is a stream.
 const CONFIRMED: u32 = 3;
-/// Batches of a stream that may be missing in a row: what is in the fast tier is not heard of.
+/// Batches of a stream that may be missing in a row: touches in the fast tier are not reported.
 const MISSING_MAX: u64 = 3;
-/// How far ahead to look: a touch is heard of up to two ticks late, and what is decided takes time.
+/// How far ahead to predict, in ticks: a touch is reported up to two ticks late, and a decision takes time.
 const LEAD_TICKS: f32 = 4.0;
-/// How many batches are ahead of a stream at most: 32 MiB where a page has 4 KiB.
+/// The most batches predicted ahead of a stream: 32 MiB with pages of 4 KiB.
 pub const AHEAD_MAX: u64 = 128;
-/// How many ticks a stream may rest.
+/// How many ticks a stream may pause.
 const PATIENCE: u64 = 32;
 
 /// Batches that were touched at a stride.
 #[derive(Clone, Copy, Debug)]
 struct Trail {
     space: u32,
-    /// The lowest and the highest of those of the tick in which it last went on.
+    /// The lowest and the highest batch of the last tick in which it continued.
     low: u64,
     high: u64,
-    /// How far they are apart; 0 until there are two.
+    /// The distance between its batches; 0 until it has two.
     gap: u64,
-    /// Whether it goes up; not known until it went on.
+    /// Whether it goes upwards; `None` until it has continued.
     up: Option<bool>,
-    /// Number of moves by the stride.
+    /// How often it has continued.
     moves: u32,
     tick: u64,
     /// Strides per tick, as observed.
     speed: f32,
-    /// What was said to come next ends before this many strides from the head.
+    /// Predicted batches end this many strides ahead of its head.
     said: u64,
 }
 
 impl Trail {
-    /// The place this many strides from its last one, in this direction.
+    /// The batch `strides` strides beyond its last one, in this direction.
     fn after(&self, up: bool, strides: u64) -> Option<u64> {
         let distance = strides * self.gap;
         if up { self.high.checked_add(distance) } else { self.low.checked_sub(distance) }
@@ -63,9 +63,9 @@ impl Trail {
 /// Batches that were touched in a tick.
 #[derive(Clone, Debug, Default)]
 struct Touched {
-    /// In ascending order, each once, by space.
+    /// Space and batch, in ascending order, without duplicates.
     batches: Vec<(u32, u64)>,
-    /// Those that belong to a trail.
+    /// Whether each belongs to a trail.
     taken: Vec<bool>,
 }
 
@@ -77,13 +77,13 @@ impl Touched {
         self.taken.resize(self.batches.len(), false);
     }
 
-    /// Whether there was such a batch that no trail has taken. It is taken.
+    /// Takes a batch for a trail. Returns whether it was touched and not taken yet.
     fn take(&mut self, space: u32, batch: u64) -> bool {
         let found = self.batches.binary_search(&(space, batch));
         found.is_ok_and(|at| !core::mem::replace(&mut self.taken[at], true))
     }
 
-    /// How far it is from one of them to the next that no trail has taken: 0 where that is too far.
+    /// Distance from the batch at `at` to the next that no trail has taken; 0 if that is too far.
     fn to_next(&self, at: usize) -> u64 {
         let (space, low) = self.batches[at];
         let above = self.batches.iter().zip(&self.taken).skip(at + 1);
@@ -93,7 +93,7 @@ impl Touched {
         next.map_or(0, |((_, batch), _)| batch - low)
     }
 
-    /// Those from `low` to `high`, taken or not.
+    /// Batches from `low` to `high`, taken or not.
     fn between(&self, space: u32, low: u64, high: u64) -> &[(u32, u64)] {
         let first = self.batches.partition_point(|touched| *touched < (space, low));
         let end = self.batches.partition_point(|touched| *touched <= (space, high));
@@ -101,7 +101,7 @@ impl Touched {
     }
 }
 
-/// Batches touched in this tick, and the trails that they continue.
+/// The batches touched in this tick, and the trails that they may continue.
 #[derive(Clone, Debug, Default)]
 pub struct Strides {
     trails: Vec<Trail>,
@@ -109,7 +109,7 @@ pub struct Strides {
 }
 
 impl Strides {
-    /// No strides, before anything was touched.
+    /// No trails and no touches.
     pub fn new() -> Strides {
         Strides { trails: Vec::with_capacity(TRAILS_MAX), touched: Touched::default() }
     }
@@ -119,11 +119,11 @@ impl Strides {
         self.touched.batches.push((space, batch));
     }
 
-    /// The tick is over: `next` hears of each batch that a stream will reach, once.
+    /// The tick is over: calls `next` once for each batch that a stream is predicted to reach.
     pub fn turn(&mut self, tick: u64, mut next: impl FnMut(u32, u64)) {
         self.touched.sort();
         self.trails.retain(|trail| tick.saturating_sub(trail.tick) <= PATIENCE);
-        // Streams first, so that no run takes what is theirs.
+        // Streams first, so that no run takes their batches.
         self.trails.sort_by_key(|trail| core::cmp::Reverse(trail.moves));
         for trail in &mut self.trails {
             let ways =
@@ -137,7 +137,7 @@ impl Strides {
         self.touched.batches.clear();
     }
 
-    /// What is left may be the beginning of something.
+    /// The remaining batches begin new trails.
     fn begin(&mut self, tick: u64) {
         for at in 0..self.touched.batches.len() {
             let (space, low) = self.touched.batches[at];
@@ -163,13 +163,13 @@ impl Strides {
     }
 }
 
-/// Takes from `touched` the continuation of a trail in one direction. Returns whether there is one.
+/// Continues a trail in one direction with batches taken from `touched`. Returns whether it continues.
 fn go_on(trail: &mut Trail, up: bool, tick: u64, touched: &mut Touched) -> bool {
     let Trail { space, low, high, .. } = *trail;
     let (least, most) = (low.saturating_sub(STRIDE_MAX), high.saturating_add(STRIDE_MAX));
     let mut head = *trail;
     if head.gap == 0 {
-        // The nearest one gives the stride.
+        // The nearest batch gives the stride.
         let near = if up {
             touched.between(space, high + 1, most).first()
         } else {
@@ -190,7 +190,7 @@ fn go_on(trail: &mut Trail, up: bool, tick: u64, touched: &mut Touched) -> bool 
     let Some(first) = first else { return false };
     let last = head.low;
     (head.low, head.high) = (first.min(last), first.max(last));
-    // A program that goes through memory touches little else there: among many touches some are always in line.
+    // A program that passes through memory touches little else there: among many touches some are always in line.
     let (least, most) = (least.min(head.low), most.max(head.high));
     if 2 * own <= touched.between(space, least, most).len() {
         (head.moves, head.up) = (0, None);
@@ -205,7 +205,7 @@ fn go_on(trail: &mut Trail, up: bool, tick: u64, touched: &mut Touched) -> bool 
     true
 }
 
-/// Tells what a stream will reach.
+/// Reports the batches that a stream will reach, each once.
 fn say(trail: &mut Trail, next: &mut impl FnMut(u32, u64)) {
     let ramp = 1_u64.checked_shl(trail.moves).unwrap_or(AHEAD_MAX);
     let lead = libm::ceilf(trail.speed * LEAD_TICKS) as u64 + 1;
@@ -226,7 +226,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_pcg::Pcg64Mcg;
 
-    /// What is said to come next, tick by tick.
+    /// The predictions, tick by tick.
     fn said(ticks: &[&[u64]]) -> Vec<Vec<u64>> {
         let mut strides = Strides::new();
         let mut all = Vec::new();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_goes_on_is_a_stream() {
+    fn a_run_that_continues_becomes_a_stream() {
         let up = said(&[&[40, 41], &[42, 43], &[44, 45], &[46, 47], &[], &[48], &[49, 50, 51]]);
         assert_eq!(up[..3], [[0; 0]; 3]);
         assert_eq!(up[3..5], [(48..56).collect(), vec![]]);
@@ -258,7 +258,11 @@ mod tests {
         assert_eq!(strided, [vec![], vec![], vec![], vec![60, 65, 70, 75, 80]]);
         let to_zero = said(&[&[27], &[20], &[13], &[6]]);
         assert_eq!(to_zero[3], [0; 0]);
-        assert_eq!(said(&[&[0], &[0], &[0], &[0], &[0]]).concat(), [0; 0], "it does not go on");
+        assert_eq!(
+            said(&[&[0], &[0], &[0], &[0], &[0]]).concat(),
+            [0; 0],
+            "the run does not continue"
+        );
     }
 
     #[test]
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_rests_too_long_is_forgotten() {
+    fn a_stream_that_pauses_too_long_is_forgotten() {
         let go = |rest: u64| {
             let mut strides = Strides::new();
             let mut next = 0;
@@ -286,9 +290,9 @@ mod tests {
         assert_eq!(go(PATIENCE), 0);
     }
 
-    /// Without order there is little to see, and it is bounded what is made of that.
+    /// Random order rarely looks like a stream, and the predictions from it are bounded.
     #[test]
-    fn touches_at_random_are_seldom_a_stream() {
+    fn random_touches_are_rarely_a_stream() {
         let mut rng = Pcg64Mcg::seed_from_u64(1);
         let mut strides = Strides::new();
         let (mut touched, mut next) = (0, 0);
@@ -300,7 +304,7 @@ mod tests {
             strides.turn(tick, |_, _| next += 1);
             assert!(strides.trails.len() <= TRAILS_MAX);
         }
-        std::println!("{next} batches said to come next, {touched} touched");
+        std::println!("{next} batches predicted, {touched} touched");
         assert!(next * 100 < touched, "{next} of {touched}");
     }
 }

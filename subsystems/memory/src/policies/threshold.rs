@@ -1,5 +1,5 @@
-//! A static threshold: a batch is cold when fewer of its pages than a fixed share were young at its last
-//! scan. Scans everything at one period. The baseline that knows nothing of the past.
+//! A static threshold: a batch is cold when fewer of its pages than a fixed share were young at its last scan. Scans everything
+//! at one period. The baseline without a memory of the past.
 
 use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
@@ -15,7 +15,7 @@ pub static SETTINGS: [Setting; 4] = [
         "period_ms",
         "9600",
         1..=3_600_000,
-        "how often everything is scanned, in milliseconds; batches are moved every fourth time",
+        "the scan period of all batches, in milliseconds; batches are moved every fourth period",
     ),
     Setting::share(
         "hot_share",
@@ -29,11 +29,11 @@ pub static SETTINGS: [Setting; 4] = [
 /// Calls a batch cold if too few of its pages were touched at its last scan.
 #[derive(Clone, Debug)]
 pub struct Threshold {
-    /// How often everything is scanned.
+    /// The scan period of all batches.
     pub period: Nanos,
-    /// How often batches are moved, in periods: a power of two.
+    /// Number of periods between moves: a power of two.
     pub epoch_periods: u32,
-    /// Cold below this share of young pages.
+    /// A batch is cold below this share of young pages.
     pub hot_share: f32,
 }
 
@@ -59,7 +59,7 @@ impl Threshold {
 }
 
 impl Classifier for Threshold {
-    /// The share of its pages that were young, if it was scanned.
+    /// The share of the batch's pages that were young, if it was scanned.
     type Batch = Option<f32>;
 
     fn name(&self) -> &'static str {

@@ -1,5 +1,5 @@
-//! What every policy of two tiers shares: strips and what is mapped in them, when to scan which batch, what
-//! is to be moved, and what has been.
+//! The common part of policies with two tiers: strips and their mappings, when to scan which batch, and which batches are to be
+//! moved and have been.
 //!
 //! ```text
 //!            judged cold            PAGE_OUT made           COMPLETE
@@ -8,14 +8,14 @@
 //!     └─────────────────────┴────────────────────────────────────────────┘ the same way back
 //! ```
 //!
-//! What comes back and rests again, as after a sweep over everything, goes out again at the next reading, if it is judged cold
-//! still. What a page-out leaves behind (PARTIAL: memory that a fork shares, say) is wanted still, and asked for again after two
-//! ticks, then four, and so on up to an epoch.
+//! A batch that comes back and rests again, as after a sweep over everything, is paged out again at the next reading, if it is
+//! still judged cold. A batch of which a page-out leaves a part behind (PARTIAL: memory that a fork shares, say) is still
+//! wanted; the policy asks for it again after two ticks, then four, and so on up to an epoch.
 //!
-//! Time is cut into ticks of the shortest period. A batch of level *n* is due at every 2^n-th tick, the same for
-//! its whole strip, so that neighbours share a decision and a reading; strips take turns, so that each
-//! tick has about the same work. Randomness is a function of the seed, the strip and how often
-//! it was used there: it does not matter how strips are divided among agents.
+//! Time is cut into ticks of the shortest period. A batch of level *n* is due at every 2^n-th tick, the same for its whole
+//! strip, so that neighbours share a decision and a reading. Strips are staggered, so that each tick has about the same work.
+//! Random numbers are a function of the seed, the strip and the number of earlier uses there: it does not matter how strips are
+//! divided among agents.
 
 use alloc::vec::Vec;
 
@@ -35,15 +35,15 @@ pub use super::classifier::{
     Classifier, LANES, LEVELS_MAX, Opinion, Paces, Schedule, Sights, Verdicts,
 };
 
-/// A strip. Masks have a bit for each batch; of a huge unit only the first is ever set.
+/// A strip. Masks have a bit for each batch; of a huge unit only the first bit is ever set.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strip {
     generation: u32,
     sequence: Sequence,
-    /// How often randomness was used here.
+    /// Number of uses of random numbers in this strip.
     turn: u32,
     huge: u8,
-    /// Batches that are scanned, by level. Together they are what is managed.
+    /// Batches that are scanned, by level. Together they are the managed batches.
     levels: [u64; LEVELS_MAX],
     /// Batches whose last reading showed pages that are present and were not touched.
     resting: u64,
@@ -51,13 +51,13 @@ struct Strip {
     wanted: u64,
     /// Batches in the slow tier, a bit each.
     slow: u64,
-    /// Batches of decisions that are not answered.
+    /// Batches of unanswered decisions.
     moving: u64,
-    /// Batches that stayed when they were to be paged out, until they are asked for again.
+    /// Batches that stayed when they were to be paged out, until the next attempt.
     stayed: u64,
-    /// The tick from which on they may be.
+    /// The tick from which on they may be tried again.
     retry: u32,
-    /// How often a page-out left something behind, since one did not.
+    /// Number of page-outs in a row that left something behind.
     failures: u8,
     /// Batches that the host cannot move.
     fixed: u64,
@@ -82,7 +82,7 @@ impl Strip {
         }
     }
 
-    /// As decisions name them: huge units whole.
+    /// The mask as decisions name it: huge units whole.
     fn named(&self, batches: u64) -> u64 {
         let first = wire::firsts(self.huge);
         (batches & !first) | ((batches & first) * 0xff)
@@ -92,7 +92,7 @@ impl Strip {
         Subject { id: id as u32, generation: self.generation }
     }
 
-    /// What to move now, if anything.
+    /// The next move at this tick, if any.
     fn next_move(&self, tick: u32) -> Option<(Action, u64)> {
         let wrong = (self.wanted ^ self.slow) & !(self.moving | self.fixed);
         let waits = if tick < self.retry { self.stayed } else { 0 };
@@ -105,11 +105,11 @@ impl Strip {
     }
 }
 
-/// What remains to be looked at in this tick.
+/// The remaining work of this tick for a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Before batches are scanned: of what is paged out, the host leaves the pages that were touched since the last
-    /// scan, and a scan forgets them.
+    /// Before batches are scanned: a page-out leaves the pages that were touched since the last scan, and a scan forgets those
+    /// touches.
     Move,
     Scan,
     Rest,
@@ -121,8 +121,8 @@ pub struct Tiered<C: Classifier> {
     classifier: C,
     schedule: Schedule,
     seed: u64,
-    /// Up to the highest strip that was heard of. There is room for all of them from the start, and room that
-    /// nothing was written to costs no memory.
+    /// Up to the highest known strip. Space for all is reserved from the start, and reserved space that was never written costs
+    /// no memory.
     strips: Vec<Strip>,
     batches: Vec<[C::Batch; LANES]>,
     /// The most pages that each batch ever had.
@@ -133,14 +133,14 @@ pub struct Tiered<C: Classifier> {
     previous_tick: u64,
     stage: Stage,
     cursor: usize,
-    /// Whether the strip at the cursor was judged in this tick.
+    /// Whether the strip at the cursor has been judged in this tick.
     judged: bool,
     prefetch: Option<Prefetch>,
 }
 
 impl<C: Classifier> Tiered<C> {
-    /// Creates the policy for at most `strips` strips. Panics if the classifier's schedule has no level or too many, or an epoch that
-    /// is no power of two.
+    /// Creates the policy for at most `strips` strips. Panics if the classifier's schedule has no level or too many, or an
+    /// epoch that is not a power of two.
     pub fn new(classifier: C, strips: u32, seed: u64) -> Tiered<C> {
         let schedule = classifier.schedule();
         assert!(schedule.shortest.0 > 0 && schedule.epoch_periods.is_power_of_two());
@@ -164,12 +164,12 @@ impl<C: Classifier> Tiered<C> {
         }
     }
 
-    /// Also brings back what strided access will reach.
+    /// Adds prefetching: brings memory back ahead of strided access.
     pub fn with_prefetch(self) -> Tiered<C> {
         Tiered { prefetch: Some(Prefetch::new(self.strips_max)), ..self }
     }
 
-    /// How many batches are scanned at each period, the shortest first.
+    /// Number of batches scanned at each period, the shortest first.
     pub fn batches_per_level(&self) -> [u64; LEVELS_MAX] {
         let count = |level: usize| {
             let ones = |strip: &Strip| u64::from(strip.levels[level].count_ones());
@@ -194,7 +194,7 @@ impl<C: Classifier> Tiered<C> {
             self.pages.resize(id + 1, [0; LANES]);
         }
         let strip = &mut self.strips[id];
-        // A unit that is not mapped as a whole is not one page.
+        // A unit that is only mapped in part is not one page.
         let huge = (0..u8::BITS).filter(|unit| {
             let whole = wire::whole(1 << unit);
             told.huge >> unit & 1 != 0 && told.mapped & whole == whole
@@ -221,11 +221,11 @@ impl<C: Classifier> Tiered<C> {
         }
     }
 
-    /// Whether the enclave can have such a strip.
+    /// Takes a reading. Returns false if the enclave cannot have such a strip.
     fn on_reading(&mut self, reading: &Reading<'_>) -> bool {
         let id = reading.strip.id as usize;
         let Some(strip) = self.strips.get_mut(id) else { return id < self.strips_max };
-        // Of another life, or the message that tells of it is still to come: it says nothing of these.
+        // The reading is of an earlier life, or the message about the change is still to come: ignore it.
         if strip.generation != reading.strip.generation || strip.sequence != reading.sequence {
             return true;
         }
@@ -233,9 +233,9 @@ impl<C: Classifier> Tiered<C> {
         let most = &mut self.pages[id];
         let mut sights = Sights::new(reading.interval_us);
         let (mut resting, mut seen, mut count) = (0, 0, 0);
-        // A good part is there, and rests.
+        // Batches of which a good part is present and rests.
         let mut at_rest = 0;
-        // Mapped, and no page in it yet.
+        // Mapped batches without a page so far.
         let mut empty = 0;
         for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
             if managed >> batch & 1 == 0 {
@@ -260,7 +260,7 @@ impl<C: Classifier> Tiered<C> {
         (sights.batches, sights.count) = (seen, count);
         strip.resting = strip.resting & !reading.batches | resting;
         if reading.interval_us == 0 {
-            // Of batches that were to be paged out it shows what became of them, before or after the outcome.
+            // The result of a page-out, which comes before or after its outcome: which of the batches stayed.
             let moved = reading.batches & strip.wanted & (strip.slow | strip.moving);
             strip.stayed = strip.stayed & !moved | at_rest & moved;
             strip.slow &= !strip.stayed;
@@ -279,7 +279,7 @@ impl<C: Classifier> Tiered<C> {
         let Paces { faster, slower } =
             self.classifier.observe(&mut self.batches[id], &sights, &mut rng);
         if self.prefetch.is_none() && reading.interval_us >= self.schedule.rest_us() {
-            // What was paged out came back and rests again, as after a sweep: it need not wait for the epoch's end.
+            // A paged-out batch came back and rests again, as after a sweep: do not wait for the epoch's end.
             let rested = at_rest & seen & strip.slow & strip.wanted;
             if rested != 0 {
                 let verdicts = self.classifier.judge(&self.batches[id], rested, &mut rng);
@@ -314,11 +314,11 @@ impl<C: Classifier> Tiered<C> {
             self.classifier.judge(&self.batches[id], strip.managed(), &mut rng);
         strip.wanted = strip.wanted & !hot | cold;
         let early = self.prefetch.as_mut().map_or(0, |prefetch| prefetch.take_early(id as u32));
-        // What came back page by page and rests again, or was left over, goes out again.
+        // Batches that came back page by page and rest again, or were left behind, are paged out again.
         strip.slow &= !(cold & strip.resting & !early);
     }
 
-    /// The decision to scan what is due in a strip.
+    /// The decision to scan the batches that are due in a strip.
     fn scan(&mut self, id: usize) -> Option<Choice> {
         let due = (0..self.schedule.levels).filter(|level| self.has_come(id, 1 << level));
         let strip = &self.strips[id];
@@ -329,7 +329,7 @@ impl<C: Classifier> Tiered<C> {
         (due != 0).then(|| Action::Scan.choice(strip.subject(id), strip.sequence, named))
     }
 
-    /// The decision to move something in a strip.
+    /// The decision to move batches of a strip, if any.
     fn displace(&mut self, id: usize) -> Option<Choice> {
         let strip = &mut self.strips[id];
         let coming = self.prefetch.as_mut().map_or(0, |prefetch| prefetch.take_coming(id as u32));
@@ -345,7 +345,7 @@ impl<C: Classifier> Tiered<C> {
         Some(action.choice(strip.subject(id), strip.sequence, named))
     }
 
-    /// Begins a tick if it is time to, and the last one is done.
+    /// Begins a tick, if it is due and the last one is done.
     fn look_at(&mut self, now: Nanos) {
         let start = *self.start.get_or_insert(now);
         let tick = now.since(start).0 / self.schedule.shortest.0 + 1;
@@ -446,7 +446,7 @@ impl<C: Classifier> Policy for Tiered<C> {
         strip.moving &= !batches;
         match outcome.code {
             Code::Complete | Code::Partial if action == Action::PageOut => {
-                // What stayed is shown by a reading, before this or after it.
+                // A reading before or after this outcome shows the batches that stayed.
                 strip.slow |= batches & !strip.stayed;
                 strip.failures = match outcome.code {
                     Code::Partial => {
@@ -461,10 +461,10 @@ impl<C: Classifier> Policy for Tiered<C> {
                     prefetch.on_page_out(decision.subject.id, batches);
                 }
             }
-            // What was brought back ahead of an access still belongs in the slow tier.
+            // A batch that was brought back ahead of an access still belongs in the slow tier.
             Code::Complete => strip.slow &= !batches | strip.wanted,
             Code::Unsupported | Code::InvalidTarget | Code::NotPermitted => strip.fixed |= batches,
-            // A message will tell, or the next tick finds them as they are.
+            // A message will explain, or the next tick tries again.
             _ => {}
         }
     }

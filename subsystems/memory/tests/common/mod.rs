@@ -8,7 +8,7 @@ use wave_memory::policies::Tiering;
 use wave_memory::space::{Pattern, Space, settle};
 use wave_memory::wire::{BATCH_PAGES, STRIP_BATCHES};
 
-/// How often the agent looks.
+/// Time between two steps of the agent.
 const STEP: Nanos = Nanos::from_millis(100);
 
 /// `seconds` after the start.
@@ -44,7 +44,7 @@ impl World {
     }
 }
 
-/// The share of a batch's pages that a pattern can be expected to touch in 9.6 s from `from` on.
+/// The expected share of a batch's pages that a pattern touches in 9.6 s from `from` on.
 pub fn share(pattern: &Pattern, batch: u32, from: Nanos) -> f64 {
     let to = from + Nanos::from_millis(9_600);
     let pages = (0..BATCH_PAGES).map(|page| u64::from(batch * BATCH_PAGES + page));

@@ -1,4 +1,4 @@
-//! The logic of a host core's loop, without its waits and switches.
+//! The logic of a host core's loop, without its waiting and context switches.
 
 use wave_core::clock::Nanos;
 use wave_core::host::HostCore;
@@ -15,12 +15,12 @@ use crate::wire::DECISION_RUN;
 pub struct Run {
     /// Id of the thread in the table.
     pub id: u32,
-    /// The longest that it lasts, from when the thread is on the core. Zero: the core does not end it.
+    /// The longest duration of the run, counted from when the thread is on the core. Zero: the core does not end the run.
     pub slice: Nanos,
 }
 
 impl Run {
-    /// The run that a decision asks for. `UnsupportedVersion` for a kind that this host does not know.
+    /// The run that a decision asks for. Fails with `UnsupportedVersion` if this host does not know the decision's kind.
     #[inline]
     pub fn of(decision: &Decision) -> Result<Run, Code> {
         match decision.kind {
@@ -29,18 +29,18 @@ impl Run {
         }
     }
 
-    /// A run that the fallback decided, without a slice.
+    /// A run that the fallback chose, without a slice.
     pub fn of_fallback(id: u32) -> Run {
         Run { id, slice: Nanos(0) }
     }
 
-    /// Commits the run for `core` ([`Table::commit`]), with that function's errors.
+    /// Commits the run for `core`. Fails as [`Table::commit`] does.
     #[inline]
     pub fn commit<T>(self, table: &Table<T>, core: u16, decision: &Decision) -> Result<Run, Code> {
         table.commit(core, decision.subject, decision.sequence).map(|_| self)
     }
 
-    /// The time at which the core's own timer ends the run that began at `began`. [`Nanos::MAX`] without a slice.
+    /// The time at which the core's own timer ends a run that began at `began`. [`Nanos::MAX`] without a slice.
     #[inline]
     pub fn end(self, began: Nanos) -> Nanos {
         if self.slice == Nanos(0) || is_planted(Planted::SliceForgotten) {
@@ -53,29 +53,28 @@ impl Run {
     }
 }
 
-/// The state that a core keeps from one run to the next, and from one window to the next.
+/// The state that a core keeps from one run to the next, and across a change of window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runs {
     /// The number of the last run.
     run: u32,
-    /// When the fallback first had nothing for the core, since the last run.
+    /// When the core first found no thread in the fallback since the last run.
     idle_since: Option<Nanos>,
 }
 
 impl Runs {
-    /// The number of the last run, for the next window.
+    /// The number of the last run, which the next window continues from.
     pub fn run(&self) -> u32 {
         self.run
     }
 
-    /// The core has polled an agent's window, and shows `record` from now on.
+    /// Records that the core has polled an agent's window, and that its record is now `record`.
     #[inline]
     pub fn by_agent(&mut self, record: CoreRecord) {
         *self = Runs { run: record.run, idle_since: None };
     }
 
-    /// Counts a run that the fallback decided, in the window's own count if the core has one. Returns the record that the core
-    /// shows from now on.
+    /// Counts a run that the fallback chose, in the window's own count if the core has a window. Returns the core's new record.
     pub fn by_fallback(&mut self, protocol: Option<&mut HostCore>) -> CoreRecord {
         self.idle_since = None;
         if let Some(protocol) = protocol {
@@ -88,8 +87,8 @@ impl Runs {
         CoreRecord { run: self.run, txn: TxnId::new(0), asks: false }
     }
 
-    /// The fallback has nothing for the core. Returns whether the core has looked for `spin` by now, and may sleep. After that it
-    /// looks for as long again.
+    /// The fallback has no thread for the core. Returns whether the core has spun for at least `spin`, and so may sleep; the
+    /// next spin then starts from zero.
     pub fn may_sleep(&mut self, now: Nanos, spin: Nanos) -> bool {
         let may = now.since(*self.idle_since.get_or_insert(now)) >= spin;
         if may {
@@ -100,7 +99,7 @@ impl Runs {
 }
 
 /// Whether a core that has adopted the window of epoch `own` must adopt the one of epoch `current`. An epoch in which no agent
-/// decides has no window; `has_window` tells whether `own` has one, and is asked only when the epochs differ.
+/// decides has no window; `has_window` tells whether `own`'s has one, and is called only when the epochs differ.
 #[inline]
 pub fn must_adopt(own: u64, current: u64, has_window: impl FnOnce() -> bool) -> bool {
     own != current && !(is_planted(Planted::RevokedHeard) && has_window())

@@ -1,4 +1,4 @@
-//! Scheduling without an agent: first in, first out, by the host itself.
+//! Scheduling without an agent: the host's own first-in, first-out queue.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -10,52 +10,52 @@ use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, compiler_fence};
 use super::table::Table;
 use crate::wire::Event;
 
-/// The side that decides which thread a core runs.
+/// The side that chooses threads for cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// An agent decides which thread runs.
+    /// An agent decides.
     Agent,
-    /// The host itself: first in, first out.
+    /// The host decides, first in, first out.
     Fallback,
 }
 
-/// The mode, and the queue of threads that wait while no agent decides.
+/// The current mode, and the threads that wait while no agent decides.
 #[derive(Debug)]
 pub struct Fallback {
-    /// Relaxed: the barrier in [`Fallback::enter`] orders it with the table's words, and nothing else is read by it.
+    /// Accessed relaxed: the barrier in [`Fallback::enter`] orders it with the table's words, and it publishes no other data.
     agent_decides: AtomicBool,
-    /// In the order in which they became runnable. An entry may be out of date: the commit refuses it.
+    /// In the order in which the threads became runnable. An entry may be out of date; the commit then refuses it.
     waiting: Mutex<VecDeque<(Subject, Sequence)>>,
 }
 
 impl Fallback {
-    /// The host decides, and no thread waits. `subjects`: the number of ids in the table.
+    /// Starts in [`Mode::Fallback`] with an empty queue. `subjects`: the number of ids in the table.
     pub fn new(subjects: u32) -> Fallback {
         Fallback {
             agent_decides: AtomicBool::new(false),
-            // Every id may stand here twice: once since it became runnable, once from the scan.
+            // An id may be queued twice: when the thread became runnable, and by the scan.
             waiting: Mutex::new(VecDeque::with_capacity(2 * subjects as usize)),
         }
     }
 
-    /// The side that decides now. Other threads may switch it. A reader that sees [`Mode::Fallback`] sees what came before
-    /// [`Fallback::enter`].
+    /// The side that decides now. Another thread may switch it at any time. A reader that sees [`Mode::Fallback`] also sees
+    /// everything before [`Fallback::enter`].
     #[inline]
     pub fn mode(&self) -> Mode {
         if self.agent_decides.load(Ordering::Acquire) { Mode::Agent } else { Mode::Fallback }
     }
 
-    /// From now on an agent decides. Its snapshot tells it of the threads that wait here.
+    /// Lets an agent decide from now on. The agent's snapshot contains the threads that wait in this queue.
     pub fn leave(&self) {
         self.agent_decides.store(true, Ordering::Relaxed);
     }
 
-    /// From now on the host decides. The caller wakes its cores after this.
+    /// Lets the host decide from now on. The caller then wakes its cores.
     ///
-    /// A thread that becomes runnable changes its word and then looks at the mode; this sets the mode and then looks at the
-    /// words. Each runnable thread is seen by one of the two, or by both (which the commit sorts out), if both sides have a
-    /// full barrier in between. [`Fallback::became_runnable`] has none that the processor would see, because a yield comes a
-    /// million times for each time this does: `barrier` executes one on every thread of the process.
+    /// A thread that becomes runnable changes its word and then reads the mode; `enter` sets the mode and then scans the words.
+    /// If both sides have a full barrier in between, each runnable thread is seen by at least one of the two. If both see it,
+    /// the commit refuses the second. [`Fallback::became_runnable`] has no barrier instruction, because yields are a million
+    /// times as frequent as calls of `enter`: instead, `barrier` executes one on behalf of every thread of the process.
     pub fn enter<T>(&self, table: &Table<T>, barrier: impl FnOnce()) {
         self.waiting().clear();
         self.agent_decides.store(false, Ordering::Release);
@@ -65,11 +65,12 @@ impl Fallback {
         }
     }
 
-    /// Keeps a thread that has become runnable, if the host decides. To be called after the change of state that `event` tells.
-    /// Returns whether the caller has to wake a core that sleeps.
+    /// Queues a thread that has become runnable, if the host decides. Call it after the change of state that `event` reports.
+    /// Returns whether the caller has to wake a sleeping core.
     #[inline]
     pub fn became_runnable(&self, event: &Event) -> bool {
-        // This thread's half of the barrier in [`Fallback::enter`]: the compiler keeps the change before the look.
+        // This thread's half of the barrier in [`Fallback::enter`]: the compiler must not move the read of the mode above the
+        // change.
         compiler_fence(Ordering::SeqCst);
         let decides = self.mode() == Mode::Fallback;
         if decides {
@@ -89,7 +90,7 @@ impl Fallback {
         None
     }
 
-    /// A panic elsewhere while the lock was held leaves nothing half done here.
+    /// Locks the queue, ignoring poisoning: a panic while the lock was held leaves the queue consistent.
     fn waiting(&self) -> MutexGuard<'_, VecDeque<(Subject, Sequence)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

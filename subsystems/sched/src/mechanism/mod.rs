@@ -1,7 +1,7 @@
-//! The host's side of scheduling, without stacks, signals or waits: the same code schedules users' threads (`hosts/user`) and
-//! modelled ones (`hosts/sim`), so that the fuzzer tests what users run. The kernel's host has its own, in BPF.
+//! The host's side of scheduling, without stacks, signals or waiting. The same code schedules users' threads (`hosts/user`) and
+//! modelled ones (`hosts/sim`), so the fuzzer tests what users run. The kernel's host has its own implementation, in BPF.
 //!
-//! A host adds what carries a thread ([`table::Table`] is generic over that), its loop, its sleeps, and how it interrupts.
+//! A host adds the stack or task of each thread ([`table::Table`] is generic over it), the loop, sleeping, and interrupts.
 
 pub mod core_loop;
 pub mod fallback;

@@ -1,5 +1,5 @@
-//! The atomics and locks of the mechanism. The loom models compile [`super::table`] and [`super::fallback`] over a module
-//! of the same names (`tests/loom.rs`).
+//! The atomics and locks of the mechanism. The loom models compile [`super::table`] and [`super::fallback`] against a module
+//! with the same names (`tests/loom.rs`).
 
 pub(super) use core::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering, compiler_fence,

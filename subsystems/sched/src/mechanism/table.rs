@@ -1,4 +1,4 @@
-//! The thread table: the host's truth, and the only place where a thread changes its state.
+//! The thread table: the source of truth, and the only place where a thread changes its state.
 //!
 //! One 64-bit word per id holds everything that a decision is checked against, so that a commit is
 //! one compare-and-swap:
@@ -7,18 +7,18 @@
 //! bits 63..32 sequence | 31..8 generation | 3..0 state
 //! ```
 //!
-//! Writers of the word: while the thread runs, only its core, which therefore lets it go with a
-//! plain store (a locked instruction would wait until the last message's line has come from the
-//! agent's cache); while it is runnable, the core that commits it, by compare-and-swap; while it is
-//! parked or waits, its waker, by compare-and-swap. What wakes a thread that still runs is
-//! left in its *token* word.
+//! Writers of the word: while the thread runs, only its core, which therefore releases it with a plain store (a locked
+//! instruction would wait until the last message's line has come from the agent's cache); while it is runnable, the core that
+//! commits it, by compare-and-swap; while it is parked or waits, its waker, by compare-and-swap. A waker of a thread that still
+//! runs leaves a mark in the thread's *token* word.
 //!
 //! # Orderings
 //!
-//! Each is as weak as it may be, and `tests/loom.rs` finds each that is weaker. `Release` and `Acquire` hand over the host's data
-//! and the class with the word, and what a waker wrote with its token; exchanges continue the last owner's release. `SeqCst` is
-//! for the race of blocking with waking alone: the word and then the tokens on one side, the tokens and then the word on the other.
-//! The race with the switch to the fallback has a barrier of its own ([`super::fallback::Fallback::enter`]).
+//! Each ordering is as weak as it may be, and `tests/loom.rs` fails if any is weakened. `Release` and `Acquire` hand over the
+//! host's data and the class with the word, and a waker's writes with its token; read-modify-writes continue the last owner's
+//! release. `SeqCst` is only for the race between blocking and waking: one side accesses the word and then the tokens, the
+//! other the tokens and then the word. The race with the switch to the fallback has its own barrier
+//! ([`super::fallback::Fallback::enter`]).
 //!
 //! # Events
 //!
@@ -43,12 +43,12 @@ const RUNNING: u64 = 2;
 const PARKED: u64 = 3;
 /// The thread waits for [`Table::wake`].
 const WAITING: u64 = 4;
-/// Runnable, but with nothing to do before a request comes: it waits for no decision.
+/// The thread is runnable but awaits a request, and needs no decision before one comes.
 const AWAITING: u64 = 5;
 const STATE: u64 = 0xf;
 /// Token: an unpark came before the park.
 const NOTIFIED: u8 = 1;
-/// Token: a wake of the runtime's came before the thread had left its core.
+/// Token: a runtime wake-up came before the thread had left its core.
 const WOKEN: u8 = 2;
 const GENERATION_SHIFT: u32 = 8;
 const GENERATION_MASK: u32 = (1 << 24) - 1;
@@ -62,7 +62,7 @@ fn sequence(word: u64) -> Sequence {
     Sequence((word >> 32) as u32)
 }
 
-/// The word in `state`, with the next sequence.
+/// The word with the new `state` and the next sequence.
 fn moved(word: u64, state: u64) -> u64 {
     (word.wrapping_add(SEQUENCE_ONE) & !STATE) | state
 }
@@ -80,13 +80,13 @@ fn state(word: u64) -> State {
     }
 }
 
-/// Why a thread gives its core back.
+/// Why a thread leaves its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Leave {
-    /// The thread stays runnable and left its core on its own.
+    /// The thread yields, and stays runnable.
     Yield,
-    /// The thread is runnable, and was made to leave.
+    /// The thread is preempted, and stays runnable.
     Preempt,
     /// The thread waits for [`Table::unpark`].
     Park,
@@ -94,7 +94,7 @@ pub enum Leave {
     Wait,
     /// The thread has ended; its id may be reused.
     Exit,
-    /// The thread is runnable, and has nothing to do before a request comes, unless it was unparked before.
+    /// The thread is runnable but has nothing to do before a request comes. If it was unparked before, it is ready at once.
     Await,
 }
 
@@ -119,14 +119,14 @@ impl Leave {
 /// The events that a host sends after a thread has left its core, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The thread left its core.
+    /// The change of state when the thread left its core.
     pub event: Event,
-    /// A token was there: the thread is runnable again. If the core was late, this may tell of the thread's next park, or of the
-    /// id's next generation.
+    /// A token was pending, so the thread is runnable again. If the core was late, this may concern the thread's next park, or
+    /// the next generation of the id.
     pub woken: Option<Event>,
 }
 
-/// The state of an id. Two never share a cache line, nor a pair that is fetched together.
+/// The state of an id. Two slots never share a cache line, nor a pair of lines that is fetched together.
 #[repr(align(128))]
 struct Slot<T> {
     word: AtomicU64,
@@ -137,7 +137,7 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Takes a token, if it is there. Only one of several takers gets it, and sees what its waker wrote before.
+    /// Takes a token if it is set. Only one of several takers gets it, and sees the waker's earlier writes.
     #[inline]
     fn take_token(&self, token: u8) -> bool {
         self.tokens.load(Ordering::SeqCst) & token != 0
@@ -145,7 +145,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// The event of a change that left the thread under `word`, on no core.
+/// The event of a change that left the thread in state `word`, on no core.
 #[inline]
 fn event(kind: Kind, id: u32, word: u64, class: u16) -> Event {
     let thread = Subject { id, generation: generation(word) };
@@ -153,11 +153,11 @@ fn event(kind: Kind, id: u32, word: u64, class: u16) -> Event {
     Event { kind, thread, sequence: sequence(word), core, class, ran }
 }
 
-/// The threads of an enclave, by id, each with data of the host's, a `T`.
+/// The threads of an enclave, by id, each with host data of type `T`.
 ///
-/// A thread has one owner at a time: its spawner until it is runnable, then the core that committed it. Each owner sees what
-/// the one before it wrote to `T`, the last owner of the id's previous generation included, so that a host may keep in `T`
-/// what only the owner touches.
+/// A thread has one owner at a time: its spawner until it is runnable, then the core that committed it. Each owner sees the
+/// previous owner's writes to `T`, also those of the last owner of the id's previous generation. So a host may keep owner-only
+/// data in `T`.
 pub struct Table<T> {
     slots: Box<[Slot<T>]>,
 }
@@ -169,7 +169,7 @@ impl<T> core::fmt::Debug for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A table of the free ids 0 to `count` - 1, each with the host's data from `own`.
+    /// A table of `count` free ids, from 0, each with the host data that `own` returns.
     pub fn new(count: u32, mut own: impl FnMut() -> T) -> Table<T> {
         let slot = |_| Slot {
             word: AtomicU64::new(FREE),
@@ -181,48 +181,48 @@ impl<T> Table<T> {
         Table { slots: (0..count).map(slot).collect() }
     }
 
-    /// The host's data beside a thread. Panics for an id outside the table.
+    /// The host data of an id. Panics for an id outside the table.
     #[inline]
     pub fn own(&self, id: u32) -> &T {
         &self.slots[id as usize].own
     }
 
-    /// The host's data beside a thread. `None` for an id outside the table.
+    /// The host data of an id. `None` for an id outside the table.
     #[inline]
     pub fn get(&self, id: u32) -> Option<&T> {
         self.slots.get(id as usize).map(|slot| &slot.own)
     }
 
-    /// An id with its generation, which is the last one while the id is free.
+    /// An id with its generation. For a free id that is the last generation.
     #[inline]
     pub fn subject(&self, id: u32) -> Subject {
         let word = self.slots[id as usize].word.load(Ordering::Relaxed);
         Subject { id, generation: generation(word) }
     }
 
-    /// A thread's class: its spawner's choice, until [`Table::set_class`] changes it.
+    /// A thread's class: chosen by its spawner, until [`Table::set_class`] changes it.
     #[inline]
     pub fn class(&self, id: u32) -> u16 {
         self.slots[id as usize].class.load(Ordering::Relaxed)
     }
 
-    /// Gives a blocked thread another class, which its next message tells. To be called by its waker.
+    /// Changes the class of a blocked thread, which its next message reports. To be called by its waker.
     pub fn set_class(&self, id: u32, class: u16) {
         self.slots[id as usize].class.store(class, Ordering::Relaxed);
     }
 
-    /// The core that committed the id's thread last; 0 if none has.
+    /// The core that last committed a thread with this id; 0 if none has.
     pub fn core(&self, id: u32) -> u16 {
         self.slots[id as usize].core.load(Ordering::Relaxed)
     }
 
-    /// A thread's state, as a snapshot tells it: runnable while it waits for a decision or awaits a request.
+    /// A thread's state, as a snapshot reports it: runnable while it waits for a decision or awaits a request.
     pub fn state(&self, id: u32) -> State {
         state(self.slots[id as usize].word.load(Ordering::Relaxed))
     }
 
-    /// Starts the next generation of a free id as a runnable thread, after `begin` has written what the host keeps beside it.
-    /// `core`: where the spawner runs, or [`NO_CORE`]. Panics for an id outside the table.
+    /// Starts the next generation of a free id as a runnable thread, after `begin` has written the id's host data. `core`: the
+    /// spawner's core, or [`NO_CORE`]. Panics for an id outside the table.
     ///
     /// The caller took the id from its list of free ids, so no other caller creates a thread with it at the same time.
     pub fn create(&self, id: u32, class: u16, core: u16, begin: impl FnOnce(&T)) -> Event {
@@ -234,8 +234,8 @@ impl<T> Table<T> {
         Event { core, ..event(Kind::New, id, runnable, class) }
     }
 
-    /// As [`Table::create`], but the thread is parked, and its first unpark announces it. The unparking thread writes what the
-    /// host keeps beside it.
+    /// As [`Table::create`], but the thread is parked, and its first unpark announces it to the agent, as a wake-up. The
+    /// unparking thread writes the host data.
     pub fn create_parked(&self, id: u32, class: u16) {
         let word = self.next_generation(id, class);
         self.slots[id as usize].word.store(word | PARKED, Ordering::Release);
@@ -253,10 +253,9 @@ impl<T> Table<T> {
         u64::from(sequence(old).0) << 32 | u64::from(generation) << GENERATION_SHIFT
     }
 
-    /// Commits a decision: the thread gets onto `core`. No other function puts a thread on a core. Returns the thread's id, or the
-    /// refusal's code, and then nothing has changed: `TargetNotFound` for an id outside the table, a free one, and another
-    /// generation;
-    /// `TargetStale` for another sequence than `expected`; `TargetOnCpu` and `TargetNotRunnable` for the state.
+    /// Commits a decision: the thread gets onto `core`. No other function puts a thread on a core. Returns the thread's id. A
+    /// refusal returns its code and changes nothing: `TargetNotFound` for an id outside the table, a free id or another
+    /// generation; `TargetStale` for another sequence than `expected`; `TargetOnCpu` and `TargetNotRunnable` for the state.
     #[inline]
     pub fn commit(&self, core: u16, subject: Subject, expected: Sequence) -> Result<u32, Code> {
         let slot = self.slots.get(subject.id as usize).ok_or(Code::TargetNotFound)?;
@@ -291,14 +290,14 @@ impl<T> Table<T> {
         }
     }
 
-    /// The thread that runs on `core` leaves it, after a run of `ran`. To be called by that core alone, which owns the thread until
-    /// then. The id of a thread that has ended may be given out again after this.
+    /// The thread that runs on `core` leaves it, after a run of `ran`. To be called by that core alone, which owns the thread
+    /// until then. If the thread has ended, its id may be reused after this.
     #[inline]
     pub fn leave(&self, id: u32, why: Leave, core: u16, ran: Nanos) -> Left {
         let slot = &self.slots[id as usize];
         let old = slot.word.load(Ordering::Relaxed);
         debug_assert_eq!(old & STATE, RUNNING);
-        // Before the change: after it, the id may belong to another thread soon.
+        // Read before the change: afterwards the id may soon belong to another thread.
         let class = match is_planted(Planted::ClassForgotten) {
             true => 0,
             false => slot.class.load(Ordering::Relaxed),
@@ -312,7 +311,7 @@ impl<T> Table<T> {
         };
         let new = moved(old, state);
         let woken = match token {
-            // See [`super::fallback::Fallback::enter`] for what a plain store asks of others.
+            // [`super::fallback::Fallback::enter`] says what this plain store requires of the fallback.
             None => {
                 slot.word.store(new, Ordering::Release);
                 None
@@ -326,26 +325,27 @@ impl<T> Table<T> {
         Left { event, woken: woken.map(|woken| Event { core, ..woken }) }
     }
 
-    /// Ends a park or an await, or leaves a token for the next one; does nothing to a thread that has ended. Returns the event to
-    /// send if a thread became runnable. It names no core, which a caller on a core sets.
+    /// Ends a park or an await, or leaves a token for the next one; does nothing to a thread that has ended. If a thread became
+    /// runnable, returns the event to send. The event names no core; a caller on a core sets it.
     pub fn unpark(&self, thread: Subject) -> Option<Event> {
         self.rouse(thread.id, Some(thread.generation), NOTIFIED)
     }
 
-    /// Ends a wait for the runtime ([`Leave::Wait`]), or leaves a token for the next one. Otherwise as [`Table::unpark`].
+    /// Ends a wait ([`Leave::Wait`]), or leaves a token for the next one. Otherwise as [`Table::unpark`].
     pub fn wake(&self, thread: Subject) -> Option<Event> {
         self.rouse(thread.id, Some(thread.generation), WOKEN)
     }
 
-    /// Makes a thread runnable that is blocked until `token` comes, or leaves `token` for it. `None` for `expected`: the caller
-    /// took `token` from this id, and gives it to the generation that has the id now.
+    /// Makes a thread runnable that is blocked until `token` comes, or leaves `token` for it. `expected` is the thread's
+    /// generation; `None`: the caller took `token` from this id, and gives it to the current generation.
     ///
-    /// [`Table::leave`] blocks first and looks for a token then; this leaves its token first and looks whether the thread has
-    /// blocked then. Both in sequentially consistent order, so at least one sees the other, and takes the token. The side that takes
-    /// a token may be late: the thread may have been woken by another waker, run, and ended, and the token may be of its next
-    /// run or of the id's next generation. So the taker wakes the thread that is blocked now, or leaves the token again.
+    /// [`Table::leave`] blocks the thread first and then looks for a token; this function leaves its token first and then
+    /// checks whether the thread has blocked. Both in sequentially consistent order, so at least one sees the other, and takes
+    /// the token. The side that takes a token may be late: the thread may have been woken by another waker, run, and ended, and
+    /// the token may be for its next run or for the id's next generation. So the taker wakes the thread that is blocked now, or
+    /// leaves the token again.
     ///
-    /// A waker that races with exit and reuse may leave a token to the next generation, whose next park then returns early.
+    /// A waker that races with exit and reuse may leave a token for the next generation, whose next park then returns early.
     fn rouse(&self, id: u32, mut expected: Option<u32>, token: u8) -> Option<Event> {
         let slot = self.slots.get(id as usize)?;
         let ends = |word: u64| match word & STATE {
@@ -377,29 +377,29 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes the token of an unpark, if there is one: the thread need not park. To be called by the running thread.
+    /// Takes an unpark's token, if there is one: the thread then need not park. To be called by the running thread.
     pub fn take_notified(&self, id: u32) -> bool {
         self.slots[id as usize].take_token(NOTIFIED)
     }
 
-    /// Whether the thread still waits for a decision, and its sequence is `at`. False for one that awaits a request.
+    /// Whether the thread still waits for a decision at sequence `at`. False for a thread that awaits a request.
     pub fn waits(&self, subject: Subject, at: Sequence) -> bool {
         let word = self.slots[subject.id as usize].word.load(Ordering::Relaxed);
         generation(word) == subject.generation && sequence(word) == at && word & STATE == RUNNABLE
     }
 
-    /// Every runnable thread with its sequence, by id, those that await requests included. Threads may change meanwhile.
+    /// Every runnable thread with its sequence, by id, including those that await requests. Threads may change during the scan.
     pub fn runnable(&self) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
         self.find(0, is_runnable)
     }
 
-    /// Every thread that waits for a decision, with its sequence, by id: from `from` on, then from 0. Those that await requests do
-    /// not wait.
+    /// Every thread that waits for a decision, with its sequence, by id: from `from` on, then from 0. Threads that await
+    /// requests do not count.
     pub fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
         self.find(from, |word| word & STATE == RUNNABLE)
     }
 
-    /// The threads whose words satisfy `is_so`, from the id `from` to the last, then from 0.
+    /// The threads whose words satisfy `is_so`: ids from `from` to the last, then from 0.
     fn find(&self, from: u32, is_so: fn(u64) -> bool) -> impl Iterator<Item = (Subject, Sequence)> {
         let (before, after) = self.slots.split_at(self.slots.len().min(from as usize));
         let ids = (from as usize..self.slots.len()).chain(0..before.len());
@@ -410,8 +410,8 @@ impl<T> Table<T> {
         })
     }
 
-    /// The record of every id that was ever used, by id, for an agent's snapshot. Each is of one moment; two may be of different
-    /// ones, and the messages of what changed in between follow.
+    /// The record of every id that was ever used, by id, for an agent's snapshot. Each record is consistent in itself; two may
+    /// be of different moments, and messages about changes in between follow.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.slots.iter().enumerate().filter_map(|(id, slot)| {
             let word = slot.word.load(Ordering::Acquire);

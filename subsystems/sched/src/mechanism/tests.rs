@@ -1,4 +1,4 @@
-//! The table on one thread; `tests/loom.rs` has its races.
+//! The table used by one thread; `tests/loom.rs` covers its races.
 
 use wave_core::clock::Nanos;
 use wave_core::message::Sequence;
@@ -16,7 +16,7 @@ fn an_awaiting_thread_is_runnable_and_waits_for_no_decision() {
     assert_eq!((event.kind, woken), (Kind::Awaits, None));
     assert_eq!(table.runnable().collect::<std::vec::Vec<_>>(), [(thread, event.sequence)]);
     assert_eq!(table.records().next().unwrap().state, State::Runnable);
-    // Otherwise the watchdog would turn out an agent that has no requests.
+    // Otherwise the watchdog would revoke an agent that has no requests.
     assert_eq!(table.waiting_from(0).count(), 0);
     assert!(!table.waits(thread, event.sequence));
     assert_eq!(table.commit(0, thread, event.sequence), Ok(1));

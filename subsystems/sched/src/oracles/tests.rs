@@ -7,7 +7,7 @@ use rand_pcg::Pcg32;
 
 use super::*;
 
-/// When a job comes, and what it needs.
+/// Arrival time, and service time.
 type Job = (Nanos, Nanos);
 
 /// Completion time of each job, in the order of `jobs`.
@@ -32,7 +32,7 @@ fn completions(oracle: &mut impl Oracle, jobs: &[Job]) -> Vec<Nanos> {
     ends
 }
 
-/// The same, without a look at what comes next.
+/// The same through `complete_by`, without `next_completion`.
 fn completions_by(oracle: &mut impl Oracle, jobs: &[Job]) -> Vec<Nanos> {
     let mut ends = std::vec![Nanos(0); jobs.len()];
     for (id, (now, service)) in jobs.iter().enumerate() {
@@ -60,7 +60,7 @@ fn exponential(rng: &mut Pcg32, mean_ns: f64) -> f64 {
 
 const MEAN_NS: f64 = 10_000.0;
 
-/// Poisson arrivals that load `servers` to `load`.
+/// Poisson arrivals at `load` of the capacity of `servers`.
 fn jobs(seed: u64, servers: u32, load: f64, service: impl Fn(&mut Pcg32) -> f64) -> Vec<Job> {
     let mut rng = Pcg32::seed_from_u64(seed);
     let mut now = 0.0;
@@ -75,7 +75,7 @@ fn memoryless(rng: &mut Pcg32) -> f64 {
     exponential(rng, MEAN_NS)
 }
 
-/// One in a hundred is 50 times as long as the others, in the same mean.
+/// One in a hundred is 50 times as long as the others, with the same mean.
 fn dispersed(rng: &mut Pcg32) -> f64 {
     let short = MEAN_NS / 1.49;
     if rng.random_range(0..100) == 0 { short * 50.0 } else { short }
@@ -99,7 +99,7 @@ fn erlang_ns(servers: u32, load: f64) -> f64 {
 }
 
 #[test]
-fn processor_sharing_has_the_mean_of_its_closed_form_whatever_the_jobs() {
+fn processor_sharing_matches_its_closed_form_for_any_service_times() {
     for load in [0.3, 0.5, 0.7] {
         let expected = MEAN_NS / (1.0 - load);
         assert_close(
@@ -115,7 +115,7 @@ fn processor_sharing_has_the_mean_of_its_closed_form_whatever_the_jobs() {
 
 /// With memoryless jobs, the order of service does not change the mean.
 #[test]
-fn several_servers_have_the_mean_of_erlangs_formula() {
+fn several_servers_match_erlangs_formula() {
     for (servers, load) in [(4, 0.6), (16, 0.9)] {
         let jobs = jobs(3, servers, load, memoryless);
         let expected = erlang_ns(servers, load);
@@ -126,7 +126,7 @@ fn several_servers_have_the_mean_of_erlangs_formula() {
 
 /// The closed form is the Pollaczek-Khinchine formula.
 #[test]
-fn first_in_first_out_has_the_mean_of_its_closed_form() {
+fn first_in_first_out_matches_its_closed_form() {
     let load = 0.6;
     let short = MEAN_NS / 1.49;
     let second_moment = 0.99 * short * short + 0.01 * (50.0 * short) * (50.0 * short);
@@ -135,7 +135,7 @@ fn first_in_first_out_has_the_mean_of_its_closed_form() {
 }
 
 #[test]
-fn the_shortest_first_is_the_best_on_one_server() {
+fn srpt_has_the_lowest_mean_on_one_server() {
     for seed in 0..20 {
         for service in [memoryless as fn(&mut Pcg32) -> f64, dispersed] {
             let jobs = &jobs(seed, 1, 0.8, service)[..5000];
@@ -147,7 +147,7 @@ fn the_shortest_first_is_the_best_on_one_server() {
 }
 
 #[test]
-fn the_shortest_first_beats_first_in_first_out_on_several_servers() {
+fn srpt_beats_first_in_first_out_on_several_servers() {
     for seed in 0..5 {
         let jobs = jobs(seed, 8, 0.9, dispersed);
         let srpt = mean_ns(&mut Srpt::new(8), &jobs);
@@ -155,8 +155,8 @@ fn the_shortest_first_beats_first_in_first_out_on_several_servers() {
     }
 }
 
-/// On one server all four are idle at the same times, so the last job of each busy period ends at
-/// the same time under all, whichever job it is.
+/// On one server all four are idle at the same times, so each busy period's last completion is at the same time under all,
+/// whichever job it is.
 #[test]
 fn one_server_is_never_idle_while_there_is_work() {
     for seed in 0..20 {
@@ -195,7 +195,7 @@ fn small_cases_by_hand() {
     };
     assert_eq!(ends(&mut |jobs| completions(&mut FirstInFirstOut::new(1), jobs)), [10, 20, 22]);
     assert_eq!(ends(&mut |jobs| completions(&mut Srpt::new(1), jobs)), [12, 22, 7]);
-    // Three share from 5 to 11, in which the third gets its two; the others need 5.5 each then.
+    // Three share from 5 to 11, in which the third gets its two; the others need 5.5 each at 5.
     assert_eq!(ends(&mut |jobs| completions(&mut ProcessorSharing::new(1), jobs)), [22, 22, 11]);
     assert_eq!(ends(&mut |jobs| completions(&mut FirstInFirstOut::new(2), jobs)), [10, 10, 12]);
     assert_eq!(ends(&mut |jobs| completions(&mut Srpt::new(2), jobs)), [10, 12, 7]);
@@ -203,14 +203,14 @@ fn small_cases_by_hand() {
     assert_eq!(ends(&mut |jobs| completions(&mut ProcessorSharing::new(2), jobs)), [11, 11, 8]);
     let slices =
         |servers, ns| ends(&mut |jobs| completions(&mut RoundRobin::new(servers, Nanos(ns)), jobs));
-    // 4 of the first, 4 of the second, 4, the third, 4, 2, 2.
+    // Runs in turn: first 4, second 4, first 4, the third, 4, 2, 2.
     assert_eq!(slices(1, 4), [20, 22, 14]);
-    // The third comes to two whose slices are over: both go, and the first finds the second's server.
+    // The third arrives at two whose slices are over: both leave, and the first gets the second's server.
     assert_eq!(slices(2, 4), [10, 12, 7]);
 }
 
 #[test]
-fn slices_without_an_end_are_first_in_first_out() {
+fn endless_slices_give_first_in_first_out() {
     for servers in [1, 3] {
         let jobs = &jobs(5, servers, 0.8, dispersed)[..5000];
         let fifo = completions(&mut FirstInFirstOut::new(servers), jobs);
@@ -220,7 +220,7 @@ fn slices_without_an_end_are_first_in_first_out() {
 }
 
 #[test]
-fn short_slices_are_processor_sharing() {
+fn short_slices_approach_processor_sharing() {
     for servers in [1, 3] {
         let jobs = &jobs(6, servers, 0.8, dispersed)[..3000];
         let shared = completions(&mut ProcessorSharing::new(servers), jobs);
@@ -229,14 +229,14 @@ fn short_slices_are_processor_sharing() {
             let ends = completions_by(&mut slices, jobs);
             ends.iter().zip(&shared).map(|(a, b)| a.0.abs_diff(b.0)).max().unwrap()
         };
-        // No job is off by more than a few rounds of all that are there.
+        // No job is off by more than a few rounds of all jobs present.
         let off = [10_000, 1_000, 100, 10].map(off_ns);
         assert!(off.is_sorted_by(|a, b| *b * 5 < *a), "{off:?}");
     }
 }
 
 #[test]
-fn slices_lose_no_work_and_are_foreseen() {
+fn slices_lose_no_work_and_completions_are_predicted() {
     for seed in 0..5 {
         let jobs = &jobs(seed, 1, 0.8, dispersed)[..5000];
         let slices = || RoundRobin::new(1, Nanos(3_000));
@@ -247,7 +247,7 @@ fn slices_lose_no_work_and_are_foreseen() {
     }
 }
 
-/// Virtual time is a fraction; what it loses must not add up.
+/// Virtual time is a fraction; its rounding errors must not add up.
 #[test]
 fn sharing_loses_no_time() {
     let jobs: Vec<Job> = (0..1_000_000).map(|at| (Nanos(at), Nanos(3))).collect();
@@ -257,7 +257,7 @@ fn sharing_loses_no_time() {
 
 #[test]
 #[should_panic(expected = "the caller's fault")]
-fn a_completion_that_was_passed_over_is_the_callers_fault() {
+fn an_arrival_after_an_untaken_completion_panics() {
     let mut oracle = Srpt::new(1);
     oracle.arrive(Nanos(0), 1, Nanos(5));
     oracle.arrive(Nanos(6), 2, Nanos(5));

@@ -1,15 +1,15 @@
-//! Earliest deadline first: a thread's deadline is the time at which it became runnable, and its
-//! class's relative deadline, or the SLO of the request that it serves. A thread that waits takes the
-//! core of the running one with the latest deadline, if its own is earlier.
+//! Earliest deadline first. A thread's deadline is the time at which it became runnable, plus its class's relative deadline or
+//! the SLO of the request that it serves. A waiting thread takes the core of the running thread with the latest deadline, if
+//! its own is earlier.
 //!
-//! Source: Liu and Layland (1973), on several cores without partitions (global EDF). A preempted
-//! thread keeps its deadline; one that yields has done what the deadline was for, and gets a new one.
-//! Nothing is prestaged on a core that is not about to switch: what is left there cannot be taken
-//! back, and would run before an earlier deadline that comes after it.
+//! Source: Liu and Layland (1973), on several cores without partitions (global EDF). A preempted thread keeps its deadline; a
+//! thread that yields has finished the work that the deadline was for, and gets a new one. Nothing is prestaged on a core that
+//! is not about to switch: a prestaged decision cannot be taken back, and would run before a thread with an earlier deadline
+//! that comes later.
 //!
-//! A thread that wakes ends at most one run, so preemptions are no more than wake-ups. Where no
-//! decision can be left for a running core (prestaging is off), one preemption at a time is under
-//! way: only then is it certain for which thread it is.
+//! A thread that wakes ends at most one run, so there are no more preemptions than wake-ups. Where no decision can be staged
+//! for a running core (prestaging is off), one preemption at a time is under way: only then is it certain which thread it is
+//! for.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -41,7 +41,7 @@ impl Edf {
     }
 }
 
-/// Threads by their deadlines, which are their marks; the latest of the runs has the lowest rank.
+/// Threads by deadline (a thread's mark); the run with the latest deadline has the lowest rank.
 #[derive(Debug)]
 pub struct ByDeadline {
     deadlines: PerClass<Nanos>,

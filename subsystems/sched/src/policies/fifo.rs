@@ -1,9 +1,8 @@
 //! First in, first out, each thread to the end of its run (Wave 7.2.1).
 //!
-//! Cores that wait are served first. What is left in the run queue is prestaged on running cores
-//! only while the queue is at least as long as there are cores (Wave 4.1: "linear in the number of
-//! cores"): a thread that is bound to a running core would otherwise wait for that core while
-//! another goes idle.
+//! Cores that ask are served first. The rest of the run queue is prestaged on running cores only while the queue is at least as
+//! long as there are cores (Wave 4.1: "linear in the number of cores"): a thread that is bound to a running core would
+//! otherwise wait for that core while another goes idle.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -20,13 +19,13 @@ use crate::wire::{self, Event, Kind};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Not ours to place: blocked, dead, never seen.
+    /// Not waiting: blocked, dead or unknown.
     #[default]
     Away,
     Queued,
     Staged,
     Running,
-    /// Runnable, with nothing to do before a request's note.
+    /// Runnable, but without work before a request's note.
     Awaiting,
 }
 
@@ -35,12 +34,12 @@ struct Thread {
     generation: u32,
     sequence: Sequence,
     place: Place,
-    /// Whether its id stands in the queue, be it that the thread has moved on since.
+    /// Whether its id is in the queue, even if the thread no longer waits.
     listed: bool,
-    /// Whether a request came, or may have, since it awaited one last.
+    /// Whether a request came, or may have come, since it last awaited one.
     noted: bool,
-    /// After a snapshot: the next AWAITS may be one that was heard before, or end a run that began before a note. So
-    /// it leaves `noted` for the one after it.
+    /// After a snapshot: the next AWAITS may have been heard before, or end a run that began before a note. So that AWAITS
+    /// leaves `noted` for the next one.
     unsure: bool,
 }
 
@@ -61,7 +60,7 @@ impl Fifo {
         }
     }
 
-    /// Threads that wait in the run queue, including ids that have moved on since.
+    /// Length of the run queue, including ids of threads that no longer wait.
     pub fn queue_len(&self) -> usize {
         self.queue.len()
     }
@@ -126,7 +125,7 @@ impl Policy for Fifo {
         if thread.place == Place::Awaiting {
             self.enqueue(subject.id);
         } else {
-            // Also where it only waits: a decision that a snapshot made us forget may have run it already.
+            // Also if the thread only waits: it may have run already, on a decision from before a snapshot.
             thread.noted = true;
         }
     }
@@ -141,9 +140,9 @@ impl Policy for Fifo {
         }
         match outcome.code {
             Code::Complete | Code::TargetOnCpu => thread.place = Place::Running,
-            // The host knows something of the thread that its next message will tell.
+            // The thread's next message will report what made the decision stale.
             Code::TargetStale | Code::TargetNotFound | Code::TargetNotRunnable => {}
-            // It was about the core or the form of the decision: the thread still waits.
+            // The refusal concerns the core or the form of the decision: the thread still waits.
             _ => self.enqueue(decision.subject.id),
         }
     }

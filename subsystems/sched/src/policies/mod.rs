@@ -1,6 +1,6 @@
-//! Policies, each in a file of its own, pure, with its source.
+//! The shipped policies: one per file, pure, each with its source.
 //!
-//! A policy is asked for by its name, and settings after a colon:
+//! A policy is selected by its name, with settings after a colon:
 //!
 //! ```text
 //! fifo
@@ -11,8 +11,8 @@
 //! vm:quantum_ms=5..10,latency_ms=15,weight=1/2
 //! ```
 //!
-//! What is not set has its default; `wave policies` lists them. Read [`fifo`] first; the
-//! others share [`common`], which is also the way to a preemptive policy of your own.
+//! A setting that is left out has its default; `wave policies` lists them. Read [`fifo`] first. The others share [`common`],
+//! which is also the basis for your own preemptive policy.
 
 pub mod common;
 pub mod edf;
@@ -82,7 +82,7 @@ pub static SHIPPED: Policies<dyn Policy + Send> = Policies(&[
     ),
 ]);
 
-/// What there is to know of each.
+/// The shipped policies with their descriptions and settings.
 pub static KNOWN: [Known; 6] = known(&SHIPPED);
 
 /// Names of the shipped policies.
@@ -92,12 +92,12 @@ fn parse(text: &str) -> Result<(&'static str, Settings<'_>), PolicyError> {
     SHIPPED.parse(text)
 }
 
-/// Whether [`by_name`] would know this name and these settings; if so, the name alone.
+/// Checks a name and settings as [`by_name`] would. Returns the name alone.
 pub fn check(text: &str) -> Result<&'static str, PolicyError> {
     parse(text).map(|(name, _)| name)
 }
 
-/// The slice of a policy that knows one slice, as text.
+/// The slice of `text`, a policy with its settings. `None` for a policy without a single slice.
 pub fn slice(text: &str) -> Option<Nanos> {
     let (name, settings) = parse(text).ok()?;
     match name {
@@ -107,8 +107,8 @@ pub fn slice(text: &str) -> Option<Nanos> {
     }
 }
 
-/// The same of a policy that knows one queue. It comes to [`crate::oracles::RoundRobin`] where scheduling
-/// costs nothing.
+/// As [`slice`], but only for policies with a single queue. Such a policy equals [`crate::oracles::RoundRobin`] where
+/// scheduling costs nothing.
 pub fn slice_of_one_queue(text: &str) -> Option<Nanos> {
     slice(text).filter(|_| check(text) != Ok("multi-queue"))
 }
@@ -124,7 +124,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn every_policy_goes_by_its_name_and_its_defaults_are_allowed() {
+    fn every_policy_is_found_by_name_and_accepts_its_defaults() {
         let config = Config { subjects: 8, ..Config::coherent(2) };
         for Known { name, settings, .. } in KNOWN {
             assert_eq!(by_name(name, &config).unwrap().name(), name);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_those_of_the_settings_or_their_defaults() {
+    fn slices_come_from_the_settings_or_their_defaults() {
         let us = |text| slice_of_one_queue(text).map(|slice| slice.0 / 1_000);
         assert_eq!(us("shinjuku:slice_us=10"), Some(10));
         assert_eq!(us("shinjuku"), Some(30));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_policy_is_refused_with_the_shipped_ones() {
+    fn an_unknown_policy_is_refused_with_the_list_of_shipped_ones() {
         let error = check("cfs:x=1").unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(error.to_string(), "policy `fifo`: it has no setting `slice_us`; it takes none");
         assert_eq!(
             check("shinjuku:slice_us=x").unwrap_err().to_string(),
-            "policy `shinjuku`: `x` is no value for `slice_us`: write slice_us=N, 1 to 1000000"
+            "policy `shinjuku`: `x` is not a valid value for `slice_us`: write slice_us=N, 1 to 1000000"
         );
         assert_eq!(check("shinjuku:"), Ok("shinjuku"));
     }

@@ -2,11 +2,10 @@
 //! threads wait. The next thread comes from the queue whose head has waited longest in proportion
 //! to its class's objective. Preemption is [`super::shinjuku`]'s.
 //!
-//! Source: Wave 7.3.2 (a run queue per SLO class, a slice of 30 us), after the multi-queue policy of
-//! Shinjuku (NSDI 2019), which picks a queue by the same ratio. A thread's class comes with its
-//! messages: its spawner chose it. One that awaits requests has the class of each: a front's note tells it, or
-//! an SLO, to which belongs the queue with the longest objective that meets it. No class starves: a head's ratio
-//! grows for as long as it waits.
+//! Source: Wave 7.3.2 (a run queue per SLO class, a slice of 30 us), after the multi-queue policy of Shinjuku (NSDI 2019),
+//! which picks a queue by the same ratio. A thread's class, chosen by its spawner, comes with its messages. A thread that
+//! awaits requests takes the class of each request from a front's note. If the note has an SLO instead, the request goes to the
+//! queue with the longest objective that meets it. No class starves: the ratio of a queue's head grows for as long as it waits.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -52,7 +51,7 @@ impl MultiQueue {
     }
 }
 
-/// A queue per class, and one slice for all.
+/// A queue per class, with one slice for all.
 #[derive(Debug)]
 pub struct QueuePerClass {
     slice: Slice,
@@ -61,11 +60,12 @@ pub struct QueuePerClass {
 }
 
 impl QueuePerClass {
-    /// In which queue a thread waits.
+    /// The queue in which a thread waits.
     fn queue_of(&self, thread: &Thread) -> usize {
         let Some(slo) = thread.slo() else { return class_index(thread.class) };
         let objective = |class: usize| self.slo.of(class as u16);
-        // Where none meets it, the tightest. Of equal ones the lowest class, as their queues are one.
+        // If no objective meets the SLO, the tightest. Of classes with equal objectives the lowest, so that such requests share
+        // one queue.
         let key = |class: usize| match objective(class) {
             longest if longest <= slo => (0, Nanos::MAX - longest),
             tightest => (1, tightest),
@@ -73,15 +73,14 @@ impl QueuePerClass {
         (0..CLASSES_MAX).min_by_key(|class| key(*class)).unwrap_or(0)
     }
 
-    /// The head that has waited longest by the measure of its class; of equal ones that of the lower
-    /// class.
+    /// The head that has waited longest in proportion to its class's objective; of equals, the head of the lower class.
     fn first(&self, now: Nanos, threads: &[Thread]) -> Option<u32> {
         let mut first: Option<(u32, u128, u128)> = None;
         for class in 0..CLASSES_MAX {
             let Some(id) = self.queues.first(class) else { continue };
             let waited = u128::from(now.since(threads[id as usize].since).0);
             let slo = u128::from(self.slo.of(class as u16).0);
-            // A thread that comes this instant has not waited at all: the tighter objective first.
+            // If no head has waited yet, the tighter objective wins.
             let waited = waited + 1;
             if first.is_none_or(|(_, other, others_slo)| waited * others_slo > other * slo) {
                 first = Some((id, waited, slo));

@@ -1,8 +1,8 @@
-//! Each thread in turn for a quantum, after which it goes to the end of the queue if anybody waits.
+//! Each thread in turn for a quantum, after which it goes to the end of the queue if another thread waits.
 //!
-//! Source: the textbook, and Wave 7.2.3 ("Shinjuku is a round-robin policy with time-based
-//! preemption"): the mechanism and the queue are [`super::shinjuku`]'s. This name goes with a quantum
-//! for threads that compute for milliseconds, as an ordinary time-sharing system has it.
+//! Source: the textbook, and Wave 7.2.3 ("Shinjuku is a round-robin policy with time-based preemption"): the mechanism and the
+//! queue are [`super::shinjuku`]'s. Here the quantum suits threads that compute for milliseconds, as in an ordinary
+//! time-sharing system.
 
 use wave_core::layout::Config;
 

@@ -38,7 +38,7 @@ impl Shinjuku {
     }
 }
 
-/// First in, first out, and one slice for all.
+/// First in, first out, with one slice for all.
 #[derive(Debug)]
 pub struct OneQueue {
     name: &'static str,
@@ -47,7 +47,7 @@ pub struct OneQueue {
 }
 
 impl OneQueue {
-    /// For the policy of this name.
+    /// The queue of the policy with this name.
     pub(super) fn new(name: &'static str, config: &Config, slice: Slice) -> OneQueue {
         OneQueue { name, slice, queue: Queues::new(1, config.subjects) }
     }

@@ -1,24 +1,21 @@
-//! Virtual CPUs: fair shares, a bound on how long one waits, quanta of milliseconds.
+//! Virtual CPUs: fair shares, a bound on each one's wait, quanta of milliseconds.
 //!
-//! Source: in the manner of Google's policy for virtual machines (Wave 7.2.4: "inspired by Tableau,
-//! prioritizes fair CPU sharing among all vCPUs while imposing an upper bound on tail latency",
-//! quanta of 5 to 10 ms, preemption at a granularity of 1 ms). That policy is not public; this one is
-//! ours, and does what those words say:
+//! Source: in the manner of Google's policy for virtual machines (Wave 7.2.4: "inspired by Tableau, prioritizes fair CPU
+//! sharing among all vCPUs while imposing an upper bound on tail latency", quanta of 5 to 10 ms, preemption at a granularity of
+//! 1 ms). That policy is not public; this one is our own, after that description:
 //!
-//! - **Fair**: the next vCPU is the one with the least virtual runtime: time on a core, divided by
-//!   the weight of its class. One that slept does not bring more than a quantum of arrears.
-//! - **Bounded**: a vCPU that has waited for the bound is next, for any share, and quanta shrink to
-//!   the grain until no vCPU has. A vCPU that is ahead of its share by a quantum and has a core only
-//!   for this reason keeps it for a grain. So the bound holds for up to `latency / grain` waiting vCPUs a core.
-//! - **Quanta**: the longest while at most one vCPU waits per core, the shortest when more do, in
-//!   proportion between.
-//! - **Grain**: whether a run is to be ended is looked at once per grain, and only while somebody
-//!   waits: these are the ticks that the host no longer has.
-//! - **Sticky**: a vCPU goes to the core that it ran on last if that one asks too, or if its run
-//!   there is one that may be ended.
+//! - **Fair**: the next vCPU is the one with the least virtual runtime: time on a core, divided by the weight of its class. A
+//!   vCPU that slept keeps at most a quantum of arrears.
+//! - **Bounded**: a vCPU that has waited for the bound is next, whatever its share, and quanta shrink to the grain while any
+//!   vCPU has. A vCPU that is ahead of its share by a quantum, and has a core only because of the bound, keeps it for a grain.
+//!   So the bound holds for up to `latency / grain` waiting vCPUs per core.
+//! - **Quanta**: the longest while at most one vCPU waits per core, the shortest when more do, in proportion between.
+//! - **Grain**: the policy looks for runs to end once per grain, and only while a vCPU waits. This replaces the host's ticks.
+//! - **Sticky**: a vCPU goes to the core that it ran on last, if that core asks too, or if that core's current run may be
+//!   ended.
 //!
-//! Nothing is prestaged ahead of need (Wave 7.2.4 does not either): a switch in milliseconds does not
-//! pay for a choice made too early.
+//! Nothing is prestaged ahead of need (nor in Wave 7.2.4): switches are milliseconds apart, so prestaging is not worth a choice
+//! made too early.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -41,7 +38,7 @@ pub static SETTINGS: [Setting; 4] = [
         1..=100,
         "how often the policy looks for runs to end, in milliseconds",
     ),
-    // Below the watchdog's 20 ms, which would take a vCPU that waits that long for a forgotten one.
+    // Below the watchdog's 20 ms: the watchdog would take a vCPU that waits that long for a forgotten one.
     Setting::number(
         "latency_ms",
         "15",
@@ -51,18 +48,18 @@ pub static SETTINGS: [Setting; 4] = [
     Setting::per_class("weight", "1", 1..=1000, "the share of a vCPU of each class"),
 ];
 
-/// What the policy can be set to.
+/// The settings of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// How long a run lasts at least while others wait.
+    /// The shortest quantum while others wait.
     pub quantum_min: Nanos,
-    /// How long a run lasts at most while others wait that deserve the core more.
+    /// The longest quantum while vCPUs wait that deserve the core more.
     pub quantum_max: Nanos,
-    /// Time between two looks for runs to end. Not zero.
+    /// Time between two searches for runs to end. Not zero.
     pub grain: Nanos,
-    /// The longest wait: after it a vCPU is next for any share.
+    /// The bound on a wait: after it a vCPU is next, whatever its share.
     pub latency: Nanos,
-    /// The share of each class, not zero.
+    /// The weight of each class's vCPUs. Not zero.
     pub weights: PerClass<u64>,
 }
 
@@ -96,16 +93,16 @@ impl Vm {
     }
 }
 
-/// vCPUs by their virtual runtimes, which are their marks, in nanoseconds of a vCPU of weight 1.
+/// vCPUs by virtual runtime (a vCPU's mark), in nanoseconds of a vCPU of weight 1.
 #[derive(Debug)]
 pub struct FairShares {
     shares: Shares,
-    /// Waiting vCPUs in two orders: by virtual runtime, and by waiting time.
+    /// The waiting vCPUs by virtual runtime, and by waiting time.
     by_runtime: Heap,
     by_time: Queues,
-    /// The highest virtual runtime with which one was ever next: where newcomers start.
+    /// The highest virtual runtime that a next vCPU ever had: new vCPUs start there.
     floor: u64,
-    /// The last grain of time in which every run was looked at.
+    /// The last grain in which all runs were examined.
     looked_at: Option<u64>,
 }
 
@@ -114,7 +111,7 @@ impl FairShares {
         ran.0 / self.shares.weights.of(thread.class)
     }
 
-    /// The next vCPU, and whether it has waited for the bound.
+    /// The next vCPU, and whether it is next because it has waited for the bound.
     fn first(&self, now: Nanos, threads: &[Thread]) -> Option<(u32, bool)> {
         let oldest = self.by_time.first(0)?;
         if now.since(threads[oldest as usize].since) >= self.shares.latency {
@@ -123,7 +120,7 @@ impl FairShares {
         self.by_runtime.first().map(|(_, id)| (id, false))
     }
 
-    /// Length of a run for the current number of waiting vCPUs and `cores` cores.
+    /// The quantum for the current number of waiting vCPUs and `cores` cores.
     fn quantum(&self, cores: usize) -> Nanos {
         let waiting = self.by_runtime.len().max(cores) as u64;
         let shared = u128::from(self.shares.quantum_max.0) * cores as u128 / u128::from(waiting);
@@ -148,7 +145,7 @@ impl Discipline for FairShares {
             Cause::Woken => self.floor.saturating_sub(self.shares.quantum_min.0),
             Cause::Found | Cause::Runs => self.floor,
             Cause::Yielded | Cause::Preempted => 0,
-            // As if it had run: the core asks again at once.
+            // Charge a grain: the core asks again at once.
             Cause::Refused => thread.mark.saturating_add(self.weighed(thread, self.shares.grain)),
         };
         thread.mark = thread.mark.max(floor);
@@ -193,13 +190,13 @@ impl Discipline for FairShares {
         let (next, is_overdue) = self.first(now, threads)?;
         let next = &threads[next as usize];
         let quantum = self.quantum(runs.cores());
-        // What each vCPU that runs has had by now.
+        // The virtual runtime of each running vCPU by now.
         let runtime = |run: &Run| {
             let thread = &threads[run.thread as usize];
             thread.mark.saturating_add(self.weighed(thread, now.since(run.start)))
         };
         let may_end = |run: &Run| {
-            // One that was far ahead when it began has its core only because it waited for the bound.
+            // A vCPU that was far ahead when it began has its core only because it waited for the bound.
             let lead = threads[run.thread as usize].mark.saturating_sub(next.mark);
             let is_lent = lead >= self.shares.quantum_min.0;
             let least = if is_overdue || is_lent { self.shares.grain } else { quantum };

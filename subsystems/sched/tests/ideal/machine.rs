@@ -1,5 +1,5 @@
 //! A machine on which nothing costs anything: decisions, switches and preemptions take effect at
-//! once. What a policy gives here is its own doing.
+//! once, so its figures show the policy alone.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use wave_core::snapshot::{CoreRecord, Snapshot};
 use wave_sched::policies;
 use wave_sched::wire::{Event, Kind, NO_CORE};
 
-/// A thread that computes from its arrival on, and ends.
+/// A thread that computes from its arrival on, then ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     pub arrives: Nanos,
@@ -25,7 +25,7 @@ pub struct Job {
 pub struct Served {
     pub ran: Nanos,
     pub ended: Option<Nanos>,
-    /// The longest time for which it waited for a core.
+    /// Its longest wait for a core.
     pub waited_max: Nanos,
     waits_since: Nanos,
     sequence: Sequence,
@@ -34,7 +34,7 @@ pub struct Served {
 #[derive(Default)]
 struct Core {
     running: Option<(u32, Nanos)>,
-    /// When its own timer ends the run.
+    /// When the core's own timer ends the run.
     slice_end: Option<Nanos>,
     run: u32,
     down: VecDeque<Decision>,
@@ -48,7 +48,7 @@ struct Machine<'a> {
     now: Nanos,
 }
 
-/// Runs jobs, which must be in the order of their arrival, until `until`.
+/// Runs `jobs`, in the order of their arrival, until `until`.
 pub fn serve(policy: &str, cores: u16, prestage: u16, jobs: &[Job], until: Nanos) -> Vec<Served> {
     let config = Config { prestage, subjects: jobs.len() as u32, ..Config::coherent(cores) };
     let brain = Brain::new(&config, policies::by_name(policy, &config).unwrap(), ());
@@ -98,20 +98,20 @@ impl Machine<'_> {
         }
     }
 
-    /// When a core's run ends, if the agent does not end it before.
+    /// When a core's run ends unless the agent ends it before.
     fn end(&self, core: usize) -> Option<Nanos> {
         let done = self.done_at(core)?;
         Some(self.cores[core].slice_end.map_or(done, |slice| slice.min(done)))
     }
 
-    /// When the thread of a core is done, if it may run on.
+    /// When the core's thread is done, if it is not stopped.
     fn done_at(&self, core: usize) -> Option<Nanos> {
         let (id, since) = self.cores[core].running?;
         let left = self.jobs[id as usize].service - self.served[id as usize].ran;
         Some(since + left)
     }
 
-    /// Ends the run of a core; returns its thread and its length.
+    /// Ends the run of a core. Returns its thread and its duration.
     fn stop(&mut self, core: usize) -> Option<(u32, Nanos)> {
         let (id, since) = self.cores[core].running.take()?;
         let ran = self.now - since;
@@ -155,7 +155,10 @@ impl Machine<'_> {
         let Core { down, run, running, slice_end } = &mut self.cores[core];
         let decision = down.pop_front()?;
         let served = &mut self.served[decision.subject.id as usize];
-        assert_eq!(served.sequence, decision.sequence, "nothing is stale where nothing takes time");
+        assert_eq!(
+            served.sequence, decision.sequence,
+            "no decision is stale on a machine without delays"
+        );
         served.waited_max = served.waited_max.max(self.now - served.waits_since);
         *running = Some((decision.subject.id, self.now));
         let slice = Nanos(decision.argument);

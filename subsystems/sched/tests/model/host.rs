@@ -1,4 +1,4 @@
-//! The model's truth: threads and cores.
+//! The modelled host's true state: threads and cores.
 
 use std::collections::VecDeque;
 
@@ -15,9 +15,9 @@ pub struct Thread {
     pub state: State,
     pub core: u16,
     pub class: u16,
-    /// It awaits requests, and found none when it looked last.
+    /// Whether it found no request when it last looked, and awaits one.
     pub awaits: bool,
-    /// There are requests for it that it has not seen.
+    /// Whether there are requests for it that it has not seen.
     pub requested: bool,
 }
 
@@ -27,15 +27,15 @@ pub struct Core {
     pub asks: bool,
     pub run: u32,
     txn: TxnId,
-    /// The run that it was last asked to end.
+    /// The last run that the core was asked to end.
     pub word: Option<u32>,
-    /// Its own timer will end the run.
+    /// Whether the core's own timer will end the run.
     pub has_slice: bool,
-    /// Something of its was lost, and nothing has told the agent since where it stands.
+    /// Whether an entry of the core was lost, and the agent has not had its state since.
     pub unsure: bool,
-    /// Decisions that it has not read.
+    /// Decisions that the core has not read.
     pub down: VecDeque<Decision>,
-    /// Decisions whose outcomes the agent has not heard.
+    /// Decisions whose outcomes have not reached the agent.
     pub sent: VecDeque<Decision>,
 }
 
@@ -49,7 +49,7 @@ impl Core {
 pub struct Host {
     pub threads: Vec<Thread>,
     pub cores: Vec<Core>,
-    /// What the agent has not heard: of each core, then of the outside.
+    /// Entries that have not reached the agent: from each core, then from outside.
     pub up: Vec<VecDeque<Upstream>>,
 }
 
@@ -87,7 +87,7 @@ impl Host {
         some.map(|thread| thread.subject.id).collect()
     }
 
-    /// A change of state, and the event that tells it.
+    /// A change of state. Returns the event that reports it.
     pub fn change(&mut self, id: u32, kind: Kind, core: u16) -> Event {
         let thread = &mut self.threads[id as usize];
         thread.sequence = thread.sequence.next();
@@ -105,7 +105,7 @@ impl Host {
         Event { kind, thread: subject, sequence, core, class, ran: Nanos(0) }
     }
 
-    /// Core `at` reads a decision, and refuses it for its own reasons or for good ones.
+    /// Core `at` reads a decision, and refuses it if `refused`, or if it may not be committed.
     pub fn answer(&mut self, at: usize, decision: &Decision, refused: bool) -> Outcome {
         assert_eq!(decision.kind, DECISION_RUN);
         let code = self.commit(at, decision, refused);

@@ -1,9 +1,9 @@
-//! A small host around a policy's brain: threads that block, wake, yield, end and come again; cores
-//! that refuse decisions at random and hear preemptions late or too late; messages that are slow or
-//! lost, and snapshots. No queues and no link: that is `tests/protocol.rs`.
+//! A small host around a policy's brain: threads that block, wake, yield, end and come again; cores that refuse decisions at
+//! random and receive preemptions late or too late; messages that are slow or lost, and snapshots. No queues and no link:
+//! `tests/protocol.rs` has those.
 //!
-//! Two things are checked from outside: nothing is decided again before it has been answered, and no
-//! run is asked to end twice, both as far as no snapshot made the policy forget.
+//! Two invariants are checked from outside: nothing is decided again before it has been answered, and no run is asked to end
+//! twice, both unless a snapshot made the policy forget.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -25,13 +25,13 @@ use wave_core::snapshot::{Snapshot, State};
 use wave_sched::policies;
 use wave_sched::wire::{Event, Kind};
 
-/// How a world differs from others.
+/// The parameters of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub cores: u16,
     pub subjects: u32,
     pub prestage: u16,
-    /// Time between two steps, at most.
+    /// Longest time between two steps.
     pub step_us: u64,
     /// Lost messages in a thousand.
     pub lost: u32,
@@ -63,13 +63,13 @@ pub struct World {
     host: Host,
     brain: Brain<Box<dyn Policy + Send>>,
     snapshots: VecDeque<Snapshot>,
-    /// Of a front, not heard yet.
+    /// A front's notes, not received yet.
     notes: VecDeque<Request>,
     wants_snapshot: bool,
-    /// Decided, and neither answered nor forgotten.
+    /// Decisions neither answered nor forgotten.
     unanswered: BTreeMap<(Subject, u32), u16>,
     ended: BTreeSet<(u16, u32)>,
-    /// What the agent heard and decided, if anybody wants to read it.
+    /// The agent's inputs and decisions, if they are to be shown.
     log: Option<String>,
     /// Threads that began to run, and runs that were asked to end.
     pub commits: u64,
@@ -80,10 +80,10 @@ pub struct World {
     pub awaited: u64,
 }
 
-/// Rounds that a thread may wait for a decision. The longest wait is that of a class with an objective 200 times that of
-/// the others, behind others of its own.
+/// The longest wait allowed for a decision, in rounds. It is that of a class with an objective 200 times that of the others,
+/// behind others of its own class.
 const PATIENCE_ROUNDS: u64 = 20_000;
-/// Calls of `decide` until it has said that it is done.
+/// Calls of `decide` within which it must report that it is done.
 const CALLS_MAX: u32 = 200;
 
 impl World {
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Everybody has a turn, in random order and number, while threads come and go.
+    /// All sides take turns, in random order and number, while threads come and go.
     pub fn busy(&mut self, steps: u32) {
         for _ in 0..steps {
             self.front(3);
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// No thread ends. Each thread that waits must be chosen before long.
+    /// No thread ends. Each waiting thread must be chosen before long.
     pub fn fair(&mut self, rounds: u64) {
         // Deadlines of milliseconds pass, however small the steps were so far.
         self.shape.step_us = 500;
@@ -139,7 +139,7 @@ impl World {
                 if thread.state != State::Runnable || !needs_a_run {
                     *since = round;
                 }
-                assert!(round - *since < PATIENCE_ROUNDS, "{thread:?} is forgotten");
+                assert!(round - *since < PATIENCE_ROUNDS, "{thread:?} waits for ever");
             }
         }
     }
@@ -200,7 +200,7 @@ impl World {
         );
     }
 
-    /// A request comes for a thread, one time in `seldom`; then the note.
+    /// With probability 1 in `seldom`, a request comes for a thread, then its note.
     fn front(&mut self, seldom: u32) {
         if !self.shape.requests || self.rng.random_range(0..seldom) > 0 {
             return;
@@ -266,14 +266,14 @@ impl World {
             self.send(at, Upstream { message: held, outcome: None, asks: true });
             self.host.cores[at].asks = true;
         } else if std::mem::take(&mut self.host.cores[at].unsure) {
-            // As `HostCore` does before it parks: a snapshot may hide what it asked.
+            // As `HostCore` does before it parks: a snapshot may have hidden its request.
             self.send(at, Upstream { message: None, outcome: None, asks: true });
         }
     }
 
-    /// The agent hears some or all, then decides.
+    /// The agent receives some or all entries, then decides.
     fn agent(&mut self, lazy: bool) {
-        // Notes overtake messages, and messages notes.
+        // Notes and messages overtake each other.
         let notes_first = !self.notes.is_empty() && self.rng.random();
         if notes_first {
             self.hear_notes(lazy);
@@ -294,7 +294,7 @@ impl World {
         {
             self.note("snapshot");
             self.brain.on_snapshot(self.now, &snapshot);
-            // What it was and what it decided, the policy has forgotten.
+            // The policy has forgotten the state and its decisions.
             self.unanswered.clear();
             self.ended.clear();
         }
@@ -307,11 +307,14 @@ impl World {
             self.carry_out(&out);
             if progress == Progress::Done {
                 let deadline = self.brain.next_deadline();
-                assert!(deadline.is_none_or(|at| at > self.now), "asks for {deadline:?}");
+                assert!(
+                    deadline.is_none_or(|at| at > self.now),
+                    "the deadline {deadline:?} is not in the future"
+                );
                 return;
             }
         }
-        panic!("decide has no end");
+        panic!("`decide` never reports that it is done");
     }
 
     fn hear_notes(&mut self, lazy: bool) {
@@ -349,7 +352,7 @@ impl World {
         for &(core, decision) in &out.staged {
             let Sequence(sequence) = decision.sequence;
             let earlier = self.unanswered.insert((decision.subject, sequence), core);
-            assert_eq!(earlier, None, "{decision:?} for core {core} too");
+            assert_eq!(earlier, None, "{decision:?} was already made for core {core}");
             self.note(format_args!("    core {core} <- thread {}", decision.subject.id));
             let Core { down, sent, .. } = &mut self.host.cores[usize::from(core)];
             down.push_back(decision);

@@ -1,5 +1,5 @@
-//! The modelled host: a table of threads, cores, outside contexts and a control context, driven as
-//! a runtime drives them, one small step at a time.
+//! The modelled host: a thread table, cores, outside contexts and a control context, driven as a
+//! runtime drives them, one small step at a time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -26,19 +26,19 @@ pub struct Slot {
     pub sequence: Sequence,
     pub state: State,
     pub core: u16,
-    /// Runs that the thread has left.
+    /// Number of runs that have ended.
     pub runs: u32,
-    /// It found no request when it looked last, and awaits one.
+    /// Whether it found no request when it last looked, and awaits one.
     pub awaits: bool,
-    /// There is a request that it has not seen.
+    /// Whether there is a request that it has not seen.
     pub requested: bool,
 }
 
-/// The truth, and what is checked from outside.
+/// The true state, and what the checker records.
 pub struct Table {
     pub slots: Vec<Slot>,
     pub free: Vec<u32>,
-    /// Every run that ever began: no two with the same sequence.
+    /// Every run that ever began, to check that no two have the same sequence.
     begun: BTreeSet<(u32, u32)>,
     pub commits: u64,
     /// The slice that every decision must carry.
@@ -93,7 +93,7 @@ impl Table {
         Ok(subject.id)
     }
 
-    /// A change of state, and the message that tells it.
+    /// Changes the state, and returns the message that reports it.
     pub fn change(&mut self, id: u32, kind: Kind, core: u16) -> Event {
         let slot = &mut self.slots[id as usize];
         let allowed = match kind {
@@ -150,7 +150,7 @@ impl Mechanism for Commits<'_> {
     }
 }
 
-/// One life of an agent, as the host sees it.
+/// An incarnation of an agent, as the host sees it.
 pub struct Incarnation {
     pub layout: Layout,
     pub link: Link,
@@ -196,7 +196,7 @@ pub struct Core {
     epoch: u64,
     run: u32,
     record: CoreRecord,
-    /// Messages of threads that the running one woke or spawned, not sent yet.
+    /// Messages about threads that the running thread woke or spawned, not sent yet.
     unsent: VecDeque<Event>,
     pub doing: Doing,
 }
@@ -266,7 +266,7 @@ impl Host {
         self.attached.is_some()
     }
 
-    /// A request comes for a thread that has none, through the agent that decides: its note.
+    /// A request comes for a thread that has none, and goes to the agent that decides, as a note.
     pub fn step_front(&mut self, rng: &mut Pcg32) -> Option<(Rc<Incarnation>, Request)> {
         let incarnation = &self.attached.as_ref()?.incarnation;
         let table = &mut *self.table.borrow_mut();
@@ -303,7 +303,7 @@ impl Host {
         self.current = to;
         self.epoch += 1;
         for core in &mut self.cores {
-            // The new bell is the core's from now on; the old one tells it to look.
+            // The new doorbell is the core's from now on; the old one tells the core to look.
             if core.bell.take() || core.doing == Doing::Parked {
                 core.doing = match core.doing {
                     Doing::Parked => Doing::Looking,
@@ -360,7 +360,7 @@ impl Host {
         let here = self.cores.iter().filter(|core| core.epoch == epoch).count();
         let before = agent.wanted;
         agent.wanted |= lost || requests.resync || agent.cores_in_snapshot != Some(here);
-        // Nothing stands still while a snapshot is taken.
+        // The snapshot is taken while threads run.
         match agent.scan.take() {
             None if agent.wanted => {
                 agent.wanted = false;
@@ -370,7 +370,7 @@ impl Host {
             Some(Scan::Cores) => {
                 let cores = self.cores.iter().map(|core| match core.epoch == epoch {
                     true => core.record,
-                    // Its decisions were another window's.
+                    // The core's decisions came through another window.
                     false => CoreRecord { txn: TxnId::new(0), ..core.record },
                 });
                 let cores = cores.collect();
@@ -396,7 +396,8 @@ impl Host {
         true
     }
 
-    /// Sends one message from outside, or, if `spawns`, changes the table first.
+    /// Sends one pending message from outside. If there is none, changes the table as `spawns` and
+    /// `wakes` allow.
     pub fn step_outside(&mut self, at: usize, rng: &mut Pcg32, spawns: bool, wakes: bool) -> bool {
         let outside = &mut self.outside[at];
         if let Some(event) = outside.unsent.pop_front() {
@@ -479,7 +480,7 @@ impl Host {
             _ => Kind::Blocked,
         };
         table.slots[id as usize].runs = left.saturating_sub(1);
-        // As a runtime does it: prefetch, then the table, then the message is held.
+        // As in a runtime: prefetch, then the table, then hold the message.
         if let Some(link) = &mut core.link {
             link.protocol.prefetch(&link.port);
         }

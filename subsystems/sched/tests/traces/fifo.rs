@@ -29,7 +29,8 @@ fn prestaging() -> Trace {
     let mut trace =
         Trace::new("fifo", "prestaged only while as many wait as there are cores", 2, 2);
     trace.snapshot(&[RUNS, RUNS], &[]);
-    // One waits: no core is bound to it. Two wait: one is prestaged, and the rest is too short.
+    // One waits: it is prestaged on no core. Two wait: one is prestaged, and the remaining queue is
+    // too short.
     for thread in 0..5 {
         trace.outside(Kind::New, thread);
     }
@@ -39,7 +40,7 @@ fn prestaging() -> Trace {
 fn prestaging_on_one_core() -> Trace {
     let mut trace = Trace::new(
         "fifo",
-        "with one core there is no other to serve: up to two threads wait there",
+        "with one core there is no other to serve: up to two threads are prestaged",
         1,
         2,
     );
@@ -64,7 +65,7 @@ fn no_prestaging() -> Trace {
 fn refusals() -> Trace {
     let mut trace = Trace::new(
         "fifo",
-        "what is refused for the core's sake waits again; else a message will come",
+        "a thread refused by the core waits again; else a message will come",
         2,
         0,
     );
@@ -72,7 +73,7 @@ fn refusals() -> Trace {
     trace.outside(Kind::New, 0);
     trace.answers(0, 1, Code::Affinity, 0);
     trace.answers(1, 1, Code::TargetStale, 0);
-    // The stale one is not tried again until its message comes.
+    // The stale thread is not decided again until its message comes.
     trace.outside(Kind::Preempt, 0);
     trace.answers(0, 2, Code::TargetOnCpu, 0);
     trace.outside(Kind::New, 1);
@@ -82,12 +83,12 @@ fn refusals() -> Trace {
 }
 
 fn resync() -> Trace {
-    let mut trace = Trace::new("fifo", "a snapshot starts everything again", 2, 0);
+    let mut trace = Trace::new("fifo", "after a snapshot all threads are placed anew", 2, 0);
     trace.snapshot(&[ASKS, RUNS], &[]);
     trace.outside(Kind::New, 0);
     trace.outside(Kind::New, 1);
     trace.outside(Kind::New, 2);
-    // The host has answered the decision for core 0, and says that 2 runs there.
+    // The host has answered the decision for core 0, and says that thread 2 runs there.
     let answered = CoreRecord { run: 1, txn: TxnId::new(1), asks: false };
     trace.snapshot(&[answered, RUNS], &[State::Blocked, State::Runnable, State::Running]);
     trace.asks(1, Kind::Blocked, 3);

@@ -7,7 +7,7 @@ use wave_sched::wire::Kind;
 use super::trace::{ASKS, RUNS, Trace};
 
 fn deadlines() -> Trace {
-    let title = "the latest deadline gives way to an earlier one, and is kept";
+    let title = "the latest deadline gives way to an earlier one, and its thread keeps it";
     let mut trace = Trace::new("edf:deadline_us=100/1000/5000", title, 2, 1);
     trace.classes = vec![1, 2, 1, 0, 0, 0, 2, 0];
     trace.snapshot(&[ASKS, ASKS], &[]);
@@ -31,7 +31,7 @@ fn deadlines() -> Trace {
 }
 
 fn one_at_a_time() -> Trace {
-    let title = "without prestaging one run at a time is asked to end";
+    let title = "without prestaging, one run at a time is asked to end";
     let mut trace = Trace::new("edf:deadline_us=100/1000", title, 2, 0);
     trace.classes = vec![1, 1, 0, 0, 0, 0, 0, 0];
     trace.snapshot(&[ASKS, ASKS], &[]);
@@ -48,7 +48,7 @@ fn one_at_a_time() -> Trace {
 }
 
 fn who_yields() -> Trace {
-    let title = "who yields gets a new deadline, and lets others go first";
+    let title = "a thread that yields gets a new deadline, and lets others go first";
     let mut trace = Trace::begun("edf:deadline_us=100", title, 1, 1);
     trace.later_us(50);
     trace.outside(Kind::New, 1);
@@ -57,13 +57,13 @@ fn who_yields() -> Trace {
     trace
 }
 
-/// Earliest deadline first.
+/// Histories of earliest deadline first.
 pub fn edf() -> Vec<Trace> {
     vec![deadlines(), one_at_a_time(), who_yields()]
 }
 
 fn quanta() -> Trace {
-    let title = "10 ms while one waits, 5 ms while more do; looked at once a millisecond";
+    let title = "10 ms while one thread waits, 5 ms while more do; checked once a millisecond";
     let mut trace = Trace::begun("vm", title, 1, 0);
     trace.later_us(300);
     trace.outside(Kind::New, 1);
@@ -78,7 +78,7 @@ fn quanta() -> Trace {
 }
 
 fn bound() -> Trace {
-    let title = "one that has waited for the bound is next, within a millisecond";
+    let title = "a thread that has waited for the bound is next, within a millisecond";
     let mut trace = Trace::begun("vm:quantum_ms=10,latency_ms=12,weight=1/1000", title, 1, 0);
     trace.classes[1] = 1;
     trace.outside(Kind::New, 1);
@@ -93,7 +93,7 @@ fn bound() -> Trace {
 }
 
 fn sticky() -> Trace {
-    let title = "back to the core that it ran on, if that one asks";
+    let title = "a thread returns to its last core, if that core asks";
     let mut trace = Trace::begun("vm", title, 3, 0);
     for core in 0..3 {
         trace.asks(core, Kind::Blocked, core.into());
@@ -105,7 +105,7 @@ fn sticky() -> Trace {
 }
 
 fn resync() -> Trace {
-    let title = "a snapshot makes all equal";
+    let title = "a snapshot makes all threads equal";
     let mut trace = Trace::begun("vm", title, 1, 0);
     trace.outside(Kind::New, 1);
     trace.later_us(7000);

@@ -8,7 +8,7 @@ use wave_sched::wire::Kind;
 use super::trace::{ASKS, RUNS, Trace};
 
 fn slices(policy: &'static str, prestage: u16) -> Trace {
-    let title = "a slice that is over ends while others wait, and its thread goes to the end";
+    let title = "a run whose slice is over ends while others wait, and its thread joins the end";
     let mut trace = Trace::begun(policy, title, 2, prestage);
     trace.later_us(10);
     trace.outside(Kind::New, 2);
@@ -18,7 +18,7 @@ fn slices(policy: &'static str, prestage: u16) -> Trace {
 
 fn decisions_are_left_first() -> Trace {
     let mut trace = slices("shinjuku", 1);
-    // The word is heard by one core, and by the other.
+    // One core obeys the preemption, then the other.
     trace.later_us(1);
     trace.switches(0, Kind::Preempt, 0, 2, Code::Complete, 2);
     trace.switches(1, Kind::Preempt, 1, 2, Code::Complete, 2);
@@ -40,7 +40,7 @@ fn without_prestaging() -> Trace {
 }
 
 fn already_staged() -> Trace {
-    let title = "what was prestaged waits for the slice too, also when it is the only one left";
+    let title = "a prestaged thread also waits for the slice, even if no other thread waits";
     let mut trace = Trace::begun("shinjuku", title, 2, 1);
     trace.outside(Kind::New, 2);
     trace.outside(Kind::New, 3);
@@ -53,7 +53,7 @@ fn already_staged() -> Trace {
 }
 
 fn nobody_waits() -> Trace {
-    let title = "nobody is preempted for nobody, but at once for one that comes late";
+    let title = "without a waiting thread no run is preempted; a late arrival preempts at once";
     let mut trace = Trace::begun("shinjuku", title, 1, 1);
     trace.later_us(1000);
     trace.outside(Kind::New, 1);
@@ -61,7 +61,7 @@ fn nobody_waits() -> Trace {
 }
 
 fn too_late() -> Trace {
-    let title = "a preemption that came too late: what was left for the core is taken anyway";
+    let title = "a preemption that comes too late: the prestaged decision is taken all the same";
     let mut trace = slices_of_one("shinjuku", title);
     trace.switches(0, Kind::Blocked, 0, 2, Code::Complete, 2);
     trace.later_us(100);
@@ -77,7 +77,7 @@ fn slices_of_one(policy: &'static str, title: &str) -> Trace {
 }
 
 fn refused() -> Trace {
-    let title = "what was left for a preemption is refused: the core is given another";
+    let title = "the decision staged with a preemption is refused: the core gets another";
     let mut trace = slices_of_one("shinjuku", title);
     trace.outside(Kind::New, 2);
     trace.switches(0, Kind::Preempt, 0, 2, Code::Affinity, 1);
@@ -86,14 +86,14 @@ fn refused() -> Trace {
 }
 
 fn resync() -> Trace {
-    let title = "a run that a snapshot tells of has its slice from then, and the core's number";
+    let title = "a run known from a snapshot: its slice starts then, with the core's run number";
     let mut trace = Trace::new("shinjuku", title, 2, 1);
     let runs = |run| CoreRecord { run, txn: TxnId::new(0), asks: false };
     let states = [State::Running, State::Running, State::Runnable, State::Blocked, State::Free];
     trace.later_us(7);
     trace.snapshot(&[runs(40), runs(50)], &states);
     trace.later_us(30);
-    // Another snapshot, older than the first preemption's effect: it is asked for again.
+    // Another snapshot, older than the first preemption's effect: the preemption is sent again.
     trace.snapshot(&[runs(40), runs(50)], &states);
     trace.later_us(30);
     trace.switches(0, Kind::Preempt, 0, 1, Code::Complete, 41);
@@ -101,12 +101,12 @@ fn resync() -> Trace {
 }
 
 fn overtaken() -> Trace {
-    let title = "a run that began after the snapshot was taken has its slice, and is chosen once";
+    let title = "a run that began after the snapshot was taken has its slice, and is decided once";
     let mut trace = Trace::new("shinjuku", title, 2, 1);
     trace.snapshot(&[ASKS, RUNS], &[]);
     trace.outside(Kind::New, 0);
     trace.later_us(5);
-    // Older than the commit: it has thread 0 wait yet, and core 0 ask.
+    // Older than the commit: in it thread 0 still waits, and core 0 asks.
     trace.snapshot(&[ASKS, RUNS], &[State::Runnable]);
     trace.answers(0, 1, Code::Complete, 1);
     trace.asks(1, Kind::Blocked, 7);
@@ -117,7 +117,8 @@ fn overtaken() -> Trace {
 }
 
 fn torn() -> Trace {
-    let title = "a snapshot's core is a run behind its thread: asked again by the right number";
+    let title =
+        "a snapshot's core is one run behind its thread: preempted again by the right number";
     let mut trace = Trace::new("shinjuku", title, 1, 1);
     trace.snapshot(&[ASKS], &[]);
     trace.outside(Kind::New, 0);
@@ -134,12 +135,12 @@ fn by_the_core() -> Trace {
     let mut trace = Trace::begun("shinjuku:slice_us=30,timer=core", title, 2, 1);
     trace.outside(Kind::New, 2);
     trace.later_us(1000);
-    // The run is over although it is not known that anybody else could go on.
+    // The run ends although the agent may have no other thread for the core.
     trace.asks(0, Kind::Preempt, 0);
     trace.answers(0, 2, Code::Complete, 2);
     trace.asks(1, Kind::Preempt, 1);
     trace.answers(1, 2, Code::Complete, 2);
-    // One that waits is left for a core whose slice will be over.
+    // A waiting thread is prestaged on a core whose slice will end.
     trace.outside(Kind::New, 3);
     trace.outside(Kind::New, 4);
     trace.switches(1, Kind::Preempt, 0, 3, Code::Complete, 3);
@@ -149,7 +150,7 @@ fn by_the_core() -> Trace {
 }
 
 fn found_running() -> Trace {
-    let title = "the core's own timer, and a run of somebody else's: the agent ends that one";
+    let title = "the core's own timer, and a run from a snapshot: the agent ends that run";
     let mut trace = Trace::new("shinjuku:timer=core", title, 2, 0);
     let states = [State::Running, State::Running, State::Runnable];
     trace.snapshot(&[RUNS, RUNS], &states);
@@ -178,7 +179,7 @@ pub fn shinjuku() -> Vec<Trace> {
 }
 
 pub fn round_robin() -> Vec<Trace> {
-    let mut trace = Trace::begun("round-robin:quantum_us=2000", "each in turn", 1, 0);
+    let mut trace = Trace::begun("round-robin:quantum_us=2000", "each thread in turn", 1, 0);
     trace.outside(Kind::New, 1);
     trace.outside(Kind::New, 2);
     let mut on_core = 0;
@@ -192,7 +193,7 @@ pub fn round_robin() -> Vec<Trace> {
 }
 
 fn round_robin_by_the_core() -> Trace {
-    let title = "the core's own timer: one that is alone is given the core again";
+    let title = "the core's own timer: a thread that is alone gets the core again";
     let mut trace = Trace::begun("round-robin:quantum_us=2000,timer=core", title, 1, 0);
     for run in 2..4 {
         trace.later_us(2000);
@@ -204,7 +205,7 @@ fn round_robin_by_the_core() -> Trace {
 }
 
 fn by_objective() -> Trace {
-    let title = "who has waited longest by the measure of its class: 50 us of class 0, 10 ms of 1";
+    let title = "longest wait in proportion to the class's SLO: 50 us in class 0, 10 ms in class 1";
     let mut trace = Trace::new("multi-queue", title, 1, 0);
     trace.classes = vec![1, 1, 1, 0, 0, 7, 0, 0];
     trace.snapshot(&[ASKS], &[]);
@@ -212,7 +213,7 @@ fn by_objective() -> Trace {
     trace.answers(0, 1, Code::Complete, 1);
     trace.outside(Kind::New, 1);
     trace.later_us(9);
-    // 9 us of 10 ms are more than nothing of 50 us.
+    // 9 us of 10 ms is more than nothing of 50 us.
     trace.outside(Kind::New, 3);
     trace.asks(0, Kind::Blocked, 0);
     trace.answers(0, 2, Code::Complete, 2);
@@ -230,7 +231,7 @@ fn by_objective() -> Trace {
 }
 
 fn nobody_starves() -> Trace {
-    let title = "the long class has its turn when it has waited 200 times as long as the short one";
+    let title = "the long class's turn comes when it has waited 200 times as long as the short one";
     let mut trace = Trace::begun("multi-queue:slo_us=10/2000", title, 1, 0);
     trace.classes[1] = 1;
     trace.outside(Kind::New, 1);
@@ -250,8 +251,7 @@ fn nobody_starves() -> Trace {
 }
 
 fn by_objective_and_core() -> Trace {
-    let title =
-        "the core's own timer: whoever it made to leave has waited for the objective's sake";
+    let title = "the core's own timer: a preempted thread's wait counts for its objective";
     let mut trace = Trace::new("multi-queue:timer=core", title, 1, 0);
     trace.classes = vec![1, 0, 1, 0, 0, 0, 0, 0];
     trace.snapshot(&[ASKS], &[]);
@@ -269,7 +269,7 @@ fn by_objective_and_core() -> Trace {
     trace
 }
 
-/// Multi-queue Shinjuku's.
+/// Histories of multi-queue Shinjuku.
 pub fn multi_queue() -> Vec<Trace> {
     vec![by_objective(), nobody_starves(), by_objective_and_core()]
 }

@@ -1,4 +1,4 @@
-//! A brain that is fed by hand; what it is told and what it decides is written down.
+//! A brain with scripted inputs; the inputs and its decisions are written as text.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ pub struct Trace {
     sequences: Vec<u32>,
     /// The class that the messages of each thread name.
     pub classes: Vec<u16>,
-    /// What is compared with the committed file.
+    /// The text that is compared with the committed file.
     pub text: String,
     /// Core and thread of each decision.
     pub decided: Vec<(u16, u32)>,
@@ -34,7 +34,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// `policy` as [`policies::by_name`] takes it.
+    /// `policy`: a name and settings for [`policies::by_name`].
     pub fn new(policy: &'static str, title: &str, cores: u16, prestage: u16) -> Trace {
         let config = Config { prestage, subjects: 8, ..Config::coherent(cores) };
         let made = policies::by_name(policy, &config).unwrap();
@@ -52,7 +52,7 @@ impl Trace {
         }
     }
 
-    /// As many threads as cores have just begun to run, each on the core of its number.
+    /// Starts with as many running threads as cores, each on the core of its number.
     pub fn begun(policy: &'static str, title: &str, cores: u16, prestage: u16) -> Trace {
         let mut trace = Trace::new(policy, title, cores, prestage);
         trace.snapshot(&vec![ASKS; usize::from(cores)], &[]);
@@ -92,17 +92,17 @@ impl Trace {
         }
         assert!(out.notes.is_empty());
         let deadline = self.brain.next_deadline();
-        assert!(deadline.is_none_or(|at| at > self.now), "it would be asked again at once");
+        assert!(deadline.is_none_or(|at| at > self.now), "a deadline must be in the future");
         if std::mem::replace(&mut self.deadline, deadline) != deadline {
             match deadline {
-                Some(Nanos(at)) => writeln!(self.text, "    will look at {} us", at / 1000),
-                None => writeln!(self.text, "    need not look"),
+                Some(Nanos(at)) => writeln!(self.text, "    next deadline: {} us", at / 1000),
+                None => writeln!(self.text, "    no deadline"),
             }
             .unwrap();
         }
     }
 
-    /// Time passes, and the policy is asked.
+    /// Lets time pass, and asks the policy.
     pub fn later_us(&mut self, us: u64) {
         self.now = self.now + Nanos::from_micros(us);
         writeln!(self.text, "{} us", self.now.0 / 1000).unwrap();
@@ -154,8 +154,8 @@ impl Trace {
         self.enter(core, Upstream { message: None, outcome, asks: code != Code::Complete });
     }
 
-    /// `states`: what each thread is doing, at its sequence now; those that run do so on the core of
-    /// their number.
+    /// `states`: the state of each thread at its current sequence; a running thread is on the core
+    /// of its number.
     pub fn snapshot(&mut self, cores: &[CoreRecord], states: &[State]) {
         writeln!(self.text, "snapshot {states:?}").unwrap();
         let record = |(id, state): (usize, &State)| Record {
@@ -170,7 +170,7 @@ impl Trace {
         self.decide();
     }
 
-    /// What was recorded gives the same decisions again.
+    /// The recorded inputs give the same decisions again.
     pub fn check_replay(&self) {
         let made = policies::by_name(self.policy, &self.config).unwrap();
         let mut again = Brain::new(&self.config, made, ());
@@ -187,7 +187,7 @@ impl Trace {
     }
 }
 
-/// A core of a snapshot that has nothing to do.
+/// In a snapshot: a core with nothing to do.
 pub const ASKS: CoreRecord = CoreRecord { run: 0, txn: TxnId::new(0), asks: true };
-/// A core of a snapshot that runs something.
+/// In a snapshot: a core that runs a thread.
 pub const RUNS: CoreRecord = CoreRecord { run: 1, txn: TxnId::new(0), asks: false };

@@ -1,4 +1,4 @@
-//! A small real host of the disk: one thread that is control context and all arms, over shared memory and a socket.
+//! A small real host of the disk: one thread acts as control context and all arms, over shared memory and a socket.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use wave_links::{AnyPort, EventFd, LinkSpec, SocketBell};
 const CORES: u16 = 2;
 const SUBJECTS: u32 = 64;
 
-/// An agent's window, and all that this thread does with it.
+/// An agent's window, and this thread's ends of it.
 struct Guest {
     connection: Connection,
     port: AnyPort,
@@ -48,7 +48,7 @@ impl Candidate for Guest {
     fn turn_away(&self, (): &mut (), _: Option<&str>) {}
 }
 
-/// What a guest is made of beside its connection.
+/// The parts of a guest other than its connection.
 type Parts = (AnyPort, HostControl, Vec<(AnyPort, HostCore)>, (AnyPort, Context), SocketBell);
 
 impl Guest {
@@ -71,8 +71,8 @@ impl Guest {
     }
 
     fn obey(&self, signals: Signals) {
-        assert!(!signals.fault(), "the agent writes nonsense: {}", signals.seen());
-        assert!(!signals.lost(), "queues hold more than all requests have to say");
+        assert!(!signals.fault(), "the agent wrote invalid data: {}", signals.seen());
+        assert!(!signals.lost(), "queues have room for all messages about all requests");
         if signals.ring_agent() {
             self.bell.ring();
         }
@@ -86,11 +86,11 @@ pub struct Host {
     candidates: Candidates<Guest>,
     attached: Option<Guest>,
     supervisor: Supervisor,
-    /// Until when each arm serves a request.
+    /// When each arm finishes its request.
     busy: [Option<Nanos>; CORES as usize],
     begin: Instant,
     looked: Nanos,
-    /// Requests that were served by an agent's decision, and by the host's own.
+    /// Number of requests served by an agent's decisions, and by the host's own.
     pub served: [u64; 2],
 }
 
@@ -104,7 +104,7 @@ impl Mechanism for Commits<'_> {
     }
 }
 
-/// The disk, as its supervisor sees it.
+/// The disk, for its supervisor.
 struct Supervised<'a>(&'a Disk, &'a [(AnyPort, HostCore)]);
 
 impl SupervisedHost for Supervised<'_> {
@@ -159,7 +159,7 @@ impl Host {
         self.attached.is_some()
     }
 
-    /// One round of everything.
+    /// One step of the control context and of every arm.
     pub fn step(&mut self) {
         let now = Nanos(self.begin.elapsed().as_nanos() as u64);
         if now.since(self.looked) > Nanos::from_millis(1) {
@@ -241,7 +241,7 @@ impl Host {
         }
     }
 
-    /// The agent decides no more.
+    /// The agent no longer decides.
     pub fn detach(&mut self, why: Revoked) {
         if let Some(guest) = self.attached.take() {
             guest.control.revoke(&guest.port, why);

@@ -1,20 +1,19 @@
-//! What the preemptive policies share: everything but the order in which threads wait, and which
-//! run is ended for them. Those two are a [`Discipline`]; [`Preemptive`] makes a policy of it.
+//! The shared part of preemptive policies: everything but the order in which threads wait, and the choice of runs to end for
+//! them. Those two are a [`Discipline`]; [`Preemptive`] turns it into a policy.
 //!
 //! # How a run is ended
 //!
-//! A preemption means "end this run, take the next entry in your queue". So a thread is left for
-//! that core first, if nothing is there yet and the core has room; where prestaging is off, the
-//! core says PREEMPT, asks, and is answered like any other. Such a core has a *claim* on one of the
-//! threads that wait, so that no more runs are ended than there are threads for. A run is asked to
-//! end once only, until it is known to have ended or another has begun. A preemption that comes too
-//! late is ignored by the host, and what was left for the core is taken at its next switch.
+//! A preemption means "end this run, take the next entry in your queue". So a thread is first staged for that core, if nothing
+//! is staged yet and the core has room. Where prestaging is off, the core reports PREEMPT, asks, and is answered like any
+//! other. Such a core has a *claim* on one of the waiting threads, so that no more runs are ended than there are threads to
+//! run. A run is asked to end only once, until it is known to have ended or another has begun. The host ignores a preemption
+//! that comes too late, and the staged decision is taken at the core's next switch.
 //!
-//! The slice starts at the COMPLETE outcome, or, for a run that a snapshot tells of, at the snapshot.
+//! The slice starts at the COMPLETE outcome, or, for a run known from a snapshot, at the snapshot.
 //!
-//! With `timer=core` each decision carries the slice, the core's own timer ends the run, and the policy
-//! hears PREEMPT without having asked. It asks only for the end of runs that a snapshot tells of: a thread that
-//! decided those, the fallback or another agent, may have given them no slice.
+//! With `timer=core` each decision carries the slice, the core's own timer ends the run, and the policy receives PREEMPT
+//! without having asked. It only asks for the end of runs known from a snapshot: they were decided by the fallback or another
+//! agent, perhaps without a slice.
 
 mod preemptive;
 mod runs;

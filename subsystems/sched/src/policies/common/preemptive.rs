@@ -1,4 +1,4 @@
-//! A policy made of a discipline.
+//! A policy made from a [`Discipline`].
 
 use alloc::vec::Vec;
 use core::fmt::Debug;
@@ -16,43 +16,43 @@ use crate::wire::{self, Event, Kind, NO_CORE};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Not ours to place: blocked, dead, never seen.
+    /// Not waiting: blocked, dead or unknown.
     #[default]
     Away,
     Waiting,
     Staged,
     Running,
-    /// Runnable, with nothing to do before a request's note.
+    /// Runnable, but without work before a request's note.
     Awaiting,
 }
 
-/// What a request's note says of how it is to be served.
+/// How a request's note says that it is to be served.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     class: u16,
     slo: Option<Nanos>,
 }
 
-/// What is known of a thread.
+/// A policy's record of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Thread {
     generation: u32,
     sequence: Sequence,
     place: Place,
-    /// The request whose note placed it, until it awaits another.
+    /// The request whose note made it ready, until it awaits another.
     serves: Option<Asked>,
-    /// A request that came, or may have, since it awaited one last.
+    /// A request that came, or may have come, since it last awaited one.
     noted: Option<Asked>,
-    /// After a snapshot: the next AWAITS may be one that was heard before, or end a run that began before a note. So
-    /// it leaves `noted` for the one after it.
+    /// After a snapshot: the next AWAITS may have been heard before, or end a run that began before a note. So that AWAITS
+    /// leaves `noted` for the next one.
     unsure: bool,
     /// Its class, or that of the request that it serves.
     pub class: u16,
     /// The core that it ran on last, or [`NO_CORE`]. Always a core of the enclave.
     pub core: u16,
-    /// Since when it waits, if it does.
+    /// When it began to wait, while it waits.
     pub since: Nanos,
-    /// The discipline's own; zero for a new thread. A deadline, say.
+    /// For the discipline's use, such as a deadline; zero for a new thread.
     pub mark: u64,
 }
 
@@ -70,7 +70,7 @@ const UNKNOWN: Thread = Thread {
 };
 
 impl Thread {
-    /// How long the request may wait that it serves, where that says so itself.
+    /// The longest wait allowed to the request that the thread serves, where the request's note has an SLO.
     pub fn slo(&self) -> Option<Nanos> {
         self.serves.and_then(|asked| asked.slo)
     }
@@ -90,21 +90,21 @@ pub enum Cause {
     Yielded,
     /// The thread's run was preempted.
     Preempted,
-    /// A core could not take it. If it were first again, it could be refused for ever, and hold up
-    /// the others.
+    /// A core refused the decision for a reason of its own. The thread must not be first again: it could be refused for ever,
+    /// and hold up the others.
     Refused,
     /// A snapshot shows the thread as runnable.
     Found,
-    /// A snapshot says that it runs: it leaves at once, with the mark of one that was found.
+    /// A snapshot shows the thread as running: it leaves the queue at once, and keeps the mark of a thread found runnable.
     Runs,
 }
 
 /// In which order threads wait, and which runs are ended for them.
 pub trait Discipline: Debug {
-    /// Whether decisions are left for running cores while the queue is long ([`Preemptive`]). What
-    /// is left cannot be taken back for a thread that comes later and is more urgent.
+    /// Whether decisions are prestaged on running cores while the queue is long ([`Preemptive`]). A prestaged decision cannot
+    /// be taken back for a more urgent thread that comes later.
     const PRESTAGES: bool = true;
-    /// Whether a thread goes to the core that it ran on last, if that one asks too.
+    /// Whether a thread prefers the core that it ran on last, if that core asks too.
     const STICKY: bool = false;
 
     /// Name of the policy, as users type it.
@@ -113,7 +113,7 @@ pub trait Discipline: Debug {
     /// Number of threads that wait.
     fn waiting(&self) -> usize;
 
-    /// Whether one of those that wait may be left for a running core now, where [`Discipline::PRESTAGES`].
+    /// Whether a waiting thread may be prestaged on a running core now, where [`Discipline::PRESTAGES`].
     fn may_prestage(&self, _cores: u16) -> bool {
         true
     }
@@ -121,45 +121,45 @@ pub trait Discipline: Debug {
     /// A thread begins to wait; [`Thread::since`] is now.
     fn enter(&mut self, now: Nanos, id: u32, thread: &mut Thread, cause: Cause);
 
-    /// A thread that waits has moved on.
+    /// A thread stops waiting.
     fn leave(&mut self, id: u32);
 
-    /// Takes the thread whose turn it is on this core. `threads` are all, by id. A [`Discipline::STICKY`] one may get another core.
+    /// Takes the thread that should run next on this core. `threads` are all threads, by id. A [`Discipline::STICKY`] thread
+    /// may get another core.
     fn take(&mut self, now: Nanos, core: u16, threads: &[Thread]) -> Option<u32>;
 
-    /// Removes all threads, as a snapshot is about to replace them.
+    /// Removes all threads; a snapshot is about to replace them.
     fn clear(&mut self);
 
-    /// A thread has run for so long.
+    /// A thread has run for the duration `ran`.
     fn charge(&mut self, _id: u32, _thread: &mut Thread, _ran: Nanos) {}
 
-    /// The rank of a run of this thread that begins now: its order in [`Runs::first`].
+    /// The rank of a run of this thread that begins now; [`Runs::first`] returns the run of the lowest rank.
     fn rank(&self, now: Nanos, thread: &Thread) -> u64;
 
-    /// The core whose run should end for a thread that waits, and to which no other core has a
-    /// claim. Called again after each, until it returns `None`.
+    /// The core whose run should end for a waiting thread to which no other core has a claim. Called repeatedly until it
+    /// returns `None`.
     fn victim(&mut self, now: Nanos, runs: &Runs, threads: &[Thread]) -> Option<u16>;
 
-    /// When there can be a [`Discipline::victim`] although nothing happens. Called after it named
-    /// none; must lie in the future.
+    /// When there may next be a [`Discipline::victim`] if nothing else happens. Called after `victim` returned `None`; must lie
+    /// in the future.
     fn next_victim(&self, now: Nanos, runs: &Runs) -> Option<Nanos>;
 
-    /// The slice that the decision for the thread taken last carries, which the core's own timer ends; zero: none.
+    /// The slice carried by the decision for the thread taken last, which the core's own timer ends; zero: none.
     fn slice_in_decisions(&self) -> Nanos {
         Nanos(0)
     }
 
-    /// When a run that began at `start` is to be ended for a thread that was prestaged on its core.
-    /// `None`: it is left alone.
+    /// When to end a run that began at `start`, for a thread that was prestaged on its core. `None`: the run is not ended.
     fn slice_end(&self, _start: Nanos) -> Option<Nanos> {
         None
     }
 }
 
-/// The policy with this discipline.
+/// The policy made from a discipline.
 ///
-/// Cores that wait are served first. What is left is prestaged on running cores only while as many
-/// threads wait as there are cores (Wave 4.1), as in [`super::super::fifo`] and for its reasons.
+/// Cores that ask are served first. Other threads are prestaged on running cores only while at least as many wait as there are
+/// cores (Wave 4.1), as in [`super::super::fifo`] and for its reasons.
 #[derive(Debug)]
 pub struct Preemptive<D> {
     threads: Vec<Thread>,
@@ -180,12 +180,12 @@ impl<D: Discipline> Preemptive<D> {
         }
     }
 
-    /// How many threads wait for a decision.
+    /// Number of threads that wait for a decision.
     pub fn queue_len(&self) -> usize {
         self.discipline.waiting()
     }
 
-    /// Takes a thread from where it was believed to be; its run, if it was on a core.
+    /// Takes a thread from its believed place. Returns its run, if it was on a core.
     fn withdraw(&mut self, id: u32) -> Option<Run> {
         let thread = &mut self.threads[id as usize];
         match core::mem::replace(&mut thread.place, Place::Away) {
@@ -245,7 +245,7 @@ impl<D: Discipline> Preemptive<D> {
         }
     }
 
-    /// There is no thread for this core, but there may be some for others.
+    /// There is no thread for the core `but`, but perhaps for others.
     fn serve_others(&mut self, now: Nanos, desk: &mut Desk<'_>, but: u16) {
         for core in (0..desk.cores()).filter(|core| *core != but) {
             if self.discipline.waiting() == 0 || desk.is_full() {
@@ -280,8 +280,7 @@ impl<D: Discipline> Preemptive<D> {
         self.end_runs_for_bound(now, desk)
     }
 
-    /// No thread that every core could serve waits, but there may be threads that were prestaged when
-    /// more threads waited.
+    /// No thread waits that every core could serve, but threads may have been prestaged when more waited.
     fn end_runs_for_bound(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
         let mut at = 0;
         while let Some(core) = self.runs.next_bound(at, |core| desk.unanswered(core) > 0) {
@@ -314,7 +313,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
         let ended = self.withdraw(id);
         let thread = &mut self.threads[id as usize];
         let ran = match ended {
-            // A host that does not measure.
+            // The host does not measure.
             Some(run) if event.ran == Nanos(0) => now.since(run.start),
             _ => event.ran,
         };
@@ -362,15 +361,15 @@ impl<D: Discipline> Policy for Preemptive<D> {
         }
         let is_staged = self.threads[id as usize].place == Place::Staged;
         match outcome.code {
-            // For any snapshot: a thread that runs keeps its sequence until it stops.
+            // For any snapshot: a thread's sequence does not change while it runs.
             Code::Complete => self.begin(now, core, id, decision.argument != 0),
             Code::TargetOnCpu if is_staged => self.threads[id as usize].place = Place::Running,
-            // The host knows something of the thread that its next message will tell.
+            // The thread's next message will report what made the decision stale.
             Code::TargetStale
             | Code::TargetNotFound
             | Code::TargetNotRunnable
             | Code::TargetOnCpu => {}
-            // It was about the core or the form of the decision: the thread still waits.
+            // The refusal concerns the core or the form of the decision: the thread still waits.
             _ if is_staged => self.enter(now, id, Cause::Refused),
             _ => {}
         }
@@ -398,7 +397,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
             thread.serve(asked);
             self.enter(now, id, Cause::Woken);
         } else {
-            // Also where it only waits: a decision that a snapshot made us forget may have run it already.
+            // Also if the thread only waits: it may have run already, on a decision from before a snapshot.
             thread.noted = Some(asked);
         }
     }
@@ -407,7 +406,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
         self.discipline.clear();
         self.runs.clear();
         for thread in &mut self.threads {
-            // No snapshot tells what the host does not know.
+            // The host's snapshot has no notes, so their state is kept.
             let Thread { generation, serves, noted, .. } = *thread;
             *thread = Thread { generation, serves, noted, ..UNKNOWN };
         }
@@ -417,7 +416,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
             if id as usize >= self.threads.len() {
                 continue;
             }
-            // A lying host may name one twice.
+            // A lying host may name a thread twice.
             self.withdraw(id);
             let thread = &mut self.threads[id as usize];
             if thread.generation != record.subject.generation {
@@ -432,7 +431,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
                 State::Runnable => self.enter(now, id, Cause::Found),
                 State::Running => {
                     self.enter(now, id, Cause::Runs);
-                    // The agent that decided it may have given it no slice.
+                    // The agent that decided the run may have given it no slice.
                     self.begin(now, record.core, id, false);
                 }
                 State::Blocked | State::Free => {}

@@ -1,4 +1,4 @@
-//! What runs on which core, since when, and which runs have been asked to end.
+//! The run on each core, its start, and whether it has been asked to end.
 
 use alloc::vec::Vec;
 
@@ -11,9 +11,9 @@ use super::Heap;
 pub struct Run {
     /// Id of the running thread.
     pub thread: u32,
-    /// When the agent heard that it began.
+    /// When the agent learned that the run began.
     pub start: Nanos,
-    /// The core's own timer ends the run: no preemption is needed.
+    /// Whether the core's own timer ends the run, so that no preemption is needed.
     pub has_slice: bool,
 }
 
@@ -21,24 +21,24 @@ pub struct Run {
 struct Slot {
     run: Option<Run>,
     rank: u64,
-    /// The number by which the run was asked to end.
+    /// The run number of the request to end this run.
     ending: Option<u32>,
-    /// No thread was left for the core then, so it will ask for one.
+    /// No thread was staged for the core then, so the core has a claim on a waiting thread.
     claims: bool,
-    /// It stands in the list of cores that decisions were left for.
+    /// The core is in `Runs::bound`.
     listed: bool,
 }
 
-/// Runs of all cores, with those that have been asked to end.
+/// The runs of all cores, and the requests to end them.
 #[derive(Debug)]
 pub struct Runs {
     slots: Vec<Slot>,
-    /// Cores whose runs have not been asked to end, and do not end by the core's own timer, by rank.
+    /// Cores whose runs have neither been asked to end nor end by the core's own timer, by rank.
     by_rank: Heap,
     claims: usize,
-    /// Cores whose runs have been asked to end, and some whose runs have ended since.
+    /// Cores whose runs have been asked to end, and some whose runs have since ended.
     asked: Vec<u16>,
-    /// Cores for which decisions may wait.
+    /// Cores that decisions may be staged for.
     bound: Vec<u16>,
 }
 
@@ -58,29 +58,29 @@ impl Runs {
         self.slots.len()
     }
 
-    /// How many cores were asked to end their runs, and will ask for one of the threads that wait.
+    /// Number of cores that were asked to end their runs and will ask for a waiting thread.
     pub fn claims(&self) -> usize {
         self.claims
     }
 
-    /// The run of this core, unless it has been asked to end, or the core's own timer ends it.
+    /// The run of this core, unless it has been asked to end or ends by the core's own timer.
     pub fn get(&self, core: u16) -> Option<Run> {
         let slot = self.slots.get(usize::from(core))?;
         slot.run.filter(|run| slot.ending.is_none() && !run.has_slice)
     }
 
-    /// That of the lowest rank of those that [`Runs::get`] returns.
+    /// The core and run of the lowest rank among those that [`Runs::get`] returns.
     pub fn first(&self) -> Option<(u16, Run)> {
         let (_, core) = self.by_rank.first()?;
         self.get(core as u16).map(|run| (core as u16, run))
     }
 
-    /// All that [`Runs::get`] returns, in no order.
+    /// All cores and runs that [`Runs::get`] returns, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u16, Run)> + '_ {
         self.by_rank.ids().filter_map(|core| Some((core as u16, self.get(core as u16)?)))
     }
 
-    /// A run begins; one that the agent believed to be there has ended.
+    /// A run begins on this core; a run that was believed to be there has ended.
     pub(super) fn begin(&mut self, core: u16, run: Run, rank: u64) {
         self.end(core);
         let Some(slot) = self.slots.get_mut(usize::from(core)) else { return };
@@ -99,13 +99,13 @@ impl Runs {
         slot.run.take()
     }
 
-    /// The run of `thread` has ended, if it is what runs on this core.
+    /// The run on this core has ended, if it is a run of `thread`.
     pub(super) fn end_of(&mut self, core: u16, thread: u32) -> Option<Run> {
         let run = self.slots.get(usize::from(core))?.run?;
         if run.thread == thread { self.end(core) } else { None }
     }
 
-    /// The run of this core has been asked to end, by this number.
+    /// The run of this core has been asked to end, by run number `number`.
     pub(super) fn ending(&mut self, core: u16, number: u32, claims: bool) {
         let slot = &mut self.slots[usize::from(core)];
         slot.ending = Some(number);
@@ -117,8 +117,8 @@ impl Runs {
         }
     }
 
-    /// Forgets a request to end a run if its core's run number is not the requested one (a snapshot's parts
-    /// need not be of one moment).
+    /// Forgets requests to end a run if the core's run number is not the requested one (the parts of a snapshot may be of
+    /// different moments).
     pub(super) fn check_asked(&mut self, number: impl Fn(u16) -> u32) {
         let mut at = 0;
         while let Some(&core) = self.asked.get(at) {
@@ -135,7 +135,7 @@ impl Runs {
         }
     }
 
-    /// A decision may wait for this core.
+    /// A decision may be staged for this core.
     pub(super) fn bind(&mut self, core: u16) {
         let slot = &mut self.slots[usize::from(core)];
         if !core::mem::replace(&mut slot.listed, true) {
@@ -143,8 +143,8 @@ impl Runs {
         }
     }
 
-    /// The cores for which decisions may wait; those for which none does are taken off the list on
-    /// the way.
+    /// The core at `at` in the list of cores that decisions may be staged for. Cores that have none (`is_bound` is false) are
+    /// removed from the list on the way.
     pub(super) fn next_bound(&mut self, at: usize, is_bound: impl Fn(u16) -> bool) -> Option<u16> {
         loop {
             let core = *self.bound.get(at)?;
@@ -156,7 +156,7 @@ impl Runs {
         }
     }
 
-    /// Forgets all runs. Decisions that were made before may still wait for any core.
+    /// Forgets all runs. Earlier decisions may still be staged for any core.
     pub(super) fn clear(&mut self) {
         self.slots.fill(Slot::default());
         self.by_rank.clear();

@@ -4,18 +4,18 @@ use wave_core::clock::Nanos;
 
 use super::{Runs, Setting, Settings};
 
-/// The side that ends a run whose slice is over.
+/// The side that ends a run when its slice is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
-    /// The agent preempts it, if a thread waits.
+    /// The agent preempts the run, if a thread waits.
     Agent,
-    /// The core's own timer, whether or not anybody waits: each decision carries the slice
-    /// ([`crate::wire`]).
+    /// The core's own timer ends the run, whether or not a thread waits: each decision carries the
+    /// slice ([`crate::wire`]).
     Core,
 }
 
 impl Timer {
-    /// The setting: for every policy with slices.
+    /// The setting, shared by all policies with slices.
     pub const SETTING: Setting = Setting::one_of(
         "timer",
         &["agent", "core"],
@@ -31,12 +31,12 @@ impl Timer {
     }
 }
 
-/// How long a run lasts at least, while others wait. The rank of a run must be its start.
+/// The shortest duration of a run while other threads wait. The rank of a run must be its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Length of a slice; not zero.
     pub length: Nanos,
-    /// Side that ends the slice.
+    /// The side that ends the slice.
     pub timer: Timer,
 }
 
@@ -47,23 +47,23 @@ impl Slice {
         Slice { length, timer: Timer::from_settings(settings) }
     }
 
-    /// The core whose run has exceeded its slice by most.
+    /// The core whose run has exceeded its slice the most.
     pub fn exceeded(self, now: Nanos, runs: &Runs) -> Option<u16> {
         let (core, run) = runs.first()?;
         (self.end(run.start) <= now).then_some(core)
     }
 
-    /// When the first slice of a run that has not been asked to end is over.
+    /// The earliest end of a slice among runs that have not been asked to end.
     pub fn first_end(self, runs: &Runs) -> Option<Nanos> {
         runs.first().map(|(_, run)| self.end(run.start))
     }
 
-    /// When the slice of a run is over that began at `start`.
+    /// The end of the slice of a run that began at `start`.
     pub fn end(self, start: Nanos) -> Nanos {
         start + self.length
     }
 
-    /// Length that decisions carry: zero if the agent ends slices.
+    /// The slice that decisions carry: zero if the agent ends slices.
     pub fn in_decisions(self) -> Nanos {
         match self.timer {
             Timer::Agent => Nanos(0),
