@@ -1,4 +1,4 @@
-//! Frames of segments, and back.
+//! Encodes segments as Ethernet frames, and decodes them.
 
 use std::net::Ipv4Addr;
 
@@ -13,11 +13,11 @@ use crate::script::{Segment, TcpOption};
 
 const HEADERS: usize = ETHERNET_BYTES + IPV4_BYTES;
 
-/// Ports of the source and of the destination.
+/// Source port and destination port.
 pub type Ports = (u16, u16);
 
 impl TcpOption {
-    /// As it lies in a header.
+    /// The option's encoding in a header.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             TcpOption::Eol => vec![0],
@@ -40,7 +40,7 @@ impl TcpOption {
         }
     }
 
-    /// The options of a header.
+    /// Parses the options of a header.
     fn read(mut bytes: &[u8]) -> Vec<TcpOption> {
         let word = |bytes: &[u8]| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let mut options = Vec::new();
@@ -73,11 +73,11 @@ impl TcpOption {
     }
 }
 
-/// A header that names more options than one can hold.
+/// The options do not fit in a TCP header (40 bytes).
 #[derive(Clone, Copy, Debug)]
 pub struct TooManyOptions;
 
-/// A frame from the peer. The numbers of `segment` are those on the wire.
+/// Builds a frame from the peer. `segment` has the wire's sequence numbers.
 ///
 /// # Errors
 /// Its options are longer than 40 bytes.
@@ -89,7 +89,7 @@ pub fn frame(
 ) -> Result<Vec<u8>, TooManyOptions> {
     let mut options: Vec<u8> =
         segment.options.iter().flatten().flat_map(TcpOption::bytes).collect();
-    // Padding is zeros, which end the options.
+    // Zeros pad the header: a zero byte is the end-of-options option.
     options.resize(options.len().next_multiple_of(4), 0);
     if options.len() > 40 {
         return Err(TooManyOptions);
@@ -121,7 +121,7 @@ fn datagram(source: Ipv4Addr, protocol: u8, ecn: Ecn, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// A message that a segment of ours did not arrive: its ports, and its first sequence number on the wire.
+/// Builds an ICMP error about one of our segments, given its ports and its first sequence number on the wire.
 pub fn unreachable(code: u8, mtu: u16, ports: Ports, seq: u32, bytes: u32) -> Vec<u8> {
     let mut message = vec![3, code, 0, 0, 0, 0];
     message.extend(mtu.to_be_bytes());
@@ -147,14 +147,14 @@ pub fn unreachable(code: u8, mtu: u16, ports: Ports, seq: u32, bytes: u32) -> Ve
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub ports: Ports,
-    /// Bits of ECN in the IP header.
+    /// ECN field of the IP header.
     pub ecn: Ecn,
-    /// What it says, with the numbers of the wire.
+    /// The segment, with the wire's sequence numbers.
     pub segment: Segment,
     pub payload: Vec<u8>,
 }
 
-/// Reads a frame of ours; `None` if it is no segment, or none that a peer would take.
+/// Parses a frame that we sent; `None` if it is not a TCP segment, or one that a peer would not accept.
 pub fn read(frame: &[u8]) -> Option<Seen> {
     let Ok(Parsed::Tcp { ip, segment, .. }) = parse(frame, false) else { return None };
     let tcp = &frame[ip.payload.clone()];
@@ -178,8 +178,8 @@ pub fn read(frame: &[u8]) -> Option<Seen> {
 }
 
 impl Seen {
-    /// Appends a segment that goes on where this one ends, as if the sender had not cut them. Its PSH counts, as in packetdrill. Returns
-    /// whether it goes on.
+    /// Appends `next` if it continues where this segment ends, as if the sender had not split them. The PSH flag of `next`
+    /// counts, as in packetdrill. Returns whether it was appended.
     pub fn join(&mut self, next: &Seen) -> bool {
         let cut = Flags::PSH | Flags::FIN;
         let (own, other) = (&self.segment, &next.segment);

@@ -1,20 +1,20 @@
-//! From text to tokens.
+//! Splits a script's text into tokens.
 
 use crate::BadScript;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Digits, with a point between or before them.
+    /// Digits, with at most one decimal point, which may come first.
     Number(String),
     /// A word: a name or keyword.
     Word(String),
-    /// Between quotation marks.
+    /// Text between quotation marks.
     Text(String),
-    /// Between backquotes: for a shell.
+    /// A shell command between backquotes.
     Shell(String),
-    /// A block of Python, `%{ ... }%`.
+    /// A Python block, `%{ ... }%`.
     Code,
-    /// An option, as `--tolerance_usecs`.
+    /// An option, such as `--tolerance_usecs`.
     Option(String),
     /// `...`.
     Ellipsis,
@@ -42,7 +42,7 @@ impl Text<'_> {
         self.left.peek().copied()
     }
 
-    /// The character behind the next one.
+    /// The character after the next one.
     fn second(&self) -> Option<char> {
         self.left.clone().nth(1)
     }
@@ -66,13 +66,17 @@ impl Text<'_> {
         taken
     }
 
-    /// Up to a mark, which is taken as well.
+    /// Reads up to `end`, and consumes that too.
     fn up_to(&mut self, end: &str, what: &str) -> Result<String, BadScript> {
         let (line, column) = (self.line, self.column);
         let mut taken = String::new();
         while !taken.ends_with(end) {
             let Some(next) = self.next() else {
-                return Err(BadScript { line, column, what: format!("{what} has no end: {end}") });
+                return Err(BadScript {
+                    line,
+                    column,
+                    what: format!("{what} is not closed: missing {end}"),
+                });
             };
             taken.push(next);
         }
@@ -81,10 +85,10 @@ impl Text<'_> {
     }
 }
 
-/// Reads tokens.
+/// Splits `text` into tokens.
 ///
 /// # Errors
-/// A comment, a text or a command has no end.
+/// A comment, a string, a command or a code block is not closed, or `..` stands alone.
 pub fn tokens(text: &str) -> Result<Vec<Token>, BadScript> {
     let mut text = Text { left: text.chars().peekable(), line: 1, column: 1 };
     let mut tokens = Vec::new();
@@ -113,7 +117,7 @@ pub fn tokens(text: &str) -> Result<Vec<Token>, BadScript> {
             }
             '"' => {
                 text.next();
-                Kind::Text(text.up_to("\"", "the text")?)
+                Kind::Text(text.up_to("\"", "the string")?)
             }
             '`' => {
                 text.next();
@@ -136,7 +140,7 @@ pub fn tokens(text: &str) -> Result<Vec<Token>, BadScript> {
                         Kind::Ellipsis
                     }
                     _ => {
-                        let what = "two points mean nothing; `...` is anything".to_owned();
+                        let what = "`..` is not a token; write `...` for any value".to_owned();
                         return Err(BadScript { line, column, what });
                     }
                 }

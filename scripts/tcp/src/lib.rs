@@ -1,15 +1,16 @@
-//! Scripts about TCP in a subset of packetdrill's language, run in virtual time.
+//! TCP scripts in a subset of packetdrill's language, run in virtual time.
 //!
-//! A script says what a peer sends, what a program calls, and what is sent and returned when. It runs against the agent's engine
-//! (wave-tcp) and the logic of a program's side (wave-posix's context), without a wire, a window or a clock. The guide
-//! (docs/guide/tcp-scripts.md) has the language.
+//! A script says what a peer sends and what a program calls, and which segments and results it expects, and when. It runs
+//! against the agent's engine (wave-tcp) and the program-side code (wave-posix's context), without a wire, a window or a clock.
+//! The guide (docs/guide/tcp-scripts.md) describes the language.
 //!
-//! [`Script::read`] reads, [`run()`] runs, and [`mutants()`] flips expectations one at a time, to see that each is looked at.
+//! [`Script::read`] parses a script, [`run()`] runs it, and [`mutants()`] flips its expectations one at a time, to check that
+//! each one is tested.
 //!
 //! Must not know: wires, fronts, the agent's loop.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "a part of the programs, not a library for users")]
+#![allow(missing_docs, reason = "part of the programs, not a library for users")]
 
 mod errno;
 mod frames;
@@ -31,16 +32,16 @@ pub use run::run;
 pub use script::Script;
 
 impl Script {
-    /// Reads a script.
+    /// Parses a script.
     ///
     /// # Errors
-    /// The text is none, or asks for what this interpreter does not have.
+    /// The text is not a script, or uses a feature that this interpreter lacks.
     pub fn read(text: &str) -> Result<Script, BadScript> {
         parser::parse(text)
     }
 }
 
-/// The script's author's fault: it cannot be read, or asks for what is not there.
+/// An error in the script: it does not parse, or uses a feature that this interpreter lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}")]
 pub struct BadScript {
@@ -48,11 +49,11 @@ pub struct BadScript {
     pub line: usize,
     /// Column, from 1.
     pub column: usize,
-    /// What is wrong, and what may stand there.
+    /// What is wrong, and what is allowed there.
     pub what: String,
 }
 
-/// An expectation that does not hold.
+/// An expectation of the script that was not met.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: expected {expected}; found {actual}")]
 pub struct Failure {
@@ -65,10 +66,10 @@ pub struct Failure {
 /// Why a script did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// An expectation does not hold.
+    /// An expectation was not met.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The script is at fault.
+    /// The script has an error.
     #[error(transparent)]
     Bad(#[from] BadScript),
 }

@@ -1,4 +1,4 @@
-//! The agent's engine and a program's context in virtual time, and the network that they see.
+//! Runs the agent's engine and a program's context in virtual time, and models the network around them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,9 +14,9 @@ use wave_tcp::packet::{MacAddress, Parsed, build_arp, checksum, parse};
 
 use crate::script;
 
-/// Our address, as packetdrill has it by default.
+/// Our address, packetdrill's default.
 pub const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
-/// The peer's. It is behind the gateway.
+/// The peer's address, behind the gateway.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// Ethernet address of the stack under test.
 pub const OWN_MAC: MacAddress = [2, 0, 0, 0, 0, 1];
@@ -24,21 +24,21 @@ pub const OWN_MAC: MacAddress = [2, 0, 0, 0, 0, 1];
 pub const PEER_MAC: MacAddress = [2, 0, 0, 0, 0, 2];
 /// The next hop to the peer.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 255, 254);
-/// Most bytes of an IPv4 packet.
+/// Largest IPv4 packet, in bytes.
 const MTU: u16 = 1_500;
-/// Most bytes of payload in a super-packet: two segments, as Linux sends where nothing is known of the path.
+/// Largest payload of a super-packet, in bytes: two segments, as Linux sends while it knows nothing about the path.
 const SUPER_BYTES: u32 = 2 * (MTU as u32 - 40);
 const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
-/// Steps of the data path in one poll.
+/// Data path steps per poll.
 const BUDGET: usize = 64;
-/// Polls without an end at one point of time: the engine is stuck.
+/// Polls at one instant after which the engine counts as stuck.
 const POLLS_MAX: u32 = 100_000;
-/// When scripts begin: some time after the agent did.
+/// Start time of scripts, well after the agent's start.
 pub const BEGIN: Nanos = Nanos::from_millis(1_000_000);
-/// Connections that a payload memory has room for.
+/// Connections for which a payload memory has room.
 const CONNECTIONS: u64 = 8;
 
-/// The queues of a context, bounded as those of a window.
+/// A context's queues, with the same bounds as a window's.
 #[derive(Debug, Default)]
 pub struct Lanes {
     requests: VecDeque<Request>,
@@ -73,12 +73,12 @@ pub struct Machine {
     pub memory: Vec<u8>,
     now: Nanos,
     next: Option<Nanos>,
-    /// Frames that were sent, and when.
+    /// Frames sent, with their times.
     pub sent: VecDeque<(Nanos, Vec<u8>)>,
 }
 
 impl Machine {
-    /// A machine whose program's rings have so many bytes: receive, send. They are sizes of rings.
+    /// A machine whose program has rings of `ring_bytes` (receive, send), which must be valid ring sizes.
     pub fn new(ring_bytes: [u32; 2], chosen: script::Settings) -> Machine {
         let key = |number: u64| (number, !number);
         let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
@@ -96,7 +96,7 @@ impl Machine {
         };
         let bytes = CONNECTIONS * ring_bytes.into_iter().map(u64::from).sum::<u64>();
         let mut context = Context::new(Lanes::default(), bytes, ring_bytes);
-        // Scripts expect windows of the whole ring.
+        // Scripts expect windows as large as the whole ring.
         context.fill_at_once();
         let mut stack = Stack::new(FlexToe::new(settings), address, bounds, secrets);
         stack.set_congestion(chosen.algorithm);
@@ -115,8 +115,8 @@ impl Machine {
         self.now
     }
 
-    /// When something happens next though nothing comes, if that is not after `most`; the time is then that. Otherwise the time is
-    /// `most`, and the answer is false.
+    /// Advances to the engine's next timer and runs it, if that is due by `most`. Otherwise advances to `most` and returns
+    /// false.
     pub fn step_to(&mut self, most: Nanos) -> bool {
         match self.next.filter(|at| *at <= most) {
             Some(at) => {
@@ -136,9 +136,9 @@ impl Machine {
         self.settle();
     }
 
-    /// Works until nothing is left to do at this time. The program takes its events, and publishes what it did.
+    /// Runs until nothing is left to do at this time. The program takes its events, and publishes its changes.
     ///
-    /// Panics if there is no end of it, which is an engine's fault.
+    /// Panics if the engine never becomes idle, which is a bug of the engine.
     pub fn settle(&mut self) {
         self.context.flush();
         for _ in 0..POLLS_MAX {
@@ -157,7 +157,7 @@ impl Machine {
                 return;
             }
         }
-        panic!("the engine has no end of work at {:?}", self.now);
+        panic!("the engine never becomes idle at {:?}", self.now);
     }
 
     fn perform(&mut self, output: Output<Vec<u8>>) {
@@ -173,7 +173,7 @@ impl Machine {
                 self.stack.complete(self.now, write.ticket);
             }
             Output::Event(_, event) => self.context.line.events.push_back(event),
-            // Nobody forks here.
+            // No program forks here.
             Output::Carry(_) | Output::Released(_) => {}
         }
     }
@@ -198,7 +198,7 @@ impl Machine {
             self.stack.complete(self.now, ticket);
         }
         match parse(&frame, false) {
-            // The network's part, which scripts do not see.
+            // The gateway answers ARP; scripts do not see it.
             Ok(Parsed::Arp(_, arp)) => {
                 if arp.target == GATEWAY {
                     let mut answer = vec![0; 60];

@@ -1,4 +1,4 @@
-//! Expectations flipped, one at a time: a script that still passes does not look at that one.
+//! Flips expectations one at a time: a script that still passes does not check that one.
 
 use wave_core::clock::Nanos;
 use wave_tcp::packet::{Ecn, Flags};
@@ -51,7 +51,7 @@ pub fn mutants(script: &Script) -> Vec<Mutant> {
     all
 }
 
-/// Beyond what the time may be off, at both ends of a range.
+/// A shift of the expected time that is beyond the tolerance at both ends of a range.
 fn shift(script: &Script, event: &Event) -> Nanos {
     let width = match event.at {
         When::AbsoluteRange(from, to) | When::RelativeRange(from, to) => to.0 - from.0,
@@ -100,10 +100,10 @@ fn packets(packet: &Packet) -> Vec<(String, Packet)> {
     }
     for at in 0..segment.options.as_ref().map_or(0, Vec::len) {
         change(format!("option {}", at + 1), &|segment| {
-            segment.options.as_mut().expect("it has them").remove(at);
+            segment.options.as_mut().expect("the segment has options").remove(at);
         });
         change(format!("value of option {}", at + 1), &|segment| {
-            let option = &mut segment.options.as_mut().expect("it has them")[at];
+            let option = &mut segment.options.as_mut().expect("the segment has options")[at];
             *option = other(option);
         });
     }
@@ -114,7 +114,7 @@ fn packets(packet: &Packet) -> Vec<(String, Packet)> {
     all
 }
 
-/// The same option with another value, or another one where it has none.
+/// The same option with another value, or another option if this one has no value.
 fn other(option: &TcpOption) -> TcpOption {
     match option {
         TcpOption::Mss(mss) => TcpOption::Mss(mss ^ 1),
@@ -131,7 +131,7 @@ fn other(option: &TcpOption) -> TcpOption {
 
 fn calls(call: &Call) -> Vec<(String, Call)> {
     let mut all = Vec::new();
-    // The number of a new descriptor is the script's own name for it.
+    // A new descriptor gets the number that the script expects, so a flipped result would still pass.
     let opens =
         matches!(call.name.as_str(), "socket" | "accept" | "epoll_create" | "epoll_create1");
     if let Some(result) = call.result.filter(|result| !opens || *result < 0) {
@@ -158,7 +158,7 @@ fn calls(call: &Call) -> Vec<(String, Call)> {
     all
 }
 
-/// A value that a call fills in, otherwise than it was expected.
+/// An expected output argument of a call, changed; `None` if it is not compared.
 fn flipped(argument: &Argument) -> Option<Argument> {
     if let Argument::Struct(fields) = argument {
         let mut fields = fields.clone();

@@ -1,4 +1,4 @@
-//! packetdrill's notation, written.
+//! Formats segments and results in packetdrill's notation.
 
 use std::fmt::{self, Write};
 
@@ -66,7 +66,7 @@ impl fmt::Display for TcpOption {
 }
 
 impl Call {
-    /// What it is expected to return.
+    /// The expected result, in packetdrill's notation.
     pub fn expected(&self) -> String {
         returned(&self.name, self.result, self.errno.as_deref())
     }
@@ -81,7 +81,7 @@ pub fn returned(name: &str, result: Option<i64>, errno: Option<&str>) -> String 
     }
 }
 
-/// The bits of ECN in an IP header.
+/// The ECN field of an IP header, in packetdrill's notation.
 pub fn ecn(ecn: Ecn) -> &'static str {
     match ecn {
         Ecn::NotCapable => "[noecn]",
@@ -91,7 +91,7 @@ pub fn ecn(ecn: Ecn) -> &'static str {
     }
 }
 
-/// A time since the script's begin, in seconds.
+/// Formats a time since the script's start, in seconds.
 pub fn seconds(at: Nanos) -> String {
     format!("{:.6}", at.0 as f64 / 1e9)
 }

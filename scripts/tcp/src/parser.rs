@@ -1,4 +1,4 @@
-//! From tokens to a script.
+//! Parses tokens into a script.
 
 use wave_core::clock::Nanos;
 use wave_tcp::packet::{Ecn, Flags};
@@ -11,17 +11,17 @@ use crate::script::{
 };
 use crate::shell;
 
-/// Default tolerance of packetdrill.
+/// packetdrill's default tolerance.
 const TOLERANCE: Nanos = Nanos::from_micros(4_000);
-/// Most bytes of a segment: what one IPv4 packet holds.
+/// Largest payload of a segment, in bytes: the limit of an IPv4 packet.
 const BYTES_MAX: u32 = 65_495;
-/// Time between two events at most: a day, so that no script runs for ever.
+/// Longest time between two events: one day, so that no script runs forever.
 const SECONDS_MAX: u64 = 86_400;
 
-/// Reads a script.
+/// Parses a script.
 ///
 /// # Errors
-/// The text is none, or asks for what this interpreter does not have.
+/// The text is not a script, or uses a feature that this interpreter lacks.
 pub fn parse(text: &str) -> Result<Script, BadScript> {
     let tokens = tokens(text)?;
     let line = text.lines().count().max(1);
@@ -50,7 +50,10 @@ fn bad(token: &Token, what: impl Into<String>) -> BadScript {
 }
 
 fn no_code(token: &Token) -> BadScript {
-    bad(token, "%{ ... }% is Python about Linux's TCP_INFO, which this interpreter does not run")
+    bad(
+        token,
+        "%{ ... }% is Python code that checks Linux's TCP_INFO; this interpreter does not run it",
+    )
 }
 
 struct Parser {
@@ -85,15 +88,11 @@ impl Parser {
                     Kind::Ellipsis => "...".to_owned(),
                     Kind::Mark(mark) => mark.to_string(),
                 };
-                bad(token, format!("`{found}` where this may stand: {wanted}"))
+                bad(token, format!("found `{found}`, expected {wanted}"))
             }
             None => {
                 let (line, column) = self.end;
-                BadScript {
-                    line,
-                    column,
-                    what: format!("the script ends where this is missing: {wanted}"),
-                }
+                BadScript { line, column, what: format!("the script ends here, expected {wanted}") }
             }
         }
     }
@@ -159,11 +158,11 @@ impl Parser {
                     let micros = self.number("microseconds", 10_000_000)?;
                     self.tolerance = Nanos::from_micros(micros);
                 }
-                // Ticks of timestamps: ours are milliseconds.
+                // Timestamp tick: ours is one millisecond.
                 ("--tcp_ts_tick_usecs", true) => {
                     if self.number("microseconds", u64::MAX)? != 1_000 {
                         self.at -= 1;
-                        return Err(self.wrong("1000: a timestamp's unit is a millisecond"));
+                        return Err(self.wrong("1000: timestamps are in milliseconds"));
                     }
                 }
                 ("--ip_version", true) if self.take_word("ipv4") => {}
@@ -188,7 +187,7 @@ impl Parser {
                 self.at += 1;
                 Ok(Nanos(whole * 1_000_000_000 + nanos))
             }
-            _ => Err(self.wrong("a time of a day at most, in seconds")),
+            _ => Err(self.wrong("a time in seconds, one day at most")),
         }
     }
 
@@ -197,9 +196,9 @@ impl Parser {
         let at = self.when()?;
         let until = if self.take_ellipsis() {
             if !matches!(at, When::Absolute(_) | When::Relative(_)) {
-                return Err(
-                    self.wrong("a call that waits has one time for its begin, and one for its end")
-                );
+                return Err(self.wrong(
+                    "one start time and one end time for a blocking call, such as `+0...0.2`",
+                ));
             }
             Some(self.seconds()?)
         } else {
@@ -218,20 +217,20 @@ impl Parser {
             Some(Kind::Word(name)) => Action::Call(self.call(name, until)?),
             Some(Kind::Shell(command)) if until.is_none() => {
                 self.at += 1;
-                self.shell(&command, &token.expect("there is one"))?;
+                self.shell(&command, &token.expect("the token was peeked"))?;
                 Action::Sleep
             }
-            Some(Kind::Code) => return Err(no_code(&token.expect("there is one"))),
+            Some(Kind::Code) => return Err(no_code(&token.expect("the token was peeked"))),
             _ => {
                 return Err(
-                    self.wrong("`<` (a packet comes), `>` (a packet is expected), or a call")
+                    self.wrong("`<` (a packet is received), `>` (a packet is expected), or a call")
                 );
             }
         };
         let is_range = matches!(at, When::Any | When::AbsoluteRange(..) | When::RelativeRange(..));
         if is_range && !matches!(action, Action::Out(_)) {
             self.at = self.at.saturating_sub(1);
-            return Err(self.wrong("`*` and ranges of time are for packets that are expected"));
+            return Err(self.wrong("`>`: only expected packets have `*` or a time range"));
         }
         Ok(Event { line, at, skew: Nanos(0), action })
     }
@@ -243,7 +242,7 @@ impl Parser {
         let is_relative = self.take('+');
         if !is_relative && !matches!(self.kind(), Some(Kind::Number(_))) {
             return Err(self.wrong(
-                "a time: `+0.1` (after the event before), `0.1` (after the begin), `*` (any)",
+                "a time: `+0.1` (since the previous event), `0.1` (since the start), `*` (any)",
             ));
         }
         let from = self.seconds()?;
@@ -256,7 +255,7 @@ impl Parser {
         let to = self.seconds()?;
         if to < from {
             self.at -= 1;
-            return Err(self.wrong("a time that is not before the range's begin"));
+            return Err(self.wrong("a time not before the start of the range"));
         }
         Ok(if is_relative { When::RelativeRange(from, to) } else { When::AbsoluteRange(from, to) })
     }
@@ -266,7 +265,7 @@ impl Parser {
         if self.take_word("icmp") {
             if !is_in {
                 self.at -= 1;
-                return Err(self.wrong("a segment: messages of ICMP only come in"));
+                return Err(self.wrong("a segment: ICMP messages can only come in (`<`)"));
             }
             return Ok(Packet { ports: None, ecn, body: Body::Icmp(self.icmp()?) });
         }
@@ -331,19 +330,19 @@ impl Parser {
         Ok(flags)
     }
 
-    /// A range of sequence numbers with its length, `1:1001(1000)`.
+    /// A range of sequence numbers and its length, `1:1001(1000)`.
     fn range(&mut self) -> Result<(u32, u32), BadScript> {
         let seq = self.seq("sequence numbers, such as `1:1001(1000)`")?;
         self.must(':')?;
         let end_at = self.at;
-        let end = self.seq("the number behind the last byte")?;
+        let end = self.seq("the sequence number after the last byte")?;
         self.must('(')?;
-        let bytes = self.number("bytes of payload", BYTES_MAX.into())? as u32;
+        let bytes = self.number("a payload length", BYTES_MAX.into())? as u32;
         self.must(')')?;
         if end != seq.wrapping_add(bytes) {
             self.at = end_at;
             return Err(self.wrong(&format!(
-                "{}, which is {bytes} bytes behind {seq}",
+                "{}, which is {bytes} bytes after {seq}",
                 seq.wrapping_add(bytes)
             )));
         }
@@ -354,15 +353,15 @@ impl Parser {
         let flags = self.flags()?;
         let (seq, bytes) = self.range()?;
         let ack =
-            if self.take_word("ack") { Some(self.seq("what is acknowledged")?) } else { None };
+            if self.take_word("ack") { Some(self.seq("an acknowledgement number")?) } else { None };
         if ack.is_some() != flags.contains(Flags::ACK) {
             self.at -= usize::from(ack.is_some());
-            return Err(self.wrong("`ack N` with the flag `.`, and never without it"));
+            return Err(self.wrong("`ack N` if and only if the flag `.` is set"));
         }
         let window = match self.take_word("win") {
             true => Some(self.number("a window", 65_535)? as u16),
             false if is_in && !flags.contains(Flags::RST) => {
-                return Err(self.wrong("`win N`: a packet that comes names a window"));
+                return Err(self.wrong("`win N`: a received packet must name its window"));
             }
             false => None,
         };
@@ -380,7 +379,7 @@ impl Parser {
         if self.take_ellipsis() {
             if is_in {
                 self.at -= 1;
-                return Err(self.wrong("options: those of a packet that comes must be named"));
+                return Err(self.wrong("options: those of a received packet must be named"));
             }
             self.must('>')?;
             return Ok(None);
@@ -408,18 +407,18 @@ impl Parser {
                 if !self.take_word("val") {
                     return Err(self.wrong("`val`"));
                 }
-                let value = self.seq("a timestamp")?;
+                let value = self.seq("a timestamp value")?;
                 if !self.take_word("ecr") {
                     return Err(self.wrong("`ecr`"));
                 }
-                TcpOption::Timestamps(value, self.seq("an echo")?)
+                TcpOption::Timestamps(value, self.seq("a timestamp echo")?)
             }
             "sack" => {
                 let mut blocks = Vec::new();
                 while matches!(self.kind(), Some(Kind::Number(_))) {
-                    let from = self.seq("a block")?;
+                    let from = self.seq("the start of a SACK block")?;
                     self.must(':')?;
-                    blocks.push((from, self.seq("a block's end")?));
+                    blocks.push((from, self.seq("the end of a SACK block")?));
                 }
                 TcpOption::Sack(blocks)
             }
@@ -483,7 +482,7 @@ impl Parser {
         let errno = self.word().filter(|word| word.starts_with('E'));
         self.at += usize::from(errno.is_some());
         if errno.is_some() && self.take('(') {
-            // A text for readers.
+            // A comment in parentheses, such as `(Connection reset by peer)`.
             while !self.take(')') {
                 if self.kind().is_none() {
                     return Err(self.wrong("`)`"));
@@ -501,7 +500,7 @@ impl Parser {
     }
 
     fn argument(&mut self) -> Result<Argument, BadScript> {
-        let all = "`...`, a number, a name, a text, [...], {name=...}";
+        let all = "`...`, a number, a name, a string, [...], {name=...}";
         match self.kind().cloned() {
             Some(Kind::Ellipsis) => {
                 self.at += 1;
@@ -515,7 +514,7 @@ impl Parser {
             Some(Kind::Word(word)) => {
                 let mut names = vec![word];
                 self.at += 1;
-                // A function of C, as htons(80): its argument is what counts.
+                // A C function, such as htons(80): only its argument counts.
                 if self.take('(') {
                     let within = self.argument()?;
                     self.must(')')?;
@@ -542,7 +541,7 @@ impl Parser {
             Some(Kind::Mark('{')) => {
                 self.at += 1;
                 if self.take_ellipsis() {
-                    // A part of a message, `{..., 40}`.
+                    // An iovec of a message, `{..., 40}`.
                     self.must(',')?;
                     let bytes = self.argument()?;
                     self.must('}')?;
@@ -553,9 +552,9 @@ impl Parser {
                     if !fields.is_empty() {
                         self.must(',')?;
                     }
-                    let Some(name) = self.word() else { return Err(self.wrong("a field's name")) };
+                    let Some(name) = self.word() else { return Err(self.wrong("a field name")) };
                     self.at += 1;
-                    // How many there are, as in `msg_iov(1)`, shows itself.
+                    // The count in `msg_iov(1)` is skipped: the list itself tells it.
                     if self.take('(') {
                         self.argument()?;
                         self.must(')')?;

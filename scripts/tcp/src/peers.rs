@@ -1,4 +1,4 @@
-//! Ends of connections, and numbers of scripts translated to those on the wire.
+//! Tracks connections, and translates between a script's sequence numbers and timestamps and those on the wire.
 
 use wave_tcp::packet::Flags;
 
@@ -6,33 +6,33 @@ use crate::frames::{Ports, Seen};
 use crate::process::PORT;
 use crate::script::{Segment, TcpOption};
 
-/// The peer's port where a script names none.
+/// The peer's port if a script names none.
 const PEER_PORT: u16 = 40_001;
 
 /// A connection, or an attempt at one.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
-    /// Ours; none until a connection of ours has begun.
+    /// Our port; `None` until our connect has sent its SYN.
     local: Option<u16>,
     remote: u16,
-    /// Our first number on the wire.
+    /// Our initial sequence number on the wire.
     own: Option<u32>,
-    /// First sequence number of the peer.
+    /// The peer's initial sequence number.
     theirs: Option<u32>,
-    /// The peer has begun anew.
+    /// The peer has sent a SYN with a new sequence number.
     is_renewed: bool,
 }
 
 #[derive(Debug, Default)]
 pub struct Peers {
     all: Vec<Peer>,
-    /// The one that packets without ports are of.
+    /// The connection of packets that name no ports.
     current: Option<usize>,
-    /// What is added to a script's timestamps of ours. It is the same for all connections of two hosts.
+    /// Offset from our timestamps in the script to those on the wire. All connections between two hosts share it.
     stamp: Option<u32>,
 }
 
-/// An echo of a timestamp that no line has named.
+/// The script echoes a timestamp that no line has named.
 pub struct UnknownEcho(pub u32);
 
 impl Peers {
@@ -63,22 +63,22 @@ impl Peers {
         }
     }
 
-    /// Ports of a packet that comes; `None` if a connection of ours has not sent its SYN yet.
+    /// Ports of a received packet; `None` if our connect has not sent its SYN yet.
     pub fn ports(&mut self, named: Option<Ports>) -> Option<Ports> {
         let at = self.of(named);
         Some((self.all[at].remote, self.all[at].local?))
     }
 
-    /// Our first number on the wire, 0 while it is not known.
+    /// Our initial sequence number on the wire, or 0 while it is unknown.
     pub fn own(&mut self, named: Option<Ports>) -> u32 {
         let at = self.of(named);
         self.all[at].own.unwrap_or(0)
     }
 
-    /// A segment that comes, with the wire's numbers, and the position in the stream of its first byte.
+    /// Translates a received segment to the wire's numbers. Also returns the position in the stream of its first byte.
     ///
     /// # Errors
-    /// It echoes what is not known.
+    /// It echoes a timestamp that no line has named.
     pub fn on_wire(
         &mut self,
         named: Option<Ports>,
@@ -109,12 +109,12 @@ impl Peers {
         }
         let behind_syn = segment.seq.wrapping_add(segment.flags.contains(Flags::SYN).into());
         let position = behind_syn.wrapping_sub(peer.theirs.unwrap_or(0).wrapping_add(1));
-        // A segment before the stream's begin has no bytes that anybody reads.
+        // Bytes before the start of the stream are never read.
         Ok((segment, (position as i32).max(0) as u64))
     }
 
-    /// What was sent, with a script's numbers. Of what is first seen here, `expected` says the script's numbers. Also returns the
-    /// position in the stream of the first byte, if that is known.
+    /// Translates a sent segment to the script's numbers. The first timestamp fixes the offset: `expected` gives its value in
+    /// the script. Also returns the position in the stream of the first byte, if known.
     pub fn in_script(&mut self, seen: &Seen, expected: Option<&Segment>) -> (Segment, Option<u64>) {
         let (local, remote) = seen.ports;
         let mut segment = seen.segment.clone();
@@ -150,7 +150,8 @@ impl Peers {
         (segment, position)
     }
 
-    /// Whether a frame of these ports is what a script means that names none, or these.
+    /// Whether a sent frame with these `ports` belongs to the connection that a script line means by `named`, or by naming no
+    /// ports.
     pub fn is_meant(&mut self, named: Option<Ports>, ports: Ports) -> bool {
         match named {
             Some(named) => named == ports,

@@ -1,4 +1,4 @@
-//! The program: file descriptors, and calls on the context that serves them on a host, too.
+//! The program: its file descriptors, and calls served by the same context code as on a host.
 
 mod options;
 mod readiness;
@@ -16,12 +16,12 @@ use crate::machine::{Machine, PEER};
 use crate::pattern::{byte, first_wrong};
 use crate::script::{Argument, Call};
 
-/// The port of `bind(3, ..., ...)` and of the peer of `connect(3, ..., ...)`, as in packetdrill.
+/// Local port of `bind(3, ..., ...)`, and remote port of `connect(3, ..., ...)`, as in packetdrill.
 pub const PORT: u16 = 8080;
 /// The lowest descriptor that a program gets.
 const FIRST_FILE: i64 = 3;
 
-/// What a descriptor names.
+/// An open file description.
 #[derive(Debug)]
 struct File {
     socket: Socket,
@@ -38,17 +38,17 @@ enum Socket {
     },
     Listener(u32),
     Stream(u32),
-    /// Of epoll_create.
+    /// Made by epoll_create.
     Set(Set),
 }
 
-/// A call that has returned.
+/// The result of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Returned {
     pub value: i64,
     /// Name of its errno.
     pub errno: Option<&'static str>,
-    /// What an argument was expected to be after the call, and is.
+    /// Expected and actual value of an output argument, if they differ.
     pub differs: Option<(String, String)>,
 }
 
@@ -60,15 +60,15 @@ pub enum Outcome {
 #[derive(Debug, Default)]
 pub struct Process {
     files: BTreeMap<i64, File>,
-    /// Bytes that the call that waits has written.
+    /// Bytes that the blocked call has written so far.
     written: u64,
-    /// Port of the peer to which the last call connected.
+    /// Remote port of the last call, if that was a connect.
     pub connected_to: Option<u16>,
-    /// What the script says that the call returns.
+    /// The call's result according to the script.
     wanted: Option<i64>,
 }
 
-/// A call that this interpreter does not have; the text says what it has.
+/// A call that this interpreter lacks; the text says what is supported.
 pub struct Unsupported(pub String);
 
 type Answer = Result<Outcome, Unsupported>;
@@ -87,7 +87,7 @@ fn failed_by(error: &io::Error) -> Answer {
     Ok(Outcome::Returned(Returned { value: -1, errno, differs: None }))
 }
 
-/// A call that has filled an argument.
+/// The result of a call that fills in an argument.
 fn filled(value: i64, expected: &Argument, actual: i64) -> Answer {
     let differs = match expected {
         Argument::Any => None,
@@ -101,7 +101,7 @@ fn filled(value: i64, expected: &Argument, actual: i64) -> Answer {
     Ok(Outcome::Returned(Returned { value, errno: None, differs }))
 }
 
-/// The number that an argument is, or that its name is.
+/// The value of an argument: a number, or the constant that it names.
 fn number(argument: &Argument) -> Option<i64> {
     match argument {
         Argument::Number(number) => Some(*number),
@@ -121,10 +121,10 @@ fn names(argument: Option<&Argument>) -> &[String] {
 }
 
 impl Process {
-    /// Makes a call, or tries one once more that waits (`is_again`).
+    /// Makes a call, or retries a blocked one (`is_again`).
     ///
     /// # Errors
-    /// There is no such call here.
+    /// This interpreter lacks the call, or a form of it.
     pub fn call(&mut self, machine: &mut Machine, call: &Call, is_again: bool) -> Answer {
         if !is_again {
             self.written = 0;
@@ -144,7 +144,7 @@ impl Process {
             | "fcntl" | "ioctl" | "epoll_ctl" | "epoll_wait" => {
                 let Some(fd) = fd else {
                     return Err(Unsupported(format!(
-                        "{}'s first argument is a descriptor",
+                        "the first argument of {} is a descriptor",
                         call.name
                     )));
                 };
@@ -193,14 +193,14 @@ impl Process {
     }
 
     fn file(&mut self, fd: i64) -> &mut File {
-        self.files.get_mut(&fd).expect("its descriptor was looked up")
+        self.files.get_mut(&fd).expect("the descriptor was looked up")
     }
 
-    /// A new descriptor: the number that the script has for it, as in packetdrill, or the least free one.
+    /// A new descriptor: the number that the script expects, as in packetdrill, or the lowest free one.
     fn insert(&mut self, socket: Socket, options: Options) -> i64 {
         let is_free = |fd: &i64| *fd >= FIRST_FILE && !self.files.contains_key(fd);
         let free = self.wanted.filter(is_free).or_else(|| (FIRST_FILE..).find(is_free));
-        let fd = free.expect("there are more numbers than files");
+        let fd = free.expect("there are more numbers than open files");
         let watched = Watched::default();
         self.files.insert(fd, File { socket, is_nonblocking: false, options, watched });
         fd
@@ -211,7 +211,7 @@ impl Process {
         let is_known = |kind: &String| kind == "SOCK_STREAM" || kind == "SOCK_NONBLOCK";
         if !kinds.iter().all(is_known) || !kinds.iter().any(|kind| kind == "SOCK_STREAM") {
             return Err(Unsupported(
-                "sockets are SOCK_STREAM, with SOCK_NONBLOCK or without".into(),
+                "a socket is SOCK_STREAM, with or without SOCK_NONBLOCK".into(),
             ));
         }
         let local = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -240,7 +240,7 @@ impl Process {
         };
         let name = machine.context.listen(local, backlog.clamp(1, u16::MAX.into()) as u16);
         machine.settle();
-        // The agent answers without waiting for anybody.
+        // The agent answers at once.
         match machine.context.listening(name) {
             Some(Ok(_)) => {
                 self.file(fd).socket = Socket::Listener(name);
@@ -259,7 +259,7 @@ impl Process {
         let Socket::Listener(name) = self.file(fd).socket else { return failed(Errno::INVAL) };
         match machine.context.accept(name) {
             Some(Ok((name, _))) => {
-                // A connection has its listener's options.
+                // A connection inherits its listener's options.
                 let options = self.file(fd).options;
                 options.apply(machine, name);
                 done(self.insert(Socket::Stream(name), options))
@@ -293,12 +293,12 @@ impl Process {
             }
             Socket::Fresh { .. } => {
                 return Err(Unsupported(
-                    "a socket that connects cannot be bound here: the agent chooses its port"
+                    "connect on a bound socket is not supported: the agent chooses the local port"
                         .into(),
                 ));
             }
             Socket::Stream(name) if is_again => *name,
-            // As Linux has it; programs of ours cannot ask twice.
+            // As on Linux; wave-posix has no second connect on a stream.
             Socket::Stream(_) | Socket::Listener(_) => return failed(Errno::ISCONN),
             Socket::Set(_) => return failed(Errno::NOTSOCK),
         };
@@ -310,7 +310,7 @@ impl Process {
         }
     }
 
-    /// The stream of a descriptor.
+    /// The stream of a descriptor; `None` for anything else.
     fn stream(&mut self, fd: i64) -> Option<u32> {
         match self.file(fd).socket {
             Socket::Stream(name) => Some(name),
@@ -399,7 +399,7 @@ impl Process {
     }
 
     fn close(&mut self, machine: &mut Machine, fd: i64) -> Answer {
-        let file = self.files.remove(&fd).expect("its descriptor was looked up");
+        let file = self.files.remove(&fd).expect("the descriptor was looked up");
         match file.socket {
             Socket::Fresh { .. } | Socket::Set(_) => {}
             Socket::Listener(name) => machine.context.unlisten(name),
@@ -434,7 +434,7 @@ fn message_bytes(arguments: &[Argument]) -> Result<u64, Unsupported> {
     all.map(|bytes| bytes as u64).ok_or_else(wrong)
 }
 
-/// Whether the flags of a call that writes say that more follows.
+/// Whether the flags of a sending call have MSG_MORE.
 fn has_more(flags: Option<&Argument>) -> Result<bool, Unsupported> {
     let names = names(flags);
     let is_more = names.iter().any(|name| name == "MSG_MORE");
@@ -449,9 +449,7 @@ fn no_flags(flags: Option<&Argument>) -> Result<(), Unsupported> {
     match flags {
         None | Some(Argument::Any | Argument::Number(0)) => Ok(()),
         Some(Argument::Names(names)) if names == &["MSG_NOSIGNAL"] => Ok(()),
-        _ => Err(Unsupported(
-            "flags of calls are 0, MSG_NOSIGNAL, and of those that write MSG_MORE".into(),
-        )),
+        _ => Err(Unsupported("flags are 0, MSG_NOSIGNAL and, for sending calls, MSG_MORE".into())),
     }
 }
 

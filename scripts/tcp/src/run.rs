@@ -1,4 +1,4 @@
-//! Runs a script, and compares what happens with what it expects.
+//! Runs a script and checks its expectations.
 
 use wave_core::clock::Nanos;
 use wave_posix::is_ring_size;
@@ -13,15 +13,15 @@ use crate::process::{Outcome, Process, Returned, Unsupported};
 use crate::script::{Action, Argument, Body, Call, Event, Packet, Script, Segment, When};
 use crate::{BadScript, Failure, RunError};
 
-/// Bytes of rings where a script does not say (SO_RCVBUF, SO_SNDBUF): a shift of 8, as packetdrill's defaults have it.
+/// Default ring sizes in bytes (SO_RCVBUF, SO_SNDBUF): they give a window scale of 8, as packetdrill's defaults do.
 const RING_BYTES: [u32; 2] = [8 << 20, 256 << 10];
-/// How long a packet is waited for that may come at any time.
+/// How long to wait for a packet that may be sent at any time (`*`).
 const PATIENCE: Nanos = Nanos::from_millis(3_600_000);
 
 /// Runs a script.
 ///
 /// # Errors
-/// An expectation does not hold, or the script asks for what is not there.
+/// An expectation was not met, or the script uses a feature that this interpreter lacks.
 pub fn run(script: &Script) -> Result<(), RunError> {
     let mut run = Run {
         machine: Machine::new(ring_bytes(script)?, script.settings),
@@ -39,7 +39,7 @@ pub fn run(script: &Script) -> Result<(), RunError> {
     run.finish()
 }
 
-/// Sizes of rings: those of the first options that name them.
+/// Ring sizes: those of the first SO_RCVBUF and SO_SNDBUF in the script.
 fn ring_bytes(script: &Script) -> Result<[u32; 2], RunError> {
     let mut bytes = RING_BYTES;
     let mut is_named = [false; 2];
@@ -64,7 +64,7 @@ fn ring_bytes(script: &Script) -> Result<[u32; 2], RunError> {
             _ => {
                 return Err(bad(
                     event.line,
-                    "SO_RCVBUF and SO_SNDBUF are sizes of rings here: powers of two, 4096 to 16777216",
+                    "SO_RCVBUF and SO_SNDBUF set ring sizes here: powers of two, 4096 to 16777216",
                 ));
             }
         }
@@ -88,12 +88,12 @@ struct Run {
 struct Pending {
     call: Call,
     line: usize,
-    /// Time by which it must return.
+    /// Time at which the call must return, within the tolerance.
     until: Nanos,
 }
 
 impl Run {
-    /// Since the script's begin.
+    /// Time since the script's start.
     fn elapsed(&self) -> Nanos {
         Nanos(self.machine.now().0 - BEGIN.0)
     }
@@ -142,14 +142,14 @@ impl Run {
         self.check_overdue()
     }
 
-    /// What was sent and is not expected by any line to come.
+    /// Fails if a packet was sent that no later line can expect.
     fn check_silence(&mut self, next_out: Option<&Event>, line: usize) -> Result<(), RunError> {
         let is_patient = next_out.is_some_and(|next| !matches!(next.at, When::Relative(_)));
         let now = self.machine.now();
         match self.machine.sent.front() {
             Some((at, frame)) if *at + self.tolerance < now && !is_patient => {
                 let actual = self.shown(*at, &frame.clone(), None);
-                self.fail(line, "nothing is sent before this line".to_owned(), actual)
+                self.fail(line, "no packet before this line".to_owned(), actual)
             }
             _ => Ok(()),
         }
@@ -164,7 +164,7 @@ impl Run {
             return self.fail(
                 line,
                 call.expected(),
-                format!("{} still waits at the script's end", call.name),
+                format!("{} still blocks at the script's end", call.name),
             );
         }
         self.check_silence(None, self.last_line)
@@ -172,7 +172,7 @@ impl Run {
 
     fn inject(&mut self, line: usize, packet: &Packet) -> Result<(), RunError> {
         let Some(ports) = self.peers.ports(packet.ports) else {
-            return Err(bad(line, "our SYN must be expected before something comes for it"));
+            return Err(bad(line, "expect our SYN (`>`) before this packet answers it"));
         };
         let frame = match &packet.body {
             Body::Icmp(message) => {
@@ -183,12 +183,12 @@ impl Run {
             Body::Tcp(segment) => {
                 let (wire, position) =
                     self.peers.on_wire(packet.ports, segment).map_err(|UnknownEcho(echo)| {
-                        bad(line, format!("ecr {echo} echoes a timestamp of ours, and no line before names one"))
+                        bad(line, format!("ecr {echo} echoes one of our timestamps, but no earlier line names one"))
                     })?;
                 let payload: Vec<u8> = (position..).take(wire.bytes as usize).map(byte).collect();
                 let ecn = packet.ecn.unwrap_or(Ecn::NotCapable);
                 frames::frame(ports, &wire, ecn, &payload)
-                    .map_err(|_| bad(line, "these options have more than 40 bytes"))?
+                    .map_err(|_| bad(line, "these options are longer than 40 bytes"))?
             }
         };
         self.machine.receive(frame);
@@ -212,10 +212,14 @@ impl Run {
         let wanted = |at: Nanos| format!("{} > {expected}", seconds(Nanos(at.0 - BEGIN.0)));
         let Some((at, frame)) = self.machine.sent.pop_front() else {
             self.check_overdue()?;
-            return self.fail(event.line, wanted(from), "nothing is sent".to_owned());
+            return self.fail(event.line, wanted(from), "no packet".to_owned());
         };
         let Some(mut seen) = frames::read(&frame) else {
-            return self.fail(event.line, wanted(from), "a packet that is no segment".to_owned());
+            return self.fail(
+                event.line,
+                wanted(from),
+                "a packet that is not a TCP segment".to_owned(),
+            );
         };
         while seen.segment.bytes < expected.bytes {
             let next = self.machine.sent.front().and_then(|(_, frame)| frames::read(frame));
@@ -244,7 +248,7 @@ impl Run {
             return self.fail(
                 event.line,
                 wanted(from),
-                format!("{text}, and byte {at} of the stream is not what was written"),
+                format!("{text}, but byte {at} of the stream is not the byte written"),
             );
         }
         let (from, to) = (from + event.skew, to + event.skew);
@@ -256,12 +260,12 @@ impl Run {
         Ok(())
     }
 
-    /// A frame, in packetdrill's notation.
+    /// Formats a frame in packetdrill's notation.
     fn shown(&mut self, at: Nanos, frame: &[u8], expected: Option<&Segment>) -> String {
         let at = seconds(Nanos(at.0 - BEGIN.0));
         match frames::read(frame) {
             Some(seen) => format!("{at} > {}", self.peers.in_script(&seen, expected).0),
-            None => format!("{at} > a packet that is no segment"),
+            None => format!("{at} > a packet that is not a TCP segment"),
         }
     }
 
@@ -269,8 +273,8 @@ impl Run {
         if let Some(pending) = &self.pending {
             return self.fail(
                 event.line,
-                format!("{} of line {} has returned", pending.call.name, pending.line),
-                "it still waits".to_owned(),
+                format!("{} of line {} has returned by now", pending.call.name, pending.line),
+                "it still blocks".to_owned(),
             );
         }
         let outcome = self.process.call(&mut self.machine, call, false);
@@ -281,14 +285,14 @@ impl Run {
             Err(Unsupported(what)) => Err(bad(event.line, what)),
             Ok(Outcome::Returned(got)) => {
                 let now = self.machine.now();
-                // A call that is to wait returns at its end, and not before.
+                // A blocking call must return at its end time, not before.
                 let waits = until.is_some_and(|until| until + event.skew > now + self.tolerance)
                     || (until.is_some() && event.skew != Nanos(0));
                 if waits {
                     return self.fail(
                         event.line,
-                        format!("{} waits", call.name),
-                        format!("{} at once", shown(call, &got)),
+                        format!("{} blocks", call.name),
+                        format!("{} immediately", shown(call, &got)),
                     );
                 }
                 self.compare(event.line, call, &got)
@@ -299,12 +303,12 @@ impl Run {
                     self.pending = Some(Pending { call: call.clone(), line: event.line, until });
                     Ok(())
                 }
-                None => self.fail(event.line, call.expected(), format!("{} waits", call.name)),
+                None => self.fail(event.line, call.expected(), format!("{} blocks", call.name)),
             },
         }
     }
 
-    /// Something has happened: a call that waits may return.
+    /// Retries the blocked call after an event.
     fn try_again(&mut self) -> Result<(), RunError> {
         let Some(Pending { call, line, until }) = self.pending.take() else { return Ok(()) };
         match self.process.call(&mut self.machine, &call, true) {
@@ -335,7 +339,7 @@ impl Run {
             Some(pending) if self.machine.now() > pending.until + self.tolerance => self.fail(
                 pending.line,
                 pending.call.expected(),
-                format!("{} still waits at {}", pending.call.name, seconds(self.elapsed())),
+                format!("{} still blocks at {}", pending.call.name, seconds(self.elapsed())),
             ),
             _ => Ok(()),
         }

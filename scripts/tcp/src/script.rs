@@ -1,28 +1,28 @@
-//! What a script says.
+//! A parsed script: its settings and events.
 
 use wave_core::clock::Nanos;
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::packet::{Ecn, Flags};
 
-/// A script that was read.
+/// A parsed script.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// How far a time may be off (`--tolerance_usecs`).
+    /// Allowed deviation of a time (`--tolerance_usecs`).
     pub tolerance: Nanos,
-    /// What its commands choose.
+    /// The settings that its commands choose.
     pub settings: Settings,
-    /// In the order of the text.
+    /// Events in the order of the text.
     pub events: Vec<Event>,
 }
 
-/// What a script's commands choose for all connections, and for the device.
+/// Settings of all connections and of the device, chosen by a script's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Congestion control (`sysctl net.ipv4.tcp_congestion_control=dctcp`).
     pub algorithm: Algorithm,
-    /// Handshakes agree on timestamps (`sysctl net.ipv4.tcp_timestamps=0`).
+    /// Handshakes negotiate timestamps (false by `sysctl net.ipv4.tcp_timestamps=0`).
     pub has_timestamps: bool,
-    /// The device takes super-packets (`ethtool -K tun0 tso off gso off`).
+    /// The device accepts super-packets (false by `ethtool -K tun0 tso off gso off`).
     pub takes_super_packets: bool,
 }
 
@@ -36,14 +36,14 @@ impl Default for Settings {
     }
 }
 
-/// A line: when, and what.
+/// One line: a time and an action.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// Its line in the text, from 1.
     pub line: usize,
     /// When it happens, or is expected.
     pub at: When,
-    /// Added to the expected time alone: a mutant's.
+    /// Offset of a mutant, added only to the expected time.
     pub skew: Nanos,
     /// What happens, or is expected.
     pub action: Action,
@@ -51,11 +51,11 @@ pub struct Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// `*`: whenever it comes.
+    /// `*`: at any time.
     Any,
-    /// `0.1`: since the script's begin.
+    /// `0.1`: since the script's start.
     Absolute(Nanos),
-    /// `+0.1`: since the event before.
+    /// `+0.1`: since the previous event.
     Relative(Nanos),
     /// Between two times from the start, `0.1~0.2`.
     AbsoluteRange(Nanos, Nanos),
@@ -66,21 +66,21 @@ pub enum When {
 /// What happens, or is expected.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// `<`: a packet comes in.
+    /// `<`: a packet is received.
     In(Packet),
     /// `>`: a packet is expected.
     Out(Packet),
-    /// A call of the program's, and what it returns.
+    /// A call by the program, and its expected result.
     Call(Call),
-    /// A sleep.
+    /// Time passes until this line.
     Sleep,
 }
 
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Ports of its source and destination, where they are named.
+    /// Source and destination port, if named.
     pub ports: Option<(u16, u16)>,
-    /// The bits of ECN in its IP header, where they are named.
+    /// ECN field of the IP header, if named.
     pub ecn: Option<Ecn>,
     pub body: Body,
 }
@@ -88,11 +88,11 @@ pub struct Packet {
 #[derive(Clone, Debug)]
 pub enum Body {
     Tcp(Segment),
-    /// A message that something does not arrive.
+    /// An ICMP Destination Unreachable message.
     Icmp(Unreachable),
 }
 
-/// A segment. Numbers of ours begin at 0 with our SYN; the peer's are its own.
+/// A segment. Our sequence numbers are relative to our SYN, which has 0; the peer's are absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub flags: Flags,
@@ -100,10 +100,10 @@ pub struct Segment {
     pub bytes: u32,
     /// Acknowledgement number.
     pub ack: Option<u32>,
-    /// The window field; not compared where there is none.
+    /// Window field; not compared if `None`.
     pub window: Option<u16>,
     pub urgent: u16,
-    /// Options in their order; `None` is `<...>`, and not compared.
+    /// Options in order; `None` is `<...>`: not compared.
     pub options: Option<Vec<TcpOption>>,
 }
 
@@ -122,18 +122,18 @@ pub enum TcpOption {
     Scale(u8),
     /// `sack 1:2 3:4`.
     Sack(Vec<(u32, u32)>),
-    /// `bytes 9 0`: as they are.
+    /// `bytes 9 0`: raw bytes.
     Raw(Vec<u8>),
 }
 
-/// A message of ICMP about a segment of ours.
+/// An ICMP error about one of our segments.
 #[derive(Clone, Debug)]
 pub struct Unreachable {
     /// Code of RFC 792.
     pub code: u8,
     /// The next hop's MTU (RFC 1191).
     pub mtu: u16,
-    /// The first sequence number of the segment that it quotes, and its bytes of payload.
+    /// First sequence number of the quoted segment; `bytes` is the length of its payload.
     pub seq: u32,
     pub bytes: u32,
 }
@@ -142,9 +142,9 @@ pub struct Unreachable {
 pub struct Call {
     pub name: String,
     pub arguments: Vec<Argument>,
-    /// Time from its begin's base to its end, if it waits: `+0...0.2`.
+    /// End time of a blocking call, `+0...0.2`, relative to the base of its start time.
     pub until: Option<Nanos>,
-    /// What it returns; `None` is `...`.
+    /// Expected result; `None` is `...`.
     pub result: Option<i64>,
     /// Name of the expected errno.
     pub errno: Option<String>,
@@ -158,7 +158,7 @@ pub enum Argument {
     /// A name, or several: `O_RDWR|O_NONBLOCK`.
     Names(Vec<String>),
     Text(String),
-    /// A list, as `[1]`.
+    /// A list, such as `[1]`.
     List(Vec<Argument>),
     /// `{events=POLLIN, fd=4}`.
     Struct(Vec<(String, Argument)>),

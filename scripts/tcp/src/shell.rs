@@ -1,10 +1,10 @@
-//! Commands for a shell: none is run. Those are passed over that ask for what is so anyway, and some choose [`Settings`].
+//! Shell commands: none is executed. Some choose [`Settings`]; those that ask for behaviour that we have anyway are skipped.
 
 use wave_tcp::congestion::Algorithm;
 
 use crate::script::Settings;
 
-/// sysctls of packetdrill's own `defaults.sh` and suite whose value is how we behave.
+/// sysctls of packetdrill's own `defaults.sh` and suite whose values match our behaviour.
 const MATCHED: &[(&str, &str)] = &[
     ("tcp_syn_retries", "5"),
     ("tcp_synack_retries", "5"),
@@ -16,22 +16,22 @@ const MATCHED: &[(&str, &str)] = &[
     ("tcp_dsack", "1"),
 ];
 
-/// Takes from a command what it chooses.
+/// Applies the settings that a command chooses.
 ///
 /// # Errors
-/// It asks for something else than what is so anyway, or can be chosen; the text says what.
+/// It asks for a setting that is neither our behaviour nor selectable; the text names it.
 pub fn apply(command: &str, settings: &mut Settings) -> Result<(), String> {
     for line in command.split(['\n', ';']).flat_map(|line| line.split("&&")) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let refused = |what: &str| {
             Err(format!(
-                "no command runs in virtual time, and `{what}` asks for something else than what is so anyway"
+                "`{what}` is not supported: no command is executed, and only a few settings can be chosen"
             ))
         };
         match words[..] {
             [] | ["true"] => {}
             [path] if path.ends_with("common/defaults.sh") => {}
-            // It undoes what set_sysctls.py did, for the scripts that follow.
+            // It undoes the changes of set_sysctls.py for the scripts that follow.
             [path] if path.starts_with("/tmp/sysctl_restore_") => {}
             ["sysctl", ref rest @ ..] => {
                 for setting in rest.iter().filter(|word| **word != "-q" && **word != "-w") {
@@ -54,7 +54,7 @@ pub fn apply(command: &str, settings: &mut Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes a setting, `net.ipv4.tcp_sack=1` or as a path. Returns whether it is there, or so anyway.
+/// Applies a setting, `net.ipv4.tcp_sack=1` or the same as a path. Returns whether it can be chosen, or matches our behaviour.
 fn choose(setting: &str, settings: &mut Settings) -> bool {
     let Some((name, value)) = setting.split_once('=') else { return false };
     let name = name.rsplit(['.', '/']).next().unwrap_or_default();

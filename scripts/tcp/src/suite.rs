@@ -1,30 +1,30 @@
-//! Many scripts: those of files and folders.
+//! Finds and runs the scripts of files and folders.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{RunError, Script, mutants, run};
 
-/// Most bytes of a script's file.
+/// Largest script file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
-/// Folders within folders.
+/// Deepest nesting of folders.
 const DEPTH_MAX: usize = 16;
 
-/// What became of one script.
+/// The outcome of one script.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub path: PathBuf,
     pub result: Result<(), RunError>,
-    /// Mutants that were run: none of a script that does not pass.
+    /// Number of mutants run; 0 if the script itself fails.
     pub mutants: usize,
-    /// Mutants that passed: line, and what was flipped.
+    /// Mutants that passed: the line, and the flipped expectation.
     pub survivors: Vec<(usize, String)>,
 }
 
-/// The scripts of these files, and of all that end in `.pkt` in these folders, in the order of their names.
+/// The given files, and all files of the given folders that end in `.pkt`, ordered by name.
 ///
 /// # Errors
-/// A path cannot be read, or has no script.
+/// A path cannot be read, or a folder has no script.
 pub fn scripts(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in paths {
@@ -62,15 +62,15 @@ fn collect(path: &Path, depth: usize, is_named: bool, found: &mut Vec<PathBuf>) 
 /// The text of a script.
 ///
 /// # Errors
-/// It cannot be read, is longer than a megabyte, or no text.
+/// The file cannot be read, is longer than 1 MiB, or is not UTF-8 text.
 pub fn text(path: &Path) -> io::Result<String> {
     if path.metadata()?.len() > BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 1 MiB"));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the script is longer than 1 MiB"));
     }
     std::fs::read_to_string(path)
 }
 
-/// Runs the script of this file, and all its mutants if that is wanted and it passes.
+/// Runs the script of this file and, if it passes and `has_mutants` is set, all its mutants.
 pub fn outcome(path: &Path, text: &str, has_mutants: bool) -> Outcome {
     let mut outcome =
         Outcome { path: path.to_owned(), result: Ok(()), mutants: 0, survivors: Vec::new() };

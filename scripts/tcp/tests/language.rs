@@ -1,4 +1,4 @@
-//! What is no script is refused by name and place, and what does not hold is shown in packetdrill's notation.
+//! Errors of a script name the place and the fault; failed expectations are shown in packetdrill's notation.
 
 use proptest::prelude::*;
 use wave_tcp_script::{BadScript, RunError, Script, mutants, run};
@@ -18,12 +18,12 @@ fn result(text: &str) -> Result<(), RunError> {
 }
 
 #[test]
-fn mistakes_have_a_place_and_say_what_is_allowed() {
+fn syntax_errors_name_their_place_and_what_is_allowed() {
     let (line, column, what) = bad("+0 < S 0:0(0) win 1000\n+0 < Q 0:0(0) win 1000\n");
     assert_eq!((line, column), (2, 6));
     assert!(what.contains("FSRPUEW"), "{what}");
     for (text, place, allowed) in [
-        ("+0 < S 0:1(0) win 9", (1, 10), "0 bytes behind 0"),
+        ("+0 < S 0:1(0) win 9", (1, 10), "0 bytes after 0"),
         ("+0 < S 0:0(0) <mss 1>", (1, 15), "win N"),
         ("+0 < . 0:0(0) win 9", (1, 15), "ack N"),
         ("+0 > S 0:0(0) <mss>", (1, 19), "bytes"),
@@ -48,7 +48,7 @@ fn mistakes_have_a_place_and_say_what_is_allowed() {
 }
 
 #[test]
-fn calls_and_options_that_are_not_there_are_refused_by_name() {
+fn unsupported_calls_and_options_are_refused_by_name() {
     for (call, name) in [
         ("select(4) = 0", "select"),
         ("setsockopt(3, SOL_TCP, TCP_FASTOPEN, [1], 4) = 0", "TCP_FASTOPEN"),
@@ -68,7 +68,7 @@ fn calls_and_options_that_are_not_there_are_refused_by_name() {
 }
 
 #[test]
-fn a_failed_expectation_is_shown_as_written() {
+fn a_failed_expectation_is_shown_in_packetdrill_notation() {
     let text =
         format!("{LISTEN}+0 < S 0:0(0) win 1000 <mss 700>\n+.1 > S. 0:0(0) ack 2 <mss 1460>\n");
     let Err(RunError::Failed(failure)) = result(&text) else { panic!("it passes") };
@@ -78,14 +78,14 @@ fn a_failed_expectation_is_shown_as_written() {
 }
 
 #[test]
-fn a_packet_that_nobody_expects_fails() {
+fn an_unexpected_packet_fails_the_script() {
     let text = "0 < S 0:0(0) win 1000\n+1 `true`\n";
     let Err(RunError::Failed(failure)) = result(text) else { panic!("it passes") };
     assert_eq!(failure.actual, "0.000000 > R. 0:0(0) ack 1 win 0");
 }
 
 #[test]
-fn a_call_that_waits_must_end_in_time() {
+fn a_blocking_call_must_return_in_time() {
     let waits = |end: &str| format!("{LISTEN}+0...{end} accept(3, ..., ...) = 4\n");
     assert!(matches!(result(&waits("0.1")), Err(RunError::Failed(_))));
     let served =
@@ -95,8 +95,8 @@ fn a_call_that_waits_must_end_in_time() {
 }
 
 #[test]
-fn an_expectation_that_is_not_compared_survives_its_mutant() {
-    // The window is not named, so that no mutant of it exists; the time is any, so that none of that does.
+fn expectations_that_are_not_compared_have_no_mutants() {
+    // The line names no window, and its time is `*`: neither has a mutant.
     let text = "0 < S 0:0(0) win 1000\n* > R. 0:0(0) ack 1 <...>\n";
     let script = Script::read(text).unwrap();
     let all = mutants(&script);
@@ -104,7 +104,7 @@ fn an_expectation_that_is_not_compared_survives_its_mutant() {
     assert!(all.len() >= 8 && all.iter().all(|mutant| run(&mutant.script).is_err()));
 }
 
-/// Text of pieces that scripts are made of.
+/// Random text made of fragments of the language.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "+0",

@@ -1,4 +1,4 @@
-//! The suite of scripts passes, and looks at each of its expectations.
+//! The suite of scripts passes, and each of its expectations is checked.
 
 use std::path::PathBuf;
 
@@ -9,21 +9,21 @@ fn suite() -> PathBuf {
 }
 
 #[test]
-fn scripts_pass_and_fail_with_an_expectation_flipped() {
+fn every_script_passes_and_each_of_its_mutants_fails() {
     let files = scripts(&[suite()]).unwrap();
     assert!(files.len() >= 120, "{} scripts", files.len());
     let (mut wrong, mut mutants) = (Vec::new(), 0);
     for path in &files {
         let name = path.display();
         let text = text(path).unwrap();
-        assert!(text.starts_with("// "), "{name}: the first comment names the rule");
+        assert!(text.starts_with("// "), "{name}: must start with a comment that names the rule");
         let outcome = outcome(path, &text, true);
         mutants += outcome.mutants;
         if let Err(error) = &outcome.result {
             wrong.push(format!("{name}: {error}"));
         }
         for (line, what) in &outcome.survivors {
-            wrong.push(format!("{name}:{line}: passes with another {what}"));
+            wrong.push(format!("{name}:{line}: still passes with {what} flipped"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,12 +1,12 @@
-//! What a host's context and the agent say to each other, and how it lies in a queue's entries.
+//! Requests and events between a host's context and the agent, and their encoding as queue entries.
 //!
-//! A context is a thread of a process: it has a queue of requests and one of events. Both are bounded. A full queue of requests
-//! makes its producer wait; for a full queue of events the agent keeps what it has to say with the connection, and says it
-//! later. That loses nothing, since a [`Progress`] says what is.
+//! A context is a thread of a process, with a queue of requests and one of events. Both are bounded. If the queue of requests
+//! is full, its producer waits. If the queue of events is full, the agent keeps pending events with the connection, and sends
+//! them later. Nothing is lost, because a [`Progress`] carries the current state, not a change.
 //!
-//! A process lays out a window of [`window`]'s configuration and offers it to the agent: queue *n* of `Layout::messages` and of
-//! `Layout::decisions` are the requests and events of context *n*. Doorbells are one per context, then the agent's; the only
-//! further file is the payload memory.
+//! A process lays out a window with the configuration of [`window`] and offers it to the agent: queue *n* of `Layout::messages`
+//! and of `Layout::decisions` are the requests and events of context *n*. There is one doorbell per context, then the agent's;
+//! the only other file is the payload memory.
 
 mod entries;
 
@@ -20,12 +20,12 @@ use crate::datapath::{FlowId, Ring};
 
 pub use entries::{Malformed, Words};
 
-/// Most contexts of one process.
+/// Largest number of contexts of one process.
 pub const CONTEXTS_MAX: u16 = 64;
-/// Entries of a context's queue of requests, and of its queue of events.
+/// Number of entries in a context's queue of requests, and in its queue of events.
 pub const QUEUE_ENTRIES: u32 = 1024;
 
-/// The configuration of the window of a process with so many contexts (1 to [`CONTEXTS_MAX`]): the only one that an agent takes.
+/// The window configuration of a process with `contexts` contexts (1 to [`CONTEXTS_MAX`]): an agent accepts no other.
 pub const fn window(contexts: u16) -> Config {
     let mut config = Config::coherent(contexts);
     config.subsystem = crate::SUBSYSTEM.id;
@@ -37,58 +37,58 @@ pub const fn window(contexts: u16) -> Config {
     config
 }
 
-/// Whom an event is for.
+/// The context that an event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContextId {
-    /// The process, by its window's number at the agent.
+    /// The process: the number of its window at the agent.
     pub process: u16,
     /// The context within it.
     pub context: u16,
 }
 
-/// A host's streams moved. Positions that lie before what was said earlier are ignored; those beyond what can be end the
-/// connection (the host is at fault).
+/// The host has written or read. Positions before earlier ones are ignored; impossible ones end the connection, because the
+/// host is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Which connection.
+    /// The connection.
     pub flow: FlowId,
-    /// All before it is in the ring and may be sent.
+    /// Position: all bytes before it are in the ring and may be sent.
     pub written: u64,
-    /// All before it was read.
+    /// Position: all bytes before it were read.
     pub read: u64,
-    /// Nothing will be written behind `written`.
+    /// The stream ends at `written`.
     pub is_finished: bool,
-    /// Small segments do not wait for acknowledgements (TCP_NODELAY).
+    /// Small segments are sent without waiting for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
-    /// The last bytes before `written`, which do not fill a segment.
+    /// How to send the last bytes before `written`, which do not fill a segment.
     pub tail: Tail,
-    /// Memory of the rings.
+    /// How much of the rings has memory.
     pub filled: Filled,
 }
 
-/// What becomes of written bytes that do not fill a segment. Those that wait go after a retransmission timeout at the latest, which is 200 ms
-/// or more, as in Linux.
+/// How written bytes that do not fill a segment are sent. Bytes that are held back are sent after a retransmission timeout at
+/// the latest, which is 200 ms or more, as in Linux.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tail {
-    /// They are the end of a message: they go as Nagle's algorithm has it, and carry PSH.
+    /// They end a message: they are sent under Nagle's algorithm, and carry PSH.
     #[default]
     Whole,
-    /// They wait for more (TCP_CORK).
+    /// They wait for more bytes (TCP_CORK).
     Corked,
-    /// They wait for more, or for an acknowledgement (MSG_MORE).
+    /// They wait for more bytes, or for an acknowledgement (MSG_MORE).
     More,
-    /// As `Whole`, but more follows, so that they carry no PSH.
+    /// Like `Whole`, but without PSH: more follows.
     Part,
 }
 
 impl Tail {
-    /// Whether it waits for more.
+    /// Whether the bytes wait for more.
     pub const fn waits(self) -> bool {
         matches!(self, Tail::Corked | Tail::More)
     }
 
-    /// As it is once it need not wait.
+    /// The same tail without the wait for more bytes.
     #[must_use]
     pub const fn released(self) -> Tail {
         match self {
@@ -100,65 +100,66 @@ impl Tail {
     const ALL: [Tail; 4] = [Tail::Whole, Tail::Corked, Tail::More, Tail::Part];
 }
 
-/// How much of a connection's rings has memory, of the host's own: so many bytes from the beginning of each. The agent uses no more,
-/// and names the peer a window no larger; a ring that has all of its memory is used in laps. It looks at the pages: a host that names
-/// more than it has, or more than [`FILL_MAX`] at a time, loses the connection.
+/// How much of a connection's rings is backed by the host's memory, in bytes from the beginning of each ring. The agent uses no
+/// more, and advertises no larger window; it wraps around only in a ring that is backed completely. The agent checks the pages:
+/// a host that claims more than it has, or adds more than [`FILL_MAX`] at a time, loses the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
-    /// Of the ring for what comes in.
+    /// Bytes of the receive ring.
     pub receive: u32,
-    /// Of the ring for what goes out.
+    /// Bytes of the send ring.
     pub send: u32,
 }
 
-/// The refusal of a process that only has to knock again: others of its program or user are at the agent's door.
+/// Refusal of an offer that is worth retrying: too many processes of the same program or user are offering a window at this
+/// moment.
 pub const CROWD: &str = "too many connections of its program or user wait to offer a window";
 
-/// Most bytes of a ring that a host may fill at a time.
+/// Limit of bytes by which a host may extend a ring's memory at a time.
 pub const FILL_MAX: u32 = 256 << 10;
 
-/// Options of a connection. Each request names all of them. Times are whole milliseconds on their way through a queue, at most
+/// Options of a connection. Each request carries all of them. Queue entries carry times as whole milliseconds, at most
 /// `u32::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// SO_KEEPALIVE: asks an idle peer whether it is still there.
+    /// SO_KEEPALIVE: probes an idle peer. `None` turns it off.
     pub keep_alive: Option<KeepAlive>,
-    /// TCP_USER_TIMEOUT: the time for which data may stay unacknowledged before the connection is given up (RFC 9293, 3.8.3: R2).
-    /// `None` is 15 retransmissions.
+    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged before the connection is dropped (RFC 9293, 3.8.3: R2). `None`
+    /// drops it after 15 retransmissions.
     pub give_up_after: Option<Nanos>,
-    /// The six bits of Differentiated Services in each segment, at most 63.
+    /// Differentiated Services codepoint of each segment: six bits, at most 63.
     pub diffserv: u8,
     /// IP_TTL: the hop limit of each segment, at least 1.
     pub hop_limit: u8,
 }
 
 impl Default for SocketOptions {
-    /// Those of a new connection.
+    /// The options of a new connection.
     fn default() -> SocketOptions {
         SocketOptions { keep_alive: None, give_up_after: None, diffserv: 0, hop_limit: 64 }
     }
 }
 
 impl SocketOptions {
-    /// Whether an agent can keep them.
+    /// Whether an agent accepts these options: all values are in range.
     pub const fn are_valid(&self) -> bool {
         self.diffserv < 64 && self.hop_limit > 0
     }
 }
 
-/// Questions to an idle peer (RFC 9293, 3.8.4).
+/// Keep-alive probes to an idle peer (RFC 9293, 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// TCP_KEEPIDLE: silence before the first question.
+    /// TCP_KEEPIDLE: idle time before the first probe.
     pub idle: Nanos,
-    /// TCP_KEEPINTVL: time between two questions. Both times are at least a second where the agent keeps them.
+    /// TCP_KEEPINTVL: time between probes. The agent raises both times to at least one second.
     pub interval: Nanos,
-    /// TCP_KEEPCNT: unanswered questions, at least 2, after which the peer is given up. One loss is no death.
+    /// TCP_KEEPCNT: unanswered probes, at least 2, after which the connection is dropped. One lost probe is not enough.
     pub probes: u8,
 }
 
 impl Default for KeepAlive {
-    /// Linux's: 2 hours, 75 seconds, 9 questions.
+    /// Linux's defaults: 2 hours, 75 seconds, 9 probes.
     fn default() -> KeepAlive {
         let (idle, interval) = (Nanos::from_millis(7_200_000), Nanos::from_millis(75_000));
         KeepAlive { idle, interval, probes: 9 }
@@ -168,198 +169,200 @@ impl Default for KeepAlive {
 /// Which other listeners may have the same address and port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sharing {
-    /// Those with the same secret: of a process, and of the children that it forked. 0 is no secret.
+    /// Listeners with the same secret: those of a process and of the children that it forked. 0 is no secret.
     pub secret: u128,
-    /// SO_REUSEPORT: those of the same user that have it as well.
+    /// SO_REUSEPORT: listeners of the same user that set it as well.
     pub reuses_port: bool,
 }
 
-/// Whether a program waits for a listener's connections.
+/// Whether a program is waiting for connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Interest {
-    /// It leaves them to listeners that share the port.
+    /// It is not: connections go to the other listeners that share the port.
     No,
-    /// It may begin to wait.
+    /// Not known yet.
     Unknown,
-    /// It waits.
+    /// It is waiting.
     Yes,
 }
 
-/// Host to agent.
+/// Requests from the host to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// See [`Moved`].
+    /// The host has written or read.
     Moved(Moved),
-    /// Listen at an address. Port 0 asks for any; an unspecified address is the agent's own.
+    /// Listen at an address. Port 0 asks for any free port; an unspecified address stands for the agent's own.
     Listen {
-        /// The host's name for it.
+        /// The host's name for the listener.
         listener: u32,
-        /// Where.
+        /// Address and port to listen at.
         local: SocketAddr,
-        /// Connections that may wait to be complete.
+        /// Limit of incomplete connections.
         backlog: u16,
-        /// Who may listen there as well.
+        /// Which other listeners may have the same address and port.
         sharing: Sharing,
     },
-    /// Of listeners that share a port, those whose programs wait get its connections, in turn; without any, those of which that is unknown. A
-    /// listener that leaves them to others gets its slots back ([`Event::Unused`]), behind the last of its connections.
+    /// Report whether a listener's program waits for connections. Of the listeners that share a port, those with waiting
+    /// programs get its connections, in turn; if there is none, those with [`Interest::Unknown`] do. A listener with
+    /// [`Interest::No`] gets its slots back ([`Event::Unused`]), after the last of its connections.
     Await {
-        /// Which.
+        /// The listener.
         listener: u32,
-        /// Whether its program waits. Of a new listener that is unknown.
+        /// Whether its program waits; [`Interest::Unknown`] for a new listener.
         interest: Interest,
     },
-    /// TCP_MAXSEG of a listener: most bytes of a segment of its connections to come, in either direction, options included. Of a new one
-    /// it is `u16::MAX`: what the path allows.
+    /// TCP_MAXSEG of a listener: largest segment of its future connections, in bytes, in either direction, options included. A
+    /// new listener has `u16::MAX`: what the path allows.
     LimitSegments {
-        /// Which.
+        /// The listener.
         listener: u32,
-        /// Most bytes.
+        /// Largest segment, in bytes.
         mss_max: u16,
     },
-    /// Listen no more. Connections that were accepted go on.
+    /// Stop listening. Accepted connections stay open.
     Unlisten {
-        /// Which.
+        /// The listener.
         listener: u32,
     },
-    /// Room for one more connection of a listener.
+    /// Offer room for one more connection of a listener.
     Slot {
-        /// Whose.
+        /// The listener.
         listener: u32,
         /// The host's name for the connection.
         socket: u32,
-        /// For what comes in.
+        /// Receive ring.
         receive: Ring,
-        /// For what goes out.
+        /// Send ring.
         send: Ring,
-        /// See [`Filled::receive`]: the window that the peer is told of at first. The other ring has nothing yet.
+        /// See [`Filled::receive`]: the first advertised window. The send ring has no memory yet.
         filled: u32,
     },
-    /// Connect.
+    /// Connect to a peer.
     Connect {
         /// The host's name for the connection.
         socket: u32,
-        /// Where to.
+        /// The peer's address and port.
         remote: SocketAddr,
-        /// From which port; 0 is any.
+        /// Local port; 0 is any.
         local_port: u16,
-        /// TCP_MAXSEG: most bytes of a segment in either direction, options included; `u16::MAX` is what the path allows.
+        /// TCP_MAXSEG: largest segment in either direction, in bytes, options included; `u16::MAX` is what the path allows.
         mss_max: u16,
-        /// For what comes in.
+        /// Receive ring.
         receive: Ring,
-        /// For what goes out.
+        /// Send ring.
         send: Ring,
-        /// As in [`Request::Slot`].
+        /// The same as in [`Request::Slot`].
         filled: u32,
     },
-    /// The process belongs to the family with this secret, as do its parent and its children by fork(2). 0 is no family.
+    /// Join the family with this secret: a process, its parent and its children by fork(2). 0 is no family.
     Join {
         /// The secret.
         secret: u128,
     },
-    /// Let whoever joins the family with this secret take a connection, which is the process's own or its family's. [`Event::Lent`] says
-    /// that this is known.
+    /// Let any process that joins the family with this secret take a connection, which belongs to this process or its family.
+    /// [`Event::Lent`] confirms the request.
     Lend {
-        /// Which connection.
+        /// The connection.
         flow: FlowId,
-        /// The secret; 0 is none.
+        /// The family's secret; 0 is none.
         secret: u128,
     },
-    /// Take a connection of another process of the family, or one that was lent. Its first owner hears [`Event::Closed`]; this one [`Event::Connected`]
-    /// under a new name of the flow, and its progress. [`FILL_MAX`] bytes of both rings have memory, and no byte beyond has been used.
+    /// Take over a connection of another process of the family, or one that was lent. The previous owner gets
+    /// [`Event::Closed`]; the new one gets [`Event::Connected`] with a new name of the flow, and then its progress.
+    /// [`FILL_MAX`] bytes of both rings have memory, and no byte beyond has been used.
     Take {
-        /// Which connection.
+        /// The connection.
         flow: FlowId,
-        /// The host's name for it.
+        /// The host's name for the connection.
         socket: u32,
-        /// For what comes in.
+        /// Receive ring.
         receive: Ring,
-        /// For what goes out.
+        /// Send ring.
         send: Ring,
-        /// All before it was read.
+        /// Position: all bytes before it were read.
         read: u64,
-        /// All before it was written, and nothing behind it: the request waits until its owner has said so.
+        /// Position at which the written bytes end: the request waits until the previous owner has reported it.
         written: u64,
     },
-    /// Say what is known of a connection of the process: [`Event::Known`].
+    /// Ask for the state of a connection of the process: [`Event::Known`] answers.
     Inquire {
-        /// Which connection.
+        /// The connection.
         flow: FlowId,
     },
-    /// Give a connection that nobody has accepted to another listener that shares the port and whose program waits, as soon as there is
-    /// one. It is reset if nobody listens there any more. [`Event::Closed`] says that it has gone.
+    /// Pass a connection that was not accepted to another listener that shares the port and whose program waits, as soon as
+    /// there is one. The connection is reset if no listener is left there. [`Event::Closed`] says that it has gone.
     Offer {
-        /// Which connection.
+        /// The connection.
         flow: FlowId,
     },
-    /// Give up a connection that is not there yet.
+    /// Give up a connection that is not established yet.
     Cancel {
-        /// Its name.
+        /// The host's name for the connection.
         socket: u32,
     },
-    /// Nobody will read any more: a connection that has unread bytes, or gets more, is reset (RFC 2525, 2.17). Its
-    /// [`Event::Closed`] comes when the rings are free.
+    /// Close a connection: nothing more will be read. If it has unread bytes, or receives more, it is reset (RFC 2525, 2.17).
+    /// [`Event::Closed`] follows when the rings are free.
     Close {
-        /// Which connection.
+        /// The connection.
         flow: FlowId,
     },
     /// Reset a connection.
     Abort {
-        /// Which.
+        /// The connection.
         flow: FlowId,
     },
-    /// Set a connection's options. Those that are not valid change nothing.
+    /// Set a connection's options. Invalid options are ignored as a whole.
     Configure {
-        /// Which connection.
+        /// The connection.
         flow: FlowId,
         /// All of its options.
         options: SocketOptions,
     },
 }
 
-/// Where a connection's streams are.
+/// Current positions of a connection's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// The host's name for it.
+    /// The host's name for the connection.
     pub socket: u32,
-    /// All before it came, and lies in the ring.
+    /// Position: all bytes before it have arrived and are in the ring.
     pub received: u64,
-    /// All before it was acknowledged: that part of the ring is free.
+    /// Position: all bytes before it are acknowledged, and their part of the ring is free.
     pub acknowledged: u64,
     /// The peer's stream ends at `received`.
     pub is_finished: bool,
 }
 
-/// What an agent knows of a connection's path: tcp(7)'s TCP_INFO.
+/// The agent's state of a connection, as in tcp(7)'s TCP_INFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// The host's name for it.
+    /// The host's name for the connection.
     pub socket: u32,
-    /// Mean and deviation of the round trip's time in microseconds, 0 before one was measured.
+    /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub round_trip_us: u32,
-    /// See `round_trip_us`.
+    /// Variation of the round-trip time in microseconds; 0 before the first measurement.
     pub variation_us: u32,
     /// The retransmission timeout, in microseconds.
     pub timeout_us: u32,
-    /// Most bytes in a segment.
+    /// Largest segment, in bytes.
     pub mss: u32,
     /// Bytes that the peer has not acknowledged.
     pub unacknowledged: u32,
-    /// Congestion window and slow-start threshold, in bytes.
+    /// Congestion window, in bytes.
     pub window: u32,
-    /// See `window`.
+    /// Slow-start threshold, in bytes.
     pub threshold: u32,
 }
 
-/// Why there is no connection, or none any more. Numbers are Linux's, as errno.
+/// Why a connection or listener failed. The numbers are Linux's errno values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u16)]
 pub enum Reason {
-    /// EACCES: the host's user may not have that port.
+    /// EACCES: the host's user may not use that port.
     NotPermitted = 13,
-    /// EINVAL: the request names rings or addresses that cannot be.
+    /// EINVAL: the request names invalid rings or addresses.
     Invalid = 22,
-    /// EMFILE: the host, or its user, has so many that others would find no room.
+    /// EMFILE: the host or its user has used up its share.
     TooMany = 24,
     /// EADDRINUSE.
     AddressInUse = 98,
@@ -394,85 +397,85 @@ impl Reason {
         Reason::NoNeighbour,
     ];
 
-    /// The errno of Linux.
+    /// The errno value on Linux.
     pub const fn errno(self) -> i32 {
         self as i32
     }
 }
 
-/// Agent to host.
+/// Events from the agent to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// See [`Progress`].
+    /// A connection's streams have moved.
     Progress(Progress),
-    /// See [`Known`].
+    /// The answer to a [`Request::Inquire`].
     Known(Known),
-    /// The answer to a [`Request::Lend`], whether or not there is such a connection.
+    /// The answer to a [`Request::Lend`], whether or not the connection exists.
     Lent {
-        /// Which connection.
+        /// The connection.
         flow: FlowId,
     },
-    /// Connections to this address will come.
+    /// A listener is ready.
     Listening {
-        /// Which listener.
+        /// The listener.
         listener: u32,
-        /// Its address: the agent's own where the request left it open.
+        /// Its address; the agent's own if the request left it unspecified.
         local: SocketAddr,
     },
-    /// There is none, or no more.
+    /// A listener could not be opened, or is closed.
     NotListening {
-        /// Which listener.
+        /// The listener.
         listener: u32,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// A peer has connected, and has taken a slot.
+    /// A peer has connected; its connection has taken a slot.
     Accepted {
-        /// Which listener.
+        /// The listener.
         listener: u32,
         /// The slot's name.
         socket: u32,
         /// The connection.
         flow: FlowId,
-        /// The peer.
+        /// The peer's address and port.
         remote: SocketAddr,
-        /// Most bytes of payload in our segments.
+        /// Largest payload of our segments, in bytes.
         mss: u16,
     },
-    /// A connection that was asked for is there.
+    /// A requested connection is established.
     Connected {
-        /// Its name.
+        /// The host's name for the connection.
         socket: u32,
         /// The connection.
         flow: FlowId,
-        /// Our end.
+        /// The local address and port.
         local: SocketAddr,
-        /// Most bytes of payload in our segments.
+        /// Largest payload of our segments, in bytes.
         mss: u16,
     },
-    /// There is no such connection, or no more. Its rings are the host's again.
+    /// A connection could not be opened, or has failed. Its rings are the host's again.
     Failed {
-        /// Its name.
+        /// The host's name for the connection.
         socket: u32,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// Both streams have ended, and the host has closed. Its rings are the host's again.
     Closed {
-        /// Its name.
+        /// The host's name for the connection.
         socket: u32,
     },
-    /// A slot that no connection has taken, of a listener that is no more or is left to others. Its rings are the host's again.
+    /// An unused slot is returned: its listener is closed, or leaves connections to others. Its rings are the host's again.
     Unused {
-        /// Its name.
+        /// The slot's name.
         socket: u32,
     },
-    /// Something is wrong with a connection that goes on (RFC 9293, 3.9.1.8): the network says that the peer is out of reach, or
-    /// retransmissions stay unanswered. Events of this kind are lost where many come at once.
+    /// A connection has trouble, but stays open (RFC 9293, 3.9.1.8): the network says that the peer is unreachable, or
+    /// retransmissions stay unanswered. Such events may be lost when many come at once.
     Warned {
-        /// Its name.
+        /// The host's name for the connection.
         socket: u32,
-        /// How the connection would fail if this lasted.
+        /// The reason for which the connection would fail if this lasted.
         reason: Reason,
     },
 }

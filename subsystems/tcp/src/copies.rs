@@ -1,5 +1,5 @@
-//! Copies to hosts' rings that are under way. What a copy makes true follows in the order in which the protocol stage decided,
-//! whatever copy completes first (thesis 4.3.1.3, 4.3.2).
+//! Copies to hosts' rings that are under way. Their effects take place in the order in which the protocol stage decided,
+//! whichever copy completes first (thesis 4.3.1.3, 4.3.2).
 
 use alloc::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use crate::datapath::{FlowId, Ticket};
 use crate::pipeline::Copied;
 use crate::planted::{Planted, is_planted};
 
-/// A bounded queue of copies, by their tickets.
+/// A bounded queue of copies in the order of their tickets.
 #[derive(Debug)]
 pub struct Copies {
     under_way: VecDeque<(FlowId, Copied, bool)>,
     copies_max: usize,
-    /// Ticket of the first one.
+    /// Ticket of the first copy.
     first: u64,
 }
 
@@ -22,19 +22,19 @@ impl Copies {
         Copies { under_way: VecDeque::with_capacity(copies_max), copies_max, first: 0 }
     }
 
-    /// How many more may begin.
+    /// Number of copies that may still begin.
     pub fn room(&self) -> usize {
         self.copies_max - self.under_way.len()
     }
 
-    /// A copy begins. There must be room.
+    /// Begins a copy. There must be room.
     pub fn begin(&mut self, flow: FlowId, copied: Copied) -> Ticket {
         debug_assert!(self.room() > 0);
         self.under_way.push_back((flow, copied, false));
         Ticket(self.first + self.under_way.len() as u64 - 1)
     }
 
-    /// A copy is done. A ticket that is not under way is ignored.
+    /// Marks a copy as done. A ticket that is not under way is ignored.
     pub fn complete(&mut self, ticket: Ticket) {
         let at = ticket.0.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         if let Some((_, _, is_done)) = at.and_then(|at| self.under_way.get_mut(at)) {
@@ -42,7 +42,7 @@ impl Copies {
         }
     }
 
-    /// Whether the first one is done.
+    /// Whether the first copy is done.
     pub fn has_done(&self) -> bool {
         let any = |(_, _, is_done): &(FlowId, Copied, bool)| *is_done;
         match is_planted(Planted::NoSequencer) {
@@ -51,7 +51,7 @@ impl Copies {
         }
     }
 
-    /// Takes the first one, if it is done.
+    /// Removes the first copy, if it is done.
     pub fn pop(&mut self) -> Option<(FlowId, Copied)> {
         if !self.has_done() {
             return None;
@@ -72,11 +72,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_end_in_the_order_in_which_they_began(
+        fn copies_take_effect_in_the_order_in_which_they_began(
             steps in prop::collection::vec((0_u64..24, 0_u8..3), 0..200),
         ) {
             let mut copies = Copies::new(8);
-            // Whether each is done, from the first that ever began.
+            // Whether each copy is done, from the first one ever.
             let mut model: Vec<bool> = Vec::new();
             let mut ended = 0_usize;
             for (number, what) in steps {

@@ -1,82 +1,83 @@
-//! What a data path counts. Where Linux counts the same in /proc/net/snmp or /proc/net/netstat, `wave tcp ss` gives it that name.
+//! Counters of a data path. `wave tcp ss` uses Linux's names for counters that /proc/net/snmp or /proc/net/netstat have as
+//! well.
 
 use crate::packet::Cause;
 use crate::stages::receive::Dropped;
 
-/// Kinds of [`Dropped`].
+/// Number of kinds of [`Dropped`].
 const DROPPED: usize = 7;
 
-/// What one entry adds to the [`Counters`].
+/// Increments of the [`Counters`] by one entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// See [`Counters::in_segments`], and so on.
+    /// See [`Counters::in_segments`].
     pub in_segments: u8,
-    /// See [`Counters`].
+    /// See [`Counters::out_segments`].
     pub out_segments: u8,
-    /// See [`Counters`].
+    /// See [`Counters::retransmitted`].
     pub retransmitted: u8,
-    /// See [`Counters`].
+    /// See [`Counters::out_resets`].
     pub out_resets: u8,
-    /// See [`Counters`].
+    /// See [`Counters::timeouts`].
     pub timeouts: u8,
-    /// See [`Counters`].
+    /// See [`Counters::fast_retransmits`].
     pub fast_retransmits: u8,
-    /// See [`Counters`].
+    /// See [`Counters::sack_recoveries`].
     pub sack_recoveries: u8,
-    /// See [`Counters`].
+    /// See [`Counters::tail_probes`].
     pub tail_probes: u8,
-    /// See [`Counters`].
+    /// See [`Counters::lost_retransmits`].
     pub lost_retransmits: u8,
-    /// See [`Counters`].
+    /// See [`Counters::probes`].
     pub probes: u8,
-    /// See [`Counters`].
+    /// See [`Counters::delayed_acknowledgements`].
     pub delayed_acknowledgements: u8,
-    /// See [`Counters`].
+    /// See [`Counters::in_frozen`].
     pub in_frozen: u8,
-    /// See [`Counters`].
+    /// See [`Counters::old_requests`].
     pub old_requests: u8,
-    /// See [`Counters`].
+    /// See [`Counters::foreign_requests`].
     pub foreign_requests: u8,
-    /// See [`Counters`].
+    /// See [`Counters::wrong_requests`].
     pub wrong_requests: u8,
-    /// The frame is malformed.
+    /// Why the frame is malformed; `None` if it is not.
     pub malformed: Option<Cause>,
-    /// The segment was dropped.
+    /// Why the segment was dropped; `None` if it was not.
     pub dropped: Option<Dropped>,
 }
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
-    /// Frames looked at (InSegs, and what is no segment).
+    /// Frames processed (InSegs, plus frames that are not segments).
     pub in_segments: u64,
     /// Segments sent (OutSegs).
     pub out_segments: u64,
-    /// Segments of data sent again (RetransSegs).
+    /// Data segments retransmitted (RetransSegs).
     pub retransmitted: u64,
     /// Resets sent (OutRsts).
     pub out_resets: u64,
-    /// Times that the control plane's timer ran out (TCPTimeouts).
+    /// Retransmission timeouts, from the control plane (TCPTimeouts).
     pub timeouts: u64,
-    /// Losses noticed without a timeout (TCPFastRetrans).
+    /// Losses detected without a timeout (TCPFastRetrans).
     pub fast_retransmits: u64,
-    /// Those of them that selective acknowledgements told of (TCPSackRecovery).
+    /// Those of them detected by selective acknowledgements (TCPSackRecovery).
     pub sack_recoveries: u64,
-    /// Losses of retransmissions, each of them counted as a fast retransmit, too (TCPLostRetransmit).
+    /// Lost retransmissions; each also counts as a fast retransmit (TCPLostRetransmit).
     pub lost_retransmits: u64,
-    /// Probes of a tail that may be lost (TCPLossProbes).
+    /// Tail-loss probes sent (TCPLossProbes).
     pub tail_probes: u64,
     /// Probes of closed windows (TCPWinProbe).
     pub probes: u64,
-    /// Acknowledgements that went out late (DelayedACKs).
+    /// Delayed acknowledgements sent (DelayedACKs).
     pub delayed_acknowledgements: u64,
-    /// Segments of connections that are about to leave.
+    /// Segments of frozen connections, which are ignored.
     pub in_frozen: u64,
-    /// Requests that name a connection that is no more.
+    /// Requests that name a connection that no longer exists.
     pub old_requests: u64,
     /// Requests that name another process's connection.
     pub foreign_requests: u64,
-    /// Requests that cannot be.
+    /// Requests with impossible positions.
     pub wrong_requests: u64,
     /// Frames that are malformed, by cause.
     pub malformed: [u64; Cause::ALL.len()],
@@ -85,7 +86,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Adds what one entry did.
+    /// Adds one entry's increments.
     pub fn add(&mut self, tally: &Tally) {
         self.in_segments += u64::from(tally.in_segments);
         self.out_segments += u64::from(tally.out_segments);

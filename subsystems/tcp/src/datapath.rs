@@ -1,7 +1,7 @@
-//! The contract between a TCP data path and what is around it (docs/adr/0055).
+//! The contract between a TCP data path and its surroundings (docs/adr/0055).
 //!
-//! Positions are cumulative: byte 0 of a stream is the first after the SYN, and a FIN stands one behind the last byte. So
-//! each request and each notice says what is, and may be repeated or lost.
+//! Positions are cumulative: byte 0 of a stream is the first after the SYN, and a FIN follows the last byte. Requests and
+//! notices carry the current state, not changes, so they may be repeated or lost.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -14,27 +14,27 @@ use wave_core::clock::Nanos;
 use crate::context::{ContextId, Moved, Progress};
 use crate::seq::Seq;
 
-/// Most effects of one step of [`Datapath::poll`].
+/// Limit of effects of one step of [`Datapath::poll`].
 pub const EFFECTS_PER_STEP: usize = 4;
-/// Intervals of bytes that came out of order, in [`Established`].
+/// Limit of out-of-order intervals in [`Established`].
 pub const INTERVALS_MAX: usize = 4;
 
-/// A connection of one data path. The generation tells it from others that had its index before.
+/// A connection of one data path. The generation distinguishes it from earlier ones with the same index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FlowId {
-    /// Its place in the table.
+    /// Index in the table of flows.
     pub index: u32,
-    /// Which life of that place.
+    /// Generation of that index.
     pub generation: u32,
 }
 
 impl FlowId {
-    /// As one word of an entry.
+    /// Encodes the flow in one word of an entry.
     pub const fn to_word(self) -> u64 {
         (self.generation as u64) << 32 | self.index as u64
     }
 
-    /// From a word. Any word is one, though of no flow that lives.
+    /// Decodes a flow from a word. Every word decodes, but the flow may not exist.
     pub const fn from_word(word: u64) -> FlowId {
         FlowId { index: word as u32, generation: (word >> 32) as u32 }
     }
@@ -53,35 +53,35 @@ pub struct Ticket(pub u64);
 /// A ring of a process's payload memory that holds one direction of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ring {
-    /// Where it begins, in bytes.
+    /// Offset in payload memory, in bytes.
     pub offset: u64,
-    /// Its length: a power of two, [`Ring::BYTES_MIN`] to [`Ring::BYTES_MAX`].
+    /// Length in bytes: a power of two, [`Ring::BYTES_MIN`] to [`Ring::BYTES_MAX`].
     pub bytes: u32,
 }
 
 impl Ring {
-    /// The shortest ring: a page.
+    /// Shortest ring, in bytes: a page.
     pub const BYTES_MIN: u32 = 1 << 12;
-    /// The longest ring: what a scaled window can name is 1 GiB, and half of that keeps old and new bytes apart.
+    /// Longest ring, in bytes: half of 1 GiB, the largest scaled window, so that old and new bytes can be told apart.
     pub const BYTES_MAX: u32 = 1 << 29;
 
-    /// Whether it lies within a payload memory of so many bytes.
+    /// Whether the length is valid and the ring is within a payload memory of `memory_bytes`.
     pub fn is_within(self, memory_bytes: u64) -> bool {
         self.bytes.is_power_of_two()
             && (Ring::BYTES_MIN..=Ring::BYTES_MAX).contains(&self.bytes)
             && self.offset.checked_add(self.bytes.into()).is_some_and(|end| end <= memory_bytes)
     }
 
-    /// The position behind the last byte that the ring has room for, if all before `free` is free and its first `filled` bytes have
-    /// memory.
+    /// The position after the last byte for which a ring has room, if all bytes before position `free` are free and the ring's
+    /// first `filled` bytes have memory.
     pub const fn limit(bytes: u32, free: u64, filled: u32) -> u64 {
         let end = free + bytes as u64;
-        // What has no memory is reached for the first time in the first lap.
+        // Bytes without memory are first reached in the first lap.
         if filled < bytes && (filled as u64) < end { filled as u64 } else { end }
     }
 
-    /// Where bytes of the stream lie: offset and length in payload memory of one part, and of a second one where the ring ends
-    /// between them. `bytes` is at most the ring's length.
+    /// The place of stream bytes in payload memory: offset and length of one part, and of a second part if they wrap around the
+    /// ring's end. `bytes` is at most the ring's length.
     pub fn parts(self, position: u64, bytes: u32) -> [(u64, u32); 2] {
         let at = position as u32 & (self.bytes - 1);
         let first = bytes.min(self.bytes - at);
@@ -89,7 +89,7 @@ impl Ring {
     }
 }
 
-/// Whether somebody vouches for a packet's TCP checksum.
+/// Whether a packet's TCP checksum is known to be correct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
     /// The checksum must be verified.
@@ -99,27 +99,27 @@ pub enum Checksum {
     Good,
 }
 
-/// A frame that came in, with its memory.
+/// A received frame.
 #[derive(Clone, Debug)]
 pub struct Packet<F> {
-    /// Its bytes, from the Ethernet header.
+    /// The frame's bytes, from the Ethernet header.
     pub frame: F,
-    /// What the wire knows of its checksum.
+    /// Whether the wire has verified the TCP checksum.
     pub checksum: Checksum,
-    /// Bytes of payload in each of the segments that the wire has put together; 0 for a single one.
+    /// Payload bytes of each segment that the wire has coalesced into this packet; 0 for a single segment.
     pub segment_bytes: u16,
 }
 
-/// What is offered to [`Datapath::submit`], which takes from the front.
+/// Input for [`Datapath::submit`], which takes from the front of both queues.
 #[derive(Debug)]
 pub struct Batch<'a, F> {
     /// Frames that wait for the pre stage.
     pub packets: &'a mut VecDeque<Packet<F>>,
-    /// What hosts did to their streams, and which context says so.
+    /// Hosts' stream updates, with the context that sent each.
     pub requests: &'a mut VecDeque<(ContextId, Moved)>,
 }
 
-/// Headers of a segment, from Ethernet's on.
+/// Headers of a segment, starting with Ethernet's.
 #[derive(Clone, Copy)]
 pub struct Head {
     bytes: [u8; Head::BYTES_MAX],
@@ -130,13 +130,13 @@ impl Head {
     /// Room for Ethernet with a VLAN tag, IPv6, and TCP with all its options.
     pub const BYTES_MAX: usize = 120;
 
-    /// Of zeros. Panics if `len` is more than [`Head::BYTES_MAX`].
+    /// `len` zero bytes. Panics if `len` is more than [`Head::BYTES_MAX`].
     pub fn zeroed(len: usize) -> Head {
         assert!(len <= Head::BYTES_MAX);
         Head { bytes: [0; Head::BYTES_MAX], len: len as u8 }
     }
 
-    /// Cuts what lies behind the first `len` bytes.
+    /// Keeps the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len as u8);
     }
@@ -146,7 +146,7 @@ impl Head {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The headers, to be written.
+    /// The headers' bytes, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..usize::from(self.len)]
     }
@@ -158,16 +158,16 @@ impl fmt::Debug for Head {
     }
 }
 
-/// A checksum that the wire completes: its field holds the pseudo header's sum.
+/// A checksum that the wire completes; its field holds the sum of the pseudo header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialChecksum {
-    /// Where the summed bytes begin in the frame.
+    /// Offset in the frame of the first summed byte.
     pub start: u16,
-    /// Where the field is, from `start` on.
+    /// Offset of the checksum field from `start`.
     pub offset: u16,
 }
 
-/// What follows a segment's headers.
+/// The bytes after a segment's headers.
 #[derive(Clone, Debug)]
 pub enum Payload<F> {
     /// No payload.
@@ -178,34 +178,34 @@ pub enum Payload<F> {
         process: u16,
         /// Ring in the process's memory.
         ring: Ring,
-        /// From which position of the stream on.
+        /// Position in the stream of the first byte.
         position: u64,
         /// Number of bytes.
         bytes: u32,
     },
-    /// Bytes of a frame that came in (an echo).
+    /// Bytes of a received frame (for an echo reply).
     Frame(F, Range<usize>),
 }
 
-/// A segment to be sent.
+/// A segment to send.
 #[derive(Clone, Debug)]
 pub struct Segment<F> {
-    /// To be completed once the wire has the bytes; `None` if nobody waits for that.
+    /// Ticket to complete once the wire has taken the bytes; `None` if completion does not matter.
     pub ticket: Option<Ticket>,
     /// Headers of the segment.
     pub head: Head,
-    /// Payload behind the headers.
+    /// Payload after the headers.
     pub payload: Payload<F>,
-    /// What the wire completes.
+    /// Checksum that the wire must complete; `None` if the checksum is complete.
     pub checksum: Option<PartialChecksum>,
-    /// Bytes of payload in each segment, where the wire must cut this one; 0 where it goes out as it is.
+    /// Payload bytes of each segment into which the wire must split this super-packet; 0 if it is sent as it is.
     pub segment_bytes: u16,
 }
 
-/// Payload to be copied to a host's ring.
+/// Payload to copy to a host's ring.
 #[derive(Clone, Debug)]
 pub struct Write<F> {
-    /// To be completed once a host that hears of the bytes would read them.
+    /// Ticket to complete when the bytes are visible to the host.
     pub ticket: Ticket,
     /// Index of the process whose memory it is.
     pub process: u16,
@@ -219,138 +219,140 @@ pub struct Write<F> {
     pub bytes: Range<usize>,
 }
 
-/// What a data path wants done.
+/// Work that a data path leaves to its caller.
 #[derive(Clone, Debug)]
 pub enum Effect<F> {
     /// Send this segment.
     Send(Segment<F>),
     /// Copy received bytes to a ring.
     Write(Write<F>),
-    /// Tell this context of progress.
+    /// Report progress to this context.
     Notify(ContextId, Progress),
-    /// Not of an established connection, or more than data and acknowledgements: the control plane's. The flow is named
-    /// where the packet belongs to one.
+    /// Pass a packet to the control plane: it belongs to no established connection, or is more than data and acknowledgements.
+    /// The flow is given if the packet belongs to one.
     Control(Packet<F>, Option<FlowId>),
 }
 
-/// What only the control plane may ask of a flow.
+/// Commands for a flow that only the control plane may give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// The oldest unacknowledged bytes were lost: send again from there.
+    /// Retransmit from the oldest unacknowledged byte, which was lost.
     Retransmit,
-    /// The time of [`Statistics::overdue_at`] has come: look again whether something was lost.
+    /// Look for losses again: the time of [`Statistics::overdue_at`] has come.
     LookForLoss,
-    /// The tail of what was sent may be lost: send a segment that makes the peer say what it has (RFC 8985, section 7).
+    /// Send a tail-loss probe: a segment to which the peer replies with what it has received (RFC 8985, section 7).
     ProbeTail,
-    /// The peer's window is closed: send one byte beyond it.
+    /// Send a window probe: one byte beyond the peer's closed window.
     Probe,
-    /// Bytes have waited for long enough for the host to write more: send them.
+    /// Send bytes that have waited long enough for the host to write more.
     Release,
-    /// Ask whether the peer is there: a segment of nothing, one before the next.
+    /// Send a keep-alive probe: an empty segment, one sequence number before the next.
     KeepAlive,
-    /// Say once more what is expected (RFC 5961's challenge).
+    /// Send RFC 5961's challenge ACK.
     Challenge,
     /// Send a reset. The flow stays until it is exported.
     Abort,
-    /// As `Abort`, in answer to a segment of the peer's: the reset has the number that the segment acknowledges, which is the one that the
-    /// peer expects and so believes at once (RFC 5961, 3.2; RFC 9293, 3.10.7.1).
+    /// Like `Abort`, but in answer to a segment of the peer. The reset carries the sequence number that the segment
+    /// acknowledges: the peer expects exactly that number, so it accepts the reset at once (RFC 5961, 3.2; RFC 9293, 3.10.7.1).
     Refuse,
 }
 
-/// What congestion control allows a flow.
+/// Limits of a flow by congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Most bytes that are sent and not acknowledged.
+    /// Congestion window, in bytes.
     pub window_bytes: u32,
-    /// Bytes per second, which bound segments of data; `None` is as fast as the window allows.
+    /// Pacing rate of data segments in bytes per second; `None` is as fast as the window allows.
     pub bytes_per_second: Option<u64>,
-    /// The window was reduced: the next new data says so, if both sides agreed on ECN (CWR; RFC 3168, 6.1.2).
+    /// The window was reduced: if both sides agreed on ECN, the next new data carries CWR (RFC 3168, 6.1.2).
     pub has_reduced: bool,
 }
 
-/// When an acknowledgement echoes a mark of the network's (ECE).
+/// When acknowledgements echo a congestion mark (ECE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Echo {
-    /// From a mark on, until the peer says that it has reduced its window (RFC 3168, 6.1.3).
+    /// After a mark, until the peer signals that it has reduced its window (RFC 3168, 6.1.3).
     UntilReduced,
-    /// As the data that it acknowledges was marked (DCTCP; RFC 8257, 3.2).
+    /// Exactly if the acknowledged data was marked (DCTCP; RFC 8257, 3.2).
     Exact,
 }
 
-/// Explicit congestion notification of a connection whose handshake agreed on it (RFC 3168).
+/// ECN state of a connection whose handshake agreed on ECN (RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EcnState {
     /// How we echo marks.
     pub echo: Echo,
-    /// We echo one now. For [`Echo::Exact`]: RFC 8257's DCTCP.CE.
+    /// Whether we are echoing a mark. For [`Echo::Exact`]: RFC 8257's DCTCP.CE.
     pub is_echoing: bool,
-    /// New data may be marked (ECT(0)). Not so where we have sent a SYN that did not ask for ECN, too (RFC 3168, 6.1.1).
+    /// Whether new data is sent as ECT(0). False if one of our SYNs did not ask for ECN (RFC 3168, 6.1.1).
     pub is_capable: bool,
 }
 
-/// How a flow's segments reach the peer. [`Established`] does not hold the last two: whoever installs a flow sets them, too.
+/// Path of a flow's segments. [`Established`] lacks the last two fields, so a caller that installs a flow must also set the
+/// path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The next hop's Ethernet address.
     pub mac: [u8; 6],
-    /// Most bytes of payload in a segment, options not counted.
+    /// Largest payload of a segment in bytes, without options.
     pub mss: u16,
-    /// Differentiated Services, six bits.
+    /// Differentiated Services codepoint, six bits.
     pub diffserv: u8,
-    /// Hops that a segment may take.
+    /// Hop limit (TTL) of segments.
     pub hop_limit: u8,
 }
 
-/// What the control plane reads of a flow. Counts begin anew with each reading.
+/// A flow's statistics for the control plane. Each reading resets the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// The flow.
     pub flow: FlowId,
-    /// Bytes that the peer has acknowledged, as a position.
+    /// Position up to which the peer has acknowledged.
     pub acknowledged: u64,
-    /// Bytes sent, as a position; behind it is the FIN, where that was sent.
+    /// Position up to which bytes were sent; the FIN, if sent, follows it.
     pub sent: u64,
-    /// Bytes that the host wants sent, as a position.
+    /// Position up to which the host has written.
     pub written: u64,
-    /// Bytes received in order, as a position.
+    /// Position up to which bytes were received in order.
     pub received: u64,
-    /// The peer admits nothing beyond what is sent, and there is more.
+    /// The peer's window holds back what is left to send, so it must be probed: it is closed, or too small with nothing in
+    /// flight.
     pub is_blocked: bool,
-    /// Bytes wait for the host to write more; [`Command::Release`] lets them go.
+    /// Bytes wait for the host to write more; [`Command::Release`] sends them.
     pub is_held: bool,
     /// State of our FIN.
     pub fin_sent: Fin,
-    /// The peer's FIN came, and all before it.
+    /// The peer's FIN and all bytes before it have arrived.
     pub fin_received: bool,
     /// Bytes acknowledged since the last reading.
     pub acknowledged_bytes: u32,
-    /// Those among them whose packets had met congestion.
+    /// Those of them whose acknowledgements echo a congestion mark.
     pub marked_bytes: u32,
-    /// Losses noticed without a timeout.
+    /// Losses detected without a timeout since the last reading.
     pub fast_retransmits: u32,
-    /// One of them is being recovered from.
+    /// Recovery from a loss is in progress.
     pub is_recovering: bool,
-    /// When bytes that others have overtaken count as lost, if no acknowledgement says more until then.
+    /// When overtaken bytes count as lost, unless an acknowledgement changes that before.
     pub overdue_at: Option<Nanos>,
-    /// If nothing comes for two round trips, [`Command::ProbeTail`] tells whether something was lost.
+    /// If nothing arrives for two round trips, the control plane should give [`Command::ProbeTail`] to find out about losses.
     pub wants_tail_probe: bool,
     /// The last sample of the round-trip time, if there was one.
     pub round_trip: Option<Nanos>,
-    /// When the peer was last heard from; 0 if it was not since the flow was installed.
+    /// When the peer's last segment arrived; 0 if none has since the flow was installed.
     pub heard: Nanos,
-    /// The host said what cannot be. The data path has sent a reset, and the connection is to leave.
+    /// The host sent an impossible request. The data path has sent a reset, and the connection must be removed.
     pub is_at_fault: bool,
 }
 
 /// State of our FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fin {
-    /// The host has more to say.
+    /// The host may still write.
     #[default]
     No,
-    /// The host has asked for it.
+    /// The host has ended its stream; the FIN was not sent yet.
     Wanted,
-    /// It was sent, and not acknowledged.
+    /// It was sent, but not acknowledged.
     Sent,
     /// The peer has acknowledged it.
     Acknowledged,
@@ -365,49 +367,50 @@ pub struct Tuple {
     pub remote: SocketAddr,
 }
 
-/// One direction: what we send.
+/// The sending direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
     /// Ring from which the host's bytes are sent.
     pub ring: Ring,
     /// Sequence number of position 0.
     pub base: Seq,
-    /// All before it is acknowledged.
+    /// Position: all bytes before it are acknowledged.
     pub acknowledged: u64,
-    /// All before it was sent at least once.
+    /// Position: all bytes before it were sent at least once.
     pub sent: u64,
-    /// All before it is in the ring.
+    /// Position: all bytes before it are in the ring.
     pub written: u64,
     /// Right edge of the peer's window.
     pub edge: u64,
-    /// Where our FIN is; its position is `written`.
+    /// State of our FIN; its position is `written`.
     pub fin: Fin,
-    /// Shift of the windows that the peer names.
+    /// Window scale of the peer.
     pub scale: u8,
-    /// Most bytes of payload in a segment, options not counted.
+    /// Largest payload of a segment in bytes, without options.
     pub mss: u16,
     /// Bytes of the ring that have memory, from its beginning.
     pub filled: u32,
 }
 
-/// The other direction: what we receive.
+/// The receiving direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receiving {
     /// Ring into which bytes are received.
     pub ring: Ring,
     /// Sequence number of position 0.
     pub base: Seq,
-    /// Position up to which every byte has come.
+    /// Position: all bytes before it have arrived.
     pub received: u64,
-    /// All before it was read by the host.
+    /// Position: the host has read all bytes before it.
     pub read: u64,
-    /// Right edge of the window that the peer was last told of. It never moves back.
+    /// Right edge of the last advertised window. It never moves back.
     pub edge: u64,
-    /// What came out of order, first position and the one behind the last, the one that grew last first; empty ones are none.
+    /// Intervals received out of order: first position, and the position after the last. The one that grew last comes first;
+    /// empty intervals are unused.
     pub intervals: [(u64, u64); INTERVALS_MAX],
-    /// Position of the peer's FIN, where it is known.
+    /// Position of the peer's FIN, if known.
     pub fin: Option<u64>,
-    /// Shift of the windows that we name.
+    /// Window scale of the windows that we advertise.
     pub scale: u8,
     /// Bytes of the ring that have memory, from its beginning.
     pub filled: u32,
@@ -416,20 +419,20 @@ pub struct Receiving {
 /// Timestamps of a connection (RFC 7323).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timestamps {
-    /// The peer's value to be echoed.
+    /// The peer's latest timestamp, which we echo.
     pub recent: u32,
-    /// What is added to our clock's milliseconds.
+    /// Offset of our timestamps from our clock, in milliseconds.
     pub offset: u32,
 }
 
-/// An established connection with nothing on its way, in no data path's own terms.
+/// The state of an established connection with nothing in flight inside its data path. The format is common to all data paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Established {
     /// Both ends of the connection.
     pub tuple: Tuple,
     /// The next hop's Ethernet address.
     pub peer_mac: [u8; 6],
-    /// Context that hears of its progress.
+    /// Context that gets its progress.
     pub context: ContextId,
     /// Number of the socket at that context.
     pub socket: u32,
@@ -437,15 +440,15 @@ pub struct Established {
     pub sending: Sending,
     /// State of what this end receives.
     pub receiving: Receiving,
-    /// If both sides use them.
+    /// Timestamps, if both sides agreed on them.
     pub timestamps: Option<Timestamps>,
-    /// If both sides take selective acknowledgements (RFC 2018).
+    /// Whether both sides agreed on selective acknowledgements (RFC 2018).
     pub is_selective: bool,
-    /// If both sides agreed on explicit congestion notification.
+    /// ECN state, if both sides agreed on explicit congestion notification.
     pub ecn: Option<EcnState>,
-    /// Small segments do not wait for acknowledgements (TCP_NODELAY).
+    /// Small segments are sent without waiting for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
-    /// What congestion control allows at first.
+    /// First limits by congestion control.
     pub limits: Limits,
 }
 
@@ -454,16 +457,16 @@ pub struct Established {
 #[error("the data path has no room for another connection")]
 pub struct NoRoom;
 
-/// A TCP data path. See the module.
+/// A TCP data path. The [module](self) describes its contract.
 pub trait Datapath<F> {
-    /// Takes packets and requests from the front of `batch`; what it leaves there it did not take.
+    /// Takes packets and requests from the front of `batch`, and leaves those for which it has no room.
     fn submit(&mut self, now: Nanos, batch: &mut Batch<'_, F>);
 
-    /// A copy or a transmission is done. A ticket that is not under way is ignored.
+    /// Reports that a copy or a transmission is done. A ticket that is not under way is ignored.
     fn complete(&mut self, now: Nanos, ticket: Ticket);
 
-    /// Works, at most `budget` steps of at most [`EFFECTS_PER_STEP`] effects each. Returns when it has something to do again
-    /// though nothing comes; `now` if it has more to do at once.
+    /// Works, at most `budget` steps of at most [`EFFECTS_PER_STEP`] effects each. Returns when to poll next if no input
+    /// arrives before; `now` if there is more to do at once.
     fn poll(
         &mut self,
         now: Nanos,
@@ -471,45 +474,45 @@ pub trait Datapath<F> {
         effects: &mut VecDeque<Effect<F>>,
     ) -> Option<Nanos>;
 
-    /// Does what the control plane asks. A flow that is not there is ignored.
+    /// Carries out a command of the control plane. It is ignored if the flow does not exist.
     fn command(&mut self, now: Nanos, flow: FlowId, command: Command);
 
-    /// Sets what congestion control allows.
+    /// Sets the limits by congestion control.
     fn pace(&mut self, flow: FlowId, limits: Limits);
 
-    /// Changes how segments reach the peer. If they become smaller, what is on its way did not fit and is sent again.
+    /// Changes the path of a flow's segments. If segments become smaller, those in flight did not fit and are retransmitted.
     fn set_path(&mut self, flow: FlowId, path: Path);
 
-    /// Reads statistics of at most `budget` flows for which something has changed, and clears them.
+    /// Reads and clears the statistics of at most `budget` flows with changes.
     fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics));
 
-    /// Takes a connection.
+    /// Installs a connection.
     ///
     /// # Errors
     /// There is no room.
     fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom>;
 
-    /// Takes a connection under the name that it had before, in this data path or another one: hosts know it by that.
+    /// Installs a connection under its earlier name, from this data path or another one, because hosts know that name.
     ///
     /// # Errors
-    /// There is no room, or its place is taken.
+    /// There is no room, or the name's index is taken.
     fn restore(&mut self, now: Nanos, id: FlowId, established: &Established) -> Result<(), NoRoom>;
 
-    /// Begins nothing more for a flow. What is on its way goes on.
+    /// Freezes a flow: it starts no new work. Work in flight is completed.
     fn freeze(&mut self, flow: FlowId);
 
-    /// Whether it is frozen and nothing of it is on its way.
+    /// Whether a flow is frozen and has nothing in flight.
     fn frozen(&self, flow: FlowId) -> bool;
 
-    /// Takes a flow that is [`Datapath::frozen`] out; `None` if it is not, or there is none.
+    /// Removes a flow that is [`Datapath::frozen`], and returns its state; `None` if it is not frozen, or does not exist.
     fn export(&mut self, flow: FlowId) -> Option<Established>;
 
-    /// Whether handshakes are to offer selective acknowledgements.
+    /// Whether handshakes should offer selective acknowledgements.
     fn is_selective(&self) -> bool;
 
-    /// A flow's state now, for people and for the control plane's checks.
+    /// A flow's current state, for people and for the control plane's checks.
     fn inspect(&self, flow: FlowId) -> Option<Established>;
 
-    /// The flow of a connection.
+    /// The flow between these ends.
     fn find(&self, tuple: &Tuple) -> Option<FlowId>;
 }

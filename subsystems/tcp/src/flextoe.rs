@@ -1,4 +1,5 @@
-//! FlexTOE's data path: what enters it, in which order, and what leaves it. An [`Executor`] runs the stages between.
+//! FlexTOE's data path: the order in which entries enter, and the handling of their outcomes. An [`Executor`] runs the stages
+//! between.
 //!
 //! ```text
 //!  packets, requests ──┐                                                ┌──> segments, notices
@@ -26,25 +27,25 @@ use crate::sequencer::Sequencer;
 use crate::stages::recover::Recovery;
 use crate::trace::{Point, Trace};
 
-/// Packets and requests that wait, each.
+/// Limit of waiting packets, and of waiting requests.
 const WAITING_MAX: usize = 256;
-/// Most copies under way.
+/// Limit of copies under way.
 const WRITES_MAX: usize = 1024;
 
-/// What a data path must know of the wire and of itself.
+/// Settings of a data path and its wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Ethernet address of the agent.
     pub mac: [u8; 6],
-    /// Most bytes of payload in one super-packet that the wire cuts; 0 if it cuts none.
+    /// Largest payload of a super-packet that the wire splits, in bytes; 0 if it splits none.
     pub super_bytes: u32,
-    /// Most connections at once.
+    /// Limit of connections.
     pub flows: u32,
-    /// Keys the table of connections.
+    /// Hash key of the table of connections.
     pub key: (u64, u64),
 }
 
-/// The data path after FlexTOE, over an executor.
+/// A data path after FlexTOE's design, over an executor.
 #[derive(Debug)]
 pub struct FlexToe<F, E = Inline<F>> {
     executor: E,
@@ -55,7 +56,7 @@ pub struct FlexToe<F, E = Inline<F>> {
     copies: Copies,
     /// Packets in the executor, each of which may ask for a copy.
     packets_in_flight: usize,
-    /// Effects of entries that came out outside of a poll: at most those of all that the executor has room for.
+    /// Effects of entries that came out between polls: at most those of a full executor.
     held: VecDeque<Effect<F>>,
     now: Nanos,
     source: u8,
@@ -63,7 +64,8 @@ pub struct FlexToe<F, E = Inline<F>> {
     trace: Arc<Trace>,
 }
 
-/// The sources of entries, in turns. A poll whose budget is a multiple of this looks at as many packets, at least, as of any other.
+/// Number of sources of entries, which take turns. If a poll's budget is a multiple of this, it takes at least as many packets
+/// as entries of any other source.
 pub const SOURCES: u8 = 6;
 
 impl<F: AsRef<[u8]>, R: Recovery> FlexToe<F, Inline<F, R>> {
@@ -99,7 +101,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         }
     }
 
-    /// The same with trace points of its own: the sequencer's. An executor has those of the stages.
+    /// Adds the sequencer's trace points. The executor has those of the stages.
     pub fn traced(self, trace: Arc<Trace>) -> FlexToe<F, E> {
         FlexToe { trace, ..self }
     }
@@ -109,7 +111,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         &self.counters
     }
 
-    /// The next entry, of the sources in their turns; those that have nothing are passed over.
+    /// The next entry. The sources take turns; those that have nothing are skipped.
     fn next_entry(&mut self, now: Nanos) -> Option<Entry<F>> {
         for _ in 0..SOURCES {
             let source = self.source;
@@ -120,7 +122,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
                     self.schedule.begin(flow);
                     Entry::Timer(flow)
                 }),
-                // Behind all copies that are done: one acknowledgement tells of them all.
+                // After all copies that are done, so that one acknowledgement covers them all.
                 2 if !self.copies.has_done() => self.schedule.next_due().map(|(flow, asked)| {
                     self.schedule.begin(flow);
                     Entry::Speak(flow, asked)
@@ -163,7 +165,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         self.trace.put(now, point, flow, values);
     }
 
-    /// Lets one entry out, to `effects`.
+    /// Removes one entry from the executor, and appends its effects to `effects`.
     fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> bool {
         let Some(outcome) = self.executor.pop(waits, effects) else { return false };
         self.retire(&outcome, effects);
@@ -189,7 +191,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         }
     }
 
-    /// Takes an entry of the control plane's, whatever waits.
+    /// Adds an entry of the control plane, ahead of all waiting input.
     fn command_entry(&mut self, entry: Entry<F>) {
         let mut held = core::mem::take(&mut self.held);
         while self.executor.room() == 0 {
@@ -200,7 +202,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         self.held = held;
     }
 
-    /// Waits until nothing is in the executor.
+    /// Waits until the executor is empty.
     fn settle(&mut self) {
         let mut held = core::mem::take(&mut self.held);
         while self.pop(true, &mut held) {}
@@ -226,7 +228,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         self.pop(!has_entry, effects) || has_entry
     }
 
-    /// Takes a connection, under the name that it had before if there is one.
+    /// Installs a connection, under its earlier name if there is one.
     fn put(
         &mut self,
         now: Nanos,
@@ -330,7 +332,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
 
     fn freeze(&mut self, id: FlowId) {
         self.command_entry(Entry::Freeze(id));
-        // Packets of the flow that are behind this one do nothing.
+        // Later packets of the flow have no effect.
         self.settle();
     }
 
@@ -342,7 +344,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         if !self.frozen(id) {
             return None;
         }
-        // What is in flight is of other flows, or says nothing.
+        // Entries in flight belong to other flows, or have no effect.
         self.settle();
         let established = self.executor.remove(id)?;
         self.schedule.remove(id);

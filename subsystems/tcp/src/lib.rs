@@ -1,20 +1,19 @@
-//! TCP without I/O: what an agent runs in a host's stead (FlexTOE, thesis chapters 3 and 4).
+//! TCP without I/O, which an agent runs in place of a host (FlexTOE, thesis chapters 3 and 4).
 //!
 //! ```text
 //!  packets ──> submit ─┐                                    ┌──> Send      segments for a wire
 //!                      ├─> Datapath: pre, protocol, post, ──┼──> Write     payload for a host's ring
 //!  a host's entries ──>┘             DMA, context queue     ├──> Notify    events for a host's context
-//!                                        ^                  └──> Control   packets that are the control plane's
+//!                                        ^                  └──> Control   packets for the control plane
 //!                              command, pace, install
 //!                                        │
 //!                      Control: listen, connect, close, timers, neighbours
 //! ```
 //!
-//! A segment is not a decision that a host may refuse: here the agent is the mechanism. What is a policy is congestion
-//! control. Everything is driven by calls with a time; nothing allocates after start, and every call has a bound.
-//! docs/adr/0055 has the contract between the data path and what is around it, docs/adr/0059 the executors of the stages,
-//! docs/adr/0065 congestion control with marks and rates. The feature
-//! `threads`, on by default, brings the executor with threads and needs std.
+//! A segment is not a decision that a host may refuse: here the agent is the mechanism, and only congestion control is a
+//! policy. Everything is driven by calls with a time; nothing allocates after start, and every call has a bound. docs/adr/0055
+//! has the contract between the data path and its surroundings, docs/adr/0059 the executors of the stages, docs/adr/0065
+//! congestion control with marks and rates. The feature `threads`, on by default, adds the executor with threads and needs std.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -47,8 +46,8 @@ pub mod wheel;
 
 use wave_core::subsystem::{Show, Subsystem, SubsystemId};
 
-/// What the rest of Wave knows of TCP. No agent decides about it for a host, so that there are no policies to choose and no log to
-/// show.
+/// The subsystem's entry in Wave's registry. No agent decides about TCP for a host, so there are no policies to choose and no
+/// log to show.
 pub static SUBSYSTEM: Subsystem = Subsystem {
     id: SubsystemId::new(5),
     name: "tcp",

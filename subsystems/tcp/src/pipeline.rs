@@ -1,11 +1,11 @@
-//! The stages of a data path as steps on one entry, for whatever executor calls them (thesis 4.3, Figures 4.3 to 4.6).
+//! The stages of a data path as steps on one entry, for any executor (thesis 4.3, Figures 4.3 to 4.6).
 //!
 //! ```text
 //!  sequencer ──> pre, replicated ──> reorder ──> protocol ──> post, replicated ──> reorder ──> wire, copies, contexts
 //! ```
 //!
-//! Everything that changes a flow is an [`Entry`] with a number. Between the stages goes a summary of it, and what the stages before
-//! found out. The protocol stage takes entries in the order of their numbers; the others take them in any.
+//! Everything that changes a flow is an [`Entry`] with a number. The stages pass on a summary of it, with the results of the
+//! earlier stages. The protocol stage takes entries in the order of their numbers; the others take them in any order.
 
 mod effects;
 mod points;
@@ -35,60 +35,60 @@ use crate::summary::Summary;
 use crate::trace::{Point, Trace};
 use crate::tuples::Tuples;
 
-/// This bit tells tickets of transmissions from those of copies.
+/// The bit that distinguishes tickets of transmissions from those of copies.
 pub(crate) const SEND: u64 = 1 << 63;
-/// Most segments that one entry says.
+/// Limit of segments sent by one entry.
 const SAID_MAX: usize = 3;
 
-/// What a flow is asked to say beside acknowledgements: bits of [`Entry::Speak`].
+/// Segments that a flow is asked to send besides acknowledgements: bits of [`Entry::Speak`].
 pub mod asked {
-    /// A byte beyond the peer's window.
+    /// A window probe: one byte beyond the peer's window.
     pub const PROBE: u8 = 1;
-    /// A segment of nothing, one before the next.
+    /// A keep-alive probe: an empty segment, one sequence number before the next.
     pub const KEEP_ALIVE: u8 = 2;
-    /// What is expected, whether that is news or not.
+    /// An acknowledgement, even if it says nothing new (RFC 5961's challenge ACK).
     pub const CHALLENGE: u8 = 4;
-    /// A reset by the host.
+    /// A reset that the control plane asks for.
     pub const ABORT: u8 = 8;
     /// A reset that answers a segment.
     pub const REFUSE: u8 = 16;
 }
 
-/// What enters a data path.
+/// An input of a data path.
 #[derive(Clone, Debug)]
 pub enum Entry<F> {
-    /// RX: a frame that came in.
+    /// RX: a received frame.
     Packet(Packet<F>),
-    /// HC: a host's streams moved.
+    /// HC: a host has written or read.
     Request(ContextId, Moved),
-    /// A copy to a host's ring is done, and so are all before it.
+    /// A copy to a host's ring is done, and so are all earlier ones.
     Copied(FlowId, Copied),
-    /// TX: the scheduler lets the flow send one segment.
+    /// TX: the scheduler allows the flow to send one segment.
     Transmit(FlowId),
-    /// The scheduler lets the flow acknowledge, notify its host, and say what it was [`asked`] for.
+    /// The scheduler allows the flow to acknowledge, to notify its host, and to send what it was [`asked`] for.
     Speak(FlowId, u8),
     /// A delayed acknowledgement may be due.
     Timer(FlowId),
-    /// HC: what was sent is lost.
+    /// HC: the retransmission timer has expired.
     Retransmit(FlowId),
-    /// HC: look whether something was lost, as time has passed.
+    /// HC: look for losses, because time has passed.
     LookForLoss(FlowId),
-    /// HC: the tail of what was sent may be lost.
+    /// HC: send a tail-loss probe.
     ProbeTail(FlowId),
-    /// HC: bytes have waited for long enough for the host to write more.
+    /// HC: send bytes that have waited long enough for the host to write more.
     Release(FlowId),
-    /// Congestion control has heard of a loss or a mark that was noticed.
+    /// Congestion control has processed a loss or a mark.
     Heard(FlowId),
-    /// Segments have at most so many bytes of payload from now on.
+    /// Sets the largest payload of a segment, in bytes.
     SetMss(FlowId, u16),
-    /// What congestion control allows.
+    /// Sets the limits by congestion control.
     Pace(FlowId, Limits),
-    /// Begin nothing new on this flow.
+    /// Freezes the flow: it starts no new work.
     Freeze(FlowId),
 }
 
 impl<F> Entry<F> {
-    /// A copy of it, with a copy of the frame if there is one.
+    /// A copy of the entry, whose frame, if any, is copied by `copy`.
     pub fn copy_with<G>(&self, copy: impl FnOnce(&F) -> G) -> Entry<G> {
         match self {
             Entry::Packet(Packet { frame, checksum, segment_bytes }) => Entry::Packet(Packet {
@@ -113,58 +113,58 @@ impl<F> Entry<F> {
     }
 }
 
-/// An entry as the sequencer has let it in.
+/// An entry stamped by the sequencer.
 #[derive(Clone, Debug)]
 pub struct Stamped<F> {
-    /// Number that the sequencer gave it.
+    /// Number given by the sequencer.
     pub number: u64,
-    /// When it came in: the time that all stages go by.
+    /// When it entered; all stages use this time.
     pub now: Nanos,
     /// The entry.
     pub entry: Entry<F>,
 }
 
-/// What is true once a copy is done.
+/// Effects of a copy, which take place once it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// All before it lies in the host's ring.
+    /// Position: all bytes before it are in the host's ring.
     pub landed: u64,
-    /// An acknowledgement goes out.
+    /// When to acknowledge, if at all.
     pub acknowledge: Option<When>,
-    /// What the network and the sender said with the packet.
+    /// Congestion signals of the packet.
     pub marks: Marks,
 }
 
-/// What became of an entry, for the scheduler and the counters.
+/// The outcome of an entry, for the scheduler and the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Flow of the entry, if it has one.
     pub flow: Option<FlowId>,
-    /// What follows the copy that the entry asks for.
+    /// Effects of the copy that the entry asks for, if it does.
     pub copying: Option<Copied>,
-    /// It may have data to send.
+    /// The flow may have data to send.
     pub may_send: bool,
-    /// It has something to say that is no data.
+    /// The flow has something other than data to send or to report.
     pub must_speak: bool,
-    /// Whether the connection is to be reset.
+    /// The connection must be reset.
     pub must_reset: bool,
-    /// Its statistics have changed.
+    /// The flow's statistics have changed.
     pub has_changed: bool,
-    /// It begins nothing more.
+    /// The flow is frozen.
     pub is_frozen: bool,
-    /// A turn, a request or a copy of the flow, which was under way, is over.
+    /// A turn, a request or a copy of the flow that was under way is over.
     pub ends_turn: bool,
-    /// Transmissions begun whose tickets are to be completed.
+    /// Number of started transmissions whose tickets will be completed.
     pub awaited: u8,
-    /// A turn to send is over, in which so many bytes of data were sent.
+    /// Bytes of data sent in a turn to send, which is over; `None` if the entry was no such turn.
     pub transmitted: Option<u32>,
-    /// Look at its delayed acknowledgement at this time.
+    /// When to check the flow's delayed acknowledgement.
     pub look_at: Option<Nanos>,
-    /// Counts of the entry.
+    /// Increments of the counters.
     pub tally: Tally,
 }
 
-/// An entry between the pre and the protocol stage: a summary instead of the packet's headers.
+/// An entry between the pre stage and the protocol stage. It has a summary in place of the packet's headers.
 #[derive(Clone, Debug)]
 pub struct Routed<F> {
     /// The flow.
@@ -191,7 +191,7 @@ enum Work<F> {
     Freeze,
 }
 
-/// An entry between the protocol and the post stage.
+/// An entry between the protocol stage and the post stage.
 #[derive(Debug)]
 pub struct Decided<F> {
     /// The flow.
@@ -210,18 +210,18 @@ pub struct Decided<F> {
 struct Data {
     position: u64,
     segment_bytes: u16,
-    /// The host's ring is read when it is sent.
+    /// The segment has a ticket: its transmission reads the host's ring, and is waited for.
     is_awaited: bool,
 }
 
-/// That of a segment without one.
+/// A segment without payload.
 const BARE: Data = Data { position: 0, segment_bytes: 0, is_awaited: false };
 
-/// The pre stage (Val, Id, Sum, Steer). What the protocol stage need not see ends here: its number is to be skipped there, and its
-/// effect, if there is one, goes to `out`.
+/// The pre stage (Val, Id, Sum, Steer). Entries that the protocol stage need not see end here: the caller must skip their
+/// number there, and their effect, if any, is passed to `out`.
 ///
 /// # Errors
-/// It ends here.
+/// The entry ends here; the error is its outcome.
 pub fn pre<F: AsRef<[u8]>>(
     table: &Tuples<Pre>,
     trace: &Trace,
@@ -286,8 +286,8 @@ fn examine<F: AsRef<[u8]>>(
     }
 }
 
-/// The protocol stage (Win, Fin, Reset, Seq): the only one that must take a flow's entries one at a time, in the order of their
-/// numbers. `flow` is `None` if it has left. Super-packets have at most `super_bytes` of payload.
+/// The protocol stage (Win, Fin, Reset, Seq): the only one that must process a flow's entries one at a time, in the order of
+/// their numbers. `flow` is `None` if it was removed. Super-packets have at most `super_bytes` of payload.
 pub fn protocol<F, R: Recovery>(
     super_bytes: u32,
     trace: &Trace,
@@ -356,7 +356,7 @@ fn decide<F, R: Recovery>(
         }
         Work::Request(context, moved) => take_request(flow, context, &moved, outcome),
         Work::Copied(copied) => {
-            // Before the bytes are acknowledged: the earlier ones were marked otherwise.
+            // Before these bytes are acknowledged, because the earlier ones had a different mark.
             if let Some(said) = take_marks(flow, copied.marks, now) {
                 decided.said[0] = Some((said, BARE));
                 outcome.tally.out_segments += 1;
@@ -382,7 +382,7 @@ fn decide<F, R: Recovery>(
                 outcome.tally.delayed_acknowledgements = 1;
                 outcome.must_speak = true;
             }
-            // The acknowledgement that was waited for went with data, and another one waits.
+            // The acknowledgement of this timer was sent with data; another one may wait since.
             later => outcome.look_at = later,
         },
         Work::Retransmit => {
@@ -417,7 +417,7 @@ fn decide<F, R: Recovery>(
         Work::SetMss(mss) => {
             let is_smaller = mss < flow.mss;
             flow.mss = mss;
-            // What was sent was too long for the path (RFC 1191, section 6.5).
+            // Segments in flight were too long for the path (RFC 1191, section 6.5).
             if is_smaller && flow.outstanding() > 0 {
                 rewind(flow);
                 outcome.may_send = true;
@@ -434,7 +434,7 @@ fn decide<F, R: Recovery>(
         Work::Freeze => {
             flow.is_frozen = true;
             outcome.is_frozen = true;
-            // An acknowledgement that waits for company goes alone: another engine would not know of it.
+            // A delayed acknowledgement is sent now, because another engine would not know of it.
             flow.acknowledge_now |= !flow.acknowledge_at.is_never();
             outcome.must_speak = true;
         }
@@ -475,7 +475,7 @@ fn noticed_loss(flow: &Protocol, outcome: &mut Outcome) {
     outcome.tally.lost_retransmits = u8::from(flow.loss().again > flow.loss().resend);
 }
 
-/// What was decided may be said now.
+/// Schedules an acknowledgement and the host's notification.
 fn has_decided(flow: &mut Protocol, now: Nanos, acknowledge: Option<When>, outcome: &mut Outcome) {
     match acknowledge {
         Some(When::Now) => flow.acknowledge_now = true,
@@ -491,12 +491,12 @@ fn has_decided(flow: &mut Protocol, now: Nanos, acknowledge: Option<When>, outco
 }
 
 fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome: &mut Outcome) {
-    // Nobody moves another process's streams.
+    // A process may not move another process's streams.
     if flow.context.process != context.process {
         outcome.tally.foreign_requests = 1;
         return;
     }
-    // The context that used the connection last hears of it.
+    // Events go to the context that used the connection last.
     flow.context = context;
     let done = host::moved(flow, moved);
     flow.acknowledge_now |= done.opens_window;
@@ -511,10 +511,10 @@ fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome:
 }
 
 fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (Said, Data) {
-    // The end of a super-packet, too, so that whoever merges segments of it into one again hands it on at once.
+    // The end of a super-packet carries PSH, too, so that a receiver that coalesces its segments passes them on at once.
     let is_super = sent.bytes > u32::from(flow.mss);
     let flag = |is_set: bool, flag| if is_set { flag } else { Flags::NONE };
-    // Only new data may be marked, and says that the window was reduced (RFC 3168, 6.1.2, 6.1.5 and 6.1.6).
+    // Only new data is ECT and carries CWR (RFC 3168, 6.1.2, 6.1.5 and 6.1.6).
     let is_capable = sent.is_new_data() && flow.ecn.is_some_and(|ecn| ecn.is_capable);
     let flags = Flags::ACK
         | flag(sent.fin, Flags::FIN)
@@ -535,10 +535,10 @@ fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (
     (said, Data { position: sent.position, segment_bytes, is_awaited: true })
 }
 
-/// Acknowledgements, news, and what the control plane asked for.
+/// Sends acknowledgements, the host's notification, and the segments that the control plane asked for.
 fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>) {
     let outcome = &mut decided.outcome;
-    // The segment that the peer expects, so that it is believed (RFC 5961, 3.2).
+    // The sequence number that the peer expects, so that it accepts the reset (RFC 5961, 3.2).
     let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
     if asked & (asked::ABORT | asked::REFUSE) != 0 {
         let (seq, flags) = match asked & asked::REFUSE {

@@ -1,25 +1,25 @@
-//! Faults that the fuzzer plants in this code, to see that its oracles find them.
+//! Faults that the fuzzer plants in this code, to check that its oracles find them.
 //!
-//! Only with the feature `planted`, which nothing but the package `wave-tcp-planted` turns on: the same files, compiled a second
-//! time for the fuzzer. Without the feature every question is answered `false` when it is compiled.
+//! They need the feature `planted`, which only the package `wave-tcp-planted` turns on: the same files, compiled a second time
+//! for the fuzzer. Without the feature, [`is_planted`] is the constant `false`.
 
 /// A mistake that a TCP engine could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Planted {
-    /// What a copy makes true is said as soon as any copy is done.
+    /// The effects of a copy take place as soon as any copy is done.
     NoSequencer = 1,
     /// No checksum is verified.
     NoChecksum,
-    /// Bytes are acknowledged before they lie in the host's ring.
+    /// Bytes are acknowledged before they are in the host's ring.
     EarlyAcknowledgement,
-    /// The end of the peer's stream is forgotten where it comes out of order.
+    /// A FIN that arrives out of order is forgotten.
     EarlyFinDropped,
-    /// Bytes that came out of order are taken out of the window.
+    /// The window shrinks by the bytes received out of order.
     WindowShrunk,
-    /// Any SYN ends a connection that is remembered.
+    /// Any SYN ends a connection in TIME_WAIT.
     StaleSynTaken,
-    /// A timeout is not doubled.
+    /// Timeouts do not back off.
     NoBackOff,
     /// Segments with data count as duplicate acknowledgements.
     DataCountedAsDuplicate,
@@ -38,7 +38,7 @@ impl Planted {
         Planted::DataCountedAsDuplicate,
     ];
 
-    /// Its name on a command line.
+    /// The fault's name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Planted::NoSequencer => "no-sequencer",
@@ -63,7 +63,7 @@ std::thread_local! {
     static NOW: core::cell::Cell<Option<Planted>> = const { core::cell::Cell::new(None) };
 }
 
-/// Plants a fault for this thread, or none.
+/// Plants a fault for this thread; `None` removes it.
 #[cfg(feature = "planted")]
 pub fn plant(fault: Option<Planted>) {
     NOW.set(fault);

@@ -1,58 +1,59 @@
-//! A reorder buffer: what comes in any order leaves in the order of its numbers (thesis 4.3.2).
+//! A reorder buffer: items arrive in any order, and leave in the order of their numbers (thesis 4.3.2).
 
 use alloc::collections::VecDeque;
 
 use crate::planted::{Planted, is_planted};
 
-/// Why a number was not taken. It is a mistake of the executor's.
+/// Why a number was refused, which is a bug of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfPlace {
-    /// The number has left, or is here.
-    #[error("number {0} came before")]
+    /// The number has left already, or is in the buffer.
+    #[error("number {0} was used before")]
     Again(u64),
-    /// So many numbers before it are missing that there is no room.
-    #[error("number {0} is too far ahead")]
+    /// Too many numbers before it are missing: the buffer has no room for it.
+    #[error("number {0} is beyond the reorder buffer")]
     TooFar(u64),
 }
 
 #[derive(Clone, Debug)]
 enum Place<T> {
     Missing,
-    /// Nothing will come here.
+    /// No item will arrive for this number.
     Skipped,
-    /// It waits for those before it.
+    /// The item waits for those before it.
     Here(T),
 }
 
-/// Room for a bounded number of items, each with a number; every number comes once, or is skipped.
+/// A bounded buffer of items, each with a number. Every number is inserted once, or skipped.
 ///
-/// An item leaves when all numbers before it have left or were skipped. With [`Planted::NoSequencer`], items leave as they come.
+/// An item leaves when all numbers before it have left or were skipped. With [`Planted::NoSequencer`], items leave as they
+/// arrive.
 #[derive(Clone, Debug)]
 pub struct Reorder<T> {
     /// The number at the front of `places`.
     next: u64,
     places: VecDeque<Place<T>>,
     places_max: usize,
-    /// Those that leave as they come.
+    /// Items that leave as they arrive.
     unordered: VecDeque<T>,
 }
 
 impl<T> Reorder<T> {
-    /// Waits for number 0. At most so many numbers, from the next one on, have a place.
+    /// An empty buffer that waits for number 0. It has room for `places_max` numbers, counted from the next one.
     pub fn new(places_max: usize) -> Reorder<T> {
         let places = VecDeque::with_capacity(places_max);
         Reorder { next: 0, places, places_max, unordered: VecDeque::new() }
     }
 
-    /// The number that is waited for.
+    /// The next number to leave.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Takes an item.
+    /// Inserts an item.
     ///
     /// # Errors
-    /// The number came before, or is too far ahead.
+    /// The number was used before, or is beyond the buffer.
     pub fn insert(&mut self, number: u64, item: T) -> Result<(), OutOfPlace> {
         if is_planted(Planted::NoSequencer) {
             self.unordered.push_back(item);
@@ -61,10 +62,10 @@ impl<T> Reorder<T> {
         self.put(number, Place::Here(item))
     }
 
-    /// Notes that an item of this number never comes, so that those behind it do not wait for it.
+    /// Skips a number: no item with it will arrive, so later ones do not wait for it.
     ///
     /// # Errors
-    /// As [`Reorder::insert`].
+    /// The same as of [`Reorder::insert`].
     pub fn skip(&mut self, number: u64) -> Result<(), OutOfPlace> {
         if is_planted(Planted::NoSequencer) {
             return Ok(());
@@ -88,7 +89,7 @@ impl<T> Reorder<T> {
         Ok(())
     }
 
-    /// The next item, if it is here.
+    /// Removes the next item, if it has arrived.
     pub fn pop(&mut self) -> Option<T> {
         if is_planted(Planted::NoSequencer) {
             return self.unordered.pop_front();
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The model is a map of what came, and the number that comes next.
+        /// The model is a map of the numbers that have arrived, and the next number.
         #[test]
         fn items_leave_in_the_order_of_their_numbers(
             steps in prop::collection::vec((0_u64..12, any::<bool>(), any::<bool>()), 0..200),
@@ -123,7 +124,7 @@ mod tests {
             let mut model: BTreeMap<u64, Option<u64>> = BTreeMap::new();
             let (mut next, mut base) = (0_u64, 0_u64);
             for (ahead, is_skipped, pops) in steps {
-                // Some numbers are old, some too far ahead.
+                // Some numbers are old, some are too far ahead.
                 let number = (base + ahead).saturating_sub(2);
                 let item = (!is_skipped).then_some(number * 10);
                 let done = match item {
@@ -154,8 +155,8 @@ mod tests {
     }
 
     #[test]
-    fn every_order_of_arrival_gives_one_order_of_departure() {
-        // All orders of six numbers, of which two are skipped.
+    fn every_order_of_arrival_gives_the_same_order_of_departure() {
+        // All orders of six numbers, two of which are skipped.
         fn orders(left: &mut Vec<u64>, order: &mut Vec<u64>) {
             if left.is_empty() {
                 let mut buffer = Reorder::new(6);

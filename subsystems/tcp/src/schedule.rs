@@ -1,7 +1,7 @@
-//! The flow scheduler: which flow speaks or sends next (thesis 4.3.4), and whose delayed acknowledgement is due.
+//! The flow scheduler: chooses the flow that acknowledges or sends next (thesis 4.3.4), and finds due delayed acknowledgements.
 //!
-//! Flows that may send take turns. One with a rate waits in a time wheel until its last segment's time is over, and takes its turn then;
-//! the others pass by the wheel.
+//! Flows that may send take turns. A paced flow first waits in a time wheel until its rate allows the next segment; flows
+//! without a rate bypass the wheel.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,42 +13,43 @@ use crate::datapath::FlowId;
 use crate::pipeline::{Outcome, asked};
 use crate::wheel::Wheel;
 
-/// A flow with a rate that could not send for a while makes up for so much time: timers are late, and wheels have slots.
+/// How much lost time a paced flow may make up for, because timers are late and the wheel has slots.
 const CATCH_UP: Nanos = Nanos::from_millis(1);
 
-/// What the scheduler knows of a flow.
+/// The scheduler's state of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     generation: u32,
     is_here: bool,
-    /// What only the control plane asks for: bits of [`asked`].
+    /// Segments that only the control plane asks for: bits of [`asked`].
     asked: u8,
-    /// Copies and transmissions under way, and turns and requests that the stages have not ended.
+    /// Number of copies and transmissions under way, and of turns and requests that the stages have not finished.
     under_way: u32,
     is_frozen: bool,
     is_later: bool,
-    /// Nanoseconds that 1,024 bytes take at its rate, so that no turn needs a division (thesis 4.4.1.1); 0 if it has none.
+    /// Nanoseconds that 1,024 bytes take at the flow's rate, so that no turn needs a division (thesis 4.4.1.1); 0 without a
+    /// rate.
     interval: u64,
-    /// With a rate, it sends nothing before this time.
+    /// A paced flow sends nothing before this time.
     send_at: Nanos,
-    /// With a rate, it has one turn at a time: what a turn costs is known when it is over.
+    /// A paced flow has a turn. It gets only one at a time, because the cost of a turn is known at its end.
     has_turn: bool,
-    /// It may send once that turn is over.
+    /// It may send again once that turn is over.
     wants_turn: bool,
 }
 
 /// The scheduler of one flow group.
 #[derive(Debug)]
 pub struct Schedule {
-    /// Flows with something to say that is no data.
+    /// Flows with something other than data to send or to report.
     due: Queues,
-    /// Flows that may have data to send, now.
+    /// Flows that may send data now.
     ready: Queues,
-    /// Those that may at a later time.
+    /// Paced flows that may send data later.
     wheel: Wheel,
     /// Flows whose statistics have changed.
     changed: Queues,
-    /// Delayed acknowledgements. At most one for each flow; one that is there comes up no later than a new one.
+    /// Delayed acknowledgements, at most one for each flow: an existing one is due no later than a new one.
     later: VecDeque<(Nanos, u32)>,
     known: Vec<Known>,
 }
@@ -66,9 +67,9 @@ impl Schedule {
         }
     }
 
-    /// Adds a flow, with a rate in bytes per second or none.
+    /// Adds a flow, with a rate in bytes per second or without one.
     pub fn install(&mut self, id: FlowId, rate: Option<u64>) {
-        // An entry in `later` of the flow that had the index before is this flow's now.
+        // An entry in `later` of the previous flow with this index now belongs to this flow.
         let known = &mut self.known[id.index as usize];
         let (generation, is_later) = (id.generation, known.is_later);
         let interval = interval(rate);
@@ -86,11 +87,11 @@ impl Schedule {
         self.known[id.index as usize].is_here = false;
     }
 
-    /// Sets a flow's rate, or takes it away.
+    /// Sets or removes a flow's rate, in bytes per second.
     pub fn pace(&mut self, id: FlowId, rate: Option<u64>) {
         let Some(known) = self.known_mut(id) else { return };
         known.interval = interval(rate);
-        // A rate that changes takes effect with the next segment, and one that ends at once.
+        // A new rate takes effect with the next segment; removing the rate takes effect at once.
         if known.interval == 0
             && core::mem::take(&mut known.wants_turn) | self.wheel.contains(id.index)
         {
@@ -99,7 +100,7 @@ impl Schedule {
         }
     }
 
-    /// Takes what became of an entry.
+    /// Processes the outcome of an entry.
     pub fn take(&mut self, now: Nanos, outcome: &Outcome) {
         let Some(id) = outcome.flow else { return };
         let Some(known) = self.known_mut(id) else { return };
@@ -134,7 +135,7 @@ impl Schedule {
         }
     }
 
-    /// A flow with a rate may send: at its time.
+    /// Lets a paced flow send as soon as its rate allows.
     fn wait_for_rate(&mut self, now: Nanos, flow: u32) {
         let known = &mut self.known[flow as usize];
         if known.has_turn {
@@ -149,7 +150,7 @@ impl Schedule {
         }
     }
 
-    /// The control plane asks for something.
+    /// Asks a flow for a segment on behalf of the control plane: a bit of [`asked`].
     pub fn ask(&mut self, id: FlowId, bit: u8) {
         if let Some(known) = self.known_mut(id) {
             known.asked |= bit;
@@ -157,19 +158,19 @@ impl Schedule {
         }
     }
 
-    /// What is known of a flow that has not left.
+    /// The state of a flow that was not removed.
     fn known_mut(&mut self, id: FlowId) -> Option<&mut Known> {
         let known = self.known.get_mut(id.index as usize)?;
         (known.is_here && known.generation == id.generation).then_some(known)
     }
 
-    /// The next flow with something to say, and what it was asked for.
+    /// The next flow with something other than data to send or to report, and the bits that it was [`asked`] for.
     pub fn next_due(&mut self) -> Option<(FlowId, u8)> {
         let flow = self.due.pop(0)?;
         Some((self.name(flow), core::mem::take(&mut self.known[flow as usize].asked)))
     }
 
-    /// The next flow that may send.
+    /// The next flow that may send data.
     pub fn next_ready(&mut self, now: Nanos) -> Option<FlowId> {
         if !self.wheel.is_empty() {
             let ready = &mut self.ready;
@@ -197,7 +198,7 @@ impl Schedule {
         Some(self.name(flow))
     }
 
-    /// When a delayed acknowledgement may be due, or a flow's rate lets it send.
+    /// When the next delayed acknowledgement may be due, or a paced flow may send.
     pub fn next_timer_at(&self) -> Option<Nanos> {
         let later = self.later.front().map(|(at, _)| *at);
         [later, self.wheel.next_at()].into_iter().flatten().min()
@@ -207,33 +208,34 @@ impl Schedule {
         FlowId { index: flow, generation: self.known[flow as usize].generation }
     }
 
-    /// Whether a flow waits to speak or to send.
+    /// Whether a flow waits for a turn.
     pub fn is_busy(&self) -> bool {
         !(self.due.is_empty() && self.ready.is_empty())
     }
 
-    /// Something of a flow is under way: a turn, a request, a copy, a transmission.
+    /// Counts work of a flow as under way: a turn, a request, a copy or a transmission.
     pub fn begin(&mut self, id: FlowId) {
         if let Some(known) = self.known_mut(id) {
             known.under_way += 1;
         }
     }
 
-    /// Something that [`Schedule::begin`] counted is over.
+    /// Ends work that [`Schedule::begin`] counted.
     pub fn end(&mut self, id: FlowId) {
         if let Some(known) = self.known_mut(id) {
             known.under_way = known.under_way.saturating_sub(1);
         }
     }
 
-    /// A transmission of the flow with this index is over; it cannot have left before. An index beyond the table's is ignored.
+    /// Ends a transmission of the flow with this index, which cannot have been removed before. An index beyond the table is
+    /// ignored.
     pub fn end_transmission(&mut self, flow: u32) {
         if let Some(known) = self.known.get_mut(flow as usize) {
             known.under_way = known.under_way.saturating_sub(1);
         }
     }
 
-    /// Whether a flow is frozen, and nothing of it is under way.
+    /// Whether a flow is frozen and has nothing under way.
     pub fn is_frozen(&self, id: FlowId) -> bool {
         let Some(known) = self.known.get(id.index as usize) else { return false };
         let is_it = known.is_here && known.generation == id.generation;
@@ -241,7 +243,7 @@ impl Schedule {
     }
 }
 
-/// Nanoseconds that 1,024 bytes take at a rate.
+/// Nanoseconds that 1,024 bytes take at a rate; 0 without a rate.
 fn interval(rate: Option<u64>) -> u64 {
     rate.map_or(0, |rate| (1024 * 1_000_000_000 / rate.max(1)).max(1))
 }
@@ -262,7 +264,7 @@ mod tests {
         FlowId { index, generation: 1 }
     }
 
-    /// A turn of a flow to send is over.
+    /// Ends a flow's turn to send, in which it sent `bytes`.
     fn sent(schedule: &mut Schedule, now: Nanos, flow: FlowId, bytes: u32) {
         let outcome = Outcome {
             flow: Some(flow),
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_without_a_rate_take_turns_and_one_with_a_rate_has_its_turn_at_its_time() {
+    fn unpaced_flows_take_turns_and_a_paced_flow_sends_when_its_rate_allows() {
         let mut schedule = Schedule::new(3);
         for index in 0..3 {
             // 1,024 bytes take a millisecond.
@@ -289,19 +291,19 @@ mod tests {
             sent(&mut schedule, now, flow, 1_024);
         }
         let of = |flow| turns.iter().filter(move |(_, index)| *index == flow);
-        // It makes up for a millisecond, and is late by a slot at most.
+        // It makes up for one millisecond, and is late by at most one slot.
         let at: Vec<_> = of(1).map(|(now, _)| now.since(start).0 / 100_000).collect();
         assert_eq!(at, [0, 0, 10, 20, 30, 40, 50]);
         assert!(of(0).count().abs_diff(of(2).count()) <= 7);
     }
 
     #[test]
-    fn a_rate_that_ends_lets_a_flow_send_at_once() {
+    fn a_flow_whose_rate_is_removed_may_send_at_once() {
         let mut schedule = Schedule::new(1);
         schedule.install(id(0), Some(1_024));
         let now = Nanos::from_millis(5_000);
         let flow = schedule.next_ready(now).unwrap();
-        // What comes while it has a turn waits for its end.
+        // A wish to send during a turn waits for the end of the turn.
         let may_send = Outcome { flow: Some(flow), may_send: true, ..Outcome::default() };
         schedule.take(now, &may_send);
         assert_eq!(schedule.next_ready(now), None);

@@ -1,10 +1,10 @@
-//! Sequence numbers (RFC 9293, section 3.4): modulo 2^32, compared by their distance.
+//! Sequence numbers (RFC 9293, section 3.4): modulo 2^32, compared by distance.
 
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A sequence number. There is no order on all of them, only distances below 2^31.
+/// A sequence number. Sequence numbers have no total order, only distances below 2^31.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Seq(pub u32);
 
@@ -14,18 +14,18 @@ impl Seq {
         Seq(self.0.wrapping_add(bytes))
     }
 
-    /// The number `bytes` before, modulo 2^32.
+    /// The number `bytes` earlier, modulo 2^32.
     pub const fn minus(self, bytes: u32) -> Seq {
         Seq(self.0.wrapping_sub(bytes))
     }
 
-    /// How far it is behind `earlier`; negative if it is before that.
+    /// Distance from `earlier` to this number; negative if this number comes first.
     pub const fn since(self, earlier: Seq) -> i32 {
         self.0.wrapping_sub(earlier.0) as i32
     }
 
-    /// The position of this number in a stream whose position `near` has the number `at_near`: the one that is less than 2^31
-    /// away. `None` if that lies before the stream's first byte.
+    /// The position of this number in a stream whose position `near` has the number `at_near`: the one less than 2^31 away from
+    /// `near`. `None` if that is before the stream's first byte.
     pub fn position(self, near: u64, at_near: Seq) -> Option<u64> {
         near.checked_add_signed(self.since(at_near).into())
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_survive_the_wrap() {
+    fn distances_are_right_across_the_wraparound() {
         let late = Seq(u32::MAX - 1);
         assert_eq!(late.plus(4), Seq(2));
         assert_eq!(Seq(2).since(late), 4);
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_the_position_nearest_to_a_known_one() {
+    fn a_number_stands_for_the_position_nearest_to_a_known_one() {
         let base = Seq(u32::MAX - 9);
         for near in [0, 100, 1 << 31, (1 << 32) - 1, 1 << 40] {
             for far in [-5_i64, 0, 5, i64::from(i32::MAX), i64::from(i32::MIN)] {

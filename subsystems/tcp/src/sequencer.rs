@@ -1,5 +1,5 @@
-//! The sequencer at the entry of a data path: it numbers what enters, so that replicas of a stage may overtake each other and the
-//! order can be had back (thesis 4.3.2).
+//! The sequencer at the entry of a data path: it numbers entries, so that replicas of a stage may overtake each other and the
+//! order can be restored (thesis 4.3.2).
 
 /// Numbers entries, from 0.
 #[derive(Clone, Copy, Debug, Default)]
@@ -8,7 +8,7 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// The next entry's number. Numbers have no gaps.
+    /// Returns the next entry's number. Numbers have no gaps.
     pub fn stamp(&mut self) -> u64 {
         let number = self.next;
         self.next += 1;

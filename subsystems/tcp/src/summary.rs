@@ -1,9 +1,9 @@
-//! The header summary: what later stages need of a segment, instead of the segment (thesis 4.3.1.3).
+//! The header summary: the fields of a segment's headers that later stages need (thesis 4.3.1.3).
 
 use crate::packet::SACK_BLOCKS_MAX;
 use crate::seq::Seq;
 
-/// What a segment of an established connection says.
+/// Header fields of a segment of an established connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Sequence number of the first byte.
@@ -14,16 +14,17 @@ pub struct Summary {
     pub window: u16,
     /// Number of payload bytes.
     pub bytes: u32,
-    /// The stream ends behind the payload.
+    /// The sender's stream ends after the payload.
     pub fin: bool,
-    /// A value of the sender's clock, and the echo of ours.
+    /// The sender's timestamp, and the echo of ours.
     pub timestamps: Option<(u32, u32)>,
-    /// What the sender has beyond `ack` (RFC 2018); those that end where they begin say nothing.
+    /// Blocks that the sender has beyond `ack` (RFC 2018): first sequence number, and the one after the last. Empty blocks are
+    /// unused.
     pub sack: [(Seq, Seq); SACK_BLOCKS_MAX],
-    /// The sender echoes a mark of the network's (RFC 3168).
+    /// The sender echoes a congestion mark (ECE; RFC 3168).
     pub echoes_mark: bool,
     /// The sender has reduced its window (CWR).
     pub has_reduced: bool,
-    /// The network has marked its packet (CE).
+    /// The network has marked the packet (CE).
     pub is_marked: bool,
 }

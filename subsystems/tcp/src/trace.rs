@@ -1,7 +1,8 @@
-//! Trace points of the data path and the control plane (thesis 4.5.1): off by default, which costs a load and a branch each.
+//! Trace points of the data path and the control plane (thesis 4.5.1). They are off by default; then each costs a load and a
+//! branch.
 //!
-//! [`Trace`] is a ring in memory. Any thread that passes a point writes a record, and never waits; a reader that is too slow loses the
-//! oldest records, and learns how many.
+//! [`Trace`] is a ring in memory. Any thread that passes a point writes a record, and never waits. A reader that is too slow
+//! loses the oldest records, and learns how many.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -36,7 +37,7 @@ macro_rules! points {
                 match self { $(Point::$point => [$one, $two],)* }
             }
 
-            /// What a record of the point means.
+            /// The meaning of a record of the point.
             pub const fn about(self) -> &'static str {
                 match self { $(Point::$point => concat!($($about),*),)* }
             }
@@ -47,31 +48,31 @@ macro_rules! points {
 points! {
     /// A frame enters.
     Packet = "packet", "sequencer", ["bytes", "segment_bytes"];
-    /// A host moved positions of its streams.
+    /// A host has written or read.
     Request = "request", "sequencer", ["written", "read"];
     /// A copy to a host's ring is done.
     Copied = "copied", "sequencer", ["landed", ""];
-    /// The scheduler lets a flow send.
+    /// The scheduler allows a flow to send.
     TransmitTurn = "transmit_turn", "sequencer", ["", ""];
-    /// The scheduler lets a flow acknowledge and notify.
+    /// The scheduler allows a flow to acknowledge and to notify its host.
     SpeakTurn = "speak_turn", "sequencer", ["asked", ""];
     /// A delayed acknowledgement may be due.
     Timer = "timer", "sequencer", ["", ""];
-    /// The control plane reports that sent data is lost.
+    /// The control plane reports a retransmission timeout.
     Retransmit = "retransmit", "sequencer", ["", ""];
-    /// The control plane asks whether time has shown a loss.
+    /// The control plane asks to look for losses, because time has passed.
     LookForLoss = "look_for_loss", "sequencer", ["", ""];
     /// The control plane asks for a tail-loss probe.
     ProbeTail = "probe_tail", "sequencer", ["", ""];
-    /// The control plane lets bytes go that waited for more.
+    /// The control plane releases bytes that waited for more.
     Release = "release", "sequencer", ["", ""];
-    /// Congestion control has heard of a loss or a mark.
+    /// Congestion control has processed a loss or a mark.
     Heard = "heard", "sequencer", ["", ""];
     /// The MSS changes.
     SetMss = "set_mss", "sequencer", ["mss", ""];
     /// Congestion control sets the window and the rate.
     Pace = "pace", "sequencer", ["window_bytes", "bytes_per_second"];
-    /// A flow is frozen: it begins nothing new.
+    /// A flow is frozen: it starts no new work.
     Freeze = "freeze", "sequencer", ["", ""];
     /// Entries and packets that wait when an entry enters.
     Occupancy = "occupancy", "sequencer", ["entries", "packets"];
@@ -87,9 +88,9 @@ points! {
     MarkEchoed = "mark_echoed", "protocol", ["bytes", ""];
     /// The peer's window opens.
     WindowOpens = "window_opens", "protocol", ["", ""];
-    /// A loss was noticed without a timeout.
+    /// A loss was detected without a timeout.
     FastRetransmit = "fast_retransmit", "protocol", ["", ""];
-    /// A timeout sends data again.
+    /// A timeout retransmits data.
     Timeout = "timeout", "protocol", ["", ""];
     /// Bytes arrived in order.
     InOrder = "in_order", "protocol", ["position", "bytes"];
@@ -101,9 +102,9 @@ points! {
     InFrozen = "in_frozen", "protocol", ["", ""];
     /// New data is sent.
     DataSent = "data_sent", "protocol", ["seq", "bytes"];
-    /// Data is sent again.
+    /// Data is retransmitted.
     DataSentAgain = "data_sent_again", "protocol", ["seq", "bytes"];
-    /// A turn to send ended without data that could be sent.
+    /// A turn to send ended without any data that could be sent.
     HeldBack = "held_back", "protocol", ["", ""];
     /// A closed window is probed.
     Probe = "probe", "protocol", ["seq", ""];
@@ -113,7 +114,7 @@ points! {
     MarkSaid = "mark_said", "protocol", ["ack", ""];
     /// A reset is sent.
     ResetSaid = "reset_said", "protocol", ["seq", ""];
-    /// An acknowledgement is delayed, to go with data.
+    /// An acknowledgement is delayed, to be sent with data.
     Delayed = "delayed", "protocol", ["until_ns", ""];
     /// A delayed acknowledgement is sent.
     DelayedDue = "delayed_due", "protocol", ["", ""];
@@ -155,9 +156,9 @@ const _: () = assert!(Point::ALL.len() <= 64);
 /// One pass of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Number of the record, from 0 on.
+    /// Number of the record, counted from 0.
     pub number: u64,
-    /// Time of the pass.
+    /// Time at which the point was passed.
     pub at: Nanos,
     /// The point.
     pub point: Point,
@@ -178,7 +179,7 @@ struct Slot {
     values: [AtomicU64; 2],
 }
 
-/// The stamp of a record that is being written.
+/// The stamp of a slot whose record is being written.
 const BUSY: u64 = u64::MAX;
 /// Set in a record with a flow.
 const HAS_FLOW: u64 = 1 << 8;
@@ -192,7 +193,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A ring of `records` records, with all points off. With room for none it stays off.
+    /// A ring of `records` records, with all points off. With 0 records, points cannot be turned on.
     pub fn new(records: usize) -> Trace {
         let slots = (0..records).map(|_| Slot::default()).collect();
         Trace { is_on: AtomicBool::new(false), next: AtomicU64::new(0), slots }
@@ -221,7 +222,7 @@ impl Trace {
     fn write(&self, now: Nanos, point: Point, flow: Option<FlowId>, values: [u64; 2]) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let slot = &self.slots[(number % self.slots.len() as u64) as usize];
-        // Another thread that is a whole ring behind is writing here: this record is lost, as its own is.
+        // Another thread, a whole ring behind, is writing here: both records are lost.
         if slot.stamp.swap(BUSY, Ordering::Acquire) == BUSY {
             return;
         }
@@ -235,13 +236,13 @@ impl Trace {
         slot.stamp.store(number + 1, Ordering::Release);
     }
 
-    /// Number of the next record: where a reader begins.
+    /// Number of the next record, from which a reader starts.
     pub fn next(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Reads records from `from` on, which is moved behind them. Returns how many were overwritten before they were read. A record that is
-    /// being written ends the reading.
+    /// Reads records from number `from` on, and moves `from` past them. Returns how many were overwritten before they were
+    /// read. Stops at a record that is being written.
     pub fn read(&self, from: &mut u64, mut take: impl FnMut(&Record)) -> u64 {
         let end = self.next();
         let oldest = end.saturating_sub(self.slots.len() as u64);
@@ -284,14 +285,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn points_have_names_of_their_own_and_numbers_in_order() {
+    fn points_have_unique_names_and_consecutive_numbers() {
         let names: BTreeSet<_> = Point::ALL.iter().map(|point| point.name()).collect();
         assert_eq!(names.len(), Point::ALL.len());
         assert!(Point::ALL.iter().enumerate().all(|(at, point)| *point as usize == at));
     }
 
     #[test]
-    fn a_reader_takes_every_record_in_order_and_learns_what_it_lost() {
+    fn a_reader_gets_every_record_in_order_and_learns_how_many_it_lost() {
         let trace = Trace::new(8);
         let mut from = trace.next();
         let mut read = |trace: &Trace| {
@@ -300,7 +301,7 @@ mod tests {
             (values, lost)
         };
         trace.put(Nanos(0), Point::Timer, None, [9, 9]);
-        assert_eq!(read(&trace), (vec![], 0), "it is off");
+        assert_eq!(read(&trace), (vec![], 0), "the trace is off");
         trace.turn(true);
         let flow = Some(FlowId { index: 3, generation: 7 });
         let put = |range: core::ops::Range<u64>| {
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_several_threads_write_are_whole() {
+    fn records_written_by_several_threads_are_whole() {
         const RECORDS: u64 = 20_000;
         let trace = Trace::new(64);
         trace.turn(true);
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_it_stays_off() {
+    fn a_trace_without_room_cannot_be_turned_on() {
         let trace = Trace::new(0);
         trace.turn(true);
         assert!(!trace.is_on());

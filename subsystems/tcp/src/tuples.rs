@@ -1,4 +1,4 @@
-//! Values by both ends of a connection, in memory that is allocated once.
+//! A hash table of values keyed by both ends of a connection, in memory that is allocated once.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,13 +13,13 @@ use crate::datapath::{FlowId, NoRoom, Tuple};
 
 const NONE: u32 = u32::MAX;
 
-/// Both ends of a connection in 37 bytes, as they are compared and kept: a [`Tuple`] has 64.
+/// Both ends of a connection, packed into 37 bytes for storing and comparing: a [`Tuple`] has 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ends {
     is_v6: bool,
-    /// Ports in the machine's byte order: local, remote.
+    /// Ports in native byte order: local, remote.
     ports: [[u8; 2]; 2],
-    /// Addresses: local, remote; of IPv4 the first four bytes.
+    /// Addresses: local, remote. IPv4 uses the first four bytes.
     addresses: [[u8; 16]; 2],
 }
 
@@ -57,7 +57,7 @@ impl From<&Ends> for Tuple {
 
 impl Ends {
     fn hash_with(&self, key: (u64, u64)) -> u64 {
-        // In one piece, which is quicker than field by field.
+        // In one piece, which is faster than field by field.
         let mut bytes = [0; 36];
         bytes[..4].copy_from_slice(self.ports.as_flattened());
         let len = if self.is_v6 { 36 } else { 12 };
@@ -80,25 +80,25 @@ struct Slot<T> {
     entry: Option<(Ends, T)>,
 }
 
-/// A table of bounded size. Each entry has an index and a generation, as a [`FlowId`].
+/// A table of bounded size. Each entry is named by an index and a generation, as a [`FlowId`].
 #[derive(Clone, Debug)]
 pub struct Tuples<T> {
     slots: Vec<Slot<T>>,
-    /// Free indices; the one that was free longest is taken, so that an old name stays wrong for long.
+    /// Free indices. The one that was free longest is used first, so that an old name stays invalid for long.
     free: VecDeque<u32>,
-    /// Indices by a keyed hash of both ends, open addressing with linear steps. Twice as many as slots, or more.
+    /// Indices by a keyed hash of both ends: open addressing with linear probing, at least twice as many places as slots.
     places: Vec<u32>,
     key: (u64, u64),
-    /// Names that the table gives have later generations than this.
+    /// New names have later generations than this.
     oldest: u32,
 }
 
-/// Lives of a place between names that another table gave and those that this one gives: places that were free in the other table may
-/// have had later lives there.
+/// Distance in generations between names from another table and new names of this one: indices that were free in the other
+/// table may have reached later generations there.
 const LIVES_APART: u32 = 1 << 16;
 
 impl<T: Copy> Tuples<T> {
-    /// For so many entries. The key keeps peers from choosing ends that collide.
+    /// An empty table for up to `entries` entries. The key keeps peers from choosing ends that collide.
     pub fn new(entries: u32, key: (u64, u64)) -> Tuples<T> {
         let places = (2 * entries.max(1)).next_power_of_two() as usize;
         Tuples {
@@ -129,12 +129,12 @@ impl<T: Copy> Tuples<T> {
         self.slots[index as usize].entry.as_ref().map(|(ends, _)| ends)
     }
 
-    /// The ends of the entry of this name.
+    /// Both ends of the entry with this name.
     pub fn tuple(&self, id: FlowId) -> Option<Tuple> {
         self.entry(id).map(|(tuple, _)| tuple)
     }
 
-    /// The entry of this name, with its ends.
+    /// The entry with this name, and both ends.
     pub fn entry(&self, id: FlowId) -> Option<(Tuple, &T)> {
         let slot = self.slots.get(id.index as usize)?;
         let (ends, value) = slot.entry.as_ref().filter(|_| slot.generation == id.generation)?;
@@ -146,34 +146,34 @@ impl<T: Copy> Tuples<T> {
         self.slots.get(index as usize)?.entry.as_ref().map(|(_, value)| value)
     }
 
-    /// The entry at an index, whatever its generation.
+    /// The entry at an index, whatever its generation, mutably.
     pub fn of_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.entry.as_mut().map(|(_, value)| value)
     }
 
-    /// The entry of this name.
+    /// The entry with this name.
     pub fn get(&self, id: FlowId) -> Option<&T> {
         let slot = self.slots.get(id.index as usize)?;
         slot.entry.as_ref().filter(|_| slot.generation == id.generation).map(|(_, value)| value)
     }
 
-    /// The entry of this name.
+    /// The entry with this name, mutably.
     pub fn get_mut(&mut self, id: FlowId) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.index as usize)?;
         slot.entry.as_mut().filter(|_| slot.generation == id.generation).map(|(_, value)| value)
     }
 
-    /// The name of what is, or was last, at an index.
+    /// The name of the entry that is, or last was, at an index.
     pub fn name(&self, index: u32) -> FlowId {
         FlowId { index, generation: self.slots[index as usize].generation }
     }
 
-    /// The entry with these ends.
+    /// The name of the entry between these ends.
     pub fn find(&self, tuple: &Tuple) -> Option<FlowId> {
         self.place(&tuple.into()).map(|at| self.name(self.places[at]))
     }
 
-    /// All entries, with their ends.
+    /// All entries, with their names and ends.
     pub fn iter(&self) -> impl Iterator<Item = (FlowId, Tuple, &T)> {
         self.slots.iter().zip(0..).filter_map(|(slot, index)| {
             let (ends, value) = slot.entry.as_ref()?;
@@ -191,15 +191,15 @@ impl<T: Copy> Tuples<T> {
         self.len() == 0
     }
 
-    /// Most entries that there may be.
+    /// Largest number of entries.
     pub fn capacity(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Takes an entry.
+    /// Adds an entry and returns its name.
     ///
     /// # Errors
-    /// There is no room, or one with these ends is there.
+    /// There is no room, or an entry between these ends exists.
     pub fn insert(&mut self, tuple: Tuple, value: T) -> Result<FlowId, NoRoom> {
         let ends = Ends::from(&tuple);
         if self.place(&ends).is_some() {
@@ -212,10 +212,10 @@ impl<T: Copy> Tuples<T> {
         Ok(name)
     }
 
-    /// Takes an entry under a name that it had before, here or in another table.
+    /// Adds an entry under its earlier name, from this table or another one.
     ///
     /// # Errors
-    /// Its place is taken or beyond the table, or an entry with these ends is there.
+    /// The name's index is taken or beyond the table, or an entry between these ends exists.
     pub fn restore(&mut self, tuple: Tuple, name: FlowId, value: T) -> Result<(), NoRoom> {
         let ends = Ends::from(&tuple);
         let free = self.free.iter().position(|index| *index == name.index).ok_or(NoRoom)?;
@@ -230,10 +230,10 @@ impl<T: Copy> Tuples<T> {
         Ok(())
     }
 
-    /// [`Tuples::restore`] if there is a name, or [`Tuples::insert`].
+    /// [`Tuples::restore`] if there is a name, else [`Tuples::insert`].
     ///
     /// # Errors
-    /// As these.
+    /// The same as of these.
     pub fn insert_as(
         &mut self,
         name: Option<FlowId>,
@@ -264,7 +264,7 @@ impl<T: Copy> Tuples<T> {
         let mask = self.places.len() - 1;
         let mut gap = self.place(&ends)?;
         let mut at = gap;
-        // What was pushed on by this one moves back, so that a search never stops early.
+        // Entries that this one had displaced move back, so that a search never stops early.
         loop {
             at = (at + 1) & mask;
             let index = self.places[at];
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_both_families_come_back_and_differ() {
+    fn packed_ends_of_both_families_unpack_unchanged_and_differ() {
         let v6 = |ip: [u8; 16]| SocketAddr::from((ip, 80));
         let mapped = core::net::Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().octets();
         let mut padded = [0; 16];
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_as_a_map_does() {
+    fn the_table_behaves_like_a_map() {
         let mut rng = Pcg32::seed_from_u64(3);
         let mut table = Tuples::new(64, (1, 2));
         let mut map: HashMap<Tuple, (FlowId, u32)> = HashMap::new();

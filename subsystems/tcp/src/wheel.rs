@@ -1,25 +1,25 @@
-//! Carousel's time wheel (thesis 4.3.4, 4.4.1.1): flows by the time at which they may send next. Every operation takes constant time;
-//! the order of flows within a slot is that in which they came.
+//! Carousel's time wheel (thesis 4.3.4, 4.4.1.1): flows by the time at which they may send next. Every operation takes constant
+//! time. Flows within a slot are in the order of insertion.
 
 use alloc::vec::Vec;
 
 use wave_core::clock::Nanos;
 use wave_core::waiting::Queues;
 
-/// Width of a slot: 65 us. A flow is released at the end of its slot, so that it is late by less than this, and never early.
+/// Width of a slot: 65 us. A flow is released at the end of its slot, so it is late by less than this, and never early.
 pub const SLOT: Nanos = Nanos(1 << 16);
 /// Number of slots.
 const SLOTS: usize = 4096;
-/// Longest time for which a flow waits: 268 ms. One that would wait longer waits for this long.
+/// Longest time that a flow waits: 268 ms. Longer waits are cut to this.
 pub const HORIZON: Nanos = Nanos(SLOT.0 * (SLOTS as u64 - 1));
 
 /// A time wheel of flows.
 #[derive(Debug)]
 pub struct Wheel {
     slots: Queues,
-    /// A bit for each slot with flows.
+    /// One bit per slot, set for slots with flows.
     occupied: Vec<u64>,
-    /// Number of the last slot whose time has passed. Slot `n` holds flows of times up to `n * SLOT`, at index `n % SLOTS`.
+    /// Number of the last slot whose time has passed. Slot `n` holds flows with times up to `n * SLOT`, at index `n % SLOTS`.
     turned: u64,
 }
 
@@ -39,9 +39,9 @@ impl Wheel {
         self.slots.contains(flow)
     }
 
-    /// Inserts a flow that does not wait yet, to be released at `at`, but no later than [`HORIZON`] from now.
+    /// Inserts a flow that does not wait yet. It is released at `at`, but no later than [`HORIZON`] from now.
     pub fn insert(&mut self, now: Nanos, at: Nanos, flow: u32) {
-        // Moves on to the current slot, but not past flows that are still to be released.
+        // Advances to the current slot, but not past flows that were not released yet.
         let current = now.0 / SLOT.0;
         let waiting = self.first().filter(|_| !self.is_empty());
         self.turned = self.turned.max(waiting.map_or(current, |first| current.min(first - 1)));
@@ -54,7 +54,7 @@ impl Wheel {
 
     /// Removes a flow, if it waits.
     pub fn remove(&mut self, flow: u32) {
-        // The slot may stay marked, and is found empty when its time comes.
+        // The slot may stay marked; it is found empty when its time comes.
         self.slots.remove(flow);
     }
 
@@ -72,7 +72,7 @@ impl Wheel {
         self.turned = self.turned.max(current);
     }
 
-    /// When the next flow is released; an earlier time is possible after a removal.
+    /// When the next flow is released; `None` if no flow waits. After a removal, the time may be too early.
     pub fn next_at(&self) -> Option<Nanos> {
         if self.is_empty() {
             return None;
@@ -80,11 +80,11 @@ impl Wheel {
         self.first().map(|number| Nanos(number * SLOT.0))
     }
 
-    /// Number of the first slot that is marked.
+    /// Number of the first marked slot.
     fn first(&self) -> Option<u64> {
         let from = (self.turned + 1) % SLOTS as u64;
         let words = self.occupied.len();
-        // The first word is examined twice: from the first slot on, and at the end up to it.
+        // The first word is examined twice: first from the starting slot on, and at the end up to that slot.
         (0..=words).find_map(|step| {
             let word = (from as usize / 64 + step) % words;
             let skipped = !0 << (from % 64);
@@ -110,10 +110,10 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Op {
-        /// Released so much later, if it does not wait.
+        /// Inserts a flow, if it does not wait, to be released this much later.
         Insert(u32, u64),
         Remove(u32),
-        /// So much time passes.
+        /// Lets this much time pass.
         Pass(u64),
     }
 
@@ -129,9 +129,9 @@ mod tests {
     }
 
     proptest! {
-        /// The model is a list of flows by their times, in which each waits to the end of its slot.
+        /// The model is a list of flows by their times, in which each flow waits until the end of its slot.
         #[test]
-        fn flows_leave_in_order_and_on_time_and_none_is_lost(
+        fn flows_are_released_in_order_and_on_time_and_none_is_lost(
             start in 0_u64..1 << 40,
             ops in prop::collection::vec(op(), 0..100),
         ) {
@@ -163,7 +163,7 @@ mod tests {
                         for (expected, flow) in model.drain(..due).zip(&released) {
                             let (slot, at, of) = expected;
                             prop_assert_eq!(of, *flow);
-                            // Not early, but for the slot in which its longest wait ends.
+                            // Never early, except in the slot in which the longest wait ends.
                             prop_assert!(slot * SLOT.0 + SLOT.0 > at && slot * SLOT.0 < at + 2 * SLOT.0);
                         }
                         prop_assert_eq!(released.len(), due);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_waits_to_the_end_of_its_slot_and_not_longer() {
+    fn a_flow_waits_until_the_end_of_its_slot_and_no_longer() {
         let mut wheel = Wheel::new(1);
         let now = Nanos(10 * SLOT.0 + 5);
         wheel.insert(now, Nanos(12 * SLOT.0 + 1), 0);

@@ -1,4 +1,4 @@
-//! Frames that etherparse writes are read, and frames that are written are read by etherparse, with equal fields.
+//! Frames built by etherparse are parsed, and our frames are parsed by etherparse, with equal fields.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -37,7 +37,7 @@ fn host6() -> impl Strategy<Value = Ipv6Addr> {
     })
 }
 
-/// Two ends of one family.
+/// Two ends of the same address family.
 fn sockets() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
     let hosts = prop_oneof![
         (host(), host()).prop_map(|(one, other)| (IpAddr::V4(one), IpAddr::V4(other))),
@@ -59,7 +59,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Options of a SYN segment or of another, as they are read back.
+    /// Options of a SYN segment or of another one, as they are parsed back.
     fn options(is_syn: bool)(
         mss in prop::option::of(1_u16..),
         scale in prop::option::of(0_u8..=14),
@@ -105,7 +105,7 @@ prop_compose! {
         syn in options(true),
         other in options(false),
     ) -> TcpHeader {
-        // The urgent pointer is not written, and ACK follows from the number.
+        // The urgent pointer is not written, and ACK follows from the acknowledgement number.
         let flags = Flags(flags).without(Flags::URG | Flags::ACK);
         let options = if flags.contains(Flags::SYN) { syn } else { other };
         let flags = if ack.is_some() { flags | Flags::ACK } else { flags };
@@ -113,7 +113,7 @@ prop_compose! {
     }
 }
 
-/// The frame of a segment, with its checksum as a wire completes it.
+/// The frame of a segment, with the checksum completed as by a wire.
 fn frame(header: &TcpHeader, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 114];
     let len = build_tcp(&mut frame, header, payload.len() as u32);
@@ -127,7 +127,7 @@ fn frame(header: &TcpHeader, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The IP header of a segment, as etherparse has it: with options, or with extension headers.
+/// etherparse's IP header of a segment, with options or extension headers.
 fn their_ip(header: &TcpHeader) -> etherparse::IpHeaders {
     match (header.source.ip(), header.destination.ip()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -137,7 +137,7 @@ fn their_ip(header: &TcpHeader) -> etherparse::IpHeaders {
                 destination: destination.octets(),
                 time_to_live: header.ttl,
                 protocol: IpNumber::TCP,
-                // No operation and end of options.
+                // No-operation and end of options.
                 options: [1, 1, 1, 0].into(),
                 ..etherparse::Ipv4Header::default()
             };
@@ -161,7 +161,7 @@ fn their_ip(header: &TcpHeader) -> etherparse::IpHeaders {
             };
             etherparse::IpHeaders::Ipv6(ip, extensions)
         }
-        _ => unreachable!("both are of one family"),
+        _ => unreachable!("both ends have the same family"),
     }
 }
 
@@ -235,7 +235,7 @@ fn expect_segment(frame: &[u8], header: &TcpHeader, payload: &[u8]) -> Result<()
 
 proptest! {
     #[test]
-    fn a_built_segment_is_read_by_etherparse_and_back(
+    fn a_built_segment_is_parsed_by_etherparse_and_by_us(
         header in header(),
         payload in prop::collection::vec(any::<u8>(), 0..300),
         padding in 0_usize..20,
@@ -282,7 +282,7 @@ proptest! {
     }
 
     #[test]
-    fn a_segment_of_etherparse_is_read(
+    fn a_segment_built_by_etherparse_is_parsed(
         header in header(),
         payload in prop::collection::vec(any::<u8>(), 0..300),
         vlan in prop::option::of(0_u16..4096),
@@ -313,12 +313,12 @@ proptest! {
         .write(&mut frame, &payload)
         .unwrap();
         expect_segment(&frame, &header, &payload)?;
-        let Ok(Parsed::Tcp { ethernet, .. }) = parse(&frame, false) else { panic!("no segment") };
+        let Ok(Parsed::Tcp { ethernet, .. }) = parse(&frame, false) else { panic!("not a segment") };
         prop_assert_eq!(ethernet.vlan, vlan);
     }
 
     #[test]
-    fn arp_packets_are_read_in_both_directions(
+    fn arp_packets_are_parsed_in_both_directions(
         operation in prop::sample::select(vec![ArpOperation::Request, ArpOperation::Reply]),
         macs in (mac(), mac()),
         hosts in (host(), host()),
@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn an_echo_of_etherparse_is_answered(
+    fn an_echo_request_of_etherparse_is_answered(
         macs in (mac(), mac()),
         hosts in (host(), host()),
         numbers: (u16, u16),
@@ -362,7 +362,7 @@ proptest! {
             .write(&mut request, &data)
             .unwrap();
         let Ok(Parsed::Icmp(ethernet, ip, Icmp::EchoRequest(echo))) = parse(&request, false) else {
-            panic!("no request")
+            panic!("not an echo request")
         };
         prop_assert_eq!((echo.identifier, echo.sequence, echo.data), (numbers.0, numbers.1, &data[..]));
         let mut reply = vec![0; ECHO_HEADERS_BYTES];
@@ -372,12 +372,12 @@ proptest! {
 
         let packet = SlicedPacket::from_ethernet(&reply).unwrap();
         let Some(TransportSlice::Icmpv4(theirs)) = packet.transport else { panic!("no ICMP") };
-        let Icmpv4Type::EchoReply(header) = theirs.icmp_type() else { panic!("no reply") };
+        let Icmpv4Type::EchoReply(header) = theirs.icmp_type() else { panic!("not an echo reply") };
         prop_assert_eq!((header.id, header.seq, theirs.payload()), (numbers.0, numbers.1, &data[..]));
         let Ok(Parsed::Icmp(EthernetView { source, destination, .. }, ip, Icmp::EchoReply(back))) =
             parse(&reply, false)
         else {
-            panic!("no reply")
+            panic!("not an echo reply")
         };
         prop_assert_eq!(back, echo);
         prop_assert_eq!((source, destination), (macs.1, macs.0));
@@ -385,7 +385,7 @@ proptest! {
     }
 
     #[test]
-    fn an_echo_of_etherparse_over_ipv6_is_answered(
+    fn an_ipv6_echo_request_of_etherparse_is_answered(
         macs in (mac(), mac()),
         hosts in (host6(), host6()),
         numbers: (u16, u16),
@@ -398,7 +398,7 @@ proptest! {
             .write(&mut request, &data)
             .unwrap();
         let Ok(Parsed::Icmp6(ethernet, ip, Icmp6::EchoRequest(echo))) = parse(&request, false) else {
-            panic!("no request: {:?}", parse(&request, false))
+            panic!("not an echo request: {:?}", parse(&request, false))
         };
         prop_assert_eq!((echo.identifier, echo.sequence, echo.data), (numbers.0, numbers.1, &data[..]));
         let mut reply = vec![0; ECHO6_HEADERS_BYTES];
@@ -409,12 +409,12 @@ proptest! {
         let packet = SlicedPacket::from_ethernet(&reply).unwrap();
         let Some(TransportSlice::Icmpv6(theirs)) = packet.transport else { panic!("no ICMPv6") };
         prop_assert!(theirs.is_checksum_valid(hosts.1.octets(), hosts.0.octets()));
-        let Icmpv6Type::EchoReply(header) = theirs.icmp_type() else { panic!("no reply") };
+        let Icmpv6Type::EchoReply(header) = theirs.icmp_type() else { panic!("not an echo reply") };
         prop_assert_eq!((header.id, header.seq, theirs.payload()), (numbers.0, numbers.1, &data[..]));
         let Ok(Parsed::Icmp6(EthernetView { source, destination, .. }, ip, Icmp6::EchoReply(back))) =
             parse(&reply, false)
         else {
-            panic!("no reply")
+            panic!("not an echo reply")
         };
         prop_assert_eq!(back, echo);
         prop_assert_eq!((source, destination), (macs.1, macs.0));
@@ -422,7 +422,7 @@ proptest! {
     }
 
     #[test]
-    fn neighbours_of_etherparse_are_understood_and_the_reverse(
+    fn neighbour_discovery_is_parsed_in_both_directions(
         macs in (mac(), mac()),
         hosts in (host6(), host6()),
     ) {
@@ -438,7 +438,7 @@ proptest! {
             let Some(TransportSlice::Icmpv6(theirs)) = packet.transport else { panic!("no ICMPv6") };
             prop_assert!(theirs.is_checksum_valid(ip.source(), ip.destination()));
             prop_assert_eq!((theirs.type_u8(), theirs.code_u8()), (kind, 0));
-            // What their builder makes of the same bytes is the same frame, and is read.
+            // etherparse's builder makes the same frame from the same fields, and it is parsed.
             let mut again = Vec::new();
             let bytes5to8 = frame[58..62].try_into().unwrap();
             PacketBuilder::ethernet2(frame[6..12].try_into().unwrap(), frame[..6].try_into().unwrap())
@@ -449,11 +449,11 @@ proptest! {
             prop_assert_eq!(&again[..], &frame[..]);
         }
         let Ok(Parsed::Icmp6(_, _, Icmp6::Discovery(asked))) = parse(&question, false) else {
-            panic!("no question")
+            panic!("not a solicitation")
         };
         prop_assert_eq!(asked, Discovery::Solicitation { target: hosts.1, mac: Some(macs.0) });
         let Ok(Parsed::Icmp6(_, ip, Icmp6::Discovery(told))) = parse(&answer, false) else {
-            panic!("no answer")
+            panic!("not an advertisement")
         };
         prop_assert_eq!(ip.destination, hosts.0);
         let mac = Some(macs.1);
@@ -488,7 +488,7 @@ proptest! {
                 prop_assert_eq!(quoted.is_some(), quoted_bytes >= 48);
                 quoted
             }
-            other => panic!("no error: {other:?}"),
+            other => panic!("not an ICMP error: {other:?}"),
         };
         if let Some(quoted) = quoted {
             prop_assert_eq!((quoted.source, quoted.destination), (header.source, header.destination));
@@ -496,7 +496,7 @@ proptest! {
         }
     }
 
-    /// Random bytes, and such behind an Ethernet and an IPv4 header that hold, so that all readers meet them.
+    /// Random bytes, alone and after valid Ethernet and IPv4 headers, so that they reach all parsers.
     #[test]
     fn random_frames_never_panic(
         mut frame in prop::collection::vec(any::<u8>(), 0..150),
@@ -524,9 +524,9 @@ proptest! {
         }
     }
 
-    /// Random bytes behind an IPv6 header that holds, and behind extension headers.
+    /// Random bytes after a valid IPv6 header, and after extension headers.
     #[test]
-    fn random_datagrams_of_ipv6_never_panic(
+    fn random_ipv6_datagrams_never_panic(
         rest in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(vec![0, 1, 6, 43, 44, 58, 60])], 0..300),
         next in prop::sample::select(vec![0, 6, 43, 44, 51, 58, 60]),
         hop_limit in prop::sample::select(vec![64, 255]),
@@ -554,8 +554,8 @@ proptest! {
         }
     }
 
-    /// One bit changes a checksum, wherever it is in the datagram, but for the fields of IPv6 that none covers: traffic class, flow
-    /// label, hop limit, and the next header, which says that it is none of TCP.
+    /// One flipped bit anywhere in the datagram breaks a checksum, except in IPv6 fields that no checksum covers: traffic
+    /// class, flow label, hop limit, and the next header, which then is no longer TCP.
     #[test]
     fn damaged_and_truncated_frames_are_dropped(
         header in header(),
@@ -574,14 +574,14 @@ proptest! {
     }
 
     #[test]
-    fn any_options_are_read_as_etherparse_reads_them(
+    fn any_options_are_parsed_as_by_etherparse(
         bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0_u8..12], 0..=OPTIONS_BYTES_MAX),
         is_syn: bool,
     ) {
         let options = Options::parse(&bytes, is_syn);
         prop_assert!(options.scale.is_none_or(|scale| scale <= 14) && options.mss != Some(0));
         prop_assert!(options.sack_blocks().iter().all(|(first, end)| end.since(*first) > 0));
-        // Etherparse stops at unknown options and wrong lengths; what it reads up to its end is to be read.
+        // etherparse stops at unknown options and wrong lengths; everything that it parses must be parsed here, too.
         let list: Result<Vec<_>, _> = TcpOptionsIterator::from_slice(&bytes).collect();
         if let Ok(list) = list {
             use TcpOptionElement::*;
@@ -596,7 +596,7 @@ proptest! {
                 prop_assert_eq!(options.sack_permitted, list.contains(&SelectiveAcknowledgementPermitted));
             }
         }
-        // What was read is written and read again, but for blocks beyond three beside timestamps.
+        // The parsed options are written and parsed again, except a fourth block, which has no room beside timestamps.
         let mut out = [0; OPTIONS_BYTES_MAX];
         let len = options.build(&mut out, is_syn);
         prop_assert_eq!(len % 4, 0);

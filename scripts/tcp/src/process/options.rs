@@ -1,4 +1,4 @@
-//! Options of descriptors: setsockopt(2), getsockopt(2), fcntl(2), and ioctl(2)'s questions.
+//! Options of descriptors: setsockopt(2), getsockopt(2), fcntl(2), and the queries of ioctl(2).
 
 use std::ops::RangeInclusive;
 
@@ -10,15 +10,15 @@ use super::{Answer, Process, Socket, Unsupported, done, failed, filled, names, n
 use crate::machine::Machine;
 use crate::script::Argument;
 
-/// Values that Linux takes for TCP_MAXSEG.
+/// Values that Linux accepts for TCP_MAXSEG.
 const MAXSEG: RangeInclusive<i64> = 88..=32_767;
 /// TCP_MAXSEG of a socket that is not connected.
 const MSS_DEFAULT: i64 = 536;
 
-/// Options of a socket. A connection begins with those of its listener.
+/// Options of a socket. A connection inherits those of its listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
-    /// A close resets: SO_LINGER with no time.
+    /// Close sends a reset: SO_LINGER with a time of 0.
     pub resets: bool,
     /// TCP_NODELAY.
     is_eager: bool,
@@ -28,19 +28,19 @@ pub struct Options {
     keeps_alive: bool,
     /// TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
     keep_alive: KeepAlive,
-    /// TCP_USER_TIMEOUT in milliseconds; 0 is the system's.
+    /// TCP_USER_TIMEOUT in milliseconds; 0 is the system default.
     user_timeout_ms: i64,
-    /// TCP_MAXSEG; 0 is none.
+    /// TCP_MAXSEG; 0 if not set.
     maxseg: i64,
 }
 
 impl Options {
-    /// Most bytes of a segment of a connection to come.
+    /// Largest segment of a future connection, in bytes.
     pub fn mss_max(&self) -> u16 {
         if self.maxseg == 0 { u16::MAX } else { self.maxseg as u16 }
     }
 
-    /// What becomes of bytes that do not fill a segment.
+    /// How bytes that do not fill a segment are sent.
     pub fn tail(&self, has_more: bool) -> Tail {
         match (has_more, self.is_corked) {
             (true, _) => Tail::More,
@@ -49,7 +49,7 @@ impl Options {
         }
     }
 
-    /// Tells a connection of them, or one that was asked for.
+    /// Applies the options to a connection, or to one that is being opened.
     pub fn apply(&self, machine: &mut Machine, name: u32) {
         let give_up_after = (self.user_timeout_ms > 0)
             .then(|| Nanos::from_millis(self.user_timeout_ms.unsigned_abs()));
@@ -64,7 +64,7 @@ impl Options {
         machine.settle();
     }
 
-    /// The value of an option by name, if it is one number.
+    /// The field of the named option; `None` if its value is not a single number.
     fn value(&mut self, name: &str) -> Option<Value<'_>> {
         Some(match name {
             "TCP_NODELAY" => Value::Switch(&mut self.is_eager),
@@ -80,7 +80,7 @@ impl Options {
     }
 }
 
-/// The place of an option's value.
+/// A reference to an option's value.
 enum Value<'a> {
     Switch(&'a mut bool),
     Seconds(&'a mut Nanos),
@@ -124,9 +124,9 @@ impl Process {
         };
         let file = self.file(fd);
         match (option, value) {
-            // What listens may be bound again at once.
+            // A listener's port may always be bound again at once.
             ("SO_REUSEADDR", Some(_)) => return done(0),
-            // Sizes of a context's rings are chosen when it begins; see `ring_bytes` of the run.
+            // Ring sizes are fixed when the context starts; see `ring_bytes` in run.rs.
             ("SO_RCVBUF" | "SO_SNDBUF", Some(_)) if matches!(file.socket, Socket::Fresh { .. }) => {
                 return done(0);
             }

@@ -1,4 +1,4 @@
-//! Readiness: poll(2), and epoll(7) by the sets of `wave-readiness`, which unmodified programs have over an agent.
+//! Readiness: poll(2), and epoll(7) on the sets of `wave-readiness`, the same that unmodified programs use.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::{Answer, Outcome, Process, Returned, Socket, Unsupported, done, faile
 use crate::machine::Machine;
 use crate::script::Argument;
 
-/// Most events of one epoll_wait.
+/// Limit of events of one epoll_wait.
 const EVENTS_MAX: i64 = 1024;
 
-/// Names of events, as epoll has them.
+/// epoll's names of events.
 const EVENTS: [(&str, EventFlags); 8] = [
     ("EPOLLIN", EventFlags::IN),
     ("EPOLLOUT", EventFlags::OUT),
@@ -25,7 +25,7 @@ const EVENTS: [(&str, EventFlags); 8] = [
     ("EPOLLONESHOT", EventFlags::ONESHOT),
 ];
 
-/// A set of descriptors.
+/// An epoll set.
 #[derive(Debug)]
 pub struct Set(Epoll);
 
@@ -37,13 +37,13 @@ impl Set {
     }
 }
 
-/// A descriptor, as sets see it.
+/// The source of a descriptor, and its state when the sets were last updated.
 #[derive(Debug)]
 pub struct Watched {
     source: Source,
-    /// Bytes or connections that had come when sets were told last.
+    /// Bytes or connections that had arrived by the last update of the sets.
     arrived: u64,
-    /// Ended by the peer, by an error, or there at all, when sets were told last.
+    /// Ended by the peer, failed, connected: as of the last update of the sets.
     state: Option<[bool; 3]>,
 }
 
@@ -54,13 +54,13 @@ impl Default for Watched {
 }
 
 impl Process {
-    /// Tells the sets what has become of their descriptors.
+    /// Updates the sets with the state of their descriptors.
     pub(super) fn tell_sets(&mut self, machine: &mut Machine) {
         let context = &mut machine.context;
         for file in self.files.values_mut() {
             let mut events = EventFlags::empty();
             let (arrived, state) = match file.socket {
-                // As a socket that is not connected.
+                // Like Linux's unconnected socket.
                 Socket::Fresh { .. } => {
                     events = EventFlags::OUT | EventFlags::HUP;
                     (0, [false; 3])
@@ -81,7 +81,7 @@ impl Process {
                     let socket = context.socket(name);
                     let (has_error, has_end) = (socket.error.is_some(), socket.receiving.has_end());
                     let ring_bytes = u64::from(socket.sending.ring.bytes);
-                    // Linux reports room from a third of the buffer on.
+                    // Linux reports a socket as writable when at least a third of its buffer is free.
                     if is_there && 3 * socket.sending.room() >= ring_bytes || has_error {
                         events |= EventFlags::OUT;
                     }
@@ -102,7 +102,7 @@ impl Process {
             if state_before.is_some_and(|before| before != state) {
                 edge |= Source::ANY;
             }
-            // Room wakes only those that had found none.
+            // New room wakes only entries that had seen the ring full.
             if events.difference(source.bits()).contains(EventFlags::OUT) {
                 edge |= Source::ROOM;
             }
@@ -162,7 +162,7 @@ impl Process {
             Some(Argument::List(list)) => Some(list.iter().map(wanted).collect::<Result<_, _>>()?),
             Some(one) => Some(vec![wanted(one)?]),
         };
-        // A single struct of no events stands for none.
+        // A single struct without events stands for an empty list.
         let wanted: Option<Vec<String>> =
             wanted.map(|all: Vec<Option<String>>| all.into_iter().flatten().collect());
         let differs = wanted
@@ -190,7 +190,7 @@ impl Process {
             let fd = field("fd").and_then(number).unwrap_or(-1);
             let events = names(field("events"));
             if events.iter().any(|event| event != "POLLIN" && event != "POLLOUT") {
-                return Err(Unsupported("poll knows POLLIN and POLLOUT".into()));
+                return Err(Unsupported("poll supports POLLIN and POLLOUT".into()));
             }
             let Some(file) = self.files.get(&fd) else { return failed(Errno::BADF) };
             let context = &mut machine.context;
@@ -229,7 +229,7 @@ impl Process {
     }
 }
 
-/// Of `{events=EPOLLIN|EPOLLET, fd=4}`; other fields than `fd` are data as well.
+/// Parses `{events=EPOLLIN|EPOLLET, fd=4}`; any other field is accepted as data in place of `fd`.
 fn interest(fields: &[(String, Argument)]) -> Result<Event, Unsupported> {
     let mut event = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
     for (name, value) in fields {
@@ -255,7 +255,7 @@ fn interest(fields: &[(String, Argument)]) -> Result<Event, Unsupported> {
     Ok(event)
 }
 
-/// An event that is expected; `None` is none, `{events=0, ptr=0}`.
+/// An expected event; `None` for `{events=0, ptr=0}`, which stands for no event.
 fn wanted(event: &Argument) -> Result<Option<String>, Unsupported> {
     let Argument::Struct(fields) = event else {
         return Err(Unsupported("an event is {events=EPOLLIN, fd=4}".into()));

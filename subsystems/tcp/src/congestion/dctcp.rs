@@ -9,10 +9,10 @@ pub const ONE: u32 = 1 << 20;
 /// Weight of the newest window of data: 2^-4, the recommended gain (RFC 8257, 4.2).
 const GAIN_SHIFT: u32 = 4;
 
-/// RFC 8257's DCTCP.Alpha and the counts that it is updated from, once for each window of data.
+/// RFC 8257's DCTCP.Alpha, and the counts from which it is updated once per window of data.
 ///
-/// Acknowledgements are counted as they are read, several at a time: where a window of data ends within a reading, the bytes behind
-/// its end count for it.
+/// Acknowledgements are counted in groups, as the control plane reads them. If a window of data ends within a group, the
+/// group's bytes after that end count for the window, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkedFraction {
     alpha: u32,
@@ -48,7 +48,7 @@ impl MarkedFraction {
             MarkedFraction { alpha: self.alpha, ends_at: heard.sent, ..MarkedFraction::default() };
     }
 
-    /// The window, reduced by the estimate (RFC 8257, 3.3, equation 9).
+    /// `window` in bytes, reduced according to the estimate (RFC 8257, 3.3, equation 9).
     pub fn reduce(&self, window: u32) -> u32 {
         let less = u64::from(window) * u64::from(self.alpha) / u64::from(2 * ONE);
         window - less as u32
@@ -59,7 +59,7 @@ impl MarkedFraction {
 mod tests {
     use super::*;
 
-    /// Windows of 10,000 bytes, of which so many are marked in each.
+    /// The estimate after `windows` windows of 10,000 bytes, each with `marked_bytes` marked.
     fn after(windows: u64, marked_bytes: u32) -> MarkedFraction {
         let mut fraction = MarkedFraction::default();
         for window in 1..=windows {
@@ -90,7 +90,11 @@ mod tests {
 
     #[test]
     fn the_window_shrinks_by_half_of_the_estimate() {
-        assert_eq!(MarkedFraction::default().reduce(10_000), 5_000, "as by a loss, at first");
+        assert_eq!(
+            MarkedFraction::default().reduce(10_000),
+            5_000,
+            "the first mark halves, like a loss"
+        );
         let fraction = MarkedFraction { alpha: ONE / 5, ..MarkedFraction::default() };
         assert_eq!(fraction.reduce(10_000), 9_001);
         assert_eq!(after(1_000, 0).reduce(10_000), 10_000);

@@ -1,7 +1,7 @@
-//! Congestion control: pure policies. They take events, and give a window and a rate.
+//! Congestion control: pure policies that turn events into a window and a rate.
 //!
-//! Under either [`Algorithm`] windows grow, and shrink by losses, as in [`Reno`]. The algorithms differ in the reaction to a congestion
-//! mark (RFC 3168): the same as to a loss, or in proportion to the share of marked bytes (DCTCP, RFC 8257).
+//! Under either [`Algorithm`], windows grow, and shrink after losses, as in [`Reno`]. The algorithms differ in their reaction
+//! to a congestion mark (RFC 3168): the same as to a loss, or in proportion to the share of marked bytes (DCTCP, RFC 8257).
 
 mod dctcp;
 mod reno;
@@ -36,7 +36,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of this name.
+    /// The algorithm with this name; `None` if the name is unknown.
     pub fn by_name(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
@@ -46,7 +46,7 @@ impl Algorithm {
         matches!(self, Algorithm::Dctcp)
     }
 
-    /// The receiver's rule for echoing marks.
+    /// How the receiver echoes marks.
     pub const fn echo(self) -> Echo {
         match self {
             Algorithm::Reno => Echo::UntilReduced,
@@ -55,18 +55,18 @@ impl Algorithm {
     }
 }
 
-/// Contents of the acknowledgements since the last reading.
+/// A summary of the acknowledgements since the last call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Bytes acknowledged.
     pub bytes: u32,
     /// Bytes whose acknowledgements echo a mark.
     pub marked_bytes: u32,
-    /// All bytes before it are acknowledged.
+    /// Position: all bytes before it are acknowledged.
     pub acknowledged: u64,
-    /// All bytes before it were sent.
+    /// Position: all bytes before it were sent.
     pub sent: u64,
-    /// Whether the window held sending back.
+    /// Whether the congestion window limited sending.
     pub was_full: bool,
     /// Whether recovery from a loss is in progress: the window has shrunk for it, and does not change until recovery ends.
     pub is_recovering: bool,
@@ -78,14 +78,14 @@ pub struct Congestion {
     algorithm: Algorithm,
     reno: Reno,
     fraction: MarkedFraction,
-    /// Marks of data before this position say nothing new: the window has shrunk since it was sent (RFC 3168, 6.1.2).
+    /// Marks of data before this position are ignored: the window has been reduced since that data was sent (RFC 3168, 6.1.2).
     reduced_until: u64,
     /// The flow has met congestion at least once.
     has_met_congestion: bool,
 }
 
 impl Congestion {
-    /// A connection whose segments carry at most `mss` bytes.
+    /// The state of a new connection whose segments carry at most `mss` bytes.
     pub fn new(algorithm: Algorithm, mss: u16) -> Congestion {
         Congestion {
             algorithm,
@@ -96,12 +96,12 @@ impl Congestion {
         }
     }
 
-    /// Segments carry at most `mss` bytes from now on.
+    /// Sets the largest segment, in bytes.
     pub fn set_mss(&mut self, mss: u16) {
         self.reno.set_mss(mss);
     }
 
-    /// Most bytes that may be sent and not acknowledged.
+    /// The congestion window, in bytes.
     pub fn window(&self) -> u32 {
         self.reno.window()
     }
@@ -116,14 +116,14 @@ impl Congestion {
         [self.window().into(), self.threshold().into()]
     }
 
-    /// The share of data that meets congestion, of [`ONE`]; only DCTCP estimates it.
+    /// The share of data that meets congestion, in units of 1 / [`ONE`]; `None` unless the algorithm is DCTCP.
     pub fn alpha(&self) -> Option<u32> {
         (self.algorithm == Algorithm::Dctcp).then_some(self.fraction.alpha())
     }
 
-    /// Bytes per second that spread a window over a round trip: twice as many in slow start and a quarter more above the threshold,
-    /// so that on average the window, and not the rate, bounds a flow. `None` if the flow sends as fast as its window allows: it has met
-    /// no congestion (thesis 4.3.4), or the algorithm has no rates.
+    /// Pacing rate in bytes per second. It is twice a window per round trip in slow start, and 5/4 of a window per round trip
+    /// above the threshold, so that on average the window, and not the rate, limits a flow. `None` if the flow is not paced: it
+    /// has met no congestion (thesis 4.3.4), or the algorithm has no rates.
     pub fn rate(&self, round_trip: Option<Nanos>) -> Option<u64> {
         let round_trip = round_trip.filter(|it| it.0 > 0 && self.has_met_congestion)?;
         if self.algorithm != Algorithm::Dctcp {
@@ -139,12 +139,13 @@ impl Congestion {
         self.reno.has_grown()
     }
 
-    /// Nothing was sent for a retransmission timeout: the estimate of the network is out of date (RFC 5681, 4.1).
+    /// Restarts after an idle period: nothing was sent for a retransmission timeout, so the window is out of date (RFC 5681,
+    /// 4.1).
     pub fn restart(&mut self) {
         self.reno.restart();
     }
 
-    /// Bytes were acknowledged. Returns whether the window was reduced, which the peer must be told (RFC 3168, 6.1.2).
+    /// Processes acknowledged bytes. Returns whether the window was reduced; the peer must then be told (RFC 3168, 6.1.2).
     pub fn on_acknowledged(&mut self, heard: &Heard) -> bool {
         self.fraction.count(heard);
         if heard.is_recovering || heard.bytes == 0 {
@@ -154,7 +155,7 @@ impl Congestion {
             self.reno.on_acknowledged(heard.bytes, heard.was_full);
             return false;
         }
-        // Once for each window of data; and no window grows by acknowledgements that echo a mark.
+        // Reduce once per window of data. Acknowledgements that echo a mark never grow the window.
         let is_news = heard.acknowledged > self.reduced_until;
         if is_news {
             let window = self.reno.window();
@@ -168,14 +169,16 @@ impl Congestion {
         is_news
     }
 
-    /// A loss was noticed without a timeout, with `outstanding` bytes outstanding, and all bytes before `sent` sent.
+    /// Reacts to a loss detected without a timeout. `outstanding` bytes are unacknowledged; all bytes before position `sent`
+    /// were sent.
     pub fn on_loss(&mut self, outstanding: u32, sent: u64) {
         self.reno.on_loss(outstanding);
         self.reduced_until = sent;
         self.has_met_congestion = true;
     }
 
-    /// The retransmission timer expired, with `outstanding` bytes outstanding; `again` if it had already expired for the same bytes.
+    /// Reacts to a retransmission timeout with `outstanding` bytes unacknowledged; `again` if the timer had already expired for
+    /// the same bytes.
     pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
         self.reno.on_timeout(outstanding, again);
         self.has_met_congestion = true;
@@ -186,7 +189,7 @@ impl Congestion {
 mod tests {
     use super::*;
 
-    /// So many bytes acknowledged up to a position, and a window more sent.
+    /// Acknowledges `bytes` up to position `acknowledged`, with one more window sent.
     fn heard(acknowledged: u64, bytes: u32, marked_bytes: u32) -> Heard {
         let sent = acknowledged + 10_000;
         Heard { bytes, marked_bytes, acknowledged, sent, was_full: true, is_recovering: false }
@@ -197,15 +200,15 @@ mod tests {
         let mut congestion = Congestion::new(Algorithm::Reno, 1_000);
         assert!(congestion.on_acknowledged(&heard(1_000, 1_000, 1_000)));
         assert_eq!((congestion.window(), congestion.threshold()), (5_000, 5_000));
-        // The peer echoes the mark until it hears that the window was reduced.
+        // The peer echoes the mark until it learns that the window was reduced.
         for at in 2..=11 {
             assert!(!congestion.on_acknowledged(&heard(at * 1_000, 1_000, 1_000)), "{at}");
         }
-        assert_eq!(congestion.window(), 5_000, "and it does not grow meanwhile");
+        assert_eq!(congestion.window(), 5_000, "the window does not grow meanwhile");
         assert!(congestion.on_acknowledged(&heard(12_000, 1_000, 1_000)));
         assert_eq!(congestion.window(), 2_500);
         assert!(congestion.on_acknowledged(&heard(23_000, 1_000, 1_000)));
-        assert_eq!(congestion.window(), 2_000, "two segments at least");
+        assert_eq!(congestion.window(), 2_000, "at least two segments");
     }
 
     #[test]
@@ -219,14 +222,14 @@ mod tests {
         let small = congestion.fraction;
         assert!(small.alpha() < ONE / 1_000);
         assert!(congestion.on_acknowledged(&heard(20_000_000, 1_000, 1_000)));
-        // One sixteenth of all is the estimate now, and half of that is taken.
+        // The estimate is now one sixteenth, and the window shrinks by half of that.
         let share = f64::from(congestion.window()) / f64::from(window);
         assert!((share - (1.0 - 1.0 / 32.0)).abs() < 0.001, "{share}");
     }
 
-    /// A loss is answered as by any other algorithm (RFC 8257, 3.5), and marks of the same window of data do not add to it.
+    /// DCTCP reacts to a loss like any other algorithm (RFC 8257, 3.5); marks of the same window of data do not add to that.
     #[test]
-    fn a_loss_halves_the_window_and_marks_of_the_same_data_say_nothing_more() {
+    fn a_loss_halves_the_window_and_marks_of_the_same_data_are_ignored() {
         for algorithm in Algorithm::ALL {
             let mut congestion = Congestion::new(algorithm, 1_000);
             congestion.on_loss(10_000, 10_000);
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_dctcp_that_has_met_congestion_is_paced_and_the_rate_spreads_the_window() {
+    fn only_dctcp_after_congestion_is_paced_and_its_rate_spreads_the_window() {
         let round_trip = Some(Nanos::from_millis(10));
         let mut congestion = Congestion::new(Algorithm::Dctcp, 1_000);
         assert_eq!(congestion.rate(round_trip), None);

@@ -12,22 +12,22 @@ pub struct Reno {
     counted: u32,
 }
 
-/// The largest window: RFC 7323's largest, halved so that it can be doubled.
+/// Largest window in bytes: half of RFC 7323's maximum, so that it can be doubled.
 const WINDOW_MAX: u32 = 1 << 29;
 
-/// The window of a connection that has just begun.
+/// The initial window in bytes.
 fn initial(mss: u32) -> u32 {
     (10 * mss).min((2 * mss).max(14_600))
 }
 
 impl Reno {
-    /// A connection whose segments carry at most `mss` bytes.
+    /// The state of a new connection whose segments carry at most `mss` bytes.
     pub fn new(mss: u16) -> Reno {
         let mss = u32::from(mss.max(1));
         Reno { window: initial(mss), threshold: WINDOW_MAX, mss, counted: 0 }
     }
 
-    /// Segments carry at most `mss` bytes from now on.
+    /// Sets the largest segment, in bytes.
     pub fn set_mss(&mut self, mss: u16) {
         self.mss = u32::from(mss.max(1));
         self.window = self.window.max(self.mss);
@@ -38,14 +38,15 @@ impl Reno {
         self.window > initial(self.mss)
     }
 
-    /// Nothing was sent for a retransmission timeout: the estimate of the network is out of date (RFC 5681, 4.1).
+    /// Restarts after an idle period: nothing was sent for a retransmission timeout, so the window is out of date (RFC 5681,
+    /// 4.1).
     pub fn restart(&mut self) {
         self.threshold = self.threshold.max(self.window / 4 * 3);
         self.window = self.window.min(initial(self.mss));
         self.counted = 0;
     }
 
-    /// Most bytes that may be sent and not acknowledged.
+    /// The congestion window, in bytes.
     pub fn window(&self) -> u32 {
         self.window
     }
@@ -55,14 +56,15 @@ impl Reno {
         self.threshold
     }
 
-    /// `bytes` were acknowledged. `was_full` says whether the window held sending back: otherwise it does not grow (RFC 7661).
+    /// Processes `bytes` acknowledged. `was_full` says whether the window limited sending: otherwise it does not grow (RFC
+    /// 7661).
     pub fn on_acknowledged(&mut self, bytes: u32, was_full: bool) {
         if !was_full {
             return;
         }
         if self.window < self.threshold {
-            // A limit of two segments per acknowledgement would hold a sender of super-packets back for long: what counts is how
-            // much has left the network, and the window itself bounds bursts.
+            // A limit of two segments per acknowledgement would slow a sender of super-packets down. What counts is how many
+            // bytes have left the network, and the window itself limits bursts.
             let grown = bytes.min(self.threshold - self.window).min(self.window);
             self.window = (self.window + grown).min(WINDOW_MAX);
             return;
@@ -74,22 +76,23 @@ impl Reno {
         }
     }
 
-    /// A loss was noticed without a timeout, with `outstanding` bytes outstanding. Bytes beyond the window do not count: limited transmit
-    /// sent them (RFC 5681, 3.2), or the peer selectively acknowledged them in the previous recovery.
+    /// Reacts to a loss detected without a timeout, with `outstanding` bytes unacknowledged. Bytes beyond the window do not
+    /// count: limited transmit sent them (RFC 5681, 3.2), or the peer selectively acknowledged them in the previous recovery.
     pub fn on_loss(&mut self, outstanding: u32) {
         self.threshold = (outstanding.min(self.window) / 2).max(2 * self.mss);
         self.window = self.threshold;
         self.counted = 0;
     }
 
-    /// The network has marked packets: the window is at most `window` from now on, and at least two segments.
+    /// Reduces the window to at most `window` bytes, but at least two segments: the network has marked packets.
     pub fn reduce(&mut self, window: u32) {
         self.threshold = window.max(2 * self.mss);
         self.window = self.window.min(self.threshold);
         self.counted = 0;
     }
 
-    /// The retransmission timer expired, with `outstanding` bytes outstanding; `again` if it had already expired for the same bytes.
+    /// Reacts to a retransmission timeout with `outstanding` bytes unacknowledged; `again` if the timer had already expired for
+    /// the same bytes.
     pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
         if !again {
             self.threshold = (outstanding / 2).max(2 * self.mss);
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_starts_slowly_up_to_the_threshold_and_then_grows_by_a_segment_a_round() {
+    fn above_the_threshold_the_window_grows_by_a_segment_per_round_trip() {
         let mut reno = Reno::new(1000);
         assert_eq!(reno.window(), 10_000);
         reno.on_acknowledged(10_000, true);
@@ -125,9 +128,9 @@ mod tests {
         assert_eq!((reno.window(), reno.threshold()), (1_000, 5_000));
     }
 
-    /// What the peer has SACKed in the recovery before is outstanding, too.
+    /// Bytes that the peer SACKed in the previous recovery count as outstanding, too.
     #[test]
-    fn a_loss_halves_no_more_than_the_window() {
+    fn a_loss_halves_at_most_the_window_even_if_more_is_outstanding() {
         let mut reno = Reno::new(1000);
         reno.on_loss(30_000);
         assert_eq!(reno.window(), 5_000);
@@ -135,7 +138,7 @@ mod tests {
 
     /// ACK division (RFC 3465, section 1): a peer that acknowledges byte by byte gains nothing.
     #[test]
-    fn acknowledgements_in_pieces_grow_the_window_no_faster() {
+    fn ack_division_does_not_grow_the_window_faster() {
         let grown = |pieces: u32| {
             let mut reno = Reno::new(1000);
             (0..pieces).for_each(|_| reno.on_acknowledged(10_000 / pieces, true));
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_holds_nothing_back_does_not_grow() {
+    fn a_window_that_does_not_limit_sending_does_not_grow() {
         let mut reno = Reno::new(1000);
         reno.on_acknowledged(5_000, false);
         assert_eq!(reno.window(), 10_000);

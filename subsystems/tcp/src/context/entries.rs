@@ -1,4 +1,4 @@
-//! Requests and events as entries of a queue.
+//! Encoding of requests and events as queue entries.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -11,14 +11,14 @@ use super::{
 };
 use crate::datapath::{FlowId, Ring};
 
-/// A request or an event as an entry of a queue.
+/// A request or an event encoded as a queue entry: its tag and payload words.
 pub type Words = (Tag, [u64; 6]);
 
-/// An entry that no peer of ours writes.
+/// An entry that no correct peer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("peer's fault: an entry of kind {kind} means nothing")]
+#[error("peer's fault: malformed entry of kind {kind}")]
 pub struct Malformed {
-    /// Its kind.
+    /// The entry's kind.
     pub kind: u16,
 }
 
@@ -53,14 +53,14 @@ const LENT: u16 = 11;
 
 const FINISHED: u8 = 1;
 const EAGER: u8 = 2;
-/// The place of [`Tail`] in the flags.
+/// Bit offset of [`Tail`] in the flags.
 const TAIL_SHIFT: u32 = 2;
 const KEEP_ALIVE: u8 = 1;
 const GIVE_UP: u8 = 2;
 const REUSES_PORT: u8 = 1;
 
 impl Request {
-    /// As an entry.
+    /// Encodes the request as an entry.
     pub fn to_words(&self) -> Words {
         match *self {
             Request::Moved(Moved { flow, written, read, is_finished, is_eager, tail, filled }) => {
@@ -127,10 +127,10 @@ impl Request {
         }
     }
 
-    /// From an entry. Rings are still to be checked against the payload memory.
+    /// Decodes a request. The caller must still check its rings against the payload memory.
     ///
     /// # Errors
-    /// It is none.
+    /// The entry is not a request.
     pub fn from_entry(entry: &Entry) -> Result<Request, Malformed> {
         let Tag { kind, flags } = entry.tag;
         let malformed = Malformed { kind };
@@ -212,7 +212,7 @@ impl Request {
 }
 
 impl Event {
-    /// As an entry.
+    /// Encodes the event as an entry.
     pub fn to_words(&self) -> Words {
         match *self {
             Event::Progress(Progress { socket, received, acknowledged, is_finished }) => {
@@ -256,10 +256,10 @@ impl Event {
         }
     }
 
-    /// From an entry.
+    /// Decodes an event.
     ///
     /// # Errors
-    /// It is none.
+    /// The entry is not an event.
     pub fn from_entry(entry: &Entry) -> Result<Event, Malformed> {
         let Tag { kind, flags } = entry.tag;
         let malformed = Malformed { kind };
@@ -327,7 +327,7 @@ fn milliseconds(time: Nanos) -> u32 {
     u32::try_from(time.0 / 1_000_000).unwrap_or(u32::MAX)
 }
 
-/// IPv4 addresses as mapped ones (RFC 4291, 2.5.5.2).
+/// Encodes an address; IPv4 as an IPv4-mapped address (RFC 4291, 2.5.5.2).
 fn address_words(ip: IpAddr) -> [u64; 2] {
     let ip = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -366,7 +366,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_an_entry_says_is_read_as_it_was_written(kind in 0_u16..18, flags: u8, words: [u64; 6]) {
+        fn requests_and_events_survive_encoding_and_decoding(kind in 0_u16..18, flags: u8, words: [u64; 6]) {
             let random = Entry::new(Tag { kind, flags }, &words);
             if let Ok(request) = Request::from_entry(&random) {
                 prop_assert_eq!(Request::from_entry(&entry(request.to_words())), Ok(request));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_contexts_has_a_window() {
+    fn every_number_of_contexts_has_a_valid_window_layout() {
         for contexts in [1, 2, CONTEXTS_MAX] {
             let layout = Layout::new(window(contexts)).unwrap();
             assert_eq!(layout.decisions.len(), usize::from(contexts));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_other_kinds_or_lengths_are_the_peers_fault() {
+    fn entries_of_unknown_kind_or_wrong_length_are_malformed() {
         let short = Entry::new(tag(MOVED), &[1, 2, 3]);
         assert_eq!(Request::from_entry(&short), Err(Malformed { kind: MOVED }));
         let unknown = Entry::new(tag(99), &[0; 6]);

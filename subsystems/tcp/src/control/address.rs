@@ -1,4 +1,4 @@
-//! The addresses of an agent, and the way to others.
+//! An agent's addresses, and next hops.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,42 +6,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::packet::{IPV4_BYTES, IPV6_BYTES, MacAddress, TCP_BYTES};
 
-/// Addresses of an agent.
+/// An agent's addresses, networks and gateways.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Address {
     /// IPv4 address of the agent.
     pub ip: Ipv4Addr,
-    /// Bits of the network's part.
+    /// Prefix length of the IPv4 network, in bits.
     pub prefix: u8,
-    /// Whom to send what leaves the network.
+    /// Next hop of packets that leave the IPv4 network; `None` if it has no gateway.
     pub gateway: Option<Ipv4Addr>,
-    /// Its IPv6 address, if it has one.
+    /// The agent's IPv6 address and network; `None` without IPv6.
     pub v6: Option<Ipv6Home>,
     /// Ethernet address of the agent.
     pub mac: MacAddress,
-    /// Most bytes of an IP packet.
+    /// Largest IP packet, in bytes.
     pub mtu: u16,
 }
 
-/// An IPv6 address in its network. There is no other way to get one: routers' advertisements are not read.
+/// An IPv6 address and its network. It must be configured: router advertisements are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ipv6Home {
     /// IPv6 address of the agent.
     pub ip: Ipv6Addr,
-    /// Bits of the network's part.
+    /// Prefix length of the IPv6 network, in bits.
     pub prefix: u8,
-    /// Whom to send what leaves the network.
+    /// Next hop of packets that leave the IPv6 network; `None` if it has no gateway.
     pub gateway: Option<Ipv6Addr>,
 }
 
-/// Bytes of the headers of IP and TCP in a packet to this host, without options.
+/// Length in bytes of the IP and TCP headers of a packet to this host, without options.
 pub(super) fn headers_bytes(host: IpAddr) -> u16 {
     let ip = if host.is_ipv6() { IPV6_BYTES } else { IPV4_BYTES };
     (ip + TCP_BYTES) as u16
 }
 
 impl Address {
-    /// The agent's address of the family of `remote`.
+    /// The agent's address of the same family as `remote`.
     pub(super) fn own(&self, remote: IpAddr) -> Option<IpAddr> {
         match remote {
             IpAddr::V4(_) => Some(self.ip.into()),
@@ -58,7 +58,7 @@ impl Address {
         [Some(self.ip.into()), self.v6.map(|home| home.ip.into())].into_iter().flatten()
     }
 
-    /// The neighbour that a packet for `remote` goes to, if there is a way.
+    /// Next hop of packets to `remote`; `None` if there is no route.
     pub(super) fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
         match remote {
             IpAddr::V4(ip) if self.is_near_v4(ip) => Some(remote),
@@ -83,16 +83,16 @@ impl Address {
         (ip.to_bits() ^ self.ip.to_bits()) & self.mask_v4() == 0
     }
 
-    /// Most bytes of payload in a segment to this host, without options.
+    /// Largest payload of a segment to this host, in bytes, without options.
     pub(super) fn mss(&self, remote: IpAddr) -> u16 {
         self.mtu.saturating_sub(headers_bytes(remote))
     }
 
-    /// Whether an address is that of one host that is not us.
+    /// Whether an address belongs to a single host other than this one.
     pub(super) fn may_be_peer(&self, ip: IpAddr) -> bool {
         let is_host = match ip {
             IpAddr::V4(ip) => {
-                // The network itself, and all of its hosts (RFC 1122, 3.2.1.3).
+                // The network's own address and its broadcast address (RFC 1122, 3.2.1.3).
                 let mask = self.mask_v4();
                 let is_all = ip.to_bits() & !mask == 0 || ip.to_bits() | mask == u32::MAX;
                 !(ip.is_broadcast() || (is_all && self.is_near_v4(ip)))
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_family_has_its_way_and_its_size() {
+    fn each_address_family_has_its_own_next_hop_and_mss() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let home = Ipv6Home {
             ip: "fd77::2".parse().unwrap(),

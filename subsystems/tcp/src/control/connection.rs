@@ -17,32 +17,32 @@ use crate::packet::MacAddress;
 use crate::trace::Point;
 use crate::tuples::Ends;
 
-/// Timeouts in a row after which a peer is given up (Linux's tcp_retries2).
+/// Consecutive timeouts after which a connection is dropped (Linux's tcp_retries2).
 const TIMEOUTS_MAX: u8 = 15;
-/// The same, once nobody reads or writes any more (Linux's tcp_orphan_retries).
+/// The same, for a connection that is closed by its host (Linux's tcp_orphan_retries).
 const ORPHAN_TIMEOUTS_MAX: u8 = 8;
-/// How long a connection may take to end whose process has gone, though its peer acknowledges something now and then.
+/// How long a connection whose process has gone may take to end, even if its peer still acknowledges something now and then.
 const ORPHAN_LASTS: Nanos = Nanos::from_millis(600_000);
-/// Of all connections, at most one of so many is of a process that has gone.
+/// At most one in this many connections may belong to a process that has gone.
 const ORPHANS_ONE_OF: u32 = 4;
 /// How long a closed connection waits for the peer's FIN (Linux's tcp_fin_timeout).
 const FIN_WAIT: Nanos = Nanos::from_millis(60_000);
 
-/// Added to two round trips before the tail is probed: those of a fast network are shorter than the time for which programs and agents are
-/// kept from running.
+/// Added to the two round trips after which the tail is probed: on a fast network these are shorter than the scheduling delays
+/// of programs and agents.
 const TAIL_PROBE_SLACK: Nanos = Nanos::from_millis(2);
-/// How long a peer may hold an acknowledgement of a single segment back (RFC 8985, 7.2: TLP.max_ack_delay).
+/// How long a peer may delay the acknowledgement of a single segment (RFC 8985, 7.2: TLP.max_ack_delay).
 const ACKNOWLEDGEMENT_DELAY: Nanos = Nanos::from_millis(200);
 
-/// What the one timer of a connection is for.
+/// The purpose of a connection's only timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Timer {
     None,
-    /// Something is not acknowledged.
+    /// Data or a FIN is unacknowledged.
     Retransmit,
-    /// Something is overtaken, and may be lost.
+    /// A segment was overtaken by later ones, and may be lost.
     Overdue,
-    /// The tail of what was sent may be lost.
+    /// The last segments sent may be lost.
     TailProbe,
     /// The peer's window is closed.
     Probe,
@@ -50,9 +50,9 @@ pub(super) enum Timer {
     Held,
     /// The peer's FIN is awaited.
     FinWait,
-    /// Nothing is sent: what was learnt of the network grows old.
+    /// Nothing is sent: the congestion window becomes out of date.
     Idle,
-    /// The peer has been silent for long.
+    /// An idle peer is due for a keep-alive probe.
     KeepAlive,
 }
 
@@ -61,11 +61,11 @@ pub(super) enum Timer {
 enum Leaving {
     /// Both streams have ended, and the host has closed.
     Closed { remembers: bool },
-    /// It was reset or given up, and the host is told why.
+    /// It was reset or dropped; the host gets the reason.
     Failed(Reason),
 }
 
-/// What the control plane knows of a connection.
+/// The control plane's state of a connection.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Connection {
     pub flow: FlowId,
@@ -79,48 +79,50 @@ pub(super) struct Connection {
     pub options: KeptOptions,
     /// The next hop's Ethernet address.
     pub mac: MacAddress,
-    /// Most bytes in a segment, options not counted: now, and by what the peer said.
+    /// Largest payload of a segment at present, in bytes.
     pub mss: u16,
-    /// See `mss`.
+    /// Upper bound of `mss`, agreed in the handshake.
     pub mss_max: u16,
-    /// When more is tried again than a router let through.
+    /// When larger segments are tried again after a router refused them.
     pub narrow_until: Moment,
     has_timestamps: bool,
-    /// A position that is on its way, sent once, and when it was sent: measures round trips, more finely than timestamps do.
+    /// A position in flight that was sent once, and its send time: measures round trips at a finer resolution than timestamps.
     pub timed: (u64, Moment),
-    /// The least of the latest round trips, for rates.
+    /// Minimum of the latest round trips, for pacing rates.
     round_trip_low: Moment,
-    /// Since when nothing was acknowledged of what is on its way, or asked for.
+    /// Since when the peer has acknowledged nothing in flight, and answered no window probe.
     waiting_since: Nanos,
-    /// When the host was told of an error last.
+    /// When the host was last warned of an error.
     pub warned_at: Moment,
-    /// Questions to an idle peer, when the last one went out, and how many in a row were in vain.
+    /// When the last keep-alive probe was sent.
     pub asked_at: Nanos,
-    /// See `asked_at`.
+    /// Number of consecutive keep-alive probes without an answer.
     pub keep_alives: u8,
     acknowledged: u64,
     sent: u64,
     fin: Fin,
-    /// Sent and not acknowledged when statistics were read last.
+    /// Unacknowledged bytes at the last reading of statistics; a FIN counts as one.
     outstanding: u32,
-    /// The peer has ended its stream before we ended ours: it remembers, not we.
+    /// The peer ended its stream before we ended ours, so TIME_WAIT is on its side.
     is_passive: bool,
     fin_received: bool,
-    /// When a forged segment was answered last.
+    /// When the last challenge ACK was sent.
     pub challenged_at: Moment,
-    /// When the peer was heard of last, and when its window was asked for; how often in a row that came to nothing.
+    /// When the last segment of the peer arrived.
     pub heard: Nanos,
+    /// When the peer's closed window was last probed.
     probed_at: Nanos,
+    /// Number of consecutive window probes without an answer.
     unanswered: u8,
-    /// How far the host says that it has read and written. The data path may not know yet.
+    /// Positions up to which the host has reported to have read and written. The data path may not know them yet.
     pub read_said: u64,
     /// See `read_said`.
     pub written_said: u64,
-    /// The host has closed, when so much had been received.
+    /// Bytes received when the host closed; `None` while it is open.
     closed_at: Option<u64>,
-    /// Its process has gone, too, and it must end by then.
+    /// Deadline for a connection whose process has gone.
     orphan_until: Moment,
-    /// Memory of its rings, as far as the host has named it and it was found.
+    /// Memory of its rings that the host has named and the agent has verified.
     pub filled: Filled,
     leaving: Option<Leaving>,
 }
@@ -177,12 +179,12 @@ impl Connection {
         }
     }
 
-    /// Both ends.
+    /// Addresses and ports of both ends.
     pub(super) fn tuple(&self) -> Tuple {
         (&self.ends).into()
     }
 
-    /// Its state by RFC 9293's names.
+    /// The connection's state in RFC 9293's terms.
     pub(super) fn state(&self) -> super::State {
         use super::State::*;
         match (self.fin, self.fin_received) {
@@ -202,17 +204,17 @@ impl Connection {
         if self.has_timestamps { TIMESTAMP_BYTES } else { 0 }
     }
 
-    /// Whether its host hears of it: it is neither closed nor about to leave.
+    /// Whether the host still gets events of the connection: it is neither closed nor leaving.
     pub(super) fn is_heard_of(&self) -> bool {
         !self.has_closed() && self.leaving.is_none()
     }
 
-    /// Whether it is about to leave.
+    /// Whether the connection is leaving.
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.is_some()
     }
 
-    /// What is waited for while nothing is sent, and until when.
+    /// The timer of an idle connection, and its deadline.
     pub(super) fn idle_timer(&self, now: Nanos) -> Option<(Timer, Nanos)> {
         if self.congestion.has_grown() {
             return Some((Timer::Idle, now + self.round_trip.timeout()));
@@ -220,7 +222,7 @@ impl Connection {
         self.options.keep_alive().map(|keep| (Timer::KeepAlive, self.heard + keep.idle))
     }
 
-    /// Measures a round trip, of bytes that were sent once (Karn's rule; RFC 6298, 3).
+    /// Measures the round trip of bytes that were sent once (Karn's rule; RFC 6298, 3).
     fn time(&mut self, now: Nanos, statistics: &Statistics) {
         if statistics.fast_retransmits > 0 {
             self.timed.1 = Moment::NEVER;
@@ -232,13 +234,13 @@ impl Connection {
                 if !self.has_timestamps {
                     self.round_trip.sample(took);
                 }
-                // An acknowledgement that was delayed makes a round trip long: the mean follows slowly upwards, at once downwards.
+                // Delayed acknowledgements lengthen round trips: the minimum rises slowly, and falls at once.
                 let low = self.round_trip_low.get().unwrap_or(took);
                 self.round_trip_low = took.min(Nanos(low.0 + low.0 / 8 + 1)).into();
                 self.timed.1 = Moment::NEVER;
             }
             Some(_) => {}
-            // Behind what was sent before: all that is new went out now.
+            // Bytes after the previous `sent` were sent now, for the first time.
             None if statistics.sent > self.sent && statistics.fast_retransmits == 0 => {
                 self.timed = (statistics.sent, now.into());
             }
@@ -246,8 +248,8 @@ impl Connection {
         }
     }
 
-    /// How long to wait for an acknowledgement before the tail is probed: at most as long as for a timeout, which the probe replaces then
-    /// (RFC 8985, 7.2).
+    /// How long to wait for an acknowledgement before the tail is probed: at most the retransmission timeout, which the probe
+    /// then replaces (RFC 8985, 7.2).
     fn tail_probe_after(&self, statistics: &Statistics) -> Option<Nanos> {
         let smoothed = self.round_trip.smoothed().filter(|_| statistics.wants_tail_probe)?;
         let is_alone = self.outstanding <= u32::from(self.mss);
@@ -260,7 +262,8 @@ impl Connection {
         if self.has_closed() { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
     }
 
-    /// A deadline, but not behind the time at which the host wants the peer given up.
+    /// `at`, but no later than the connection's own limits: the host's user timeout, and the deadline after its process has
+    /// gone.
     fn not_after_limit(&self, timer: Timer, at: Nanos) -> Nanos {
         let at = self.orphan_until.get().map_or(at, |until| at.min(until));
         match (timer, self.options.give_up_after()) {
@@ -269,12 +272,12 @@ impl Connection {
         }
     }
 
-    /// Nobody reads or writes any more.
+    /// Whether the host has closed, or its process has gone.
     fn has_closed(&self) -> bool {
         !self.orphan_until.is_never() || self.closed_at.is_some()
     }
 
-    /// Nobody waits for it any longer.
+    /// Whether the process has gone, and the deadline has passed.
     fn is_overdue(&self, now: Nanos) -> bool {
         self.orphan_until.get().is_some_and(|until| now >= until)
     }
@@ -315,7 +318,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         connection.fin = statistics.fin_sent;
         let outstanding =
             statistics.sent - statistics.acknowledged + u64::from(statistics.fin_sent == Fin::Sent);
-        // A ring has less than 32 bits count.
+        // Fits: a ring is shorter than 2^32 bytes.
         connection.outstanding = outstanding as u32;
 
         let before_window = connection.congestion.window();
@@ -324,7 +327,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             marked_bytes: statistics.marked_bytes,
             acknowledged: statistics.acknowledged,
             sent: statistics.sent,
-            // What went out reached the window, or nearly.
+            // The unacknowledged bytes reached the window, or nearly.
             was_full: before + u64::from(bytes) / 2 >= u64::from(before_window) / 2,
             is_recovering: statistics.is_recovering || statistics.fast_retransmits > 0,
         };
@@ -350,7 +353,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.pace(flow, has_reduced);
         }
         if closed_at.is_some_and(|received| statistics.received > received) {
-            // RFC 2525, 2.17: nobody reads this any more.
+            // RFC 2525, 2.17: data arrived after the host closed.
             return self.refuse(now, flow);
         }
         if statistics.fin_received && statistics.fin_sent == Fin::Acknowledged {
@@ -363,12 +366,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.arm(now, statistics, has_moved, has_sent);
     }
 
-    /// Chooses what is waited for.
+    /// Chooses and sets the timer.
     fn arm(&mut self, now: Nanos, statistics: &Statistics, has_moved: bool, has_sent: bool) {
         let flow = statistics.flow;
         let Some(connection) = self.connection(flow) else { return };
         if connection.timer == Timer::Probe && !statistics.is_blocked {
-            // Probes were answered: they say nothing about losses.
+            // Window probes were answered: their back-off says nothing about losses.
             connection.round_trip.recovered();
             connection.unanswered = 0;
             connection.waiting_since = now;
@@ -385,7 +388,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             (Timer::Overdue, at.max(now))
         } else if let Some(wait) = connection
             .tail_probe_after(statistics)
-            // A running timeout is not postponed: a data path that has just taken the flow over knows of no earlier probe or loss.
+            // A running retransmission timeout is not postponed: a data path that has just installed the flow knows no earlier
+            // probe or loss.
             .filter(|_| has_moved || connection.timer != Timer::Retransmit)
         {
             (Timer::TailProbe, now + wait)
@@ -401,7 +405,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.timer(flow, Timer::None, None);
         };
         let at = connection.not_after_limit(timer, at);
-        // A timer that runs goes on, unless what it waits for has come. The tail begins anew with each segment (RFC 8985, 7.2).
+        // A running timer keeps its deadline, unless there was progress. Each segment sent restarts the tail probe (RFC 8985,
+        // 7.2).
         let is_longer = timer == Timer::TailProbe && has_sent;
         if connection.timer != timer || has_moved || is_longer {
             self.trace.put(now, Point::TimerSet, Some(flow), [timer as u64, at.0]);
@@ -416,7 +421,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Tells the data path what congestion control allows now.
+    /// Passes congestion control's current limits to the data path.
     fn pace(&mut self, flow: FlowId, has_reduced: bool) {
         let Some(Connection { congestion, round_trip_low, .. }) = self.connection(flow) else {
             return;
@@ -477,7 +482,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         connection.round_trip.back_off();
         let in_vain = match timer {
-            // A connection that nobody has any more does not wait for a peer that keeps its window closed.
+            // A closed connection does not wait for a peer that keeps its window closed.
             Timer::Probe if !connection.has_closed() => connection.unanswered,
             _ => connection.round_trip.in_vain(),
         };

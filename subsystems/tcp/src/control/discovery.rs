@@ -1,4 +1,4 @@
-//! ICMPv6: neighbours that ask and answer (RFC 4861, 7.2), and echoes.
+//! ICMPv6: neighbour discovery (RFC 4861, 7.2), and echoes.
 
 use core::net::Ipv6Addr;
 
@@ -54,10 +54,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Discovery::Solicitation { target, mac } if target == own => {
                 let mac = mac.unwrap_or(source);
                 if ip.source.is_unspecified() {
-                    // Somebody wants our address (RFC 4862, 5.4.3).
+                    // Another host probes whether our address is free (RFC 4862, 5.4.3).
                     self.counters.duplicate_addresses += u64::from(source != self.address.mac);
                 } else {
-                    // Whoever asks for us will soon be answered.
+                    // Remember the asker: a reply to it will follow soon.
                     self.learn6(now, ip.source, mac, true);
                 }
                 if self.may_answer_arp(now) {
@@ -69,7 +69,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Discovery::Advertisement { target, .. } if target == own => {
                 self.counters.duplicate_addresses += u64::from(source != self.address.mac);
             }
-            // One that replaces nothing changes no address that is known (RFC 4861, 7.2.5).
+            // Without the override flag, a known address stays (RFC 4861, 7.2.5).
             Discovery::Advertisement { target, mac: Some(mac), overrides, .. } => {
                 let known = self.neighbours.find(target.into(), now);
                 if overrides || known.is_none_or(|known| known == mac) {
@@ -80,7 +80,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A neighbour said where it is.
+    /// Learns a neighbour's Ethernet address from itself.
     fn learn6(&mut self, now: Nanos, host: Ipv6Addr, mac: MacAddress, is_for_us: bool) {
         let host = host.into();
         if !self.address.may_be_peer(host) {

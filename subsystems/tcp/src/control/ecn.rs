@@ -1,4 +1,4 @@
-//! Agreeing on explicit congestion notification (RFC 3168, 6.1.1).
+//! Negotiation of explicit congestion notification (RFC 3168, 6.1.1).
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::packet::Flags;
 /// The ECN bits of both sides of a handshake.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Agreement {
-    /// The peer's SYN, and each repetition of it, asks for ECN or agrees to it.
+    /// The peer's SYN, and each retransmission of it, asks for ECN or agrees to it.
     peer_has_ecn: bool,
     /// One of our SYNs has asked.
     has_asked: bool,
@@ -17,7 +17,7 @@ pub(super) struct Agreement {
 }
 
 impl Agreement {
-    /// An agreement that begins with the peer's SYN.
+    /// Starts a negotiation with the peer's SYN.
     pub(super) fn with(flags: Flags) -> Agreement {
         Agreement { peer_has_ecn: has_ecn(flags), ..Agreement::default() }
     }
@@ -32,19 +32,20 @@ impl Agreement {
         self.peer_has_ecn &= has_ecn(flags);
     }
 
-    /// Bits of our SYN. A lost SYN may have been dropped because it asked, so the next one does not ask (RFC 3168, 6.1.1.1).
+    /// ECN flags of our SYN. A lost SYN may have been dropped because it asked, so the next one does not ask (RFC 3168,
+    /// 6.1.1.1).
     pub(super) fn ask(&mut self, asks: bool) -> Flags {
         self.has_asked |= asks;
         self.has_not_asked |= !asks;
         if asks { Flags::ECE | Flags::CWR } else { Flags::NONE }
     }
 
-    /// Bits of our answer to the peer's SYN.
+    /// ECN flags of our answer to the peer's SYN.
     pub(super) fn answer(&self) -> Flags {
         if self.peer_has_ecn && !self.has_not_asked { Flags::ECE } else { Flags::NONE }
     }
 
-    /// The outcome, once the handshake is over.
+    /// The outcome, once the handshake is over; `None` if ECN is not used.
     pub(super) fn state(&self, echo: Echo) -> Option<EcnState> {
         let is_agreed = self.peer_has_ecn && (self.has_asked || !self.has_not_asked);
         let is_capable = !self.has_not_asked;
@@ -52,7 +53,8 @@ impl Agreement {
     }
 }
 
-/// Whether a SYN asks for ECN or, if it acknowledges ours, agrees to it. A peer that reflects the bits of our SYN does not know them.
+/// Whether a SYN asks for ECN or, if it acknowledges ours, agrees to it. A peer that only reflects the flags of our SYN does
+/// not support ECN.
 fn has_ecn(flags: Flags) -> bool {
     let is_reduced = flags.contains(Flags::CWR);
     flags.contains(Flags::ECE) && is_reduced != flags.contains(Flags::ACK)

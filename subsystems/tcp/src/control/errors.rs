@@ -1,7 +1,8 @@
-//! What the network says about segments of ours: ICMP errors (RFC 9293, 3.9.2.2; RFC 5927), and path MTU discovery (RFC 1191).
+//! Errors that the network reports about our segments: ICMP errors (RFC 9293, 3.9.2.2; RFC 5927), and path MTU discovery (RFC
+//! 1191).
 //!
-//! Anybody can send such a message. It counts only if it quotes a number that is on its way, and it never ends a connection that is
-//! established.
+//! Anybody can send such a message. It counts only if it quotes a sequence number in flight, and it never ends an established
+//! connection.
 
 use core::net::IpAddr;
 
@@ -17,16 +18,17 @@ use crate::packet::{Icmp6, Quoted, Unreachable};
 use crate::seq::{Seq, seq_of};
 use crate::stages::pre::ends;
 
-/// No router's word makes our packets shorter: the smallest plateau of RFC 1191. Beyond it, a forger could make us send headers only.
+/// Smallest path MTU that we accept from a router: the lowest plateau of RFC 1191. Below it, a forger could reduce our packets
+/// to headers.
 const PATH_MTU_MIN: u16 = 296;
-/// MTUs that are common, for routers that name none (RFC 1191, 7.1).
+/// Common MTUs, for routers that name none (RFC 1191, 7.1).
 const PLATEAUS: [u16; 9] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, PATH_MTU_MIN];
-/// After such a time larger packets are tried again (RFC 1191, 6.3).
+/// Time after which larger packets are tried again (RFC 1191, 6.3).
 const WIDEN_AFTER: Nanos = Nanos::from_millis(600_000);
-/// A host is told of errors no more often.
+/// Shortest time between two warnings to a host.
 const WARN_AFTER: Nanos = Nanos::from_millis(1_000);
 
-/// The error that a host would see (Linux's icmp_err_convert).
+/// The error that a code of an ICMP unreachable message stands for (Linux's icmp_err_convert).
 fn reason_of(code: u8) -> Reason {
     match code {
         2 | 3 => Reason::Refused,
@@ -35,7 +37,7 @@ fn reason_of(code: u8) -> Reason {
     }
 }
 
-/// The same of ICMPv6 (RFC 4443, 3.1; Linux's icmpv6_err_convert).
+/// The same for ICMPv6 (RFC 4443, 3.1; Linux's icmpv6_err_convert).
 fn reason_of6(code: u8) -> Reason {
     match code {
         4 => Reason::Refused,
@@ -45,7 +47,7 @@ fn reason_of6(code: u8) -> Reason {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// A router or the peer's host says that a segment did not arrive.
+    /// Handles an ICMP error: a router or the peer's host says that a segment did not arrive.
     pub(super) fn on_unreachable(&mut self, now: Nanos, error: &Unreachable) {
         let Some(quoted) = error.quoted else { return };
         if error.code == Unreachable::TOO_BIG {
@@ -61,7 +63,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Icmp6::Unreachable { code, quoted: Some(quoted) } => {
                 self.on_soft_error(now, &quoted, reason_of6(code));
             }
-            // RFC 8201, 4: no link is narrower.
+            // RFC 8201, 4: every IPv6 link has at least this MTU.
             Icmp6::TooBig { mtu, quoted: Some(quoted) } if mtu >= u32::from(IPV6_MTU_MIN) => {
                 self.too_big(now, &quoted, Some(mtu.min(u16::MAX.into()) as u16));
             }
@@ -72,7 +74,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Something is wrong that may pass (RFC 9293, MUST-56): the host is told.
+    /// Handles an error that may pass (RFC 9293, MUST-56): warns the host.
     pub(super) fn on_soft_error(&mut self, now: Nanos, quoted: &Quoted, reason: Reason) {
         let tuple = ends(quoted.destination, quoted.source);
         if let Some(id) = self.handshakes.find(&tuple) {
@@ -83,7 +85,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// The connection that has this number on its way.
+    /// The connection that has this sequence number in flight.
     fn sender_of(&self, tuple: &Tuple, seq: Seq) -> Option<FlowId> {
         let flow = self.data.find(tuple)?;
         let sending = self.data.inspect(flow)?.sending;
@@ -93,7 +95,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         (at >= 0 && (at as u64) < on_its_way).then_some(flow)
     }
 
-    /// Tells a connection's host of an error that may pass.
+    /// Warns a connection's host of an error that may pass.
     pub(super) fn warn(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
         let is_due = connection.warned_at.get().is_none_or(|at| now.since(at) >= WARN_AFTER);
@@ -104,7 +106,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A packet did not fit through the network.
+    /// Handles a packet that was too big for a link of its path.
     fn too_big(&mut self, now: Nanos, quoted: &Quoted, mtu: Option<u16>) {
         let tuple = ends(quoted.destination, quoted.source);
         let Some(flow) = self.sender_of(&tuple, quoted.seq) else { return };
@@ -123,7 +125,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.use_mss(flow);
     }
 
-    /// Tries the MSS that the peer takes once more.
+    /// Raises the segment size to the agreed MSS again.
     pub(super) fn widen(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.narrow_until.get().is_some_and(|until| now >= until) {
@@ -136,13 +138,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     fn use_mss(&mut self, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         connection.congestion.set_mss(connection.mss);
-        // What was sent may be sent again: it measures nothing.
+        // The timed bytes may be sent again, so they measure nothing.
         connection.timed.1 = Moment::NEVER;
         let path = connection.path();
         self.data.set_path(flow, path);
     }
 
-    /// Retransmissions stay unanswered (RFC 9293, 3.8.3: R1): the host is told, and the next hop may be elsewhere by now.
+    /// Handles unanswered retransmissions (RFC 9293, 3.8.3: R1): warns the host, and resolves the next hop again, which may
+    /// have moved.
     pub(super) fn doubt(&mut self, now: Nanos, flow: FlowId) {
         self.warn(now, flow, Reason::TimedOut);
         let Some(connection) = self.connection(flow) else { return };
@@ -155,13 +158,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.address.next_hop(tuple.remote.ip())
     }
 
-    /// Asks for the Ethernet address of a connection's next hop.
+    /// Sends a query for the Ethernet address of a connection's next hop.
     pub(super) fn ask_for_hop(&mut self, tuple: &Tuple) {
         let ask = self.hop_of(tuple).and_then(|hop| reply::ask(&self.address, hop));
         self.out.extend(ask.map(Output::Send));
     }
 
-    /// Takes the address that the next hop has named since, if it has.
+    /// Switches to the next hop's current Ethernet address, if known.
     pub(super) fn follow_neighbour(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         let (tuple, mac) = (connection.tuple(), connection.mac);

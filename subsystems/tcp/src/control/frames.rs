@@ -1,4 +1,4 @@
-//! Packets that are not data of an established connection (RFC 9293, 3.10.7; RFC 5961; RFC 826; RFC 792).
+//! Handling of packets that are not data of an established connection (RFC 9293, 3.10.7; RFC 5961; RFC 826; RFC 792).
 
 use wave_core::clock::Nanos;
 
@@ -20,23 +20,23 @@ use crate::stages::acknowledge::milliseconds;
 use crate::stages::pre::ends;
 use crate::stages::receive::ANSWER_AFTER;
 
-/// What answers a packet that is looked at here.
+/// The next step for a packet of the control plane.
 pub(super) enum Answer {
     None,
-    /// A segment came; the packet is still needed if it begins a connection.
+    /// Process a segment. The packet itself is still needed if it establishes a connection.
     Segment(MacAddress, Tuple, TcpSegment),
-    /// An echo, whose data is at the end of the frame.
+    /// Send an echo reply, whose data is at the end of the frame.
     Echo(Head, core::ops::Range<usize>),
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// A packet that the data path passed on, of this flow if of any.
+    /// Handles a packet that the data path passed on, with its flow, if any.
     pub(super) fn control(&mut self, now: Nanos, packet: Packet<F>, flow: Option<FlowId>) {
         let bytes = packet.frame.as_ref();
         let answer = match parse(bytes, packet.checksum == Checksum::Good) {
-            // The data path has counted what is malformed.
+            // The data path has counted malformed packets.
             Err(_) | Ok(Parsed::Other) => Answer::None,
-            // Of a virtual network that we are not in.
+            // VLAN-tagged: we are in no virtual network.
             Ok(
                 Parsed::Arp(ethernet, _) | Parsed::Icmp(ethernet, ..) | Parsed::Icmp6(ethernet, ..),
             ) if ethernet.vlan.is_some() => Answer::None,
@@ -85,7 +85,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if arp.sender == own && arp.sender_mac != self.address.mac {
             self.counters.duplicate_addresses += 1;
         }
-        // Whoever asks for us will soon be answered (RFC 826: merge).
+        // Remember the asker: a reply to it will follow soon (RFC 826: merge).
         let is_for_us = arp.target == own;
         let sender = arp.sender.into();
         if self.address.may_be_peer(sender) && arp.sender_mac[0] & 1 == 0 {
@@ -141,7 +141,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         tuple: &Tuple,
         segment: &TcpSegment,
     ) {
-        // It may have been established since the data path looked.
+        // The connection may have been established since the data path looked it up.
         if let Some(flow) = flow.or_else(|| self.data.find(tuple)) {
             return self.on_established(now, flow, segment, packet);
         }
@@ -159,11 +159,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                         .zip(segment.options.timestamps)
                         .is_some_and(|(recent, (value, _))| value.wrapping_sub(recent) as i32 > 0));
             if !is_new {
-                // RFC 1337: a reset does not end it.
+                // RFC 1337: a reset does not end TIME_WAIT.
                 if flags.contains(Flags::RST) {
                     return;
                 }
-                // Two sides that remember would answer each other's acknowledgements for ever.
+                // Two sides in TIME_WAIT would answer each other's acknowledgements forever.
                 if segment.sequence_len() == 0 && segment.seq == over.expected {
                     return;
                 }
@@ -187,14 +187,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 }
                 return;
             }
-            // RFC 6191, and RFC 9293, MAY-2: its successor may begin.
+            // RFC 6191, and RFC 9293, MAY-2: a new connection between the same ends may begin.
             self.time_wait.remove(tuple);
         }
         if flags.contains(Flags::RST) {
             return;
         }
         if !flags.contains(Flags::ACK) && self.listener_at(tuple.local).is_some() {
-            // RFC 9293, 3.10.7.2, fourth: what has neither SYN nor acknowledgement is dropped.
+            // RFC 9293, 3.10.7.2, fourth: a segment with neither SYN nor ACK is dropped.
             if flags.contains(Flags::SYN) {
                 self.syn(now, *tuple, mac, segment);
             }
@@ -207,7 +207,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A SYN, a reset, or a segment that acknowledges nothing, of a connection (RFC 5961).
+    /// Handles a SYN, a reset, or a segment without ACK on an established connection (RFC 5961). Other segments go back to the
+    /// data path.
     fn on_established(
         &mut self,
         now: Nanos,
@@ -228,7 +229,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let at = receiving.received + u64::from(has_fin);
         let expected = seq_of(receiving.base, at);
         if flags.contains(Flags::RST) {
-            // Both streams have ended: a reset takes nothing from the host that has not read all of it (RFC 1337).
+            // Both streams have ended: a reset must not discard data that the host has not read yet (RFC 1337).
             if has_fin && state.sending.fin == Fin::Acknowledged {
                 return;
             }
@@ -242,9 +243,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 return;
             }
         }
-        // RFC 5961, 3.2 and 4.2: whoever sends such a segment honestly answers with a reset that is believed.
-        // Their number is bounded for this connection alone: from a budget that connections share, a stranger who uses it up could
-        // read whether somebody else's segment was answered (CVE-2016-5696).
+        // RFC 5961, 3.2 and 4.2: an honest sender answers this challenge ACK with a reset that has the exact sequence number.
+        // Challenge ACKs are limited per connection: from a budget shared by all connections, a stranger who uses it up could
+        // infer whether somebody else's segment was answered (CVE-2016-5696).
         let Some(connection) = self.connection(flow) else { return };
         if connection.challenged_at.get().is_none_or(|at| now.since(at) >= ANSWER_AFTER) {
             connection.challenged_at = now.into();

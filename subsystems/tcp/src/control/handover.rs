@@ -1,9 +1,9 @@
-//! An agent takes over from another one: the state of a stack, as the other agent puts it down and this one picks it up
-//! (docs/adr/0072).
+//! Handover: a running agent exports the state of its stack, and its successor restores it (docs/adr/0072).
 //!
-//! The old agent takes nothing more in, and works until nothing is on its way ([`Stack::is_at_rest`]). Then it freezes its connections
-//! and puts its state down. A new stack that picks it up goes on where the old one stood: connections keep their names, so hosts
-//! notice nothing. If no agent picks it up, the old one thaws its connections, and has lost nothing either.
+//! The old agent accepts no more input, and works until nothing is in flight inside it ([`Stack::is_at_rest`]). Then it freezes
+//! its connections and exports its state. A new stack that restores the state continues where the old one stopped: connections
+//! keep their names, so hosts notice nothing. If no successor takes the state, the old agent thaws its connections, and nothing
+//! is lost either.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,8 @@ use crate::datapath::{Datapath, Established, FlowId, NoRoom, Ring, Tuple};
 /// A connection, its state in the data path, and its deadline.
 type Kept = (Connection, Established, Option<Nanos>);
 
-/// All that a stack knows, but for its addresses and bounds. Times are those of its clock, which the successor must go on with.
+/// The complete state of a stack, except its addresses and bounds. Times are on the stack's clock, which the successor must
+/// continue.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     secrets: Secrets,
@@ -51,7 +52,7 @@ impl State {
         self.connections.len()
     }
 
-    /// All memory of processes that the stack uses: the process, the ring, and the bytes from its beginning.
+    /// Visits all payload memory that the stack uses: the process, the ring, and the number of bytes from the ring's beginning.
     pub fn memory(&self, see: &mut dyn FnMut(u16, Ring, u32)) {
         for (connection, state, _) in &self.connections {
             let (process, filled) = (connection.context.process, connection.filled);
@@ -76,7 +77,8 @@ impl State {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Whether nothing is to be done before time passes or something comes. Outputs of earlier polls must have been performed.
+    /// Whether the stack has nothing to do until time passes or input arrives. Outputs of earlier polls must have been
+    /// performed.
     pub fn is_at_rest(&mut self, now: Nanos) -> bool {
         let is_done = self.packets.is_empty()
             && self.requests.is_empty()
@@ -88,7 +90,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         is_done && self.data.poll(now, 0, &mut self.effects).is_none_or(|at| at > now)
     }
 
-    /// Begins nothing more on any connection. Polls go on until [`Stack::is_frozen`].
+    /// Freezes all connections: they start no new work. The caller must poll until [`Stack::is_frozen`].
     pub fn freeze(&mut self) {
         for index in 0..self.connections.len() {
             if let Some(flow) = self.connections[index].map(|connection| connection.flow) {
@@ -97,17 +99,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Whether nothing of any connection is on its way.
+    /// Whether all connections are frozen and none has work in flight.
     pub fn is_frozen(&self) -> bool {
         self.connections.iter().flatten().all(|connection| self.data.frozen(connection.flow))
     }
 
-    /// Takes connections up again that were frozen, as if their state had come from another agent.
+    /// Resumes frozen connections, as if their state had come from another agent.
     pub fn thaw(&mut self, now: Nanos) {
         self.takes.iter_mut().for_each(Take::begin_again);
         for index in 0..self.connections.len() {
             let Some(connection) = self.connections[index] else { continue };
-            // One that is about to leave does so frozen.
+            // A leaving connection stays frozen.
             if !connection.is_leaving()
                 && let Some(state) = self.data.export(connection.flow)
             {
@@ -117,7 +119,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Puts the state of a frozen stack down.
+    /// Exports the state of a frozen stack.
     pub fn state(&self) -> State {
         let connection = |connection: &Connection| {
             let state = self.data.inspect(connection.flow)?;
@@ -146,13 +148,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Picks up the state of another stack, which had the same addresses and bounds. This one is new.
+    /// Restores the state of another stack, which had the same addresses and bounds, into this one, which must be new.
     ///
     /// # Errors
-    /// It does not fit. This stack is to be dropped then.
+    /// The state does not fit. This stack must then be dropped.
     pub fn restore(&mut self, now: Nanos, state: State) -> Result<(), NoRoom> {
         let State { secrets, algorithm, owners, families, listeners, turn, takes, .. } = state;
-        // The table's key is its own: entries lie where it says.
+        // Keep the own hash key: the places of the tables' entries depend on it.
         self.secrets = Secrets { table: self.secrets.table, ..secrets };
         self.algorithm = algorithm;
         owners.into_iter().for_each(|(process, owner)| self.shares.enter(process, owner));
@@ -189,7 +191,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(())
     }
 
-    /// The data path takes a connection, under its old name.
+    /// Installs a connection in the data path, under its old name.
     fn resume(
         &mut self,
         now: Nanos,

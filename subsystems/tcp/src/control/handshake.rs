@@ -1,4 +1,4 @@
-//! Connections that are not there yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
+//! Handshakes: connections that are not established yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
 
 mod bounds;
 mod doubt;
@@ -21,24 +21,24 @@ use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
 use crate::trace::Point;
 
-/// Times that a SYN is sent: the last one after 191 s. It is given up after 255 s (RFC 9293, MUST-23: at least 3 minutes).
+/// Transmissions of a SYN: the last one after 191 s. The handshake fails after 255 s (RFC 9293, MUST-23: at least 3 minutes).
 const SYNS_MAX: u8 = 9;
-/// Times that a SYN with an acknowledgement is sent, of which nobody waits for the end: 63 s.
+/// Transmissions of a SYN-ACK, whose outcome no program waits for: 63 s in all.
 const ANSWERS_MAX: u8 = 6;
-/// Before a second try; then twice as long each time (RFC 6298).
+/// Time before the first retransmission; it doubles each time (RFC 6298).
 const TRY_AFTER: Nanos = Nanos::from_millis(1_000);
 /// Longest time between two transmissions.
 const TRY_AFTER_MAX: Nanos = Nanos::from_millis(64_000);
-/// Tries in vain after which the next hop is asked for anew (RFC 9293, 3.8.3: R1).
+/// Unanswered transmissions after which the next hop is resolved again (RFC 9293, 3.8.3: R1).
 pub(super) const DOUBT_AFTER: u8 = 3;
-/// The peer's MSS where it names none (RFC 9293, MUST-15).
+/// The peer's MSS if it names none (RFC 9293, MUST-15).
 const MSS_DEFAULT: u16 = 536;
-/// A smaller one would make us send headers only (CVE-2019-11479).
+/// Smallest MSS that we accept from a peer: a smaller one would make us send mostly headers (CVE-2019-11479).
 const MSS_MIN: u16 = 48;
-/// Bytes of a segment's timestamp option, padded.
+/// Length of the timestamp option in bytes, with padding.
 pub(super) const TIMESTAMP_BYTES: u16 = 12;
 
-/// Who waits for a handshake.
+/// The party that a handshake is for.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum For {
     /// A listener of this process, by its name.
@@ -50,11 +50,11 @@ enum For {
 /// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Stage {
-    /// The next hop's Ethernet address is asked for.
+    /// The next hop's Ethernet address is being resolved.
     Resolving,
-    /// Our SYN is out (SYN-SENT).
+    /// Our SYN was sent (SYN-SENT).
     Sent,
-    /// The peer's SYN came, and ours is out (SYN-RECEIVED).
+    /// The peer's SYN arrived, and ours was sent (SYN-RECEIVED).
     Received,
 }
 
@@ -65,24 +65,24 @@ pub(super) struct Handshake {
     mac: MacAddress,
     own: Seq,
     peer: Seq,
-    /// What the peer's SYN said.
+    /// Options of the peer's SYN.
     options: Options,
-    /// Its window; that of a SYN is not scaled.
+    /// Window field of the peer's SYN, which is not scaled.
     window: u16,
     scale: u8,
-    /// What our ring for what comes in has memory for.
+    /// Our first receive window in bytes: the memory of the receive ring.
     window_bytes: u32,
-    /// Most bytes of a segment, options included, whatever the path allows.
+    /// The host's limit (TCP_MAXSEG) of a segment in bytes, options included.
     mss_max: u16,
     tries: u8,
     sent_at: Nanos,
-    /// What the network said of our SYN.
+    /// The last error that the network reported about our SYN.
     error: Option<Reason>,
-    /// When a segment that is wrong was answered last.
+    /// When an unacceptable segment was last answered.
     answered_at: Option<Nanos>,
-    /// About ECN.
+    /// Negotiation of ECN.
     ecn: Agreement,
-    /// Our SYN was sent again though no timer ran out: what acknowledges it measures nothing (Karn's rule).
+    /// Our SYN was sent again without a timeout, so its acknowledgement measures no round trip (Karn's rule).
     is_repeated: bool,
 }
 
@@ -100,7 +100,7 @@ impl Handshake {
         matches!(self.whom, For::Listener { .. })
     }
 
-    /// The room of a host that connects, by its process.
+    /// Process and slot of a host that connects; `None` for a listener's handshake.
     pub(super) fn slot(&self) -> Option<(u16, Slot)> {
         match self.whom {
             For::Host { context, slot } => Some((context.process, slot)),
@@ -123,14 +123,14 @@ impl Handshake {
         }
     }
 
-    /// The window that our segments name before the connection is there.
+    /// Window field of our segments before the connection is established.
     fn own_window(&self, is_syn: bool) -> u16 {
         let shift = if is_syn { 0 } else { self.scale };
         (self.window_bytes >> shift).min(u16::MAX.into()) as u16
     }
 }
 
-/// The least shift with which a window can name all of a ring.
+/// The smallest window scale that can advertise a whole ring.
 fn scale_of(ring_bytes: u32) -> u8 {
     (0..SCALE_MAX).find(|shift| ring_bytes >> shift <= u16::MAX.into()).unwrap_or(SCALE_MAX)
 }
@@ -229,7 +229,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.try_again(now, id);
     }
 
-    /// Sends what is due, once more or for the first time, and waits for an answer.
+    /// Sends the handshake's next segment or neighbour query, or retransmits it, and sets the timer; fails the handshake after
+    /// the last try.
     fn try_again(&mut self, now: Nanos, id: FlowId) {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
         let resolving = handshake.stage == Stage::Resolving;
@@ -274,7 +275,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             window: handshake.own_window(true),
             options: Options {
                 mss: Some(self.own_mss(&tuple, &handshake)),
-                // An option that the peer did not name is not named back.
+                // Our answer has only options that the peer has sent.
                 scale: (!is_answer || theirs.scale.is_some()).then_some(handshake.scale),
                 timestamps: if is_answer {
                     theirs.timestamps.map(|(value, _)| (stamp, value))
@@ -291,7 +292,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.out.push_back(Output::Send(reply::segment(macs, &tuple, &bare)));
     }
 
-    /// A neighbour is known now: those that waited for it go on.
+    /// Continues the handshakes that waited for this neighbour's address.
     pub(super) fn resolved(&mut self, now: Nanos, hop: IpAddr, mac: MacAddress) {
         while let Some(id) = self.resolving(hop) {
             let Some(handshake) = self.handshakes.get_mut(id) else { return };
@@ -302,7 +303,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A handshake that waits for this neighbour.
+    /// A handshake that waits for this neighbour's address.
     pub(super) fn resolving(&self, hop: IpAddr) -> Option<FlowId> {
         let waits = |tuple: &Tuple, handshake: &Handshake| {
             handshake.stage == Stage::Resolving
@@ -312,7 +313,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         all.find(|(_, tuple, handshake)| waits(tuple, handshake)).map(|(id, _, _)| id)
     }
 
-    /// The listener at an end of ours.
+    /// The listener at one of our addresses and ports.
     pub(super) fn listener_at(&self, own: SocketAddr) -> Option<usize> {
         self.listeners.iter().position(|one| super::is_at(one.local, own))
     }
@@ -330,7 +331,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         let (scale, window_bytes) = (scale_of(slot.receive.bytes), slot.window_bytes());
         let (half_open, most) = (*half_open, self.half_open_max(*backlog));
-        // A flood's own handshakes leave first.
+        // In a SYN flood, this listener's own oldest handshake is dropped first.
         if half_open >= most || !self.has_room(process, Kind::Handshake) {
             self.drop_oldest(at);
         }
@@ -369,7 +370,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A segment of a connection that is not there yet. What it carries is given to the data path, if the connection is there now.
+    /// Handles a segment for a handshake. If it establishes the connection, the packet goes on to the data path.
     pub(super) fn on_handshake(
         &mut self,
         now: Nanos,
@@ -386,7 +387,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.on_syn_sent(now, id, tuple, mac, segment, acknowledges);
         }
         if flags.contains(Flags::RST) {
-            // RFC 5961, 3.2: only the very next number is believed.
+            // RFC 5961, 3.2: only a reset with exactly the next sequence number counts.
             if segment.seq == handshake.peer.plus(1) {
                 self.fail(id, Reason::Refused);
             }
@@ -398,7 +399,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 handshake.ecn.on_another_syn(flags);
             }
             if is_same && acknowledges {
-                // Both ends connected at once, and this is the peer's answer (RFC 9293, Figure 8). A SYN's window is not scaled.
+                // Simultaneous open: this is the peer's SYN-ACK (RFC 9293, Figure 8). A SYN's window is not scaled.
                 let window = u32::from(segment.window);
                 if let Some(flow) = self.establish(now, id, tuple, window, segment) {
                     self.data.command(now, flow, Command::Challenge);
@@ -417,7 +418,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         if !acknowledges {
-            // RFC 9293, 3.10.7.4, fifth: what does not acknowledge our SYN is reset.
+            // RFC 9293, 3.10.7.4, fifth: a segment that does not acknowledge our SYN gets a reset.
             if self.may_answer_handshake(now, id) {
                 let bare = reply::reset(segment);
                 let macs = (self.address.mac, mac);
@@ -436,12 +437,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Most bytes of a segment, options included, that our side allows.
+    /// Our side's limit of a segment in bytes, options included.
     fn own_mss(&self, tuple: &Tuple, handshake: &Handshake) -> u16 {
         self.address.mss(tuple.remote.ip()).min(handshake.mss_max.max(MSS_MIN))
     }
 
-    /// Of the options of a peer's SYN those that count.
+    /// The options of a peer's SYN that we support.
     fn agreed(&self, segment: &TcpSegment) -> Options {
         let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
         Options { timestamps, ..segment.options }
@@ -482,7 +483,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         handshake.mac = mac;
         handshake.ecn.on_syn(flags);
         if !acknowledges {
-            // Both ends connect at once (RFC 9293, Figure 8).
+            // Simultaneous open (RFC 9293, Figure 8).
             handshake.stage = Stage::Received;
             handshake.is_repeated = true;
             handshake.tries = 0;

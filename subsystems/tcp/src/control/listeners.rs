@@ -1,4 +1,4 @@
-//! Listeners: who has which port, and the slots that a host offers for connections to come.
+//! Listeners: their ports, and the slots that hosts offer for future connections.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 is_met(other, port) && !(is_same && self.may_share(from, sharing, other))
             })
         };
-        // Whoever has the secret was let in by somebody who may have the port.
+        // A process with the listener's secret got it from a process that may have the port.
         let is_let_in = |port: u16| {
             let mut others = self.listeners.iter();
             others.any(|other| has_secret(sharing, other) && other.local.port() == port)
@@ -77,7 +77,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.tell(from, Event::Listening { listener: name, local });
     }
 
-    /// Whether a process may have a listener beside another one at the same address and port.
+    /// Whether a process may listen at the address and port of an existing listener.
     pub(super) fn may_share(&self, from: ContextId, sharing: Sharing, other: &Listener) -> bool {
         let user = |process| self.shares.owner(process).map(|owner| owner.user);
         let both_reuse = sharing.reuses_port && other.sharing.reuses_port;
@@ -100,7 +100,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// The listener for a new connection to this end of ours: of those that share the port, one that has a slot, in turn.
+    /// Chooses the listener for a new connection to our address and port `own`: of those that share the port, one with a slot,
+    /// in turn.
     pub(super) fn place(&mut self, own: SocketAddr) -> Option<usize> {
         let all = || self.listeners.iter().enumerate().filter(|(_, one)| is_at(one.local, own));
         let interest = all().map(|(_, one)| one.interest).max()?;
@@ -115,12 +116,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         at
     }
 
-    /// Most handshakes of a listener: a flood of one port leaves room to others.
+    /// Limit of handshakes of one listener, so that a flood of its port leaves room for others.
     pub(super) fn half_open_max(&self, backlog: u16) -> u32 {
         u32::from(backlog).clamp(1, (self.bounds.handshakes / 2).max(1))
     }
 
-    /// A listener's end as its host sees it: the agent's address, where only one is meant.
+    /// A listener's address as reported to its host: the agent's address, if `local` stands for just one.
     pub(super) fn told(&self, local: SocketAddr) -> SocketAddr {
         let mut meant = self.address.all().filter(|own| covers(local.ip(), *own));
         match (meant.next(), meant.next()) {
@@ -144,7 +145,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if listener.slots.len() >= most {
             return Some(Reason::NoRoom);
         }
-        // Events go to whoever offers room: the thread that accepts.
+        // Events go to the context that offers slots: the thread that accepts.
         listener.context = from;
         listener.slots.push_back(slot);
         None
@@ -169,7 +170,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             .map(|(id, tuple, _)| (id, tuple.local))
             .collect();
         for (id, own) in waiting {
-            // Another listener that shares the port completes it, even if nobody waits there yet.
+            // Another listener that shares the port completes the handshake, even if no program waits there yet.
             match self.place(own).or_else(|| self.listener_at(own)) {
                 Some(at) => self.give_handshake(id, at),
                 None => self.drop_handshake(id),
@@ -182,12 +183,13 @@ pub(super) fn has_secret(sharing: Sharing, other: &Listener) -> bool {
     sharing.secret != 0 && sharing.secret == other.sharing.secret
 }
 
-/// Whether a listener at an address takes what comes for the agent's address `own`: an unspecified one of IPv6 means both families.
+/// Whether a listener at `local` accepts connections to the agent's address `own`. IPv6's unspecified address stands for both
+/// families.
 pub(super) fn covers(local: IpAddr, own: IpAddr) -> bool {
     local == own || (local.is_unspecified() && (local.is_ipv6() || own.is_ipv4()))
 }
 
-/// Whether a listener takes what comes for this end of the agent's.
+/// Whether a listener accepts connections to the agent's address and port `own`.
 pub(super) fn is_at(listener: SocketAddr, own: SocketAddr) -> bool {
     listener.port() == own.port() && covers(listener.ip(), own.ip())
 }

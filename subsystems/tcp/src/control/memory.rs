@@ -1,15 +1,16 @@
-//! What the control plane asks of a host's payload memory.
+//! The control plane's view of a host's payload memory.
 
-/// A host's payload memory, as far as the control plane looks at it.
+/// A host's payload memory, as the control plane sees it.
 pub trait PayloadMemory {
     /// Its length in bytes.
     fn bytes(&self) -> u64;
 
-    /// Whether the host has memory at these bytes, which the stack may use from then on. They lie within it.
+    /// Whether the host has memory behind these bytes, which must be within [`bytes`](PayloadMemory::bytes). If so, the stack
+    /// may use them from then on.
     fn holds(&mut self, at: u64, bytes: u32) -> bool;
 }
 
-/// A memory of so many bytes that are all there, as simulations have it.
+/// A memory of this many bytes that are all present, for simulations.
 impl PayloadMemory for u64 {
     fn bytes(&self) -> u64 {
         *self

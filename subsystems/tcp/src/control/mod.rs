@@ -1,7 +1,7 @@
-//! The control plane: who may connect, when to give up, and everything that is not data of an established connection.
+//! The control plane: handshakes, timers, closing, and everything else that is not data of an established connection.
 //!
-//! A [`Stack`] is a data path with its control plane. It sees a flow by its statistics and changes it by commands
-//! (docs/adr/0055); what its caller sees are frames to be sent, payload to be copied, and events for hosts.
+//! A [`Stack`] is a data path with its control plane. The control plane observes a flow through its statistics and changes it
+//! through commands (docs/adr/0055). The caller gets frames to send, payload to copy, and events for hosts.
 
 mod address;
 mod connection;
@@ -55,36 +55,36 @@ use neighbours::Neighbours;
 use taking::{Lent, Take};
 use time_wait::TimeWait;
 
-/// Tables have a place for each connection, for each handshake, and for each connection in TIME_WAIT: they stay small.
+// Tables have an entry for each connection, each handshake, and each connection in TIME_WAIT, so entries must stay small.
 const _: () = {
     assert!(size_of::<Option<Connection>>() <= 328);
     assert!(size_of::<Handshake>() <= 160);
     assert!(size_of::<time_wait::Over>() <= 48);
 };
 
-/// Packets that wait for the data path, and requests.
+/// Limit of packets that wait for the data path, and of requests.
 const WAITING_MAX: usize = 1024;
-/// Outputs of one poll, most often.
+/// Capacity for the outputs of one poll, which usually suffices.
 const OUTPUTS: usize = 512;
-/// Statistics that are read in one poll.
+/// Limit of statistics read in one poll.
 const STATISTICS_PER_POLL: usize = 64;
-/// Answers to strangers in a millisecond, on average.
+/// Limit of answers to strangers per millisecond, on average.
 const ANSWERS_PER_MILLISECOND: u32 = 16;
-/// Connections of a process that has gone, which are closed in one poll.
+/// Limit of connections of gone processes that one poll closes.
 const CLOSED_PER_POLL: u32 = 64;
 
-/// Bounds of a stack's tables.
+/// Sizes of a stack's tables.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Bounds {
-    /// Most connections at once.
+    /// Limit of connections.
     pub flows: u32,
-    /// Connections that are not complete.
+    /// Limit of handshakes.
     pub handshakes: u32,
-    /// Connections that are over and remembered.
+    /// Limit of connections in TIME_WAIT.
     pub time_wait: u32,
-    /// Most listeners at once.
+    /// Limit of listeners.
     pub listeners: u32,
-    /// Slots of one listener that wait.
+    /// Limit of unused slots of one listener.
     pub slots: u32,
 }
 
@@ -94,18 +94,18 @@ impl Default for Bounds {
     }
 }
 
-/// What is to be done outside.
+/// Work that a poll leaves to the caller.
 #[derive(Clone, Debug)]
 pub enum Output<F> {
     /// Send this segment.
     Send(Segment<F>),
-    /// Copy this, then [`Stack::complete`] its ticket.
+    /// Copy this payload, then call [`Stack::complete`] with its ticket.
     Write(Write<F>),
-    /// Tell this context of an event.
+    /// Send this context an event.
     Event(ContextId, Event),
-    /// Copy rings from one process's memory to another's, then [`Stack::carried`].
+    /// Copy rings from one process's memory to another's, then call [`Stack::carried`].
     Carry(Carry),
-    /// Nothing names this process's memory any more.
+    /// The stack no longer uses this process's memory; its number may be reused.
     Released(u16),
 }
 
@@ -119,7 +119,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Whether its rings, and what they have, lie within a memory.
+    /// Whether the rings lie within `memory`, and their first part is backed.
     fn fits(&self, memory: &mut impl PayloadMemory) -> bool {
         let bytes = memory.bytes();
         self.receive.is_within(bytes)
@@ -128,7 +128,7 @@ impl Slot {
             && memory.holds(self.receive.offset, self.filled)
     }
 
-    /// The window with which a connection begins.
+    /// First receive window of a connection, in bytes.
     fn window_bytes(&self) -> u32 {
         Ring::limit(self.receive.bytes, 0, self.filled) as u32
     }
@@ -138,7 +138,7 @@ impl Slot {
 struct Listener {
     context: ContextId,
     name: u32,
-    /// Where: an unspecified address is each of the agent's, of IPv6 those of IPv4, too.
+    /// Address and port. An unspecified address stands for all of the agent's; IPv6's includes those of IPv4.
     local: SocketAddr,
     backlog: u16,
     sharing: Sharing,
@@ -148,14 +148,14 @@ struct Listener {
     slots: VecDeque<Slot>,
     /// Number of handshakes under way.
     half_open: u32,
-    /// Them, the oldest first, and some that are over.
+    /// These handshakes, oldest first, mixed with some that are over.
     half_open_order: VecDeque<FlowId>,
 }
 
-/// What the control plane counts.
+/// Counters of the control plane.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ControlCounters {
-    /// Connections that we asked for (ActiveOpens).
+    /// Connections opened by hosts (ActiveOpens).
     pub active_opens: u64,
     /// Connections that were accepted (PassiveOpens).
     pub passive_opens: u64,
@@ -163,33 +163,33 @@ pub struct ControlCounters {
     pub attempts_failed: u64,
     /// Connections that were reset (EstabResets).
     pub resets: u64,
-    /// Connections that were given up after many timeouts (TCPAbortOnTimeout).
+    /// Connections that were dropped after too many timeouts (TCPAbortOnTimeout).
     pub timed_out: u64,
-    /// Handshakes that found no slot of their listener (ListenOverflows).
+    /// Handshakes whose listener had no slot (ListenOverflows).
     pub overflows: u64,
     /// Handshakes that found no room in the table (TCPReqQFullDrop).
     pub full: u64,
-    /// Challenges (TCPChallengeACK).
+    /// Challenge ACKs sent (TCPChallengeACK).
     pub challenges: u64,
-    /// Resets that answered strangers.
+    /// Resets sent in answer to segments of no connection.
     pub stranger_resets: u64,
-    /// Answers that were held back, so that strangers cannot make us flood.
+    /// Answers that the rate limit suppressed, so that strangers cannot make us flood others.
     pub held_back: u64,
     /// Echo requests answered.
     pub echoes: u64,
-    /// Somebody else claims our address.
+    /// Packets by which another host claims our address.
     pub duplicate_addresses: u64,
-    /// Questions to idle peers (TCPKeepAlive).
+    /// Keep-alive probes sent (TCPKeepAlive).
     pub keep_alives: u64,
-    /// Connections whose segments became smaller, because a router said that they do not fit.
+    /// Reductions of a connection's segment size after a router reported that they do not fit.
     pub path_mtu_reductions: u64,
-    /// Handshakes of a listener that left for newer ones (TCPReqQFullDrop counts those that found no room).
+    /// Handshakes of a listener that were dropped for newer ones (TCPReqQFullDrop counts those that found no room).
     pub half_open_replaced: u64,
-    /// Connections, handshakes and listeners that a program did not get, since others would have found no room.
+    /// Connections, handshakes and listeners refused because the program or its user had used up its share.
     pub beyond_share: u64,
-    /// Connections that were reset because their program named memory that it does not have.
+    /// Connections that were reset because their program claimed memory that it does not have.
     pub without_memory: u64,
-    /// Connections that were reset when their program had gone, since there were too many of them, or they took too long.
+    /// Connections of gone programs that were reset because there were too many of them, or they took too long to end.
     pub orphans_reset: u64,
 }
 
@@ -205,11 +205,11 @@ pub struct Stack<F, D> {
     /// Handshakes offer and answer timestamps (RFC 7323).
     has_timestamps: bool,
     listeners: Vec<Listener>,
-    /// Connections that were given to listeners which share a port.
+    /// Counter for choosing in turn among listeners that share a port.
     turn: usize,
     /// Secrets of processes that have joined a family, by process; 0 is none.
     families: Vec<u128>,
-    /// Connections that change hands, and those that may.
+    /// Connections that are being taken over.
     takes: Vec<Take>,
     lent: Vec<Lent>,
     shares: Shares<3>,
@@ -218,26 +218,26 @@ pub struct Stack<F, D> {
     connections: Vec<Option<Connection>>,
     time_wait: TimeWait,
     neighbours: Neighbours,
-    /// Deadlines: connections by their index, then handshakes.
+    /// Deadlines: of connections, by their index, then of handshakes.
     timers: Heap,
-    /// Flows that leave as soon as nothing of them is on its way.
+    /// Flows to be removed as soon as they have nothing in flight.
     leaving: VecDeque<FlowId>,
-    /// Processes that have gone, and the next index to be looked at.
+    /// Processes that have gone, each with the next index of `connections` to check.
     gone: VecDeque<(u16, u32)>,
     /// Processes that have gone, and have connections left.
     lingering: Vec<u16>,
-    /// Those connections.
+    /// Number of connections of gone processes.
     orphans: u32,
-    /// Processes of which nothing is left but, perhaps, requests on their way.
+    /// Gone processes without connections, which may still have requests in the data path.
     released: Vec<u16>,
     packets: VecDeque<Packet<F>>,
     requests: VecDeque<(ContextId, Moved)>,
     effects: VecDeque<Effect<F>>,
     out: VecDeque<Output<F>>,
     ports_tried: u32,
-    /// The millisecond that answers are counted in, and how many there were.
+    /// The current millisecond, and the number of answers in it.
     answers: (u64, u32),
-    /// The same count for ARP.
+    /// The same for ARP.
     arp_answers: (u64, u32),
     counters: ControlCounters,
     trace: Arc<Trace>,
@@ -281,27 +281,27 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Sets the trace that the control plane's points write to.
+    /// Sets the trace that records the control plane's points.
     pub fn set_trace(&mut self, trace: Arc<Trace>) {
         self.trace = trace;
     }
 
-    /// Connections that begin from now on follow this algorithm.
+    /// Sets the congestion control of new connections.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
         self.algorithm = algorithm;
     }
 
-    /// Whether connections that begin from now on agree on timestamps (RFC 7323), where their peers do. They do unless this says otherwise.
+    /// Sets whether new connections negotiate timestamps (RFC 7323). The default is true.
     pub fn set_timestamps(&mut self, has_timestamps: bool) {
         self.has_timestamps = has_timestamps;
     }
 
-    /// What new connections follow.
+    /// The congestion control of new connections.
     pub fn congestion(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Bounds of the tables.
+    /// Sizes of the tables.
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
@@ -311,32 +311,32 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         &self.address
     }
 
-    /// What the control plane has counted.
+    /// The control plane's counters.
     pub fn counters(&self) -> &ControlCounters {
         &self.counters
     }
 
-    /// How many packets may be given to [`Stack::receive`] before the next poll.
+    /// Number of packets that [`Stack::receive`] accepts before the next poll.
     pub fn room_for_packets(&self) -> usize {
         WAITING_MAX - self.packets.len().min(WAITING_MAX)
     }
 
-    /// How many requests may be given to [`Stack::request`] before the next poll.
+    /// Number of requests that [`Stack::request`] accepts before the next poll.
     pub fn room_for_requests(&self) -> usize {
         WAITING_MAX - self.requests.len().min(WAITING_MAX)
     }
 
-    /// Takes a frame that came in.
+    /// Queues a received frame.
     pub fn receive(&mut self, packet: Packet<F>) {
         self.packets.push_back(packet);
     }
 
-    /// A copy or a transmission is done.
+    /// Reports that a copy or a transmission is done.
     pub fn complete(&mut self, now: Nanos, ticket: Ticket) {
         self.data.complete(now, ticket);
     }
 
-    /// A host's context wants something. `memory` is its payload memory.
+    /// Handles a request of a host's context. `memory` is the payload memory of its process.
     pub fn request(
         &mut self,
         now: Nanos,
@@ -361,7 +361,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                         filled = grown;
                     }
                 }
-                // The data path believes it.
+                // The data path does not check this again.
                 moved.filled = filled;
                 self.requests.push_back((from, moved));
             }
@@ -424,7 +424,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Looks whether a host has the memory that it names for a connection's rings. Returns what they have then.
+    /// Checks that a host has the memory that it claims for a connection's rings. Returns their verified memory; `None` if some
+    /// is missing.
     fn fill(
         &mut self,
         moved: &Moved,
@@ -445,7 +446,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Some(filled)
     }
 
-    /// Resets every connection, whosever it is: the agent ends.
+    /// Resets all connections: the agent is shutting down.
     pub fn reset_all(&mut self, now: Nanos) {
         for index in 0..self.connections.len() {
             if let Some(flow) = self.connections[index].map(|connection| connection.flow) {
@@ -454,7 +455,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Resets the connections of a process, which has lost its memory. It still is to [`Stack::leave`].
+    /// Resets the connections of a process whose memory is lost. The caller must still call [`Stack::leave`].
     pub fn reset_all_of(&mut self, now: Nanos, process: u16) {
         for index in 0..self.connections.len() {
             let own = self.connections[index].filter(|one| one.context.process == process);
@@ -464,7 +465,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A process has gone: what it listened for ends, and its connections are closed as if it had closed them.
+    /// Handles the end of a process: its listeners are dropped, and its connections close as if it had closed them.
     pub fn leave(&mut self, process: u16) {
         while let Some(at) = self.listeners.iter().position(|one| one.context.process == process) {
             self.drop_listener(at, false);
@@ -483,7 +484,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.gone.push_back((process, 0));
     }
 
-    /// Works, at most `budget` steps of the data path, and says when it has something to do again though nothing comes.
+    /// Works, at most `budget` steps of the data path. Returns when to poll next if no input arrives before; `None`: not at
+    /// all.
     pub fn poll(
         &mut self,
         now: Nanos,
@@ -510,9 +512,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.effects = effects;
         self.read_statistics(now);
         let has_left = self.let_leave(now) | self.let_change_hands(now);
-        // Asked only now, since what the control plane has just commanded is work, too.
+        // Asked last: the control plane's commands above may have created work.
         let data_next = self.data.poll(now, 0, &mut self.effects);
-        // The next process of this number must not be taken for the one that wrote them.
+        // Requests must not be attributed to the next process with the same number.
         if self.requests.is_empty() && data_next.is_none_or(|at| at > now) {
             self.out.extend(self.released.drain(..).map(Output::Released));
         }
@@ -551,7 +553,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Sets the one deadline of a connection or a handshake.
+    /// Sets the only deadline of a connection or a handshake.
     fn set_timer(&mut self, id: u32, at: Option<Nanos>) {
         self.timers.remove(id);
         if let Some(at) = at {
@@ -563,7 +565,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.out.push_back(Output::Event(context, event));
     }
 
-    /// Whether a neighbour may be told our address: strangers that ask for other things do not keep it from that.
+    /// Whether a neighbour's query for our address may be answered now. Its rate limit is separate from that for strangers.
     fn may_answer_arp(&mut self, now: Nanos) -> bool {
         let millisecond = now.0 / 1_000_000;
         if self.arp_answers.0 != millisecond {

@@ -1,4 +1,4 @@
-//! Ethernet addresses of neighbours (RFC 826, RFC 4861), learnt from what they say about themselves.
+//! Ethernet addresses of neighbours (RFC 826, RFC 4861), learnt from their own ARP and neighbour discovery packets.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -8,13 +8,13 @@ use wave_core::clock::Nanos;
 
 use crate::packet::MacAddress;
 
-/// Neighbours that are remembered.
+/// Limit of remembered neighbours.
 pub const NEIGHBOURS_MAX: usize = 256;
-/// So long an address is believed.
+/// How long a learnt address is valid.
 const FRESH: Nanos = Nanos::from_millis(60_000);
-/// Time between two questions (RFC 1122, 2.3.2.1: at most one a second).
+/// Time between two queries (RFC 1122, 2.3.2.1: at most one per second).
 pub const ASK_AFTER: Nanos = Nanos::from_millis(1_000);
-/// Questions before it is given up.
+/// Unanswered queries after which resolution fails.
 pub const ASKS_MAX: u8 = 3;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -29,18 +29,19 @@ struct Neighbour {
 pub struct Neighbours(Vec<Neighbour>);
 
 impl Neighbours {
-    /// An empty one, with all its memory.
+    /// An empty table with all its memory allocated.
     pub fn new() -> Neighbours {
         Neighbours(Vec::with_capacity(NEIGHBOURS_MAX))
     }
 
-    /// Where a neighbour is, if that is known and fresh.
+    /// A neighbour's Ethernet address, if known and still valid.
     pub fn find(&self, ip: IpAddr, now: Nanos) -> Option<MacAddress> {
         let found = self.0.iter().find(|one| one.ip == ip)?;
         (now.since(found.heard) < FRESH).then_some(found.mac)
     }
 
-    /// A neighbour said where it is. One that nobody asked for takes a place only if `is_wanted`.
+    /// Learns a neighbour's address. An unknown neighbour is added only if `is_wanted`; it then replaces the oldest if the
+    /// table is full.
     pub fn learn(&mut self, ip: IpAddr, mac: MacAddress, now: Nanos, is_wanted: bool) {
         let new = Neighbour { ip, mac, heard: now };
         if let Some(found) = self.0.iter_mut().find(|one| one.ip == ip) {
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_take_no_place_and_the_oldest_leaves() {
+    fn unwanted_neighbours_are_not_added_and_the_oldest_is_replaced() {
         let mut table = Neighbours::new();
         let ip = |last: usize| IpAddr::from((0x0a00_0000 + last as u32).to_be_bytes());
         table.learn(ip(1), [1; 6], Nanos(0), false);
@@ -69,6 +70,6 @@ mod tests {
         }
         assert_eq!(table.find(ip(0), Nanos(300)), None);
         assert_eq!(table.find(ip(1), Nanos(300)), Some([1; 6]));
-        assert_eq!(table.find(ip(1), Nanos(1) + FRESH), None, "an old address is asked for anew");
+        assert_eq!(table.find(ip(1), Nanos(1) + FRESH), None, "an expired address is not used");
     }
 }

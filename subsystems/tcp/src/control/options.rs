@@ -1,4 +1,4 @@
-//! Options of a connection that its host sets, and keep-alives (RFC 9293, 3.8.4 and 3.9.1.9).
+//! Connection options set by hosts, and keep-alives (RFC 9293, 3.8.4 and 3.9.1.9).
 
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
@@ -8,18 +8,18 @@ use super::connection::{Connection, Timer};
 use crate::context::{ContextId, KeepAlive, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, FlowId, Path};
 
-/// The shortest silence that is asked about, so that no host makes its agent flood a peer.
+/// Shortest idle time and interval of keep-alive probes, so that no host can make its agent flood a peer.
 const ASK_AFTER_MIN: Nanos = Nanos::from_millis(1_000);
-/// One loss is no sign of a dead peer (RFC 9293, MUST-29).
+/// Fewest unanswered probes that end a connection: a single loss does not mean a dead peer (RFC 9293, MUST-29).
 const PROBES_MIN: u8 = 2;
 
-/// A connection's options in 16 bytes: times in milliseconds, as hosts state them.
+/// A connection's options, packed into 16 bytes. Times are in milliseconds, as in hosts' requests.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct KeptOptions {
-    /// 0: idle peers are not asked.
+    /// 0: no keep-alive probes.
     idle_ms: u32,
     interval_ms: u32,
-    /// 0: after the usual number of timeouts.
+    /// 0: no time limit; the connection is dropped after the default number of timeouts.
     give_up_ms: u32,
     probes: u8,
     pub diffserv: u8,
@@ -54,7 +54,7 @@ impl KeptOptions {
 }
 
 impl Connection {
-    /// How its segments reach the peer.
+    /// Fields of the link and IP headers of the connection's segments.
     pub(super) fn path(&self) -> Path {
         let KeptOptions { diffserv, hop_limit, .. } = self.options;
         Path { mac: self.mac, mss: self.mss, diffserv, hop_limit }
@@ -62,7 +62,7 @@ impl Connection {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// A host sets the options of its connection.
+    /// Sets the options of a connection for its host.
     pub(super) fn configure(
         &mut self,
         now: Nanos,
@@ -88,7 +88,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Chooses what is waited for while nothing is sent.
+    /// Sets the timer of an idle connection.
     pub(super) fn wait_idle(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         let next = connection.idle_timer(now);
@@ -96,7 +96,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.timer(flow, timer, at);
     }
 
-    /// The peer was silent for as long as the host allows, or a question was not answered.
+    /// Handles the keep-alive timer: the peer was idle for as long as the host allows, or a probe was not answered.
     pub(super) fn on_keep_alive(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         let Some(keep) = connection.options.keep_alive() else { return };

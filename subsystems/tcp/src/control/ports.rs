@@ -1,4 +1,4 @@
-//! Ports of connections that we begin (RFC 6056, algorithm 3).
+//! Local ports of outgoing connections (RFC 6056, algorithm 3).
 
 use core::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use crate::context::Reason;
 use crate::datapath::{Datapath, Tuple};
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Finds a pair of ends that no connection uses.
+    /// Chooses both ends of a connection to `remote`: from `local_port`, or from any free port if that is 0.
     pub(super) fn free_tuple(
         &mut self,
         remote: SocketAddr,

@@ -1,4 +1,4 @@
-//! Frames of the control plane's own: handshakes, resets, answers about addresses.
+//! Builds the control plane's own frames: handshakes, resets, ARP and neighbour discovery.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -12,10 +12,10 @@ use crate::packet::{
 };
 use crate::seq::Seq;
 
-/// Ethernet frames are no shorter.
+/// Shortest Ethernet frame, in bytes.
 const FRAME_BYTES_MIN: usize = 60;
 
-/// What differs between the control plane's segments.
+/// Header fields in which the control plane's segments differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Bare {
     /// Sequence number of the segment.
@@ -60,7 +60,7 @@ pub fn reset(segment: &TcpSegment) -> Bare {
     Bare { seq, ack, flags, window: 0, options: Options::default() }
 }
 
-/// A question for a neighbour's Ethernet address; `None` without an address of that family.
+/// A query for a neighbour's Ethernet address; `None` without an own address of that family.
 pub fn ask<F>(own: &Address, target: IpAddr) -> Option<Segment<F>> {
     let mac = own.mac;
     match target {
@@ -77,7 +77,7 @@ pub fn ask<F>(own: &Address, target: IpAddr) -> Option<Segment<F>> {
     }
 }
 
-/// The answer to a neighbour's question for our Ethernet address.
+/// The answer to a neighbour's query for our Ethernet address.
 pub fn advertise<F>(mac: MacAddress, own: Ipv6Addr, asker: (MacAddress, Ipv6Addr)) -> Segment<F> {
     let mut head = Head::zeroed(DISCOVERY_BYTES);
     build_advertisement(head.bytes_mut(), mac, own, asker);

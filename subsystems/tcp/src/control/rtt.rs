@@ -6,17 +6,17 @@ use wave_core::clock::Nanos;
 use crate::flow::moment::Moment;
 use crate::planted::{Planted, is_planted};
 
-/// What a timeout is longer than the mean, at least: Linux's 200 ms, so that an acknowledgement which is delayed comes in time however long
-/// the round trip is. RFC 6298 has a second for the whole timeout.
+/// Minimum difference between the timeout and the smoothed round trip: Linux's 200 ms, so that a delayed acknowledgement
+/// arrives in time however long the round trip is. RFC 6298 has a minimum of one second for the whole timeout.
 pub const MIN: Nanos = Nanos::from_millis(200);
 /// Longest timeout.
 pub const MAX: Nanos = Nanos::from_millis(120_000);
-/// Before anything was measured.
+/// Timeout before the first measurement.
 pub const INITIAL: Nanos = Nanos::from_millis(1_000);
-/// The same, where the SYN was sent twice.
+/// Timeout before the first measurement if the SYN was sent twice.
 pub const INITIAL_AFTER_LOSS: Nanos = Nanos::from_millis(3_000);
 
-/// What is known of a round trip's time.
+/// Estimate of the round-trip time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrip {
     smoothed: Moment,
@@ -37,12 +37,12 @@ impl RoundTrip {
         }
     }
 
-    /// Nothing is known but that a SYN was sent twice (RFC 6298, 5.7).
+    /// An estimate without measurements after a SYN that was sent twice (RFC 6298, 5.7).
     pub const fn after_lost_syn() -> RoundTrip {
         RoundTrip { is_after_lost_syn: true, ..RoundTrip::new() }
     }
 
-    /// A sample, of bytes that were sent once, or by a timestamp.
+    /// Adds a sample: of bytes that were sent once, or from a timestamp.
     pub fn sample(&mut self, took: Nanos) {
         match self.smoothed.get() {
             None => {
@@ -57,7 +57,7 @@ impl RoundTrip {
         }
     }
 
-    /// The mean, once one was measured.
+    /// The smoothed round-trip time; `None` before the first measurement.
     pub fn smoothed(&self) -> Option<Nanos> {
         self.smoothed.get()
     }
@@ -67,7 +67,7 @@ impl RoundTrip {
         self.variation
     }
 
-    /// How long to wait for an acknowledgement.
+    /// The retransmission timeout, with back-off.
     pub fn timeout(&self) -> Nanos {
         let initial = if self.is_after_lost_syn { INITIAL_AFTER_LOSS } else { INITIAL };
         let base = self
@@ -77,7 +77,7 @@ impl RoundTrip {
         Nanos((base.0 << self.back_off.min(16)).min(MAX.0))
     }
 
-    /// It came to nothing: the next one is twice as long (RFC 6298, 5.5).
+    /// Doubles the timeout after it expired (RFC 6298, 5.5).
     pub fn back_off(&mut self) {
         if is_planted(Planted::NoBackOff) {
             return;
@@ -85,12 +85,12 @@ impl RoundTrip {
         self.back_off = self.back_off.saturating_add(1);
     }
 
-    /// Something new was acknowledged.
+    /// Resets the back-off: something new was acknowledged.
     pub fn recovered(&mut self) {
         self.back_off = 0;
     }
 
-    /// How often in a row it came to nothing.
+    /// Number of consecutive timeouts.
     pub fn in_vain(&self) -> u8 {
         self.back_off
     }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_leaves_200_ms_to_a_delayed_acknowledgement_and_doubles_up_to_the_most() {
+    fn the_timeout_leaves_200_ms_for_a_delayed_acknowledgement_and_doubles_to_its_max() {
         let mut trip = RoundTrip::new();
         assert_eq!(trip.timeout(), INITIAL);
         trip.sample(Nanos::from_millis(1));
@@ -117,10 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_that_varies_is_waited_for_longer() {
+    fn the_timeout_grows_with_the_variation_of_the_round_trip() {
         let mut trip = RoundTrip::new();
         trip.sample(Nanos::from_millis(100));
-        // RFC 6298, 2.2: the sample, and four times its half.
+        // RFC 6298, 2.2: the sample plus four times half of it.
         assert_eq!(trip.timeout(), Nanos::from_millis(300));
         for _ in 0..100 {
             trip.sample(Nanos::from_millis(500));

@@ -1,4 +1,4 @@
-//! Numbers that a stranger must not guess: first sequence numbers (RFC 6528), ports (RFC 6056), offsets of timestamps
+//! Numbers that a stranger must not be able to guess: initial sequence numbers (RFC 6528), ports (RFC 6056), timestamp offsets
 //! (RFC 7323, 5.4).
 
 use core::hash::{Hash, Hasher};
@@ -10,7 +10,7 @@ use wave_core::clock::Nanos;
 use crate::datapath::Tuple;
 use crate::seq::Seq;
 
-/// Ports that are given to connections of ours.
+/// Local ports of outgoing connections.
 pub const PORTS: core::ops::Range<u16> = 32_768..60_999;
 
 /// Keys, drawn at random when the agent starts.
@@ -27,26 +27,26 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// The first sequence number of a connection: a secret of its ends, and a clock of 4 us.
+    /// Initial sequence number of a connection: a keyed hash of its ends, plus a clock of 4 us.
     pub fn sequence(&self, tuple: &Tuple, now: Nanos) -> Seq {
         Seq((hash(self.sequence, tuple) as u32).wrapping_add((now.0 / 4_000) as u32))
     }
 
-    /// What is added to our clock in a connection's timestamps. Hosts, not ports, decide, so that a second connection between the
-    /// same ends goes on (RFC 6191).
+    /// Offset of a connection's timestamps from our clock. It depends on the hosts, not on the ports, so that timestamps
+    /// continue to grow in a second connection between the same ends (RFC 6191).
     pub fn timestamp(&self, tuple: &Tuple) -> u32 {
         hash(self.timestamp, &(tuple.local.ip(), tuple.remote.ip())) as u32
     }
 
-    /// The port to be tried `count`-th for a peer.
+    /// The port to try for a peer after `count` ports were tried.
     pub fn port(&self, tuple: &Tuple, count: u32) -> u16 {
         let offset = hash(self.port, &tuple.remote) as u32;
         let range = u32::from(PORTS.end - PORTS.start);
         PORTS.start + (offset.wrapping_add(count) % range) as u16
     }
 
-    /// A bound between half and one and a half of `mean`, which nobody can tell in advance: whoever counts our answers does not learn
-    /// whether others were given (CVE-2016-5696, CVE-2020-25705).
+    /// An unpredictable limit between half and one and a half times `mean`: a stranger who counts our answers cannot infer
+    /// whether others got some (CVE-2016-5696, CVE-2020-25705).
     pub fn noisy(&self, mean: u32, period: u64) -> u32 {
         mean / 2 + hash(self.table, &period) as u32 % (mean + 1)
     }

@@ -1,7 +1,8 @@
 //! Shares of a stack's tables: no program and no user takes so much that others find no room.
 //!
-//! A program may have three times as much as it leaves free, a user seven times: alone, three quarters of a table and seven eighths. So
-//! there is always room for a program that has little, and one at its limit gets more as soon as others give something back.
+//! A program may have three times as much as it leaves free, a user seven times as much. Alone, that is three quarters and
+//! seven eighths of a table. So there is always room for a program that has little, and one at its limit gets more when others
+//! release some.
 
 use alloc::vec::Vec;
 
@@ -11,7 +12,7 @@ use super::Stack;
 use crate::context::Reason;
 use crate::datapath::Datapath;
 
-/// Ports that belong to the system (RFC 6335): below this one.
+/// End of the system ports (RFC 6335): those below this one.
 const SYSTEM_PORTS_END: u16 = 1024;
 
 /// The owner of a process: windows of one program count together, as do programs of one user.
@@ -25,7 +26,7 @@ pub struct Owner {
     pub has_system_ports: bool,
 }
 
-/// A table of the stack.
+/// The tables of the stack that are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Connection,
@@ -43,17 +44,17 @@ pub struct Shares<const N: usize> {
 }
 
 impl<const N: usize> Shares<N> {
-    /// Unused tables with this much room each.
+    /// Empty tables of these sizes.
     pub const fn new(bounds: [u32; N]) -> Shares<N> {
         Shares { bounds, totals: [0; N], processes: Vec::new() }
     }
 
-    /// Adds a process.
+    /// Adds a process with its owner.
     pub fn enter(&mut self, process: u16, owner: Owner) {
         self.process(process).0 = Some(owner);
     }
 
-    /// Removes a process, and gives back all that it had.
+    /// Removes a process, and releases all its entries.
     pub fn leave(&mut self, process: u16) {
         let (_, used) = core::mem::replace(self.process(process), (None, [0; N]));
         self.totals.iter_mut().zip(used).for_each(|(total, used)| *total -= used);
@@ -77,7 +78,7 @@ impl<const N: usize> Shares<N> {
         all.filter_map(|((owner, _), process)| Some((process, (*owner)?)))
     }
 
-    /// Whether a process may have `more` of a table.
+    /// Whether a process may take `more` entries of a table.
     pub fn has_room(&self, process: u16, table: usize, more: u32) -> bool {
         let Some(free) = self.bounds[table].checked_sub(self.totals[table] + more) else {
             return false;
@@ -94,13 +95,13 @@ impl<const N: usize> Shares<N> {
         of_program <= 3 * (u64::from(free) + 1) && of_user <= 7 * (u64::from(free) + 1)
     }
 
-    /// A process takes `count` of a table.
+    /// Takes `count` entries of a table for a process.
     pub fn take(&mut self, process: u16, table: usize, count: u32) {
         self.totals[table] += count;
         self.process(process).1[table] += count;
     }
 
-    /// A process gives `count` of a table back.
+    /// Releases `count` entries of a table for a process.
     pub fn give(&mut self, process: u16, table: usize, count: u32) {
         self.totals[table] -= count;
         self.process(process).1[table] -= count;
@@ -108,7 +109,7 @@ impl<const N: usize> Shares<N> {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Adds a process, which has this number until it is [`Released`](super::Output::Released).
+    /// Adds a process. It keeps this number until it is [`Released`](super::Output::Released).
     pub fn enter(&mut self, process: u16, owner: Owner) {
         self.shares.enter(process, owner);
         // Another process may have had the number.
@@ -143,7 +144,7 @@ mod tests {
 
     const BOUND: u32 = 64;
 
-    /// Takes as much as it may.
+    /// Takes as many entries as the process may have, and returns their number.
     fn fill(shares: &mut Shares<2>, process: u16) -> u32 {
         let mut taken = 0;
         while shares.has_room(process, 1, 1) {
@@ -165,21 +166,21 @@ mod tests {
         assert_eq!(fill(&mut shares, 0), 48);
         assert_eq!(fill(&mut shares, 1), 0);
         assert!(shares.has_room(2, 1, 8) && !shares.has_room(2, 1, 9));
-        assert_eq!(fill(&mut shares, 2), 8, "all of a user have seven eighths");
+        assert_eq!(fill(&mut shares, 2), 8, "all programs of a user together get seven eighths");
         assert_eq!(fill(&mut shares, 3), 0);
         assert_eq!(fill(&mut shares, 4), 6);
         assert_eq!(fill(&mut shares, 5), 2, "program 4 of another user is another program");
         assert_eq!(shares.totals[1], BOUND);
 
         shares.give(0, 1, 1);
-        assert_eq!(fill(&mut shares, 0), 0, "what it gives back is for those that have little");
+        assert_eq!(fill(&mut shares, 0), 0, "released entries go to programs that have little");
         assert_eq!(fill(&mut shares, 5), 1);
         shares.leave(0);
         assert_eq!(shares.totals[1], BOUND - 47);
     }
 
     #[test]
-    fn who_has_no_owner_has_the_table() {
+    fn a_process_without_an_owner_is_limited_only_by_the_table() {
         let mut shares = Shares::new([1, BOUND]);
         assert_eq!(fill(&mut shares, 9), BOUND);
     }

@@ -1,4 +1,4 @@
-//! What `wave tcp ss` shows of a stack.
+//! The view of a stack for `wave tcp ss`.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -29,11 +29,11 @@ pub enum State {
     CloseWait,
     /// Both ends sent a FIN at once.
     Closing,
-    /// We have ended ours after the peer's.
+    /// We have ended our stream after the peer's.
     LastAck,
-    /// Both have, and we remember it.
+    /// Both streams have ended, and we remember the connection.
     TimeWait,
-    /// Both have, and the host has not closed yet.
+    /// Both streams have ended, and the host has not closed yet.
     Closed,
 }
 
@@ -56,34 +56,34 @@ impl fmt::Display for State {
     }
 }
 
-/// A connection or a listener, to be shown.
+/// A connection or a listener, as shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
-    /// State of the connection.
+    /// State of the connection; [`State::Listen`] for a listener.
     pub state: State,
     /// Address and port of this end.
     pub local: SocketAddr,
-    /// The peer's, if there is one.
+    /// Address and port of the peer; `None` for a listener.
     pub remote: Option<SocketAddr>,
-    /// Who has it, if anybody.
+    /// The context that owns it, if any.
     pub context: Option<ContextId>,
-    /// For a listener: handshakes under way, and slots that wait. For a connection: bytes that the host has not read, and bytes
-    /// that the peer has not acknowledged.
+    /// Of a listener: handshakes under way, and unused slots. Of a connection: bytes that the host has not read, and bytes that
+    /// the peer has not acknowledged.
     pub queues: (u64, u64),
     /// Of an established connection: its flow and state in the data path.
     pub established: Option<(FlowId, Established)>,
-    /// Mean and deviation of the round trip's time, once measured.
+    /// Smoothed round-trip time and its variation; `None` before the first measurement.
     pub round_trip: Option<(Nanos, Nanos)>,
-    /// Timeout for an acknowledgement.
+    /// Retransmission timeout.
     pub timeout: Option<Nanos>,
     /// Congestion window and slow-start threshold, in bytes.
     pub congestion: Option<(u32, u32)>,
-    /// DCTCP's estimate of the share of data that meets congestion, of [`ONE`](crate::congestion::ONE).
+    /// DCTCP's estimate of the share of data that meets congestion, in units of 1 / [`ONE`](crate::congestion::ONE).
     pub alpha: Option<u32>,
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Tells a process what is known of one of its connections.
+    /// Answers a process's [`Request::Inquire`](crate::context::Request::Inquire) about one of its connections.
     pub(super) fn inquire(&mut self, context: ContextId, flow: FlowId) {
         let Some(state) = self.data.inspect(flow) else { return };
         let connection = self.connections[flow.index as usize].as_ref();
@@ -105,7 +105,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.tell(context, Event::Known(known));
     }
 
-    /// Shows listeners, handshakes, connections, and those that are over.
+    /// Calls `show` with all listeners, handshakes, connections, and connections in TIME_WAIT.
     pub fn show(&self, show: &mut dyn FnMut(&Shown)) {
         let bare = |state, local, remote| Shown {
             state,

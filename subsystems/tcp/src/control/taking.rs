@@ -1,8 +1,9 @@
-//! Connections that change hands: a child of fork(2) takes one that its parent had accepted, and a process offers those that it has not
-//! accepted to others that share the port (docs/adr/0068). A connection that was lent is for whoever knows its secret (docs/adr/0078).
+//! Connections that change owners: a child of fork(2) takes a connection that its parent has accepted, and a process offers
+//! connections that it has not accepted to others that share the port (docs/adr/0068). Any process that knows the secret may
+//! take a lent connection (docs/adr/0078).
 //!
-//! The flow is frozen until nothing of it is on its way; then the caller copies its rings from the one memory to the other, and the flow is
-//! installed anew. What the peer sends meanwhile is lost, and sent again.
+//! The flow is frozen until it has nothing in flight. Then the caller copies its rings from one memory to the other, and the
+//! flow is installed again. Segments that the peer sends meanwhile are lost, and retransmitted.
 
 use core::net::SocketAddr;
 
@@ -16,14 +17,14 @@ use crate::context::{ContextId, Event, FILL_MAX, Filled, Interest, Progress, Rea
 use crate::datapath::{Datapath, FlowId, Ring};
 use crate::flow::moment::Moment;
 
-/// Most connections that wait to change hands.
+/// Limit of connections that wait to change owners.
 const TAKES_MAX: usize = 256;
-/// Most connections that are lent at a time.
+/// Limit of connections lent at a time.
 const LENT_MAX: usize = 1_024;
-/// Longest wait of a process for what the owner of a connection has still to say.
+/// Longest time that a process waits for outstanding requests of a connection's owner.
 const PATIENCE: Nanos = Nanos::from_millis(4_000);
 
-/// A connection that changes hands.
+/// A connection that is changing owners.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Take {
     flow: FlowId,
@@ -31,76 +32,78 @@ pub(super) struct Take {
     progress: Step,
 }
 
-/// A connection that whoever knows the secret may take.
+/// A connection that any process that knows the secret may take.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Lent {
     flow: FlowId,
     secret: u128,
-    /// The process that has lent it, until it has gone, and its family. `is_own`: the connection was its own.
+    /// The process that has lent it, while it exists. `family` is the family of that process, and `is_own` says whether it
+    /// owned the connection.
     lender: Option<u16>,
     family: u128,
     is_own: bool,
 }
 
-/// Whom it goes to.
+/// The new owner.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum To {
-    /// A process that knows how far it was read and written, and how long it waits.
+    /// A process that knows the positions up to which the connection was read and written, and waits no longer than `until`.
     Child { context: ContextId, slot: Slot, read: u64, written: u64, until: Nanos },
     /// Any other listener that shares the port.
     Any { from: ContextId, sharing: Sharing },
-    /// The one that was chosen of these, and one of its slots.
+    /// The listener that was chosen, and one of its slots.
     Listener { from: ContextId, sharing: Sharing, context: ContextId, name: u32, slot: Slot },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Step {
     Waits,
-    /// The data path was told to stop.
+    /// The flow is frozen.
     Frozen,
-    /// The copy has been asked for.
+    /// The copy was requested.
     Carried,
 }
 
-/// A copy of a connection's rings: `bytes` from the beginning of each ring `from` to the beginning of the ring `to`.
+/// A copy of a connection's rings: `bytes` from the beginning of each ring in `from` to the beginning of its counterpart in
+/// `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carry {
     /// The connection.
     pub flow: FlowId,
-    /// The process that has it, and the one that takes it.
+    /// The old owner and the new owner.
     pub processes: [u16; 2],
-    /// Rings: for what comes in, for what goes out.
+    /// The old receive ring and send ring.
     pub from: [Ring; 2],
-    /// Likewise.
+    /// The new receive ring and send ring.
     pub to: [Ring; 2],
-    /// Bytes to be copied, at most [`FILL_MAX`] of each.
+    /// Bytes to copy of the receive ring and the send ring, at most [`FILL_MAX`] each.
     pub bytes: [u32; 2],
 }
 
 impl Take {
-    /// Whether the connection waits for another listener.
+    /// Whether this offers `flow` to other listeners.
     pub(super) fn is_offer_of(&self, flow: FlowId) -> bool {
         self.flow == flow && !matches!(self.to, To::Child { .. })
     }
 
-    /// Whether nothing was frozen or copied for it yet.
+    /// Whether the flow was not frozen or copied yet.
     pub(super) fn has_not_begun(&self) -> bool {
         self.progress == Step::Waits
     }
 
-    /// The rings of the new owner, if it is known, and their memory.
+    /// Process, slot and backed memory of the new owner, once it is known.
     pub(super) fn memory(&self) -> Option<(u16, Slot, Filled)> {
         self.to.owner().map(|(context, slot, filled)| (context.process, slot, filled))
     }
 
-    /// Its connection is not frozen any more.
+    /// Starts over: the flow is not frozen any more.
     pub(super) fn begin_again(&mut self) {
         self.progress = Step::Waits;
     }
 }
 
 impl To {
-    /// The new owner, with the rings and their memory, once it is known.
+    /// Context, slot and backed memory of the new owner, once it is known.
     fn owner(&self) -> Option<(ContextId, Slot, Filled)> {
         match *self {
             To::Any { .. } => None,
@@ -115,7 +118,7 @@ impl To {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Names the family of a process; 0 is none.
+    /// Sets the family of a process; 0 is none.
     pub(super) fn join(&mut self, process: u16, secret: u128) {
         let at = usize::from(process);
         if at >= self.families.len() {
@@ -128,7 +131,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.families.get(usize::from(process)).copied().unwrap_or(0)
     }
 
-    /// A process lends a connection. It may have as many as it leaves to others: beyond that, the first one is lent no more.
+    /// Lends a connection of a process. A process may lend as many as it leaves free for others; beyond that, its oldest loan
+    /// ends.
     pub(super) fn lend(&mut self, process: u16, flow: FlowId, secret: u128) {
         let mut lent = core::mem::take(&mut self.lent);
         lent.retain(|lent| lent.flow != flow && self.connection(lent.flow).is_some());
@@ -146,8 +150,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.lent.push(Lent { flow, secret, lender, family, is_own });
     }
 
-    /// Whether a process may take a connection: it is of the owner's family, or the connection was lent. None: the owner has not named
-    /// its family yet. The child's queue may be read before its parent's.
+    /// Whether a process may take a connection: it is in the owner's family, or the connection was lent to it. `None` if the
+    /// owner has not named its family yet, because the child's queue may be read before its parent's.
     fn may_take(&self, flow: FlowId, owner: u16, child: u16) -> Option<bool> {
         let [of_owner, of_child] = [owner, child].map(|process| self.family(process));
         let lent = self.lent.iter().find(|lent| lent.flow == flow && lent.secret == of_child);
@@ -164,22 +168,23 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// What a process waits for.
+    /// Number of connections that a process waits to take.
     fn takes_of(&self, process: u16) -> usize {
         let owners = self.takes.iter().filter_map(|take| take.to.owner());
         owners.filter(|(context, ..)| context.process == process).count()
     }
 
-    /// Whether a process has room for one more connection beside those that it waits for.
+    /// Whether a process has room for one more connection, besides those that it waits to take.
     fn has_room_to_take(&self, process: u16) -> bool {
         let more = 1 + self.takes_of(process) as u32;
         self.shares.has_room(process, Kind::Connection as usize, more)
     }
 
-    /// Positions are those to which the connection was read and written.
+    /// Starts taking over a connection. `read` and `written` are the positions up to which it was read and written.
     ///
     /// # Errors
-    /// `Invalid`: there is no such connection of the family's. `TooMany`: beyond the share of the process. `NoRoom`: too many wait.
+    /// `Invalid`: the family has no such connection. `TooMany`: the process has used up its share. `NoRoom`: too many takes
+    /// wait.
     pub(super) fn take(
         &mut self,
         now: Nanos,
@@ -199,7 +204,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.beyond_share += 1;
             return Err(Reason::TooMany);
         }
-        // No process waits for more than it leaves to others.
+        // No process may wait for more connections than it leaves room for.
         if self.takes_of(context.process) >= TAKES_MAX.saturating_sub(self.takes.len()) {
             return Err(Reason::NoRoom);
         }
@@ -226,7 +231,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A process has gone: it takes nothing any more. What it has lent stays lent, and what it has offered stays on offer.
+    /// Drops the takes of a process that has gone. Its lent connections stay lent, and its offered ones stay on offer.
     pub(super) fn forget_takes(&mut self, process: u16) {
         let lent = self.lent.iter_mut().filter(|lent| lent.lender == Some(process));
         lent.for_each(|lent| lent.lender = None);
@@ -246,7 +251,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Asks for the copies of connections of which nothing is on its way. Returns whether there is more to do at once.
+    /// Advances all takes: requests the copies of connections that have nothing in flight. Returns whether there is more to do
+    /// at once.
     pub(super) fn let_change_hands(&mut self, now: Nanos) -> bool {
         let mut is_busy = false;
         let mut at = 0;
@@ -291,11 +297,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     return Err(Reason::Invalid);
                 }
                 if written > expected {
-                    // Its owner has gone on with it.
+                    // The owner has written more.
                     return Err(Reason::NoRoom);
                 }
                 if may_take.is_none() || written < expected {
-                    // What its owner has said is on its way to us.
+                    // The owner's requests have not arrived yet.
                     return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
                 }
             }
@@ -328,10 +334,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(true)
     }
 
-    /// Chooses a listener that waits for connections, in turn, and takes one of its slots; `None` if no listener waits at present.
+    /// Chooses a listener whose program waits for connections, in turn, and takes one of its slots; `None` if none waits at
+    /// present.
     ///
     /// # Errors
-    /// No listener is left there that could begin to wait.
+    /// No other listener shares the port any more.
     fn heir_of(
         &mut self,
         from: ContextId,
@@ -361,12 +368,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(slot.map(|slot| To::Listener { from, sharing, context, name, slot }))
     }
 
-    /// The rings of a connection were copied.
+    /// Reports that the rings of a connection were copied.
     pub fn carried(&mut self, now: Nanos, flow: FlowId) {
         let is_it = |take: &Take| take.flow == flow && take.progress == Step::Carried;
         let Some(at) = self.takes.iter().position(is_it) else { return };
         if !self.data.frozen(flow) {
-            // The data path has begun something since. Nothing of this flow has moved, but it is to be asked again.
+            // The data path has started work since then. This flow has not moved, but the copy must be requested again.
             self.takes[at].progress = Step::Frozen;
             return;
         }

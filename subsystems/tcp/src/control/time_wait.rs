@@ -1,4 +1,5 @@
-//! Connections that are over on our side first: what was on its way then must not meet their successors (RFC 9293, 3.6.1).
+//! TIME_WAIT: connections that our side closed first. Their late segments must not reach a new connection between the same ends
+//! (RFC 9293, 3.6.1).
 
 use alloc::collections::VecDeque;
 
@@ -12,33 +13,33 @@ use crate::seq::Seq;
 use crate::stages::receive::ANSWER_AFTER;
 use crate::tuples::Tuples;
 
-/// Twice the longest life of a segment: Linux's, half of RFC 9293's.
+/// Twice the maximum segment lifetime: Linux's value, half of RFC 9293's.
 pub const LASTS: Nanos = Nanos::from_millis(60_000);
 
-/// A connection that is over.
+/// A connection in TIME_WAIT.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Over {
-    /// Until when it is remembered.
+    /// Time until which it is remembered.
     pub until: Nanos,
-    /// What we send next, if anything.
+    /// Sequence number of our acknowledgements: that after our FIN.
     pub seq: Seq,
-    /// What we expect: the number behind the peer's FIN.
+    /// Expected sequence number: that after the peer's FIN.
     pub expected: Seq,
-    /// The peer's last timestamp, if it sends them.
+    /// The peer's last timestamp, if it sends timestamps.
     pub recent: Option<u32>,
-    /// What is added to our clock in timestamps.
+    /// Offset of our timestamps from our clock.
     pub offset: u32,
-    /// Where its segments come from.
+    /// Ethernet address of the next hop.
     pub mac: MacAddress,
-    /// When one of them was answered last.
+    /// When one of the peer's segments was last answered.
     pub answered_at: Moment,
 }
 
-/// The table: of bounded size, the oldest leave for new ones.
+/// A bounded table of connections in TIME_WAIT; new ones replace the oldest.
 #[derive(Debug)]
 pub struct TimeWait {
     table: Tuples<Over>,
-    /// In the order in which they came.
+    /// In the order of insertion.
     order: VecDeque<FlowId>,
 }
 
@@ -50,7 +51,7 @@ impl TimeWait {
         }
     }
 
-    /// Remembers one for longer.
+    /// Extends the time of a connection.
     pub fn extend(&mut self, tuple: &Tuple, until: Nanos) {
         if let Some(over) = self.find(tuple).copied() {
             self.insert(*tuple, Over { until, ..over });
@@ -62,7 +63,7 @@ impl TimeWait {
         if let Some(id) = self.table.find(&tuple) {
             self.table.remove(id);
         }
-        // Names of those that were forgotten before their time.
+        // Drop names of connections that were removed early.
         if self.order.len() >= 2 * self.table.capacity() as usize {
             self.order.retain(|id| self.table.get(*id).is_some());
         }
@@ -77,13 +78,13 @@ impl TimeWait {
         }
     }
 
-    /// The one with these ends.
+    /// The connection between these ends.
     pub fn find(&mut self, tuple: &Tuple) -> Option<&mut Over> {
         let id = self.table.find(tuple)?;
         self.table.get_mut(id)
     }
 
-    /// Whether a segment of these ends may be answered now.
+    /// Whether a segment between these ends may be answered now.
     pub fn may_answer(&mut self, tuple: &Tuple, now: Nanos) -> bool {
         let Some(over) = self.find(tuple) else { return false };
         let may = over.answered_at.get().is_none_or(|at| now.since(at) >= ANSWER_AFTER);
@@ -105,7 +106,7 @@ impl TimeWait {
         }
     }
 
-    /// Forgets those whose time is over.
+    /// Removes connections whose time is over.
     pub fn expire(&mut self, now: Nanos) {
         while let Some(id) = self.order.front().copied() {
             match self.table.get(id) {
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_leave_for_new_ones_and_all_in_time() {
+    fn new_connections_replace_the_oldest_and_all_expire() {
         let tuple = |port| Tuple {
             local: SocketAddr::from(([10, 0, 0, 2], 80)),
             remote: SocketAddr::from(([10, 0, 0, 1], port)),

@@ -1,4 +1,4 @@
-//! All stages in the caller's thread, one entry at a time: what is in order stays so.
+//! All stages in the caller's thread, one entry at a time, so that entries stay in order.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -14,7 +14,7 @@ use crate::pipeline::{self, Outcome, Stamped};
 use crate::stages::recover::{Recovery, Sack};
 use crate::trace::Trace;
 
-/// The executor on one core. An entry runs when it comes out.
+/// The executor on one core. An entry runs when it is popped.
 #[derive(Debug)]
 pub struct Inline<F, R = Sack> {
     recovery: PhantomData<R>,
@@ -30,7 +30,7 @@ impl<F, R: Recovery> Inline<F, R> {
         Inline::traced(settings, Arc::new(Trace::new(0)))
     }
 
-    /// Without flows, with trace points.
+    /// An executor without flows, with trace points.
     pub fn traced(settings: Settings, trace: Arc<Trace>) -> Inline<F, R> {
         let flows = Flows::new(settings.flows, settings.key);
         Inline { recovery: PhantomData, settings, flows, entry: None, trace }

@@ -1,10 +1,10 @@
-//! Executors of the pipeline: what runs its stages, and where. The steps are the same functions ([`crate::pipeline`]).
+//! Executors run the pipeline's stages, each in a different way. The stages are the same functions ([`crate::pipeline`]).
 //!
 //! | executor | stages run |
 //! | --- | --- |
 //! | [`Inline`] | one after the other, on one entry at a time |
 //! | [`VirtualTime`] | as replicas of a model that take time drawn from a seed |
-//! | `Threads` (feature `threads`) | in threads of their own, bounded queues between them |
+//! | `Threads` (feature `threads`) | in threads of their own, with bounded queues between them |
 
 mod inline;
 #[cfg(feature = "threads")]
@@ -26,25 +26,25 @@ use crate::datapath::{
 };
 use crate::pipeline::{Outcome, Stamped};
 
-/// What runs the stages. It has a bounded pool of entries; what is in it comes out in the order of the numbers, once.
+/// Runs the stages. It has a bounded pool of entries; each entry comes out once, in the order of the numbers.
 pub trait Executor<F> {
-    /// How many more entries it takes before one comes out.
+    /// Number of entries that it accepts before one comes out.
     fn room(&self) -> usize;
 
     /// Number of entries that have not come out.
     fn in_flight(&self) -> usize;
 
-    /// Takes an entry, numbered without gaps from 0. There must be room.
+    /// Adds an entry; entries are numbered from 0 without gaps. There must be room.
     fn push(&mut self, entry: Stamped<F>);
 
-    /// Lets the next entry out: appends its effects, at most [`EFFECTS_PER_STEP`], and returns what
-    /// became of it. `None` if it is not done; with `waits`, only if nothing is in flight.
+    /// Removes the next entry: appends its effects, at most [`EFFECTS_PER_STEP`], and returns its outcome. `None` if the entry
+    /// is not done; with `waits`, only if nothing is in flight.
     fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome>;
 
-    /// Takes a flow. Nothing may be in flight.
+    /// Installs a flow. Nothing may be in flight.
     ///
     /// # Errors
-    /// There is no room, or one with these ends is there.
+    /// There is no room, or a flow between these ends exists.
     fn install(
         &mut self,
         now: Nanos,
@@ -52,22 +52,22 @@ pub trait Executor<F> {
         established: &Established,
     ) -> Result<FlowId, NoRoom>;
 
-    /// Takes a flow out. Nothing may be in flight.
+    /// Removes a flow and returns its state. Nothing may be in flight.
     fn remove(&mut self, id: FlowId) -> Option<Established>;
 
-    /// Changes what a flow's headers say. Nothing may be in flight.
+    /// Changes the path in a flow's headers. Nothing may be in flight.
     fn set_path(&mut self, id: FlowId, path: Path);
 
-    /// The present state of a flow.
+    /// A flow's current state.
     fn inspect(&self, id: FlowId) -> Option<Established>;
 
-    /// The flow of a connection.
+    /// The flow between these ends.
     fn find(&self, tuple: &Tuple) -> Option<FlowId>;
 
-    /// Whether its protocol stage recovers by selective acknowledgements.
+    /// Whether the protocol stage recovers by selective acknowledgements.
     fn is_selective(&self) -> bool;
 
-    /// Reads what was counted of a flow, and clears it.
+    /// Reads and clears a flow's statistics.
     fn statistics(&mut self, id: FlowId) -> Option<Statistics>;
 }
 
@@ -122,7 +122,7 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
     }
 }
 
-/// An entry behind the stages, that waits for those before it.
+/// An entry that has passed the stages, and waits for earlier entries.
 #[derive(Debug)]
 struct Built<F> {
     outcome: Outcome,
@@ -142,7 +142,7 @@ impl<F> Default for Built<F> {
 impl<F> Effects<F> {
     fn push(&mut self, effect: Effect<F>) {
         let place = self.0.iter_mut().find(|place| place.is_none());
-        *place.expect("an entry has no more effects") = Some(effect);
+        *place.expect("an entry has at most EFFECTS_PER_STEP effects") = Some(effect);
     }
 }
 

@@ -1,4 +1,5 @@
-//! The stages in threads of their own: replicas of pre, one protocol stage, replicas of post, and bounded queues between them.
+//! The stages in threads of their own: replicas of pre, one protocol stage, and replicas of post, with bounded queues between
+//! them.
 //!
 //! ```text
 //!            ┌─> pre 0 ─┐                          ┌─> post 0 ─┐
@@ -6,8 +7,8 @@
 //!            └─> ...   ─┘    one thread            └─> ...    ─┘
 //! ```
 //!
-//! The caller has the sequencer and the scheduler. No more entries are in flight than each queue has room for, so that no stage ever
-//! waits for the one behind it. A stage reads and writes its own partition of a flow; the locks are for the caller, who installs,
+//! The caller has the sequencer and the scheduler. Each queue has room for all entries in flight, so that no stage ever waits
+//! for the next one. A stage reads and writes only its own partition of a flow. The locks are for the caller, which installs,
 //! removes and inspects flows, and for replicas of post, whose counts commute.
 
 use alloc::collections::VecDeque;
@@ -33,13 +34,13 @@ use crate::stages::recover::{Recovery, Sack};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
 
-/// Most entries in flight.
+/// Limit of entries in flight.
 const POOL: usize = 64;
-/// Time between two looks whether a stage has panicked, while the caller waits for an entry.
+/// Interval at which the caller checks for a panicked stage while it waits for an entry.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 const PANICKED: &str = "no stage panics";
 
-/// An entry that a pre replica has looked at; `None` if it ended there.
+/// An entry that a pre replica has processed; `None` if it ended there.
 type Arrived<F> = (u64, Option<Routed<F>>);
 
 /// The partitions of all flows.
@@ -65,7 +66,7 @@ pub struct Threads<F, R = Sack> {
 }
 
 impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
-    /// Starts so many replicas of the pre and of the post stage, and one protocol stage. Without flows.
+    /// Starts `replicas` threads of the pre stage, as many of the post stage, and one of the protocol stage, without flows.
     pub fn start(settings: Settings, replicas: NonZeroUsize) -> Threads<F, R> {
         Threads::start_traced(settings, replicas, Arc::new(Trace::new(0)))
     }
@@ -107,10 +108,10 @@ impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     let thread = thread::Builder::new().name(name.into()).spawn(run);
-    thread.expect("the machine starts a thread")
+    thread.expect("the system can start a thread")
 }
 
-/// What the threads run. Each ends when the stage before it, or the one behind it, has ended.
+/// Loops of the threads. Each ends when the previous or the next stage has ended.
 impl Shared {
     fn run_pre<F: AsRef<[u8]>>(
         &self,
@@ -149,7 +150,7 @@ impl Shared {
                 Some(routed) => reorder.insert(number, (number, routed)),
                 None => reorder.skip(number),
             }
-            .expect("numbers are of the pool, and come once");
+            .expect("a number is within the pool and is used once");
             while let Some((number, routed)) = reorder.pop() {
                 let mut flows = self.protocol.lock().expect(PANICKED);
                 let (flow, pool) = flows.get_mut(routed.flow);
@@ -196,7 +197,7 @@ impl Shared {
 }
 
 impl<F, R: Recovery> Threads<F, R> {
-    /// What comes next from the stages.
+    /// Receives the next result from the stages.
     fn receive(&self, waits: bool) -> Option<(u64, Built<F>)> {
         let ended = "a stage's thread has panicked";
         if !waits {
@@ -244,7 +245,9 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
                 return None;
             }
             let (number, built) = self.receive(waits)?;
-            self.reorder.insert(number, built).expect("numbers are of the pool, and come once");
+            self.reorder
+                .insert(number, built)
+                .expect("a number is within the pool and is used once");
         }
     }
 
@@ -301,10 +304,10 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
 
 impl<F, R> Drop for Threads<F, R> {
     fn drop(&mut self) {
-        // The pre replicas end, then what is behind them.
+        // The pre replicas end first, then the later stages.
         self.to_pre.clear();
         for thread in self.threads.drain(..) {
-            // A panic has been told of by then.
+            // A panic was already reported.
             let _ = thread.join();
         }
     }

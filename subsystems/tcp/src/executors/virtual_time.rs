@@ -1,5 +1,5 @@
-//! The stages as replicas of a model in virtual time. Each takes a time drawn from a seed, so that entries overtake each other where a
-//! machine would let them; the same seed gives the same course.
+//! A model of the stages' replicas in virtual time. Each piece of work takes a time drawn from a seed, so that entries overtake
+//! each other as they could on a machine. The same seed gives the same run.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -17,32 +17,32 @@ use crate::reorder::Reorder;
 use crate::stages::recover::{Recovery, Sack};
 use crate::trace::Trace;
 
-/// Most entries in flight.
+/// Limit of entries in flight.
 const POOL: usize = 64;
 
-/// Replicas of the stages, and the time that they take.
+/// Numbers of replicas of the stages, and the time that they take.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Replicas of the pre stage.
+    /// Number of replicas of the pre stage.
     pub pre: usize,
-    /// Replicas of the protocol stage. No two of them work on one flow at a time.
+    /// Number of replicas of the protocol stage. No two of them work on the same flow at a time.
     pub protocol: usize,
-    /// Replicas of the post stage.
+    /// Number of replicas of the post stage.
     pub post: usize,
     /// Longest time that an entry takes in a stage, in ticks of the model.
     pub ticks_max: u64,
 }
 
 impl Default for Shape {
-    /// As on a protocol island of FlexTOE (thesis Figure 4.8): four replicas of pre and post.
+    /// The shape of a protocol island of FlexTOE (thesis Figure 4.8): four replicas of pre and post.
     fn default() -> Shape {
         Shape { pre: 4, protocol: 4, post: 4, ticks_max: 100 }
     }
 }
 
-/// What a replica works on. It is done when its time comes.
+/// A replica's current work, which is done at its end time.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there are no more of them than replicas")]
+#[expect(clippy::large_enum_variant, reason = "there is at most one per replica")]
 enum Job<F> {
     Pre(Stamped<F>),
     /// The replica has loaded the flow's state, and stores it when it is done.
@@ -59,10 +59,10 @@ pub struct VirtualTime<F, R = Sack> {
     flows: Flows,
     random: u64,
     ticks: u64,
-    /// Work under way, by the time of its end, and by when it began where that is the same.
+    /// Work under way, ordered by its end time, then by when it began.
     jobs: BTreeMap<(u64, u64), Job<F>>,
     begun: u64,
-    /// Replicas that work: of pre, protocol, post.
+    /// Numbers of busy replicas: of pre, protocol, post.
     working: [usize; 3],
     /// Flows that a protocol replica works on.
     busy: alloc::vec::Vec<FlowId>,
@@ -83,7 +83,7 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         VirtualTime::traced(settings, shape, seed, Arc::new(Trace::new(0)))
     }
 
-    /// Without flows, with trace points.
+    /// An executor without flows, with trace points.
     pub fn traced(
         settings: Settings,
         shape: Shape,
@@ -113,12 +113,12 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         }
     }
 
-    /// Entries that left the pre stage after one with a higher number had.
+    /// Number of entries that left the pre stage after one with a higher number.
     pub fn overtaken(&self) -> u64 {
         self.overtaken
     }
 
-    /// A time from 0 to the longest one, by SplitMix64.
+    /// Draws a time from 0 to `ticks_max`, by SplitMix64.
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
@@ -133,7 +133,7 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         self.begun += 1;
     }
 
-    /// Gives work to replicas that have none.
+    /// Gives work to idle replicas.
     fn begin_all(&mut self) {
         while self.working[0] < self.shape.pre
             && let Some(stamped) = self.entered.pop_front()
@@ -141,7 +141,7 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
             self.working[0] += 1;
             self.begin(Job::Pre(stamped));
         }
-        // The one at the front waits for its flow, and the others behind it.
+        // The front entry waits while its flow is busy, and the others wait behind it.
         while self.working[1] < self.shape.protocol
             && self.admitted.front().is_some_and(|(_, routed)| !self.busy.contains(&routed.flow))
             && let Some((number, routed)) = self.admitted.pop_front()
@@ -164,12 +164,12 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         }
     }
 
-    /// Goes on to the next end of some work.
+    /// Advances to the next time at which work ends.
     fn advance(&mut self) {
         let ((end, _), job) = self
             .jobs
             .pop_first()
-            .expect("an entry in flight is worked on, or waits for one that is");
+            .expect("an entry in flight is being processed, or waits for one that is");
         self.ticks = end;
         match job {
             Job::Pre(stamped) => self.end_pre(stamped),
@@ -204,7 +204,7 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
                 placed.and_then(|()| self.before_protocol.skip(number))
             }
         }
-        .expect("numbers are of the pool, and come once");
+        .expect("a number is within the pool and is used once");
         while let Some(admitted) = self.before_protocol.pop() {
             self.admitted.push_back(admitted);
         }
@@ -224,7 +224,9 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         let effects = &mut built.effects;
         built.outcome =
             pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push(effect));
-        self.before_exit.insert(number, built).expect("numbers are of the pool, and come once");
+        self.before_exit
+            .insert(number, built)
+            .expect("a number is within the pool and is used once");
     }
 }
 

@@ -1,12 +1,13 @@
-//! State that a connection has only while something is lost or out of order, and the pool that lends it.
+//! State that a connection has only while data is lost or out of order, and the pool that lends it.
 //!
-//! Most connections are in order most of the time, so that [`Disorder`] is not part of [`Protocol`]. The pool has
-//! one for every 16th connection, and is allocated at the start. A connection that gets none goes on as FlexTOE's first version does:
-//! its sender goes back to the first unacknowledged byte after three duplicates, and its receiver drops what is out of order.
+//! Most connections are in order most of the time, so [`Disorder`] is not part of [`Protocol`]. The pool has one for every 16th
+//! connection, and is allocated at the start. A connection that gets none behaves like FlexTOE's first version: its sender goes
+//! back to the first unacknowledged byte after three duplicate acknowledgements, and its receiver drops out-of-order segments.
 //!
-//! *Threat*: a peer that acknowledges and sends with gaps, on many connections, to take all of it. *Defence*: peers are divided into
-//! [`PEERS`] groups by a keyed hash of their address (of IPv6, its first 64 bits), and a group gets another one only while it has fewer
-//! than are free. *Invariant*: `k` groups that take all they can leave `1 / (k + 1)` of the pool to the others.
+//! *Threat*: a peer that acknowledges and sends with gaps, on many connections, to exhaust the pool. *Defence*: peers are
+//! divided into [`PEERS`] groups by a keyed hash of their address (of IPv6, its first 64 bits), and a group gets another one
+//! only while it has fewer than are free. *Invariant*: `k` groups that take all they can leave `1 / (k + 1)` of the pool to the
+//! others.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,15 +24,15 @@ use super::state::{Mark, Protocol};
 
 /// Number of groups of peers that share the pool.
 pub const PEERS: usize = 256;
-/// Of so many connections, one can be out of order at a time.
+/// One in this many connections can be out of order at a time.
 const ONE_OF: u32 = 16;
-/// Below this, each connection has one even if all have the same peer.
+/// Number of connections up to which each one gets a [`Disorder`], even if all have the same peer.
 const FEW: u32 = 256;
 
-/// State of a connection whose segments are lost or out of order, in either direction.
+/// State of a connection with lost or out-of-order segments, in either direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disorder {
-    /// What was sent.
+    /// Losses among the bytes that we have sent.
     pub loss: Loss,
     /// Bytes that arrived out of order.
     pub intervals: Intervals,
@@ -42,30 +43,30 @@ pub struct Disorder {
 /// A sender's losses. Positions are in order: acknowledged, `resend`, `swept`, `lost`, highest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// Bytes that the peer has beyond its acknowledgement.
+    /// Bytes that the peer has selectively acknowledged.
     pub board: Scoreboard,
-    /// A loss is being recovered from: until [`Protocol::recover`] is acknowledged.
+    /// Recovery from a loss is in progress, until [`Protocol::recover`] is acknowledged.
     pub is_recovering: bool,
-    /// All bytes before it that the peer does not have are lost.
+    /// Position: all bytes before it that the peer does not have are lost.
     pub lost: u64,
-    /// All lost bytes before it are sent again (RFC 6675: HighRxt), as often as they were lost.
+    /// Position: all lost bytes before it were retransmitted (RFC 6675: HighRxt), as often as they were lost.
     pub resend: u64,
-    /// All lost bytes before it are sent again at least once.
+    /// Position: all lost bytes before it were retransmitted at least once.
     pub swept: u64,
-    /// From `resend` up to here, retransmissions were lost.
+    /// Position: retransmissions from `resend` up to it were lost.
     pub again: u64,
-    /// Retransmissions that later data must not overtake.
+    /// Retransmissions that count as lost if later data overtakes them.
     pub mark: Option<Mark>,
     /// Limits sending after the loss.
     pub reduction: Reduction,
-    /// All bytes before it that the peer does not have are overtaken since `suspected_at`.
+    /// Position: all bytes before it that the peer does not have are overtaken, since `suspected_at`.
     pub suspect: u64,
     /// See `suspect`.
     pub suspected_at: Nanos,
 }
 
 impl Loss {
-    /// That of a connection without losses.
+    /// The state of a connection without losses.
     pub const NONE: Loss = Loss {
         board: Scoreboard::EMPTY,
         is_recovering: false,
@@ -79,14 +80,14 @@ impl Loss {
         suspected_at: Nanos(0),
     };
 
-    /// The state with nothing known and all bytes before `acknowledged` acknowledged.
+    /// A new state of a connection with all bytes before `acknowledged` acknowledged.
     pub fn new(acknowledged: u64) -> Loss {
         let mut loss = Loss::NONE;
         loss.end(acknowledged);
         loss
     }
 
-    /// Begins recovery: a loss is noticed.
+    /// Begins recovery after a loss was detected.
     pub fn begin(&mut self, acknowledged: u64) {
         self.is_recovering = true;
         (self.resend, self.swept, self.again, self.mark) = (acknowledged, acknowledged, 0, None);
@@ -101,7 +102,7 @@ impl Loss {
 }
 
 impl Disorder {
-    /// Nothing is out of order: without it, a connection goes on as with it.
+    /// Whether nothing is out of order, so that the connection behaves the same without this state.
     pub fn is_over(&self) -> bool {
         !self.loss.is_recovering
             && self.loss.board.ranges().is_empty()
@@ -110,18 +111,18 @@ impl Disorder {
     }
 }
 
-/// What the connections of one protocol stage can borrow.
+/// The pool of [`Disorder`] for the connections of one protocol stage.
 #[derive(Clone, Debug)]
 pub struct Pool {
     #[expect(clippy::vec_box, reason = "a box moves between pool and flow, its contents do not")]
     free: Vec<Box<Disorder>>,
-    /// How many each group of peers has.
+    /// Number of loans to each group of peers.
     lent: Box<[u32; PEERS]>,
     key: (u64, u64),
 }
 
 impl Pool {
-    /// The pool of a table of `flows` connections. The key keeps peers from choosing their group.
+    /// A pool for a table of `flows` connections. The key keeps peers from choosing their group.
     pub fn new(flows: u32, key: (u64, u64)) -> Pool {
         let count = (flows / ONE_OF).max(flows.min(FEW) * 2);
         let free = (0..count).map(|_| Box::default()).collect();
@@ -138,7 +139,7 @@ impl Pool {
         hasher.finish() as u8
     }
 
-    /// Lends a flow what it needs to be out of order. It stays without if its peers have their share.
+    /// Lends a flow a [`Disorder`]. The flow gets none if its group of peers has used up its share.
     pub fn lend(&mut self, flow: &mut Protocol) {
         let lent = &mut self.lent[usize::from(flow.group)];
         if flow.disorder.is_some() || *lent as usize >= self.free.len() {
@@ -151,7 +152,7 @@ impl Pool {
         flow.disorder = Some(disorder);
     }
 
-    /// Takes it back.
+    /// Takes a flow's [`Disorder`] back.
     pub fn take_back(&mut self, flow: &mut Protocol) {
         if let Some(disorder) = flow.disorder.take() {
             self.lent[usize::from(flow.group)] -= 1;
@@ -159,7 +160,7 @@ impl Pool {
         }
     }
 
-    /// Takes it back once nothing is out of order.
+    /// Takes a flow's [`Disorder`] back if nothing is out of order.
     #[inline]
     pub fn settle(&mut self, flow: &mut Protocol) {
         if flow.disorder.as_ref().is_some_and(|disorder| disorder.is_over()) {
@@ -194,7 +195,7 @@ mod tests {
             let all = pool.free.len();
             assert_eq!(all, 1_024);
             let mut hostile: Vec<_> = (1..=greedy).map(|group| flows(all, group)).collect();
-            // In turns, so that none is first.
+            // In turns, so that no group comes first.
             for at in 0..all {
                 hostile.iter_mut().for_each(|flows| pool.lend(&mut flows[at]));
             }
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_connection_of_a_small_table_has_one() {
+    fn every_connection_of_a_small_table_can_borrow() {
         let mut pool = Pool::new(32, (1, 2));
         let mut flows = flows(32, 9);
         assert_eq!(borrowed(&mut pool, &mut flows), 32);
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_borrowed_again_knows_nothing_of_its_last_borrower() {
+    fn a_loan_holds_no_state_of_its_previous_borrower() {
         let mut pool = Pool::new(1, (1, 2));
         let mut flow = flows(1, 0).remove(0);
         for acknowledged in [0, 5_000] {

@@ -1,5 +1,5 @@
-//! What a receiver has out of order: at most [`INTERVALS_MAX`] disjoint intervals, the one that grew last first, which is the
-//! order of SACK blocks (RFC 2018, section 4).
+//! Bytes that a receiver has out of order: at most [`INTERVALS_MAX`] disjoint intervals. The one that grew last comes first, as
+//! in the order of SACK blocks (RFC 2018, section 4).
 
 use crate::datapath::INTERVALS_MAX;
 
@@ -8,36 +8,36 @@ use crate::datapath::INTERVALS_MAX;
 pub struct Interval {
     /// First position of the interval.
     pub start: u64,
-    /// The position behind the last.
+    /// The position after the last.
     pub end: u64,
 }
 
 impl Interval {
-    /// Nothing.
+    /// The empty interval.
     pub const NONE: Interval = Interval { start: 0, end: 0 };
 
-    /// Whether there is nothing in it.
+    /// Whether the interval is empty.
     pub fn is_empty(self) -> bool {
         self.end <= self.start
     }
 
-    /// Whether `other` lies within this interval.
+    /// Whether `other` is within this interval.
     pub fn contains(self, other: Interval) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether both make one interval together.
+    /// Whether both overlap or are adjacent, and so form one interval.
     pub fn touches(self, other: Interval) -> bool {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// From the first of both to the last.
+    /// The smallest interval that contains both.
     pub fn joined(self, other: Interval) -> Interval {
         Interval { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 }
 
-/// Intervals that neither overlap nor touch. The empty ones are behind the others.
+/// Intervals that neither overlap nor touch. Empty ones come last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Intervals([Interval; INTERVALS_MAX]);
 
@@ -45,7 +45,7 @@ impl Intervals {
     /// No intervals.
     pub const NONE: Intervals = Intervals([Interval::NONE; INTERVALS_MAX]);
 
-    /// From the neutral form. Those that touch become one.
+    /// Converts pairs of positions, as in [`Established`](crate::datapath::Established). Pairs that touch are merged.
     pub fn from_pairs(pairs: [(u64, u64); INTERVALS_MAX]) -> Intervals {
         let mut intervals = Intervals::default();
         for (start, end) in pairs.into_iter().rev() {
@@ -64,12 +64,12 @@ impl Intervals {
         self.0.iter().copied().take_while(|one| !one.is_empty())
     }
 
-    /// Whether everything came in order.
+    /// Whether there is no interval: everything has arrived in order.
     pub fn is_empty(&self) -> bool {
         self.0[0].is_empty()
     }
 
-    /// The position behind the last byte of all; 0 if there is none.
+    /// The position after the last byte of all intervals; 0 if there is none.
     pub fn end(&self) -> u64 {
         self.iter().map(|one| one.end).max().unwrap_or(0)
     }
@@ -79,13 +79,13 @@ impl Intervals {
         self.iter().map(|one| one.end - one.start).sum()
     }
 
-    /// The interval that has all of this one, if there is one.
+    /// The interval that contains all of `one`, if any.
     pub fn holding(&self, one: Interval) -> Option<Interval> {
         self.iter().find(|kept| kept.contains(one))
     }
 
-    /// Adds an interval. Returns false, and adds nothing, if it touches none and there are `most` already: nothing that the peer
-    /// was told of is thrown away.
+    /// Adds an interval. Returns false, and adds nothing, if it touches none and there are `most` already: intervals that were
+    /// reported to the peer are never discarded.
     pub fn insert(&mut self, new: Interval, most: usize) -> bool {
         if new.is_empty() {
             return true;
@@ -111,7 +111,8 @@ impl Intervals {
         true
     }
 
-    /// All before `received` came: takes out what follows it without a gap, and returns how far the stream is there.
+    /// Removes the intervals that follow position `received` without a gap, and returns the position up to which the stream is
+    /// complete.
     pub fn take_in_order(&mut self, received: u64) -> u64 {
         let mut there = received;
         while let Some(next) = self.iter().find(|one| one.start <= there && one.end > there) {
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_that_grew_last_is_first() {
+    fn the_interval_that_grew_last_comes_first() {
         let mut intervals = Intervals::default();
         for (start, end) in [(10, 20), (30, 40), (50, 60), (12, 15), (60, 61)] {
             assert!(intervals.insert(of(start, end), 4));
@@ -150,22 +151,22 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_takes_only_what_touches_it() {
+    fn a_full_set_accepts_only_intervals_that_touch_it() {
         let mut intervals = Intervals::default();
         assert!([10, 30, 50, 70].into_iter().all(|at| intervals.insert(of(at, at + 5), 4)));
         assert!(!intervals.insert(of(90, 95), 4));
         assert!(intervals.insert(of(15, 30), 4));
         assert!(intervals.insert(of(90, 95), 4));
-        // An engine that keeps one goes on with those that another one kept.
+        // An engine with a limit of one keeps the intervals of another engine.
         assert!(!intervals.insert(of(100, 105), 1));
         assert!(intervals.insert(of(95, 100), 1));
         assert_eq!(intervals.iter().count(), 4);
     }
 
     proptest! {
-        /// Against a set of bytes.
+        /// Compares with a set of bytes as the model.
         #[test]
-        fn intervals_hold_the_bytes_that_they_took(
+        fn intervals_hold_exactly_the_bytes_that_they_accepted(
             steps in prop::collection::vec((0..60_u64, 1..12_u64, any::<bool>()), 0..60),
             most in 1..=INTERVALS_MAX,
         ) {

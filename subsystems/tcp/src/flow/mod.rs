@@ -1,4 +1,4 @@
-//! Connections of a data path: their state, in the parts that stages own.
+//! State of a data path's connections, in the parts that the stages own.
 
 pub mod disorder;
 pub mod intervals;
@@ -16,7 +16,7 @@ pub(crate) mod tests {
     use crate::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Tuple};
     use crate::seq::Seq;
 
-    /// A connection that has just begun, of 64 KiB each way.
+    /// A new connection, with rings of 64 KiB each way.
     pub(crate) fn established() -> Established {
         let ring = |offset| Ring { offset, bytes: 1 << 16 };
         Established {

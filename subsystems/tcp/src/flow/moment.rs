@@ -1,4 +1,4 @@
-//! A time that may not be there, in eight bytes: an `Option<Nanos>` has sixteen.
+//! An optional time in eight bytes: an `Option<Nanos>` has sixteen.
 
 use core::fmt;
 

@@ -1,34 +1,35 @@
-//! Proportional rate reduction (RFC 9937): after a loss, a sender goes on sending in proportion to what arrives, so that about one reduced
-//! window is in flight at the end of recovery. Without it, the sender is silent until half of a window has arrived, and then sends a burst.
+//! Proportional rate reduction (RFC 9937): after a loss, a sender keeps sending in proportion to the bytes that arrive, so that
+//! about one reduced window is in flight at the end of recovery. Without it, the sender is silent until half of a window has
+//! arrived, and then sends a burst.
 
 /// The state of one recovery, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reduction {
     /// Bytes that the peer is known to have.
     delivered: u64,
-    /// Bytes in flight when the loss was noticed (RecoverFS).
+    /// Bytes in flight when the loss was detected (RecoverFS).
     flight: u32,
     /// Bytes delivered since then.
     arrived: u32,
     /// Bytes sent since then (prr_out).
     out: u32,
-    /// Most bytes that may be in flight until the next acknowledgement.
+    /// Limit of bytes in flight until the next acknowledgement.
     limit: u32,
 }
 
 impl Reduction {
-    /// Before any recovery.
+    /// The state before any recovery.
     pub const NONE: Reduction = Reduction { delivered: 0, flight: 0, arrived: 0, out: 0, limit: 0 };
 
-    /// A loss is noticed: the peer has `delivered` of the `highest` bytes sent, and `in_flight` are in flight.
+    /// Starts when a loss is detected: the peer has `delivered` of the `highest` bytes sent, and `in_flight` are in flight.
     pub fn new(delivered: u64, highest: u64, in_flight: u64, mss: u16) -> Reduction {
         let flight = narrow(highest.saturating_sub(delivered)).max(1);
         let limit = narrow(in_flight + u64::from(mss));
         Reduction { delivered, flight, arrived: 0, out: 0, limit }
     }
 
-    /// An acknowledgement: the peer is known to have `delivered` bytes, and `in_flight` are in flight. It is safe if it acknowledges
-    /// something new and no further loss was found (SafeACK).
+    /// Processes an acknowledgement: the peer is known to have `delivered` bytes, and `in_flight` are in flight. `is_safe`: it
+    /// acknowledges something new, and no further loss was found (SafeACK).
     pub fn on_acknowledgement(
         &mut self,
         delivered: u64,
@@ -45,28 +46,28 @@ impl Reduction {
             let due = u64::from(self.arrived) * u64::from(window);
             narrow(due.div_ceil(self.flight.max(1).into())).saturating_sub(self.out)
         } else {
-            // As many bytes as have arrived, and in slow start a segment more: not while losses go on.
+            // As many bytes as have arrived, and one segment more as in slow start, but not while losses continue.
             let owed = self.arrived.saturating_sub(self.out).max(newly);
             let grown = if is_safe { owed.saturating_add(mss.into()) } else { owed };
             grown.min(window - in_flight)
         };
-        // What was lost goes again at once.
+        // The first retransmission is sent at once.
         let first = if self.out == 0 { mss.into() } else { 0 };
         self.limit = in_flight.saturating_add(more.max(first));
     }
 
-    /// `bytes` were sent.
+    /// Counts `bytes` as sent.
     pub fn on_sent(&mut self, bytes: u32) {
         self.out = self.out.saturating_add(bytes);
     }
 
-    /// Most bytes that may be in flight.
+    /// Limit of bytes in flight.
     pub fn limit(&self) -> u64 {
         self.limit.into()
     }
 }
 
-/// Saturates: no window has more bytes than 32 bits count.
+/// Saturates: every window fits in 32 bits.
 fn narrow(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -75,10 +76,10 @@ fn narrow(bytes: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// RFC 6937, Figure 2 (RFC 9937 has the same example): of 20 segments the first is lost, and a window of 10 is kept, by Reno's half.
+    /// RFC 6937, Figure 2 (RFC 9937 has the same example): the first of 20 segments is lost, and Reno halves the window to 10.
     #[test]
-    fn every_second_segment_that_arrives_lets_one_go() {
-        // The lost segment, and three that told of it, are not in flight.
+    fn with_half_the_window_one_segment_is_sent_for_every_two_that_arrive() {
+        // The lost segment, and the three that revealed the loss, are not in flight.
         let mut in_flight = 16_000;
         let mut reduction = Reduction::new(3_000, 20_000, in_flight, 1_000);
         let mut sent = Vec::new();
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn after_heavy_loss_two_segments_answer_one_and_one_while_losses_go_on() {
+    fn after_heavy_loss_two_segments_are_sent_per_arrival_but_one_while_losses_continue() {
         for (is_safe, segments) in [(true, 2), (false, 1)] {
             let mut reduction = Reduction::new(3_000, 20_000, 2_000, 1_000);
             let mut in_flight = 2_000;
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_lost_segment_goes_at_once_even_if_the_window_is_full() {
+    fn the_first_lost_segment_is_retransmitted_at_once_even_if_the_window_is_full() {
         let mut reduction = Reduction::new(3_000, 20_000, 16_000, 1_000);
         reduction.on_acknowledgement(3_000, 16_000, 10_000, 1_000, false);
         assert_eq!(reduction.limit(), 17_000);

@@ -1,13 +1,16 @@
-//! What a peer says that it has beyond its acknowledgement (RFC 6675, section 3), counted in bytes: a super-packet is many segments.
+//! Scoreboard of the bytes that a peer has selectively acknowledged (RFC 6675, section 3). It counts bytes, because a
+//! super-packet is many segments.
 //!
-//! It has room for [`RANGES_MAX`] ranges, whatever a peer says, and each call looks at each range once (CVE-2019-11477 and 11478).
-//! A range that finds no room is forgotten, the highest first: its bytes count as on their way, and may be sent again for nothing.
+//! It has room for [`RANGES_MAX`] ranges, whatever a peer sends, and each call visits each range once (CVE-2019-11477 and
+//! 11478). When there is no room, the highest range is forgotten: its bytes count as in flight, and may be retransmitted
+//! needlessly.
 
 use super::intervals::Interval;
 
-/// Most ranges that are remembered.
+/// Limit of remembered ranges.
 pub const RANGES_MAX: usize = 16;
-/// Ranges, and segments less one, above a byte that mean its loss (RFC 6675: DupThresh).
+/// A byte counts as lost with this many ranges above it, or with more bytes above it than in two segments (RFC 6675:
+/// DupThresh).
 const THRESHOLD: usize = 3;
 
 /// Ranges in ascending order that neither overlap nor touch.
@@ -26,12 +29,12 @@ impl Scoreboard {
         &self.ranges[..usize::from(self.count)]
     }
 
-    /// Bytes that the peer has beyond its acknowledgement.
+    /// Number of bytes in all ranges.
     pub fn bytes(&self) -> u64 {
         self.ranges().iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Behind all that the peer has beyond its acknowledgement; 0 if there is nothing.
+    /// The position after the highest range; 0 if there is none.
     pub fn end(&self) -> u64 {
         self.ranges().last().map_or(0, |range| range.end)
     }
@@ -41,7 +44,7 @@ impl Scoreboard {
         self.count = 0;
     }
 
-    /// The peer has these bytes. Returns whether that is news.
+    /// Adds a range that the peer has. Returns whether any of its bytes are new and were stored.
     pub fn insert(&mut self, new: Interval) -> bool {
         if new.is_empty() || self.ranges().iter().any(|one| one.contains(new)) {
             return false;
@@ -75,8 +78,8 @@ impl Scoreboard {
         }
     }
 
-    /// All before `position` is acknowledged, and that byte is not. A range that has it is not believed any more: the peer expects
-    /// what it said it had (RFC 2018, section 8).
+    /// Acknowledges all bytes before `position`. The byte at `position` itself is not acknowledged, so a range that includes it
+    /// is discarded: the peer has reneged, and expects bytes that it reported before (RFC 2018, section 8).
     pub fn acknowledge(&mut self, position: u64) {
         let before = *self;
         self.clear();
@@ -102,8 +105,8 @@ impl Scoreboard {
         to.saturating_sub(from) - self.ranges().iter().map(has).sum::<u64>()
     }
 
-    /// The peer has nothing of what lies below this, and has enough above it that it is lost: three ranges, or more bytes than two
-    /// segments have (RFC 6675: IsLost).
+    /// Position below which all bytes that the peer does not have are lost, because it has enough above them: three ranges, or
+    /// more bytes than two segments (RFC 6675: IsLost).
     pub fn lost(&self, mss: u16) -> Option<u64> {
         let mut bytes = 0;
         for (above, range) in self.ranges().iter().rev().enumerate() {
@@ -137,17 +140,17 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_three_ranges_or_more_bytes_than_two_segments() {
+    fn a_byte_is_lost_with_three_ranges_or_more_than_two_segments_above_it() {
         assert_eq!(board(&[(10, 11), (20, 21)]).lost(1000), None);
         assert_eq!(board(&[(10, 11), (20, 21), (30, 31)]).lost(1000), Some(10));
         assert_eq!(board(&[(10, 11), (20, 21), (30, 31), (40, 41)]).lost(1000), Some(20));
-        // A super-packet of three segments, of which two came.
+        // A super-packet of three segments, of which two arrived.
         assert_eq!(board(&[(1_000, 3_000)]).lost(1000), None);
         assert_eq!(board(&[(1_000, 3_001)]).lost(1000), Some(1_000));
     }
 
     #[test]
-    fn a_byte_that_the_peer_expects_is_not_one_that_it_has() {
+    fn a_range_with_the_expected_byte_is_discarded_as_reneged() {
         let mut reneging = board(&[(10, 20), (30, 40)]);
         reneging.acknowledge(10);
         assert_eq!(reneging.ranges(), [of(30, 40)]);
@@ -156,22 +159,22 @@ mod tests {
     }
 
     #[test]
-    fn cve_2019_11477_a_scoreboard_of_a_hostile_peer_stays_within_its_bound() {
+    fn cve_2019_11477_a_hostile_peer_cannot_grow_the_scoreboard_beyond_its_bound() {
         let mut board = Scoreboard::default();
         for at in (0..10_000).rev() {
             board.insert(of(3 * at + 1, 3 * at + 2));
             assert!(board.ranges().len() <= RANGES_MAX);
         }
-        // The lowest ones are kept: those are recovered first.
+        // The lowest ranges are kept: they are recovered first.
         assert_eq!(board.ranges()[0], of(1, 2));
         assert_eq!(board.ranges()[RANGES_MAX - 1], of(46, 47));
-        assert!(!board.insert(of(1_000, 1_001)), "what is forgotten is no news");
+        assert!(!board.insert(of(1_000, 1_001)), "a range that is forgotten is not new");
     }
 
     proptest! {
-        /// Against a set of bytes.
+        /// Compares with a set of bytes as the model.
         #[test]
-        fn a_scoreboard_holds_the_bytes_that_it_took(
+        fn a_scoreboard_holds_exactly_the_bytes_that_it_accepted(
             steps in prop::collection::vec((0..200_u64, 0..20_u64, 0..10_u8), 0..80),
         ) {
             let (mut board, mut model, mut acknowledged) = (Scoreboard::default(), BTreeSet::new(), 0);
@@ -188,7 +191,7 @@ mod tests {
                     let is_news = board.insert(new);
                     let size = model.len();
                     model.extend(new.start..new.end);
-                    // Some that lie highest may have found no room.
+                    // The highest ranges may have found no room.
                     let there: BTreeSet<u64> = board.ranges().iter().flat_map(|one| one.start..one.end).collect();
                     if there != model {
                         prop_assert_eq!(board.ranges().len(), RANGES_MAX);

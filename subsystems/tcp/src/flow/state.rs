@@ -1,6 +1,6 @@
 //! A connection's state, in the parts that the stages own (thesis Table 4.1).
 //!
-//! Positions of a stream are 64 bits wide. A FIN counts as one byte behind the last: `written` is its position.
+//! Positions of a stream are 64 bits wide. A FIN counts as one byte after the last: `written` is its position.
 //!
 //! | stage | bytes in Table 4.1 | here, at most | additions here |
 //! | --- | --- | --- | --- |
@@ -25,16 +25,16 @@ use crate::packet::TTL_DEFAULT;
 use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
 
-/// Most bytes of [`Pre`].
+/// Largest size of [`Pre`] in bytes.
 pub const PRE_BYTES: usize = 8;
-/// Most bytes of [`Protocol`].
+/// Largest size of [`Protocol`] in bytes.
 pub const PROTOCOL_BYTES: usize = 280;
-/// Most bytes of [`Post`].
+/// Largest size of [`Post`] in bytes.
 pub const POST_BYTES: usize = 56;
-/// Most bytes of [`Disorder`].
+/// Largest size of [`Disorder`] in bytes.
 pub const DISORDER_BYTES: usize = 456;
 
-/// Bytes of each partition in Table 4.1, and its fields' bits added up: pre, protocol, post.
+/// Size of each partition in bytes as stated in Table 4.1, and the sum of its fields' bits: pre, protocol, post.
 const TABLE_4_1: [(usize, usize); 3] = [
     (15, 48 + 32 + 32 + 2),
     (43, 64 + 32 + 32 + 16 + 32 + 32 + 32 + 64 + 4 + 32),
@@ -54,14 +54,14 @@ const _: () = {
     assert!(size_of::<Disorder>() <= DISORDER_BYTES);
 };
 
-/// State of the pre-processing stage, beside both ends of the connection, which the table keeps.
+/// State of the pre-processing stage, except both ends of the connection, which the table keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Pre {
     /// Ethernet address of the next hop.
     pub peer_mac: [u8; 6],
-    /// Differentiated Services of our segments.
+    /// Differentiated Services codepoint of our segments.
     pub diffserv: u8,
-    /// Hop limit of packets that are sent.
+    /// Hop limit of our segments.
     pub hop_limit: u8,
 }
 
@@ -70,66 +70,66 @@ pub struct Pre {
 pub struct Protocol {
     /// Sequence number of the first byte we send.
     pub send_base: Seq,
-    /// All bytes before it are acknowledged; one more than `written` once the FIN is.
+    /// Position: all bytes before it are acknowledged. It is `written` + 1 once the FIN is acknowledged.
     pub acknowledged: u64,
-    /// Position to send next: never behind `highest`, and before it if everything from here on is sent again.
+    /// Position to send next: at most `highest`, and less if everything from there on is retransmitted.
     pub next: u64,
-    /// All bytes before it were sent at least once.
+    /// Position: all bytes before it were sent at least once.
     pub highest: u64,
-    /// All bytes before it are in the host's ring.
+    /// Position: all bytes before it are in the host's ring.
     pub written: u64,
-    /// The host writes nothing more.
+    /// The host has ended its stream.
     pub is_finished: bool,
     /// Right edge of the peer's window.
     pub edge: u64,
-    /// The largest window of the peer so far.
+    /// The largest window of the peer so far, in bytes.
     pub window_max: u32,
-    /// Sequence and acknowledgement of the segment that set `edge` last.
+    /// Sequence number of the segment that last set `edge`.
     pub window_seq: Seq,
-    /// See `window_seq`.
+    /// Acknowledgement number of the segment that last set `edge`.
     pub window_ack: Seq,
-    /// Shift of the peer's windows.
+    /// Window scale of the peer.
     pub send_scale: u8,
-    /// Most bytes of payload in a segment.
+    /// Largest payload of a segment, in bytes.
     pub mss: u16,
-    /// Acknowledgements in a row that said nothing new.
+    /// Number of consecutive duplicate acknowledgements.
     pub duplicates: u8,
-    /// Highest position sent when a loss was noticed; until it is acknowledged, duplicates mean nothing.
+    /// Highest position sent when a loss was detected. Until it is acknowledged, duplicate acknowledgements are ignored.
     pub recover: u64,
     /// Both sides agreed on selective acknowledgements (RFC 2018).
     pub is_selective: bool,
-    /// Present while something is lost or out of order, if the pool had one.
+    /// Present while data is lost or out of order, if the pool had one.
     pub disorder: Option<Box<Disorder>>,
     /// The peer's group in the pool.
     pub group: u8,
-    /// End of bytes that were sent only once, and when.
+    /// End of bytes that were sent only once, at `timed_at`.
     pub timed_end: Seq,
-    /// See `timed_end`.
+    /// When the bytes before `timed_end` were sent.
     pub timed_at: Moment,
     /// The shortest time from sending to acknowledgement.
     pub round_trip_min: Moment,
-    /// Quarters of a round trip for which overtaken bytes may only be late. 0: bytes were never late.
+    /// Quarters of a round trip for which overtaken bytes count as late rather than lost. 0: bytes were never late so far.
     pub reordering: u8,
     /// The tail-loss probe, if there is one.
     pub probe: Option<TailProbe>,
-    /// All bytes that had been sent when the probe was, lie before it.
+    /// Highest position sent when the probe was sent.
     pub probe_end: u64,
-    /// Set if the control plane has not heard of a loss or a mark yet: until then this many more segments may be sent, whatever the
-    /// window says, since it is about to shrink.
+    /// Set while the control plane has not processed a loss or a mark yet. Until then, only this many more segments may be
+    /// sent, whatever the window, which is about to shrink.
     pub until_heard: Option<u8>,
-    /// Small segments do not wait (TCP_NODELAY).
+    /// Small segments are sent without waiting for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
-    /// What becomes of bytes that do not fill a segment, as the host said last.
+    /// How bytes that do not fill a segment are sent, by the host's last request.
     pub tail: Tail,
-    /// The number behind the last segment that was sent and not full.
+    /// Sequence number after the last segment that was sent and was not full.
     pub small_end: Seq,
-    /// The congestion window.
+    /// The congestion window, in bytes.
     pub window_bytes: u32,
-    /// The rate; `None` is as fast as the window allows.
+    /// The pacing rate; `None` is as fast as the window allows.
     pub bytes_per_second: Option<NonZeroU64>,
     /// Present if both sides agreed on explicit congestion notification.
     pub ecn: Option<EcnState>,
-    /// The next new data says that the window was reduced (CWR).
+    /// The next new data must carry CWR: the window was reduced.
     pub has_reduced: bool,
 
     /// Sequence number of the first byte we receive.
@@ -144,68 +144,68 @@ pub struct Protocol {
     pub ring_bytes: u32,
     /// Bytes of the ring that have memory, from its beginning.
     pub filled: u32,
-    /// Right edge of the window that was announced to the peer.
+    /// Right edge of the advertised window.
     pub promised: u64,
-    /// Position of the peer's FIN.
+    /// Position of the peer's FIN, if known.
     pub fin: Option<u64>,
-    /// Scale of the windows that this end announces.
+    /// Window scale of the windows that this end advertises.
     pub receive_scale: u8,
     /// Whether segments carry timestamps.
     pub has_timestamps: bool,
-    /// The peer's timestamp to be echoed.
+    /// The peer's latest timestamp, which we echo.
     pub recent: u32,
-    /// Added to our milliseconds in timestamps.
+    /// Offset of our timestamps from our clock, in milliseconds.
     pub timestamp_offset: u32,
     /// When `recent` was set.
     pub recent_at: Nanos,
-    /// Our last acknowledgement.
+    /// Our last acknowledgement number.
     pub told: Seq,
-    /// Bytes received since then.
+    /// Bytes received since our last acknowledgement.
     pub untold_bytes: u32,
-    /// When an acknowledgement must go out at the latest.
+    /// Latest time for the next delayed acknowledgement.
     pub acknowledge_at: Moment,
-    /// Whether an ACK must go out now.
+    /// Whether an acknowledgement must be sent now.
     pub acknowledge_now: bool,
-    /// Number of further segments that are acknowledged at once.
+    /// Number of further segments that are acknowledged at once (quick acknowledgements).
     pub quick: u8,
-    /// When a wrong segment was answered last (RFC 5961, 7).
+    /// When an unacceptable segment was last answered (RFC 5961, 7).
     pub answered_at: Moment,
-    /// Whether the flow begins nothing new.
+    /// Whether the flow is frozen: it starts no new work.
     pub is_frozen: bool,
-    /// When the peer was last heard from; 0 if it was not since the flow was installed.
+    /// When the peer's last segment arrived; 0 if none has since the flow was installed.
     pub heard: Nanos,
 
     /// The context that is notified of the connection: the one that used it last.
     pub context: ContextId,
     /// The connection's name in that context.
     pub socket: u32,
-    /// Length of the ring of bytes to be sent.
+    /// Length of the send ring in bytes.
     pub send_ring_bytes: u32,
-    /// Bytes of the ring that have memory, from its beginning.
+    /// Bytes of the send ring that have memory, from its beginning.
     pub send_filled: u32,
-    /// The last notification of the host: bytes that arrived, and bytes that were acknowledged.
+    /// Positions in the host's last notification: up to which bytes had arrived, and were acknowledged.
     pub host_told: (u64, u64),
-    /// It told of the end.
+    /// The host was notified of the end of the peer's stream.
     pub host_told_end: bool,
-    /// The host made an impossible claim, and the connection is reset.
+    /// The host sent an impossible request, and the connection is reset.
     pub is_at_fault: bool,
 }
 
-/// Retransmissions, and the data sent by then: a peer that has later data should have the retransmissions.
+/// Retransmissions, and the data sent before them: a peer that has later data should also have the retransmissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// All lost bytes before it had been sent again.
+    /// Position: all lost bytes before it had been retransmitted.
     pub end: u64,
-    /// All bytes before it had been sent.
+    /// Position: all bytes before it had been sent.
     pub highest: u64,
-    /// When the peer first reported bytes behind `highest`.
+    /// When the peer first reported bytes from `highest` on.
     pub passed_at: Moment,
 }
 
-/// A segment that makes a peer acknowledge what it has (RFC 8985, section 7).
+/// State of a tail-loss probe: a segment that makes a peer acknowledge what it has (RFC 8985, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailProbe {
-    /// The probe is to be sent.
+    /// The probe must be sent.
     Wanted,
     /// The probe was sent.
     Sent {
@@ -223,7 +223,7 @@ pub struct Post {
     pub send: Ring,
     /// Bytes acknowledged since the last reading.
     pub acknowledged_bytes: u32,
-    /// Acknowledged bytes whose packets had met congestion.
+    /// Those of them whose acknowledgements echo a congestion mark.
     pub marked_bytes: u32,
     /// Fast retransmits since the last reading.
     pub fast_retransmits: u32,
@@ -231,13 +231,13 @@ pub struct Post {
     pub round_trip: Moment,
 }
 
-/// Number of segments at the start of a connection that are acknowledged at once, as long as the host answers none, as in Linux: the peer's
-/// window is small, and grows by acknowledgements, and a peer with Nagle's algorithm holds its second short segment back until the first
-/// one is acknowledged.
+/// Number of segments at the start of a connection that are acknowledged at once, until the host sends data, as in Linux: the
+/// peer's congestion window is small and grows by acknowledgements, and a peer with Nagle's algorithm holds back its second
+/// short segment until the first one is acknowledged.
 const QUICK: u8 = 16;
 
 impl Pre {
-    /// Takes what the control plane has found out about the path to the peer.
+    /// Sets the path to the peer.
     pub fn set_path(&mut self, path: Path) {
         let Path { mac, diffserv, hop_limit, .. } = path;
         (self.peer_mac, self.diffserv, self.hop_limit) = (mac, diffserv, hop_limit);
@@ -245,22 +245,22 @@ impl Pre {
 }
 
 impl Protocol {
-    /// End of the stream, the FIN included.
+    /// Position of the stream's end, including the FIN.
     pub fn end(&self) -> u64 {
         self.written + u64::from(self.is_finished)
     }
 
-    /// The position behind the last byte that the ring of received bytes has room for.
+    /// The position after the last byte for which the receive ring has room.
     pub fn receive_limit(&self) -> u64 {
         Ring::limit(self.ring_bytes, self.read, self.filled)
     }
 
-    /// Bytes that are sent and not acknowledged, a FIN included.
+    /// Bytes that are sent and not acknowledged, including a FIN.
     pub fn outstanding(&self) -> u64 {
         self.highest - self.acknowledged
     }
 
-    /// Whether there is data to send, if the windows admit it.
+    /// Whether there is data to send, if the windows allow it.
     pub fn has_more(&self) -> bool {
         self.next < self.end() || self.probe == Some(TailProbe::Wanted) || {
             let Loss { is_recovering, resend, swept, again, lost, .. } = *self.loss();
@@ -278,14 +278,14 @@ impl Protocol {
         self.disorder.as_ref().map_or(&Intervals::NONE, |disorder| &disorder.intervals)
     }
 
-    /// These bytes arrived twice, which the next acknowledgement reports if there is room to remember it.
+    /// Notes bytes that arrived twice. The next acknowledgement reports them, if the flow has a [`Disorder`] to remember them.
     pub fn arrived_twice(&mut self, bytes: Interval) {
         if let Some(disorder) = &mut self.disorder {
             disorder.duplicate = bytes;
         }
     }
 
-    /// Bytes of the stream that are acknowledged.
+    /// Number of acknowledged bytes of the stream, without the FIN.
     pub fn acknowledged_bytes(&self) -> u64 {
         self.acknowledged.min(self.written)
     }
@@ -303,12 +303,12 @@ impl Protocol {
         }
     }
 
-    /// The peer's stream has ended, and all of it has arrived.
+    /// Whether the peer's stream has ended, and all of it has arrived.
     pub fn has_fin(&self) -> bool {
         self.fin == Some(self.received)
     }
 
-    /// As [`Protocol::has_fin`], and all of it is in the host's ring.
+    /// Like [`Protocol::has_fin`], and all of it is in the host's ring.
     pub fn has_landed_fin(&self) -> bool {
         self.fin == Some(self.landed)
     }
@@ -322,7 +322,7 @@ impl Protocol {
     }
 }
 
-/// That of a connection which another engine has left out of order.
+/// The state of a connection that another engine has exported with bytes out of order.
 fn disorder(pairs: [(u64, u64); INTERVALS_MAX], acknowledged: u64) -> Option<Box<Disorder>> {
     let intervals = Intervals::from_pairs(pairs);
     let loss = Loss::new(acknowledged);
@@ -354,7 +354,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
     let protocol = Protocol {
         send_base: sending.base,
         acknowledged,
-        // Unacknowledged bytes may have been lost with the previous engine: they are sent again after the timeout.
+        // Unacknowledged bytes may have been lost with the previous engine: they are retransmitted after the timeout.
         next: sending.sent + u64::from(is_sent),
         highest: sending.sent + u64::from(is_sent),
         written: sending.written,
@@ -378,7 +378,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         probe_end: 0,
         until_heard: None,
         is_eager,
-        // The host says so again with its next request.
+        // The host's next request sets it again.
         tail: Tail::Whole,
         small_end: seq_of(sending.base, acknowledged),
         window_bytes: limits.window_bytes,
@@ -426,7 +426,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
     (Pre { peer_mac, diffserv: 0, hop_limit: TTL_DEFAULT }, protocol, post)
 }
 
-/// Joins the stages' parts to a connection's state.
+/// Joins the stages' parts into a connection's state.
 pub fn join(tuple: Tuple, pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
     let fin = protocol.sent_fin();
     Established {

@@ -16,24 +16,24 @@ use crate::tuples::Tuples;
 pub struct Partition<T>(Vec<Option<(u32, T)>>);
 
 impl<T> Partition<T> {
-    /// Of no flows. Room for so many.
+    /// An empty partition with room for `flows` flows.
     pub fn new(flows: u32) -> Partition<T> {
         Partition((0..flows).map(|_| None).collect())
     }
 
-    /// The part of this flow, if it is there.
+    /// The part of this flow; `None` if the flow does not exist.
     pub fn get(&self, id: FlowId) -> Option<&T> {
         let (generation, part) = self.0.get(id.index as usize)?.as_ref()?;
         (*generation == id.generation).then_some(part)
     }
 
-    /// The part of this flow, if it is there.
+    /// The part of this flow, mutably; `None` if the flow does not exist.
     pub fn get_mut(&mut self, id: FlowId) -> Option<&mut T> {
         let (generation, part) = self.0.get_mut(id.index as usize)?.as_mut()?;
         (*generation == id.generation).then_some(part)
     }
 
-    /// Takes the part of a new flow. Its index is below what there is room for.
+    /// Adds the part of a new flow. Its index must be below the number of flows.
     pub fn insert(&mut self, id: FlowId, part: T) {
         self.0[id.index as usize] = Some((id.generation, part));
     }
@@ -45,7 +45,7 @@ impl<T> Partition<T> {
     }
 }
 
-/// The protocol stage's part of each flow, and what flows that are out of order borrow.
+/// The protocol stage's part of each flow, and the pool for flows that are out of order.
 #[derive(Clone, Debug)]
 pub struct Protocols {
     flows: Partition<Protocol>,
@@ -53,23 +53,23 @@ pub struct Protocols {
 }
 
 impl Protocols {
-    /// Room for so many flows. The key is the pool's.
+    /// Room for `flows` flows. `key` is the pool's.
     pub fn new(flows: u32, key: (u64, u64)) -> Protocols {
         Protocols { flows: Partition::new(flows), pool: Pool::new(flows, key) }
     }
 
-    /// The part of this flow, if it is there.
+    /// The part of this flow; `None` if the flow does not exist.
     pub fn get(&self, id: FlowId) -> Option<&Protocol> {
         self.flows.get(id)
     }
 
-    /// The part of this flow, if it is there, and the pool.
+    /// The part of this flow, mutably, if the flow exists, and the pool.
     pub fn get_mut(&mut self, id: FlowId) -> (Option<&mut Protocol>, &mut Pool) {
         (self.flows.get_mut(id), &mut self.pool)
     }
 
-    /// Takes the part of a new flow. What it has received out of order is forgotten if the pool has nothing for that: its peer sends it
-    /// again (RFC 2018, section 8).
+    /// Adds the part of a new flow. If the pool lends it nothing, its out-of-order bytes are forgotten, and its peer
+    /// retransmits them (RFC 2018, section 8).
     pub fn insert(&mut self, id: FlowId, tuple: &Tuple, mut part: Protocol) {
         part.group = self.pool.group(tuple.remote.ip());
         if let Some(had) = part.disorder.take() {
@@ -81,7 +81,7 @@ impl Protocols {
         self.flows.insert(id, part);
     }
 
-    /// Removes a part, and shows it for the last time.
+    /// Removes a part. `show` sees it before its [`Disorder`](super::disorder::Disorder) is taken back.
     pub fn remove<T>(&mut self, id: FlowId, show: impl FnOnce(&Protocol) -> T) -> Option<T> {
         let mut part = self.flows.remove(id)?;
         let shown = show(&part);
@@ -102,7 +102,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Room for so many flows. The key is the table's.
+    /// Room for `flows` flows. `key` is the table's.
     pub fn new(flows: u32, key: (u64, u64)) -> Flows {
         Flows {
             pre: Tuples::new(flows, key),
@@ -111,10 +111,10 @@ impl Flows {
         }
     }
 
-    /// Takes a flow, under the name that it had before if there is one.
+    /// Installs a flow, under its earlier name if there is one.
     ///
     /// # Errors
-    /// There is no room, or one with these ends is there.
+    /// There is no room, or a flow between these ends exists.
     pub fn install(
         &mut self,
         now: Nanos,
@@ -136,25 +136,25 @@ impl Flows {
         self.protocol.remove(id, |protocol| join(tuple, &pre, protocol, &post))
     }
 
-    /// The present state of a flow.
+    /// A flow's current state.
     pub fn inspect(&self, id: FlowId) -> Option<Established> {
         let (tuple, pre) = self.pre.entry(id)?;
         Some(join(tuple, pre, self.protocol.get(id)?, self.post.get(id)?))
     }
 
-    /// Changes what a flow's headers say.
+    /// Changes the path in a flow's headers.
     pub fn set_path(&mut self, id: FlowId, path: Path) {
         if let Some(pre) = self.pre.get_mut(id) {
             pre.set_path(path);
         }
     }
 
-    /// Reads what was counted of a flow, and clears it.
+    /// Reads and clears a flow's statistics.
     pub fn statistics<R: Recovery>(&mut self, id: FlowId) -> Option<Statistics> {
         Some(statistics::<R>(id, self.protocol.get(id)?, self.post.get_mut(id)?))
     }
 
-    /// The flow of a connection.
+    /// The flow between these ends.
     pub fn find(&self, tuple: &Tuple) -> Option<FlowId> {
         self.pre.find(tuple)
     }

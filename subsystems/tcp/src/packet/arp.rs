@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::ethernet::{self, ETHERNET_BYTES, EtherType, MacAddress};
 use super::{BROADCAST, Cause};
 
-/// Length of a packet without the Ethernet header.
+/// Length of a packet in bytes, without the Ethernet header.
 pub const ARP_BYTES: usize = 28;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -30,22 +30,22 @@ const _: () = assert!(size_of::<Wire>() == ARP_BYTES);
 /// Operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpOperation {
-    /// The address of `target`.
+    /// Asks for the Ethernet address of `target`.
     Request,
-    /// To tell the address of `sender`.
+    /// Tells the Ethernet address of `sender`.
     Reply,
 }
 
 /// An ARP request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// Whether the packet asks or answers.
+    /// Request or reply.
     pub operation: ArpOperation,
-    /// The sender's Ethernet address, that of one station.
+    /// The sender's Ethernet address, which is never a group's.
     pub sender_mac: MacAddress,
     /// The sender's IPv4 address; unspecified in a probe (RFC 5227).
     pub sender: Ipv4Addr,
-    /// The target's Ethernet address; without meaning in a request.
+    /// The target's Ethernet address; meaningless in a received request.
     pub target_mac: MacAddress,
     /// The target's IPv4 address.
     pub target: Ipv4Addr,
@@ -64,10 +64,10 @@ impl ArpPacket {
     }
 }
 
-/// Reads a packet that follows an Ethernet header. Padding behind it is ignored.
+/// Parses a packet that follows an Ethernet header. Padding after it is ignored.
 ///
 /// # Errors
-/// [`Cause::Truncated`]; [`Cause::BadArp`] for other hardware, protocols and operations, and for a sender that is a group.
+/// [`Cause::Truncated`]; [`Cause::BadArp`] for other hardware, protocols and operations, and for a group as the sender.
 pub fn parse(bytes: &[u8]) -> Result<ArpPacket, Cause> {
     let (wire, _) = Wire::ref_from_prefix(bytes).map_err(|_| Cause::Truncated)?;
     let kind = (wire.hardware.get(), wire.protocol.get(), wire.hardware_bytes, wire.protocol_bytes);
@@ -88,11 +88,11 @@ pub fn parse(bytes: &[u8]) -> Result<ArpPacket, Cause> {
     })
 }
 
-/// Writes a frame: a reply goes to `target_mac`, and a request too unless that is zero; then it goes to every station.
-/// Returns the frame's length, 42 bytes, which Ethernet pads to 60.
+/// Writes a frame to `target_mac`; a request with a zero `target_mac` is broadcast. Returns the frame's length, 42 bytes, which
+/// Ethernet pads to 60.
 ///
 /// # Panics
-/// `out` is shorter.
+/// `out` is shorter than the frame.
 pub fn build_arp(out: &mut [u8], packet: &ArpPacket) -> usize {
     let destination = if packet.target_mac == [0; 6] { BROADCAST } else { packet.target_mac };
     ethernet::build(out, packet.sender_mac, destination, EtherType::Arp);
@@ -128,7 +128,7 @@ mod tests {
     };
 
     #[test]
-    fn a_request_goes_to_all_and_its_reply_to_the_sender() {
+    fn a_request_is_broadcast_and_its_reply_goes_to_the_sender() {
         let mac = [2, 0, 0, 0, 0, 2];
         for (packet, destination) in
             [(REQUEST, BROADCAST), (REQUEST.reply(mac), REQUEST.sender_mac)]
@@ -136,7 +136,7 @@ mod tests {
             let mut frame = [0; 60];
             assert_eq!(build_arp(&mut frame, &packet), 42);
             let Ok(Parsed::Arp(ethernet, read)) = crate::packet::parse(&frame, false) else {
-                panic!("no ARP packet")
+                panic!("not an ARP packet")
             };
             assert_eq!(read, packet);
             assert_eq!((ethernet.source, ethernet.destination), (packet.sender_mac, destination));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_are_refused() {
+    fn other_hardware_protocols_and_operations_are_refused() {
         let mut frame = [0; 42];
         build_arp(&mut frame, &REQUEST);
         assert_eq!(parse(&frame[14..41]), Err(Cause::Truncated));

@@ -1,17 +1,17 @@
 //! The Internet checksum (RFC 1071): a ones' complement sum of 16-bit words.
 //!
-//! A *sum* here is folded to 16 bits and not complemented; the checksum that goes into a header is its complement. Sums of
-//! parts add up, so bytes that are copied anyway may be summed apart from their headers.
+//! A *sum* here is folded to 16 bits and not complemented; the checksum in a header is its complement. Sums of parts add up, so
+//! payload that is copied anyway may be summed separately from its headers.
 
 use core::net::IpAddr;
 
-/// The sum over bytes among which is their correct checksum.
+/// The sum over bytes that include their correct checksum.
 pub const GOOD: u16 = 0xffff;
 
-/// The sum of bytes, as if a zero followed an odd last one.
+/// The sum of bytes; an odd length is padded with a zero.
 pub fn sum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<8>();
-    // Halves are added apart: 2^32 of them do not overflow, there is no carry, and the compiler can use vectors.
+    // The halves are summed separately: 2^32 of them do not overflow, there is no carry, and the compiler can vectorize.
     let (mut low, mut high) = (0_u64, 0_u64);
     let mut add = |word: u64| {
         low += word & 0xffff_ffff;
@@ -23,17 +23,17 @@ pub fn sum(bytes: &[u8]) -> u16 {
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
     add(u64::from_ne_bytes(last));
-    // The sum does not depend on the order of bytes, but for its own (RFC 1071, 2.B).
+    // The byte order affects only the order of the sum's own bytes (RFC 1071, 2.B).
     u16::from_be(fold(fold_half(low) + fold_half(high)))
 }
 
-/// The sum of two parts of which the first has an even length.
+/// The sum of two parts; the first has an even length.
 pub fn add(front: u16, back: u16) -> u16 {
     fold(u64::from(front) + u64::from(back))
 }
 
-/// The sum of two parts that follow each other, the first one of `front_bytes`. Behind an odd length each byte of the second
-/// is in the other half of its word (RFC 1071, 2.B).
+/// The sum of two consecutive parts, the first of `front_bytes`. After an odd length, each byte of the second part is in the
+/// other half of its word (RFC 1071, 2.B).
 pub fn combine(front: u16, front_bytes: usize, back: u16) -> u16 {
     add(front, if front_bytes & 1 == 0 { back } else { back.swap_bytes() })
 }
@@ -52,7 +52,7 @@ fn fold_half(sum: u64) -> u64 {
     (sum >> 32) + (sum & 0xffff_ffff)
 }
 
-/// 2^16 is 1 modulo 2^16 - 1, so the words of a number may be added up. Only 0 becomes 0.
+/// Folds a sum to 16 bits: 2^16 is 1 modulo 2^16 - 1, so the words of a number may be added up. Only 0 becomes 0.
 fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use rand::{RngCore, SeedableRng};
 
-    /// Word by word, with the carry brought round each time.
+    /// The definition: word by word, with an end-around carry each time.
     fn naive(bytes: &[u8]) -> u16 {
         bytes.chunks(2).fold(0, |sum: u16, word| {
             let word = u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_and_alignment_agrees_with_the_definition() {
+    fn sums_of_every_length_and_alignment_match_the_definition() {
         let bytes = bytes();
         for start in 0..9 {
             for end in start..=300 {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_any_length_combine() {
+    fn sums_of_parts_of_any_length_combine() {
         let bytes = bytes();
         for split in 0..=bytes.len() {
             let (front, back) = bytes.split_at(split);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn pseudo_headers_agree_with_their_layout() {
+    fn pseudo_header_sums_match_the_layout() {
         let bytes = bytes();
         let source: [u8; 16] = bytes[..16].try_into().unwrap();
         let destination: [u8; 16] = bytes[16..32].try_into().unwrap();

@@ -1,4 +1,5 @@
-//! Neighbour discovery: questions for Ethernet addresses, and answers (RFC 4861, 4.3 and 4.4). Routers' messages are not read.
+//! Neighbour discovery: solicitations and advertisements of Ethernet addresses (RFC 4861, 4.3 and 4.4). Routers' messages are
+//! not read.
 
 use core::net::Ipv6Addr;
 
@@ -12,9 +13,9 @@ use super::ipv6::{
 };
 use super::{Cause, Ecn};
 
-/// Length of a message with an Ethernet address, from its Ethernet header on.
+/// Length in bytes of a frame with a message that has an Ethernet address, including the Ethernet header.
 pub const DISCOVERY_BYTES: usize = ETHERNET_BYTES + IPV6_BYTES + size_of::<Wire>() + OPTION_BYTES;
-/// What no router has counted down (RFC 4861, 3.1): the sender is a neighbour.
+/// Hop limit of all messages: no router has forwarded them, so the sender is a neighbour (RFC 4861, 3.1).
 pub const HOP_LIMIT: u8 = 255;
 
 const SOLICITATION: u8 = 135;
@@ -39,30 +40,31 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == 24);
 
-/// A message between neighbours.
+/// A neighbour discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discovery {
-    /// Asks for the Ethernet address of `target`. From the unspecified address, it asks whether anybody has `target` (RFC 4862).
+    /// Asks for the Ethernet address of `target`. From the unspecified address, it probes whether any host has `target` (RFC
+    /// 4862).
     Solicitation {
         /// Address of the neighbour.
         target: Ipv6Addr,
-        /// The sender's Ethernet address.
+        /// The sender's Ethernet address, if given.
         mac: Option<MacAddress>,
     },
     /// Tells the Ethernet address of `target`.
     Advertisement {
         /// Address of the neighbour.
         target: Ipv6Addr,
-        /// Ethernet address of the neighbour.
+        /// Ethernet address of the neighbour, if given.
         mac: Option<MacAddress>,
         /// Whether it answers a solicitation.
         is_solicited: bool,
-        /// It replaces an address that is known.
+        /// Whether it replaces a known address.
         overrides: bool,
     },
 }
 
-/// Reads a message whose checksum holds; `None` if it is another one.
+/// Parses a message whose checksum was verified; `None` if it is of another type.
 pub(super) fn parse(bytes: &[u8], ip: &Ipv6View) -> Result<Option<Discovery>, Cause> {
     let kind = bytes.first().copied();
     if !matches!(kind, Some(SOLICITATION | ADVERTISEMENT)) {
@@ -97,7 +99,7 @@ pub(super) fn parse(bytes: &[u8], ip: &Ipv6View) -> Result<Option<Discovery>, Ca
     Ok(Some(Discovery::Advertisement { target, mac, is_solicited, overrides }))
 }
 
-/// The Ethernet address among a message's options, which are all read: an illegal length spoils the message.
+/// The Ethernet address among a message's options. All options are read: an illegal length makes the message invalid.
 fn mac_of(mut options: &[u8], wanted: u8) -> Result<Option<MacAddress>, Cause> {
     let mut found = None;
     loop {
@@ -120,8 +122,8 @@ fn mac_of(mut options: &[u8], wanted: u8) -> Result<Option<MacAddress>, Cause> {
     }
 }
 
-/// Writes the question of the station `mac`, which has the address `own`, for the Ethernet address of `target`: to the group of
-/// that address. Returns the frame's length.
+/// Writes the solicitation of the station `mac`, which has the address `own`, for the Ethernet address of `target`. It is sent
+/// to the solicited-node group of that address. Returns the frame's length.
 ///
 /// # Panics
 /// `out` is shorter than [`DISCOVERY_BYTES`].
@@ -142,8 +144,8 @@ pub fn build_solicitation(
     build(out, (mac, group_mac(group)), (own, group), wire, SOURCE_ADDRESS)
 }
 
-/// Writes the answer of the station `mac`, which has the address `own`, to a question from `asker`. A sender without address has
-/// asked whether anybody has ours: everybody hears the answer. Returns the frame's length.
+/// Writes the advertisement of the station `mac`, which has the address `own`, in answer to `asker`. If `asker` has no address,
+/// it has probed for ours, and the answer is sent to all nodes. Returns the frame's length.
 ///
 /// # Panics
 /// `out` is shorter than [`DISCOVERY_BYTES`].
@@ -224,7 +226,7 @@ mod tests {
         }
     }
 
-    /// The cause of a message with changes, and a good checksum.
+    /// The cause for which a changed message with a correct checksum is dropped.
     fn cause(mut frame: [u8; DISCOVERY_BYTES], change: impl FnOnce(&mut [u8])) -> Option<Cause> {
         change(&mut frame);
         frame[56..58].fill(0);
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_goes_to_the_group_of_the_address_and_its_answer_to_the_sender() {
+    fn a_solicitation_goes_to_the_group_of_its_target_and_the_answer_to_the_sender() {
         let (mac, ip, asked) = read(&solicitation()).unwrap();
         assert_eq!(mac, [0x33, 0x33, 0xff, 2, 3, 4]);
         let group: Ipv6Addr = "ff02::1:ff02:304".parse().unwrap();
@@ -260,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn who_probes_for_an_address_is_answered_before_everybody() {
+    fn a_probe_for_our_address_is_answered_to_all_nodes() {
         let (mac, ip, told) = read(&advertisement(Ipv6Addr::UNSPECIFIED)).unwrap();
         assert_eq!((mac, ip.destination), ([0x33, 0x33, 0, 0, 0, 1], ALL_NODES));
         assert!(matches!(told, Discovery::Advertisement { is_solicited: false, .. }));
     }
 
     #[test]
-    fn what_a_router_has_forwarded_is_dropped() {
+    fn messages_that_a_router_has_forwarded_are_dropped() {
         for hop_limit in [254, 64, 1, 0] {
             let forwarded = |frame: &mut [u8]| frame[21] = hop_limit;
             assert_eq!(cause(solicitation(), forwarded), Some(Cause::BadHopLimit));
@@ -280,7 +282,8 @@ mod tests {
         let both = [solicitation(), advertisement(HOSTS[0])];
         for frame in both {
             assert_eq!(cause(frame, |_| {}), None);
-            // A code; a target that is a group; a source that is one; an option of length 0, 2, and of a group.
+            // A nonzero code; a group as the target; a group as the source; options of length 0 and 2; an option with a group's
+            // address.
             for (at, byte) in [(55, 1), (62, 0xff), (22, 0xff), (79, 0), (79, 2), (80, 1)] {
                 let changed = cause(frame, |frame| frame[at] = byte);
                 assert_eq!(changed, Some(Cause::BadDiscovery), "byte {at}");
@@ -288,7 +291,7 @@ mod tests {
             // Another option is skipped.
             assert_eq!(cause(frame, |frame| frame[78] = 14), None);
         }
-        // A probe with an Ethernet address, and one that is not to the group.
+        // A probe with an Ethernet address, and one that is not sent to the group.
         let probe = |frame: &mut [u8]| frame[22..38].fill(0);
         assert_eq!(cause(solicitation(), probe), Some(Cause::BadDiscovery));
         let bare = |frame: &mut [u8]| {
@@ -301,7 +304,7 @@ mod tests {
             frame[53] ^= 1;
         };
         assert_eq!(cause(solicitation(), elsewhere), Some(Cause::BadDiscovery));
-        // An answer to a question goes to who asked.
+        // An answer to a solicitation is sent to the asker.
         let to_all = |frame: &mut [u8]| frame[58] |= 0x40;
         assert_eq!(cause(advertisement(Ipv6Addr::UNSPECIFIED), to_all), Some(Cause::BadDiscovery));
     }

@@ -5,16 +5,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Cause;
 
-/// An Ethernet address, in the order of the wire.
+/// An Ethernet address, in wire order.
 pub type MacAddress = [u8; 6];
 
-/// The address of every station.
+/// The broadcast address.
 pub const BROADCAST: MacAddress = [0xff; 6];
-/// Length of a header without a tag.
+/// Length of a header without a tag, in bytes.
 pub const ETHERNET_BYTES: usize = 14;
 
 const TAG_BYTES: usize = 4;
-/// The lowest bit of an address's first byte: a group of stations.
+/// Lowest bit of an address's first byte: set for a group of stations.
 const GROUP: u8 = 1;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -43,7 +43,7 @@ pub enum EtherType {
     Arp,
     /// IPv6.
     Ipv6,
-    /// Another one; a second VLAN tag is one of these.
+    /// Any other protocol, including a second VLAN tag.
     Other(u16),
 }
 
@@ -67,7 +67,7 @@ impl EtherType {
     }
 }
 
-/// A header that was read.
+/// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetView {
     /// Address of the sender.
@@ -75,11 +75,11 @@ pub struct EthernetView {
     /// Address of the receiver.
     pub destination: MacAddress,
     /// The VLAN's number (0 to 4095), if the frame is tagged; 0 is a priority without a VLAN. Builders write no tag, so a
-    /// caller answers only those it may answer without.
+    /// caller may answer only frames for which an untagged answer is right.
     pub vlan: Option<u16>,
     /// The protocol that follows.
     pub kind: EtherType,
-    /// Offset in the frame of what follows.
+    /// Offset of the payload in the frame.
     pub payload: usize,
 }
 
@@ -91,14 +91,14 @@ impl EthernetView {
     }
 
     /// # Errors
-    /// [`Cause::WrongAddress`]: an address is a group's. A host drops unicast datagrams from broadcast frames (RFC 1122, 3.3.6).
+    /// [`Cause::WrongAddress`]: an address is a group's. A host drops unicast datagrams in broadcast frames (RFC 1122, 3.3.6).
     pub(super) fn check_unicast(&self) -> Result<(), Cause> {
         self.check_source()?;
         if self.destination[0] & GROUP != 0 { Err(Cause::WrongAddress) } else { Ok(()) }
     }
 }
 
-/// Reads a frame's header, and its tag if it has one (0x8100, or 0x88a8 of a provider).
+/// Parses a frame's header, and its VLAN tag if it has one (0x8100, or a provider's 0x88a8).
 ///
 /// # Errors
 /// [`Cause::Truncated`].
@@ -120,10 +120,10 @@ pub fn parse(frame: &[u8]) -> Result<EthernetView, Cause> {
     Ok(view)
 }
 
-/// Writes a header without a tag, of [`ETHERNET_BYTES`].
+/// Writes a header of [`ETHERNET_BYTES`], without a tag.
 ///
 /// # Panics
-/// `out` is shorter.
+/// `out` is shorter than the header.
 pub fn build(out: &mut [u8], source: MacAddress, destination: MacAddress, kind: EtherType) {
     let wire = Wire { destination, source, kind: kind.number().into() };
     out[..ETHERNET_BYTES].copy_from_slice(wire.as_bytes());
@@ -136,7 +136,7 @@ mod tests {
     const SOURCE: MacAddress = [2, 0, 0, 0, 0, 1];
 
     #[test]
-    fn a_built_header_is_read_back() {
+    fn a_built_header_is_parsed_back() {
         for kind in [EtherType::Ipv4, EtherType::Arp, EtherType::Ipv6, EtherType::Other(0x88cc)] {
             let mut frame = [0; ETHERNET_BYTES];
             build(&mut frame, SOURCE, BROADCAST, kind);

@@ -10,7 +10,7 @@ use super::ipv4::{self, Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, PROTOCOL_ICMP, PR
 use super::{Cause, TTL_DEFAULT, checksum};
 use crate::seq::Seq;
 
-/// Length of a message's fixed part.
+/// Length of a message's fixed part, in bytes.
 pub const ICMP_BYTES: usize = 8;
 
 const ECHO_REPLY: u8 = 0;
@@ -41,16 +41,16 @@ pub(super) struct QuotedWire {
 
 const _: () = assert!(size_of::<Wire>() == ICMP_BYTES && size_of::<QuotedWire>() == 8);
 
-/// A message of ICMP.
+/// An ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmp<'a> {
-    /// To be answered with the same bytes.
+    /// An echo request, which is answered with the same bytes.
     EchoRequest(Echo<'a>),
     /// An echo reply.
     EchoReply(Echo<'a>),
     /// A datagram did not arrive.
     Unreachable(Unreachable),
-    /// A datagram was too long on its way, or a router did not understand it.
+    /// A datagram's lifetime was exceeded, or its header was faulty.
     Problem(Problem),
     /// A message of another type.
     Other {
@@ -64,9 +64,9 @@ pub enum Icmp<'a> {
 /// An echo request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo<'a> {
-    /// Tells programs apart that send requests.
+    /// Distinguishes programs that send requests.
     pub identifier: u16,
-    /// Tells a program's requests apart.
+    /// Distinguishes a program's requests.
     pub sequence: u16,
     /// Data of an echo, which a reply returns.
     pub data: &'a [u8],
@@ -77,14 +77,15 @@ pub struct Echo<'a> {
 pub struct Unreachable {
     /// The reason; 4 is [`Unreachable::TOO_BIG`].
     pub code: u8,
-    /// The next hop's MTU in bytes, if the datagram was too big and the router says so; routers of before RFC 1191 do not.
+    /// The next hop's MTU in bytes, if the datagram was too big and the router names the MTU; routers older than RFC 1191 do
+    /// not.
     pub next_hop_mtu: Option<u16>,
-    /// The segment that did not arrive; `None` if the datagram was none of TCP, or a later fragment. Anybody could have sent
-    /// this: the sequence number must be one that is on its way (RFC 5927).
+    /// The segment that did not arrive; `None` if the datagram was not TCP, or was a later fragment. Anybody could have sent
+    /// this message: the caller must check that the sequence number is in flight (RFC 5927).
     pub quoted: Option<Quoted>,
 }
 
-/// A datagram whose hops or time were used up, or whose header has a fault.
+/// A datagram whose hop limit or reassembly time was exceeded, or whose header is faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The segment, as in [`Unreachable::quoted`].
@@ -96,7 +97,7 @@ impl Unreachable {
     pub const TOO_BIG: u8 = 4;
 }
 
-/// The start of a TCP segment in an error's datagram.
+/// The start of a TCP segment that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
     /// The segment's sender, to which the error is addressed.
@@ -107,7 +108,7 @@ pub struct Quoted {
     pub seq: Seq,
 }
 
-/// Reads the message in the payload of `ip`, which was read from `frame`.
+/// Parses the message in the payload of `ip`, which was parsed from `frame`.
 ///
 /// # Errors
 /// [`Cause::WrongAddress`], [`Cause::Truncated`], [`Cause::BadIcmpChecksum`].
@@ -149,10 +150,10 @@ fn parse_quoted(data: &[u8]) -> Option<Quoted> {
     })
 }
 
-/// Bytes of the headers of an answer to an echo request.
+/// Length of the headers of an echo reply, in bytes.
 pub const ECHO_HEADERS_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + ICMP_BYTES;
 
-/// Writes the headers of the answer to an echo request with these headers. The same data follows them.
+/// Writes the headers of the reply to an echo request with these headers. The caller appends the same data.
 ///
 /// # Panics
 /// `out` is shorter than [`ECHO_HEADERS_BYTES`].
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
     use core::ops::Range;
 
-    /// "Too big" with an MTU, about a datagram of 10.0.0.1:80 to 10.0.0.2:81 with the number 7.
+    /// "Too big" with an MTU, about a segment from 10.0.0.1:80 to 10.0.0.2:81 with sequence number 7.
     const ERROR: [u8; 36] = [
         3, 4, 0, 0, 0, 0, 5, 0, // ICMP
         0x45, 0, 0, 100, 0, 0, 0x40, 0, 64, 6, 0xba, 0xd0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
@@ -203,7 +204,7 @@ mod tests {
         }
     }
 
-    /// The error with one byte changed and its checksum made good.
+    /// The error with one byte changed and its checksum corrected.
     fn with(at: usize, byte: u8) -> [u8; 36] {
         let mut message = ERROR;
         message[at] = byte;
@@ -235,17 +236,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_start_of_a_tcp_segment_is_quoted() {
+    fn only_an_error_that_quotes_the_start_of_a_tcp_segment_has_a_quote() {
         // Version, header length (too short, too long), a later fragment, UDP.
         for (at, byte) in [(8, 0x65), (8, 0x44), (8, 0x4f), (15, 1), (17, 17)] {
             assert_eq!(unreachable(at, byte).quoted, None, "byte {at}");
         }
-        // A first fragment is one.
+        // A first fragment has the start of the segment.
         assert!(unreachable(14, 0x20).quoted.is_some());
     }
 
     #[test]
-    fn other_messages_have_type_and_code() {
+    fn other_messages_keep_their_type_and_code() {
         assert_eq!(parse(&with(0, 4), &ip(0..36)), Ok(Icmp::Other { kind: 4, code: 4 }));
         for kind in [TIME_EXCEEDED, PARAMETER_PROBLEM] {
             let Ok(Icmp::Problem(Problem { quoted })) = parse(&with(0, kind), &ip(0..36)) else {

@@ -1,4 +1,4 @@
-//! ICMPv6 (RFC 4443): echoes, and errors about segments; neighbour discovery is in [`super::discovery`].
+//! ICMPv6 (RFC 4443): echoes, and errors about segments. Neighbour discovery is in [`super::discovery`].
 
 use core::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use super::ipv6::{self, IPV6_BYTES, Ipv6Header, Ipv6View, PROTOCOL_ICMP6};
 use super::{Cause, Ecn, TTL_DEFAULT, checksum};
 use crate::seq::Seq;
 
-/// Length of a message's fixed part.
+/// Length of a message's fixed part, in bytes.
 pub const ICMP6_BYTES: usize = 8;
 
 const UNREACHABLE: u8 = 1;
@@ -35,33 +35,33 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == ICMP6_BYTES);
 
-/// A message of ICMPv6.
+/// An ICMPv6 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmp6<'a> {
-    /// To be answered with the same bytes.
+    /// An echo request, which is answered with the same bytes.
     EchoRequest(Echo<'a>),
     /// An echo reply.
     EchoReply(Echo<'a>),
     /// A datagram did not arrive.
     Unreachable {
-        /// The reason: 4 is a port where nobody listens.
+        /// The reason; 4 is a port without a listener.
         code: u8,
-        /// The segment; see [`super::Unreachable::quoted`].
+        /// The quoted segment; see [`super::Unreachable::quoted`].
         quoted: Option<Quoted>,
     },
     /// A datagram was too big for a link.
     TooBig {
         /// The link's MTU in bytes.
         mtu: u32,
-        /// The segment that it is about, if it quotes one.
+        /// The quoted segment, if any.
         quoted: Option<Quoted>,
     },
-    /// A datagram's hops were used up, or a router did not understand its header.
+    /// A datagram's hop limit was exceeded, or its header was faulty.
     Problem {
-        /// The segment that it is about, if it quotes one.
+        /// The quoted segment, if any.
         quoted: Option<Quoted>,
     },
-    /// Neighbours that ask for addresses, or tell theirs.
+    /// A neighbour discovery message.
     Discovery(Discovery),
     /// A message of another type.
     Other {
@@ -72,8 +72,8 @@ pub enum Icmp6<'a> {
     },
 }
 
-/// Reads the message in the payload of `ip`, which was read from `frame`. Its addresses may be of groups, or unspecified, if it is of
-/// neighbour discovery or unknown.
+/// Parses the message in the payload of `ip`, which was parsed from `frame`. Addresses may be groups' or unspecified only in
+/// neighbour discovery and unknown messages.
 ///
 /// # Errors
 /// [`Cause::Truncated`], [`Cause::BadIcmpChecksum`], [`Cause::BadHopLimit`], [`Cause::BadDiscovery`]; [`Cause::WrongAddress`] for
@@ -116,10 +116,10 @@ fn parse_quoted(data: &[u8]) -> Option<Quoted> {
     })
 }
 
-/// Bytes of the headers of an answer to an echo request.
+/// Length of the headers of an echo reply, in bytes.
 pub const ECHO6_HEADERS_BYTES: usize = ETHERNET_BYTES + IPV6_BYTES + ICMP6_BYTES;
 
-/// Writes the headers of the answer to an echo request with these headers. The same data follows them.
+/// Writes the headers of the reply to an echo request with these headers. The caller appends the same data.
 ///
 /// # Panics
 /// `out` is shorter than [`ECHO6_HEADERS_BYTES`].
@@ -145,7 +145,7 @@ pub fn build_echo6_reply(out: &mut [u8], ethernet: &EthernetView, ip: &Ipv6View,
     message[..ICMP6_BYTES].copy_from_slice(wire.as_bytes());
 }
 
-/// The checksum of a message in two parts, the first of an even length, in which the field is 0.
+/// The checksum of a message in two parts; the first has an even length, and a checksum field of 0.
 pub(super) fn checksum(header: &Ipv6Header, front: &[u8], back: &[u8]) -> u16 {
     let (source, destination) = (header.source.into(), header.destination.into());
     let len = (front.len() + back.len()) as u32;
@@ -162,7 +162,7 @@ mod tests {
     const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9);
     const PEER: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 0x70);
 
-    /// A message of this kind and code from the router, about a segment of ours with the number 7.
+    /// A message of this kind and code from the router, about our segment with sequence number 7.
     fn error(kind: u8, code: u8, rest: u32, change: impl FnOnce(&mut [u8])) -> (Vec<u8>, Ipv6View) {
         let mut message = vec![0; 8 + 40 + 8];
         let wire = Wire { kind, code, checksum: 0.into(), rest: rest.into() };
@@ -211,12 +211,12 @@ mod tests {
             assert_eq!(read(kind, 1, 0), is(Icmp6::Problem { quoted }));
         }
         assert_eq!(read(5, 1, 0), is(Icmp6::Other { kind: 5, code: 1 }));
-        // Redirects and what routers tell are not listened to.
+        // Redirects and other messages from routers are not read.
         assert_eq!(read(137, 0, 0), is(Icmp6::Other { kind: 137, code: 0 }));
     }
 
     #[test]
-    fn only_the_start_of_a_tcp_segment_is_quoted() {
+    fn only_an_error_that_quotes_the_start_of_a_tcp_segment_has_a_quote() {
         // Version, protocol, a fragment.
         for (at, byte) in [(8, 0x45), (14, 17), (14, 44)] {
             let (message, ip) = error(1, 0, 0, |message| message[at] = byte);

@@ -1,11 +1,11 @@
-//! What headers of IPv4 and IPv6 have in common.
+//! The fields that IPv4 and IPv6 headers have in common.
 
 use core::net::IpAddr;
 use core::ops::Range;
 
 use super::Ecn;
 
-/// A header that was read: of a whole datagram, and valid.
+/// A parsed and valid header of a whole datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpView<A> {
     /// Address of the sender.
@@ -14,16 +14,16 @@ pub struct IpView<A> {
     pub destination: A,
     /// The protocol that follows.
     pub protocol: u8,
-    /// Congestion notification.
+    /// The ECN field.
     pub ecn: Ecn,
     /// Hop limit on arrival.
     pub ttl: u8,
-    /// The part of the frame that follows: options, extension headers and padding are not in it.
+    /// Range of the payload in the frame, without options, extension headers and padding.
     pub payload: Range<usize>,
 }
 
 impl<A: Into<IpAddr>> IpView<A> {
-    /// The same, of either family.
+    /// The same view with addresses of either family.
     pub fn widen(self) -> IpView<IpAddr> {
         let IpView { source, destination, protocol, ecn, ttl, payload } = self;
         let (source, destination) = (source.into(), destination.into());

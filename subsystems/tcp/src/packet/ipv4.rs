@@ -8,17 +8,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::ip::IpView;
 use super::{Cause, checksum};
 
-/// Length of a header without options.
+/// Length of a header without options, in bytes.
 pub const IPV4_BYTES: usize = 20;
 /// The protocol number of ICMP.
 pub const PROTOCOL_ICMP: u8 = 1;
 /// The protocol number of TCP.
 pub const PROTOCOL_TCP: u8 = 6;
-/// The hop limit of packets that are sent (RFC 1700).
+/// Default hop limit of packets that we send (RFC 1700).
 pub const TTL_DEFAULT: u8 = 64;
 
 const DONT_FRAGMENT: u16 = 0x4000;
-/// More fragments, or an offset: part of a datagram.
+/// Mask of "more fragments" and the offset: nonzero for a fragment.
 const FRAGMENT: u16 = 0x3fff;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
@@ -39,22 +39,22 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == IPV4_BYTES);
 
-/// The two bits of congestion notification (RFC 3168, section 5).
+/// The ECN field: two bits (RFC 3168, section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// The transport cannot read marks.
+    /// The transport does not support ECN (Not-ECT).
     #[default]
     NotCapable,
-    /// The transport can, code point ECT(1).
+    /// The transport supports ECN; code point ECT(1).
     Capable1,
-    /// The transport can, code point ECT(0): the usual one.
+    /// The transport supports ECN; code point ECT(0), the usual one.
     Capable0,
-    /// The packet met congestion.
+    /// The packet met congestion (CE).
     Congestion,
 }
 
 impl Ecn {
-    /// From the low two bits of a service octet.
+    /// Decodes the low two bits of a service octet.
     pub(super) const fn from_bits(service: u8) -> Ecn {
         match service & 3 {
             0 => Ecn::NotCapable,
@@ -65,13 +65,13 @@ impl Ecn {
     }
 }
 
-/// A header of IPv4 that was read.
+/// A parsed IPv4 header.
 pub type Ipv4View = IpView<Ipv4Addr>;
 
 impl Ipv4View {
     /// # Errors
-    /// [`Cause::WrongAddress`]: the source is no single host on a wire (RFC 1122, 3.2.1.3), or the destination is a group,
-    /// which TCP ignores (RFC 9293, MUST-57 and MUST-63).
+    /// [`Cause::WrongAddress`]: the source is not a single host on a wire (RFC 1122, 3.2.1.3), or the destination is a group;
+    /// TCP ignores both (RFC 9293, MUST-57 and MUST-63).
     pub(super) fn check_unicast(&self) -> Result<(), Cause> {
         let is_group = |address: Ipv4Addr| {
             address.is_unspecified() || address.is_multicast() || address.is_broadcast()
@@ -83,10 +83,10 @@ impl Ipv4View {
     }
 }
 
-/// Reads the header at `start` of a frame.
+/// Parses the header at offset `start` of a frame.
 ///
-/// The total length is the real one, up to 65,535 bytes, of a single packet and of one that a wire has put together. The frame
-/// may be longer. Options of IP are skipped.
+/// The total length must be the real one, up to 65,535 bytes, also for a super-packet that a wire has coalesced. The frame
+/// may be longer. IP options are skipped.
 ///
 /// # Errors
 /// [`Cause::Truncated`], [`Cause::BadIpVersion`], [`Cause::BadIpHeaderLength`], [`Cause::BadIpTotalLength`],
@@ -124,8 +124,8 @@ fn header_bytes(wire: &Wire) -> Option<usize> {
     (bytes >= IPV4_BYTES).then_some(bytes)
 }
 
-/// Source, destination, protocol, and what follows of a header that an ICMP error quotes: its datagram is cut short, and
-/// routers on its way may have left its checksum wrong. `None` if it is malformed or of a later fragment.
+/// Source, destination, protocol and payload of a header that an ICMP error quotes. The datagram is truncated, and routers on
+/// its path may have left its checksum wrong. `None` if it is malformed or a later fragment.
 pub(super) fn parse_quoted(bytes: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr, u8, &[u8])> {
     let (wire, _) = Wire::ref_from_prefix(bytes).ok()?;
     if wire.version_and_words >> 4 != 4 || wire.fragment.get() & FRAGMENT_OFFSET != 0 {
@@ -135,7 +135,7 @@ pub(super) fn parse_quoted(bytes: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr, u8, &[u8
     Some((wire.source.into(), wire.destination.into(), wire.protocol, rest))
 }
 
-/// A header to be written.
+/// Fields of a header to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Header {
     /// Address of the sender.
@@ -144,7 +144,7 @@ pub struct Ipv4Header {
     pub destination: Ipv4Addr,
     /// The protocol that follows.
     pub protocol: u8,
-    /// Congestion notification.
+    /// The ECN field.
     pub ecn: Ecn,
     /// Hop limit of the packet.
     pub ttl: u8,
@@ -153,7 +153,7 @@ pub struct Ipv4Header {
 /// Writes a header of [`IPV4_BYTES`] with its checksum. Fragmentation is forbidden, so the identification is 0 (RFC 6864, 4.1).
 ///
 /// # Panics
-/// `out` is shorter, or header and payload are more than 65,535 bytes.
+/// `out` is shorter than the header, or header and payload are more than 65,535 bytes.
 pub fn build(out: &mut [u8], header: &Ipv4Header, payload_bytes: u32) {
     let total_bytes = u16::try_from(u64::from(payload_bytes) + IPV4_BYTES as u64)
         .expect("an IPv4 datagram is at most 65,535 bytes");
@@ -173,7 +173,7 @@ pub fn build(out: &mut [u8], header: &Ipv4Header, payload_bytes: u32) {
     out[..IPV4_BYTES].copy_from_slice(wire.as_bytes());
 }
 
-/// Sets the Differentiated Services of a header that [`build`] has written. The bits of congestion notification stay.
+/// Sets the Differentiated Services codepoint of a header that [`build`] has written. The ECN field stays.
 ///
 /// # Panics
 /// `header` is shorter than [`IPV4_BYTES`].
@@ -196,7 +196,7 @@ mod tests {
         ttl: TTL_DEFAULT,
     };
 
-    /// A header at offset 2, 10 bytes of payload, 6 of padding.
+    /// A frame with a header at offset 2, 10 bytes of payload, and 6 of padding.
     fn frame() -> [u8; 38] {
         let mut frame = [0; 38];
         build(&mut frame[2..], &HEADER, 10);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_built_header_is_read_back_without_padding() {
+    fn a_built_header_is_parsed_back_without_padding() {
         let expected = Ipv4View {
             source: HEADER.source,
             destination: HEADER.destination,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_read() {
+    fn ecn_marks_are_parsed() {
         let marks = [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::Congestion];
         for (bits, ecn) in marks.into_iter().enumerate() {
             assert_eq!(parse(&with(1, 0xb8 | bits as u8), 2).unwrap().ecn, ecn);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_no_peers() {
+    fn group_and_loopback_addresses_are_not_peers() {
         let one = Ipv4Addr::new(10, 0, 0, 1);
         let view =
             |source, destination| Ipv4View { source, destination, ..parse(&frame(), 2).unwrap() };

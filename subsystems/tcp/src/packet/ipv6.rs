@@ -8,13 +8,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::ip::IpView;
 use super::{Cause, Ecn, MacAddress};
 
-/// Length of a header without extension headers.
+/// Length of a header without extension headers, in bytes.
 pub const IPV6_BYTES: usize = 40;
 /// The protocol number of ICMPv6.
 pub const PROTOCOL_ICMP6: u8 = 58;
-/// Every link takes packets of so many bytes (RFC 8200, 5).
+/// MTU in bytes that every link supports at least (RFC 8200, 5).
 pub const IPV6_MTU_MIN: u16 = 1280;
-/// Most bytes of extension headers that are skipped.
+/// Limit of bytes of extension headers that are skipped.
 pub const EXTENSION_BYTES_MAX: usize = 256;
 
 const HOP_BY_HOP: u8 = 0;
@@ -22,16 +22,16 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
-/// The first of an option's two high bits that say what to do with an unknown one: 0 is to skip it (RFC 8200, 4.2).
+/// Offset of an option type's two high bits, which say what to do with an unknown option: 0 is to skip it (RFC 8200, 4.2).
 const ACTION_SHIFT: u8 = 6;
 const PAD_ONE: u8 = 0;
-/// More fragments, or an offset: part of a datagram.
+/// Mask of "more fragments" and the offset: nonzero for a fragment that is not a whole datagram.
 const PART: u16 = 0xfff9;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Wire {
-    /// Version, traffic class, and flow label: 4, 8, and 20 bits.
+    /// Version, traffic class and flow label: 4, 8 and 20 bits.
     first: U32,
     payload_bytes: U16,
     next: u8,
@@ -42,13 +42,13 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == IPV6_BYTES);
 
-/// A header of IPv6 that was read.
+/// A parsed IPv6 header.
 pub type Ipv6View = IpView<Ipv6Addr>;
 
 impl Ipv6View {
     /// # Errors
-    /// [`Cause::WrongAddress`]: the source is no single host on a wire (RFC 4291, 2.5.2, 2.5.3, 2.7), or the destination is none,
-    /// or an address stands for one of IPv4, which no wire carries (RFC 4942, 2.2).
+    /// [`Cause::WrongAddress`]: the source or the destination is not a single host on a wire (RFC 4291, 2.5.2, 2.5.3, 2.7), or
+    /// is an IPv4-mapped address, which no wire carries (RFC 4942, 2.2).
     pub(super) fn check_unicast(&self) -> Result<(), Cause> {
         let is_host = |address: Ipv6Addr| {
             !address.is_unspecified()
@@ -64,10 +64,10 @@ impl Ipv6View {
     }
 }
 
-/// Reads the header at `start` of a frame, and skips extension headers. The frame may be longer.
+/// Parses the header at offset `start` of a frame, and skips extension headers. The frame may be longer.
 ///
-/// Options for each hop and for the destination are skipped, at most [`EXTENSION_BYTES_MAX`] in all; so is the header of a
-/// fragment that is the whole datagram (RFC 6946).
+/// Hop-by-hop and destination options are skipped, at most [`EXTENSION_BYTES_MAX`] in all, and so is the header of a fragment
+/// that is the whole datagram (RFC 6946).
 ///
 /// # Errors
 /// [`Cause::Truncated`], [`Cause::BadIpVersion`], [`Cause::Fragment`], [`Cause::RoutingHeader`], [`Cause::BadExtension`].
@@ -92,7 +92,7 @@ pub fn parse(frame: &[u8], start: usize) -> Result<Ipv6View, Cause> {
     })
 }
 
-/// The protocol behind the extension headers, and their length.
+/// The protocol after the extension headers, and their length.
 fn skip(mut next: u8, bytes: &[u8]) -> Result<(u8, usize), Cause> {
     let mut at = 0;
     loop {
@@ -122,7 +122,7 @@ fn skip(mut next: u8, bytes: &[u8]) -> Result<(u8, usize), Cause> {
     }
 }
 
-/// Whether a host that knows none of these options skips them all.
+/// Whether a host that knows none of these options may skip them all.
 fn may_be_skipped(mut options: &[u8]) -> bool {
     loop {
         match *options {
@@ -137,8 +137,8 @@ fn may_be_skipped(mut options: &[u8]) -> bool {
     }
 }
 
-/// Source, destination, protocol, and what follows of a header that an ICMPv6 error quotes: its datagram is cut short. `None` if it
-/// is malformed or of a fragment.
+/// Source, destination, protocol and payload of a header that an ICMPv6 error quotes. The datagram is truncated. `None` if it
+/// is malformed or a fragment.
 pub(super) fn parse_quoted(bytes: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr, u8, &[u8])> {
     let (wire, rest) = Wire::ref_from_prefix(bytes).ok()?;
     if wire.first.get() >> 28 != 6 {
@@ -148,7 +148,7 @@ pub(super) fn parse_quoted(bytes: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr, u8, &[u8
     Some((wire.source.into(), wire.destination.into(), protocol, &rest[skipped..]))
 }
 
-/// A header to be written.
+/// Fields of a header to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Header {
     /// Address of the sender.
@@ -157,7 +157,7 @@ pub struct Ipv6Header {
     pub destination: Ipv6Addr,
     /// The protocol that follows.
     pub protocol: u8,
-    /// Congestion notification.
+    /// The ECN field.
     pub ecn: Ecn,
     /// Hop limit of the packet.
     pub hop_limit: u8,
@@ -166,7 +166,7 @@ pub struct Ipv6Header {
 /// Writes a header of [`IPV6_BYTES`], with flow label 0.
 ///
 /// # Panics
-/// `out` is shorter, or the payload is more than 65,535 bytes.
+/// `out` is shorter than the header, or the payload is more than 65,535 bytes.
 pub fn build(out: &mut [u8], header: &Ipv6Header, payload_bytes: u32) {
     let payload_bytes = u16::try_from(payload_bytes)
         .expect("the payload of an IPv6 datagram is at most 65,535 bytes");
@@ -181,7 +181,7 @@ pub fn build(out: &mut [u8], header: &Ipv6Header, payload_bytes: u32) {
     out[..IPV6_BYTES].copy_from_slice(wire.as_bytes());
 }
 
-/// Sets the Differentiated Services of a header that [`build`] has written. The bits of congestion notification stay.
+/// Sets the Differentiated Services codepoint of a header that [`build`] has written. The ECN field stays.
 ///
 /// # Panics
 /// `header` is shorter than [`IPV6_BYTES`].
@@ -191,7 +191,7 @@ pub fn set_diffserv(header: &mut [u8], diffserv: u8) {
     wire.first = (first & !(0x3f << 22) | u32::from(diffserv) << 22).into();
 }
 
-/// The group in which a host listens for questions about an address (RFC 4291, 2.7.1).
+/// The solicited-node group of an address, in which its host receives solicitations (RFC 4291, 2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
@@ -217,7 +217,8 @@ mod tests {
         hop_limit: TTL_DEFAULT,
     };
 
-    /// A header at offset 2, these extension headers, the first of this kind, and 10 bytes behind them, then 6 of padding.
+    /// A frame with a header at offset 2, these extension headers, the first of kind `next`, 10 bytes of payload, and 6 of
+    /// padding.
     fn frame(next: u8, extensions: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; 42];
         let header = Ipv6Header { protocol: next, ..HEADER };
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_built_header_is_read_back_without_padding() {
+    fn a_built_header_is_parsed_back_without_padding() {
         assert_eq!(read(PROTOCOL_TCP, &[]), Ok(expected(0)));
     }
 
@@ -259,22 +260,22 @@ mod tests {
     }
 
     #[test]
-    fn options_are_skipped_where_an_unknown_one_may_be() {
-        // A router alert and padding; then an option that is unknown, and one byte of padding.
+    fn unknown_options_are_skipped_if_their_type_allows_it() {
+        // A router alert and padding; then an unknown option and one byte of padding.
         let each_hop = [60, 0, 5, 2, 0, 0, 1, 0];
         let destination = [6, 1, 0x1e, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0];
         let both = [&each_hop[..], &destination].concat();
         assert_eq!(read(HOP_BY_HOP, &both), Ok(expected(24)));
-        // The same options, where the two high bits ask to drop the packet.
+        // The same options, but the two high bits ask to drop the packet.
         for bits in [0x40, 0x80, 0xc0] {
             let mut asks = both.clone();
             asks[10] |= bits;
             assert_eq!(read(HOP_BY_HOP, &asks), Err(Cause::BadExtension));
         }
-        // An option that ends behind its header, and a header that ends behind the datagram.
+        // An option that extends beyond its header, and a header that extends beyond the datagram.
         assert_eq!(read(DESTINATION_OPTIONS, &[6, 0, 1, 5, 0, 0, 0, 0]), Err(Cause::BadExtension));
         assert_eq!(read(DESTINATION_OPTIONS, &[6, 9, 1, 4, 0, 0, 0, 0]), Err(Cause::BadExtension));
-        // Options for each hop are the first.
+        // Hop-by-hop options must come first.
         assert_eq!(
             read(DESTINATION_OPTIONS, &[HOP_BY_HOP, 0, 1, 4, 0, 0, 0, 0, 6, 0, 1, 4, 0, 0, 0, 0]),
             Err(Cause::BadExtension)
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_of_headers_is_bounded() {
+    fn the_chain_of_extension_headers_is_bounded() {
         let chain = |count: usize| {
             let mut chain = [DESTINATION_OPTIONS, 0, 1, 4, 0, 0, 0, 0].repeat(count);
             chain[8 * (count - 1)] = PROTOCOL_TCP;
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_and_routes_are_dropped() {
+    fn fragments_and_routing_headers_are_dropped() {
         assert_eq!(read(FRAGMENT, &[6, 0, 0, 1, 0, 0, 0, 9]), Err(Cause::Fragment));
         assert_eq!(read(FRAGMENT, &[6, 0, 0, 8, 0, 0, 0, 9]), Err(Cause::Fragment));
         assert_eq!(read(FRAGMENT, &[6, 0, 0, 0, 0, 0, 0, 9]), Ok(expected(8)), "RFC 6946");
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_read() {
+    fn ecn_marks_are_parsed() {
         let marks = [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::Congestion];
         for (bits, ecn) in marks.into_iter().enumerate() {
             let mut marked = frame(PROTOCOL_TCP, &[]);
@@ -313,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn services_are_set_beside_marks() {
+    fn setting_differentiated_services_keeps_ecn_marks() {
         let mut frame = frame(PROTOCOL_TCP, &[]);
         set_diffserv(&mut frame[2..], 0x2e);
         assert_eq!(frame[2..6], [0x6b, 0xa0, 0, 0]);
     }
 
     #[test]
-    fn groups_and_mapped_addresses_are_no_peers() {
+    fn group_loopback_and_mapped_addresses_are_not_peers() {
         let one = HEADER.source;
         let view = |source, destination| Ipv6View { source, destination, ..expected(0) };
         assert_eq!(view(one, one).check_unicast(), Ok(()));

@@ -1,8 +1,8 @@
 //! Views and builders of headers: Ethernet, ARP, IPv4 with ICMP, IPv6 with ICMPv6 and neighbour discovery, and TCP.
 //!
-//! [`parse`] reads a frame, from its Ethernet header on, into values that are valid on their own: lengths lie within the frame,
-//! checksums hold, addresses are of single hosts. A frame that fails has one [`Cause`], which is the index of a counter.
-//! Builders write into a caller's buffer. Nothing here allocates, keeps state, or decides on an answer.
+//! [`parse`] parses a frame, starting with its Ethernet header, into values that need no further checks: lengths are within the
+//! frame, checksums are correct, addresses are of single hosts. A frame that fails has one [`Cause`], which is the index of a
+//! counter. Builders write into a caller's buffer. Nothing here allocates, keeps state, or decides on an answer.
 
 pub mod arp;
 pub mod checksum;
@@ -29,13 +29,13 @@ pub use ipv6::{IPV6_BYTES, Ipv6Header, Ipv6View};
 pub use options::{OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, SCALE_MAX};
 pub use tcp::{Flags, TCP_BYTES, TcpHeader, TcpSegment, build_tcp, partial_checksum, set_diffserv};
 
-/// The reason for dropping a frame. The sender or the wire is to blame for each.
+/// Why a frame is dropped. The sender or the wire is at fault for each cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Cause {
     /// The frame ends within a header or before the IP datagram does.
     #[error("truncated")]
     Truncated,
-    /// Another version in the IP header than the EtherType says.
+    /// The version in the IP header contradicts the EtherType.
     #[error("bad IP version")]
     BadIpVersion,
     /// An IPv4 header of less than 20 bytes.
@@ -47,10 +47,10 @@ pub enum Cause {
     /// The IPv4 header's checksum is wrong.
     #[error("bad IP checksum")]
     BadIpChecksum,
-    /// A part of a datagram. Fragments are not put together.
+    /// A fragment of a datagram. Fragments are not reassembled.
     #[error("fragment")]
     Fragment,
-    /// A source that is no single host, or a destination that is a group of hosts. A caller also uses it for a
+    /// The source is not a single host, or the destination is a group of hosts. A caller also uses it for a
     /// destination that is not its own.
     #[error("wrong address")]
     WrongAddress,
@@ -63,22 +63,22 @@ pub enum Cause {
     /// An extension header of IPv6 that is malformed, out of place, or has an option that must not be skipped; or too many of them.
     #[error("bad extension header")]
     BadExtension,
-    /// A message between neighbours that a router has forwarded.
+    /// A neighbour discovery message that a router has forwarded.
     #[error("bad hop limit")]
     BadHopLimit,
-    /// A malformed message of neighbour discovery.
+    /// A malformed neighbour discovery message.
     #[error("bad neighbour discovery")]
     BadDiscovery,
     /// The checksum of an ICMP or ICMPv6 message is wrong.
     #[error("bad ICMP checksum")]
     BadIcmpChecksum,
-    /// A TCP header of less than 20 bytes, or one that ends behind the datagram.
+    /// A TCP header of less than 20 bytes, or one that extends beyond the datagram.
     #[error("bad TCP data offset")]
     BadTcpOffset,
     /// The TCP checksum is wrong.
     #[error("bad TCP checksum")]
     BadTcpChecksum,
-    /// A TCP option with an illegal length. [`parse`] never returns it: it reports [`Options::is_malformed`], for a caller
+    /// A TCP option with an illegal length. [`parse`] never returns it, but sets [`Options::is_malformed`] for a caller
     /// that drops or counts such segments.
     #[error("malformed TCP options")]
     BadTcpOptions,
@@ -105,13 +105,13 @@ impl Cause {
         Cause::BadTcpOptions,
     ];
 
-    /// Its place in an array of counters with `Cause::ALL.len()` elements.
+    /// Index in an array of counters with `Cause::ALL.len()` elements.
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Contents of a frame.
+/// A parsed frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// A TCP segment.
@@ -125,21 +125,21 @@ pub enum Parsed<'a> {
     },
     /// An ARP request or reply.
     Arp(EthernetView, ArpPacket),
-    /// A message of ICMP.
+    /// An ICMP message.
     Icmp(EthernetView, Ipv4View, Icmp<'a>),
-    /// A message of ICMPv6.
+    /// An ICMPv6 message.
     Icmp6(EthernetView, Ipv6View, Icmp6<'a>),
     /// A frame of another protocol.
     Other,
 }
 
-/// Reads a frame from its Ethernet header on. Padding behind the IP datagram is ignored.
+/// Parses a frame, starting with its Ethernet header. Padding after the IP datagram is ignored.
 ///
 /// With `checksum_is_good` the TCP checksum is not verified: the wire has done so, or the packet never left memory and its
-/// checksum is partial. Those of IPv4, ICMP and ICMPv6 are always verified.
+/// checksum is partial. The checksums of IPv4, ICMP and ICMPv6 are always verified.
 ///
 /// # Errors
-/// The frame is to be dropped, for this cause.
+/// The cause for which the frame must be dropped.
 pub fn parse(frame: &[u8], checksum_is_good: bool) -> Result<Parsed<'_>, Cause> {
     let ethernet = ethernet::parse(frame)?;
     match ethernet.kind {
@@ -178,7 +178,7 @@ pub fn parse(frame: &[u8], checksum_is_good: bool) -> Result<Parsed<'_>, Cause> 
                 ipv6::PROTOCOL_ICMP6 => {
                     ethernet.check_source()?;
                     let message = icmp6::parse(frame, &ip)?;
-                    // Neighbours speak to groups, and so do messages that are not read.
+                    // Neighbour discovery uses group addresses, and so do messages that are not read.
                     if !matches!(message, Icmp6::Discovery(_) | Icmp6::Other { .. }) {
                         ethernet.check_unicast()?;
                     }

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::seq::Seq;
 
-/// Most bytes of options in a header.
+/// Longest options of a header, in bytes.
 pub const OPTIONS_BYTES_MAX: usize = 40;
-/// Most blocks of one selective acknowledgement; three beside timestamps.
+/// Limit of blocks of one selective acknowledgement; with timestamps, three find room.
 pub const SACK_BLOCKS_MAX: usize = 4;
-/// The greatest shift of a window (RFC 7323, 2.3).
+/// Largest window scale (RFC 7323, 2.3).
 pub const SCALE_MAX: u8 = 14;
 
 const END: u8 = 0;
@@ -23,30 +23,30 @@ const TIMESTAMPS: u8 = 8;
 /// Options of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
-    /// Most bytes of payload that the sender takes in a segment; never 0. In SYN segments only.
+    /// Largest segment payload that the sender accepts, in bytes; never 0. In SYN segments only.
     pub mss: Option<u16>,
-    /// Shift of the windows that the sender names, at most [`SCALE_MAX`]. In SYN segments only.
+    /// Window scale of the sender, at most [`SCALE_MAX`]. In SYN segments only.
     pub scale: Option<u8>,
-    /// Selective acknowledgements may be sent. In SYN segments only.
+    /// The sender accepts selective acknowledgements. In SYN segments only.
     pub sack_permitted: bool,
-    /// Value and echo; the echo means something only in a segment that acknowledges (RFC 7323, 3.2).
+    /// Value and echo; the echo is valid only in a segment with ACK (RFC 7323, 3.2).
     pub timestamps: Option<(u32, u32)>,
-    /// Blocks that were received: first number and the one behind the last. Never in SYN segments. Only the first
+    /// SACK blocks: first sequence number, and the one after the last. Never in SYN segments. Only the first
     /// `sack_count` are valid: see [`Options::sack_blocks`].
     pub sack: [(Seq, Seq); SACK_BLOCKS_MAX],
     /// Number of SACK blocks.
     pub sack_count: u8,
-    /// An option's length was less than 2, or more than was left. What stood before it was read.
+    /// An option's length was less than 2, or more than was left. The options before it are valid.
     pub is_malformed: bool,
 }
 
 impl Options {
-    /// Blocks that were received, in the order of the option: the first one may be a duplicate (RFC 2883).
+    /// The SACK blocks, in the order of the option. The first one may report a duplicate (RFC 2883).
     pub fn sack_blocks(&self) -> &[(Seq, Seq)] {
         &self.sack[..usize::from(self.sack_count).min(SACK_BLOCKS_MAX)]
     }
 
-    /// Adds a block; no more than [`SACK_BLOCKS_MAX`] are kept.
+    /// Adds a block; blocks beyond [`SACK_BLOCKS_MAX`] are dropped.
     pub fn push_sack(&mut self, block: (Seq, Seq)) {
         if let Some(free) = self.sack.get_mut(usize::from(self.sack_count)) {
             *free = block;
@@ -54,13 +54,13 @@ impl Options {
         }
     }
 
-    /// Reads what stands between a header's fixed part and its payload. It takes any bytes:
+    /// Parses the bytes between a header's fixed part and its payload. It accepts any bytes:
     ///
     /// - unknown options are skipped by their length (MUST-6), and so are known ones with a wrong length, an MSS of 0, and empty
     ///   blocks;
-    /// - options that belong in SYN segments are skipped in others, and the reverse (RFC 7323, 2.2; RFC 2018, 2);
-    /// - an illegal length ends the options (MUST-7) and is reported; so does "end of options", which is not;
-    /// - of two options of a kind the later holds.
+    /// - options that belong in SYN segments are skipped in others, and vice versa (RFC 7323, 2.2; RFC 2018, 2);
+    /// - an illegal length ends the options (MUST-7) and is reported; "end of options" ends them, too, and is not reported;
+    /// - of two options of the same kind, the later one counts.
     pub fn parse(mut bytes: &[u8], is_syn: bool) -> Options {
         let mut options = Options::default();
         loop {
@@ -111,9 +111,9 @@ impl Options {
         }
     }
 
-    /// Writes the options that belong in such a segment, in Linux's order: MSS, SACK permitted, timestamps, no-op, scale in a SYN
-    /// segment; two no-ops and timestamps, two no-ops and blocks in another. Blocks that find no room are left out. Returns
-    /// the length, a multiple of 4.
+    /// Writes the options that belong in such a segment, in Linux's order. In a SYN segment: MSS, SACK permitted, timestamps,
+    /// no-op, scale. In another one: two no-ops and timestamps, two no-ops and blocks. Blocks that find no room are left out.
+    /// Returns the length, a multiple of 4.
     ///
     /// # Panics
     /// `out` is too short; [`OPTIONS_BYTES_MAX`] is enough.
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_that_of_linux() {
+    fn options_are_written_in_linuxs_order() {
         let syn = Options {
             mss: Some(1460),
             scale: Some(7),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn four_blocks_find_room_without_timestamps_and_three_with_them() {
+    fn four_sack_blocks_fit_without_timestamps_and_three_with_them() {
         assert_eq!(built(&with_blocks(4, None), false).len(), 36);
         assert_eq!(with_blocks(5, None), with_blocks(4, None));
         let mut out = [0; OPTIONS_BYTES_MAX];
@@ -223,12 +223,12 @@ mod tests {
 
     #[test]
     fn unknown_options_and_wrong_lengths_are_skipped() {
-        // Unknown; an MSS of five bytes; a scale; padding.
+        // An unknown option; an MSS option of five bytes; a scale; padding.
         let bytes = [254, 4, 9, 9, 2, 5, 1, 1, 1, 3, 3, 15, 1, 253, 2];
         let options = Options { scale: Some(SCALE_MAX), ..Options::default() };
         assert_eq!(Options::parse(&bytes, true), options);
         assert_eq!(Options::parse(&[2, 4, 0, 0], true), Options::default());
-        // A block and a half, one that ends before it begins, and an empty one.
+        // One and a half blocks, a block that ends before it begins, and an empty one.
         assert_eq!(Options::parse(&[&[5, 14][..], &[1; 12]].concat(), false), Options::default());
         for end in [4, 5] {
             let empty = [5, 10, 0, 0, 0, 5, 0, 0, 0, end];
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_belong_in_other_segments_are_skipped() {
+    fn syn_options_in_other_segments_and_sack_blocks_in_syns_are_skipped() {
         let syn = [2, 4, 5, 180, 1, 1, 4, 2, 1, 3, 3, 7];
         assert_eq!(Options::parse(&syn, false), Options::default());
         let block = [5, 10, 0, 0, 0, 4, 0, 0, 0, 5];
@@ -251,7 +251,7 @@ mod tests {
             let options = Options { scale: Some(2), is_malformed: true, ..Options::default() };
             assert_eq!(Options::parse(&bytes, true), options, "{end:?}");
         }
-        // Behind the end of options nothing is read.
+        // Nothing after the end of options is read.
         let ended = [3, 3, 2, 0, 3, 0, 3, 1];
         assert_eq!(Options::parse(&ended, true), Options { scale: Some(2), ..Options::default() });
     }

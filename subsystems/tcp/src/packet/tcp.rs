@@ -17,17 +17,18 @@ use crate::datapath::PartialChecksum;
 use crate::planted::{Planted, is_planted};
 use crate::seq::Seq;
 
-/// Length of a header without options.
+/// Length of a header without options, in bytes.
 pub const TCP_BYTES: usize = 20;
-/// Most bytes that [`build_tcp`] writes.
+/// Longest headers that [`build_tcp`] writes, in bytes.
 pub const HEADERS_BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + TCP_BYTES + OPTIONS_BYTES_MAX;
 
-/// Where TCP's header begins in frames that [`build_tcp`] writes, of this family.
+/// Offset of the TCP header in frames of this address family that [`build_tcp`] writes.
 const fn start(is_ipv6: bool) -> usize {
     ETHERNET_BYTES + if is_ipv6 { IPV6_BYTES } else { IPV4_BYTES }
 }
 
-/// What a wire completes of a frame whose headers [`build_tcp`] has written for an end of this family.
+/// The checksum that a wire must complete in a frame whose headers [`build_tcp`] has written, for an end of the same address
+/// family.
 pub const fn partial_checksum(end: &SocketAddr) -> PartialChecksum {
     PartialChecksum { start: start(end.is_ipv6()) as u16, offset: 16 }
 }
@@ -55,21 +56,21 @@ pub struct Flags(pub u8);
 impl Flags {
     /// The empty set.
     pub const NONE: Flags = Flags(0);
-    /// The sender has no more bytes.
+    /// The sender's stream ends.
     pub const FIN: Flags = Flags(1);
-    /// Sequence numbers begin here.
+    /// The sender's sequence numbers begin here.
     pub const SYN: Flags = Flags(1 << 1);
-    /// The connection is gone.
+    /// The connection is reset.
     pub const RST: Flags = Flags(1 << 2);
-    /// Bytes up to here are for the program at once.
+    /// Deliver the bytes up to here to the program at once.
     pub const PSH: Flags = Flags(1 << 3);
     /// The acknowledgement number is valid.
     pub const ACK: Flags = Flags(1 << 4);
     /// The urgent pointer is valid. It is neither read nor written.
     pub const URG: Flags = Flags(1 << 5);
-    /// The receiver saw congestion (RFC 3168, 6.1).
+    /// The receiver echoes a congestion mark (RFC 3168, 6.1).
     pub const ECE: Flags = Flags(1 << 6);
-    /// The sender has slowed down (RFC 3168, 6.1).
+    /// The sender has reduced its congestion window (RFC 3168, 6.1).
     pub const CWR: Flags = Flags(1 << 7);
 
     /// Whether all of `flags` are set.
@@ -77,7 +78,7 @@ impl Flags {
         self.0 & flags.0 == flags.0
     }
 
-    /// Whether one of `flags` is set.
+    /// Whether at least one of `flags` is set.
     pub const fn intersects(self, flags: Flags) -> bool {
         self.0 & flags.0 != 0
     }
@@ -108,7 +109,7 @@ impl BitOrAssign for Flags {
 }
 
 impl fmt::Debug for Flags {
-    /// As tcpdump does: a letter for each, a dot for ACK.
+    /// tcpdump's notation: a letter for each flag, a dot for ACK.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = "FSRP.UEW".chars().enumerate().filter(|(bit, _)| self.0 >> bit & 1 != 0);
         f.write_str("[")?;
@@ -119,37 +120,37 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// A segment that was read.
+/// A parsed segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSegment {
     /// Port of the sender.
     pub source_port: u16,
     /// Port of the receiver.
     pub destination_port: u16,
-    /// Number of the first byte, or of the SYN.
+    /// Sequence number of the first byte, or of the SYN.
     pub seq: Seq,
-    /// The number that the sender expects next; `None` without [`Flags::ACK`].
+    /// The sequence number that the sender expects next; `None` without [`Flags::ACK`].
     pub ack: Option<Seq>,
     /// Control bits of the segment.
     pub flags: Flags,
-    /// The window as it stands in the header, not scaled.
+    /// The window field of the header, not scaled.
     pub window: u16,
     /// Options of the segment.
     pub options: Options,
-    /// Where in the frame the payload is.
+    /// Range of the payload in the frame.
     pub payload: Range<usize>,
 }
 
 impl TcpSegment {
-    /// Sequence numbers that it takes: payload, SYN and FIN (RFC 9293, 3.4: SEG.LEN).
+    /// Length in sequence numbers: payload, SYN and FIN (RFC 9293, 3.4: SEG.LEN).
     pub fn sequence_len(&self) -> u32 {
         let flag = |flag| u32::from(self.flags.contains(flag));
         self.payload.len() as u32 + flag(Flags::SYN) + flag(Flags::FIN)
     }
 }
 
-/// Reads the segment in the payload of `ip`, which was read from `frame`. The checksum is verified unless `checksum_is_good`.
-/// Reserved bits and the urgent pointer are ignored.
+/// Parses the segment in the payload of `ip`, which was parsed from `frame`. The checksum is verified unless
+/// `checksum_is_good`. Reserved bits and the urgent pointer are ignored.
 ///
 /// # Errors
 /// [`Cause::Truncated`], [`Cause::BadTcpOffset`], [`Cause::BadTcpChecksum`].
@@ -182,7 +183,7 @@ pub fn parse(
     })
 }
 
-/// Headers to be written, from Ethernet's to TCP's.
+/// Fields of headers to write, from Ethernet's to TCP's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHeader {
     /// The sender's Ethernet address.
@@ -191,30 +192,30 @@ pub struct TcpHeader {
     pub destination_mac: MacAddress,
     /// Address and port of the sender.
     pub source: SocketAddr,
-    /// The receiver, of the same family.
+    /// Address and port of the receiver, of the same address family.
     pub destination: SocketAddr,
-    /// Congestion notification.
+    /// The ECN field.
     pub ecn: Ecn,
     /// Hop limit of the packet.
     pub ttl: u8,
-    /// Number of the first byte, or of the SYN.
+    /// Sequence number of the first byte, or of the SYN.
     pub seq: Seq,
-    /// The number that is expected next; [`Flags::ACK`] is set with it, and only with it.
+    /// The sequence number expected next; [`Flags::ACK`] is set exactly if this is present.
     pub ack: Option<Seq>,
     /// Control bits of the segment.
     pub flags: Flags,
-    /// The window as it stands in the header, already scaled.
+    /// The window field of the header, already scaled.
     pub window: u16,
-    /// Options. SYN decides which are written, and in what order: see [`Options::build`].
+    /// Options. The SYN flag decides which are written, and in which order: see [`Options::build`].
     pub options: Options,
 }
 
-/// Writes the headers of a segment with so much payload, which may be more than the wire takes at once. Returns their length.
+/// Writes the headers of a segment with `payload_bytes` of payload, which may be a super-packet. Returns the headers' length.
 /// IPv4's checksum is complete; TCP's field holds the pseudo header's sum, and [`partial_checksum`] says how to complete it.
 ///
 /// # Panics
-/// `out` is shorter than the headers ([`HEADERS_BYTES_MAX`] is enough), the datagram is longer than its header can say, or the ends
-/// are of two families.
+/// `out` is shorter than the headers ([`HEADERS_BYTES_MAX`] is enough), the datagram is longer than its header can express, or
+/// the ends are of different address families.
 pub fn build_tcp(out: &mut [u8], header: &TcpHeader, payload_bytes: u32) -> usize {
     let (source, destination) = (header.source.ip(), header.destination.ip());
     let (front, back) = out.split_at_mut(start(source.is_ipv6()));
@@ -234,7 +235,7 @@ pub fn build_tcp(out: &mut [u8], header: &TcpHeader, payload_bytes: u32) -> usiz
             ipv6::build(network, &ip, bytes);
             EtherType::Ipv6
         }
-        _ => panic!("both ends of a segment are of one family"),
+        _ => panic!("both ends of a segment must have the same address family"),
     };
     ethernet::build(front, header.source_mac, header.destination_mac, kind);
 
@@ -257,7 +258,7 @@ pub fn build_tcp(out: &mut [u8], header: &TcpHeader, payload_bytes: u32) -> usiz
     front.len() + header_bytes
 }
 
-/// Sets the Differentiated Services of headers that [`build_tcp`] has written.
+/// Sets the Differentiated Services codepoint of headers that [`build_tcp`] has written.
 pub fn set_diffserv(head: &mut [u8], diffserv: u8) {
     let network = &mut head[ETHERNET_BYTES..];
     match network[0] >> 4 {
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_verified_unless_it_is_good() {
+    fn a_checksum_is_verified_unless_it_is_known_to_be_good() {
         let mut frame = frame();
         assert!(packet::parse(&frame, false).is_ok());
         frame[57] ^= 1;
@@ -337,14 +338,14 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_super_packet_is_read() {
+    fn the_longest_super_packet_is_parsed() {
         let payload_bytes = u16::MAX as usize - IPV4_BYTES - TCP_BYTES - 4;
         let mut frame = vec![0x5a; 58 + payload_bytes];
         build_tcp(&mut frame, &HEADER, payload_bytes as u32);
         let sum = checksum::sum(&frame[34..]);
         frame[50..52].copy_from_slice(&(!sum).to_be_bytes());
         let Ok(Parsed::Tcp { segment, .. }) = packet::parse(&frame, false) else {
-            panic!("no segment")
+            panic!("not a segment")
         };
         assert_eq!(segment.payload, 58..frame.len());
     }

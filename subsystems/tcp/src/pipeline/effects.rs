@@ -41,7 +41,7 @@ pub fn post<F>(
         }));
     }
     if let Some((frame, position, bytes)) = write {
-        // The ticket is given where copies are put in order.
+        // A placeholder: the queue of copies assigns the ticket.
         let ticket = Ticket(0);
         out(Effect::Write(Write { ticket, process, ring: post.receive, position, frame, bytes }));
     }

@@ -1,4 +1,4 @@
-//! Trace points of the sequencer, the protocol stage and the stages behind it: what an entry is, and what was decided about it.
+//! Trace points of the sequencer, the protocol stage and the later stages: the kind of an entry, and the decisions about it.
 
 use super::{Decided, Entry, Outcome};
 use crate::datapath::FlowId;
@@ -7,7 +7,7 @@ use crate::stages::say::Said;
 use crate::trace::{Point, Trace};
 
 impl<F> Entry<F> {
-    /// Its trace point, flow and values.
+    /// The entry's trace point, flow and values.
     pub(crate) fn point(&self) -> (Point, Option<FlowId>, [u64; 2])
     where
         F: AsRef<[u8]>,
@@ -41,7 +41,7 @@ impl<F> Entry<F> {
 }
 
 impl<F> Decided<F> {
-    /// What the protocol stage did, for whoever asked.
+    /// Traces the decisions of the protocol stage, if enabled.
     #[cold]
     pub(super) fn trace(&self, trace: &Trace) {
         let put = |point, values| trace.put(self.now, point, Some(self.flow), values);
@@ -92,7 +92,7 @@ impl<F> Decided<F> {
         }
     }
 
-    /// What goes out behind the post stage, for whoever asked.
+    /// Traces the effects of the post stage, if enabled.
     #[cold]
     pub(super) fn trace_effects(&self, trace: &Trace) {
         let put = |point, values| trace.put(self.now, point, Some(self.flow), values);

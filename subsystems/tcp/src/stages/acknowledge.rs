@@ -1,4 +1,4 @@
-//! The protocol stage for what a segment acknowledges (RFC 9293, 3.10.7.4; RFC 5681, 3.2; RFC 5961, 5).
+//! The protocol stage's processing of acknowledgements (RFC 9293, 3.10.7.4; RFC 5681, 3.2; RFC 5961, 5).
 
 use wave_core::clock::Nanos;
 
@@ -10,32 +10,32 @@ use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
-/// What an acknowledgement did.
+/// The effect of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// Bytes of the host's ring that are free now.
+    /// Newly acknowledged bytes, which are free in the host's ring.
     pub bytes: u32,
-    /// Something is acknowledged that was not: the FIN, if no bytes.
+    /// It acknowledges something new: bytes, or the FIN.
     pub is_new: bool,
-    /// The peer takes more than it did.
+    /// The right edge of the peer's window has moved up.
     pub opens_window: bool,
-    /// Whether it begins a fast retransmit.
+    /// It starts a fast retransmit.
     pub is_fast_retransmit: bool,
-    /// Time from sending to this acknowledgement, by its timestamp.
+    /// Round-trip time by the echoed timestamp, if there is one.
     pub round_trip: Option<Nanos>,
-    /// It echoes a mark of the network's, and both sides agreed on that.
+    /// It echoes a congestion mark, and both sides agreed on ECN.
     pub echoes_mark: bool,
 }
 
-/// Our clock for timestamps: milliseconds.
+/// Our clock for timestamps, in milliseconds.
 pub fn milliseconds(now: Nanos) -> u32 {
     (now.0 / 1_000_000) as u32
 }
 
-/// Takes the acknowledgement and the window of a segment that lies in our window, or is older.
+/// Processes the acknowledgement and the window of a segment that is within our window, or older.
 ///
 /// # Errors
-/// It acknowledges what was never sent, or is too old to be honest.
+/// It acknowledges bytes that were never sent, or is too old to be honest.
 pub fn acknowledge<R: Recovery>(
     flow: &mut Protocol,
     summary: &Summary,
@@ -59,7 +59,7 @@ pub fn acknowledge<R: Recovery>(
         && (summary.bytes == 0 || is_planted(Planted::DataCountedAsDuplicate))
         && !summary.fin
         && edge == flow.edge
-        // An answer to a probe is no sign of a loss.
+        // An answer to a window probe does not indicate a loss.
         && edge > flow.acknowledged;
     let was_closed = flow.edge <= flow.acknowledged;
     let is_newer = summary.seq.since(flow.window_seq) > 0
@@ -71,7 +71,7 @@ pub fn acknowledge<R: Recovery>(
         flow.window_seq = summary.seq;
         flow.window_ack = summary.ack;
     }
-    // Of a connection without ECN these bits mean nothing.
+    // Without ECN, these bits are meaningless.
     outcome.echoes_mark = summary.echoes_mark && flow.ecn.is_some_and(|ecn| ecn.is_capable);
     if ahead > 0 {
         let before = flow.acknowledged_bytes();
@@ -86,25 +86,26 @@ pub fn acknowledge<R: Recovery>(
         outcome.round_trip = echo.and_then(|echo| {
             let sent_at = echo.wrapping_sub(flow.timestamp_offset);
             let took = milliseconds(now).wrapping_sub(sent_at);
-            // More than an hour is no round trip.
+            // A round trip of more than an hour is not plausible.
             (took < 3_600_000).then(|| Nanos::from_millis(took.into()))
         });
     }
     if outcome.echoes_mark && outcome.bytes > 0 {
-        // Congestion control first: the window is about to shrink, and the next new data says so.
+        // Send nothing until congestion control has reacted: the window is about to shrink, and the next new data must carry
+        // CWR.
         flow.until_heard = flow.until_heard.or(Some(0));
     }
     let heard = Heard { summary, newly: ahead as u64, is_repeated };
     outcome.is_fast_retransmit = R::on_acknowledgement(flow, &heard, now);
     if was_closed && flow.edge > flow.acknowledged {
-        // The byte that probed the window was not taken, most likely.
+        // Most likely, the peer did not accept the byte of the window probe.
         flow.next = flow.acknowledged;
     }
     Ok(outcome)
 }
 
-/// Begins anew with what is not acknowledged (thesis 4.3.1.1, Reset). Until all that was sent so far is acknowledged,
-/// duplicates are answers to what was sent twice and mean nothing (RFC 6582).
+/// Goes back to the first unacknowledged byte (thesis 4.3.1.1, Reset). Until everything sent so far is acknowledged, duplicate
+/// acknowledgements may answer retransmissions, and are ignored (RFC 6582).
 pub fn rewind(flow: &mut Protocol) {
     flow.next = flow.acknowledged;
     flow.recover = flow.highest;
@@ -122,7 +123,7 @@ mod tests {
 
     const NOW: Nanos = Nanos::from_millis(1_000);
 
-    /// A connection that has sent so many bytes.
+    /// A connection that has sent `sent` bytes.
     fn flow(sent: u64) -> Protocol {
         let mut flow = split(&established(), NOW).1;
         (flow.written, flow.next, flow.highest) = (sent, sent, sent);
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn three_duplicates_are_a_loss_once_until_all_of_it_is_acknowledged() {
+    fn three_duplicate_acks_are_one_loss_until_all_bytes_sent_are_acknowledged() {
         let mut flow = flow(10_000);
         let mut losses = 0;
         let mut hear = |flow: &mut Protocol, position, times| {
@@ -150,11 +151,11 @@ mod tests {
             }
             losses
         };
-        // The first one moves the right edge.
+        // The first acknowledgement moves the right edge, so it is not a duplicate.
         assert_eq!(hear(&mut flow, 1_000, 3), 0);
         assert_eq!(hear(&mut flow, 1_000, 1), 1);
         assert_eq!((flow.next, flow.recover), (1_000, 10_000));
-        // Of what was sent twice, and of what is acknowledged in part.
+        // Duplicates caused by retransmissions, and after a partial acknowledgement.
         assert_eq!(hear(&mut flow, 1_000, 9), 1);
         assert_eq!(hear(&mut flow, 5_000, 9), 1);
         flow.next = flow.highest;
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_with_data_or_another_window_are_no_duplicates() {
+    fn segments_with_data_or_a_changed_window_are_not_duplicate_acks() {
         let mut flow = flow(10_000);
         for bytes in [1, 1, 1, 1] {
             let data = Summary { bytes, ..ack(&flow, 0) };
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_segment_says_nothing_about_the_window() {
+    fn an_older_segment_does_not_update_the_window() {
         let mut flow = flow(1_000);
         flow.received = 500;
         let new = Summary { window: 5_000, ..ack(&flow, 1_000) };
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_is_measured_by_the_echo() {
+    fn a_round_trip_is_measured_by_the_echoed_timestamp() {
         let mut flow = flow(1_000);
         (flow.has_timestamps, flow.timestamp_offset) = (true, u32::MAX);
         let echo = milliseconds(NOW).wrapping_add(u32::MAX);

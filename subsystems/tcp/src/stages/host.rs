@@ -1,4 +1,4 @@
-//! The protocol stage for what a host did to its streams (thesis 4.3.1.1, Figure 4.4: Win, Fin).
+//! The protocol stage's processing of a host's requests (thesis 4.3.1.1, Figure 4.4: Win, Fin).
 
 use crate::context::Moved;
 use crate::datapath::Ring;
@@ -8,15 +8,15 @@ use crate::planted::{Planted, is_planted};
 /// Result of a host's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostMoved {
-    /// There is more to send, or the FIN.
+    /// There is more data, or the FIN, to send.
     pub has_more: bool,
-    /// The window has grown by so much that the peer should hear of it.
+    /// The window has grown enough to advertise it to the peer.
     pub opens_window: bool,
-    /// The host wrote behind its end, or beyond its ring, or read what never came.
+    /// The host wrote after its end or beyond its ring, or read bytes that never arrived.
     pub is_wrong: bool,
 }
 
-/// Takes a request. Positions before those that are known are old news. Memory that it names is there.
+/// Processes a request. Positions before the known ones are ignored. The caller has verified the memory that it names.
 pub fn moved(flow: &mut Protocol, moved: &Moved) -> HostMoved {
     let mut outcome = HostMoved::default();
     let is_behind_end = flow.is_finished && moved.written > flow.written;
@@ -31,7 +31,7 @@ pub fn moved(flow: &mut Protocol, moved: &Moved) -> HostMoved {
         flow.written = moved.written;
         outcome.has_more = true;
     }
-    // An older request that comes late does not take the end back.
+    // A late, older request does not undo the end.
     if moved.is_finished && !flow.is_finished && moved.written == flow.written {
         flow.is_finished = true;
         outcome.has_more = true;
@@ -45,36 +45,37 @@ pub fn moved(flow: &mut Protocol, moved: &Moved) -> HostMoved {
     if moved.read > flow.read || moved.filled.receive > flow.filled {
         flow.read = flow.read.max(moved.read);
         flow.filled = flow.filled.max(moved.filled.receive);
-        // Nothing comes behind the peer's FIN.
+        // Nothing arrives after the peer's FIN.
         outcome.opens_window = !flow.has_fin() && window_grows(flow);
     }
     outcome
 }
 
-/// Whether the peer should hear of a larger window: by a segment or half of the ring (RFC 9293, 3.8.6.2.2).
+/// Whether the window has grown enough to advertise it: by two segments or half of the ring, whichever is less (RFC 9293,
+/// 3.8.6.2.2).
 fn window_grows(flow: &Protocol) -> bool {
     let growth = flow.receive_limit().saturating_sub(flow.promised);
     let enough = (2 * u64::from(flow.mss)).min(usable(flow) / 2);
     growth >= enough && is_tight(flow)
 }
 
-/// What counts as the ring where it is asked whether a window has grown enough: half of the memory of one that does not have all of it,
-/// since that much is new where it has doubled.
+/// Ring size in bytes for deciding whether a window has grown enough. For a ring without all of its memory, it is half of its
+/// memory: as much as is new when the memory has doubled.
 fn usable(flow: &Protocol) -> u64 {
     u64::from(if flow.filled < flow.ring_bytes { flow.filled / 2 } else { flow.ring_bytes })
 }
 
-/// The peer could stand still soon: less than half of the ring is open to it.
+/// Whether the peer could soon stall: its window is less than half of the ring.
 fn is_tight(flow: &Protocol) -> bool {
     flow.promised.saturating_sub(flow.received) < u64::from(flow.ring_bytes) / 2
 }
 
-/// The window to be told to the peer, as the field of a segment. What was promised is remembered.
+/// The window to advertise, as the field of a segment. Remembers its right edge.
 pub fn window(flow: &mut Protocol) -> u16 {
     let unit = 1_u64 << flow.receive_scale;
     let landed = flow.landed;
     let limit = flow.receive_limit();
-    // So that rounding up stays within the ring.
+    // Less by one unit, so that rounding up stays within the ring.
     let room = limit.saturating_sub(unit - 1);
     let enough = u64::from(flow.mss).min(usable(flow) / 2);
     let grows = room >= flow.promised.saturating_add(enough);
@@ -84,7 +85,7 @@ pub fn window(flow: &mut Protocol) -> u16 {
         open = open.saturating_sub(flow.intervals().bytes());
     }
     let rounded_up = open.div_ceil(unit);
-    // Not beyond the ring, be it that less than a unit is taken back (RFC 7323, 2.4).
+    // Never beyond the ring, even if that takes back less than a unit (RFC 7323, 2.4).
     let units = if landed + rounded_up * unit <= limit { rounded_up } else { open / unit };
     let field = units.min(u64::from(u16::MAX));
     flow.promised = flow.promised.max(landed + field * unit);
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_never_go_back_and_an_end_is_not_taken_back() {
+    fn an_older_request_moves_no_position_back_and_does_not_undo_the_end() {
         let mut flow = flow();
         flow.landed = 500;
         moved(&mut flow, &at(100, 300, true));
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_wrong_and_changes_nothing() {
+    fn an_impossible_request_is_refused_and_changes_nothing() {
         let mut flow = flow();
         moved(&mut flow, &at(100, 0, true));
         for wrong in [at(101, 0, true), at(100 + (1 << 16), 0, false), at(100, 1, true)] {
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_memory_is_neither_promised_nor_taken() {
+    fn ring_bytes_without_memory_are_neither_advertised_nor_accepted() {
         let mut flow = flow();
         (flow.filled, flow.send_filled, flow.promised) = (8_192, 4_096, 8_192);
         assert!(moved(&mut flow, &at(4_097, 0, false)).is_wrong);
@@ -152,16 +153,16 @@ mod tests {
         let outcome = moved(&mut flow, &Moved { written: 8_192, filled, ..read });
         assert_eq!((outcome.is_wrong, outcome.opens_window), (false, true));
         assert_eq!(window(&mut flow), 8_192);
-        // With all of its memory it is used in laps.
+        // A ring with all of its memory wraps around.
         let filled = Filled { receive: 1 << 16, send: 1 << 16 };
         moved(&mut flow, &Moved { written: 8_192, filled, ..read });
         assert_eq!(u64::from(window(&mut flow)), u64::from(u16::MAX));
         assert_eq!(flow.receive_limit(), 8_192 + (1 << 16));
     }
 
-    /// Seed 240 of `wave fuzz tcp`: a peer with large segments stood still at the end of the first memory.
+    /// Seed 240 of `wave fuzz tcp`: a peer with large segments stalled at the end of the first memory.
     #[test]
-    fn memory_that_has_doubled_opens_the_window_whatever_the_segments() {
+    fn doubled_ring_memory_opens_the_window_for_every_segment_size() {
         for (mss, scale) in [(536, 0), (8_960, 0), (65_483, 0), (65_483, 5)] {
             let mut flow = flow();
             (flow.mss, flow.receive_scale, flow.ring_bytes) = (mss, scale, 1 << 20);
@@ -180,20 +181,20 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_not_taken_back_and_grows_by_a_segment_at_least() {
+    fn a_window_never_shrinks_and_grows_by_at_least_a_segment() {
         let mut flow = flow();
         flow.received = 1 << 16;
         flow.landed = 1 << 16;
         assert_eq!(window(&mut flow), 0);
         flow.read = u64::from(flow.mss) - 1;
-        assert_eq!(window(&mut flow), 0, "no silly window");
+        assert_eq!(window(&mut flow), 0, "no silly window is advertised");
         flow.read += 1;
         assert_eq!(window(&mut flow), flow.mss);
         assert_eq!(flow.promised, (1 << 16) + u64::from(flow.mss));
     }
 
     #[test]
-    fn rounding_takes_less_than_a_unit_back_and_promises_no_more_than_the_ring_has() {
+    fn rounding_shrinks_the_window_by_less_than_a_unit_and_never_exceeds_the_ring() {
         let mut flow = flow();
         flow.receive_scale = 7;
         for landed in 0..3_000 {

@@ -1,4 +1,4 @@
-//! The protocol stage's part in congestion marks and rates (RFC 3168; RFC 8257, 3.2).
+//! The protocol stage's processing of congestion marks and rates (RFC 3168; RFC 8257, 3.2).
 
 use wave_core::clock::Nanos;
 
@@ -13,12 +13,12 @@ use crate::seq::seq_of;
 pub struct Marks {
     /// The packet met congestion (CE).
     pub is_marked: bool,
-    /// Its sender has reduced its window (CWR).
+    /// The sender has reduced its window (CWR).
     pub has_reduced: bool,
 }
 
-/// Takes the marks of data that is in the host's ring now and not acknowledged yet. Returns an acknowledgement of the earlier bytes if
-/// they were marked otherwise and are not acknowledged (RFC 8257, 3.2).
+/// Processes the marks of data that has reached the host's ring and is not acknowledged yet. Returns an acknowledgement of the
+/// earlier bytes if they had a different mark and are not acknowledged (RFC 8257, 3.2).
 ///
 /// Only accepted data counts: marks of data outside the window may be a stranger's (RFC 3168, 6.1.5).
 pub fn take_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Said> {
@@ -42,8 +42,8 @@ pub fn take_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Said>
     earlier
 }
 
-/// Most bytes of data that a flow sends at once: a super-packet, but for a flow with a rate no more than a millisecond of its rate, or
-/// two segments.
+/// Limit of data that a flow sends at once, in bytes: a super-packet; for a paced flow, at most a millisecond of its rate, but
+/// at least two segments.
 pub fn burst_bytes(flow: &Protocol, super_bytes: u32) -> u32 {
     let mss = u32::from(flow.mss);
     let most = flow.bytes_per_second.map_or(super_bytes, |rate| {
@@ -67,7 +67,7 @@ mod tests {
         split(&Established { ecn, ..established() }, NOW).1
     }
 
-    /// So many bytes have come: their marks are taken, then they count.
+    /// Receives `bytes`: first their marks are processed, then they are acknowledgeable.
     fn lands(flow: &mut Protocol, bytes: u64, is_marked: bool, has_reduced: bool) -> Option<Said> {
         let said = take_marks(flow, Marks { is_marked, has_reduced }, NOW);
         flow.received += bytes;
@@ -79,27 +79,28 @@ mod tests {
         say(flow, seq_of(flow.send_base, 0), Flags::ACK, 0, NOW).flags.contains(Flags::ECE)
     }
 
-    /// RFC 8257, 3.2, Figure 1: both edges of the state machine.
+    /// RFC 8257, 3.2, Figure 1: both transitions of the state machine.
     #[test]
-    fn what_was_marked_otherwise_is_acknowledged_before_the_echo_changes() {
+    fn bytes_with_another_mark_are_acknowledged_before_the_echo_changes() {
         let mut flow = flow(Echo::Exact);
         assert_eq!(lands(&mut flow, 1_000, false, false), None);
-        let before = lands(&mut flow, 1_000, true, false).expect("1,000 bytes are not told of");
+        let before =
+            lands(&mut flow, 1_000, true, false).expect("1,000 bytes are not acknowledged yet");
         assert_eq!(before.ack, seq_of(flow.receive_base, 1_000));
         assert!(!before.flags.contains(Flags::ECE) && flow.acknowledge_now);
         assert!(echoes(&mut flow));
-        // Nothing is left to be told of what was marked.
+        // All marked bytes were acknowledged.
         assert_eq!(lands(&mut flow, 1_000, false, false), None);
         assert!(!echoes(&mut flow));
         assert_eq!(lands(&mut flow, 1_000, true, false), None);
-        assert_eq!(lands(&mut flow, 1_000, true, false), None, "the same as before");
+        assert_eq!(lands(&mut flow, 1_000, true, false), None, "the same mark as before");
         let marked = lands(&mut flow, 1_000, false, false).unwrap();
         assert_eq!(marked.ack, seq_of(flow.receive_base, 5_000));
         assert!(marked.flags.contains(Flags::ECE));
     }
 
     #[test]
-    fn dctcp_ignores_that_the_sender_has_reduced_its_window() {
+    fn a_dctcp_receiver_ignores_cwr() {
         let mut flow = flow(Echo::Exact);
         lands(&mut flow, 1_000, true, true);
         assert!(echoes(&mut flow));
@@ -115,23 +116,23 @@ mod tests {
             assert!(echoes(&mut flow));
         }
         lands(&mut flow, 1_000, true, true);
-        assert!(echoes(&mut flow), "marked anew");
+        assert!(echoes(&mut flow), "marked again");
         lands(&mut flow, 1_000, false, true);
         assert!(!echoes(&mut flow));
     }
 
     #[test]
-    fn marks_mean_nothing_where_nobody_agreed_on_them() {
+    fn marks_are_ignored_without_ecn() {
         let mut flow = split(&established(), NOW).1;
         assert_eq!(lands(&mut flow, 1_000, true, true), None);
         assert!(!echoes(&mut flow));
     }
 
     #[test]
-    fn a_burst_is_a_millisecond_of_the_rate_in_whole_segments_and_two_at_least() {
+    fn a_burst_is_a_millisecond_of_the_rate_in_whole_segments_but_at_least_two() {
         let mut flow = flow(Echo::Exact);
         assert_eq!(burst_bytes(&flow, 65_000), 65_000);
-        assert_eq!(burst_bytes(&flow, 0), 1_000, "a wire that cuts nothing");
+        assert_eq!(burst_bytes(&flow, 0), 1_000, "a wire that splits nothing");
         for (rate, bytes) in [(1, 2_000), (10_500_000, 10_000), (u64::MAX, 65_000)] {
             flow.bytes_per_second = core::num::NonZeroU64::new(rate);
             assert_eq!(burst_bytes(&flow, 65_000), bytes);

@@ -1,5 +1,5 @@
 //! The five stages as functions on one packet or request (thesis 4.3). They have no clock and no queue, and allocate nothing:
-//! an executor calls them, in one thread or in several. How losses are recovered from is a type parameter of the protocol stage:
+//! an executor calls them, in one thread or in several. Loss recovery is a type parameter of the protocol stage:
 //! [`Recovery`](recover::Recovery).
 //!
 //! | stage | function | state |

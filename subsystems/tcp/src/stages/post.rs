@@ -1,4 +1,4 @@
-//! The post-processing stage: headers of what goes out, and counts, which commute (thesis 4.3.1.3: Ack, Stamp, Stats).
+//! The post-processing stage: headers of segments to send, and counts, which commute (thesis 4.3.1.3: Ack, Stamp, Stats).
 
 use super::acknowledge::Acknowledged;
 use super::recover::Recovery;
@@ -11,7 +11,7 @@ use crate::packet::{Flags, MacAddress, TcpHeader, build_tcp, set_diffserv};
 
 const _: () = assert!(HEADERS_BYTES_MAX <= Head::BYTES_MAX);
 
-/// Counts what a segment acknowledged.
+/// Counts the effects of an acknowledgement.
 pub fn count(post: &mut Post, acknowledged: &Acknowledged) {
     post.acknowledged_bytes = post.acknowledged_bytes.saturating_add(acknowledged.bytes);
     if acknowledged.echoes_mark {
@@ -25,7 +25,7 @@ pub fn count(post: &mut Post, acknowledged: &Acknowledged) {
     }
 }
 
-/// The headers of what the protocol stage said.
+/// Builds the headers of a segment that the protocol stage has decided.
 pub fn head(mac: MacAddress, tuple: &Tuple, pre: &Pre, said: &Said) -> Head {
     let header = TcpHeader {
         source_mac: mac,
@@ -49,7 +49,7 @@ pub fn head(mac: MacAddress, tuple: &Tuple, pre: &Pre, said: &Said) -> Head {
     head
 }
 
-/// Reads what was counted, and clears it.
+/// Reads and clears a flow's statistics.
 pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Post) -> Statistics {
     let read = Statistics {
         flow,
@@ -92,7 +92,7 @@ mod tests {
     use crate::seq::Seq;
     use crate::stages::say::say;
 
-    /// The blocks of a segment with so much payload, as positions.
+    /// The SACK blocks of a segment with `bytes` of payload, as positions.
     fn told(flow: &mut Protocol, pre: &Pre, bytes: u32) -> Vec<(u64, u64)> {
         let said = say(flow, Seq(0), Flags::ACK, bytes, Nanos(0));
         let head = head([2; 6], &established().tuple, pre, &said);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_told_newest_first_as_far_as_there_is_room() {
+    fn sack_blocks_are_sent_newest_first_as_far_as_there_is_room() {
         let (pre, mut bare) = flow(true, false);
         assert_eq!(told(&mut bare, &pre, 0), [(70, 79), (50, 59), (30, 39), (10, 19)]);
         let (pre, mut stamped) = flow(true, true);
@@ -128,9 +128,9 @@ mod tests {
         assert_eq!(told(&mut without, &pre, 0), []);
     }
 
-    /// With them a full segment would be longer than the network takes.
+    /// With blocks, a full segment would exceed the MTU.
     #[test]
-    fn a_segment_with_payload_has_no_blocks_and_leaves_them_to_a_bare_one() {
+    fn a_segment_with_payload_leaves_sack_blocks_to_a_bare_acknowledgement() {
         let (pre, mut flow) = flow(true, true);
         flow.acknowledge_now = true;
         assert_eq!(told(&mut flow, &pre, 1_000), []);

@@ -1,4 +1,4 @@
-//! The pre-processing stage for a frame that came in: valid, whose, and in short (thesis 4.3.1.3: Val, Id, Sum).
+//! The pre-processing stage of received frames: validation, identification, summary (thesis 4.3.1.3: Val, Id, Sum).
 
 use core::net::SocketAddr;
 use core::ops::Range;
@@ -7,7 +7,7 @@ use crate::datapath::Tuple;
 use crate::packet::{Cause, Ecn, Flags, Parsed, parse};
 use crate::summary::Summary;
 
-/// Segments with one of these are the control plane's. What they carry beside is sent again.
+/// Segments with one of these flags go to the control plane. Their payload is dropped, and the peer retransmits it.
 const CONTROL: Flags = Flags::SYN.with(Flags::RST);
 
 /// Result of examining a frame.
@@ -15,31 +15,31 @@ const CONTROL: Flags = Flags::SYN.with(Flags::RST);
 pub enum Examined {
     /// A segment of data or acknowledgements.
     Data {
-        /// Both ends, this one first.
+        /// Both ends of the connection.
         tuple: Tuple,
         /// Fields that later stages need.
         summary: Summary,
-        /// Its payload, in the frame.
+        /// Range of the payload in the frame.
         payload: Range<usize>,
     },
-    /// Anything else, and the ends of it that is a segment.
+    /// Anything else, with both ends if it is a segment.
     Control(Option<Tuple>),
 }
 
-/// Both ends of a segment that came in.
+/// Both ends of a received segment, seen from this side.
 pub fn ends(source: SocketAddr, destination: SocketAddr) -> Tuple {
     Tuple { local: destination, remote: source }
 }
 
-/// Looks at a frame.
+/// Examines a received frame.
 ///
 /// # Errors
-/// It is malformed.
+/// The frame is malformed.
 pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> {
     let Parsed::Tcp { ethernet, ip, segment } = parse(frame, checksum_is_good)? else {
         return Ok(Examined::Control(None));
     };
-    // Of a virtual network that we are not in: what we send has no tag.
+    // VLAN-tagged: we are in no virtual network, and send no tags.
     if ethernet.vlan.is_some() {
         return Err(Cause::WrongAddress);
     }

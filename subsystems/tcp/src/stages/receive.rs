@@ -1,7 +1,7 @@
-//! The protocol stage for a segment that came in: order, window, reassembly (RFC 9293, 3.10.7.4; thesis 4.3.1.3).
+//! The protocol stage's processing of received segments: order, window, reassembly (RFC 9293, 3.10.7.4; thesis 4.3.1.3).
 //!
-//! What comes out of order lies in the host's ring already, in as many intervals as the recovery keeps. What would begin one more is
-//! dropped, and acknowledged with what is expected.
+//! Out-of-order bytes are placed in the host's ring at once, in as many intervals as the recovery keeps. A segment that would
+//! start one more interval is dropped, and answered with a duplicate acknowledgement.
 
 use wave_core::clock::Nanos;
 
@@ -13,41 +13,41 @@ use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
-/// Longest time that an acknowledgement waits for data to go with it (RFC 9293, MUST-58 and 59).
+/// Longest delay of an acknowledgement that waits to be sent with data (RFC 9293, MUST-58 and 59).
 pub const ACKNOWLEDGE_AFTER: Nanos = Nanos::from_millis(40);
-/// Time between two answers to segments that carry nothing and are wrong: otherwise two sides that find each other wrong would answer
-/// each other for ever (RFC 5961, 7; CVE-2016-5696).
+/// Shortest time between two answers to empty, unacceptable segments. Otherwise two sides that find each other's segments
+/// unacceptable would answer each other forever (RFC 5961, 7; CVE-2016-5696).
 pub const ANSWER_AFTER: Nanos = Nanos::from_millis(500);
-/// A timestamp older than this says nothing (RFC 7323, 5.5).
+/// Age after which the peer's last timestamp is no longer compared (RFC 7323, 5.5).
 const STALE: Nanos = Nanos::from_millis(24 * 24 * 3_600 * 1_000);
 
 /// Part of a segment's payload that belongs in the host's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Position of its first byte.
+    /// Position in the stream of its first byte.
     pub position: u64,
-    /// Bytes of the payload before it that are not wanted.
+    /// Bytes of the payload to skip before it.
     pub skip: u32,
     /// Number of bytes.
     pub bytes: u32,
 }
 
-/// What became of a segment.
+/// The outcome of a received segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes to be copied to the ring.
+    /// Bytes to copy to the ring.
     pub placed: Option<Placed>,
-    /// What its acknowledgement did.
+    /// The effect of its acknowledgement.
     pub acknowledged: Acknowledged,
-    /// An acknowledgement goes out once the copy is done, at once or after a while.
+    /// When to acknowledge it, counted from the end of the copy; `None` is not at all.
     pub acknowledge: Option<When>,
-    /// Bytes or the end came in order: the host is to be told, once the copy is done.
+    /// Bytes or the FIN arrived in order: the host must be notified once the copy is done.
     pub has_news: bool,
-    /// Reason for which the segment was dropped.
+    /// Why the segment was dropped; `None` if it was not.
     pub dropped: Option<Dropped>,
 }
 
-/// When an acknowledgement goes out.
+/// When an acknowledgement is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum When {
     /// With data, or after [`ACKNOWLEDGE_AFTER`].
@@ -59,23 +59,23 @@ pub enum When {
 /// Why a segment was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// Its timestamp is older than one that came before (RFC 7323, 5).
+    /// Its timestamp is older than the last accepted one (RFC 7323, 5).
     OldTimestamp,
-    /// It has none, though both sides agreed on them (RFC 7323, 3.2).
+    /// It has no timestamp, although both sides agreed on timestamps (RFC 7323, 3.2).
     NoTimestamp,
-    /// Every byte had come before.
+    /// All of its bytes had arrived before.
     Duplicate,
-    /// It lies outside the window.
+    /// It is outside the window.
     OutsideWindow,
-    /// It acknowledges what was never sent (RFC 9293, 3.10.7.4; RFC 5961, 5).
+    /// It acknowledges bytes that were never sent (RFC 9293, 3.10.7.4; RFC 5961, 5).
     UnsentAcknowledged,
     /// Its acknowledgement is older than any window (RFC 5961, 5).
     AncientAcknowledgement,
-    /// It would begin one more interval out of order than are kept.
+    /// It would start an out-of-order interval for which there is no room.
     TooManyIntervals,
 }
 
-/// Whether a segment is, or tells of what is, out of order.
+/// Whether a segment is out of order, or reports out-of-order bytes.
 pub fn wants_disorder<R: Recovery>(flow: &Protocol, summary: &Summary) -> bool {
     let is_early_or_late = || {
         let expected = flow.received + u64::from(flow.has_fin());
@@ -85,7 +85,7 @@ pub fn wants_disorder<R: Recovery>(flow: &Protocol, summary: &Summary) -> bool {
     has_length && is_early_or_late() || R::wants_disorder(flow, summary)
 }
 
-/// Takes a segment into the connection's state.
+/// Processes a segment and updates the connection's state.
 pub fn receive<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     let mut outcome = examine::<R>(flow, summary, now);
     let is_empty = summary.bytes == 0 && !summary.fin;
@@ -99,7 +99,7 @@ pub fn receive<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) 
     outcome
 }
 
-/// Whether something wrong may be answered now.
+/// Whether an unacceptable segment may be answered now.
 fn may_answer(flow: &mut Protocol, now: Nanos) -> bool {
     let may = flow.answered_at.get().is_none_or(|at| now.since(at) >= ANSWER_AFTER);
     if may {
@@ -120,8 +120,8 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     let expected = flow.received + u64::from(flow.has_fin());
     let at_expected = seq_of(flow.receive_base, expected);
     let length = u64::from(summary.bytes) + u64::from(summary.fin);
-    // Relative to what is expected; RFC 9293's test, but that acknowledgements of segments that are not wanted are looked at, so
-    // that two sides whose windows are both closed go on.
+    // Relative to the expected sequence number. This is RFC 9293's test, except that acknowledgements of unacceptable segments
+    // are processed, so that two sides whose windows are both closed make progress.
     let start = i64::from(summary.seq.since(at_expected));
     let end = start + length as i64;
     let window = flow.promised.saturating_sub(expected) as i64;
@@ -130,7 +130,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     if is_old || is_beyond {
         outcome.dropped = Some(if is_old { Dropped::Duplicate } else { Dropped::OutsideWindow });
         outcome.acknowledge = Some(When::Now);
-        // Nobody who is honest is so late: what acknowledges nothing that was delivered need not know more than the ends.
+        // No honest segment is this late, and a forger needs to know only the ends to send one.
         let is_ancient = start < -i64::from(flow.ring_bytes);
         if is_beyond || is_ancient {
             return outcome;
@@ -153,8 +153,8 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
         }
         return outcome;
     }
-    // Only of what lies in the window and acknowledges what was sent: a forged value would have the peer's own segments dropped
-    // (CVE-2005-0356).
+    // Only from segments within the window that acknowledge bytes sent: a forged value would make us drop the peer's own
+    // segments (CVE-2005-0356).
     update_timestamp(flow, summary, now);
     if length > 0 {
         place::<R>(flow, summary, expected, start, &mut outcome);
@@ -162,7 +162,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     outcome
 }
 
-/// PAWS (RFC 7323, section 5).
+/// Checks a segment's timestamp: PAWS (RFC 7323, section 5).
 fn check_timestamp(flow: &Protocol, summary: &Summary, now: Nanos) -> Option<Dropped> {
     if !flow.has_timestamps {
         return None;
@@ -176,10 +176,10 @@ fn check_timestamp(flow: &Protocol, summary: &Summary, now: Nanos) -> Option<Dro
     }
 }
 
-/// RFC 7323, 4.3: the echo is that of the segment that moved the left edge.
+/// Updates the timestamp to echo: that of the segment that moved the left edge (RFC 7323, 4.3).
 fn update_timestamp(flow: &mut Protocol, summary: &Summary, now: Nanos) {
     let Some((value, _)) = summary.timestamps.filter(|_| flow.has_timestamps) else { return };
-    // One that is stale gives way to any (RFC 7323, 5.5).
+    // Any timestamp replaces a stale one (RFC 7323, 5.5).
     let is_stale = now.since(flow.recent_at) >= STALE;
     let is_newer = value.wrapping_sub(flow.recent) as i32 >= 0;
     if summary.seq.since(flow.told) <= 0 && (is_newer || is_stale) {
@@ -200,8 +200,8 @@ fn place<R: Recovery>(
         outcome.acknowledge = Some(When::Now);
         return;
     }
-    // What the host's ring has room for, and nothing behind the stream's end. The window may name a few bytes more than the ring
-    // has, because of its scale.
+    // Limited by the room in the host's ring, and by the stream's end. Because of its scale, the window may be a few bytes
+    // larger than the ring.
     let limit = flow.promised.min(flow.receive_limit());
     let limit = flow.fin.map_or(limit, |fin| limit.min(fin));
     let skip = start.min(0).unsigned_abs() as u32;
@@ -209,7 +209,7 @@ fn place<R: Recovery>(
     let behind = expected.saturating_add_signed(start + i64::from(summary.bytes));
     let to = behind.min(limit).max(from);
     let bytes = (to - from) as u32;
-    // The end is believed only where all that precedes it in this segment was taken.
+    // The FIN counts only if all bytes before it in this segment were accepted.
     let ends_at =
         (summary.fin && behind <= limit && behind >= flow.intervals().end()).then_some(behind);
     if start <= 0 {
@@ -233,7 +233,7 @@ fn place<R: Recovery>(
         outcome.acknowledge = Some(if at_once { When::Now } else { When::Later });
         return;
     }
-    // RFC 5681, 4.2: what is out of order is acknowledged at once.
+    // RFC 5681, 4.2: out-of-order segments are acknowledged at once.
     outcome.acknowledge = Some(When::Now);
     let new = Interval { start: from, end: to };
     if flow.intervals().holding(new).is_some() && bytes > 0 {
@@ -265,7 +265,7 @@ mod tests {
 
     const NOW: Nanos = Nanos::from_millis(1_000);
 
-    /// A connection that has just begun, with windows of 64 KiB.
+    /// A new connection with windows of 64 KiB.
     fn flow() -> Protocol {
         Protocol { disorder: Some(Box::default()), ..split(&established(), NOW).1 }
     }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_comes_before_what_precedes_it_is_remembered() {
+    fn a_fin_with_data_that_arrives_out_of_order_is_remembered() {
         let mut flow = flow();
         let last = segment(&flow, 100, 50, true);
         let early = receive::<GoBackN>(&mut flow, &last, NOW);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_alone_out_of_order_is_remembered_too() {
+    fn a_bare_fin_that_arrives_out_of_order_is_remembered() {
         let mut flow = flow();
         let end = segment(&flow, 100, 0, true);
         receive::<GoBackN>(&mut flow, &end, NOW);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_behind_the_end_or_the_window_are_cut() {
+    fn bytes_beyond_the_fin_or_the_window_are_cut_off() {
         let mut flow = flow();
         let end = segment(&flow, 100, 0, true);
         receive::<GoBackN>(&mut flow, &end, NOW);
@@ -317,11 +317,11 @@ mod tests {
         let huge = segment(&flow, 65_000, 2_000, true);
         let taken = receive::<GoBackN>(&mut flow, &huge, NOW);
         assert_eq!(taken.placed.map(|placed| placed.bytes), Some((1 << 16) - 65_000));
-        assert_eq!(flow.fin, None, "an end is believed only with all that precedes it");
+        assert_eq!(flow.fin, None, "a FIN counts only with all bytes before it");
     }
 
     #[test]
-    fn one_interval_is_kept_and_grows_and_a_second_one_is_dropped() {
+    fn go_back_n_keeps_and_grows_one_interval_and_drops_a_second_one() {
         let mut flow = flow();
         for (position, bytes, is_taken) in
             [(1_000, 100, true), (3_000, 100, false), (1_100, 50, true), (900, 100, true)]
@@ -335,9 +335,9 @@ mod tests {
         assert_eq!(flow.received, 0);
     }
 
-    /// The pool was empty.
+    /// The pool had no `Disorder` to lend.
     #[test]
-    fn without_room_for_intervals_early_bytes_are_dropped_and_an_early_end_is_not() {
+    fn without_a_loan_out_of_order_bytes_are_dropped_but_a_bare_fin_is_remembered() {
         let mut flow = Protocol { disorder: None, ..flow() };
         let early = segment(&flow, 1_000, 100, false);
         let early = receive::<Sack>(&mut flow, &early, NOW);
@@ -348,7 +348,7 @@ mod tests {
         let first = segment(&flow, 0, 100, false);
         let rest = receive::<Sack>(&mut flow, &first, NOW);
         assert!(rest.has_news && flow.has_fin());
-        // Bytes that came twice are acknowledged as ever.
+        // Bytes that arrive twice are acknowledged as usual.
         let twice = receive::<Sack>(&mut flow, &first, NOW);
         assert_eq!(twice.acknowledge, Some(When::Now));
     }
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_is_told() {
+    fn bytes_that_arrive_twice_are_reported_as_duplicates() {
         let mut flow = flow();
         for (position, duplicate) in
             [(0, (0, 0)), (0, (0, 1_000)), (3_000, (0, 1_000)), (3_000, (3_000, 4_000))]
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_is_skipped_and_acknowledged_at_once() {
+    fn bytes_that_arrived_before_are_skipped_and_acknowledged_at_once() {
         let mut flow = flow();
         flow.quick = 0;
         let first = segment(&flow, 0, 100, false);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_timestamp_is_answered_and_nothing_of_it_taken() {
+    fn a_segment_with_an_older_timestamp_is_answered_and_dropped() {
         let mut flow = flow();
         flow.has_timestamps = true;
         flow.recent = 1_000;
@@ -414,7 +414,7 @@ mod tests {
 
     /// CVE-2005-0356: otherwise the peer's own segments would be older than the forged one's.
     #[test]
-    fn a_timestamp_of_an_old_or_unacceptable_segment_is_not_remembered() {
+    fn a_timestamp_of_an_old_or_unacceptable_segment_is_not_stored() {
         let mut flow = flow();
         flow.has_timestamps = true;
         flow.recent = 1_000;
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_behind_an_end() {
+    fn bytes_after_the_fin_are_ignored() {
         let mut flow = flow();
         let last = segment(&flow, 0, 100, true);
         receive::<GoBackN>(&mut flow, &last, NOW);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_before_bytes_that_came_is_not_believed() {
+    fn a_fin_before_bytes_that_have_arrived_is_ignored() {
         let mut flow = flow();
         let later = segment(&flow, 100, 100, false);
         receive::<GoBackN>(&mut flow, &later, NOW);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_of_what_was_never_sent_or_is_ancient_are_challenged() {
+    fn segments_with_an_unsent_or_ancient_acknowledgement_are_dropped() {
         let mut flow = flow();
         let bare = segment(&flow, 0, 100, false);
         let unsent = Summary { ack: bare.ack.plus(1), ..bare };

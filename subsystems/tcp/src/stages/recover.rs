@@ -35,31 +35,31 @@ use crate::flow::state::{Mark, Protocol, TailProbe};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
-/// Number of duplicates that mean a loss.
+/// Number of duplicate acknowledgements that indicate a loss.
 const DUPLICATES: u8 = 3;
 
-/// Most quarters of a round trip for which overtaken bytes may only be late.
+/// Limit of the quarters of a round trip for which overtaken bytes count as late rather than lost.
 const REORDERING_MAX: u8 = 4;
 
-/// An acknowledgement.
+/// A valid acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard<'a> {
     /// Summary of the segment.
     pub summary: &'a Summary,
-    /// Number of positions that it acknowledges newly.
+    /// Number of newly acknowledged positions.
     pub newly: u64,
-    /// It says nothing new, like the answer to an out-of-order segment.
+    /// It is a duplicate acknowledgement: it says nothing new, like the answer to an out-of-order segment.
     pub is_repeated: bool,
 }
 
 /// Part of the stream that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First position to send again.
+    /// First position to send.
     pub from: u64,
-    /// The position behind the last.
+    /// The position after the last.
     pub to: u64,
-    /// Most bytes that congestion control admits.
+    /// Limit of bytes by congestion control.
     pub room: u64,
     /// Why it is sent.
     pub cause: Cause,
@@ -68,11 +68,11 @@ pub struct Span {
 /// Why part of the stream is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It is the next part of the stream, or of a retransmission of everything from a point on.
+    /// It is the next part of the stream, or the next part of a go-back-N retransmission.
     Next,
-    /// It was lost, and later bytes were not.
+    /// It was lost, while later bytes arrived.
     Hole,
-    /// It makes the peer acknowledge what it has (RFC 8985, section 7). Our own windows do not bound it.
+    /// It makes the peer acknowledge what it has (RFC 8985, section 7). The congestion window does not limit it.
     TailProbe,
 }
 
@@ -85,42 +85,42 @@ impl Span {
 
 /// A method of loss recovery. Each function works on one connection, in bounded time.
 pub trait Recovery: Copy + Debug + Send + 'static {
-    /// Most out-of-order intervals that a receiver keeps, at most [`INTERVALS_MAX`].
+    /// Number of out-of-order intervals that a receiver keeps, at most [`INTERVALS_MAX`].
     const INTERVALS: usize;
     /// Whether handshakes offer selective acknowledgements.
     const IS_SELECTIVE: bool;
 
-    /// Whether a segment can put a sender into disorder, so that a [`Disorder`](crate::flow::disorder::Disorder) is to be borrowed.
+    /// Whether the sender may need a [`Disorder`](crate::flow::disorder::Disorder) from the pool to process a segment.
     fn wants_disorder(flow: &Protocol, summary: &Summary) -> bool;
 
-    /// Processes a valid acknowledgement, after its position was taken. Returns whether a loss was noticed: once for all data sent by
-    /// then.
+    /// Processes a valid acknowledgement, after [`Protocol::acknowledged`] was updated. Returns whether a loss was detected, at
+    /// most once for all data sent by then.
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool;
 
-    /// Looks for losses after time has passed. Returns as [`Recovery::on_acknowledgement`] does.
+    /// Looks for losses after time has passed. Returns the same as [`Recovery::on_acknowledgement`].
     fn look(flow: &mut Protocol, now: Nanos) -> bool;
 
-    /// The part to send next, if the windows admit it.
+    /// The part to send next, if the windows allow it; `None` if there is none.
     fn next(flow: &Protocol) -> Option<Span>;
 
-    /// A segment was sent, up to a position behind its last byte and its FIN.
+    /// Notes a segment that was sent. `end` is the position after its last byte and its FIN.
     fn on_sent(flow: &mut Protocol, sent: &Sent, end: u64, cause: Cause, now: Nanos);
 
-    /// Congestion control has set the window.
+    /// Notes that congestion control has set the window.
     fn on_window(flow: &mut Protocol);
 
-    /// When to [`Recovery::look`].
+    /// When to call [`Recovery::look`], if at all.
     fn overdue_at(flow: &Protocol) -> Option<Nanos>;
 
-    /// Whether a probe is useful: without it, the loss of the last bytes sent would go unnoticed until a timeout.
+    /// Whether a tail-loss probe is useful: without it, the loss of the last bytes sent would go undetected until a timeout.
     fn wants_tail_probe(flow: &Protocol) -> bool;
 }
 
-/// One interval; after a loss all unacknowledged bytes are sent again.
+/// Go-back-N: one out-of-order interval; after a loss, all unacknowledged bytes are retransmitted.
 #[derive(Clone, Copy, Debug)]
 pub struct GoBackN;
 
-/// Selective acknowledgements.
+/// Recovery by selective acknowledgements, or NewReno with peers that do not support them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sack;
 
@@ -180,7 +180,8 @@ impl Recovery for Sack {
     }
 
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
-        // Before this acknowledgement: what it delivers counts in a recovery that it begins, too (RFC 9937, 6.1).
+        // The bytes that the peer had before this acknowledgement: if it starts a recovery, its own bytes count in that (RFC
+        // 9937, 6.1).
         let had = delivered(flow) - heard.newly;
         if !flow.is_selective {
             return count_duplicates(flow, heard, had, now);
@@ -223,7 +224,7 @@ impl Recovery for Sack {
         let mut room = u64::from(flow.window_bytes).saturating_sub(in_flight);
         if *is_recovering {
             room = reduction.limit().saturating_sub(in_flight);
-            // RFC 6675, section 5 (C): a segment at a time, or more.
+            // RFC 6675, section 5 (C): at least one segment at a time.
             if in_flight > 0 && room < u64::from(flow.mss) {
                 room = 0;
             }
@@ -296,7 +297,8 @@ impl Recovery for Sack {
     }
 }
 
-/// Looks for losses; the peer had `had` bytes before what made us look. Returns as [`Recovery::on_acknowledgement`] does.
+/// Looks for losses. `had` is the number of bytes that the peer had before the event that made us look. Returns the same as
+/// [`Recovery::on_acknowledgement`].
 fn look(flow: &mut Protocol, had: u64, now: Nanos) -> bool {
     if !flow.is_selective || flow.disorder.is_none() || is_after_timeout(flow) {
         return false;
@@ -317,7 +319,7 @@ fn look(flow: &mut Protocol, had: u64, now: Nanos) -> bool {
     true
 }
 
-/// What was outstanding at a timeout is not yet acknowledged: it is sent again in order.
+/// Whether bytes that were outstanding at a timeout are not acknowledged yet. They are retransmitted in order.
 fn is_after_timeout(flow: &Protocol) -> bool {
     flow.acknowledged < flow.recover && !flow.loss().is_recovering
 }
@@ -330,7 +332,7 @@ pub fn forget(flow: &mut Protocol) {
     }
 }
 
-/// Of a peer's selective acknowledgements nothing could be remembered: three duplicates are a loss, as for [`GoBackN`].
+/// Detects a loss without a scoreboard, because the pool had none: three duplicates are a loss, as for [`GoBackN`].
 fn go_back_without_board(flow: &mut Protocol, had: u64) -> bool {
     let is_loss = flow.duplicates >= DUPLICATES && flow.acknowledged >= flow.recover;
     if is_loss {
@@ -339,7 +341,8 @@ fn go_back_without_board(flow: &mut Protocol, had: u64) -> bool {
     is_loss
 }
 
-/// A loss is noticed, and recovery begins: the peer had `had` bytes before. Without room for its state, everything is sent again.
+/// Begins recovery after a loss; the peer had `had` bytes before. Without a [`Disorder`](crate::flow::disorder::Disorder),
+/// everything is retransmitted.
 fn begin(flow: &mut Protocol, had: u64) {
     let Some(disorder) = &mut flow.disorder else {
         rewind(flow);
@@ -368,14 +371,14 @@ fn reduce(flow: &mut Protocol, is_safe: bool) {
     }
 }
 
-/// The stream is acknowledged up to [`Protocol::acknowledged`].
+/// Updates the state after [`Protocol::acknowledged`] has moved up.
 fn advance(flow: &mut Protocol, now: Nanos) {
     if let Some(disorder) = &mut flow.disorder {
         let loss = &mut disorder.loss;
         let is_after_timeout = loss.lost < flow.recover && !loss.is_recovering;
         let overtaken = loss.board.ranges().last().map_or(0, |range| range.start);
         let (from, to) = (loss.resend.max(loss.lost), flow.acknowledged.min(overtaken));
-        // Overtaken bytes arrived without a retransmission.
+        // Overtaken bytes arrived without a retransmission: they were late, not lost.
         if !is_after_timeout && loss.board.missing(from, to) > 0 {
             flow.reordering = flow.reordering.max(1);
         }
@@ -398,13 +401,13 @@ fn advance(flow: &mut Protocol, now: Nanos) {
 
 /// Result of the SACK blocks of an acknowledgement.
 struct Blocks {
-    /// The peer has bytes that it was not known to have.
+    /// The blocks report bytes that the peer was not known to have.
     is_news: bool,
-    /// Bytes that arrived twice (RFC 2883); the last ones if there are more.
+    /// Bytes that arrived twice (RFC 2883); the last interval if there are several.
     repeated: Option<Interval>,
 }
 
-/// Takes the blocks that an honest peer can have sent: within the bytes sent, and behind the byte that it expects.
+/// Processes SACK blocks that an honest peer can have sent: within the bytes sent, and after the byte that it expects.
 fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
     let near = (flow.acknowledged, summary.ack);
     let mut blocks = Blocks { is_news: false, repeated: None };
@@ -416,13 +419,13 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
         };
         if end <= flow.acknowledged {
             blocks.repeated = Some(Interval { start, end });
-            // The bytes arrived twice, so they had only been late (RFC 8985, 6.2), unless they were our probe.
+            // The bytes arrived twice, so the first copy was late, not lost (RFC 8985, 6.2), unless they were our probe.
             let has_probed = matches!(flow.probe, Some(TailProbe::Sent { .. }));
             if !(has_probed && flow.probe_end == end) {
                 flow.reordering = (flow.reordering + 1).min(REORDERING_MAX);
             }
         } else if start > flow.acknowledged && end <= flow.highest {
-            // What cannot be remembered is always news.
+            // Without a scoreboard, every block counts as new.
             blocks.is_news |= flow
                 .disorder
                 .as_mut()
@@ -437,7 +440,7 @@ fn delivered(flow: &Protocol) -> u64 {
     flow.acknowledged + flow.loss().board.bytes() + told_by_duplicates(flow)
 }
 
-/// Bytes that a peer without selective acknowledgements has reported by duplicates (RFC 6582: the window is inflated by as many).
+/// Bytes that a peer without selective acknowledgements has reported by duplicates (RFC 6582 inflates the window by them).
 fn told_by_duplicates(flow: &Protocol) -> u64 {
     // After a timeout, duplicates answer bytes that arrived twice.
     if flow.is_selective || is_after_timeout(flow) {
@@ -447,7 +450,7 @@ fn told_by_duplicates(flow: &Protocol) -> u64 {
     }
 }
 
-/// RFC 6675's pipe: bytes that are sent, and that the peer does not have and are not lost, and retransmitted bytes.
+/// RFC 6675's pipe: bytes sent that the peer does not have and that are not lost, plus retransmitted bytes.
 fn in_flight(flow: &Protocol) -> u64 {
     let sent = flow.disorder.as_ref().map_or(flow.next - flow.acknowledged, |disorder| {
         let Loss { board, lost, resend, again, swept, .. } = &disorder.loss;
@@ -479,7 +482,7 @@ mod tests {
         Nanos::from_millis(millis)
     }
 
-    /// A connection with selective acknowledgements that has so much to send.
+    /// A connection with selective acknowledgements that has `written` bytes to send.
     fn flow(written: u64) -> Protocol {
         let mut flow = split(&Established { is_selective: true, ..established() }, ms(0)).1;
         flow.written = written;
@@ -488,7 +491,7 @@ mod tests {
         flow
     }
 
-    /// Sends what may go, and returns its ranges.
+    /// Sends all segments that may be sent, and returns their ranges.
     fn send(flow: &mut Protocol, now: Nanos) -> Vec<(u64, u64)> {
         let next = || transmit::<Sack>(flow, 1_000, now);
         core::iter::from_fn(next)
@@ -508,13 +511,13 @@ mod tests {
         acknowledge::<Sack>(flow, &summary, now).unwrap_or_default()
     }
 
-    /// TAS and FlexTOE go back to the first byte that is lost, and send all that follows again.
+    /// TAS and FlexTOE go back to the first lost byte, and retransmit everything from there on.
     #[test]
-    fn gap_of_tas_and_flextoe_what_the_peer_has_is_not_sent_again() {
+    fn gap_of_tas_and_flextoe_bytes_that_the_peer_has_are_not_retransmitted() {
         let mut flow = flow(20_000);
         flow.window_bytes = 10_000;
         assert_eq!(send(&mut flow, ms(0)).len(), 10);
-        // The third and the sixth are lost. What comes lets new bytes go (RFC 3042).
+        // The third and the sixth segment are lost. Arrivals allow new bytes to be sent (RFC 3042).
         assert!(!hear(&mut flow, 2_000, &[], ms(10)).is_fast_retransmit);
         assert_eq!(send(&mut flow, ms(10)), [(10_000, 11_000), (11_000, 12_000)]);
         assert!(!hear(&mut flow, 2_000, &[(3_000, 4_000)], ms(10)).is_fast_retransmit);
@@ -522,7 +525,7 @@ mod tests {
         assert!(
             hear(&mut flow, 2_000, &[(6_000, 7_000), (3_000, 5_000)], ms(10)).is_fast_retransmit
         );
-        // Until congestion control has heard of it, one segment goes.
+        // Until congestion control has processed the loss, only one segment is sent.
         assert_eq!(send(&mut flow, ms(10)), [(2_000, 3_000)]);
         flow.until_heard = None;
         flow.window_bytes = 5_000;
@@ -530,15 +533,15 @@ mod tests {
         assert!(
             !hear(&mut flow, 2_000, &[(6_000, 10_000), (3_000, 5_000)], ms(11)).is_fast_retransmit
         );
-        // 10,000 to 12,000 and 2,000 to 3,000 are on their way.
+        // 10,000 to 12,000 and 2,000 to 3,000 are in flight.
         assert_eq!(send(&mut flow, ms(11)), [(5_000, 6_000), (12_000, 13_000)]);
         hear(&mut flow, 13_000, &[], ms(20));
         assert!(!flow.loss().is_recovering);
     }
 
-    /// TAS and FlexTOE take any three acknowledgements that advance nothing for a loss.
+    /// TAS and FlexTOE treat any three acknowledgements that advance nothing as a loss.
     #[test]
-    fn gap_of_tas_and_flextoe_three_acknowledgements_that_tell_of_nothing_are_no_loss() {
+    fn gap_of_tas_and_flextoe_acknowledgements_without_new_sack_blocks_are_no_loss() {
         let mut flow = flow(20_000);
         send(&mut flow, ms(0));
         for _ in 0..9 {
@@ -549,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_noticed_once_for_all_that_was_sent_by_then() {
+    fn a_loss_is_detected_once_for_all_data_sent_by_then() {
         let mut flow = flow(20_000);
         send(&mut flow, ms(0));
         let mut losses = 0;
@@ -582,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn where_bytes_came_late_before_only_time_tells_of_a_loss() {
+    fn after_reordering_losses_are_detected_only_by_time() {
         let mut flow = flow(1_000);
         send(&mut flow, ms(0));
         hear(&mut flow, 1_000, &[], ms(40));
@@ -592,7 +595,7 @@ mod tests {
         hear(&mut flow, 3_000, &[], ms(141));
         assert_eq!(flow.reordering, 1);
         assert!(!hear(&mut flow, 3_000, &[(4_000, 20_000)], ms(142)).is_fast_retransmit);
-        // It came twice: it was late once more (RFC 2883).
+        // The bytes arrived twice: they were late once more (RFC 2883).
         hear(&mut flow, 3_000, &[(1_000, 2_000), (4_000, 20_000)], ms(143));
         assert_eq!(Sack::overdue_at(&flow), Some(ms(162)));
         assert!(Sack::look(&mut flow, ms(162)));
@@ -603,9 +606,9 @@ mod tests {
         flow.probe = Some(TailProbe::Wanted);
     }
 
-    /// RFC 8985, section 7: three of three are lost, and no acknowledgement tells of it.
+    /// RFC 8985, section 7: all three segments are lost, and no acknowledgement reveals it.
     #[test]
-    fn a_probe_tells_of_a_lost_tail() {
+    fn a_tail_loss_probe_reveals_a_lost_tail() {
         let mut flow = flow(1_000);
         send(&mut flow, ms(0));
         hear(&mut flow, 1_000, &[], ms(40));
@@ -613,7 +616,7 @@ mod tests {
         send(&mut flow, ms(100));
         ask_for_probe(&mut flow);
         assert_eq!(send(&mut flow, ms(180)), [(3_000, 4_000)]);
-        assert!(!Sack::wants_tail_probe(&flow), "one at a time");
+        assert!(!Sack::wants_tail_probe(&flow), "one probe at a time");
         assert!(!hear(&mut flow, 1_000, &[(3_000, 4_000)], ms(220)).is_fast_retransmit);
         assert_eq!(Sack::overdue_at(&flow), Some(ms(230)));
         assert!(Sack::look(&mut flow, ms(230)));
@@ -624,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_the_next_segment_where_the_peer_admits_one() {
+    fn a_tail_loss_probe_is_the_next_segment_if_the_peers_window_allows_one() {
         let mut flow = flow(10_000);
         (flow.window_bytes, flow.edge) = (3_000, 4_000);
         send(&mut flow, ms(0));
@@ -632,17 +635,17 @@ mod tests {
         assert_eq!(send(&mut flow, ms(20)), [(3_000, 4_000)]);
         hear(&mut flow, 4_000, &[], ms(30));
         assert_eq!(flow.probe, None);
-        // Here the window of the peer is full, and the stream ends.
+        // Here the peer's window is full, and the stream ends.
         (flow.written, flow.is_finished, flow.edge) = (5_500, true, 5_501);
         send(&mut flow, ms(40));
         ask_for_probe(&mut flow);
         assert_eq!(send(&mut flow, ms(60)), [(4_500, 5_500)]);
-        assert_eq!(flow.next, 5_501, "the FIN goes with it");
+        assert_eq!(flow.next, 5_501, "the FIN is sent with it");
     }
 
     /// RFC 8985, 7.4.2.
     #[test]
-    fn a_probe_that_repaired_a_loss_counts_as_one_and_a_needless_one_does_not() {
+    fn a_probe_that_repaired_a_loss_counts_as_a_loss_but_a_needless_probe_does_not() {
         for (blocks, is_loss) in [(&[][..], true), (&[(2_000, 3_000)][..], false)] {
             let mut flow = flow(3_000);
             send(&mut flow, ms(0));
@@ -658,9 +661,9 @@ mod tests {
         }
     }
 
-    /// What is asked for while an acknowledgement comes in.
+    /// The control plane asks for a probe while an acknowledgement arrives.
     #[test]
-    fn a_probe_of_which_nothing_is_left_holds_nothing_up() {
+    fn a_probe_that_is_no_longer_needed_is_dropped() {
         let mut flow = flow(1_000);
         send(&mut flow, ms(0));
         ask_for_probe(&mut flow);
@@ -670,9 +673,9 @@ mod tests {
         assert_eq!(send(&mut flow, ms(20)), [(1_000, 2_000)]);
     }
 
-    /// Of 20 segments the first and the sixth are lost, and so is what is sent again for the first.
+    /// Of 20 segments, the first and the sixth are lost, and so is the retransmission of the first.
     #[test]
-    fn what_is_lost_again_is_sent_a_third_time_without_a_timeout() {
+    fn a_lost_retransmission_is_sent_again_without_a_timeout() {
         let mut flow = flow(40_000);
         flow.window_bytes = 20_000;
         send(&mut flow, ms(0));
@@ -682,13 +685,13 @@ mod tests {
         hear(&mut flow, 0, &[(6_000, 20_000), (1_000, 5_000)], ms(12));
         let sent = send(&mut flow, ms(12));
         assert_eq!((sent[0], flow.highest), ((5_000, 6_000), 36_000), "{sent:?}");
-        // The second one comes, and what was new: at first too little to tell.
+        // The second retransmission arrives, and new bytes: at first too few to detect the loss.
         assert!(
             !hear(&mut flow, 0, &[(20_000, 22_000), (1_000, 20_000)], ms(20)).is_fast_retransmit
         );
         assert!(send(&mut flow, ms(20)).iter().all(|(from, _)| *from >= 36_000));
         let later = hear(&mut flow, 0, &[(1_000, 30_000)], ms(21));
-        assert!(later.is_fast_retransmit, "the loss of what is sent again is a second one");
+        assert!(later.is_fast_retransmit, "the lost retransmission is a second loss");
         assert_eq!(send(&mut flow, ms(21)), [(0, 1_000)]);
         let all = flow.highest;
         hear(&mut flow, all, &[], ms(30));
@@ -697,7 +700,7 @@ mod tests {
 
     /// The holes before the first mark are filled, and a later one is lost twice.
     #[test]
-    fn a_hole_behind_others_is_watched_once_they_are_filled() {
+    fn a_later_hole_is_watched_once_the_earlier_ones_are_filled() {
         let mut flow = flow(60_000);
         flow.window_bytes = 20_000;
         send(&mut flow, ms(0));
@@ -717,9 +720,9 @@ mod tests {
         assert_eq!(send(&mut flow, ms(32)), [(5_000, 6_000)]);
     }
 
-    /// RFC 6582: duplicates that answer what came twice, after a timeout, let nothing go.
+    /// RFC 6582: after a timeout, duplicates that answer bytes received twice allow nothing to be sent.
     #[test]
-    fn duplicates_after_a_timeout_widen_no_window() {
+    fn duplicate_acks_after_a_timeout_do_not_inflate_the_window() {
         let mut flow = flow(20_000);
         flow.is_selective = false;
         flow.window_bytes = 4_000;
@@ -735,7 +738,7 @@ mod tests {
 
     /// RFC 2018, section 8.
     #[test]
-    fn after_a_timeout_nothing_is_believed_that_the_peer_told_before() {
+    fn a_timeout_discards_earlier_sack_blocks() {
         let mut flow = flow(10_000);
         send(&mut flow, ms(0));
         hear(&mut flow, 0, &[(1_000, 9_000)], ms(10));
@@ -746,9 +749,9 @@ mod tests {
         assert_eq!(send(&mut flow, ms(300)), again);
     }
 
-    /// The pool was empty.
+    /// The pool had no `Disorder` to lend.
     #[test]
-    fn without_room_for_losses_three_duplicates_send_everything_again() {
+    fn without_a_loan_three_duplicate_acks_with_sack_retransmit_everything() {
         let mut flow = Protocol { disorder: None, ..flow(10_000) };
         send(&mut flow, ms(0));
         hear(&mut flow, 2_000, &[], ms(10));
@@ -756,11 +759,11 @@ mod tests {
             assert!(!hear(&mut flow, 2_000, &[(3_000, to)], ms(11)).is_fast_retransmit);
         }
         assert!(hear(&mut flow, 2_000, &[(3_000, 6_000)], ms(12)).is_fast_retransmit);
-        // Until congestion control has heard of it, one segment goes.
+        // Until congestion control has processed the loss, only one segment is sent.
         assert_eq!(send(&mut flow, ms(12)), [(2_000, 3_000)]);
         flow.until_heard = None;
         assert_eq!(send(&mut flow, ms(12)).len(), 7);
-        // Once for all that was sent by then.
+        // One loss for all data sent by then.
         for to in [7_000, 8_000, 9_000, 10_000] {
             assert!(!hear(&mut flow, 2_000, &[(3_000, to)], ms(13)).is_fast_retransmit);
         }
@@ -768,16 +771,16 @@ mod tests {
         hear(&mut flow, 10_000, &[], ms(20));
         flow.written = 20_000;
         assert_eq!(send(&mut flow, ms(20)).len(), 10);
-        // There is room again.
+        // The pool has room again.
         flow.disorder = Some(Box::new(Disorder { loss: Loss::new(10_000), ..Disorder::default() }));
         assert!(hear(&mut flow, 10_000, &[(11_000, 15_000)], ms(30)).is_fast_retransmit);
         flow.until_heard = None;
         assert_eq!(send(&mut flow, ms(30)), [(10_000, 11_000)]);
     }
 
-    /// RFC 3042, before anything is borrowed.
+    /// RFC 3042 (limited transmit), before anything is borrowed.
     #[test]
-    fn two_duplicates_let_two_segments_go() {
+    fn two_duplicate_acks_allow_two_new_segments() {
         let mut flow = Protocol { disorder: None, is_selective: false, ..flow(10_000) };
         (flow.window_bytes, flow.edge) = (4_000, 40_000);
         send(&mut flow, ms(0));
@@ -789,7 +792,7 @@ mod tests {
 
     /// The same with NewReno.
     #[test]
-    fn without_room_for_losses_duplicates_alone_send_everything_again() {
+    fn without_a_loan_three_duplicate_acks_without_sack_retransmit_everything() {
         let mut flow = Protocol { disorder: None, is_selective: false, ..flow(10_000) };
         send(&mut flow, ms(0));
         hear(&mut flow, 2_000, &[], ms(10));
@@ -800,9 +803,9 @@ mod tests {
         assert_eq!(send(&mut flow, ms(12)).len(), 8);
     }
 
-    /// CVE-2019-11478: blocks that no honest peer sends.
+    /// CVE-2019-11478: SACK blocks that no honest peer sends.
     #[test]
-    fn blocks_outside_of_what_is_outstanding_are_ignored() {
+    fn sack_blocks_outside_the_outstanding_bytes_are_ignored() {
         let mut flow = flow(10_000);
         send(&mut flow, ms(0));
         hear(&mut flow, 2_000, &[], ms(10));
@@ -848,9 +851,9 @@ mod tests {
     }
 
     proptest! {
-        /// A hostile peer, and any order of what may happen.
+        /// A hostile peer, and events in any order.
         #[test]
-        fn what_is_sent_is_missing_and_within_both_windows(steps in prop::collection::vec(step(), 1..120)) {
+        fn bytes_sent_are_missing_at_the_peer_and_within_both_windows(steps in prop::collection::vec(step(), 1..120)) {
             let mut flow = flow(10_000);
             flow.edge = 20_000;
             let mut now = ms(1);
@@ -880,7 +883,7 @@ mod tests {
                             .collect();
                         let was_recovering = flow.loss().is_recovering;
                         let recover = flow.recover;
-                        // What was sent again may be lost again, within the same recovery.
+                        // Retransmissions may be lost again within the same recovery.
                         let has_mark = was_recovering && flow.loss().mark.is_some();
                         let heard = hear(&mut flow, ack, &blocks, now);
                         if heard.is_fast_retransmit && !has_mark {
@@ -901,7 +904,7 @@ mod tests {
                 prop_assert!(flow.acknowledged <= *lost && *lost <= flow.highest);
                 prop_assert!(board.ranges().iter().all(|one| one.start > flow.acknowledged && one.end <= flow.highest));
             }
-            // An honest peer from here on: a timeout, and all of it arrives.
+            // From here on the peer is honest: after a timeout, everything arrives.
             rewind(&mut flow);
             (flow.window_bytes, flow.edge) = (1 << 20, flow.written);
             send(&mut flow, now);

@@ -1,5 +1,5 @@
-//! The protocol stage for what a segment and an event say: a copy of the state that they tell, taken in order (thesis 4.3.1.3).
-//! The post-processing stage makes headers of it, in any order.
+//! The protocol stage's contents of segments and events: a copy of the state that they report, taken in order (thesis 4.3.1.3).
+//! The post-processing stage builds headers from it, in any order.
 
 use wave_core::clock::Nanos;
 
@@ -12,12 +12,12 @@ use crate::flow::state::Protocol;
 use crate::packet::{Ecn, Flags, Options};
 use crate::seq::{Seq, seq_of};
 
-/// What a segment's headers say.
+/// Contents of a segment's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// Sequence number of its first byte.
+    /// Sequence number of the segment's first byte.
     pub seq: Seq,
-    /// What is expected of the peer.
+    /// Acknowledgement number: the sequence number that we expect next.
     pub ack: Seq,
     /// Window field of the header.
     pub window: u16,
@@ -25,13 +25,14 @@ pub struct Said {
     pub flags: Flags,
     /// Number of payload bytes.
     pub bytes: u32,
-    /// Whether the network may mark its packet.
+    /// ECN field of the IP header: whether the network may mark the packet.
     pub ecn: Ecn,
-    /// Our time and the echo of the peer's, and what came out of order.
+    /// Timestamps and SACK blocks.
     pub options: Options,
 }
 
-/// What a segment says. With it, everything that is expected and open is told to the peer.
+/// Composes a segment's headers. The segment acknowledges all bytes received and advertises the window, so nothing else needs
+/// to.
 pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) -> Said {
     let ack = flow.expected();
     let echoes = flow.ecn.is_some_and(|ecn| ecn.is_echoing) && !flags.contains(Flags::RST);
@@ -41,7 +42,7 @@ pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) 
     let has_blocks =
         |disorder: &Disorder| !(disorder.intervals.is_empty() && disorder.duplicate.is_empty());
     let must_tell = flow.disorder.as_deref().is_some_and(has_blocks);
-    // Blocks take room that a full segment does not have: they go with the next bare one.
+    // A full segment has no room for blocks: they are sent with the next bare acknowledgement.
     if tells && bytes == 0 {
         tell_blocks(flow, &mut options);
     }
@@ -56,7 +57,7 @@ pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) 
     Said { seq, ack, window, flags, bytes, ecn: Ecn::NotCapable, options }
 }
 
-/// What came out of order, and before that what came twice (RFC 2018, section 4; RFC 2883).
+/// Adds SACK blocks: first bytes that arrived twice, then out-of-order intervals (RFC 2018, section 4; RFC 2883).
 fn tell_blocks(flow: &mut Protocol, options: &mut Options) {
     let base = flow.receive_base;
     let seq = |position: u64| seq_of(base, position);
@@ -68,8 +69,8 @@ fn tell_blocks(flow: &mut Protocol, options: &mut Options) {
     }
 }
 
-/// What the host of a connection does not know yet, if that is worth an event: bytes, the end, or a quarter of its ring, or all of it,
-/// that is free again.
+/// The progress to report to a connection's host, if it is worth an event: received bytes, the end of the stream, or free room
+/// in the send ring (a quarter of the ring, or all written bytes acknowledged).
 pub fn news(flow: &mut Protocol) -> Option<Progress> {
     let received = flow.landed;
     let acknowledged = flow.acknowledged_bytes();

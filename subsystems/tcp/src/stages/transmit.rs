@@ -1,4 +1,4 @@
-//! The protocol stage for a segment that goes out (thesis 4.3.1.2, Figure 4.5: Seq).
+//! The protocol stage's choice of segments to send (thesis 4.3.1.2, Figure 4.5: Seq).
 
 use wave_core::clock::Nanos;
 
@@ -7,33 +7,33 @@ use crate::context::Tail;
 use crate::flow::state::Protocol;
 use crate::seq::{Seq, seq_of};
 
-/// What the next segment is.
+/// The next segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Sequence number of its first byte.
+    /// Sequence number of the segment's first byte.
     pub seq: Seq,
-    /// Position of its first byte.
+    /// Position in the stream of the segment's first byte.
     pub position: u64,
-    /// Bytes of payload; more than one segment's worth if the wire cuts them.
+    /// Bytes of payload; more than the MSS for a super-packet.
     pub bytes: u32,
-    /// The stream ends behind it.
+    /// It carries the FIN.
     pub fin: bool,
-    /// It ends what was written, and nothing follows soon.
+    /// It carries PSH: it ends the written bytes, and the host has announced no more.
     pub push: bool,
     /// Whether the bytes were sent before.
     pub is_again: bool,
-    /// It asks whether the peer's window is still closed.
+    /// It is a window probe.
     pub is_probe: bool,
 }
 
 impl Sent {
-    /// Whether it is data that was not sent before, within the peer's window.
+    /// Whether it carries new data within the peer's window.
     pub fn is_new_data(&self) -> bool {
         self.bytes > 0 && !self.is_again && !self.is_probe
     }
 }
 
-/// What goes out next, of at most `bytes_max` bytes; `None` if nothing may.
+/// Chooses the next segment, of at most `bytes_max` bytes; `None` if nothing may be sent.
 pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) -> Option<Sent> {
     if flow.is_frozen {
         return None;
@@ -49,11 +49,12 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
     let mss = u64::from(flow.mss);
     let mut bytes = left.min(open).min(bytes_max.into());
     if bytes > mss && (bytes < left || !may_end(flow)) {
-        // Whole segments, as long as more follows.
+        // Only whole segments, as long as more follows.
         bytes -= bytes % mss;
     }
     let reaches_end = from + bytes >= flow.written;
-    // The FIN takes a number of the peer's window (RFC 9293, 3.4), and none of ours, as there is nothing of it to congest.
+    // The FIN takes a sequence number of the peer's window (RFC 9293, 3.4), but no room in the congestion window: it has no
+    // bytes.
     let fin = to > flow.written && reaches_end && flow.edge.saturating_sub(from) > bytes;
     if bytes == 0 && !fin {
         return None;
@@ -80,8 +81,8 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
     Some(sent)
 }
 
-/// Whether the end of what was written may go although it fills no segment: by Nagle's algorithm, if no small segment is on its way
-/// (RFC 9293, 3.7.4 and A.3: Minshall's), and if the host does not wait to write more.
+/// Whether the last written bytes may be sent although they do not fill a segment: by Nagle's algorithm, if no small segment is
+/// in flight (RFC 9293, 3.7.4 and A.3: Minshall's), and if the host has not announced to write more.
 fn may_end(flow: &Protocol) -> bool {
     let acknowledged = seq_of(flow.send_base, flow.acknowledged);
     let has_small = flow.outstanding() > 0 && flow.small_end.since(acknowledged) > 0;
@@ -89,7 +90,7 @@ fn may_end(flow: &Protocol) -> bool {
     !waits && (flow.is_eager || !has_small)
 }
 
-/// Whether a small segment may go, also against silly windows (RFC 9293, 3.8.6.2.1).
+/// Whether a small segment may be sent, also considering silly windows (RFC 9293, 3.8.6.2.1).
 fn may_be_small(flow: &Protocol, from: u64, bytes: u64, reaches_end: bool) -> bool {
     let is_first = from == flow.acknowledged;
     let is_again = from < flow.highest;
@@ -102,13 +103,13 @@ fn may_be_small(flow: &Protocol, from: u64, bytes: u64, reaches_end: bool) -> bo
         }
 }
 
-/// Whether bytes wait for the host to write more, and nothing is on its way whose acknowledgement would be waited for first.
+/// Whether bytes wait for the host to write more, with nothing in flight whose acknowledgement they would wait for first.
 pub fn is_held(flow: &Protocol) -> bool {
     flow.tail.waits() && flow.outstanding() == 0 && flow.next < flow.written
 }
 
-/// Whether the peer's window holds everything back, so that it must be asked whether that is still so: it is closed, or too small for
-/// what is left while nothing is on its way whose acknowledgement would open it.
+/// Whether the peer's window holds back everything that is left, so that it must be probed: it is closed, or too small for the
+/// rest with nothing in flight whose acknowledgement could open it.
 pub fn is_blocked(flow: &Protocol) -> bool {
     let is_closed = flow.edge <= flow.acknowledged;
     let open = flow.edge.saturating_sub(flow.next);
@@ -116,7 +117,7 @@ pub fn is_blocked(flow: &Protocol) -> bool {
     flow.acknowledged < flow.end() && (is_closed || (flow.outstanding() == 0 && is_small))
 }
 
-/// One byte, or the FIN, whatever the window says (RFC 9293, 3.8.6.1).
+/// Chooses a window probe: one byte or the FIN, whatever the window (RFC 9293, 3.8.6.1).
 pub fn probe(flow: &mut Protocol) -> Option<Sent> {
     if flow.is_frozen || flow.acknowledged >= flow.end() {
         return None;
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!((sent.bytes, sent.fin), (1_000, false));
         assert_eq!(transmit::<GoBackN>(&mut flow, 4_000, Nanos(0)), None);
         flow.acknowledged = 1_000;
-        assert!(is_blocked(&flow), "the FIN is a probe, if the window stays closed");
+        assert!(is_blocked(&flow), "if the window stays closed, the FIN is sent as a probe");
         flow.edge += 1;
         let sent = transmit::<GoBackN>(&mut flow, 4_000, Nanos(0)).unwrap();
         assert_eq!((sent.bytes, sent.fin), (0, true));

@@ -1,5 +1,5 @@
-//! DCTCP and ECN between two stacks over a network that marks: what they agree on, how long the queue at the bottleneck is, and how
-//! a connection with a rate shares it.
+//! DCTCP and ECN between two stacks over a network that marks: negotiation, the length of the bottleneck's queue, and the share
+//! of a paced connection.
 
 use crate::machine::{Machine, join, run};
 use wave_core::clock::Nanos;
@@ -10,14 +10,14 @@ use wave_wires::{Adversity, Memory};
 
 const MINUTE: Nanos = Nanos::from_millis(60_000);
 const RING: u32 = 1 << 18;
-/// Bytes of a packet.
+/// Size of a packet in bytes.
 const PACKET: u64 = 1_514;
-/// Packets at the bottleneck beyond which it marks.
+/// Number of queued packets beyond which the bottleneck marks.
 const MARKS_FROM: u64 = 20;
-/// Of the bottleneck.
+/// Rate of the bottleneck.
 const BITS_PER_SECOND: u64 = 100_000_000;
 
-/// Two machines with a connection, and both names of it.
+/// Two connected machines, and both names of the connection.
 fn connected(
     algorithms: [Algorithm; 2],
     adversity: &Adversity,
@@ -31,7 +31,7 @@ fn connected(
 }
 
 #[test]
-fn ecn_is_used_where_one_side_asks_and_each_echoes_as_its_algorithm_has_it() {
+fn ecn_is_used_if_the_opener_asks_and_each_side_echoes_by_its_own_algorithm() {
     use Algorithm::{Dctcp, Reno};
     for algorithms in [[Reno, Reno], [Dctcp, Reno], [Reno, Dctcp], [Dctcp, Dctcp]] {
         let (both, _, socket, peer) = connected(algorithms, &Adversity::default());
@@ -48,7 +48,7 @@ fn ecn_is_used_where_one_side_asks_and_each_echoes_as_its_algorithm_has_it() {
     }
 }
 
-/// What a stream of some seconds does at the bottleneck.
+/// Figures at the bottleneck of a stream of some seconds.
 #[derive(Debug)]
 struct Course {
     /// Packets queued, on average and at most.
@@ -95,7 +95,7 @@ fn stream(algorithm: Algorithm) -> Course {
 
 /// RFC 8257, section 1: short queues and full links. Virtual time: the same figures on every machine.
 #[test]
-fn dctcp_keeps_the_queue_near_the_threshold_where_reno_fills_it() {
+fn dctcp_keeps_the_queue_near_the_threshold_while_reno_fills_it() {
     let reno = stream(Algorithm::Reno);
     let dctcp = stream(Algorithm::Dctcp);
     println!("marks beyond {MARKS_FROM} packets; reno without ECN: {reno:?}; dctcp: {dctcp:?}");
@@ -106,9 +106,10 @@ fn dctcp_keeps_the_queue_near_the_threshold_where_reno_fills_it() {
     assert!(dctcp.share > 0.9 && reno.share > 0.9);
 }
 
-/// A peer that echoes marks without end slows its own connection down, and no more: bytes arrive at two segments a round trip.
+/// Even if every packet is marked, bytes arrive at two segments per round trip, so a peer that echoes marks forever only slows
+/// down its own connection.
 #[test]
-fn a_network_that_marks_everything_slows_a_connection_down_and_does_not_stop_it() {
+fn a_network_that_marks_every_packet_does_not_stop_a_connection() {
     for algorithm in Algorithm::ALL {
         let adversity =
             Adversity { ce_mark: 1.0, delay_ns: 1_000_000..=1_000_000, ..Adversity::default() };

@@ -1,4 +1,4 @@
-//! Two stacks and a wire: connections begin, carry bytes, and end in every order, whatever the wire does.
+//! Two stacks and a wire: connections open, carry bytes, and end in every order, whatever the wire does.
 
 use std::net::SocketAddr;
 
@@ -29,14 +29,14 @@ pub fn states(machine: &Machine) -> Vec<State> {
     states
 }
 
-/// A connection of two machines, and both names of it.
+/// Two connected machines, and both names of the connection.
 fn connected() -> ([Machine; 2], Nanos, u32, u32) {
     let both = machines(&calm());
     join(both)
 }
 
 #[test]
-fn a_connection_begins_carries_bytes_and_ends() {
+fn a_connection_opens_carries_bytes_and_ends() {
     let (mut both, mut now, socket, peer) = connected();
     assert_eq!(states(&both[1]), [State::Listen, State::Established]);
     both[0].write(socket, b"GET /");
@@ -54,7 +54,7 @@ fn a_connection_begins_carries_bytes_and_ends() {
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[0].sockets[&socket].is_over && both[1].sockets[&peer].is_over
     });
-    // Whoever ended first remembers.
+    // The side that closed first is in TIME_WAIT.
     assert_eq!(states(&both[0]), []);
     assert_eq!(states(&both[1]), [State::Listen, State::TimeWait]);
     let (sent, came) = (both[0].stack.data.counters(), both[1].stack.data.counters());
@@ -63,7 +63,7 @@ fn a_connection_begins_carries_bytes_and_ends() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_on_refuses() {
+fn a_connection_to_a_port_without_a_listener_is_refused() {
     let mut both = machines(&calm());
     let mut now = Nanos(0);
     let socket = both[0].connect(now, SocketAddr::from(SERVER));
@@ -73,7 +73,7 @@ fn a_port_that_nobody_listens_on_refuses() {
 }
 
 #[test]
-fn an_address_that_nobody_has_is_unreachable() {
+fn an_address_without_a_host_is_unreachable() {
     let mut both = machines(&calm());
     let mut now = Nanos(0);
     let near = both[0].connect(now, SocketAddr::from(([10, 0, 0, 99], 80)));
@@ -102,7 +102,7 @@ fn closing_with_unread_bytes_resets() {
 fn a_window_that_stays_closed_is_probed_and_opens_again() {
     let (mut both, mut now, socket, peer) = connected();
     let bytes: Vec<u8> = (0..3 * RING).map(|byte| byte as u8).collect();
-    // Longer than a peer is waited for that does not answer.
+    // Longer than a connection to a silent peer lasts.
     let wait = now + Nanos(90 * MINUTE.0);
     let mut wrote = 0;
     run(&mut both, &mut now, Nanos(100 * MINUTE.0), |both, at| {
@@ -123,7 +123,7 @@ fn a_window_that_stays_closed_is_probed_and_opens_again() {
 }
 
 #[test]
-fn a_peer_that_has_vanished_is_given_up() {
+fn a_connection_to_a_vanished_peer_times_out() {
     let (mut both, mut now, socket, _) = connected();
     // The cable is pulled.
     let (one, other) = Memory::pair(&Adversity { loss: 1.0, ..calm() });
@@ -136,7 +136,7 @@ fn a_peer_that_has_vanished_is_given_up() {
 }
 
 #[test]
-fn a_process_that_has_gone_closes_its_connections() {
+fn connections_of_a_process_that_has_gone_are_closed() {
     let mut both = machines(&calm());
     let mut now = Nanos(0);
     both[1].listen(now, 80, 3);
@@ -160,7 +160,7 @@ fn a_process_that_has_gone_closes_its_connections() {
 }
 
 #[test]
-fn every_connection_ends_and_every_byte_arrives_whatever_the_wire_does() {
+fn every_byte_arrives_and_every_connection_ends_whatever_the_wire_does() {
     let mut timeouts = 0;
     for seed in 0..400 {
         timeouts += storm(seed, &mut |_, _| {});
@@ -169,7 +169,7 @@ fn every_connection_ends_and_every_byte_arrives_whatever_the_wire_does() {
 }
 
 #[test]
-fn every_connection_ends_and_every_byte_arrives_though_agents_are_replaced() {
+fn every_byte_arrives_and_every_connection_ends_while_agents_are_replaced() {
     let mut count = [0; 2];
     for seed in 0..200 {
         let mut rng = Pcg32::seed_from_u64(seed);
@@ -188,7 +188,7 @@ fn every_connection_ends_and_every_byte_arrives_though_agents_are_replaced() {
     assert!(count[0] > 200 && count[1] > 2_000, "{count:?}");
 }
 
-/// Several connections at once, with random writes, reads and ends, and something else that happens in each turn.
+/// Several concurrent connections with random writes, reads and ends; `happens` is called in each turn.
 fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
     let mut rng = Pcg32::seed_from_u64(seed);
     let chance = |rng: &mut Pcg32, most: f64| rng.random_range(0.0..most);
@@ -208,7 +208,7 @@ fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
     };
     let mut both = machines(&adversity);
     let mut now = Nanos(0);
-    // The neighbour's address may be lost three times, which fails a connection for good reason: it is asked for first.
+    // Three lost queries for the neighbour's address would rightly fail a connection, so it is resolved first.
     loop {
         let refused = both[0].connect(now, SocketAddr::from((SERVER.0, 81)));
         run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, _| both[0].sockets[&refused].is_over);
@@ -257,7 +257,10 @@ fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
     for (side, machine) in both.iter().enumerate() {
         let done = machine.sockets.values().filter(|state| state.failed.is_none());
         for state in done {
-            assert!(state.read == streams[1 - side], "seed {seed}: other bytes were read");
+            assert!(
+                state.read == streams[1 - side],
+                "seed {seed}: the bytes read differ from those written"
+            );
         }
         assert!(machine.is_empty(), "seed {seed}");
     }
@@ -268,15 +271,16 @@ fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
 }
 
 /// Found by the storm: the peer's stack has forgotten the connection, and answers a late segment with a reset, while the host has
-/// not read all that came.
+/// not read all received bytes.
 #[test]
-fn a_reset_after_both_ends_takes_nothing_from_the_host() {
+fn a_reset_after_both_streams_have_ended_discards_no_unread_bytes() {
     storm(87, &mut |_, _| {});
 }
 
-/// The end that was said for the process named less than the process had said itself, and was ignored.
+/// The end that the stack reported for the gone process had a lower position than the process's own last request, and was
+/// ignored.
 #[test]
-fn what_a_process_had_said_before_it_went_is_sent_with_its_end() {
+fn bytes_written_before_a_process_has_gone_are_sent_before_its_fin() {
     let (mut both, mut now, socket, peer) = connected();
     both[0].write(socket, &[1; 100]);
     for _ in 0..200 {
@@ -290,9 +294,9 @@ fn what_a_process_had_said_before_it_went_is_sent_with_its_end() {
     assert_eq!(both[1].sockets[&peer].received, 200);
 }
 
-/// Both sides answered each other's SYNs for ever.
+/// Both sides used to answer each other's SYNs forever.
 #[test]
-fn two_that_connect_to_each_other_at_once_have_one_connection() {
+fn a_simultaneous_open_makes_one_connection() {
     let mut both = machines(&calm());
     let mut now = Nanos(0);
     let ring = |offset| Ring { offset, bytes: RING };
@@ -324,7 +328,7 @@ fn two_that_connect_to_each_other_at_once_have_one_connection() {
 }
 
 #[test]
-fn a_peer_that_keeps_its_window_closed_does_not_keep_a_process_that_has_gone() {
+fn a_closed_window_does_not_keep_a_process_that_has_gone_from_being_released() {
     let (mut both, mut now, socket, peer) = connected();
     both[0].write(socket, &vec![1; RING as usize]);
     both[0].tell(now, socket);
@@ -340,7 +344,7 @@ fn a_peer_that_keeps_its_window_closed_does_not_keep_a_process_that_has_gone() {
 }
 
 #[test]
-fn probes_of_a_closed_window_do_not_slow_what_follows() {
+fn window_probes_do_not_reduce_the_congestion_window() {
     let (mut both, mut now, socket, peer) = connected();
     let all = vec![1; RING as usize];
     both[0].write(socket, &all);

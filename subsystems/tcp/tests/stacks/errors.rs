@@ -1,4 +1,5 @@
-//! What the network says: ICMP errors and path MTUs (RFC 9293, 3.9.1.8, 3.9.2; RFC 1191), and what a host tells the network.
+//! Errors from the network: ICMP errors and path MTUs (RFC 9293, 3.9.1.8, 3.9.2; RFC 1191). Also: IP header fields chosen by
+//! hosts.
 
 use crate::peer::{Heard, MINUTE, Peer, SECOND};
 use wave_core::clock::Nanos;
@@ -12,7 +13,7 @@ const PARAMETER: u8 = 12;
 const TOO_BIG: u8 = 4;
 const MSS_1460: [u8; 4] = [2, 4, 5, 180];
 
-/// Errors that may pass, and what the host sees.
+/// Soft errors (type, code), and the reason that the host sees.
 const SOFT: [(u8, u8, Reason); 8] = [
     (UNREACHABLE, 0, Reason::Unreachable),
     (UNREACHABLE, 1, Reason::NoNeighbour),
@@ -24,7 +25,7 @@ const SOFT: [(u8, u8, Reason); 8] = [
     (PARAMETER, 2, Reason::NoNeighbour),
 ];
 
-/// A connection with a segment on its way.
+/// A connection with segments in flight, and the first of them.
 fn sending() -> (Peer, Heard) {
     let mut peer = Peer::accepted_with(&MSS_1460, 1500);
     peer.write(&[7; 2_920]);
@@ -39,13 +40,13 @@ fn sizes(heard: &[Heard]) -> Vec<usize> {
 }
 
 #[test]
-fn a_host_hears_of_errors_that_may_pass() {
+fn a_host_is_warned_of_soft_errors() {
     for (kind, code, reason) in SOFT {
         let (mut peer, segment) = sending();
         peer.icmp(kind, code, 0, segment.quoted());
         peer.after(5);
         assert_eq!(peer.warnings(), [reason], "{kind}, {code}");
-        // Not once for each packet.
+        // The host is not warned once per packet.
         for _ in 0..100 {
             peer.icmp(kind, code, 0, segment.quoted());
         }
@@ -55,7 +56,7 @@ fn a_host_hears_of_errors_that_may_pass() {
 }
 
 #[test]
-fn an_error_acts_on_the_connection_that_it_quotes_and_on_no_other() {
+fn an_icmp_error_affects_only_the_connection_that_it_quotes() {
     // A refusal ends the handshake that it quotes.
     let (mut peer, syn) = Peer::connecting(0);
     let mut other = syn.quoted().to_vec();
@@ -70,7 +71,7 @@ fn an_error_acts_on_the_connection_that_it_quotes_and_on_no_other() {
     peer.icmp(UNREACHABLE, 3, 0, syn.quoted());
     peer.after(5);
     assert_eq!(peer.machine.sockets[&peer.socket].failed, Some(Reason::Refused));
-    // Of an established connection only what is on its way counts (RFC 5927).
+    // For an established connection, the quoted sequence number must be in flight (RFC 5927).
     let (mut peer, segment) = sending();
     let mut old = segment.quoted().to_vec();
     old[24..28].copy_from_slice(&segment.segment.seq.minus(1).0.to_be_bytes());
@@ -84,7 +85,7 @@ fn an_error_acts_on_the_connection_that_it_quotes_and_on_no_other() {
 }
 
 #[test]
-fn a_source_quench_is_dropped_in_silence() {
+fn a_source_quench_is_dropped_silently() {
     let (mut peer, segment) = sending();
     let before = (peer.congestion(), peer.established());
     peer.icmp(QUENCH, 0, 0, segment.quoted());
@@ -94,7 +95,7 @@ fn a_source_quench_is_dropped_in_silence() {
 }
 
 #[test]
-fn an_error_that_may_pass_ends_nothing() {
+fn a_soft_error_ends_no_connection() {
     let refusals = [(UNREACHABLE, 2), (UNREACHABLE, 3)];
     let soft = SOFT.map(|(kind, code, _)| (kind, code));
     for (kind, code) in soft.into_iter().chain(refusals) {
@@ -106,7 +107,7 @@ fn an_error_that_may_pass_ends_nothing() {
         peer.after(5);
         assert_eq!(peer.machine.sockets[&peer.socket].acknowledged, 2_920);
     }
-    // Nor a handshake, but it is why that one fails.
+    // Nor does it end a handshake, but it becomes the reason if that fails.
     for (kind, code, reason) in SOFT {
         let (mut peer, syn) = Peer::connecting(0);
         peer.icmp(kind, code, 0, syn.quoted());
@@ -119,16 +120,16 @@ fn an_error_that_may_pass_ends_nothing() {
 }
 
 #[test]
-fn segments_become_as_short_as_a_router_says_and_long_again_later() {
+fn segments_shrink_to_a_routers_mtu_and_grow_again_later() {
     let (mut peer, segment) = sending();
     assert_eq!(segment.payload().len(), 1_460);
     peer.icmp(UNREACHABLE, TOO_BIG, 1_000, segment.quoted());
-    // All of it is sent again at once.
+    // All bytes in flight are retransmitted at once.
     assert_eq!(sizes(&peer.after(5)), [960, 960, 960, 40]);
-    assert_eq!(peer.congestion().0, 14_600, "no sign of congestion");
+    assert_eq!(peer.congestion().0, 14_600, "not a sign of congestion");
     peer.acknowledge(2_920);
     peer.after(5);
-    // A larger one later changes nothing.
+    // A larger MTU later changes nothing.
     peer.write(&[7; 2_000]);
     let heard = peer.after(5);
     assert_eq!(sizes(&heard), [960, 960, 80]);
@@ -148,7 +149,7 @@ fn segments_become_as_short_as_a_router_says_and_long_again_later() {
 }
 
 #[test]
-fn a_router_that_names_no_mtu_leads_to_the_next_plateau() {
+fn an_error_without_an_mtu_reduces_segments_to_the_next_plateau() {
     let (mut peer, segment) = sending();
     let mut quoted = segment.quoted().to_vec();
     let mut expected = vec![1_492, 1_006, 508, 296];
@@ -162,20 +163,20 @@ fn a_router_that_names_no_mtu_leads_to_the_next_plateau() {
 }
 
 #[test]
-fn no_forger_makes_segments_of_headers_only() {
+fn forged_errors_cannot_shrink_segments_below_the_lowest_plateau() {
     let (mut peer, segment) = sending();
-    // Numbers that are not on their way.
+    // A sequence number that is not in flight.
     let mut forged = segment.quoted().to_vec();
     forged[24..28].copy_from_slice(&segment.segment.seq.plus(1 << 20).0.to_be_bytes());
     peer.icmp(UNREACHABLE, TOO_BIG, 576, &forged);
     assert_eq!(sizes(&peer.after(5)), NONE);
-    // A router's word goes so far.
+    // Routers cannot go below the lowest plateau.
     peer.icmp(UNREACHABLE, TOO_BIG, 68, segment.quoted());
     assert_eq!(peer.after(5)[0].payload().len(), 256);
 }
 
 #[test]
-fn a_host_chooses_differentiated_services() {
+fn a_host_sets_differentiated_services() {
     let (mut peer, first) = sending();
     assert_eq!(first.service().0, 0);
     peer.acknowledge(2_920);
@@ -185,15 +186,18 @@ fn a_host_chooses_differentiated_services() {
     peer.sends(b"data");
     let heard = peer.after(100);
     assert!(!heard.is_empty());
-    // Its own parser has verified the headers' checksums.
-    assert!(heard.iter().all(|heard| heard.service() == (46, 64)), "of data and acknowledgements");
+    // The peer's parser has verified the headers' checksums.
+    assert!(
+        heard.iter().all(|heard| heard.service() == (46, 64)),
+        "both data and acknowledgements"
+    );
     peer.configure(SocketOptions { diffserv: 64, ..SocketOptions::default() });
     peer.sends(b"data");
-    assert_eq!(peer.after(100)[0].service().0, 46, "what is not valid changes nothing");
+    assert_eq!(peer.after(100)[0].service().0, 46, "invalid options change nothing");
 }
 
 #[test]
-fn a_host_chooses_the_hop_limit() {
+fn a_host_sets_the_hop_limit() {
     let (mut peer, first) = sending();
     assert_eq!(first.service().1, 64);
     peer.acknowledge(2_920);

@@ -17,12 +17,12 @@ fn seconds(count: u64) -> Nanos {
 }
 
 #[test]
-fn a_peer_that_stops_to_answer_is_doubted_and_then_given_up() {
+fn a_peer_that_stops_answering_causes_a_warning_and_then_a_timeout() {
     let mut peer = Peer::connected();
     let asked = peer.asked;
     peer.write(b"hello?");
     let from = peer.now;
-    // R1: three retransmissions. The host is told, and the next hop is asked for anew.
+    // R1: three retransmissions. The host is warned, and the next hop is resolved again.
     let mut again = 0;
     while again < 3 {
         peer.after(10);
@@ -47,7 +47,7 @@ fn a_peer_that_stops_to_answer_is_doubted_and_then_given_up() {
 }
 
 #[test]
-fn a_host_sets_how_long_its_data_may_stay_unanswered() {
+fn a_host_sets_how_long_its_data_may_stay_unacknowledged() {
     for after in [5, 40] {
         let mut peer = Peer::connected();
         let give_up_after = Some(seconds(after));
@@ -62,7 +62,7 @@ fn a_host_sets_how_long_its_data_may_stay_unanswered() {
         assert!((seconds(after)..seconds(after + 1)).contains(&took), "{took:?} of {after} s");
         assert_eq!(failed(&peer), Some(Reason::TimedOut));
     }
-    // It may be longer than ours, too.
+    // The host's limit may be longer than the default, too.
     let mut peer = Peer::connected();
     let give_up_after = Some(Nanos(3 * HOUR.0));
     peer.configure(SocketOptions { give_up_after, ..SocketOptions::default() });
@@ -74,20 +74,20 @@ fn a_host_sets_how_long_its_data_may_stay_unanswered() {
 }
 
 #[test]
-fn a_syn_is_doubted_and_given_up_like_data() {
+fn an_unanswered_syn_causes_a_warning_and_then_a_timeout() {
     let (mut peer, _) = Peer::connecting(0);
     let asked = peer.asked;
     let heard = peer.until(Nanos(10 * SECOND.0), Nanos(10 * MS.0));
     assert_eq!(heard.len(), 3, "after 1, 3 and 7 seconds");
     assert_eq!(peer.warnings(), [Reason::TimedOut]);
-    assert!(peer.asked > asked, "the next hop is asked for anew");
+    assert!(peer.asked > asked, "the next hop is resolved again");
     peer.until(HOUR, SECOND);
     assert_eq!(failed(&peer), Some(Reason::TimedOut));
     assert!(peer.states().is_empty());
 }
 
 #[test]
-fn a_syn_is_sent_again_for_three_minutes_at_least() {
+fn a_syn_is_retransmitted_for_at_least_three_minutes() {
     let (mut peer, first) = Peer::connecting(0);
     let heard = peer.until(HOUR, Nanos(100 * MS.0));
     assert!(heard.iter().all(|heard| heard.segment.seq == first.segment.seq));
@@ -106,7 +106,7 @@ fn segments_follow_a_next_hop_that_has_moved() {
     peer.mac = moved;
     let heard = peer.until(MINUTE, Nanos(10 * MS.0));
     assert_eq!(heard.last().unwrap().bytes[..6], moved);
-    // One that is forged while the peer answers changes nothing at once.
+    // A forged ARP reply has no immediate effect while the peer answers.
     peer.acknowledge(6);
     peer.after(5);
     let claim = ArpPacket {
@@ -123,7 +123,7 @@ fn segments_follow_a_next_hop_that_has_moved() {
     assert_eq!(peer.after(100)[0].bytes[..6], moved);
 }
 
-/// Questions are acknowledgements of a number before the next, without data.
+/// Whether all segments are keep-alive probes: empty, with the sequence number before the next.
 fn are_questions(peer: &Peer, heard: &[Heard]) -> bool {
     heard.iter().all(|heard| {
         heard.segment.seq == peer.ack.minus(1)
@@ -138,7 +138,7 @@ pub fn keep_alive(idle: u64, interval: u64, probes: u8) -> SocketOptions {
 }
 
 #[test]
-fn an_idle_peer_is_left_alone_by_default() {
+fn keep_alives_are_off_by_default() {
     let mut peer = Peer::accepted();
     assert!(peer.until(Nanos(30 * HOUR.0), SECOND).is_empty());
     assert_eq!(peer.states(), [State::Listen, State::Established]);
@@ -158,7 +158,7 @@ fn a_host_turns_keep_alives_on_and_off_for_one_connection() {
 }
 
 #[test]
-fn a_peer_is_asked_only_when_nothing_came_and_nothing_is_on_its_way() {
+fn keep_alives_are_sent_only_if_nothing_was_received_and_nothing_is_in_flight() {
     let mut peer = Peer::accepted();
     peer.configure(keep_alive(60, 10, 3));
     // Data and acknowledgements of the peer, each after 50 seconds.
@@ -167,20 +167,20 @@ fn a_peer_is_asked_only_when_nothing_came_and_nothing_is_on_its_way() {
         match at % 3 {
             0 => peer.sends(b"data"),
             1 => peer.send(peer.plain()),
-            // A question of the peer's own.
+            // A keep-alive probe by the peer.
             _ => peer.send(Sends { seq: peer.seq.minus(1), ..peer.plain() }),
         }
         peer.after(100);
     }
-    // While data is on its way it is sent again instead.
+    // Data in flight is retransmitted instead of a probe.
     peer.until(seconds(30), Nanos(100 * MS.0));
     peer.write(b"lost");
     let heard = peer.until(Nanos(5 * MINUTE.0), Nanos(100 * MS.0));
-    assert!(heard.iter().all(|heard| heard.payload() == b"lost"), "no question");
+    assert!(heard.iter().all(|heard| heard.payload() == b"lost"), "no keep-alive probe");
 }
 
 #[test]
-fn the_interval_is_the_hosts() {
+fn a_host_sets_the_idle_time_before_keep_alives() {
     for idle in [10, 100, 20_000] {
         let mut peer = Peer::accepted();
         let from = peer.now;
@@ -192,7 +192,7 @@ fn the_interval_is_the_hosts() {
 }
 
 #[test]
-fn the_interval_is_two_hours_by_default() {
+fn the_default_idle_time_before_keep_alives_is_two_hours() {
     let mut peer = Peer::accepted();
     let keep_alive = Some(KeepAlive::default());
     peer.configure(SocketOptions { keep_alive, ..SocketOptions::default() });
@@ -201,12 +201,12 @@ fn the_interval_is_two_hours_by_default() {
 }
 
 #[test]
-fn one_question_without_an_answer_is_no_death() {
+fn one_unanswered_keep_alive_does_not_end_a_connection() {
     let mut peer = Peer::accepted();
-    // No host can ask for that, either.
+    // A host cannot choose fewer than two probes, either.
     peer.configure(keep_alive(60, 10, 0));
     for _ in 0..10 {
-        // The first question, or its answer, is lost.
+        // The first probe, or its answer, is lost.
         let heard = peer.until(seconds(75), Nanos(100 * MS.0));
         assert_eq!(heard.len(), 2);
         assert!(are_questions(&peer, &heard));
@@ -214,19 +214,19 @@ fn one_question_without_an_answer_is_no_death() {
         peer.after(5);
     }
     assert_eq!(peer.states(), [State::Listen, State::Established]);
-    // A peer that never answers is gone.
+    // A peer that never answers is dropped.
     peer.until(seconds(100), Nanos(100 * MS.0));
     assert_eq!(failed(&peer), Some(Reason::TimedOut));
 }
 
 #[test]
-fn a_window_that_was_learnt_is_forgotten_when_nothing_is_sent() {
+fn the_congestion_window_restarts_after_an_idle_period() {
     let mut peer = Peer::accepted();
     let initial = peer.congestion().0;
     for _ in 0..3 {
         peer.write(&[7; 8_000]);
         let mut left = 8_000;
-        // For less than a timeout, as it would be forgotten then.
+        // For less than a timeout, after which the window would restart.
         for _ in 0..30 {
             for heard in peer.after(5) {
                 left -= heard.payload().len() as u32;

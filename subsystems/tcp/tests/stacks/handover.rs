@@ -1,4 +1,4 @@
-//! An agent that takes over from another one: every state of a connection, listeners, and names that hosts know.
+//! Handover to a successor agent: every state of a connection, listeners, and names that hosts know.
 
 use std::net::SocketAddr;
 
@@ -17,14 +17,14 @@ fn calm() -> Adversity {
     Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
 }
 
-/// A silent network behind a machine.
+/// Cuts the wire between both machines.
 fn cut(both: &mut [Machine; 2]) {
     let (one, other) = Memory::pair(&Adversity { loss: 1.0, ..calm() });
     (both[0].wire, both[1].wire) = (one, other);
 }
 
 #[test]
-fn a_handshake_that_is_under_way_on_both_sides_is_completed_by_their_successors() {
+fn successors_complete_a_handshake_that_is_under_way_on_both_sides() {
     let mut both = machines(&calm());
     let mut now = Nanos(0);
     both[1].listen(now, 80, 2);
@@ -36,8 +36,8 @@ fn a_handshake_that_is_under_way_on_both_sides_is_completed_by_their_successors(
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[0].sockets[&socket].flow.is_some() && both[1].accepted.len() == 1
     });
-    assert!(now.since(asked) < Nanos::from_millis(1), "nothing was sent twice");
-    // The listener has a slot left, and its host may name it.
+    assert!(now.since(asked) < Nanos::from_millis(1), "nothing was retransmitted");
+    // The successor's listener has a slot left, and its host may still name it.
     let another = both[0].connect(now, SocketAddr::from(SERVER));
     run(&mut both, &mut now, MINUTE, |both, _| both[1].accepted.len() == 2);
     both[1].ask(now, Request::Unlisten { listener: 80 });
@@ -48,11 +48,11 @@ fn a_handshake_that_is_under_way_on_both_sides_is_completed_by_their_successors(
 }
 
 #[test]
-fn a_handshake_that_nobody_answers_is_given_up_at_its_time() {
+fn an_unanswered_handshake_times_out_on_time_however_often_agents_are_replaced() {
     let start = |replaces: bool| {
         let mut both = machines(&calm());
         let mut now = Nanos(0);
-        // The neighbour is known.
+        // This makes the neighbour's address known.
         let refused = both[0].connect(now, SocketAddr::from(SERVER));
         run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&refused].is_over);
         cut(&mut both);
@@ -73,7 +73,7 @@ fn a_handshake_that_nobody_answers_is_given_up_at_its_time() {
 }
 
 #[test]
-fn what_is_over_is_remembered_and_each_state_of_an_end_goes_on() {
+fn closing_states_and_time_wait_survive_a_handover() {
     let (mut both, mut now, socket, peer) = join(machines(&calm()));
     let replace = |both: &mut [Machine; 2], now: Nanos, expected: [&[State]; 2]| {
         for (machine, expected) in both.iter_mut().zip(expected) {
@@ -95,12 +95,12 @@ fn what_is_over_is_remembered_and_each_state_of_an_end_goes_on() {
     replace(&mut both, now, [&[State::TimeWait], &[State::Listen]]);
     let before = now;
     run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| states(&both[0]).is_empty());
-    assert!(now.since(before) > Nanos::from_millis(50_000), "it was remembered");
+    assert!(now.since(before) > Nanos::from_millis(50_000), "TIME_WAIT was kept");
 }
 
-/// Names that hosts know stay; those of connections that have gone name nothing in the successor.
+/// Names that hosts know stay valid in the successor. A state with a flow that exists already is refused.
 #[test]
-fn a_connections_name_stays_and_an_old_one_names_nothing() {
+fn names_of_connections_stay_valid_and_a_duplicate_state_is_refused() {
     let mut peer = Peer::accepted();
     let first = peer.machine.sockets[&peer.socket].flow.unwrap();
     peer.machine.replace(peer.now);
@@ -112,7 +112,7 @@ fn a_connections_name_stays_and_an_old_one_names_nothing() {
     peer.acknowledge(6);
     peer.after(5);
     assert_eq!(peer.machine.sockets[&peer.socket].acknowledged, 6);
-    // A state that names a flow once more does not fit.
+    // A state with a flow that exists already does not fit.
     let text = serde_json::to_string(&peer.machine.stack.state()).unwrap();
     let state = serde_json::from_str(&text).unwrap();
     assert!(peer.machine.stack.restore(peer.now, state).is_err());
@@ -127,7 +127,8 @@ fn a_connections_name_stays_and_an_old_one_names_nothing() {
 /// SACK permitted.
 const SELECTIVE: [u8; 4] = [1, 1, 4, 2];
 
-/// How long a connection lasts once its peer is silent. With `is_replaced`, the agent is replaced more often than any timer fires.
+/// How long a connection lasts after its peer falls silent. With `is_replaced`, the agent is replaced more often than any timer
+/// fires.
 fn lasts(mut peer: Peer, is_replaced: bool) -> Nanos {
     let from = peer.now;
     while !peer.machine.sockets[&peer.socket].is_over {
@@ -138,7 +139,7 @@ fn lasts(mut peer: Peer, is_replaced: bool) -> Nanos {
         assert!(peer.now.since(from) < Nanos(20 * MINUTE.0));
     }
     let socket = &peer.machine.sockets[&peer.socket];
-    // A program that has closed the connection is told only that it is over.
+    // A program that has closed the connection learns only that it is over.
     assert_eq!(socket.failed, (!socket.is_closed).then_some(Reason::TimedOut));
     peer.now.since(from)
 }
@@ -157,7 +158,7 @@ fn a_vanished_peer_times_out_on_time_however_often_agents_are_replaced() {
         peer.write(b"hello?");
         peer
     };
-    // The peer reports that it lacks the second of three segments, and is silent after that.
+    // The peer reports that it lacks the second of three segments, and then falls silent.
     let overtaken = || {
         let mut peer = wrote(3 * 1460);
         peer.after(5);
@@ -191,8 +192,8 @@ fn a_vanished_peer_times_out_on_time_however_often_agents_are_replaced() {
     let cases: [(&str, &dyn Fn() -> Peer); 7] = [
         ("one segment", &|| wrote(6)),
         ("several segments", &|| wrote(5_000)),
-        ("a limit of the host's", &limited),
-        ("a segment that was overtaken", &overtaken),
+        ("the host's own limit", &limited),
+        ("an overtaken segment", &overtaken),
         ("a closed window", &window_closed),
         ("keep-alives", &idle),
         ("a closed connection", &closed),

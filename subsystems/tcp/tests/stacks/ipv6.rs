@@ -1,4 +1,4 @@
-//! IPv6: connections beside those of IPv4, neighbours, echoes, and routers that take smaller packets.
+//! IPv6: connections next to those of IPv4, neighbour discovery, echoes, and routers with smaller MTUs.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -33,7 +33,7 @@ fn listen(machine: &mut Machine, text: &str) {
 }
 
 #[test]
-fn a_listener_of_both_families_carries_bytes_over_each() {
+fn a_dual_stack_listener_accepts_connections_of_both_families() {
     let (one, other) = Memory::pair(&calm());
     let mut both: [Machine; 2] = [Machine::new(1, one), Machine::new(2, other)];
     let mut now = Nanos(0);
@@ -60,7 +60,7 @@ fn a_listener_of_both_families_carries_bytes_over_each() {
         both[1].stack.show(&mut |shown| {
             sizes.extend(shown.established.map(|(_, state)| state.sending.mss));
         });
-        // 1500 bytes less the headers and 12 bytes of timestamps.
+        // 1500 bytes minus the headers and 12 bytes of timestamps.
         assert_eq!(sizes, [if remote.is_ipv6() { 1428 } else { 1448 }]);
         both[1].close(now, peer);
         run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| both[1].is_empty());
@@ -68,7 +68,7 @@ fn a_listener_of_both_families_carries_bytes_over_each() {
 }
 
 #[test]
-fn listeners_of_one_family_leave_the_port_to_the_other() {
+fn listeners_of_one_family_leave_the_port_free_for_the_other() {
     let (_wire, other) = Memory::pair(&calm());
     let mut machine: Machine = Machine::new(2, other);
     for text in ["0.0.0.0:80", "[fd77::2]:80", "[::]:80", "10.0.0.2:80"] {
@@ -90,7 +90,7 @@ fn listeners_of_one_family_leave_the_port_to_the_other() {
     assert_eq!(told, [Ok("10.0.0.2:80".into()), Ok("[fd77::2]:80".into()), taken.clone(), taken]);
 }
 
-/// A stack, and a neighbour whose every frame is written by hand.
+/// A stack, and a neighbour whose frames are all handwritten.
 struct Neighbour {
     machine: Machine,
     wire: Memory,
@@ -131,7 +131,7 @@ impl Neighbour {
 }
 
 #[test]
-fn a_neighbour_is_told_our_address_and_one_behind_a_router_is_not() {
+fn a_neighbours_solicitation_is_answered_but_a_forwarded_one_is_not() {
     let mut neighbour = Neighbour::new();
     let mac = neighbour.machine.wire.limits().mac;
     let [answer] = &neighbour.ask(|_| {})[..] else { panic!("no answer") };
@@ -142,10 +142,10 @@ fn a_neighbour_is_told_our_address_and_one_behind_a_router_is_not() {
     let is = |told: Discovery| matches!(told, Discovery::Advertisement { target: OURS, mac: Some(at), is_solicited: true, .. } if at == mac);
     assert!(is(told), "{told:?}");
     assert!(neighbour.ask(|frame| frame[21] = 254).is_empty());
-    assert!(neighbour.ask(|frame| frame[77] ^= 1).is_empty(), "a checksum that is wrong");
+    assert!(neighbour.ask(|frame| frame[77] ^= 1).is_empty(), "a wrong checksum");
     let malformed: u64 = neighbour.machine.stack.data.counters().malformed.iter().sum();
     assert_eq!(malformed, 2);
-    // It asked, so that it is known: a connection to it needs no question.
+    // Its address is known from its solicitation: a connection to it needs none of ours.
     neighbour.machine.connect(neighbour.now, SocketAddr::from((PEER, 80)));
     let [syn] = &neighbour.answers()[..] else { panic!("no SYN") };
     let Ok(Parsed::Tcp { segment, .. }) = parse(syn, false) else { panic!("no SYN") };
@@ -153,10 +153,10 @@ fn a_neighbour_is_told_our_address_and_one_behind_a_router_is_not() {
 }
 
 #[test]
-fn a_neighbour_that_is_not_known_is_asked_for_by_its_group() {
+fn an_unknown_neighbour_is_solicited_at_its_group() {
     let mut neighbour = Neighbour::new();
     neighbour.machine.connect(neighbour.now, SocketAddr::from((PEER, 80)));
-    let [question] = &neighbour.answers()[..] else { panic!("no question") };
+    let [question] = &neighbour.answers()[..] else { panic!("no answer") };
     let Ok(Parsed::Icmp6(ethernet, ip, Icmp6::Discovery(asked))) = parse(question, false) else {
         panic!("no solicitation")
     };
@@ -166,7 +166,7 @@ fn a_neighbour_that_is_not_known_is_asked_for_by_its_group() {
 }
 
 #[test]
-fn an_echo_comes_back_and_one_with_a_wrong_checksum_does_not() {
+fn an_echo_request_is_answered_unless_its_checksum_is_wrong() {
     let mut neighbour = Neighbour::new();
     let mut frame = vec![0; ECHO6_HEADERS_BYTES];
     frame[..6].copy_from_slice(&neighbour.machine.wire.limits().mac);

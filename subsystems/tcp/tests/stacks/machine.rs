@@ -15,7 +15,7 @@ use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 pub const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
 pub const RING: u32 = 1 << 14;
 
-/// One connection, as its process knows it.
+/// A process's view of one connection.
 #[derive(Clone, Debug, Default)]
 pub struct Socket {
     pub flow: Option<FlowId>,
@@ -33,9 +33,9 @@ pub struct Socket {
 pub struct Machine<R: Recovery = Sack> {
     pub stack: Stack<Frame, FlexToe<Frame, Inline<Frame, R>>>,
     pub wire: Memory,
-    /// The last byte of its address.
+    /// The last byte of the machine's address.
     last: u8,
-    /// Number of stacks that it has had.
+    /// Number of stacks so far.
     stacks: u64,
     memory: Vec<u8>,
     ring: u32,
@@ -98,7 +98,7 @@ impl<R: Recovery> Machine<R> {
         Stack::new(FlexToe::new(settings), address, bounds, secrets)
     }
 
-    /// Works, but takes nothing in, until all connections are frozen.
+    /// Works without accepting input until all connections are frozen.
     pub fn freeze(&mut self, now: Nanos) {
         let mut is_asked = false;
         for _ in 0..1_000 {
@@ -110,10 +110,10 @@ impl<R: Recovery> Machine<R> {
                 return;
             }
         }
-        panic!("its work has no end");
+        panic!("the stack never becomes frozen");
     }
 
-    /// Another agent takes over, which gets the state as text.
+    /// Replaces the agent by a successor, which gets the state as text.
     pub fn replace(&mut self, now: Nanos) {
         self.freeze(now);
         let before = self.shown();
@@ -124,7 +124,7 @@ impl<R: Recovery> Machine<R> {
         assert_eq!(self.shown(), before);
     }
 
-    /// Another agent nearly takes over.
+    /// Starts a handover that is given up, and thaws the connections.
     pub fn keep(&mut self, now: Nanos) {
         self.freeze(now);
         let before = self.shown();
@@ -132,7 +132,7 @@ impl<R: Recovery> Machine<R> {
         assert_eq!(self.shown(), before);
     }
 
-    /// All that the stack shows of itself, in any order.
+    /// Everything that the stack shows, in no particular order.
     fn shown(&self) -> Vec<String> {
         let mut all = Vec::new();
         self.stack.show(&mut |shown| all.push(format!("{shown:?}")));
@@ -140,7 +140,7 @@ impl<R: Recovery> Machine<R> {
         all
     }
 
-    /// Bytes of a ring from a position on.
+    /// `bytes` bytes of a ring, from a position on.
     pub fn bytes(&self, ring: Ring, position: u64, bytes: usize) -> &[u8] {
         &self.memory[(ring.offset + position) as usize..][..bytes]
     }
@@ -212,7 +212,7 @@ impl<R: Recovery> Machine<R> {
         );
     }
 
-    /// Writes as much as there is room for, and says how much that was.
+    /// Writes as many bytes as there is room for, and returns their number.
     pub fn write(&mut self, socket: u32, bytes: &[u8]) -> usize {
         let (_, ring) = self.rings(socket);
         let state = self.sockets.get_mut(&socket).unwrap();
@@ -266,7 +266,7 @@ impl<R: Recovery> Machine<R> {
         }
     }
 
-    /// Takes what came, and does what is wanted. Returns when it wants to go on.
+    /// Receives frames, polls the stack, and performs its outputs. Returns when to poll next.
     pub fn step(&mut self, now: Nanos) -> Option<Nanos> {
         while self.stack.room_for_packets() > 0 {
             let Some(frame) = self.wire.receive().unwrap() else { break };
@@ -280,7 +280,7 @@ impl<R: Recovery> Machine<R> {
         self.work(now)
     }
 
-    /// Does what is wanted. Returns when it wants to go on.
+    /// Polls the stack, and performs its outputs. Returns when to poll next.
     fn work(&mut self, now: Nanos) -> Option<Nanos> {
         let mut out = VecDeque::new();
         let next = self.stack.poll(now, 64, &mut out);
@@ -372,7 +372,7 @@ impl<R: Recovery> Machine<R> {
         }
     }
 
-    /// No flow is left in the data path.
+    /// Whether no flow is left in the data path.
     pub fn is_empty(&self) -> bool {
         let mut count = 0;
         self.stack.show(&mut |shown| count += usize::from(shown.established.is_some()));
@@ -380,7 +380,7 @@ impl<R: Recovery> Machine<R> {
     }
 }
 
-/// Lets both go on until `is_over`, or so much time has passed. Time jumps to when something is due.
+/// Runs both machines until `turn` returns true; panics if it does not within `most`. Time jumps to the next event.
 pub fn run<R: Recovery>(
     machines: &mut [Machine<R>; 2],
     now: &mut Nanos,
@@ -401,7 +401,7 @@ pub fn run<R: Recovery>(
         }
         let due = machines[0].wire.due().map_or(end, Nanos);
         let soon = *now + Nanos::from_micros(20);
-        // The processes do something now and then, too.
+        // The processes act now and then, too.
         let late = *now + Nanos::from_millis(5);
         *now = next.min(due).min(late).max(soon);
     }
@@ -409,10 +409,10 @@ pub fn run<R: Recovery>(
         machine.stack.show(&mut |shown| eprintln!("{shown:?}"));
         eprintln!("{:?}\n{:?}", machine.stack.data.counters(), machine.stack.counters());
     }
-    panic!("nothing came of it in {most:?}");
+    panic!("the condition was not met within {most:?}");
 }
 
-/// The first machine connects to port 80 of the second. Returns them, the time, and both names of the connection.
+/// Connects the first machine to port 80 of the second. Returns both, the time, and both names of the connection.
 pub fn join<R: Recovery>(mut both: [Machine<R>; 2]) -> ([Machine<R>; 2], Nanos, u32, u32) {
     let mut now = Nanos(0);
     both[1].listen(now, 80, 1);

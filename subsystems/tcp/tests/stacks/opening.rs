@@ -1,4 +1,4 @@
-//! How connections begin, and what their hosts hear when they end (RFC 9293, 3.4.1, 3.5, 3.6, 3.9.1.1, 3.9.2.3).
+//! Opening connections, and the events of hosts at their end (RFC 9293, 3.4.1, 3.5, 3.6, 3.9.1.1, 3.9.2.3).
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -9,7 +9,7 @@ use wave_tcp::control::{Secrets, State};
 use wave_tcp::datapath::Tuple;
 use wave_tcp::packet::Flags;
 
-/// The number of the next SYN from port 1000. It is refused, so that the port is free again.
+/// Time and initial sequence number of the next SYN from port 1000. The SYN is refused, so that the port is free again.
 fn next_initial_number(peer: &mut Peer) -> (Nanos, u32) {
     let asked = peer.now;
     peer.connect(1000);
@@ -24,7 +24,7 @@ fn next_initial_number(peer: &mut Peer) -> (Nanos, u32) {
 }
 
 #[test]
-fn initial_numbers_follow_a_clock_of_four_microseconds() {
+fn initial_sequence_numbers_follow_a_clock_of_four_microseconds() {
     let mut peer = Peer::new();
     let (first_at, first) = next_initial_number(&mut peer);
     peer.now = peer.now + MINUTE;
@@ -34,7 +34,7 @@ fn initial_numbers_follow_a_clock_of_four_microseconds() {
 }
 
 #[test]
-fn initial_numbers_hang_on_a_secret_and_on_both_ends() {
+fn initial_sequence_numbers_depend_on_a_secret_and_on_both_ends() {
     let secrets = |key: u64| {
         let key = (key, 7);
         Secrets { sequence: key, timestamp: key, port: key, table: key }
@@ -43,7 +43,7 @@ fn initial_numbers_hang_on_a_secret_and_on_both_ends() {
         |port| Tuple { local: OURS.into(), remote: SocketAddr::new((*PEER.ip()).into(), port) };
     let number = |key, port| secrets(key).sequence(&tuple(port), SECOND).0;
     assert_eq!(number(1, 1), number(1, 1));
-    // What an attacker sees at ends of its own says nothing about others' without the secret.
+    // Without the secret, numbers of an attacker's own connections reveal nothing about those of others.
     let off = |key, port| number(key, port).wrapping_sub(number(key, port + 1));
     for port in 1..20 {
         assert_ne!(number(1, port), number(2, port));
@@ -54,7 +54,7 @@ fn initial_numbers_hang_on_a_secret_and_on_both_ends() {
 
 #[test]
 fn a_reset_returns_a_passive_handshake_to_listen_and_fails_an_active_one() {
-    // The peer's SYN came to a listener.
+    // Passive: the peer's SYN arrives at a listener.
     let mut peer = Peer::new();
     peer.machine.listen(Nanos(0), 80, 1);
     peer.send(Sends { ack: None, flags: Flags::SYN, ..peer.plain() });
@@ -66,7 +66,7 @@ fn a_reset_returns_a_passive_handshake_to_listen_and_fails_an_active_one() {
     assert_eq!(peer.states(), [State::Listen]);
     assert!(!peer.machine.events.iter().any(|event| matches!(event, Event::Failed { .. })));
     peer.open(&[]);
-    // It met a SYN of ours.
+    // Active: the peer's SYN crosses ours.
     let (mut peer, _) = Peer::connecting(0);
     peer.send(Sends { ack: None, flags: Flags::SYN, ..peer.plain() });
     peer.after(5);
@@ -79,7 +79,7 @@ fn a_reset_returns_a_passive_handshake_to_listen_and_fails_an_active_one() {
 }
 
 #[test]
-fn a_host_hears_whether_its_peer_closed_or_reset() {
+fn a_host_learns_whether_its_peer_closed_or_reset() {
     let mut peer = Peer::accepted();
     peer.send(Sends { flags: Flags::FIN, ..peer.plain() });
     peer.after(5);
@@ -94,7 +94,7 @@ fn a_host_hears_whether_its_peer_closed_or_reset() {
 }
 
 #[test]
-fn a_second_listener_changes_nothing_of_what_is_there() {
+fn a_second_listener_does_not_affect_existing_connections() {
     let mut peer = Peer::accepted();
     let before = peer.established();
     let local = SocketAddr::from(([0, 0, 0, 0], 80));
@@ -106,10 +106,10 @@ fn a_second_listener_changes_nothing_of_what_is_there() {
     let refused = Event::NotListening { listener: 9, reason: Reason::AddressInUse };
     assert!(peer.machine.events.contains(&refused));
     assert_eq!(peer.established(), before);
-    // Another one, of another port, is there beside it.
+    // A listener at another port is allowed.
     peer.machine.listen(peer.now, 81, 1);
     assert_eq!(peer.states(), [State::Listen, State::Listen, State::Established]);
-    // The first one still accepts.
+    // The first listener still accepts.
     let source = SocketAddrV4::new(*PEER.ip(), 5001);
     peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..peer.plain() });
     let heard = peer.after(5);
@@ -117,11 +117,11 @@ fn a_second_listener_changes_nothing_of_what_is_there() {
 }
 
 #[test]
-fn a_port_is_listened_at_while_a_connection_from_it_begins() {
+fn a_port_can_be_listened_at_while_a_connection_from_it_opens() {
     let (mut peer, _) = Peer::connecting(1000);
     peer.machine.listen(peer.now, 1000, 1);
     assert_eq!(peer.states(), [State::Listen, State::SynSent]);
-    // And while it is in SYN-RECEIVED.
+    // Also while the connection is in SYN-RECEIVED.
     let mut peer = Peer::connecting(1000).0;
     peer.send(Sends { ack: None, flags: Flags::SYN, ..peer.plain() });
     peer.after(5);
@@ -135,7 +135,7 @@ fn a_port_is_listened_at_while_a_connection_from_it_begins() {
 }
 
 #[test]
-fn a_listener_may_name_its_address_and_no_other() {
+fn a_listener_may_name_the_agents_address_and_no_other() {
     let mut peer = Peer::new();
     let foreign = SocketAddr::from(([10, 0, 0, 3], 80));
     for (listener, local) in [(1, OURS.into()), (2, foreign)] {
@@ -153,14 +153,14 @@ fn a_listener_may_name_its_address_and_no_other() {
 }
 
 #[test]
-fn a_connection_that_names_no_address_comes_from_the_agents() {
+fn a_connection_without_a_local_address_uses_the_agents() {
     let (peer, syn) = Peer::connecting(0);
     assert_eq!((syn.source(), syn.destination()), (*OURS.ip(), *PEER.ip()));
     assert_ne!(peer.ours.port(), 0);
 }
 
 #[test]
-fn all_segments_of_a_connection_come_from_the_address_of_its_first() {
+fn all_segments_of_a_connection_have_the_same_local_address() {
     let mut peer = Peer::accepted();
     peer.write(&[7; 2_000]);
     let mut heard = peer.after(3_000);
@@ -176,7 +176,7 @@ fn all_segments_of_a_connection_come_from_the_address_of_its_first() {
 }
 
 #[test]
-fn connections_to_no_single_host_are_refused_at_once() {
+fn connections_to_addresses_of_no_single_host_are_refused_at_once() {
     for ip in [
         Ipv4Addr::UNSPECIFIED,
         Ipv4Addr::BROADCAST,
@@ -204,7 +204,7 @@ fn syn_is_ignored(source: SocketAddrV4, destination: SocketAddrV4) {
 }
 
 #[test]
-fn a_syn_to_a_group_of_hosts_is_ignored() {
+fn a_syn_to_a_group_address_is_ignored() {
     for ip in [
         Ipv4Addr::BROADCAST,
         Ipv4Addr::new(10, 0, 0, 255),
@@ -216,7 +216,7 @@ fn a_syn_to_a_group_of_hosts_is_ignored() {
 }
 
 #[test]
-fn a_syn_from_no_single_host_is_ignored() {
+fn a_syn_from_an_address_of_no_single_host_is_ignored() {
     for ip in [
         Ipv4Addr::UNSPECIFIED,
         Ipv4Addr::BROADCAST,
@@ -230,7 +230,7 @@ fn a_syn_from_no_single_host_is_ignored() {
     }
 }
 
-/// The flood has 100 SYNs for each that a listener may keep waiting.
+/// The flood has 100 SYNs for each handshake that the listener may keep.
 #[test]
 fn an_honest_peer_connects_through_a_flood_of_syns() {
     let mut peer = Peer::new();
@@ -246,7 +246,7 @@ fn an_honest_peer_connects_through_a_flood_of_syns() {
     peer.send(Sends { ack: None, flags: Flags::SYN, ..peer.plain() });
     let heard = peer.after(2);
     let syn = heard.iter().find(|heard| heard.segment.destination_port == PEER.port());
-    let syn = syn.expect("it is answered at once");
+    let syn = syn.expect("the SYN is answered at once");
     (peer.seq, peer.ack) = (peer.seq.plus(1), syn.segment.seq.plus(1));
     flood(&mut peer, 800..804);
     peer.send(peer.plain());

@@ -8,15 +8,16 @@ use wave_tcp::packet::{Cause, Flags};
 const MSS_700: [u8; 4] = [2, 4, 2, 188];
 const UNKNOWN: [u8; 4] = [253, 4, 1, 2];
 
-/// The sizes of the segments in which the stack sends so much.
+/// Sizes of the segments in which the stack sends `bytes`.
 fn sizes(options: &[u8], mtu: u16, bytes: usize) -> Vec<usize> {
     let mut peer = Peer::accepted_with(options, mtu);
-    // Where timestamps were agreed upon the peer acknowledges nothing here: what counts is the first flight.
+    // The peer acknowledges nothing, because its segments would lack timestamps if they were agreed on: only the first flight
+    // counts.
     peer.write(&vec![7; bytes]);
     peer.after(5).iter().map(|heard| heard.payload().len()).filter(|bytes| *bytes > 0).collect()
 }
 
-/// Kinds of the options in a segment. Each but padding has a length, and all of it is there.
+/// Kinds of the options in a segment. Checks that each except padding has a valid length.
 fn kinds(heard: &Heard) -> Vec<u8> {
     let mut kinds = Vec::new();
     let mut left = heard.options();
@@ -38,7 +39,7 @@ fn kinds(heard: &Heard) -> Vec<u8> {
     }
 }
 
-/// One segment of each kind that a stack sends: SYN, SYN with an acknowledgement, data, acknowledgement, FIN, reset.
+/// At least one segment of each kind that a stack sends: SYN, SYN-ACK, data, acknowledgement, FIN, reset.
 fn all_segments() -> Vec<Heard> {
     let (mut peer, syn) = Peer::connecting(0);
     let mut all = vec![syn];
@@ -66,12 +67,12 @@ fn all_segments() -> Vec<Heard> {
 
 #[test]
 fn every_segment_has_a_checksum_that_the_peer_verifies() {
-    // The peer of these tests reads no segment whose checksum is wrong.
+    // The peer of these tests accepts no segment with a wrong checksum.
     assert!(all_segments().len() >= 6);
 }
 
 #[test]
-fn a_segment_with_a_wrong_checksum_is_dropped_in_silence() {
+fn a_segment_with_a_wrong_checksum_is_dropped_silently() {
     let mut peer = Peer::accepted();
     peer.send(Sends { data: b"data", breaks_checksum: true, ..peer.plain() });
     assert!(peer.after(600).is_empty());
@@ -84,13 +85,13 @@ fn a_segment_with_a_wrong_checksum_is_dropped_in_silence() {
 }
 
 #[test]
-fn end_nop_and_mss_are_understood() {
+fn end_nop_and_mss_options_are_supported() {
     let sizes = sizes(&[&[1, 1], &MSS_700[..], &[0, 9]].concat(), 1500, 2_100);
     assert_eq!(sizes, [700; 3]);
 }
 
 #[test]
-fn options_are_taken_in_any_segment_and_unknown_ones_ignored() {
+fn options_may_be_in_any_segment_and_unknown_ones_are_ignored() {
     let mut peer = Peer::accepted_with(&UNKNOWN, 1500);
     peer.send(Sends { options: &UNKNOWN, data: b"data", ..peer.plain() });
     peer.after(5);
@@ -127,7 +128,7 @@ fn an_illegal_option_length_does_no_harm() {
 }
 
 #[test]
-fn options_are_read_wherever_they_begin() {
+fn options_are_parsed_at_any_offset() {
     for padding in 0..4 {
         let options = [&[1].repeat(padding)[..], &MSS_700, &[1].repeat((4 - padding) % 4)].concat();
         assert_eq!(sizes(&options, 1500, 1_400), [700; 2], "after {padding} bytes");
@@ -144,14 +145,14 @@ fn options_have_lengths_and_their_padding_is_zero() {
 }
 
 #[test]
-fn the_mss_option_is_in_every_syn_and_nowhere_else() {
+fn the_mss_option_is_in_every_syn_and_in_no_other_segment() {
     for heard in all_segments() {
         assert_eq!(kinds(&heard).contains(&2), heard.has(Flags::SYN), "{:?}", heard.segment);
     }
 }
 
 #[test]
-fn the_mss_that_is_named_is_what_the_wire_carries_without_headers() {
+fn the_advertised_mss_is_the_mtu_minus_headers() {
     for mtu in [576, 1500, 9000] {
         let mut peer = Peer::over(mtu);
         peer.machine.listen(Nanos(0), 80, 1);
@@ -166,12 +167,12 @@ fn without_an_mss_option_segments_carry_536_bytes() {
 }
 
 #[test]
-fn segments_are_as_long_as_the_peer_takes_and_the_wire_carries() {
+fn segment_sizes_respect_the_peers_mss_and_the_mtu() {
     let names = |mss: u16| [&[2, 4][..], &mss.to_be_bytes()].concat();
     assert_eq!(sizes(&names(9_000), 1500, 2_920), [1_460; 2]);
     assert_eq!(sizes(&names(1_000), 1500, 2_000), [1_000; 2]);
     assert_eq!(sizes(&names(1_460), 576, 1_072), [536; 2]);
-    // Options take of it (RFC 6691).
+    // Options reduce the payload (RFC 6691).
     let stamps = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0];
     let mut peer = Peer::new();
     peer.machine.listen(Nanos(0), 80, 1);
@@ -192,9 +193,9 @@ fn segments_are_as_long_as_the_peer_takes_and_the_wire_carries() {
 }
 
 #[test]
-fn options_of_ip_are_ignored() {
+fn ip_options_are_ignored() {
     let mut peer = Peer::accepted();
-    // Unknown, a recorded route, a stream identifier, a strict source route that is complete.
+    // An unknown option, a record route, a stream identifier, a completed strict source route.
     for options in [
         [30, 4, 1, 2, 0, 0, 0, 0],
         [7, 7, 4, 0, 0, 0, 0, 0],
@@ -206,6 +207,6 @@ fn options_of_ip_are_ignored() {
         peer.seq = peer.seq.plus(4);
         let answers = peer.after(100);
         assert_eq!(peer.received(), before + 4, "{options:?}");
-        assert!(answers.iter().all(|heard| heard.bytes[14] == 0x45), "none is sent");
+        assert!(answers.iter().all(|heard| heard.bytes[14] == 0x45), "no IP options are sent");
     }
 }

@@ -1,4 +1,4 @@
-//! A stack, and a peer whose every segment is written by hand: options, windows, control bits, IP headers and ICMP.
+//! A stack, and a peer whose segments are all handwritten: options, windows, control bits, IP headers and ICMP.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -17,12 +17,12 @@ use wave_wires::{Adversity, Memory, Offload, RawPart, Wire};
 pub const PEER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 5000);
 pub const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 80);
 pub const ISN: Seq = Seq(u32::MAX - 7);
-/// What a peer sends that a test says nothing about.
+/// The peer's window if a test names none.
 pub const WINDOW: u16 = 60_000;
 pub const MS: Nanos = Nanos::from_millis(1);
 pub const SECOND: Nanos = Nanos::from_millis(1_000);
 pub const MINUTE: Nanos = Nanos::from_millis(60_000);
-/// Where TCP's header begins in a frame.
+/// Offset of the TCP header in a frame.
 const TCP_AT: usize = ETHERNET_BYTES + IPV4_BYTES;
 
 /// A segment that the stack sent.
@@ -55,17 +55,17 @@ impl Heard {
         Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])
     }
 
-    /// Differentiated Services and hop limit.
+    /// Differentiated Services codepoint and hop limit.
     pub fn service(&self) -> (u8, u8) {
         (self.bytes[ETHERNET_BYTES + 1] >> 2, self.bytes[ETHERNET_BYTES + 8])
     }
 
-    /// The bytes of its options.
+    /// The bytes of the TCP options.
     pub fn options(&self) -> &[u8] {
         &self.bytes[TCP_AT + 20..self.segment.payload.start]
     }
 
-    /// The segment with its IP header, as an error quotes it.
+    /// The segment with its IP header, as an ICMP error quotes it.
     pub fn quoted(&self) -> &[u8] {
         &self.bytes[ETHERNET_BYTES..TCP_AT + 8]
     }
@@ -79,9 +79,9 @@ pub struct Sends<'a> {
     pub ack: Option<Seq>,
     pub flags: Flags,
     pub window: u16,
-    /// Options of TCP as they stand in the header, a multiple of 4 bytes.
+    /// Encoded TCP options, a multiple of 4 bytes.
     pub options: &'a [u8],
-    /// Options of IP, likewise.
+    /// Encoded IP options, a multiple of 4 bytes.
     pub ip_options: &'a [u8],
     pub urgent: u16,
     pub data: &'a [u8],
@@ -97,9 +97,9 @@ pub struct Peer {
     pub socket: u32,
     /// Address and port of the stack.
     pub ours: SocketAddrV4,
-    /// ARP requests that the stack sent.
+    /// Number of ARP requests that the stack sent.
     pub asked: u32,
-    /// Whether they are answered.
+    /// Whether the peer answers ARP requests.
     pub answers_arp: bool,
     pub mac: [u8; 6],
 }
@@ -109,7 +109,7 @@ impl Peer {
         Peer::over(1500)
     }
 
-    /// Over a wire with this MTU, which cuts no super-packets.
+    /// A stack and a peer over a wire with this MTU that splits no super-packets.
     pub fn over(mtu: u16) -> Peer {
         let (wire, other) = Memory::pair(&Adversity { mtu, gso_bytes: 0, ..Adversity::default() });
         let mac = wire.limits().mac;
@@ -139,7 +139,7 @@ impl Peer {
         Peer::accepted_with(&[], 1500)
     }
 
-    /// The peer opens a connection.
+    /// Opens a connection from the peer, with these options in its SYN. Returns the stack's segments.
     pub fn open(&mut self, options: &[u8]) -> Vec<Heard> {
         self.send(Sends { ack: None, flags: Flags::SYN, options, ..self.plain() });
         let heard = self.after(5);
@@ -148,11 +148,11 @@ impl Peer {
         (self.seq, self.ack) = (self.seq.plus(1), syn.segment.seq.plus(1));
         self.send(self.plain());
         self.after(5);
-        self.socket = self.machine.accepted.pop_front().expect("it is accepted");
+        self.socket = self.machine.accepted.pop_front().expect("the connection is accepted");
         heard
     }
 
-    /// The stack's SYN to the peer, from this port or any.
+    /// A stack that connects to the peer, from this port or any (0), and its SYN.
     pub fn connecting(local_port: u16) -> (Peer, Heard) {
         let mut peer = Peer::new();
         peer.connect(local_port);
@@ -180,7 +180,7 @@ impl Peer {
         peer
     }
 
-    /// An acknowledgement of what the peer knows.
+    /// A plain acknowledgement with the peer's current numbers.
     pub fn plain(&self) -> Sends<'static> {
         Sends {
             source: PEER,
@@ -236,7 +236,7 @@ impl Peer {
         let _ = self.wire.send(frame, parts, offload).unwrap();
     }
 
-    /// An ICMP error about a segment. `rest` is the second half of its fixed part.
+    /// Sends an ICMP error about a segment. `rest` is the last two bytes of its fixed part.
     pub fn icmp(&mut self, kind: u8, code: u8, rest: u16, quoted: &[u8]) {
         let mut message = [&[kind, code, 0, 0, 0, 0][..], &rest.to_be_bytes(), quoted].concat();
         let sum = !checksum::sum(&message);
@@ -250,12 +250,12 @@ impl Peer {
         self.put(&[&macs[..], &[8, 0], &ip, &message].concat());
     }
 
-    /// What the stack sends within so much time, of TCP. ARP requests are answered.
+    /// Runs the stack for `time`, and returns the segments that it sends. ARP requests are answered.
     pub fn until(&mut self, time: Nanos, step: Nanos) -> Vec<Heard> {
         let end = self.now + time;
         let mut heard = Vec::new();
         while self.now < end {
-            // Twice, so that what a command asks for goes out at the same time.
+            // Several polls, so that segments that a command asks for are sent at the same time.
             for _ in 0..4 {
                 self.wire.advance(self.now.0);
                 self.machine.step(self.now);
@@ -294,7 +294,7 @@ impl Peer {
         self.machine.tell(self.now, self.socket);
     }
 
-    /// The program sets TCP_NODELAY.
+    /// Sets TCP_NODELAY for the program.
     pub fn set_eager(&mut self) {
         let state = &self.machine.sockets[&self.socket];
         let flow = state.flow.unwrap();
@@ -311,13 +311,13 @@ impl Peer {
         self.machine.ask(self.now, Request::Moved(moved));
     }
 
-    /// The peer acknowledges so many bytes more.
+    /// Acknowledges `bytes` more from the peer.
     pub fn acknowledge(&mut self, bytes: u32) {
         self.ack = self.ack.plus(bytes);
         self.send(self.plain());
     }
 
-    /// The peer sends bytes in order.
+    /// Sends bytes from the peer, in order.
     pub fn sends(&mut self, data: &[u8]) {
         self.send(Sends { data, ..self.plain() });
         self.seq = self.seq.plus(data.len() as u32);
@@ -334,14 +334,14 @@ impl Peer {
         states
     }
 
-    /// What the data path knows of the connection.
+    /// The data path's state of the connection.
     pub fn established(&self) -> Option<Established> {
         let mut found = None;
         self.machine.stack.show(&mut |shown| found = found.or(shown.established));
         found.map(|(_, established)| established)
     }
 
-    /// Congestion window and threshold.
+    /// Congestion window and slow-start threshold, in bytes.
     pub fn congestion(&self) -> (u32, u32) {
         let mut found = None;
         self.machine.stack.show(&mut |shown| found = found.or(shown.congestion));

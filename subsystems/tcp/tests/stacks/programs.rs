@@ -1,4 +1,4 @@
-//! Programs that want more than is theirs, and those that have gone.
+//! Programs that exceed their share or claim missing memory, and programs that have gone.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::connections::{SERVER, machines, states};
 use crate::machine::{CONTEXT, run};
 use crate::peer::{MINUTE, MS, Peer, SECOND};
 
-/// A payload memory of which the first bytes are there.
+/// A payload memory that has only its first bytes.
 struct Part(u64);
 
 impl PayloadMemory for &mut Part {
@@ -27,14 +27,14 @@ impl PayloadMemory for &mut Part {
 }
 
 #[test]
-fn one_program_of_many_connections_leaves_room_to_another() {
+fn a_program_with_many_connections_leaves_room_for_others() {
     let mut both = machines(&Adversity::default());
     let mut now = Nanos(0);
     for process in [CONTEXT.process, CONTEXT.process + 1] {
         let owner = Owner { program: process.into(), user: 1, has_system_ports: false };
         both[0].stack.enter(process, owner);
     }
-    // 16 handshakes, of which a program gets 12.
+    // A program gets 12 of 16 handshakes.
     let nowhere = SocketAddr::from(([10, 0, 0, 99], 1));
     let sockets: Vec<u32> = (0..16).map(|_| both[0].connect(now, nowhere)).collect();
     let until = now + Nanos::from_millis(100);
@@ -62,7 +62,7 @@ fn one_program_of_many_connections_leaves_room_to_another() {
 }
 
 #[test]
-fn a_program_connects_from_no_port_at_which_another_listens_nor_from_the_systems() {
+fn ports_of_other_listeners_and_system_ports_are_refused() {
     let mut peer = Peer::accepted();
     let now = peer.now;
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
@@ -103,7 +103,7 @@ fn a_program_connects_from_no_port_at_which_another_listens_nor_from_the_systems
     heard(listen(80), Event::NotListening { listener: 3, reason });
     let local = SocketAddr::from(([10, 0, 0, 2], 1_024));
     heard(listen(1_024), Event::Listening { listener: 3, local });
-    // Of another's listener that it may have otherwise.
+    // With the right to system ports, port 80 is still refused: another program listens there.
     let owner = Owner { has_system_ports: true, ..owner };
     peer.machine.stack.enter(other.process, owner);
     peer.machine.stack.request(now, other, connect(80), 8_192_u64);
@@ -115,7 +115,7 @@ fn a_program_connects_from_no_port_at_which_another_listens_nor_from_the_systems
 }
 
 #[test]
-fn memory_that_is_named_and_not_there_costs_the_connection_and_is_not_used() {
+fn claiming_missing_memory_resets_the_connection() {
     let mut peer = Peer::accepted();
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let now = peer.now;
@@ -131,7 +131,7 @@ fn memory_that_is_named_and_not_there_costs_the_connection_and_is_not_used() {
             filled,
         })
     };
-    // All of it is known already: nothing is looked for.
+    // This memory was verified before, so it is not checked again.
     let known = Filled { receive: 1, send: 0 };
     peer.machine.stack.request(now, CONTEXT, moved(known), &mut Part(0));
     assert_eq!(peer.machine.stack.counters().without_memory, 0);
@@ -149,7 +149,7 @@ fn memory_that_is_named_and_not_there_costs_the_connection_and_is_not_used() {
 }
 
 #[test]
-fn connections_of_programs_that_have_gone_are_a_quarter_of_all_at_most() {
+fn connections_of_gone_programs_are_at_most_a_quarter_of_the_table() {
     let mut both = machines(&Adversity::default());
     let mut now = Nanos(0);
     both[1].listen(now, 80, 8);
@@ -174,7 +174,7 @@ fn connections_of_programs_that_have_gone_are_a_quarter_of_all_at_most() {
 }
 
 #[test]
-fn a_connection_whose_program_has_gone_ends_though_its_peer_takes_a_byte_now_and_then() {
+fn a_connection_of_a_gone_program_ends_even_if_its_peer_acknowledges_now_and_then() {
     let mut peer = Peer::accepted();
     peer.write(&[7; 16_000]);
     peer.machine.stack.leave(CONTEXT.process);
@@ -186,15 +186,15 @@ fn a_connection_whose_program_has_gone_ends_though_its_peer_takes_a_byte_now_and
             break;
         }
         peer.acknowledge(1);
-        assert!(peer.now.since(start) < Nanos(20 * MINUTE.0), "it goes on for ever");
+        assert!(peer.now.since(start) < Nanos(20 * MINUTE.0), "the connection never ends");
     }
-    assert!(peer.now.since(start) >= Nanos(9 * MINUTE.0), "it did not have its time");
+    assert!(peer.now.since(start) >= Nanos(9 * MINUTE.0), "the connection ended too early");
     assert_eq!(peer.machine.stack.counters().orphans_reset, 1);
 }
 
-/// Otherwise the next process of the number would be taken for the one that wrote it.
+/// Otherwise the request would be attributed to the next process with the same number.
 #[test]
-fn a_number_is_free_only_after_the_last_request_of_its_process() {
+fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
     let mut peer = Peer::accepted();
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let gone = ContextId { process: CONTEXT.process + 1, context: 0 };
@@ -210,7 +210,7 @@ fn a_number_is_free_only_after_the_last_request_of_its_process() {
     let is_released = |out: &std::collections::VecDeque<_>| {
         out.iter().any(|output| matches!(output, wave_tcp::control::Output::Released(_)))
     };
-    assert!(!is_released(&out), "its request is still on its way");
+    assert!(!is_released(&out), "its request is still in the data path");
     for _ in 0..8 {
         stack.poll(peer.now, 64, &mut out);
     }

@@ -1,5 +1,5 @@
-//! Both recoveries of two stacks over a wire that loses: what they agree on, what congestion control makes of a loss, and how many
-//! bytes arrive in a virtual second.
+//! Both recovery methods between two stacks over a lossy wire: negotiation, the reaction of congestion control to a loss, and
+//! throughput in virtual time.
 
 use crate::machine::{Machine, join, run};
 use wave_core::clock::Nanos;
@@ -11,14 +11,14 @@ use wave_wires::{Adversity, Memory};
 const MINUTE: Nanos = Nanos::from_millis(60_000);
 const RING: u32 = 1 << 18;
 
-/// Two machines with a connection, and both names of it.
+/// Two connected machines, and both names of the connection.
 fn connected<R: Recovery>(adversity: &Adversity) -> ([Machine<R>; 2], Nanos, u32, u32) {
     let (one, other) = Memory::pair(adversity);
     let both = [Machine::with_rings(1, one, RING), Machine::with_rings(2, other, RING)];
     join(both)
 }
 
-/// Writes and reads for so long. Returns the bytes that arrived.
+/// Writes and reads for `time`. Returns the number of bytes that arrived.
 fn transfer<R: Recovery>(adversity: &Adversity, time: Nanos) -> u64 {
     let (mut both, mut now, socket, peer) = connected::<R>(adversity);
     let end = now + time;
@@ -34,7 +34,7 @@ fn transfer<R: Recovery>(adversity: &Adversity, time: Nanos) -> u64 {
 }
 
 #[test]
-fn selective_acknowledgements_are_agreed_on_where_the_data_path_has_them() {
+fn selective_acknowledgements_are_negotiated_if_the_data_path_supports_them() {
     fn agreed<R: Recovery>() -> [Option<bool>; 2] {
         let (both, ..) = connected::<R>(&Adversity::default());
         both.map(|machine| {
@@ -49,9 +49,9 @@ fn selective_acknowledgements_are_agreed_on_where_the_data_path_has_them() {
     assert_eq!(agreed::<GoBackN>(), [Some(false); 2]);
 }
 
-/// RFC 6675, section 5: the window is halved once for each loss, and does not grow until all is acknowledged that was sent by then.
+/// RFC 6675, section 5: the window is halved once for each loss, and does not grow until all data sent by then is acknowledged.
 #[test]
-fn a_loss_halves_the_window_once_until_it_is_recovered_from() {
+fn a_loss_halves_the_window_once_until_recovery_ends() {
     let adversity = Adversity { seed: 3, loss: 0.005, ..network() };
     let (mut both, mut now, socket, peer) = connected::<Sack>(&adversity);
     let bytes = vec![7; RING as usize];

@@ -1,4 +1,4 @@
-//! How data is sent and acknowledged (RFC 9293, 3.7.4, 3.8.1, 3.8.5, 3.8.6, 3.10.7.4).
+//! Sending and acknowledging data (RFC 9293, 3.7.4, 3.8.1, 3.8.5, 3.8.6, 3.10.7.4).
 
 use crate::peer::{Heard, MS, Peer, SECOND, Sends};
 use wave_core::clock::Nanos;
@@ -10,7 +10,7 @@ fn sizes(heard: &[Heard]) -> Vec<usize> {
     heard.iter().map(|heard| heard.payload().len()).collect()
 }
 
-/// The mean of the round trip's time, if one was measured.
+/// The smoothed round-trip time, if one was measured.
 fn round_trip(peer: &Peer) -> Option<Nanos> {
     let mut found = None;
     peer.machine.stack.show(&mut |shown| found = found.or(shown.round_trip));
@@ -23,7 +23,7 @@ fn a_host_turns_nagles_algorithm_off() {
     peer.write(b"first");
     assert_eq!(sizes(&peer.after(5)), [5]);
     peer.write(b"second");
-    assert_eq!(sizes(&peer.after(5)), NONE, "it waits for the first one");
+    assert_eq!(sizes(&peer.after(5)), NONE, "it waits until the first segment is acknowledged");
     peer.set_eager();
     assert_eq!(sizes(&peer.after(5)), [6]);
     peer.write(b"third");
@@ -47,7 +47,7 @@ fn small_segments_wait_for_an_acknowledgement() {
 }
 
 #[test]
-fn no_small_segment_fills_a_window_that_opens_a_little() {
+fn a_slightly_open_window_gets_no_small_segment() {
     let mut peer = Peer::accepted();
     peer.write(&[7; 536 * 4]);
     assert_eq!(sizes(&peer.after(5)), [536; 4]);
@@ -55,7 +55,7 @@ fn no_small_segment_fills_a_window_that_opens_a_little() {
     peer.send(Sends { window: 0, ..peer.plain() });
     peer.after(5);
     peer.write(&[7; 536 * 4]);
-    // Less than a segment, and less than half of the largest window: nothing, until the timer runs out.
+    // Less than a segment, and less than half of the largest window: nothing is sent until the timer expires.
     peer.send(Sends { window: 100, ..peer.plain() });
     assert_eq!(sizes(&peer.after(100)), NONE);
     peer.send(Sends { window: 600, ..peer.plain() });
@@ -63,7 +63,7 @@ fn no_small_segment_fills_a_window_that_opens_a_little() {
 }
 
 #[test]
-fn what_is_written_leaves_without_a_push_and_its_last_segment_has_one() {
+fn written_bytes_are_sent_without_a_push_and_their_last_segment_has_psh() {
     let mut peer = Peer::accepted();
     peer.write(&[7; 2_000]);
     let mut left = 2_000;
@@ -81,7 +81,7 @@ fn what_is_written_leaves_without_a_push_and_its_last_segment_has_one() {
 }
 
 #[test]
-fn an_acknowledgement_waits_less_than_half_a_second() {
+fn a_delayed_acknowledgement_waits_less_than_half_a_second() {
     let mut peer = Peer::accepted();
     let sent_at = peer.now;
     peer.sends(b"data");
@@ -89,14 +89,14 @@ fn an_acknowledgement_waits_less_than_half_a_second() {
     let [ack] = &heard[..] else { panic!("{heard:?}") };
     assert!(ack.at.since(sent_at) < Nanos::from_millis(500));
     assert_eq!(ack.segment.ack, Some(peer.seq));
-    // Of two whole segments it goes out at once.
+    // Two full segments are acknowledged at once.
     peer.sends(&[7; 536]);
     peer.sends(&[7; 536]);
     assert_eq!(peer.after(2).len(), 1);
 }
 
 #[test]
-fn segments_that_came_together_are_acknowledged_once_and_behind_all_of_them() {
+fn segments_that_arrive_together_get_one_acknowledgement_of_all_of_them() {
     let mut peer = Peer::accepted();
     for _ in 0..8 {
         peer.sends(&[7; 536]);
@@ -107,25 +107,25 @@ fn segments_that_came_together_are_acknowledged_once_and_behind_all_of_them() {
 }
 
 #[test]
-fn an_acknowledgement_goes_with_data() {
+fn an_acknowledgement_is_sent_with_data() {
     let mut peer = Peer::accepted();
-    // The program has answered once.
+    // The program answers once, which ends quick acknowledgements.
     peer.sends(b"first");
     peer.write(b"answer");
     peer.after(2);
     peer.acknowledge(6);
     peer.after(2);
     peer.sends(b"request");
-    assert!(peer.after(2).is_empty(), "it waits for company");
+    assert!(peer.after(2).is_empty(), "it waits for data");
     peer.write(b"reply");
     let heard = peer.after(600);
     let first = &heard[0];
     assert_eq!((first.payload(), first.segment.ack), (&b"reply"[..], Some(peer.seq)));
-    assert!(heard.iter().all(|heard| !heard.payload().is_empty()), "no bare one");
+    assert!(heard.iter().all(|heard| !heard.payload().is_empty()), "no bare acknowledgement");
 }
 
 #[test]
-fn retransmissions_come_half_as_often_each_time() {
+fn retransmission_intervals_double_each_time() {
     let mut peer = Peer::accepted();
     peer.write(b"lost");
     let heard = peer.until(Nanos(100 * SECOND.0), MS);
@@ -152,21 +152,21 @@ fn a_loss_halves_the_window_and_a_timeout_leaves_one_segment() {
     peer.after(1_000);
     let (window, threshold) = peer.congestion();
     assert_eq!((window, threshold), (536, 2_640 / 2));
-    // Congestion avoidance: beyond the threshold a segment in a round trip.
+    // Congestion avoidance: above the threshold, one segment per round trip.
     peer.acknowledge(2_640);
     peer.after(5);
     assert!(peer.congestion().0 <= threshold);
 }
 
 #[test]
-fn a_syn_that_was_sent_twice_measures_nothing() {
+fn a_retransmitted_syn_measures_no_round_trip() {
     for (wait, is_measured) in [(50, true), (1_500, false)] {
         let (mut peer, _) = Peer::connecting(0);
         peer.after(wait);
         peer.send(Sends { flags: Flags::SYN, ..peer.plain() });
         peer.after(5);
         assert_eq!(round_trip(&peer).is_some(), is_measured, "answered after {wait} ms");
-        // RFC 6298, 5.7: the first timeout of its data is three seconds then.
+        // RFC 6298, 5.7: after a retransmitted SYN, the first timeout of data is three seconds.
         peer.seq = peer.seq.plus(1);
         let from = peer.now;
         peer.write(b"data");
@@ -177,21 +177,21 @@ fn a_syn_that_was_sent_twice_measures_nothing() {
 }
 
 #[test]
-fn round_trips_are_measured_without_timestamps_and_not_of_what_was_sent_twice() {
+fn round_trips_are_measured_without_timestamps_but_not_of_retransmissions() {
     let mut peer = Peer::accepted();
-    let of_the_handshake = round_trip(&peer).expect("it is measured");
+    let of_the_handshake = round_trip(&peer).expect("a round trip was measured");
     peer.write(b"once");
     peer.after(80);
     peer.acknowledge(4);
     peer.after(5);
-    let measured = round_trip(&peer).expect("it is measured");
-    // An eighth of the new one, of about 80 ms (RFC 6298, 2.3).
+    let measured = round_trip(&peer).expect("a round trip was measured");
+    // The new sample, about 80 ms, counts one eighth (RFC 6298, 2.3).
     let expected = (7 * of_the_handshake.0 + 80_000_000) / 8;
     assert!(measured.0.abs_diff(expected) < 1_000_000, "{measured:?}");
     // Karn's rule.
     peer.write(b"again");
     let heard = peer.after(2_000);
-    assert!(heard.len() >= 2, "it was sent again");
+    assert!(heard.len() >= 2, "the data was retransmitted");
     peer.acknowledge(5);
     peer.after(5);
     assert_eq!(round_trip(&peer), Some(measured));
@@ -203,7 +203,7 @@ fn urgent_data_of_any_length_is_delivered_in_line() {
     let mut all = Vec::new();
     for (at, bytes) in [1, 536, 536, 300].into_iter().enumerate() {
         let data = vec![at as u8; bytes];
-        // The pointer lies within, at the end, and far behind.
+        // The urgent pointer is within the data, at its end, and far beyond.
         for urgent in [1, bytes as u16, u16::MAX] {
             let flags = Flags::ACK | Flags::URG;
             peer.send(Sends { flags, urgent, data: &data, ..peer.plain() });

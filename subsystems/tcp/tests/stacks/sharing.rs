@@ -1,4 +1,4 @@
-//! Listeners that share a port: those that know one secret, and those of one user with SO_REUSEPORT.
+//! Listeners that share a port: by a common secret, or by SO_REUSEPORT of the same user.
 
 use std::net::{SocketAddr, SocketAddrV4};
 
@@ -18,7 +18,7 @@ fn listen(listener: u32, port: u16, sharing: Sharing) -> Request {
     Request::Listen { listener, local, backlog: 8, sharing }
 }
 
-/// Listeners 1, 2, ... at port 80 that share a secret, with this many slots each.
+/// Listeners 1, 2, ... at port 80 that share a secret, with these numbers of slots.
 fn group(slots: &[u32]) -> Peer {
     let mut peer = Peer::new();
     for (listener, slots) in (1..).zip(slots) {
@@ -33,7 +33,7 @@ fn waits(peer: &mut Peer, listener: u32, waits: bool) {
     peer.machine.ask(peer.now, Request::Await { listener, interest });
 }
 
-/// A peer's SYN from this port. Returns whether it was answered.
+/// Sends a peer's SYN from this port. Returns whether it was answered.
 fn begin(peer: &mut Peer, port: u16) -> bool {
     let source = SocketAddrV4::new(*PEER.ip(), port);
     peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..peer.plain() });
@@ -43,7 +43,7 @@ fn begin(peer: &mut Peer, port: u16) -> bool {
     answer.is_some()
 }
 
-/// The end of the handshake. Returns the listener that has accepted.
+/// Completes the handshake. Returns the listener that accepted.
 fn complete(peer: &mut Peer, port: u16) -> Option<u32> {
     let source = SocketAddrV4::new(*PEER.ip(), port);
     peer.machine.events.clear();
@@ -60,9 +60,9 @@ fn connect(peer: &mut Peer, port: u16) -> Option<u32> {
 }
 
 #[test]
-fn connections_go_in_turn_to_the_listeners_whose_programs_wait() {
+fn connections_go_in_turn_to_listeners_whose_programs_wait() {
     let mut peer = group(&[8, 8, 8]);
-    // None has said so: any gets them, but not one that leaves them to others.
+    // No program has reported to wait: all listeners get connections except the one that leaves them to others.
     waits(&mut peer, 1, false);
     let mut by: Vec<_> = (0..4).map(|at| connect(&mut peer, 5000 + at)).collect();
     by.sort();
@@ -76,7 +76,7 @@ fn connections_go_in_turn_to_the_listeners_whose_programs_wait() {
 }
 
 #[test]
-fn a_listener_without_slots_leaves_a_connection_to_one_that_has_some() {
+fn a_connection_goes_to_a_listener_that_has_slots() {
     let mut peer = group(&[0, 2]);
     waits(&mut peer, 1, true);
     waits(&mut peer, 2, true);
@@ -86,11 +86,11 @@ fn a_listener_without_slots_leaves_a_connection_to_one_that_has_some() {
 }
 
 #[test]
-fn nobody_takes_a_connection_while_all_leave_it_to_others() {
+fn a_syn_is_dropped_while_no_listener_wants_connections() {
     let mut peer = group(&[1, 1]);
     waits(&mut peer, 1, false);
     waits(&mut peer, 2, false);
-    // No reset: the peer tries again, and meets one that waits by then.
+    // No reset is sent: the peer tries again, when a listener waits.
     assert!(!begin(&mut peer, 5000));
     assert_eq!(peer.machine.stack.counters().stranger_resets, 0);
     waits(&mut peer, 2, true);
@@ -99,7 +99,7 @@ fn nobody_takes_a_connection_while_all_leave_it_to_others() {
 }
 
 #[test]
-fn a_listener_that_is_left_to_others_gets_its_slots_back_behind_its_last_connection() {
+fn a_listener_that_leaves_connections_to_others_gets_its_slots_back() {
     let mut peer = group(&[3, 2]);
     waits(&mut peer, 1, true);
     assert_eq!(connect(&mut peer, 5000), Some(1));
@@ -109,7 +109,7 @@ fn a_listener_that_is_left_to_others_gets_its_slots_back_behind_its_last_connect
     let is_unused = |event: &&Event| matches!(event, Event::Unused { .. });
     let events = &peer.machine.events;
     assert_eq!(events.iter().filter(is_unused).count(), 2, "{events:?}");
-    // Its handshake ends at another one.
+    // Another listener completes its handshake.
     assert_eq!(complete(&mut peer, 5001), Some(2));
     assert_eq!(connect(&mut peer, 5002), Some(2));
     // It may wait again, with new slots.
@@ -119,7 +119,7 @@ fn a_listener_that_is_left_to_others_gets_its_slots_back_behind_its_last_connect
 }
 
 #[test]
-fn a_handshake_outlives_its_listener_if_another_one_shares_the_port() {
+fn a_handshake_outlives_its_listener_if_another_listener_shares_the_port() {
     let mut peer = group(&[4, 4]);
     waits(&mut peer, 1, true);
     assert!(begin(&mut peer, 5000));
@@ -129,14 +129,14 @@ fn a_handshake_outlives_its_listener_if_another_one_shares_the_port() {
     assert!(begin(&mut peer, 5001));
     peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
     assert_eq!(complete(&mut peer, 5001), None);
-    // A listener of the same name is another one.
+    // A new listener with the same name does not inherit it.
     peer.machine.ask(peer.now, listen(2, 80, SECRET));
     peer.machine.slot(peer.now, 2);
     assert_eq!(connect(&mut peer, 5002), Some(2));
 }
 
 #[test]
-fn a_handshake_outlives_its_listener_though_nobody_waits_for_another_one_yet() {
+fn a_handshake_outlives_its_listener_even_if_no_program_waits_at_the_other_one_yet() {
     let mut peer = group(&[4, 0]);
     waits(&mut peer, 1, true);
     waits(&mut peer, 2, false);
@@ -157,7 +157,7 @@ fn a_handshake_outlives_its_listener_though_nobody_waits_for_another_one_yet() {
 }
 
 #[test]
-fn a_port_is_shared_with_those_who_know_its_secret_and_with_nobody_else() {
+fn a_port_is_shared_only_by_a_common_secret_or_by_so_reuseport_of_the_same_user() {
     let mut peer = Peer::new();
     let now = peer.now;
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
@@ -182,14 +182,14 @@ fn a_port_is_shared_with_those_who_know_its_secret_and_with_nobody_else() {
     let guess = Sharing { secret: 1 << 100 | 8, reuses_port: true };
     assert_eq!(refusal(listen(1, 80, guess), root), Some(Reason::AddressInUse));
     assert_eq!(refusal(listen(1, 80, Sharing::default()), root), Some(Reason::AddressInUse));
-    // A worker that has given its privileges up: whoever gave it the secret may have the port.
+    // A worker that has dropped its privileges: the process that gave it the secret may have the port.
     assert_eq!(refusal(listen(1, 80, SECRET), nobody), None);
     assert_eq!(refusal(listen(2, 79, SECRET), nobody), Some(Reason::NotPermitted));
-    // SO_REUSEPORT is for programs of one user.
+    // SO_REUSEPORT shares a port only among programs of the same user.
     let beside = Owner { has_system_ports: true, ..nobody };
     assert_eq!(refusal(listen(3, 81, REUSES), beside), Some(Reason::AddressInUse));
     assert_eq!(refusal(listen(4, 81, SECRET), root), Some(Reason::AddressInUse));
-    // An address that covers the other one is not the same.
+    // Overlapping addresses do not suffice: they must be equal.
     let local = SocketAddr::from(([10, 0, 0, 2], 81));
     let named = Request::Listen { listener: 6, local, backlog: 8, sharing: REUSES };
     assert_eq!(refusal(named, root), Some(Reason::AddressInUse));
@@ -198,7 +198,7 @@ fn a_port_is_shared_with_those_who_know_its_secret_and_with_nobody_else() {
 }
 
 #[test]
-fn a_connection_that_nobody_has_accepted_goes_to_a_listener_that_waits() {
+fn an_offered_connection_goes_to_a_listener_whose_program_waits() {
     let mut peer = group(&[4]);
     assert_eq!(connect(&mut peer, 5000), Some(1));
     let source = SocketAddrV4::new(*PEER.ip(), 5000);
@@ -210,7 +210,7 @@ fn a_connection_that_nobody_has_accepted_goes_to_a_listener_that_waits() {
     waits(&mut peer, 1, false);
     peer.machine.ask(peer.now, Request::Offer { flow });
     peer.after(50);
-    // Nobody waits yet, and what comes is still taken.
+    // No program waits yet, and segments are still accepted.
     assert!(peer.machine.accepted.is_empty());
     peer.send(Sends {
         source,
@@ -228,7 +228,7 @@ fn a_connection_that_nobody_has_accepted_goes_to_a_listener_that_waits() {
     let second = peer.machine.accepted.pop_front().unwrap();
     peer.machine.read(second, 100);
     assert_eq!(peer.machine.sockets[&second].read, b"early bird");
-    // The last listener ends, with a connection that nobody will accept.
+    // The last listener ends while a connection is on offer.
     let flow = peer.machine.sockets[&second].flow.unwrap();
     peer.machine.ask(peer.now, Request::Offer { flow });
     peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
@@ -240,7 +240,7 @@ fn a_connection_that_nobody_has_accepted_goes_to_a_listener_that_waits() {
 /// A process that has gone.
 const GONE: ContextId = ContextId { process: CONTEXT.process + 1, context: 0 };
 
-/// A peer with connections on offer whose process has gone. Another listener shares their port, but nobody waits there yet.
+/// A peer with connections on offer whose process has gone. Another listener shares their port, but no program waits there yet.
 fn offered(connections: u16) -> Peer {
     let mut peer = group(&[0]);
     let memory = 1_u64 << 30;
@@ -272,7 +272,7 @@ fn offered(connections: u16) -> Peer {
 }
 
 #[test]
-fn connections_that_a_process_has_offered_outlive_it() {
+fn connections_on_offer_outlive_the_process_that_offered_them() {
     let mut peer = offered(3);
     let heard = peer.after(2_000);
     assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
@@ -299,7 +299,7 @@ fn connections_on_offer_end_with_the_last_listener() {
 }
 
 #[test]
-fn connections_on_offer_go_to_the_listeners_that_wait_in_turn() {
+fn connections_on_offer_go_in_turn_to_listeners_whose_programs_wait() {
     let mut peer = offered(4);
     peer.machine.ask(peer.now, listen(2, 80, SECRET));
     for listener in [1, 2] {
@@ -318,7 +318,7 @@ fn connections_on_offer_go_to_the_listeners_that_wait_in_turn() {
 }
 
 #[test]
-fn a_connection_on_offer_outlives_the_process_that_was_about_to_get_it() {
+fn a_connection_on_offer_outlives_the_process_chosen_to_get_it() {
     let mut peer = offered(1);
     let heir = ContextId { process: GONE.process + 1, context: 0 };
     let memory = 1_u64 << 30;

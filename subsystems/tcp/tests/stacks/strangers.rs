@@ -1,4 +1,4 @@
-//! A stack, and a peer that sends what no honest one does: forged resets and SYNs, segments of old connections, other people's
+//! A stack, and a peer that sends segments no honest peer sends: forged resets and SYNs, segments of old connections, spoofed
 //! addresses (RFC 5961, RFC 1337, RFC 9293).
 
 use std::net::SocketAddrV4;
@@ -23,7 +23,7 @@ struct Meeting {
     machine: Machine,
     wire: Memory,
     now: Nanos,
-    /// The peer's side of its connection.
+    /// The peer's next sequence number.
     seq: Seq,
     ack: Seq,
 }
@@ -66,7 +66,7 @@ impl Meeting {
         let _ = self.wire.send(&head[..len], [RawPart::of(data), RawPart::EMPTY], offload).unwrap();
     }
 
-    /// Lets the stack work for so long, and returns the segments that it sent.
+    /// Runs the stack for `time`, and returns the segments that it sent.
     fn answers_after(&mut self, time: Nanos) -> Vec<TcpSegment> {
         let end = self.now + time;
         let mut answers = Vec::new();
@@ -87,7 +87,7 @@ impl Meeting {
         self.answers_after(Nanos::from_millis(5))
     }
 
-    /// The handshake of the honest peer.
+    /// Connects the honest peer, and returns the socket.
     fn connect(&mut self) -> u32 {
         self.send(PEER, self.seq, None, Flags::SYN, &[]);
         let [syn] = &self.answers()[..] else { panic!("no answer to a SYN") };
@@ -96,7 +96,7 @@ impl Meeting {
         (self.seq, self.ack) = (self.seq.plus(1), syn.seq.plus(1));
         self.send(PEER, self.seq, Some(self.ack), Flags::ACK, &[]);
         assert_eq!(self.answers(), []);
-        self.machine.accepted.pop_front().expect("it is accepted")
+        self.machine.accepted.pop_front().expect("the connection is accepted")
     }
 
     fn states(&self) -> Vec<State> {
@@ -105,45 +105,46 @@ impl Meeting {
         states
     }
 
-    /// What is said to the honest peer, and nothing else.
+    /// Whether the stack answers with exactly one challenge ACK.
     fn is_challenge(&mut self) -> bool {
-        // Long enough that the next one is answered, too.
+        // Long enough that the rate limit allows the next answer, too.
         let answers = self.answers_after(Nanos::from_millis(501));
         matches!(&answers[..], [one] if one.flags == Flags::ACK && one.ack == Some(self.seq) && one.seq == self.ack)
     }
 }
 
 #[test]
-fn a_peer_that_offers_no_selective_acknowledgements_gets_none() {
+fn a_peer_that_does_not_offer_selective_acknowledgements_gets_none() {
     let mut meeting = Meeting::new();
     meeting.connect();
     let behind_a_gap = meeting.seq.plus(100);
     meeting.send(PEER, behind_a_gap, Some(meeting.ack), Flags::ACK, b"late");
-    let [answer] = &meeting.answers()[..] else { panic!("one answer to a gap") };
+    let [answer] = &meeting.answers()[..] else { panic!("a gap must get exactly one answer") };
     assert_eq!((answer.ack, answer.options.sack_blocks()), (Some(meeting.seq), &[][..]));
 }
 
-/// Found by `wave fuzz tcp`, by seed 83 of its first version: whoever waits for what the poll says would wait for ever.
+/// Found by `wave fuzz tcp`, seed 83 of its first version: a caller that waits until the time returned by the poll would wait
+/// forever.
 #[test]
-fn a_command_of_the_control_plane_is_work_that_its_poll_tells_of() {
+fn a_poll_whose_control_plane_has_given_a_command_asks_to_be_polled_at_once() {
     let mut meeting = Meeting::new();
     meeting.connect();
     meeting.send(PEER, meeting.seq, None, Flags::SYN, &[]);
     meeting.wire.advance(meeting.now.0);
     let next = meeting.machine.step(meeting.now);
-    assert_eq!(next, Some(meeting.now), "a challenge is to be sent");
+    assert_eq!(next, Some(meeting.now), "a challenge ACK must be sent");
 }
 
 #[test]
-fn a_reset_is_believed_only_at_the_very_next_number() {
+fn only_a_reset_with_exactly_the_next_sequence_number_is_accepted() {
     let mut meeting = Meeting::new();
     let socket = meeting.connect();
     let (seq, ack) = (meeting.seq, meeting.ack);
     meeting.send(PEER, seq.plus(1), None, Flags::RST, &[]);
-    assert!(meeting.is_challenge(), "RFC 5961, 3.2: in the window");
+    assert!(meeting.is_challenge(), "RFC 5961, 3.2: within the window");
     meeting.send(PEER, seq.minus(1), None, Flags::RST, &[]);
     meeting.send(PEER, seq.plus(1 << 30), None, Flags::RST, &[]);
-    assert_eq!(meeting.answers(), [], "outside of it");
+    assert_eq!(meeting.answers(), [], "outside the window");
     assert_eq!(meeting.states(), [State::Listen, State::Established]);
     meeting.send(PEER, seq, Some(ack), Flags::RST | Flags::ACK, &[]);
     assert_eq!(meeting.answers(), []);
@@ -152,7 +153,7 @@ fn a_reset_is_believed_only_at_the_very_next_number() {
 }
 
 #[test]
-fn a_syn_of_an_established_connection_is_challenged() {
+fn a_syn_on_an_established_connection_is_challenged() {
     let mut meeting = Meeting::new();
     meeting.connect();
     for seq in [meeting.seq, meeting.seq.plus(1 << 20), meeting.seq.minus(1)] {
@@ -177,7 +178,7 @@ fn data_outside_the_window_and_forged_acknowledgements_change_nothing() {
 }
 
 #[test]
-fn forged_segments_are_answered_twice_a_second_at_most() {
+fn forged_segments_are_answered_at_most_twice_per_half_second() {
     let mut meeting = Meeting::new();
     meeting.connect();
     let (seq, ack) = (meeting.seq, meeting.ack);
@@ -186,17 +187,17 @@ fn forged_segments_are_answered_twice_a_second_at_most() {
         meeting.send(PEER, seq, None, Flags::SYN, &[]);
         meeting.send(PEER, seq, Some(ack.plus(1)), Flags::ACK, &[]);
     }
-    // One for what the control plane sees, and one for what the data path does.
+    // One answer by the control plane, and one by the data path.
     assert!((1..=2).contains(&meeting.answers().len()));
 }
 
 #[test]
-fn segments_of_no_connection_are_reset_and_resets_are_not() {
+fn segments_of_no_connection_get_a_reset_but_resets_do_not() {
     let mut meeting = Meeting::new();
     meeting.send(PEER, Seq(7), Some(Seq(99)), Flags::ACK, b"who?");
     let [reset] = &meeting.answers()[..] else { panic!("no reset") };
     assert_eq!((reset.flags, reset.seq), (Flags::RST, Seq(99)));
-    // RFC 9293, 3.10.7.2, fourth: a listener drops what acknowledges nothing and begins nothing.
+    // RFC 9293, 3.10.7.2, fourth: a listener drops segments with neither ACK nor SYN.
     meeting.send(PEER, Seq(7), None, Flags::FIN, b"four");
     assert_eq!(meeting.answers(), []);
     meeting.send(PEER, Seq(7), Some(Seq(99)), Flags::RST | Flags::ACK, &[]);
@@ -204,7 +205,7 @@ fn segments_of_no_connection_are_reset_and_resets_are_not() {
 }
 
 #[test]
-fn a_syn_from_our_own_address_or_a_groups_is_not_answered() {
+fn a_syn_from_our_own_address_or_a_group_address_is_not_answered() {
     let mut meeting = Meeting::new();
     for source in [*OURS.ip(), "224.0.0.1".parse().unwrap(), "255.255.255.255".parse().unwrap()] {
         meeting.send(SocketAddrV4::new(source, 5000), PEER_ISN, None, Flags::SYN, &[]);
@@ -214,7 +215,7 @@ fn a_syn_from_our_own_address_or_a_groups_is_not_answered() {
 }
 
 #[test]
-fn a_handshake_that_nobody_completes_is_given_up() {
+fn an_incomplete_passive_handshake_times_out() {
     let mut meeting = Meeting::new();
     meeting.send(PEER, PEER_ISN, None, Flags::SYN, &[]);
     let answers = meeting.answers_after(Nanos::from_millis(120_000));
@@ -232,7 +233,7 @@ fn a_flood_of_syns_is_bounded_by_the_backlog() {
     }
     let waiting = meeting.states().iter().filter(|state| **state == State::SynReceived).count();
     assert!((1..=8).contains(&waiting), "{waiting}");
-    // They are given up, and the honest peer is served.
+    // The handshakes time out, and the honest peer is served.
     meeting.answers_after(Nanos::from_millis(120_000));
     meeting.connect();
 }
@@ -253,7 +254,7 @@ fn close_first(meeting: &mut Meeting) {
 }
 
 #[test]
-fn what_is_over_is_remembered_against_old_segments_and_resets() {
+fn time_wait_withstands_old_segments_and_resets() {
     let mut meeting = Meeting::new();
     close_first(&mut meeting);
     let (seq, ack) = (meeting.seq, meeting.ack);
@@ -261,19 +262,19 @@ fn what_is_over_is_remembered_against_old_segments_and_resets() {
     meeting.send(PEER, seq, Some(ack), Flags::RST | Flags::ACK, &[]);
     assert_eq!(meeting.answers(), []);
     meeting.send(PEER, seq.minus(1), Some(ack), Flags::FIN | Flags::ACK, &[]);
-    assert!(meeting.is_challenge(), "a FIN that comes again is acknowledged again");
-    // A SYN of before: its number is not newer.
+    assert!(meeting.is_challenge(), "a repeated FIN is acknowledged again");
+    // An old SYN: its sequence number is not newer.
     meeting.send(PEER, seq.minus(100), None, Flags::SYN, &[]);
     assert!(meeting.is_challenge());
     assert_eq!(meeting.states(), [State::Listen, State::TimeWait]);
-    // RFC 9293, MAY-2: a newer one begins a successor.
+    // RFC 9293, MAY-2: a newer SYN opens a new connection.
     meeting.seq = seq.plus(1_000);
     meeting.connect();
     assert_eq!(meeting.states(), [State::Listen, State::Established]);
 }
 
 #[test]
-fn what_is_over_is_forgotten_after_a_minute() {
+fn time_wait_lasts_a_minute() {
     let mut meeting = Meeting::new();
     close_first(&mut meeting);
     meeting.answers_after(Nanos::from_millis(59_000));
@@ -283,7 +284,7 @@ fn what_is_over_is_forgotten_after_a_minute() {
 }
 
 #[test]
-fn a_process_moves_closes_and_resets_no_connection_but_its_own() {
+fn a_process_cannot_move_close_or_reset_a_connection_of_another_process() {
     let mut meeting = Meeting::new();
     let socket = meeting.connect();
     let flow = meeting.machine.sockets[&socket].flow.unwrap();
@@ -307,7 +308,7 @@ fn a_process_moves_closes_and_resets_no_connection_but_its_own() {
 }
 
 #[test]
-fn a_host_that_claims_what_cannot_be_loses_its_connection() {
+fn an_impossible_request_resets_the_connection() {
     let mut meeting = Meeting::new();
     let socket = meeting.connect();
     let flow = meeting.machine.sockets[&socket].flow.unwrap();

@@ -1,4 +1,4 @@
-//! Connections that a process takes from another one of its family.
+//! Connections that a process takes over from another one of its family, or that were lent to it.
 
 use std::net::SocketAddrV4;
 
@@ -25,7 +25,7 @@ const fn ring(at: u64) -> Ring {
 const RECEIVE: Ring = ring(100);
 const SEND: Ring = ring(101);
 
-/// A connection that the peer has opened, of a process with large rings.
+/// A connection opened by the peer, to a process with large rings.
 fn accepted() -> Peer {
     let (wire, other) = Memory::pair(&Adversity { gso_bytes: 0, ..Adversity::default() });
     let mac = wire.limits().mac;
@@ -46,7 +46,8 @@ fn accepted() -> Peer {
     peer
 }
 
-/// Another connection of the peer's, from a port so many above its own: the socket, and what the peer acknowledges.
+/// Opens another connection from the peer, from a port that is `port` above its own. Returns the socket, and the peer's
+/// acknowledgement number.
 fn open_another(peer: &mut Peer, port: u16) -> (u32, Seq) {
     peer.machine.slot(peer.now, 80);
     let source = SocketAddrV4::new(*PEER.ip(), PEER.port() + port);
@@ -75,7 +76,7 @@ fn join(peer: &mut Peer) {
     ask(peer, CHILD, Request::Join { secret: SECRET });
 }
 
-/// What the child has heard.
+/// Takes the child's events.
 fn heard(peer: &mut Peer) -> Vec<Event> {
     peer.machine
         .others
@@ -89,12 +90,12 @@ fn heard(peer: &mut Peer) -> Vec<Event> {
 }
 
 #[test]
-fn a_child_takes_a_connection_with_what_has_come_and_what_is_still_to_be_sent() {
+fn a_child_takes_a_connection_with_its_received_and_unacknowledged_bytes() {
     let mut peer = accepted();
     join(&mut peer);
     peer.sends(b"question");
     peer.write(b"answer");
-    // The peer has got it, and says nothing yet.
+    // The peer has received it, but does not acknowledge yet.
     let sent = peer.after(5);
     assert!(sent.iter().any(|sent| sent.payload() == b"answer"));
     take(&mut peer, 2, 6);
@@ -111,7 +112,7 @@ fn a_child_takes_a_connection_with_what_has_come_and_what_is_still_to_be_sent() 
     };
     assert_eq!(events[1], progress(8, 0, false));
     assert_eq!(peer.machine.bytes(RECEIVE, 0, 8), b"question");
-    // The timeout sends from the child's ring.
+    // The timeout retransmits from the child's ring.
     peer.machine.put(SEND, 0, b"ANSWER");
     let again = peer.after(2_000);
     assert_eq!(again[0].payload(), b"ANSWER");
@@ -120,7 +121,7 @@ fn a_child_takes_a_connection_with_what_has_come_and_what_is_still_to_be_sent() 
     peer.after(50);
     assert_eq!(heard(&mut peer).last(), Some(&progress(17, 6, false)));
     assert_eq!(peer.machine.bytes(RECEIVE, 2, 15), b"estion and more");
-    // It goes on as the child's, and its parent's name for it means nothing.
+    // The connection is now the child's, and its parent can no longer move it.
     let filled = Filled { receive: FILL_MAX, send: FILL_MAX };
     let moved = |flow, written, is_finished| {
         Request::Moved(Moved {
@@ -150,7 +151,7 @@ fn a_child_takes_a_connection_with_what_has_come_and_what_is_still_to_be_sent() 
 }
 
 #[test]
-fn a_connection_is_taken_once_its_owner_has_said_all_that_it_had_written() {
+fn a_connection_is_taken_once_its_owner_has_reported_all_written_bytes() {
     let mut peer = accepted();
     join(&mut peer);
     take(&mut peer, 0, 6);
@@ -162,7 +163,7 @@ fn a_connection_is_taken_once_its_owner_has_said_all_that_it_had_written() {
 }
 
 #[test]
-fn a_connection_with_which_its_owner_goes_on_is_not_taken() {
+fn a_connection_is_not_taken_if_its_owner_has_written_more() {
     let mut peer = accepted();
     join(&mut peer);
     peer.write(b"answer");
@@ -177,7 +178,7 @@ fn a_connection_with_which_its_owner_goes_on_is_not_taken() {
 }
 
 #[test]
-fn only_a_process_of_the_family_takes_a_connection() {
+fn only_a_process_of_the_family_can_take_a_connection() {
     let mut peer = accepted();
     let refused = [Event::Failed { socket: SOCKET, reason: Reason::Invalid }];
     take(&mut peer, 0, 0);
@@ -188,7 +189,7 @@ fn only_a_process_of_the_family_takes_a_connection() {
     take(&mut peer, 0, 0);
     peer.after(1);
     assert_eq!(heard(&mut peer), refused);
-    // Nor one that has gone, which its owner's end brings about.
+    // A connection that was reset cannot be taken, either.
     ask(&mut peer, CHILD, Request::Join { secret: SECRET });
     peer.send(Sends { flags: Flags::RST, ..peer.plain() });
     peer.after(5);
@@ -198,7 +199,7 @@ fn only_a_process_of_the_family_takes_a_connection() {
 }
 
 #[test]
-fn a_take_that_waits_ends_with_the_connection_or_with_its_process() {
+fn a_waiting_take_ends_with_the_connection_or_with_its_process() {
     let mut peer = accepted();
     join(&mut peer);
     take(&mut peer, 0, 6);
@@ -224,7 +225,7 @@ fn a_connection_is_taken_while_the_data_path_is_busy_with_another() {
     let mut peer = accepted();
     join(&mut peer);
     let first = peer.socket;
-    // Another connection, with more segments on their way than the data path takes in one go.
+    // Another connection, with more segments waiting than the data path takes in one poll.
     let (second, ack) = open_another(&mut peer, 1);
     let source = SocketAddrV4::new(*PEER.ip(), PEER.port() + 1);
     let plain = peer.plain();
@@ -250,7 +251,7 @@ fn a_connection_is_taken_while_the_data_path_is_busy_with_another() {
 }
 
 #[test]
-fn a_child_waits_for_a_parent_whose_queue_is_read_later() {
+fn a_take_waits_until_the_parent_has_joined_the_family() {
     let mut peer = accepted();
     ask(&mut peer, CHILD, Request::Join { secret: SECRET });
     take(&mut peer, 0, 0);
@@ -262,7 +263,7 @@ fn a_child_waits_for_a_parent_whose_queue_is_read_later() {
 }
 
 #[test]
-fn an_owner_that_names_another_family_or_none_keeps_its_connection() {
+fn an_owner_of_another_family_or_of_none_keeps_its_connection() {
     let refused = |reason| [Event::Failed { socket: SOCKET, reason }];
     let mut peer = accepted();
     ask(&mut peer, CHILD, Request::Join { secret: SECRET });
@@ -279,7 +280,7 @@ fn an_owner_that_names_another_family_or_none_keeps_its_connection() {
 }
 
 #[test]
-fn a_process_with_the_number_of_a_relative_is_no_relative() {
+fn a_new_process_with_a_relatives_number_is_not_in_the_family() {
     let mut peer = accepted();
     join(&mut peer);
     let owner = Owner { program: 9, user: 9, has_system_ports: false };
@@ -290,12 +291,12 @@ fn a_process_with_the_number_of_a_relative_is_no_relative() {
 }
 
 #[test]
-fn connections_that_a_process_waits_for_count_in_its_share() {
+fn connections_that_a_process_waits_to_take_count_towards_its_share() {
     let mut peer = accepted();
     let owner = Owner { program: 9, user: 9, has_system_ports: false };
     peer.machine.stack.enter(CHILD.process, owner);
     ask(&mut peer, CHILD, Request::Join { secret: SECRET });
-    // Four of 64 places are free, of which a program may have three quarters.
+    // Four of 64 places are free; a program may have three quarters of them.
     let others: Vec<u32> = (1..60).map(|port| open_another(&mut peer, port).0).collect();
     for (at, other) in (0..4).zip(&others) {
         let flow = peer.machine.sockets[other].flow.unwrap();
@@ -316,7 +317,7 @@ fn flow_of(peer: &Peer, socket: u32) -> FlowId {
 }
 
 #[test]
-fn a_stranger_takes_the_connection_that_was_lent_for_its_secret_and_no_other() {
+fn a_process_with_the_secret_takes_the_lent_connection_and_no_other() {
     let mut peer = accepted();
     let lent = flow_of(&peer, peer.socket);
     let (second, _) = open_another(&mut peer, 1);
@@ -332,7 +333,7 @@ fn a_stranger_takes_the_connection_that_was_lent_for_its_secret_and_no_other() {
     take(&mut peer, 0, 0);
     peer.after(50);
     let Event::Connected { socket: SOCKET, flow, .. } = heard(&mut peer)[0] else { panic!() };
-    // Its secret is used up.
+    // The loan is used up.
     ask(&mut peer, CHILD, Request::Join { secret: 0 });
     ask(&mut peer, OTHER, Request::Join { secret: SECRET });
     let (receive, send, socket) = (ring(104), ring(105), SOCKET + 2);
@@ -343,7 +344,7 @@ fn a_stranger_takes_the_connection_that_was_lent_for_its_secret_and_no_other() {
 }
 
 #[test]
-fn a_relative_lends_the_connection_of_its_family_and_may_have_gone_by_then() {
+fn a_relative_may_lend_a_connection_of_its_family_and_be_gone_before_it_is_taken() {
     let mut peer = accepted();
     let flow = flow_of(&peer, peer.socket);
     ask(&mut peer, OTHER, Request::Join { secret: SECRET });
@@ -360,7 +361,7 @@ fn a_relative_lends_the_connection_of_its_family_and_may_have_gone_by_then() {
 }
 
 #[test]
-fn a_stranger_cannot_lend_a_connection_that_is_not_its_own() {
+fn a_stranger_cannot_lend_a_connection_of_another_family() {
     for family in [0, SECRET] {
         let mut peer = accepted();
         let flow = flow_of(&peer, peer.socket);

@@ -1,4 +1,5 @@
-//! Windows: what a peer may name, how a closed one is asked about, and what ours say (RFC 9293, 3.4, 3.8.6).
+//! Windows: a peer's large, shrinking and closed windows, window probes, and the windows that we advertise (RFC 9293, 3.4,
+//! 3.8.6).
 
 use crate::machine::RING;
 use crate::peer::{Heard, MINUTE, MS, Peer, SECOND, Sends};
@@ -11,7 +12,7 @@ fn sent(heard: &[Heard]) -> usize {
     heard.iter().map(|heard| heard.payload().len()).sum()
 }
 
-/// A connection whose receiver's ring is full: our window is closed.
+/// A connection whose receive ring is full: our window is closed.
 fn full() -> Peer {
     let mut peer = Peer::accepted();
     let mut left = RING;
@@ -27,7 +28,7 @@ fn full() -> Peer {
 }
 
 #[test]
-fn a_window_of_more_than_32767_bytes_is_no_negative_one() {
+fn a_window_of_more_than_32767_bytes_is_unsigned() {
     for window in [0x7fff, 0x8000, 0xffff] {
         let mut peer = Peer::accepted();
         peer.send(Sends { window, ..peer.plain() });
@@ -37,11 +38,11 @@ fn a_window_of_more_than_32767_bytes_is_no_negative_one() {
 }
 
 #[test]
-fn a_window_that_shrinks_behind_what_was_sent_loses_nothing() {
+fn a_window_that_shrinks_below_bytes_in_flight_loses_nothing() {
     let mut peer = Peer::accepted();
     peer.write(&[7; 3_216]);
     assert_eq!(sent(&peer.after(5)), 3_216);
-    // Its right edge moves back to before what was sent.
+    // The right edge moves back to before bytes in flight.
     peer.ack = peer.ack.plus(536);
     peer.send(Sends { window: 536, ..peer.plain() });
     let mut got = 536;
@@ -50,7 +51,7 @@ fn a_window_that_shrinks_behind_what_was_sent_loses_nothing() {
     for _ in 0..400 {
         for heard in peer.after(100) {
             let end = heard.segment.seq.plus(heard.payload().len() as u32);
-            // The peer takes only what lies in its window.
+            // The peer accepts only segments within its window.
             if heard.segment.seq == expected && end.since(expected.plus(window.into())) <= 0 {
                 got += heard.payload().len();
                 expected = end;
@@ -66,7 +67,7 @@ fn a_window_that_shrinks_behind_what_was_sent_loses_nothing() {
 }
 
 #[test]
-fn a_window_that_shrinks_to_nothing_is_probed() {
+fn a_window_that_shrinks_to_zero_is_probed() {
     let mut peer = Peer::accepted();
     peer.write(&[7; 1_608]);
     assert_eq!(sent(&peer.after(5)), 1_608);
@@ -74,7 +75,7 @@ fn a_window_that_shrinks_to_nothing_is_probed() {
     let heard = peer.until(Nanos(10 * SECOND.0), MS);
     assert!(peer.machine.stack.data.counters().probes >= 3);
     assert!(heard.iter().any(|heard| heard.payload().len() == 1));
-    // The peer takes all of it later.
+    // The peer accepts all bytes later.
     peer.ack = peer.ack.plus(1_608);
     peer.send(peer.plain());
     peer.after(5);
@@ -82,7 +83,7 @@ fn a_window_that_shrinks_to_nothing_is_probed() {
 }
 
 #[test]
-fn a_closed_window_stays_as_long_as_its_peer_answers() {
+fn a_connection_survives_a_closed_window_while_probes_are_answered() {
     let mut peer = Peer::accepted();
     peer.send(Sends { window: 0, ..peer.plain() });
     peer.after(5);
@@ -97,13 +98,13 @@ fn a_closed_window_stays_as_long_as_its_peer_answers() {
     }
     assert!(probes > 50, "{probes} probes in three hours");
     assert_eq!(peer.states(), [State::Listen, State::Established]);
-    // One that answers no more is given up.
+    // A peer that no longer answers is dropped.
     peer.until(Nanos(60 * MINUTE.0), SECOND);
     assert_eq!(peer.machine.sockets[&peer.socket].failed, Some(Reason::TimedOut));
 }
 
 #[test]
-fn a_window_opens_by_a_segment_at_least() {
+fn a_window_opens_by_at_least_a_segment() {
     let mut peer = full();
     let read = |peer: &mut Peer, bytes| {
         let socket = peer.socket;
@@ -112,8 +113,8 @@ fn a_window_opens_by_a_segment_at_least() {
         peer.machine.tell(now, socket);
     };
     read(&mut peer, 100);
-    assert!(peer.after(600).is_empty(), "no silly window");
-    // A probe hears that it is closed, though a few bytes are free.
+    assert!(peer.after(600).is_empty(), "no silly window is advertised");
+    // The answer to a window probe says that the window is closed, although a few bytes are free.
     peer.send(Sends { data: b"?", ..peer.plain() });
     let heard = peer.after(600);
     assert_eq!(heard[0].segment.window, 0);
@@ -124,12 +125,12 @@ fn a_window_opens_by_a_segment_at_least() {
 }
 
 #[test]
-fn a_reset_is_believed_though_the_window_is_closed() {
+fn resets_and_urgent_segments_are_processed_while_the_window_is_closed() {
     let mut peer = full();
     peer.send(Sends { flags: Flags::RST, ..peer.plain() });
     peer.after(5);
     assert_eq!(peer.machine.sockets[&peer.socket].failed, Some(Reason::Reset));
-    // An urgent segment changes nothing, and is no reason to take more than there is room for.
+    // An urgent segment is processed, but no more bytes are accepted than there is room for.
     let mut peer = full();
     let flags = Flags::ACK | Flags::URG;
     peer.send(Sends { flags, urgent: 9, data: b"urgent", ..peer.plain() });

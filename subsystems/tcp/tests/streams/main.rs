@@ -1,4 +1,4 @@
-//! Two data paths and a wire that does the worst: every byte that was written is read, in order, whatever is lost.
+//! Two data paths and a hostile wire: every byte written is read, in order, whatever is lost.
 
 mod side;
 
@@ -19,19 +19,19 @@ use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 
 const BASES: [Seq; 2] = [Seq(u32::MAX - 5_000), Seq(77)];
 const MSS: u16 = 536;
-/// Bytes per second of a flow that has a rate.
+/// Rate of a paced flow, in bytes per second.
 const RATE: u64 = 1_000_000;
-/// Bytes of headers with timestamps.
+/// Length of headers with timestamps, in bytes.
 const HEADERS: usize = 14 + 20 + 32;
 
-/// How a side recovers from losses.
+/// The recovery method of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     GoBackN,
     Sack,
 }
 
-/// What runs the stages of a side.
+/// The executor of a side.
 #[derive(Clone, Copy)]
 enum Runs {
     Inline,
@@ -95,7 +95,7 @@ fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> E
     }
 }
 
-/// What is on its way, by the time of its arrival.
+/// Frames in flight, by their arrival times.
 #[derive(Default)]
 struct Wire(Vec<(Nanos, Frame)>);
 
@@ -131,8 +131,8 @@ struct Course {
     moved: u64,
 }
 
-/// Both sides send so many bytes, read at random, close, and everything must arrive.
-#[expect(clippy::too_many_arguments, reason = "each test has its own of all of them")]
+/// Both sides send `total` bytes, read at random times, and close; everything must arrive.
+#[expect(clippy::too_many_arguments, reason = "every test sets each of them")]
 fn exchange(
     runs: Runs,
     seed: u64,
@@ -167,7 +167,7 @@ fn exchange(
         now = now + Nanos::from_micros(50);
         assert!(
             now < Nanos::from_millis(3_600_000),
-            "seed {seed}: nothing moves any more: {:?}",
+            "seed {seed}: no more progress: {:?}",
             sides.each_ref().map(|side| (
                 side.wrote.len(),
                 side.read.len(),
@@ -206,7 +206,10 @@ fn exchange(
         }
     }
     for at in 0..2 {
-        assert!(sides[at].read == streams[1 - at], "seed {seed}: side {at} read other bytes");
+        assert!(
+            sides[at].read == streams[1 - at],
+            "seed {seed}: side {at} read bytes that differ from those written"
+        );
     }
     Course {
         timeouts: sides.iter().map(|side| side.timeouts).sum(),
@@ -222,16 +225,16 @@ fn a_wire_that_loses_nothing(runs: Runs) {
     for by in BOTH {
         let course = exchange(runs, 1, 1 << 16, 0, 0, 200_000, false, 0.0, by);
         assert_eq!((course.timeouts, course.fast_retransmits), (0, 0));
-        // Both ways at once, so that most acknowledgements go with data.
+        // Data flows both ways at once, so most acknowledgements are sent with data.
         assert!(course.packets < 3 * (2 * 200_000 / u64::from(MSS)), "{} packets", course.packets);
     }
 }
 
-/// TAS and FlexTOE keep one interval and go back to the first byte that is lost.
+/// TAS and FlexTOE keep one interval and go back to the first lost byte.
 fn a_wire_that_loses_and_repeats(runs: Runs) {
     let mut timeouts = [0; 3];
     let is_free = matches!(runs, Runs::Threads);
-    // Threads take a while on few cores.
+    // Threads are slow on few cores.
     let seeds = if is_free { 4 } else { 30 };
     for (at, by) in BOTH.into_iter().enumerate() {
         let mut fast = 0;
@@ -240,7 +243,7 @@ fn a_wire_that_loses_and_repeats(runs: Runs) {
             timeouts[at] += course.timeouts;
             fast += course.fast_retransmits;
         }
-        // What threads meet depends on the machine.
+        // With threads, the events depend on the machine.
         let has_met = timeouts[at] > 0 && fast > 0;
         assert!(is_free || has_met, "{by:?}: {timeouts:?} timeouts, {fast} losses");
     }
@@ -267,7 +270,8 @@ fn moves_to_another_engine(runs: Runs) {
     }
 }
 
-/// Carousel (thesis 4.3.4): over any span, a flow sends no more than its rate, a burst, and what it makes up for.
+/// Carousel (thesis 4.3.4): over any span of time, a flow sends at most its rate, a burst, and the time that it may make up
+/// for.
 fn a_rate_bounds_what_is_sent(runs: Runs) {
     let mut rng = Pcg32::seed_from_u64(1);
     for super_bytes in [0, 20_000] {
@@ -301,7 +305,7 @@ fn a_rate_bounds_what_is_sent(runs: Runs) {
                 side.look_at_timer(now);
             }
         }
-        // A burst is what a millisecond has or two segments, and one may follow the millisecond that it makes up for.
+        // A burst is a millisecond of the rate or two segments, and a second one may follow to make up for a lost millisecond.
         let slack = 2 * (RATE / 1_000).max(2 * u64::from(MSS));
         for (at, (from, before)) in sent.iter().enumerate().step_by(97) {
             for (to, after) in &sent[at..] {
@@ -321,12 +325,12 @@ macro_rules! over_each_executor {
             use super::Runs;
 
             #[test]
-            fn every_byte_arrives_over_a_wire_that_loses_nothing() {
+            fn every_byte_arrives_over_a_lossless_wire() {
                 super::a_wire_that_loses_nothing($runs);
             }
 
             #[test]
-            fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
+            fn every_byte_arrives_despite_loss_duplication_and_delay() {
                 super::a_wire_that_loses_and_repeats($runs);
             }
 
@@ -336,7 +340,7 @@ macro_rules! over_each_executor {
             }
 
             #[test]
-            fn a_rate_bounds_what_is_sent() {
+            fn a_paced_flow_stays_within_its_rate() {
                 super::a_rate_bounds_what_is_sent($runs);
             }
 

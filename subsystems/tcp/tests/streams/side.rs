@@ -1,4 +1,4 @@
-//! One side of a connection: a data path, and the payload memory of a host that has one socket.
+//! One side of a connection: a data path, and the payload memory of a host with one socket.
 
 use std::collections::VecDeque;
 
@@ -15,13 +15,13 @@ use wave_tcp::seq::Seq;
 
 /// The host's only context.
 pub const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
-/// Our stand-in for the control plane's timer.
+/// Timeout of the stand-in for the control plane's timer.
 const TIMEOUT: Nanos = Nanos::from_millis(200);
 
-/// A frame on its way, with what the wire says of it.
+/// A frame in flight, with the wire's information about it.
 pub type Frame = Packet<Vec<u8>>;
 
-/// A data path of either recovery.
+/// A data path with either recovery method.
 pub type Engine = Box<dyn Datapath<Vec<u8>>>;
 
 pub struct Side {
@@ -30,25 +30,25 @@ pub struct Side {
     pub flow: FlowId,
     send: Ring,
     receive: Ring,
-    /// All that the host wrote, and read.
+    /// All bytes that the host has written; `read` holds those that it has read.
     pub wrote: Vec<u8>,
     pub read: Vec<u8>,
     pub is_finished: bool,
     pub heard: Progress,
-    /// Copies that the engine waits for.
+    /// Copies that are under way.
     copies: VecDeque<Write<Vec<u8>>>,
     tickets: VecDeque<Ticket>,
-    /// Statistics that the timer saw last.
+    /// Statistics at the timer's last reading.
     pub statistics: Option<Statistics>,
     moved_at: Nanos,
     pub timeouts: u64,
     pub fast_retransmits: u64,
-    /// Which bytes of the peer's stream lie in the ring, and the right edge that the peer was told of.
+    /// Which bytes of the peer's stream are in the ring; `edge` is the right edge of the advertised window.
     copied: Vec<bool>,
     base: Seq,
     scale: u8,
     edge: u64,
-    /// Right edge of the peer's window, as its last frames had it.
+    /// Right edge of the peer's window, by its frames so far.
     peer_edge: u64,
     send_base: Seq,
 }
@@ -81,7 +81,7 @@ impl Side {
         }
     }
 
-    /// Writes as many of these bytes as the ring has room for.
+    /// Writes as many of `bytes` as the ring has room for.
     pub fn write(&mut self, bytes: &[u8]) {
         let room = u64::from(self.send.bytes) - (self.wrote.len() as u64 - self.heard.acknowledged);
         let bytes = &bytes[..bytes.len().min(room as usize)];
@@ -94,7 +94,7 @@ impl Side {
         self.wrote.extend_from_slice(bytes);
     }
 
-    /// Reads at most so many bytes.
+    /// Reads at most `most` bytes.
     pub fn read(&mut self, most: usize) {
         let there = (self.heard.received - self.read.len() as u64) as usize;
         for (offset, len) in self.receive.parts(self.read.len() as u64, there.min(most) as u32) {
@@ -102,7 +102,7 @@ impl Side {
         }
     }
 
-    /// Says what the host did.
+    /// Reports the host's writes and reads to the data path.
     pub fn tell(&mut self, now: Nanos) {
         let moved = Moved {
             flow: self.flow,
@@ -127,7 +127,7 @@ impl Side {
         assert!(packets.is_empty());
     }
 
-    /// Polls, does what is asked (copies late, and in any order, as `rng` says), and returns what goes out.
+    /// Polls the data path, performs its effects (copies are done late and in random order), and returns the frames to send.
     pub fn step(&mut self, now: Nanos, rng: &mut Pcg32) -> Vec<Frame> {
         let mut effects = VecDeque::new();
         self.engine.poll(now, 32, &mut effects);
@@ -147,7 +147,7 @@ impl Side {
                     assert!(progress.acknowledged >= self.heard.acknowledged, "{progress:?}");
                     self.heard = progress;
                 }
-                Effect::Control(..) => panic!("no packet here is the control plane's"),
+                Effect::Control(..) => panic!("no packet may go to the control plane here"),
             }
         }
         while !self.copies.is_empty() && rng.random_bool(0.7) {
@@ -160,26 +160,31 @@ impl Side {
         out
     }
 
-    /// What goes out acknowledges only what lies in the ring, takes no window back, and stays within the peer's.
+    /// Checks that a sent frame acknowledges only bytes in the ring, does not shrink the window, and stays within the peer's
+    /// window.
     fn check(&mut self, frame: &Frame) {
         let Ok(Parsed::Tcp { segment, .. }) = parse(&frame.frame, true) else {
-            panic!("a frame that nobody can read")
+            panic!("a sent frame cannot be parsed")
         };
         let there = self.copied.iter().take_while(|copied| **copied).count() as u64;
         let ack = segment.ack.unwrap().position(0, self.base).unwrap();
-        assert!(ack <= there + 1, "{ack} is acknowledged, and {there} lie in the ring");
+        assert!(ack <= there + 1, "{ack} is acknowledged, but the ring has only {there}");
         let unit = 1 << self.scale;
         let edge = ack + (u64::from(segment.window) << self.scale);
-        assert!(edge + unit > self.edge, "the window was taken back from {} to {edge}", self.edge);
+        assert!(
+            edge + unit > self.edge,
+            "the window's edge moved back from {} to {edge}",
+            self.edge
+        );
         self.edge = self.edge.max(edge);
         let start = segment.seq.position(0, self.send_base);
         let end = start.map_or(0, |start| start + u64::from(segment.sequence_len()));
-        // A probe is one byte beyond.
+        // A window probe is one byte beyond the window.
         let is_probe = segment.sequence_len() == 1;
         assert!(end <= self.peer_edge || is_probe, "{end} is beyond {}", self.peer_edge);
     }
 
-    /// The peer's frames tell of its window.
+    /// Updates the peer's window from a frame of the peer.
     fn hear(&mut self, frame: &Frame) {
         let Ok(Parsed::Tcp { segment, .. }) = parse(&frame.frame, true) else { return };
         let ack = segment.ack.unwrap().position(0, self.send_base).unwrap();
@@ -213,11 +218,11 @@ impl Side {
             }
             Payload::Frame(other, range) => frame.extend_from_slice(&other[range.clone()]),
         }
-        // Its checksum is partial, as between two programs of one machine.
+        // The checksum is partial, as between two programs on one machine.
         Packet { frame, checksum: Checksum::Good, segment_bytes: segment.segment_bytes }
     }
 
-    /// What a control plane's timer would do.
+    /// Stands in for the control plane's timer.
     pub fn look_at_timer(&mut self, now: Nanos) {
         let mut read = None;
         self.engine.drain_statistics(8, &mut |statistics| read = Some(statistics));

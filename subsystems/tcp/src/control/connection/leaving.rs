@@ -13,7 +13,7 @@ use crate::seq::seq_of;
 use crate::trace::Point;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// The host reads no more, and has said all that it wants to say.
+    /// Closes a connection for its host, which reads and writes no more.
     pub(in crate::control) fn close(&mut self, now: Nanos, from: ContextId, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.context.process != from.process || connection.closed_at.is_some() {
@@ -29,7 +29,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.look_again(now, flow, &state);
     }
 
-    /// Both streams may have ended before the host closed.
+    /// Handles streams that ended before the host closed.
     fn look_again(&mut self, now: Nanos, flow: FlowId, state: &Established) {
         let Some(connection) = self.connection(flow) else { return };
         if state.sending.fin != Fin::Acknowledged {
@@ -42,7 +42,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// The host resets a connection.
+    /// Resets a connection for its host.
     pub(in crate::control) fn abort(&mut self, from: ContextId, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.context.process == from.process {
@@ -50,30 +50,30 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Tells the peer that the connection is gone, and lets it leave.
+    /// Sends a reset, and lets the connection leave.
     pub(in crate::control) fn reset(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
         self.end_by(now, flow, Command::Abort, reason);
     }
 
-    /// As [`Stack::reset`], in answer to a segment.
+    /// Like [`Stack::reset`], but in answer to a segment.
     pub(in crate::control) fn refuse(&mut self, now: Nanos, flow: FlowId) {
         self.end_by(now, flow, Command::Refuse, Reason::Reset);
     }
 
     fn end_by(&mut self, now: Nanos, flow: FlowId, how: Command, reason: Reason) {
         self.data.command(now, flow, how);
-        // Nothing precedes the reset: no FIN of a close that finds data unread.
+        // Nothing precedes the reset: no FIN of a close with unread data.
         self.data.freeze(flow);
         self.lose(flow, reason);
     }
 
-    /// The connection is gone, and the peer knows.
+    /// Lets a connection leave without telling the peer, which knows or will be told by a reset.
     pub(in crate::control) fn lose(&mut self, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.leaving.is_some() {
             return;
         }
-        // Whoever closed it hears only that it is over.
+        // A host that has closed learns only that the connection is over.
         connection.leaving = Some(match connection.closed_at {
             Some(_) => Leaving::Closed { remembers: false },
             None => Leaving::Failed(reason),
@@ -83,7 +83,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.leaving.push_back(flow);
     }
 
-    /// Both streams have ended, or the peer was waited for long enough.
+    /// Ends a connection: both streams have ended, or the wait for the peer's FIN is over.
     pub(super) fn end(&mut self, _now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.leaving.is_some() {
@@ -96,7 +96,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.leaving.push_back(flow);
     }
 
-    /// Lets flows go of which nothing is on its way. Returns whether one has gone.
+    /// Removes leaving flows that have no copy or packet in flight. Returns whether one was removed.
     pub(in crate::control) fn let_leave(&mut self, now: Nanos) -> bool {
         let mut has_left = false;
         for _ in 0..self.leaving.len() {
@@ -191,7 +191,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Says that nothing of a process that has gone is left, if that is so.
+    /// Releases a process that has gone, if nothing of it is left.
     pub(in crate::control) fn release(&mut self, process: u16) {
         let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
         if !self.connections.iter().flatten().any(|one| one.context.process == process) {

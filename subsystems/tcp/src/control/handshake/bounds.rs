@@ -1,4 +1,5 @@
-//! Bounds of handshakes: answers to wrong segments, and those of a listener that are half open. Handshakes that change listeners.
+//! Limits of handshakes: answers to unacceptable segments, and half-open connections per listener. Also: handshakes that change
+//! listeners.
 
 use wave_core::clock::Nanos;
 
@@ -10,7 +11,8 @@ use crate::datapath::{Datapath, FlowId};
 use crate::stages::receive::ANSWER_AFTER;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Whether a wrong segment of this handshake may be answered: the budget is its own (see `on_established`).
+    /// Whether an unacceptable segment of this handshake may be answered now. The limit is per handshake (see
+    /// `on_established`).
     pub(super) fn may_answer_handshake(&mut self, now: Nanos, id: FlowId) -> bool {
         let Some(handshake) = self.handshakes.get_mut(id) else { return false };
         let may = handshake.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
@@ -20,7 +22,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         may
     }
 
-    /// The oldest handshake of a listener leaves for a newer one.
+    /// Drops the oldest handshake of a listener in favour of a newer one.
     pub(super) fn drop_oldest(&mut self, at: usize) {
         while let Some(id) = self.listeners[at].half_open_order.pop_front() {
             if self.handshakes.get(id).is_some() {
@@ -31,7 +33,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// A handshake whose listener has gone is for another one that shares the port.
+    /// Gives a handshake whose listener has gone to another listener that shares the port.
     pub(in crate::control) fn give_handshake(&mut self, id: FlowId, at: usize) {
         let Listener { context: ContextId { process, .. }, name, .. } = self.listeners[at];
         let Some(handshake) = self.handshakes.get_mut(id) else { return };

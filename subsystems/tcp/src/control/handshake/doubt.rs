@@ -1,4 +1,4 @@
-//! Handshakes that the network says do not arrive, or that stay unanswered.
+//! Handshakes in trouble: reported by an ICMP error, or unanswered.
 
 use wave_core::clock::Nanos;
 
@@ -9,11 +9,11 @@ use crate::datapath::{Datapath, FlowId};
 use crate::seq::Seq;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// A router or the peer's host says that our SYN, which has this number, does not arrive. Only a refusal ends it: the rest may pass
-    /// (RFC 9293, MUST-56), and is why it failed if it does.
+    /// Handles an ICMP error about our SYN with this sequence number. Only a refusal ends the handshake. Other errors may pass
+    /// (RFC 9293, MUST-56); they become the reason if the handshake fails later.
     pub(in crate::control) fn handshake_error(&mut self, id: FlowId, seq: Seq, reason: Reason) {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
-        // Anybody can send such a message: it must know what we sent.
+        // Anybody can send such a message: it must quote our sequence number.
         if handshake.stage != Stage::Sent || seq != handshake.own {
             return;
         }
@@ -26,7 +26,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Our SYNs stay unanswered: the host is told once, and the next hop may be elsewhere by now.
+    /// Handles unanswered SYNs: warns the host once, and resolves the next hop again, which may have moved.
     pub(super) fn doubt_hop(&mut self, now: Nanos, id: FlowId) {
         let Some(tuple) = self.handshakes.tuple(id) else { return };
         let found = self.hop_of(&tuple).and_then(|hop| self.neighbours.find(hop, now));

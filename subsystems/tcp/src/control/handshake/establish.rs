@@ -1,4 +1,4 @@
-//! The end of a handshake: its connection.
+//! The end of a handshake: establishing the connection.
 
 use wave_core::clock::Nanos;
 
@@ -16,7 +16,8 @@ use crate::packet::TcpSegment;
 use crate::trace::Point;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Our SYN was acknowledged: a first round trip. Of a SYN that was sent twice nothing is learnt (Karn's rule; RFC 6298, 5.7).
+    /// Measures the first round trip: our SYN was acknowledged. A SYN that was sent twice measures nothing (Karn's rule; RFC
+    /// 6298, 5.7).
     pub(super) fn measure(&mut self, now: Nanos, flow: FlowId, handshake: &Handshake) {
         if let Some(connection) = &mut self.connections[flow.index as usize] {
             match handshake.tries {
@@ -27,7 +28,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// The handshake is over: the data path takes the connection.
+    /// Completes a handshake, and installs the connection in the data path. `None` if there is no slot or room.
     pub(super) fn establish(
         &mut self,
         now: Nanos,
@@ -43,18 +44,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 let own = self.listener_named(process, name)?;
                 let at = match self.listeners[own].slots.is_empty() {
                     false => own,
-                    // Another one that shares the port may have a slot, or it was left to others.
+                    // Another listener that shares the port may have a slot, for instance because this one leaves connections
+                    // to others.
                     true => self.place(tuple.local).unwrap_or(own),
                 };
                 if !self.has_room(self.listeners[at].context.process, Kind::Connection) {
-                    // As without a slot.
+                    // The same as without a slot.
                     self.counters.beyond_share += 1;
                     return None;
                 }
                 let listener = &mut self.listeners[at];
                 let Some(slot) = listener.slots.pop_front() else {
-                    // The peer believes that it is connected. What it sends is not acknowledged, and our SYN is sent again, until
-                    // there is a slot.
+                    // The peer considers itself connected. Until there is a slot, we acknowledge none of its data, and our
+                    // SYN-ACK is retransmitted.
                     self.counters.overflows += 1;
                     return None;
                 };

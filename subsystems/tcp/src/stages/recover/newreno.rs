@@ -5,7 +5,7 @@ use wave_core::clock::Nanos;
 use super::{DUPLICATES, Heard, advance, begin, reduce};
 use crate::flow::state::Protocol;
 
-/// A duplicate says that a segment has arrived, but not which one.
+/// Processes an acknowledgement. A duplicate says that a segment has arrived, but not which one.
 pub(super) fn count_duplicates(
     flow: &mut Protocol,
     heard: &Heard<'_>,
@@ -14,12 +14,12 @@ pub(super) fn count_duplicates(
 ) -> bool {
     let mss = u64::from(flow.mss);
     if heard.newly > 0 {
-        // Duplicates had reported all but the segment that was sent again.
+        // Duplicates had reported all of these segments except the retransmitted one.
         let told = heard.newly.saturating_sub(mss) / mss;
         let left = u64::from(flow.duplicates).saturating_sub(told);
         flow.duplicates = if flow.loss().is_recovering { left as u8 } else { 0 };
         advance(flow, now);
-        // A partial acknowledgement: the segment that it expects is lost, too.
+        // A partial acknowledgement: the segment that the peer expects is lost, too.
         let lost = (flow.acknowledged + mss).min(flow.highest);
         match flow.disorder.as_mut().filter(|disorder| disorder.loss.is_recovering) {
             Some(disorder) => disorder.loss.lost = lost,
@@ -36,7 +36,7 @@ pub(super) fn count_duplicates(
             return true;
         }
     }
-    // A partial acknowledgement tells of another loss.
+    // Not safe: a partial acknowledgement indicates another loss.
     reduce(flow, false);
     false
 }

@@ -1,4 +1,4 @@
-//! Losses that show by later data which has arrived: of bytes (RFC 6675, RFC 8985), and of retransmissions.
+//! Losses revealed by the arrival of later data: of bytes (RFC 6675, RFC 8985), and of retransmissions.
 
 use wave_core::clock::Nanos;
 
@@ -13,7 +13,7 @@ pub(super) fn watch_holes(flow: &mut Protocol, now: Nanos) {
     let loss = &mut disorder.loss;
     let Some(mark) = &mut loss.mark else { return };
     if loss.board.missing(*acknowledged, mark.end) == 0 {
-        // Retransmissions since then are compared with data sent from here on.
+        // Later retransmissions are compared with data sent from here on.
         let end = loss.swept;
         let has_more = loss.board.missing(*acknowledged, end) > 0;
         let mark = Mark { end, highest: *highest, passed_at: Moment::NEVER };
@@ -23,14 +23,14 @@ pub(super) fn watch_holes(flow: &mut Protocol, now: Nanos) {
     }
 }
 
-/// Finds lost retransmissions: data that was sent later has arrived. Returns whether there is one.
+/// Finds lost retransmissions: data sent later has arrived. Returns whether there is one.
 pub(super) fn find_lost_again(flow: &mut Protocol, now: Nanos) -> bool {
     let Loss { board, mark, .. } = flow.loss();
     let Some(Mark { end, highest, passed_at }) = *mark else { return false };
     let window = reordering_window(flow);
     let is_overdue = passed_at.get().zip(window).is_some_and(|(at, window)| now >= at + window);
     let later_bytes = (board.end().saturating_sub(highest)) - board.missing(highest, board.end());
-    // Where bytes come late without being lost, only time tells.
+    // If bytes were late without being lost before, only time reveals a loss.
     let is_enough =
         (flow.reordering == 0 || window.is_none()) && later_bytes > 2 * u64::from(flow.mss);
     if !is_overdue && !is_enough {
@@ -44,7 +44,7 @@ pub(super) fn find_lost_again(flow: &mut Protocol, now: Nanos) -> bool {
     true
 }
 
-/// Remembers since when bytes are overtaken.
+/// Remembers when bytes were first overtaken.
 pub(super) fn suspect(flow: &mut Protocol, now: Nanos) {
     let Some(disorder) = &mut flow.disorder else { return };
     let loss = &mut disorder.loss;
@@ -55,20 +55,20 @@ pub(super) fn suspect(flow: &mut Protocol, now: Nanos) {
     }
 }
 
-/// How long bytes may be overtaken without being lost (RFC 8985, 6.2), once a round trip was measured.
+/// How long overtaken bytes may be late without counting as lost (RFC 8985, 6.2); `None` before a round trip was measured.
 pub(super) fn reordering_window(flow: &Protocol) -> Option<Nanos> {
     let least = flow.round_trip_min.get()?;
     Some(Nanos(least.0 / 4 * u64::from(flow.reordering.max(1))))
 }
 
-/// A position: all bytes before it that the peer does not have are lost.
+/// Finds the position before which all bytes that the peer does not have are lost.
 pub(super) fn find_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
     let Loss { board, suspect, suspected_at, .. } = flow.loss();
     let first = board.ranges().first()?.start;
     let window = reordering_window(flow);
     let is_overdue = window.is_some_and(|window| now >= *suspected_at + window);
     let by_time = (*suspect > flow.acknowledged && is_overdue).then_some(*suspect);
-    // Where bytes come late without being lost, only time tells.
+    // If bytes were late without being lost before, only time reveals a loss.
     if flow.reordering > 0 && window.is_some() {
         return by_time;
     }

@@ -4,7 +4,7 @@ use super::{Cause, Heard, Span};
 use crate::flow::intervals::Interval;
 use crate::flow::state::{Protocol, TailProbe};
 
-/// Whether a probe with old bytes repaired a loss, of which there is no other sign (RFC 8985, 7.4).
+/// Whether a probe with old bytes repaired a loss that nothing else has revealed (RFC 8985, 7.4).
 pub(super) fn judge_probe(
     flow: &mut Protocol,
     heard: &Heard<'_>,
@@ -18,7 +18,7 @@ pub(super) fn judge_probe(
     let is_behind = flow.acknowledged > end;
     let came_twice = heard.is_repeated || repeated.is_some_and(|bytes| bytes.end == end);
     if is_again && !is_behind && !came_twice {
-        // The next acknowledgement tells.
+        // The next acknowledgement decides.
         return false;
     }
     flow.probe = None;
@@ -29,7 +29,8 @@ pub(super) fn judge_probe(
     is_repair
 }
 
-/// The bytes of a probe: the next segment if the peer admits one, else the last one again. Our own windows do not hold it back.
+/// The bytes of a probe: the next segment if the peer's window allows one, else the last one again. The congestion window does
+/// not limit it.
 pub(super) fn probe(flow: &Protocol) -> Option<Span> {
     let mss = u64::from(flow.mss);
     let next = flow.end().min(flow.next + mss);
