@@ -1,8 +1,8 @@
 //! System calls that a role may make.
 //!
-//! Calls that reach nothing outside of the process and its descriptors are everybody's. The rest is a role's own, with the
-//! arguments that it needs. Two kinds of calls are hidden rather than refused ([`HIDDEN`]): their arguments lie in memory, where no
-//! filter sees them, and callers know older calls to use instead.
+//! Every role may make calls that reach nothing outside the process and its descriptors. Other calls are allowed by role, with
+//! the arguments that the role needs. The calls in [`HIDDEN`] fail with ENOSYS rather than EPERM: a filter cannot see their
+//! arguments, which are in memory, and callers fall back to older calls.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use seccompiler::{
 
 use crate::Role;
 
-/// Calls that a kernel may lack, so that every caller falls back: they get ENOSYS.
+/// Calls that fail with ENOSYS. A kernel may lack them, so every caller has a fallback.
 pub const HIDDEN: &[c_long] = &[SYS_clone3, SYS_openat2, SYS_io_uring_setup];
 
-/// What every role may do: memory, time, threads, signals of its own, and its descriptors.
+/// Calls for every role: on its memory, time, its threads, its own signals, and its descriptors.
 const EVERYBODY: &[c_long] = &[
     // Descriptors.
     SYS_read,
@@ -54,13 +54,13 @@ const EVERYBODY: &[c_long] = &[
     SYS_timerfd_create,
     SYS_timerfd_settime,
     SYS_timerfd_gettime,
-    // Names: reading is bounded by folders, where the kernel can.
+    // Paths: Landlock, where the kernel has it, restricts reading to folders.
     SYS_readlinkat,
     SYS_faccessat,
     SYS_faccessat2,
     SYS_getdents64,
     SYS_getcwd,
-    // Sockets that are there.
+    // Existing sockets.
     SYS_sendto,
     SYS_recvfrom,
     SYS_sendmsg,
@@ -107,7 +107,7 @@ const EVERYBODY: &[c_long] = &[
     SYS_clock_getres,
     SYS_gettimeofday,
     SYS_times,
-    // Signals of its own.
+    // Its own signals.
     SYS_rt_sigaction,
     SYS_rt_sigprocmask,
     SYS_rt_sigreturn,
@@ -116,7 +116,7 @@ const EVERYBODY: &[c_long] = &[
     SYS_rt_sigpending,
     SYS_sigaltstack,
     SYS_restart_syscall,
-    // What it is.
+    // Identity.
     SYS_getpid,
     SYS_gettid,
     SYS_getppid,
@@ -136,7 +136,7 @@ const EVERYBODY: &[c_long] = &[
     SYS_getrandom,
 ];
 
-/// Older names of these, which x86 still has.
+/// Older forms of these calls, which x86 still has.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[
     SYS_poll,
@@ -157,7 +157,8 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// A host's own: it starts agents, waits for them and ends them, pages memory out, and writes what its user wanted to have.
+/// Calls of a memory host: it starts agents, waits for them and ends them, pages memory out, and writes the output that its
+/// user asked for.
 const HOST: &[c_long] = &[
     SYS_clone,
     SYS_execve,
@@ -186,7 +187,7 @@ const HOST: &[c_long] = &[
     SYS_process_madvise,
     SYS_process_vm_readv,
     SYS_swapoff,
-    // Agents give up rights of their own.
+    // Agents that it starts give up rights themselves.
     SYS_capset,
     SYS_seccomp,
     SYS_landlock_create_ruleset,
@@ -194,14 +195,15 @@ const HOST: &[c_long] = &[
     SYS_landlock_restrict_self,
 ];
 
-/// x86's older names of these.
+/// x86's older forms of these calls.
 #[cfg(target_arch = "x86_64")]
 const OLDER_HOST: &[c_long] =
     &[SYS_open, SYS_fork, SYS_vfork, SYS_unlink, SYS_mkdir, SYS_rename, SYS_getrlimit];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_HOST: &[c_long] = &[];
 
-/// A server's own: windows, and files of a database in a folder that is its own, where the kernel has Landlock.
+/// Calls of a server: for windows, and for the files of a database. Landlock, where the kernel has it, restricts these files to
+/// the server's own folder.
 const SERVER: &[c_long] = &[
     SYS_connect,
     SYS_accept,
@@ -218,27 +220,27 @@ const SERVER: &[c_long] = &[
     SYS_fcntl,
 ];
 
-/// x86's older names of calls about files.
+/// x86's older forms of calls on files.
 #[cfg(target_arch = "x86_64")]
 const OLDER_FILES: &[c_long] = &[SYS_open, SYS_mkdir, SYS_rmdir, SYS_rename];
 
-/// bpf(2) commands of a host whose programs are loaded: maps, runs, links and iterators.
+/// bpf(2) commands that a host needs after its programs are loaded: for maps, runs, links and iterators.
 const BPF: [u64; 9] = [1, 2, 3, 4, 10, 15, 28, 33, 34];
 
 /// prctl(2) operations on names, and PR_GET_AUXV (which libc does not define): rustix calls it on first use.
 const PRCTLS: [u64; 4] = [PR_SET_NAME as u64, PR_GET_NAME as u64, PR_SET_VMA as u64, 0x4155_5856];
 
-/// fcntl(2) commands about descriptors and seals; none has the kernel send signals.
+/// fcntl(2) commands for descriptors and seals. None of them makes the kernel send signals.
 const FCNTLS: [i32; 8] =
     [F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS];
 
-/// Removing a socket: its folder is the role's own, where the kernel has Landlock.
+/// Removes a socket. Landlock, where the kernel has it, restricts this to the role's own folder.
 #[cfg(target_arch = "x86_64")]
 const UNLINK: c_long = SYS_unlink;
 #[cfg(not(target_arch = "x86_64"))]
 const UNLINK: c_long = SYS_unlinkat;
 
-/// Calls of a role, each with its rules: one of them has to match. Without rules, every call does.
+/// The calls of a role with their rules. At least one rule of a call must match; a call without rules is always allowed.
 pub type Calls = BTreeMap<c_long, Vec<Rule>>;
 
 /// Calls that the role may make in this process.
@@ -252,7 +254,7 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         return Ok(calls);
     }
     calls.extend([
-        // Threads, and no processes.
+        // Threads only, no processes.
         (SYS_clone, vec![masked(0, CLONE_THREAD as u64, CLONE_THREAD as u64)?]),
         (SYS_tgkill, any_of(0, &[u64::from(std::process::id())])?),
         (SYS_prctl, any_of(0, &PRCTLS)?),
@@ -261,7 +263,7 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         (SYS_ioctl, any_of(1, &[FIONBIO, FIONREAD, TCGETS, TIOCGWINSZ])?),
         (SYS_fcntl, any_of(1, &FCNTLS.map(|command| command as u64))?),
     ]);
-    // Where there is no Landlock, nothing is opened for writing all the same.
+    // Files are opened read-only even where the kernel has no Landlock.
     let writes = (O_ACCMODE | O_CREAT | O_TRUNC) as u64;
     calls.insert(SYS_openat, vec![masked(2, writes, O_RDONLY as u64)?]);
     #[cfg(target_arch = "x86_64")]
@@ -270,13 +272,14 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         calls.insert(SYS_getrlimit, Vec::new());
     }
     let more: &[c_long] = match role {
-        // It is attached.
+        // Already attached: needs no new connections.
         Role::Agent | Role::MemoryHost => &[],
-        // Hosts are lost and found, clients come, and a scheduler that wants notes gets a window.
+        // It attaches to hosts again, accepts clients, and gives a window to a scheduler that wants notes.
         Role::Front => &[SYS_connect, SYS_accept, SYS_accept4, SYS_memfd_create, SYS_ftruncate],
-        // Programs connect, and a successor gets the state in a memfd.
+        // It accepts programs, and hands its state to a successor in a memfd.
         Role::Tcp => &[SYS_accept, SYS_accept4, SYS_memfd_create],
-        // Agents come, and each gets a window; a program over an agent's TCP attaches to it. What is served lies in files.
+        // It gives each attaching agent a window, or, as a program over an agent's TCP, attaches to the agent. Served data is
+        // in files.
         Role::Server => SERVER,
     };
     calls.extend(more.iter().map(|&call| (call, Vec::new())));
@@ -285,7 +288,7 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         calls.extend(OLDER_FILES.iter().map(|&call| (call, Vec::new())));
     }
     if role != Role::Agent {
-        // Its socket goes with it.
+        // It removes its socket when it ends.
         calls.extend([(UNLINK, Vec::new()), (SYS_unlinkat, Vec::new())]);
     }
     Ok(calls)

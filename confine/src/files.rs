@@ -1,4 +1,4 @@
-//! Folders, by Landlock: what is not named here can be neither opened nor changed.
+//! Landlock rules: files outside the folders named here can be neither opened nor changed.
 
 use std::path::{Path, PathBuf};
 
@@ -9,28 +9,28 @@ use landlock::{
 
 use crate::{Profile, Role};
 
-/// The newest rights that this crate knows; the kernel takes those that it knows.
+/// The newest version of Landlock that this crate knows. An older kernel enforces the rights that it knows.
 const KNOWN: ABI = ABI::V10;
 
-/// Readable for every role: libraries, for the backtrace of a panic, and what the kernel tells.
+/// Paths that every role may read: libraries, for the backtrace of a panic, and the kernel's own files.
 const READABLE: [&str; 7] =
     ["/usr", "/lib", "/lib64", "/proc", "/sys", "/dev/null", "/dev/urandom"];
 
-/// Rules that hold once [`Rules::restrict`] was called; `None` where the kernel has no Landlock, or the role cannot use it.
+/// Rules that [`Rules::restrict`] puts into force. `None` if the kernel has no Landlock, or the role cannot use it.
 pub struct Rules(Option<RulesetCreated>);
 
 impl Rules {
-    /// The profile's, whose folders have to be there.
+    /// The rules of a profile. Its folders must exist.
     pub fn of(profile: &Profile) -> Rules {
-        // It starts agents, which read and write what their users name. Besides, the kernel lets no restricted process look at the
-        // memory of one that is not.
+        // It starts agents, which read and write files that their users name. And the kernel does not let a restricted process
+        // read the memory of an unrestricted one.
         if profile.role == Role::MemoryHost {
             return Rules(None);
         }
         Rules(make(profile).ok())
     }
 
-    /// Restricts the calling thread, and those that it starts. Returns whether the kernel does that.
+    /// Restricts the calling thread and the threads that it starts. Returns whether the kernel enforces the rules.
     pub fn restrict(self) -> bool {
         let restricted = self.0.map(RulesetCreated::restrict_self);
         restricted.is_some_and(|restricted| {
@@ -61,7 +61,7 @@ fn make(profile: &Profile) -> Result<RulesetCreated, landlock::RulesetError> {
     Ok(rules)
 }
 
-/// Adds a rule for a path that is there.
+/// Adds a rule for a path, if the path exists.
 fn allow(
     rules: RulesetCreated,
     path: &Path,

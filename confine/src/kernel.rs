@@ -1,27 +1,27 @@
-//! What confinement the running kernel has.
+//! Confinement that the running kernel supports.
 
 use std::fs;
 
-/// Whether a kernel confines a process in one way, and what to know of it.
+/// Whether the kernel supports one kind of confinement, with details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Supported {
-    /// Whether it does.
+    /// Whether the kernel supports it.
     pub is_there: bool,
-    /// What exactly, or why not.
+    /// Details if supported; otherwise the reason why not.
     pub about: String,
 }
 
-/// The ways in which the kernel confines a process.
+/// Kinds of confinement that the kernel may support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Filters of system calls.
+    /// Filters of system calls (seccomp).
     pub seccomp: Supported,
-    /// Folders.
+    /// Restriction to folders (Landlock).
     pub landlock: Supported,
 }
 
 impl Kernel {
-    /// Asks the kernel; changes nothing.
+    /// Asks the kernel which kinds it supports. Changes nothing.
     pub fn ask() -> Kernel {
         Kernel { seccomp: seccomp(), landlock: landlock() }
     }
@@ -31,7 +31,7 @@ fn seccomp() -> Supported {
     let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail");
     let supported = |is_there, about: &str| Supported { is_there, about: about.to_owned() };
     if seccompiler::TargetArch::try_from(std::env::consts::ARCH).is_err() {
-        return supported(false, "there is no filter for this processor");
+        return supported(false, "no filter is available for this processor");
     }
     match actions {
         Ok(actions) if actions.split_whitespace().any(|action| action == "errno") => {
@@ -40,14 +40,16 @@ fn seccomp() -> Supported {
             supported(
                 true,
                 match is_logged {
-                    true => "a refused call is EPERM, and a line of type=1326 in the kernel's log",
+                    true => {
+                        "a refused call fails with EPERM and is logged by the kernel (type=1326)"
+                    }
                     false => {
-                        "a refused call is EPERM; kernel.seccomp.actions_logged has no errno, so none is logged"
+                        "a refused call fails with EPERM; it is not logged, as kernel.seccomp.actions_logged lacks errno"
                     }
                 },
             )
         }
-        _ => supported(false, "the kernel has no CONFIG_SECCOMP_FILTER"),
+        _ => supported(false, "the kernel is built without CONFIG_SECCOMP_FILTER"),
     }
 }
 
@@ -60,12 +62,12 @@ fn landlock() -> Supported {
     };
     let supported = |is_there, about: String| Supported { is_there, about };
     match version {
-        1.. => supported(true, format!("version {version} of its interface")),
+        1.. => supported(true, format!("ABI version {version}")),
         _ if std::io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) => supported(
             false,
-            "the kernel has it, but not among its security modules (lsm=landlock,... on its command line)"
+            "the kernel has it but does not enable it; add landlock to lsm= on the kernel's command line"
                 .to_owned(),
         ),
-        _ => supported(false, "the kernel has none (Linux 5.13 and later do)".to_owned()),
+        _ => supported(false, "the kernel lacks it: use Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK".to_owned()),
     }
 }

@@ -1,11 +1,12 @@
-//! What a process of Wave's may still do once it is set up: no capability that it does not need, no new privileges, only the
-//! system calls of its role (seccomp), only its own folders (Landlock), and another user where asked.
+//! Confines a process of Wave once it is set up: it keeps only the capabilities that it needs, cannot gain privileges, may make
+//! only the system calls of its role (seccomp), can reach only its own folders (Landlock), and becomes another user if asked
+//! to.
 //!
-//! A [`Profile`] names the role and its folders. [`Profile::limit`] is for a process of one thread, before it starts others;
-//! [`Limited::seal`] for one that has them. A call that is not allowed fails with EPERM and is logged by the kernel; no process
-//! is killed for it.
+//! A [`Profile`] names the role and its folders. Call [`Profile::limit`] while the process has one thread, and
+//! [`Limited::seal`] once it has started the others. A call that is not allowed fails with EPERM and is logged by the kernel;
+//! no process is killed for it.
 //!
-//! Only programs of Wave's use this crate. A library inside a user's program must not: the program's rights are its own.
+//! Only Wave's own programs use this crate. A library inside a user's program must not: that program manages its own rights.
 //! Must not know: links, hosts, policies.
 
 mod calls;
@@ -22,27 +23,27 @@ pub use kernel::{Kernel, Supported};
 use rustix::thread::CapabilitySet;
 pub use user::User;
 
-/// What a process is for; each has a list of system calls and capabilities of its own.
+/// The role of a process. Each role has its own list of system calls and capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// An agent that is attached and decides.
     Agent,
-    /// An agent that looks for hosts as well: with a front for RPCs, or with notes from one.
+    /// An agent that also connects to hosts later: it has a front for RPCs, or takes notes from one.
     Front,
     /// An agent that terminates TCP: programs attach to it.
     Tcp,
-    /// A server whose requests an agent hands over, or a program over an agent's TCP.
+    /// A server that gets its requests from an agent, or a program over an agent's TCP.
     Server,
     /// A host that pages out memory of other programs, and starts agents.
     MemoryHost,
 }
 
 impl Role {
-    /// Every role.
+    /// Every role, in the order of declaration.
     pub const ALL: [Role; 5] =
         [Role::Agent, Role::Front, Role::Tcp, Role::Server, Role::MemoryHost];
 
-    /// Its name, for messages.
+    /// The role's name, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Role::Agent => "agent",
@@ -57,31 +58,31 @@ impl Role {
 /// Why a process could not give up rights.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
-    /// Capabilities and folders are a thread's own: others would keep theirs.
+    /// The process has several threads. Capabilities and folders belong to a thread: the other threads would keep theirs.
     #[error(
-        "{0} threads run already, and each would have to give up its rights itself; an agent that starts threads before \
-         wave_agent::main_with needs Registry::unconfined"
+        "cannot confine a process with {0} threads: each would have to give up its rights itself; an agent that starts \
+         threads before wave_agent::main_with needs Registry::unconfined"
     )]
     Threads(usize),
     /// Only root may become another user.
     #[error("cannot become user {user}: {error}")]
     User {
-        /// The user and group that were asked for.
+        /// The requested user and group.
         user: User,
         /// The kernel's answer.
         error: io::Error,
     },
-    /// The kernel's answer was unexpected.
+    /// A system call failed for an unexpected reason.
     #[error("cannot give up {what}: {error}")]
     System {
-        /// The right.
+        /// The right that could not be given up, for the message.
         what: &'static str,
         /// The kernel's answer.
         error: io::Error,
     },
 }
 
-/// What a process needs from now on.
+/// Role, folders and user of a process that is to be confined.
 #[derive(Clone, Debug)]
 pub struct Profile {
     role: Role,
@@ -92,50 +93,51 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// No folders of its own, and the user that it has.
+    /// A profile without own folders that keeps the current user.
     pub fn of(role: Role) -> Profile {
         Profile { role, user: None, starts_as: None, sockets: Vec::new(), writes: Vec::new() }
     }
 
-    /// Its role.
+    /// The role that the profile was made for.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Has it become another user.
+    /// Makes the process become this user; `None` keeps the current one.
     pub fn becoming(mut self, user: Option<User>) -> Profile {
         self.user = user;
         self
     }
 
-    /// Has it start agents that become this user: a right that a host keeps for them.
+    /// Lets the process start agents that become this user: a host keeps the right to change users for them.
     pub fn starting_as(mut self, user: Option<User>) -> Profile {
         self.starts_as = user;
         self
     }
 
-    /// A socket that it connects to later, or makes and removes. In its folder it may make and remove sockets.
+    /// Adds a socket that the process connects to later, or makes and removes. It may make and remove any socket in that
+    /// folder.
     pub fn with_socket(mut self, path: impl Into<PathBuf>) -> Profile {
         self.sockets.push(path.into());
         self
     }
 
-    /// A folder or a file that it opens for writing later.
+    /// Adds a folder or a file that the process opens for writing later.
     pub fn with_writes(mut self, path: impl Into<PathBuf>) -> Profile {
         self.writes.push(path.into());
         self
     }
 
-    /// Gives up all rights but the profile's, in a process that starts its threads later, if at all.
+    /// Gives up all rights except the profile's. For a process that has a single thread so far.
     ///
     /// # Errors
-    /// See [`ConfineError`]. What the kernel does not have is no error, see [`Confined`].
+    /// See [`ConfineError`]. A kernel without seccomp or Landlock is no error: see [`Confined`].
     pub fn confine(self) -> Result<Confined, ConfineError> {
         self.limit()?.seal()
     }
 
-    /// The part of [`Profile::confine`] that a thread can do for itself and its children only: capabilities, user and folders.
-    /// System calls remain, for what a process sets up with threads.
+    /// The part of [`Profile::confine`] that a thread can do only for itself and its children: capabilities, user and folders.
+    /// System calls are not filtered yet, so that the process can set up its threads.
     ///
     /// # Errors
     /// As [`Profile::confine`].
@@ -145,7 +147,7 @@ impl Profile {
             return Err(ConfineError::Threads(count));
         }
         let mut more = rights::raise_locked_memory();
-        // Folders are opened with the rights of before.
+        // Folders are opened with the rights that the process still has.
         let files = files::Rules::of(&self);
         let switches = self.starts_as.is_some();
         if switches {
@@ -157,7 +159,7 @@ impl Profile {
     }
 }
 
-/// A process without capabilities and folders that its role does not need.
+/// A process with only the capabilities and folders that its role needs.
 #[derive(Debug)]
 #[must_use = "system calls are not filtered before seal"]
 pub struct Limited {
@@ -170,23 +172,23 @@ impl Limited {
     /// Filters the system calls of all threads.
     ///
     /// # Errors
-    /// The kernel has filters, and refuses this one.
+    /// The kernel supports filters but refuses this one.
     pub fn seal(self) -> Result<Confined, ConfineError> {
         let seccomp = filter::install(self.role, self.switches)?;
         Ok(Confined { seccomp, landlock: self.landlock })
     }
 }
 
-/// What holds a process. Capabilities and no_new_privs always do.
+/// Confinement that is in force. Capabilities and no_new_privs always are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confined {
-    /// Whether its system calls are filtered.
+    /// Whether system calls are filtered.
     pub seccomp: bool,
-    /// Whether its folders are: never of [`Role::MemoryHost`].
+    /// Whether folders are restricted: never for [`Role::MemoryHost`].
     pub landlock: bool,
 }
 
-/// Threads of this process; 1 where the kernel does not say.
+/// Number of threads of this process; 1 if the kernel does not say.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }

@@ -11,12 +11,12 @@ use rustix::thread::{
 
 use crate::{ConfineError, Role, User};
 
-/// Capabilities that a role needs once it is set up.
+/// Capabilities that a role needs after setup.
 pub fn needed(role: Role) -> CapabilitySet {
     match role {
         Role::Agent | Role::Front | Role::Tcp | Role::Server => CapabilitySet::empty(),
-        // To read the pages of other users' programs and to page them out, to run its BPF programs, and to remove its swap. Its
-        // command may be another user's, and so may be files that its user names.
+        // To read the pages of other users' programs and page them out, to run its BPF programs, and to remove its swap. Its
+        // command and the files that its user names may belong to another user.
         Role::MemoryHost => {
             CapabilitySet::SYS_PTRACE
                 | CapabilitySet::SYS_ADMIN
@@ -30,8 +30,8 @@ pub fn needed(role: Role) -> CapabilitySet {
     }
 }
 
-/// Lets an agent of the kernel's host lock its memory also after it has lost the capability for it: once all memory is locked, a
-/// page that cannot be locked cannot be mapped. Returns the capability where it stays needed for that.
+/// Lets an agent of the Linux host lock memory after it has given up the capability: once a process has locked all its memory,
+/// a page that cannot be locked cannot be mapped. Returns the capability if the agent must keep it for that.
 pub fn raise_locked_memory() -> CapabilitySet {
     let none = CapabilitySet::empty();
     let unlimited = Rlimit { current: None, maximum: None };
@@ -39,7 +39,7 @@ pub fn raise_locked_memory() -> CapabilitySet {
         return none;
     }
     let limit = getrlimit(Resource::Memlock);
-    // It is as high as this process may have it.
+    // The highest limit that this process may set.
     let _ = setrlimit(Resource::Memlock, Rlimit { current: limit.maximum, ..limit });
     match limit.maximum.is_some() && locks_memory() {
         true => CapabilitySet::IPC_LOCK,
@@ -47,15 +47,14 @@ pub fn raise_locked_memory() -> CapabilitySet {
     }
 }
 
-/// Whether this process has locked memory: agents of the kernel's host lock all, before they are confined.
+/// Whether this process has locked memory: agents of the Linux host lock all theirs before they are confined.
 fn locks_memory() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
     locked.is_some_and(|kib| !kib.trim_start().starts_with('0'))
 }
 
-/// Gives up what the role does not need, for the calling thread and for what it starts, for ever.
-/// `more`: capabilities beside the role's.
+/// Permanently gives up the capabilities that neither the role nor `more` names, for the calling thread and its children.
 pub fn give_up(role: Role, user: Option<User>, more: CapabilitySet) -> Result<(), ConfineError> {
     let failed = |what| {
         move |error: rustix::io::Errno| ConfineError::System { what, error: io::Error::from(error) }
@@ -68,7 +67,7 @@ pub fn give_up(role: Role, user: Option<User>, more: CapabilitySet) -> Result<()
             let _ = remove_capability_from_bounding_set(capability);
         }
     }
-    // Before 4.3 there was none to clear.
+    // Linux before 4.3 has no ambient set to clear.
     let _ = clear_ambient_capability_set();
     if let Some(user) = user {
         become_user(user).map_err(|error| ConfineError::User { user, error })?;
@@ -81,7 +80,7 @@ pub fn give_up(role: Role, user: Option<User>, more: CapabilitySet) -> Result<()
     set_no_new_privs(true).map_err(failed("new privileges"))
 }
 
-/// Where it was root before, the kernel takes all capabilities away.
+/// If the process was root, the kernel also removes all its capabilities.
 fn become_user(user: User) -> io::Result<()> {
     use rustix::process::{Gid, Uid};
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));

@@ -1,15 +1,15 @@
-//! Another user.
+//! The user that a process becomes.
 
 use std::fmt;
 use std::fs;
 use std::str::FromStr;
 
-/// A user and a group, of which a process has no others.
+/// The only user and the only group of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user's number.
+    /// The numeric user id.
     pub uid: u32,
-    /// The group's number.
+    /// The numeric group id.
     pub gid: u32,
 }
 
@@ -22,21 +22,22 @@ impl fmt::Display for User {
 impl FromStr for User {
     type Err = String;
 
-    /// A name of /etc/passwd, a number that stands there, or `UID:GID`.
+    /// Parses a name or a number from /etc/passwd, or `UID:GID`.
     fn from_str(text: &str) -> Result<User, String> {
         if let Some((uid, gid)) = text.split_once(':') {
             let pair = uid.parse().ok().zip(gid.parse().ok());
-            let (uid, gid) = pair.ok_or_else(|| format!("`{text}` is not UID:GID, two numbers"))?;
+            let (uid, gid) =
+                pair.ok_or_else(|| format!("`{text}` is not UID:GID (two numbers)"))?;
             return Ok(User { uid, gid });
         }
         let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
         find(&users, text).ok_or_else(|| {
-            format!("/etc/passwd has no user `{text}`; write UID:GID, two numbers, for one that is not there")
+            format!("/etc/passwd has no user `{text}`; write UID:GID (two numbers) for a user that it does not list")
         })
     }
 }
 
-/// The line of a user, by its name or number.
+/// Finds a user's line by name or number.
 fn find(users: &str, wanted: &str) -> Option<User> {
     users.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_names_numbers_or_pairs() {
+    fn user_parses_from_name_number_or_pair() {
         let users = "root:x:0:0:root:/root:/bin/sh\nwave:x:990:991::/:/bin/false\nbroken\n";
         assert_eq!(find(users, "wave"), Some(User { uid: 990, gid: 991 }));
         assert_eq!(find(users, "990"), Some(User { uid: 990, gid: 991 }));

@@ -1,5 +1,6 @@
-//! What processes try once they are confined, each in its role's own profile: what they may not fails with EPERM, and what remains
-//! is said. Everything is tried unconfined as well: what fails there proves nothing, and is left out.
+//! Operations that confined processes try, one process per role: a denied operation fails with EPERM, and the test lists those
+//! that each role keeps. An unconfined process tries everything too: an operation that fails there proves nothing, and is
+//! skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -12,19 +13,19 @@ use std::sync::mpsc::channel;
 
 use wave_confine::{Kernel, Profile, Role, User};
 
-/// Tells the process that it is the one that tries, and in which role.
+/// Set in the child process that tries the operations, to its role.
 const ROLE: &str = "WAVE_CONFINE_ROLE";
-/// A folder that is the process's own, beside one that is not.
+/// Set to a folder with two folders in it: `own`, which the child may use, and `other`.
 const FOLDER: &str = "WAVE_CONFINE_FOLDER";
-/// Whether it becomes another user.
+/// Set if the child becomes another user.
 const USER: &str = "WAVE_CONFINE_USER";
 
 const NOBODY: User = User { uid: 65_534, gid: 65_533 };
 
-/// Something that a process tries, with a folder in which it may have files.
+/// An operation to try, given the folder that holds `own` and `other`.
 type Try = fn(&Path) -> io::Result<()>;
 
-/// What is tried, by name.
+/// All operations with their names.
 const TRIES: [(&str, Try); 26] = [
     ("read its own folder", |folder| fs::read(folder.join("own/file")).map(drop)),
     ("read another folder", |folder| fs::read(folder.join("other/file")).map(drop)),
@@ -41,7 +42,7 @@ const TRIES: [(&str, Try); 26] = [
     ("look into another process", |_| {
         let mut byte = 0_u8;
         let own = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-        // There is nothing at this address: the question is whether it may look.
+        // Nothing is at this address: the question is whether the process may look.
         let theirs = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
         // SAFETY: the kernel writes one byte at most, into ours.
         check(unsafe { libc::process_vm_readv(parent(), &own, 1, &theirs, 1, 0) } as i64)
@@ -53,31 +54,31 @@ const TRIES: [(&str, Try); 26] = [
     }),
     ("signal another process", |_| call(libc::SYS_kill, [parent() as u64, 0, 0, 0])),
     ("start a process", |_| {
-        // SAFETY: the child does nothing but end.
+        // SAFETY: the child only exits.
         match unsafe { libc::fork() } {
             // SAFETY: takes a number.
             0 => unsafe { libc::_exit(0) },
             -1 => Err(io::Error::last_os_error()),
-            // SAFETY: our child's number, and no memory for its status.
+            // SAFETY: our child's id, and no memory for its status.
             child => check(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }.into()),
         }
     }),
     ("mount", |folder| {
         let at = text(&folder.join("own"));
         let kind = c"tmpfs".as_ptr();
-        // SAFETY: the strings end with zero, and live until the calls return.
+        // SAFETY: the strings are null-terminated, and live until the calls return.
         check(unsafe { libc::mount(kind, at.as_ptr(), kind, 0, std::ptr::null()) }.into())?;
         // SAFETY: as above.
         check(unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) }.into())
     }),
     ("become another user", |_| {
-        // This thread alone, and back.
+        // Changes only this thread, and then changes it back.
         let become_user = |uid: u32| call(libc::SYS_setresuid, [u64::MAX, uid.into(), u64::MAX, 0]);
         become_user(NOBODY.uid)?;
         become_user(0)
     }),
     ("change its root", |_| call(libc::SYS_chroot, [c"/".as_ptr() as u64, 0, 0, 0])),
-    // A call that has nothing to work on says whether it was let in.
+    // These calls get arguments that do nothing; their errors tell whether the filter let them through.
     ("load a BPF program", |_| call(libc::SYS_bpf, [5, 0, 0, 0])),
     ("load a kernel module", |_| call(libc::SYS_finit_module, [u64::MAX, 0, 0, 0])),
     ("count events of the CPU", |_| call(libc::SYS_perf_event_open, [0, 0, 0, 0])),
@@ -85,15 +86,15 @@ const TRIES: [(&str, Try); 26] = [
     ("use io_uring", |_| call(libc::SYS_io_uring_setup, [0, 0, 0, 0])),
     ("take the kernel's keys", |_| call(libc::SYS_keyctl, [0, u64::MAX, 0, 0])),
     ("set the clock", |_| call(libc::SYS_clock_settime, [u64::MAX, 0, 0, 0])),
-    ("lay down new namespaces", |_| call(libc::SYS_unshare, [libc::CLONE_NEWUTS as u64, 0, 0, 0])),
+    ("create new namespaces", |_| call(libc::SYS_unshare, [libc::CLONE_NEWUTS as u64, 0, 0, 0])),
     ("restart the machine", |_| call(libc::SYS_reboot, [0, 0, 0, 0])),
 ];
 
-/// What remains of [`TRIES`] and of a new program, by role. The rest is denied.
+/// The operations that a role may still do: some of [`TRIES`], and starting another program. All others are denied.
 fn may(role: Role) -> &'static [&'static str] {
     match role {
         Role::Agent | Role::Front | Role::Tcp => &[],
-        // Its database is in its folder.
+        // Its own folder holds its database.
         Role::Server => &["read its own folder", "write into its own folder"],
         Role::MemoryHost => &[
             "read its own folder",
@@ -103,7 +104,7 @@ fn may(role: Role) -> &'static [&'static str] {
             "change another folder's file",
             "remove another folder's file",
             "make a folder elsewhere",
-            // It reads samples of what it pages out.
+            // It reads samples of the pages that it pages out.
             "look into another process",
             "signal another process",
             "start a process",
@@ -118,7 +119,7 @@ fn parent() -> i32 {
 }
 
 fn text(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).expect("a path of ours has no zero")
+    CString::new(path.as_os_str().as_bytes()).expect("the test's paths have no zero byte")
 }
 
 fn check(result: i64) -> io::Result<()> {
@@ -139,12 +140,12 @@ fn socket(family: i32, kind: i32) -> io::Result<()> {
     }
 }
 
-/// Whether the kernel or its filter refused it, and not what it was asked for.
+/// Whether the error means that the kernel or the filter denied the operation, rather than that its arguments were bad.
 fn is_denied(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
 }
 
-/// The process that tries: a line for each, and last another program, whose exit code is 7.
+/// The child process: prints a line per operation, then becomes another program, whose exit code is 7.
 fn try_all(role: &str) -> ExitCode {
     let folder = std::env::var_os(FOLDER).expect("the test names a folder");
     let folder = Path::new(&folder);
@@ -158,14 +159,14 @@ fn try_all(role: &str) -> ExitCode {
         let limited = profile.limit().expect("this process has one thread");
         let (ask, asked) = channel();
         let (tell, told) = channel();
-        // Threads from before and after the filter have it.
+        // The filter applies to threads started before and after it.
         let early = std::thread::spawn(move || {
             asked.recv().unwrap();
             tell.send(socket(libc::AF_INET, libc::SOCK_STREAM)).unwrap();
         });
         let confined = limited.seal().expect("the kernel takes the filter");
         ask.send(()).unwrap();
-        early.join().expect("it tells and ends");
+        early.join().expect("the early thread does not panic");
         let late = std::thread::spawn(|| socket(libc::AF_INET, libc::SOCK_STREAM));
         for (which, tried) in [("early", told.recv().unwrap()), ("late", late.join().unwrap())] {
             println!("{which} thread\t{}", tried.is_err_and(|error| is_denied(&error)));
@@ -187,12 +188,12 @@ fn try_all(role: &str) -> ExitCode {
     }
     let (shell, words) = (c"/bin/sh", [c"sh".as_ptr(), c"-c".as_ptr(), c"exit 7".as_ptr()]);
     let words = [words[0], words[1], words[2], std::ptr::null()];
-    // SAFETY: the list ends with null, its strings with zero.
+    // SAFETY: the list ends with a null pointer, and its strings are null-terminated.
     unsafe { libc::execv(shell.as_ptr(), words.as_ptr()) };
     ExitCode::SUCCESS
 }
 
-/// What was denied, and the other lines.
+/// Denied and tried operations, and the child's other lines.
 struct Told {
     denied: BTreeSet<String>,
     tried: BTreeSet<String>,
@@ -201,7 +202,7 @@ struct Told {
 
 fn tell(role: &str, user: bool) -> Told {
     let place = tempfile::tempdir().unwrap();
-    // A process that becomes another user has to get there.
+    // A child that becomes another user needs access, too.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     for folder in ["own", "other"] {
         let folder = place.path().join(folder);
@@ -251,7 +252,7 @@ fn main() -> ExitCode {
     let free = tell("none", false);
     let proves = |name: &&String| !free.denied.contains(*name);
     for name in free.denied.iter() {
-        wave_skip::skip(format!("{name}: this user may not, confined or not"));
+        wave_skip::skip(format!("{name}: denied to this user even when unconfined"));
     }
     let is_root = free.facts.keys().any(|line| line.starts_with("status Uid:\t0\t"))
         || free.facts.iter().any(|(name, value)| name == "status Uid:" && value.starts_with("0\t"));
@@ -273,18 +274,21 @@ fn main() -> ExitCode {
         if is_root {
             let bound = u64::from_str_radix(&fact("CapBnd"), 16).unwrap();
             let setuid = 1 << 7;
-            assert_eq!(bound & setuid, 0, "{name} could still start what is setuid");
+            assert_eq!(bound & setuid, 0, "{name} could still gain rights by a setuid program");
         }
         let expected: BTreeSet<&String> = told
             .tried
             .iter()
             .filter(proves)
             .filter(|name| !may(role).contains(&name.as_str()))
-            // Without Landlock, reading is not held to folders, and a server's writing is not either.
+            // Without Landlock, neither reading nor a server's writing is restricted to folders.
             .filter(|name| has_landlock || role == Role::MemoryHost || !by_landlock(role, name))
             .collect();
         let denied: BTreeSet<&String> = told.denied.iter().filter(proves).collect();
-        assert_eq!(denied, expected, "{name}: what is denied, and what should be");
+        assert_eq!(
+            denied, expected,
+            "{name}: denied operations (left) differ from the expected ones (right)"
+        );
         println!("{name}: {} of {} denied", denied.len(), told.tried.len());
     }
     if is_root {
@@ -300,7 +304,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether only Landlock denies it.
+/// Whether only Landlock denies this operation.
 fn by_landlock(role: Role, name: &str) -> bool {
     let reads = ["read its own folder", "read another folder"].contains(&name);
     let removes = name == "remove another folder's file" && role != Role::Agent;

@@ -1,7 +1,7 @@
-//! Compiles the BPF programs. Nothing of the running kernel is looked at: what they need of its types
-//! is in `bpf/kernel.h`, and is relocated when they are loaded.
+//! Compiles the BPF programs. The running kernel does not matter: the parts of its types that they need
+//! are in `bpf/kernel.h`, and are relocated when the programs are loaded.
 //!
-//! What they share with Rust is written in Rust, and headers are generated of it: `shared/*.h`.
+//! Structures shared with Rust are written in Rust; the headers `shared/*.h` are generated from them.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use wave_sched::wire;
 #[path = "src/sched/answers.rs"]
 mod answers;
 
-/// The names under which clang is looked for. 16 is the first that compiles all of it.
+/// Names under which clang is searched. Version 16 is the first that compiles all programs.
 const COMPILERS: [&str; 5] = ["clang-19", "clang-18", "clang-17", "clang-16", "clang"];
 
-/// Structures by their names in Rust and in C.
+/// Names of structures in Rust and in C.
 type Structures = [(&'static str, &'static str)];
 
-/// Files of Rust whose constants and structures C gets, and in which headers.
+/// Rust files whose constants and structures are shared with C, with the structures' names and the C header.
 const SHARED: [(&str, &str, &Structures); 3] = [
     (
         "src/sched/shared.rs",
@@ -61,20 +61,18 @@ fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-changed=src/sched/answers.rs");
     println!("cargo::rerun-if-env-changed=CLANG");
-    let target = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    let target = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let shared = target.join("shared");
-    std::fs::create_dir_all(&shared).expect("cargo's folder can be written to");
+    std::fs::create_dir_all(&shared).expect("OUT_DIR is writable");
     for (source, name, structures) in SHARED {
         println!("cargo::rerun-if-changed={source}");
         share(source, structures, &shared.join(name));
     }
-    std::fs::write(shared.join("protocol.h"), protocol())
-        .expect("cargo's folder can be written to");
-    let headers =
-        std::env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
+    std::fs::write(shared.join("protocol.h"), protocol()).expect("OUT_DIR is writable");
+    let headers = std::env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys sets DEP_BPF_INCLUDE");
     let clang = compiler();
     let mut programs: Vec<PathBuf> = std::fs::read_dir("bpf")
-        .expect("the folder is part of the crate")
+        .expect("the crate has the folder of BPF programs")
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.to_string_lossy().ends_with(".bpf.c"))
         .collect();
@@ -93,7 +91,7 @@ fn heading(source: &str) -> String {
     )
 }
 
-/// Writes a header with the constants and structures of a file of Rust.
+/// Writes a header with the constants and structures of a Rust file.
 fn share(source: &str, structures: &Structures, header: &Path) {
     let mut config = cbindgen::Config {
         language: cbindgen::Language::C,
@@ -114,7 +112,7 @@ fn share(source: &str, structures: &Structures, header: &Path) {
     bindings.unwrap_or_else(|error| panic!("{source}: {error}")).write_to_file(header);
 }
 
-/// A header with what the program of scheduling is to know of the protocol.
+/// A header with the parts of the protocol that the scheduling program needs.
 fn protocol() -> String {
     let mut text =
         heading("core/src, subsystems/sched/src/wire.rs and hosts/linux/src/sched/answers.rs");
@@ -130,16 +128,17 @@ fn protocol() -> String {
         ("DECISION_RUN", wire::DECISION_RUN.into()),
     ];
     for (name, value) in words {
-        writeln!(text, "#define {name} {value}").expect("memory takes it");
+        writeln!(text, "#define {name} {value}").expect("writing to a string does not fail");
     }
     let kinds = wire::Kind::ALL.map(|kind| (format!("KIND_{kind:?}"), kind as u64));
     let states = (0..=u8::MAX).filter_map(State::from_number);
     let states: Vec<_> = states.map(|state| (format!("STATE_{state:?}"), state as u64)).collect();
     let codes = answers::ANSWERS.map(|code| (code.name().to_owned(), code as u64));
     for (name, members) in [("kind", &kinds[..]), ("state", &states), ("code", &codes)] {
-        writeln!(text, "enum {name} {{").expect("memory takes it");
+        writeln!(text, "enum {name} {{").expect("writing to a string does not fail");
         for (member, value) in members {
-            writeln!(text, "\t{} = {value},", member.to_uppercase()).expect("memory takes it");
+            writeln!(text, "\t{} = {value},", member.to_uppercase())
+                .expect("writing to a string does not fail");
         }
         text.push_str("};\n");
     }
@@ -153,7 +152,7 @@ fn compiler() -> String {
     let works = |name: &&&str| Command::new(name).arg("--version").output().is_ok();
     let found = COMPILERS.iter().find(works);
     found.map(ToString::to_string).unwrap_or_else(|| {
-        panic!("clang is missing, which compiles the BPF programs: apt-get install clang-16, or set CLANG")
+        panic!("clang, which compiles the BPF programs, is missing: apt-get install clang-16, or set CLANG")
     })
 }
 
@@ -163,7 +162,7 @@ fn compile(clang: &str, program: &Path, headers: &Path, target: &Path) {
         Ok("aarch64") => "-D__TARGET_ARCH_arm64",
         other => panic!("no BPF programs for {other:?}"),
     };
-    let name = program.file_stem().expect("it has a name");
+    let name = program.file_stem().expect("a program's path ends with a file name");
     let object = target.join(Path::new(name).with_extension("bpf.o"));
     let status = Command::new(clang)
         .args(["-g", "-O2", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", arch])

@@ -1,4 +1,4 @@
-//! Makes the code of protobuf services that `wave_user::rpc` serves: for a `build.rs`. No protoc is needed.
+//! Generates code in a `build.rs` for protobuf services that `wave_user::rpc` serves. No protoc is needed.
 //!
 //! ```no_run
 //! // build.rs
@@ -6,8 +6,9 @@
 //! # Ok::<(), wave_codegen::CodegenError>(())
 //! ```
 //!
-//! For a service `Greeter` in `package hello` this makes, in `$OUT_DIR/hello.rs`, the messages (by prost), a trait `Greeter` with a
-//! method per rpc, and `greeter_methods(service)`, whose result a server takes. The crate needs `prost` and `wave-user`.
+//! For a service `Greeter` in `package hello`, `$OUT_DIR/hello.rs` then has the messages (by prost), a trait `Greeter` with a
+//! method per rpc, and `greeter_methods(service)`, whose result a server takes. The using crate depends on `prost` and
+//! `wave-user`.
 //!
 //! | rpc | method of the trait |
 //! | --- | --- |
@@ -16,7 +17,7 @@
 //! | `(stream A) returns (B)` | `fn m(&self, stream: &mut Stream<'_, '_, A, B>) -> Result<B, Status>` |
 //! | `(stream A) returns (stream B)` | `fn m(&self, stream: &mut Stream<'_, '_, A, B>) -> Result<(), Status>` |
 //!
-//! A method that is not written answers UNIMPLEMENTED.
+//! A trait method without an implementation answers UNIMPLEMENTED.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 use prost::Message as _;
 use prost_build::{Method, Service, ServiceGenerator};
 
-/// Why no code could be made.
+/// Why no code could be generated.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CodegenError {
@@ -36,17 +37,17 @@ pub enum CodegenError {
     /// A file cannot be read or written.
     #[error("{}: {error}", path.display())]
     File { path: PathBuf, error: std::io::Error },
-    /// No `build.rs` runs this.
+    /// The program is not a `build.rs`: cargo has set no OUT_DIR.
     #[error("OUT_DIR is not set: this is to be called by a build.rs")]
     NoOutDir,
 }
 
-/// Compiles `.proto` files, which may import what lies below `includes`, into `OUT_DIR`: a file for each package, and
-/// `descriptors.bin`, which the generated methods have for reflection. A second call in one `build.rs` replaces the descriptors of the
-/// first: name all files in one.
+/// Compiles `.proto` files, which may import files below `includes`, into `OUT_DIR`: a file for each package, and
+/// `descriptors.bin`, which the generated methods use for reflection. A second call in one `build.rs` replaces the descriptors
+/// of the first, so name all files in one call.
 ///
 /// # Errors
-/// They are not found, or not protobuf; or files cannot be written.
+/// A `.proto` file is not found or does not compile, or an output file cannot be written.
 pub fn compile(
     protos: &[impl AsRef<Path>],
     includes: &[impl AsRef<Path>],
@@ -123,12 +124,12 @@ fn write_service(service: &Service, out: &mut String) -> std::fmt::Result {
         };
         writeln!(out, "        {call},\n    );")?;
     }
-    // The generated file lies beside the descriptors.
+    // The generated file and the descriptors are in the same folder.
     writeln!(out, "    methods.descriptors(::core::include_bytes!(::core::concat!(")?;
     writeln!(out, "        ::core::env!(\"OUT_DIR\"),\n        \"/{DESCRIPTORS}\"\n    )))\n}}\n")
 }
 
-/// What reflection tells of all files that were compiled.
+/// File name of the descriptors of all compiled files, for reflection.
 const DESCRIPTORS: &str = "descriptors.bin";
 
 /// Path of the runtime's module in generated code.

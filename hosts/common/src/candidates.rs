@@ -57,13 +57,13 @@ impl<C: Candidate> Candidates<C> {
         self.waiting.iter().map(|(candidate, _)| candidate)
     }
 
-    /// One more, which was given a window just now.
+    /// Adds a candidate that was given a window just now.
     pub fn push(&mut self, candidate: C, now: Nanos) {
         self.waiting.push((candidate, now));
     }
 
-    /// Admits agents that have connected: `make` gives each a window, and `join` makes a candidate of both. A refused agent is told
-    /// why.
+    /// Admits agents that have connected: `make` gives each a window, and `join` makes a candidate of both. A refused agent is
+    /// told why.
     pub fn accept<M, E: std::fmt::Display>(
         &mut self,
         listener: &Listener,
@@ -75,10 +75,10 @@ impl<C: Candidate> Candidates<C> {
             let connection = match listener.accept() {
                 Ok(Some(connection)) => connection,
                 Ok(None) => return,
-                // A refused connection has been told why; the next may be a good one.
+                // The refused agent has been told why. The next connection may be good.
                 Err(_) => continue,
             };
-            // One that has gone needs no answer.
+            // An agent that has gone needs no answer.
             let _ = match self.check_room() {
                 Err(full) => connection.refuse(full),
                 Ok(()) => match make(&connection) {
@@ -115,7 +115,7 @@ impl<C: Candidate> Candidates<C> {
     }
 }
 
-/// What is said to an agent that a window could not be made for.
+/// The message to an agent for which no window could be made.
 pub fn no_window(error: impl std::fmt::Display) -> String {
     format!("the host cannot make a window: {error}")
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_four() {
+    fn fifth_candidate_finds_no_room() {
         let candidates = waiting(&[('a', AgentState::Absent, false); CANDIDATES_MAX]);
         assert!(candidates.check_room().is_err());
         assert!(waiting(&[('a', AgentState::Absent, false); 3]).check_room().is_ok());

@@ -1,7 +1,7 @@
-//! How every host treats its agents: it lets them attach, supervises the one that decides, and turns it out.
+//! Management of agents, common to all hosts: lets them attach, supervises the one that decides, and turns it out.
 //!
 //! ```text
-//!   connect            agent announces itself        hangs up, writes nonsense,
+//!   connect            agent announces itself        hangs up, breaks protocol,
 //!  ---------> candidate --------------------> attached -------------------------> fallback
 //!                 |  never does: dropped         ^  |  makes work wait too long
 //!                 |                              |  | another candidate announces itself:
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Each candidate gets a window and doorbells of its own ([`offer()`]). An agent's stores after its window was revoked have no
-//! effect (docs/adr/0003). [`Candidates`] holds the waiting ones; every host has one. [`Supervisor`] judges
-//! the agent of a host that schedules threads: hosts/user, hosts/linux and the simulator run the same one.
+//! effect (docs/adr/0003). Every host keeps its waiting candidates in [`Candidates`]. [`Supervisor`] supervises the agent of a
+//! host that schedules threads: hosts/user, hosts/linux and the simulator share it.
 
 #![forbid(unsafe_code)]
 

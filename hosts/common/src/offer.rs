@@ -1,4 +1,4 @@
-//! A window for an agent of this machine, and how it is handed over.
+//! Creates a window for an agent on this machine and hands it over.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use wave_links::{AnyPort, EventFd, LinkError, LinkSpec, SocketBell};
 /// Why no window was handed over.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
-    /// There is no memory, or no descriptor.
+    /// The kernel gave no memory or no descriptor.
     #[error(transparent)]
     System(#[from] io::Error),
     /// The link cannot be made over this memory.
@@ -24,18 +24,18 @@ pub enum OfferError {
     Socket(#[from] SocketError),
 }
 
-/// The host's ends of what an agent was given.
+/// The host's ends of a window and doorbells that were offered to an agent.
 #[derive(Debug)]
 pub struct Offered {
     /// The control context's access to the window.
     pub port: AnyPort,
-    /// What the agent rings: a bell per core, then the control context's.
+    /// Doorbells that the agent rings: one per core, then the control context's.
     pub bells: Vec<EventFd>,
     /// The doorbell that rings the agent.
     pub agent_bell: SocketBell,
 }
 
-/// Memory for a window of this layout, and its descriptor. `name` appears in /proc.
+/// Creates memory for a window of this layout, and returns it with its descriptor. `name` appears in /proc.
 ///
 /// # Errors
 /// The memory cannot be allocated.
@@ -49,8 +49,8 @@ pub fn create_window(
     Ok((Arc::new(memory), fd))
 }
 
-/// Hands a window over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`). `core_bell` makes the two ends of a core's bell: the end
-/// for waiting, and the end for ringing.
+/// Hands a window over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`). `core_bell` makes the two ends of a core's doorbell:
+/// the end for waiting, and the end for ringing.
 ///
 /// # Errors
 /// The window could not be made, or the agent has gone.

@@ -1,4 +1,4 @@
-//! The supervisor of an agent that schedules threads: when it gets a snapshot, and whether it is turned out.
+//! The supervisor of an agent that schedules threads: decides when the agent gets a snapshot, and whether it is turned out.
 
 use wave_core::clock::Nanos;
 use wave_core::control::HostControl;
@@ -8,7 +8,7 @@ use wave_core::message::{Sequence, Subject, TxnId};
 use wave_core::snapshot::{CoreRecord, Record};
 use wave_core::watchdog::Watchdog;
 
-/// Shortest time between two snapshots: an agent that asks without end must not keep the control thread from everything else.
+/// Shortest time between two snapshots: an agent that keeps asking must not keep the control thread from all other work.
 const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
 
 /// A core, as a supervisor sees it.
@@ -27,16 +27,16 @@ pub trait SupervisedHost {
     /// State of every core, by index.
     fn cores(&self) -> Vec<Core>;
 
-    /// Every thread that an agent has to know.
+    /// Records of all threads that an agent must know.
     fn records(&self) -> impl Iterator<Item = Record>;
 
     /// Whether a thread is runnable, and has been since this sequence.
     fn waits(&self, subject: Subject, sequence: Sequence) -> bool;
 
-    /// Threads that are runnable, from this id on, then from 0.
+    /// Runnable threads in the order of ids: from this id on, then from 0.
     fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)>;
 
-    /// Whether something went missing on the way to the agent since the last time.
+    /// Whether a message or outcome to the agent was lost since the last call.
     fn take_lost(&self) -> bool;
 }
 
@@ -63,13 +63,13 @@ pub struct Supervisor {
     watchdog: Watchdog,
     cores_seen: Vec<CoreRecord>,
     wants_snapshot: bool,
-    /// How many cores had turned to the window when the last snapshot was sent.
+    /// Number of cores that used the window when the last snapshot was sent.
     cores_in_snapshot: Option<usize>,
     last_snapshot: Option<Nanos>,
 }
 
 impl Supervisor {
-    /// Over cores of this configuration.
+    /// A supervisor for a host with this configuration.
     pub fn new(config: &Config) -> Supervisor {
         Supervisor {
             patience: config.patience,
@@ -81,25 +81,25 @@ impl Supervisor {
         }
     }
 
-    /// Another agent decides from now on. It needs a snapshot.
+    /// Starts watching a new agent. It needs a snapshot.
     pub fn begin(&mut self) {
         self.watchdog = Watchdog::new(self.patience);
         self.wants_snapshot = true;
         (self.cores_in_snapshot, self.last_snapshot) = (None, None);
     }
 
-    /// Whether a snapshot is due that could not be sent yet.
+    /// Whether a snapshot is due but could not be sent yet.
     pub fn wants_snapshot(&self) -> bool {
         self.wants_snapshot
     }
 
-    /// Whether the last snapshot came before some core had turned to the window, so that another one will follow.
+    /// Whether some core did not use the window yet when the last snapshot was sent. Another snapshot will follow.
     pub fn awaits_cores(&self) -> bool {
         self.cores_in_snapshot != Some(self.cores_seen.len())
     }
 
-    /// Handles the agent's requests, sends a snapshot if one is due, and checks for faults and starved threads. Call at least four
-    /// times per [`Config::patience`].
+    /// Handles the agent's requests, sends a snapshot if one is due, and checks for faults and starved threads. Call at least
+    /// four times per [`Config::patience`].
     pub fn look(
         &mut self,
         now: Nanos,
@@ -110,13 +110,14 @@ impl Supervisor {
         let requests = control.poll(port);
         let mut look = Look { asked: requests.resync, ..Look::default() };
         if requests.fault {
-            look.fault = Some("it makes invalid requests, or returns what was not lent");
+            look.fault =
+                Some("it made an invalid request, or returned an extent that was not lent");
         }
-        // Before the records: these may not show a later loss, so a loss after this point is left to the next snapshot.
+        // Before the records, because they may miss a later loss: a loss after this point is left to the next snapshot.
         let has_lost = host.take_lost();
         let cores = host.cores();
-        // Messages that a core sent by its old window after the snapshot are lost; so another one follows when more cores have
-        // turned to the new one.
+        // Messages that a core sends through its old window after the snapshot are lost, so another snapshot follows when more
+        // cores use the new window.
         let here = cores.iter().filter(|core| core.is_here).count();
         self.wants_snapshot |= requests.resync | has_lost;
         self.wants_snapshot |= self.cores_in_snapshot != Some(here);
@@ -139,9 +140,9 @@ impl Supervisor {
             look.fault = look.fault.or(Some(signals.seen()));
         }
         look.ring = signals.ring_agent();
-        // Sending takes a while, in which a core may have found work.
+        // Sending takes a while: a core may have found work meanwhile.
         let cores = if look.has_sent { host.cores() } else { cores };
-        // A core that merely asks at each look, because looks and switches come together on a CPU that they share, is not idle.
+        // A core that asks at every look is not necessarily idle: looks and switches may coincide on a CPU that they share.
         let mut is_idle = false;
         for (core, seen) in cores.iter().zip(&mut self.cores_seen) {
             is_idle |= core.is_agents && core.record.has_idled_since(seen);
@@ -171,9 +172,9 @@ mod tests {
     const THREAD: Subject = Subject { id: 3, generation: 1 };
     const WAITS: Sequence = Sequence(7);
 
-    /// Two cores and a thread that waits.
+    /// A host with two cores and one waiting thread.
     struct Host {
-        /// The order in which it was asked.
+        /// Names of the queries in the order in which they were made.
         asked: RefCell<Vec<&'static str>>,
         here: Cell<usize>,
         is_agents: Cell<bool>,
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_sent_first_and_when_cores_come_and_when_something_was_lost() {
+    fn snapshot_is_sent_at_start_and_when_cores_switch_windows_and_after_loss() {
         let mut watched = Watched::new();
         assert!(watched.look(0).has_sent);
         assert!(!watched.look(5_000).has_sent);
@@ -249,16 +250,17 @@ mod tests {
         assert!(watched.look(10_000).has_sent);
     }
 
-    /// A core whose outcome is lost between the two steps would be reported in its old state, and the loss forgotten.
+    /// In the other order, an outcome lost between the two steps would leave its core reported in an old state, and the loss
+    /// forgotten.
     #[test]
-    fn losses_are_asked_for_before_the_cores() {
+    fn losses_are_read_before_core_states() {
         let mut watched = Watched::new();
         assert!(watched.look(0).has_sent);
         assert_eq!(watched.host.asked.borrow()[..2], ["lost", "cores"]);
     }
 
     #[test]
-    fn two_snapshots_are_a_millisecond_apart() {
+    fn snapshots_are_at_least_a_millisecond_apart() {
         let mut watched = Watched::new();
         assert!(watched.look(0).has_sent);
         watched.host.lost.set(true);
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_reads_no_snapshot_gets_two_at_most() {
+    fn agent_that_reads_no_snapshots_gets_at_most_two() {
         let mut watched = Watched::new();
         for at in 0..2 {
             watched.host.lost.set(true);
@@ -276,11 +278,11 @@ mod tests {
         }
         watched.host.lost.set(true);
         assert!(!watched.look(30_000).has_sent);
-        assert!(watched.supervisor.wants_snapshot(), "it is sent once there is room");
+        assert!(watched.supervisor.wants_snapshot(), "the snapshot is sent once there is room");
     }
 
     #[test]
-    fn a_thread_that_waits_beside_an_idle_core_of_the_agents_is_barked_at() {
+    fn watchdog_barks_when_a_thread_waits_while_an_agents_core_idles() {
         let patience_us = Config::coherent(2).patience.0 / 1_000;
         let bark = |is_agents: bool| {
             let mut watched = Watched::new();

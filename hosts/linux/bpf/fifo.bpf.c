@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The peer that the mechanism is measured against (hosts/linux/examples/measure): a scheduler that decides by
- * itself, first in first out, from one dispatch queue for all. It does no more than that takes, so that
- * what the mechanism costs beyond it is what moving the decision away costs. Nothing else loads it.
+ * The baseline for measuring the mechanism (hosts/linux/examples/measure): a scheduler that decides by itself,
+ * first in, first out, from one dispatch queue for all CPUs. It does nothing more, so the mechanism's extra cost
+ * is the cost of moving the decision away. Nothing else loads it.
  */
 #include "scx.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the programs use of the kernel's types. Offsets are relocated at load time (CO-RE), so that only names
- * and kinds of members matter here. */
+/* The parts of the kernel's types that the programs use. Offsets are relocated at load time (CO-RE), so only the
+ * names and types of members matter here. */
 #ifndef WAVE_KERNEL_H
 #define WAVE_KERNEL_H
 
@@ -21,7 +21,7 @@ typedef __u64 u64;
 typedef __s16 s16;
 typedef __s32 s32;
 typedef __s64 s64;
-/* As generated headers call them. */
+/* Names used by the generated headers. */
 typedef __u8 uint8_t;
 typedef __u16 uint16_t;
 typedef __u32 uint32_t;

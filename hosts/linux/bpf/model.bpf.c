@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The queues of sched.bpf.c, step by step, for a test that holds them against wave-core's own
- * (hosts/linux/src/sched/model_tests.rs). Only wave_step is loaded, and it needs no sched_ext: what a decision comes to
- * is not looked up in a DSQ, but is what the decision itself says.
+ * The queues of sched.bpf.c, step by step, for a test that compares them with wave-core's
+ * (hosts/linux/src/sched/model_tests.rs). Only wave_step is loaded, and it needs no sched_ext: the outcome of a
+ * decision is not looked up in a DSQ, but given in the decision itself.
  */
 #define COMMIT(at, slot, generation, sequence, argument) ((void)(slot), (u32)(argument))
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #pragma clang diagnostic ignored "-Wunused-function"
-/* Kernels without sched_ext have none of its functions. */
+/* Kernels without sched_ext do not have its functions. */
 #undef __ksym
 #define __ksym __attribute__((section(".ksyms"), weak))
 #include "sched.bpf.c"
 
-/* As serve_core has it, but for what the kernel is asked for. */
+/* Like serve_core, without the calls to the kernel. */
 static __always_inline void dispatch(u32 at, struct core *core)
 {
 	int looks, found = REFUSED;

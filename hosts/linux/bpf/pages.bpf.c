@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Pages of another process: what is mapped where, and which pages were accessed. Reads page tables and changes
- * nothing.
+/* Reads another process's mappings, and the accessed bits in its page tables. Changes nothing.
  *
- * A page table is read without a lock (`walk`) or under the lock on the mappings (`walk_locked`). The first may read
- * a table that is being freed and is used for something else. So the way to it is read again afterwards: what
- * is no longer mapped by the same tables counts as not present. */
+ * A page table is read without a lock (`walk`) or under the lock on the mappings (`walk_locked`). `walk` may read a
+ * table that has been freed and reused. So it reads the path to the table again afterwards: pages that are no longer
+ * mapped by the same tables count as not present. */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
@@ -15,11 +14,11 @@
 #define UNIT_BATCHES (BATCHES / UNITS)
 #define BATCH_PAGES 64
 #define TABLE_BYTES 4096
-/* How many places are tried for where the kernel maps all memory: 1 GiB apart, within 128 TiB. */
+/* Number of addresses tried to find where the kernel maps all memory: 1 GiB apart, within 128 TiB. */
 #define TRIES (1 << 17)
 
-/* x86: bits of page table entries. PROTNONE pages are present, but trap; SPECIAL ones are nobody's, as the
- * zero page is. */
+/* x86: bits of page table entries. PROTNONE pages are present, but trap; SPECIAL pages, such as the zero page,
+ * belong to no process. */
 #define PRESENT 0x1ull
 #define ACCESSED 0x20ull
 #define HUGE 0x80ull
@@ -66,7 +65,7 @@ extern void bpf_task_release(struct task_struct *task) __ksym __weak;
 
 struct exchange exchange = {};
 
-/* Names an address space for as long as the machine runs. */
+/* An identifier of an address space, unique until the machine reboots. */
 static __always_inline u64 space_of(struct mm_struct *mm)
 {
 	if (bpf_core_field_exists(mm->context.ctx_id))
@@ -82,7 +81,7 @@ static __always_inline u64 entry(u64 table, u64 address, u32 shift)
 	return value;
 }
 
-/* The table that an entry points to; 0 if it does not. */
+/* The table that an entry points to; 0 if it points to none. */
 static __always_inline u64 below(u64 value)
 {
 	return (value & (PRESENT | HUGE)) == PRESENT ? exchange.direct_map + (value & exchange.frames) : 0;
@@ -110,9 +109,9 @@ static __always_inline bool is_page(u64 value)
 	return (value & (PRESENT | PROTNONE)) && !(value & SPECIAL);
 }
 
-/* Functions that are not static are verified once, and not once for each call; so each looks after its own limits. */
+/* Non-static functions are verified once, rather than for each call, so each checks its own bounds. */
 
-/* Where one of the entries is none of the usual: each by itself. */
+/* Reads each entry by itself, for a batch with an unusual entry. */
 __noinline int read_batch_slowly(u32 at, u32 batch)
 {
 	struct strip *strip = &exchange.strips[at % STRIPS_MAX];
@@ -134,7 +133,7 @@ __noinline int read_batch_slowly(u32 at, u32 batch)
 	return 0;
 }
 
-/* Four entries at a time: bits 0 to 3 are PRESENT of each, and 5 to 8 are ACCESSED. */
+/* Reads four entries at a time: bits 0 to 3 hold their PRESENT bits, bits 5 to 8 their ACCESSED bits. */
 __noinline int read_batch(u32 at, u32 batch)
 {
 	struct strip *strip = &exchange.strips[at % STRIPS_MAX];
@@ -233,7 +232,7 @@ int walk(void *context)
 	struct mm_struct *mm;
 
 	exchange.state = CHANGED;
-	/* By the number that the caller knows it by, where the kernel can. */
+	/* By the id in the caller's namespace, if the kernel has the function. */
 	task = bpf_ksym_exists(bpf_task_from_vpid) ? bpf_task_from_vpid(exchange.pid) : bpf_task_from_pid(exchange.pid);
 	if (!task)
 		return 0;
@@ -247,7 +246,7 @@ int walk(void *context)
 	return 0;
 }
 
-/* The same at the first of a process's mappings, while these are locked. */
+/* Does the same at the first of a process's mappings, while the mappings are locked. */
 SEC("iter/task_vma")
 int walk_locked(struct bpf_iter__task_vma *context)
 {
@@ -261,7 +260,7 @@ int walk_locked(struct bpf_iter__task_vma *context)
 		read_strips(vma->vm_mm);
 		exchange.state = DONE;
 	}
-	/* Fills what is asked for, so that the kernel stops. */
+	/* Fills the reader's buffer, so that the kernel stops iterating. */
 	bpf_seq_write(context->meta->seq, &end, sizeof(end));
 	return 0;
 }
@@ -299,8 +298,8 @@ static long try_place(u64 at, u64 *highest)
 	return 1;
 }
 
-/* Finds where the kernel maps all memory: where the caller's page of a known frame is to be read. The table of the
- * caller's own address space is in there, so it is not far. */
+/* Finds where the kernel maps all memory, by looking for the caller's page with a known frame. The search starts at the
+ * caller's own page table, which is in that mapping, so it is not far. */
 SEC("syscall")
 int find_direct_map(void *context)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What threads do, from the kernel's own tracepoints: who is switched to and from, who wakes whom, who is made
- * and ends. Decides nothing. Every event that finds no room is counted, and nothing here grows.
+/* Records what threads do, from the kernel's own tracepoints: switches, wake-ups, creation and exit. Decides nothing.
+ * Events that find no room are counted, and nothing here grows.
  *
- * A thread is named by its id and a part of its start time, so that an id that is used again is another thread. */
+ * A thread is named by its id and a part of its start time, so that a reused id names another thread. */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
@@ -10,11 +10,11 @@
 
 #include "shared/record.h"
 
-/* Threads that are followed at a time. */
+/* Most threads followed at a time. */
 #define WATCHED_MAX 65536
-/* Bytes of events that wait to be taken. */
+/* Size of the buffer for events that have not been taken yet, in bytes. */
 #define RING_BYTES (16 << 20)
-/* How far up a thread's parents are looked at for the process that was asked for. */
+/* Most ancestors of a thread that are searched for the requested process. */
 #define ANCESTORS_MAX 32
 
 struct pid_namespace;
@@ -61,11 +61,11 @@ struct {
 	__type(value, u8);
 } watched SEC(".maps");
 
-/* What a CPU runs, as the last event about it said. */
+/* The kind of thread that a CPU runs, according to its last event. */
 enum { UNTOLD, IDLE, OTHER, RECORDED };
 
 struct cpu {
-	/* How many interrupts it is in, one within the other. */
+	/* Depth of nested interrupts. */
 	int interrupts;
 	u32 told;
 };
@@ -79,11 +79,11 @@ struct {
 
 static __always_inline struct who name_of(struct task_struct *task)
 {
-	/* Bits 16 to 47: 65 us each, for three days. */
+	/* Bits 16 to 47 of the time: steps of 65 us, unique for three days. */
 	return (struct who){ .pid = task->pid, .born = (u32)(task->start_time >> 16) };
 }
 
-/* The idle threads have the id 0, and the recorder is not recorded. */
+/* Idle threads have the id 0; the recorder itself is not recorded. */
 static __always_inline bool is_watched(struct task_struct *task, const struct who *who)
 {
 	if (!who->pid || (u32)task->tgid == (u32)(counts.recorder >> 32))
@@ -112,7 +112,7 @@ static __always_inline void fill(struct event *event, u8 kind, struct who who)
 	event->process = 0;
 }
 
-/* Nobody is woken for an event: the recorder comes by itself, and would else record its own wake-ups. */
+/* Events wake nobody: the recorder polls. Otherwise it would record its own wake-ups. */
 static __always_inline struct event *begin(u8 kind, struct who who)
 {
 	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
@@ -143,8 +143,8 @@ static __always_inline void end(void *event)
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
-/* A thread that an interrupt has stopped wakes nobody: what the interrupt does is not its doing. Interrupts are
- * counted by their own tracepoints, as the kernel's count of them has no place that is the same everywhere. */
+/* A wake-up from an interrupt is not attributed to the interrupted thread. Interrupts are counted by their own
+ * tracepoints, because the location of the kernel's own count varies. */
 static __always_inline int interrupt(int change)
 {
 	u32 first = 0;
@@ -152,14 +152,14 @@ static __always_inline int interrupt(int change)
 
 	if (!cpu)
 		return 0;
-	/* One that began before its tracepoint was on ends without a beginning. */
+	/* An interrupt that began before its tracepoint was enabled ends without a beginning. */
 	if (change > 0 || cpu->interrupts > 0)
 		cpu->interrupts += change;
 	return cpu->interrupts;
 }
 
-/* Notes what this CPU runs from now on, and says whether that is news. No interrupt switches threads: one whose end was
- * not seen is over. */
+/* Notes what this CPU runs from now on, and returns whether that is a change. Interrupts do not switch threads, so an
+ * interrupt whose end was not seen is over. */
 static __always_inline bool is_news(u32 runs)
 {
 	u32 first = 0;
@@ -194,11 +194,11 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 {
 	struct who from = name_of(prev), to = name_of(next);
 	bool leaves = is_watched(prev, &from), comes = is_watched(next, &to);
-	/* TASK_DEAD: it never comes back. */
+	/* TASK_DEAD: the thread never runs again. */
 	bool dead = !preempt && (prev_state & 0x80);
 	struct event *event;
 
-	/* Between threads that are not recorded, only whether the CPU is idle counts. */
+	/* For switches between unrecorded threads, only whether the CPU is idle matters. */
 	if (!is_news(comes ? RECORDED : to.pid ? OTHER : IDLE) && !leaves && !comes)
 		return 0;
 	event = begin(SWITCH, leaves ? from : (struct who){});
@@ -268,7 +268,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	bool ours = settings.scope == SCOPE_CHILDREN && bpf_get_current_pid_tgid() == counts.recorder;
 	struct named *named;
 
-	/* A thread of the recorder's own is no child of it. */
+	/* The recorder's own threads are not its children. */
 	if (ours && child->tgid == parent->tgid)
 		return 0;
 	if (!follows && !ours)
@@ -340,7 +340,7 @@ static __always_inline bool descends(struct task_struct *task)
 	return false;
 }
 
-/* Who is there already: run once more after the tracepoints are on, and again at the end, for names. */
+/* Lists existing threads: run once more after the tracepoints are enabled, and again at the end, for names. */
 SEC("iter/task")
 int seen(struct bpf_iter__task *context)
 {

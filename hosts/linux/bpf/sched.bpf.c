@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The mechanism of thread scheduling: tells an agent what happens to threads, and carries out what it decides.
+ * The mechanism of thread scheduling: sends an agent messages about threads, and carries out its decisions.
  *
- * The protocol is wave-core's (core/src/host.rs, queue.rs, layout.rs); the loader computes where everything lies
- * in the window. Each thread waits in a dispatch queue (DSQ) of its own, so that finding it takes one look-up.
+ * The protocol is wave-core's (core/src/host.rs, queue.rs, layout.rs); the loader computes where everything is in the
+ * window. Each thread waits in its own dispatch queue (DSQ), so that finding it takes one look-up.
  *
  *   enqueue: thread's DSQ, message NEW, WAKEUP, PREEMPT or YIELD      | without an agent: the host's FIFO
  *   dispatch: FIFO first; then the core's next decision, checked, moved to the CPU, answered
  *
- * Who is running, and where, is in `threads`: the truth, which no agent can write. A thread that may not run on
- * every core of the enclave, or for which there is no slot, stays with the host and runs from the FIFO.
+ * The map `threads` is the source of truth on which threads run where; no agent can write it. A thread that may not
+ * run on every core of the enclave, or for which there is no slot, stays with the host and runs from the FIFO.
  *
- * Enclaves are CPUs that belong to no other. Each has a window, an agent and a FIFO of its own; `at` is a core among
- * those of all of them. Which enclave a thread joins is said by the loader (`enclave_of_task`), and inherited.
+ * Enclaves have disjoint CPUs. Each has its own window, agent and FIFO; `at` is a core's index among the cores of
+ * all enclaves. The loader says which enclave a thread joins (`enclave_of_task`), and children inherit it.
  *
- * Threads come one by one, or all of the machine's (`wave_all`). Then there is no class above but the real-time ones,
- * and kernel threads, the loader and agents come first by the host's hand.
+ * Threads join one by one, or the scheduler has all threads of the machine (`wave_all`). Then only the real-time
+ * classes are above it, and the host itself gives precedence to kernel threads, the loader and agents.
  */
 #include "scx.h"
 
@@ -52,7 +52,7 @@ struct sched_ext_ops wave = {
 	.name = "wave",
 };
 
-/* The same, for all threads of the machine: the loader takes one of the two. */
+/* The same for all threads of the machine. The loader picks one of the two. */
 SEC(".struct_ops.link")
 struct sched_ext_ops wave_all = {
 	CALLBACKS

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the mechanism uses of sched_ext: names as in the kernel, so that libbpf finds them in its BTF. */
+/* The parts of sched_ext that the mechanism uses, named as in the kernel so that libbpf finds them in its BTF. */
 #ifndef WAVE_SCX_H
 #define WAVE_SCX_H
 
@@ -46,7 +46,7 @@ struct scx_exit_info {
 	char *msg;
 } WAVE_CO_RE;
 
-/* libbpf matches members by name; those that are missing stay unset. */
+/* libbpf matches members by name; members missing here stay unset. */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
 	void (*enqueue)(struct task_struct *p, u64 enq_flags);
@@ -82,13 +82,13 @@ struct bpf_timer {
 
 #define PF_EXITING 0x4u
 #define PF_KTHREAD 0x200000u
-/* Those below are of the real-time classes. */
+/* Priorities below this belong to the real-time classes. */
 #define MAX_RT_PRIO 100
 #define SCHED_EXT 7
 
 #define SCX_DSQ_GLOBAL 0x8000000000000001ull
 #define SCX_DSQ_LOCAL 0x8000000000000002ull
-/* And the number of a CPU. */
+/* Or'ed with the number of a CPU. */
 #define SCX_DSQ_LOCAL_ON 0xc000000000000000ull
 #define SCX_SLICE_DFL 20000000ull
 #define SCX_SLICE_INF 0xffffffffffffffffull
@@ -100,10 +100,10 @@ struct bpf_timer {
 #define SCX_TASK_QUEUED 1u
 #define SCX_OPS_ENQ_LAST 2ull
 #define SCX_OPS_SWITCH_PARTIAL 8ull
-/* A queued task's attributes change: it leaves and comes back at once. */
+/* A queued task's attributes change: the kernel dequeues it and enqueues it again at once. */
 #define ENQUEUE_RESTORE 2ull
 
-/* Kernels 6.13 and later; the second form of each is the newer. */
+/* For kernels 6.13 and later; the second form of each is the newer one. */
 bool scx_bpf_dsq_insert___v2(struct task_struct *p, u64 dsq, u64 slice, u64 flags) __ksym __weak;
 void scx_bpf_dsq_insert___v1(struct task_struct *p, u64 dsq, u64 slice, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___v2(u64 dsq, u64 flags) __ksym __weak;

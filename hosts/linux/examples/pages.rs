@@ -1,4 +1,4 @@
-//! What it costs to read and clear accessed bits of another process here, by each backend.
+//! Measures how long each backend takes here to read and clear accessed bits of another process.
 //!
 //! ```text
 //! cargo run --release -p wave-linux --example pages [MIB]
@@ -26,7 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     command.arg(mib.to_string()).env(ROLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
     let mut line = String::new();
-    BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+    BufReader::new(child.stdout.take().ok_or("the child has no standard output")?)
+        .read_line(&mut line)?;
     let start: u64 = line.trim().parse()?;
     let measured = measure(child.id() as i32, start, mib << 20);
     child.kill()?;
@@ -68,7 +69,7 @@ fn measure(pid: i32, start: u64, bytes: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Milliseconds of the fastest: others may be busy on this machine.
+/// Milliseconds of the fastest run, as other programs may use this machine.
 fn least(mut what: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let mut least = f64::INFINITY;
     for _ in 0..ROUNDS {

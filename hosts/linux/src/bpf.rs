@@ -1,4 +1,4 @@
-//! Loading BPF programs, and saying why the kernel would not have them.
+//! Loads BPF programs, and explains why the kernel refused them.
 
 use std::sync::Mutex;
 
@@ -9,11 +9,11 @@ use libbpf_rs::PrintLevel;
 pub(crate) enum Refusal {
     /// This process may not load BPF programs.
     NotPermitted,
-    /// What the kernel and libbpf said.
+    /// Another reason, in the words of the kernel and libbpf.
     Other(String),
 }
 
-/// Loads programs. What libbpf says meanwhile is not printed, but told where they are refused.
+/// Loads programs. Output of libbpf is not printed, but returned in the error if they are refused.
 pub(crate) fn load<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, Refusal> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|held| held.into_inner());
@@ -29,7 +29,7 @@ pub(crate) fn load<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, 
 
 /// The end of libbpf's log while programs were loaded.
 static WORDS: Mutex<String> = Mutex::new(String::new());
-/// Bytes of it that are kept.
+/// Most bytes of the log that are kept.
 const WORDS_MAX: usize = 4_000;
 
 fn keep_words(_: PrintLevel, text: String) {

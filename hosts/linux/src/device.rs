@@ -1,13 +1,13 @@
-//! An agent on the other side of a PCI device: where its window lies, and how the two ring each other.
+//! An agent behind a PCI device: the place of its window, and the doorbells in both directions.
 //!
-//! The window is a BPF array like any other; the device reaches its pages by DMA. If the decisions are at
-//! home in the device, their pages of the window lie in its memory instead, where the program in the
-//! kernel reads them across the link and never writes.
+//! The window is a BPF array like any other; the device reaches its pages by DMA. If the home of the decisions
+//! is the device, their pages of the window are in its memory instead, where the BPF program reads them across
+//! the link and never writes.
 //!
-//! An agent that was turned out loses its pages at the IOMMU. What stands for a device in a virtual machine
-//! may have no IOMMU between (ivshmem: a process that maps the guest's memory), and may still write for a
-//! moment; so a window's pages are never given back while such an agent may live: windows are used anew,
-//! and stay in the kernel when this process is killed, until the next one has told the agent to leave.
+//! An agent that was turned out loses its pages at the IOMMU. A device of a virtual machine may be emulated
+//! without an IOMMU (ivshmem: a process that maps the guest's memory), and may still write for a moment. So a
+//! window's pages are never given back while such an agent may live: windows are reused, and stay in the kernel
+//! when this process is killed, until the next one has told the agent to leave.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -29,34 +29,34 @@ use wave_links::{AnyPort, EventFd, LinkSpec, Memory};
 
 use crate::window::Window;
 
-/// Windows that are kept: more only while more are in use.
+/// Number of windows that are kept; there are more only while more are in use.
 const WINDOWS_KEPT: usize = 4;
 const MEMORY_BAR: u32 = 2;
-/// How long an agent may take to leave, once the host has ended.
+/// How long an agent may take to leave after the host has ended.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// Where windows stay when this process is killed.
+/// Folder where windows stay when this process is killed.
 const PINS: &str = "/sys/fs/bpf/wave-device";
 
-/// Which device agents are behind, and how it is used.
+/// The device behind which agents are, and how to use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Where it is on the bus: `0000:00:01.0`.
+    /// PCI address, such as `0000:00:01.0`.
     pub address: String,
-    /// Access to the device: VFIO or sysfs.
+    /// How to access the device: VFIO or sysfs.
     pub access: Access,
-    /// Where the queues of decisions are at home: in host memory the agent writes them across the link, in
-    /// NIC memory the host's cores read them across it.
+    /// Home of the queues of decisions: in host memory the agent writes them across the link, in NIC memory the
+    /// host's cores read them across it.
     pub decisions: Home,
 }
 
-/// The device, and what was made for the agents behind it.
+/// The device, with the windows and bells of the agents behind it.
 pub(crate) struct Nic {
     end: HostEnd<ShmWindow>,
-    /// Control's, then a bell per core.
+    /// The control context's bell, then a bell per core.
     bells: Vec<EventFd>,
-    /// How often each was rung, where the device does not interrupt.
+    /// How often each bell was rung, if the device does not interrupt.
     seen: Option<Vec<u64>>,
-    /// Where the kernel has mapped its memory, where that holds the decisions.
+    /// Where the kernel has mapped the device's memory, if that holds the decisions.
     far: Option<u64>,
     memory: Arc<Memory>,
     windows: Vec<Arc<NicWindow>>,
@@ -68,16 +68,16 @@ pub(crate) struct Nic {
 
 struct NicWindow {
     window: Arc<Window>,
-    /// Of the window's decisions in the device's memory, in bytes from its start.
+    /// Offset of the window's decisions in the device's memory, in bytes.
     far: Option<u64>,
 }
 
-/// A window that an agent behind the device has. With it goes the device's access to its pages.
+/// A window of an agent behind the device. Dropping it ends the device's access to its pages.
 pub(crate) struct Lease {
     made: Arc<NicWindow>,
     device: Arc<Device>,
     pages: Vec<u64>,
-    /// What the agent asked with.
+    /// Number of the agent's request.
     pub(crate) request: u64,
     number: u32,
 }
@@ -100,7 +100,7 @@ impl Lease {
         self.device.write(REGISTER_DOORBELL, self.number);
     }
 
-    /// Says why the agent is not wanted.
+    /// Tells the agent why it is refused.
     pub(crate) fn refuse(&self, nic: &mut Nic, why: &str) {
         nic.refuse(self.request, self.number, why);
     }
@@ -113,7 +113,7 @@ impl Drop for Lease {
 }
 
 impl Nic {
-    /// Takes the device, and keeps what is behind it waiting until [`Nic::greet`].
+    /// Takes the device. The agent behind it must wait until [`Nic::greet`].
     pub(crate) fn open(options: &DeviceOptions, layout: &Layout) -> Result<Nic, DeviceError> {
         let device = Device::open(&options.address, options.access)?;
         let cores = usize::from(layout.config.cores);
@@ -154,9 +154,9 @@ impl Nic {
             address: options.address.clone(),
             error,
         };
-        // That file system takes no points.
+        // bpffs refuses names with dots.
         let pins = PathBuf::from(PINS).join(options.address.replace('.', "-"));
-        // Everybody may make folders in that file system, where it was mounted without care.
+        // If bpffs was mounted carelessly, any user may create folders in it.
         for folder in [Path::new(PINS), &pins] {
             own_dir(folder).map_err(|error| system(std::io::Error::other(error)))?;
         }
@@ -172,7 +172,7 @@ impl Nic {
         Ok(Nic { device, end, bells, seen, far, memory: bar, windows, pins, answered: 0 })
     }
 
-    /// Greets the agent behind the device, which must answer soon from here on.
+    /// Greets the agent behind the device, which must answer soon afterwards.
     pub(crate) fn greet(&self) {
         self.end.greet(Greeting {
             version: PROTOCOL_VERSION,
@@ -181,7 +181,7 @@ impl Nic {
             vectors: self.bells.len(),
         });
         if fs::read_dir(&self.pins).is_ok_and(|mut left| left.next().is_some()) {
-            // A host was killed here. Its agent, if there still is one, finds another life, and leaves.
+            // An earlier host was killed. Its agent, if still alive, finds that the host has changed, and leaves.
             std::thread::sleep(FAREWELL);
             remove_pins(&self.pins);
         }
@@ -202,12 +202,12 @@ impl Nic {
         self.far.is_some()
     }
 
-    /// Whether the device does not interrupt, so that somebody must look ([`Nic::look`]).
+    /// Whether the device does not interrupt, so that it must be polled by [`Nic::look`].
     pub(crate) fn is_polled(&self) -> bool {
         self.seen.is_some()
     }
 
-    /// Rings what was rung since, where the device does not interrupt.
+    /// If the device does not interrupt, passes on rings since the last call.
     pub(crate) fn look(&mut self) {
         let Some(seen) = &mut self.seen else { return };
         for (vector, seen) in seen.iter_mut().enumerate() {
@@ -219,7 +219,7 @@ impl Nic {
         }
     }
 
-    /// Makes a window for an agent that has asked since the last time, if there is room for it; otherwise tells it why not.
+    /// Makes a window for an agent with a new request, if there is room; otherwise tells the agent why not.
     pub(crate) fn answer(
         &mut self,
         layout: &Layout,
@@ -248,25 +248,25 @@ impl Nic {
         Ok(Leased { port, bells, lease })
     }
 
-    /// An agent that asks for a window, and was not answered yet.
+    /// An agent's request for a window that was not answered yet.
     fn asked(&mut self) -> Option<(u64, u32)> {
         let (request, number) = self.end.request();
         (request != 0 && request != self.answered).then_some((request, number))
     }
 
-    /// Whether the agent that asked with this has left.
+    /// Whether the agent with this request has left.
     pub(crate) fn left(&self, request: u64) -> bool {
         request == self.answered && self.end.request().0 == 0
     }
 
-    /// Says why there is no window.
+    /// Tells the agent why it gets no window.
     pub(crate) fn refuse(&mut self, request: u64, number: u32, why: &str) {
         self.answered = request;
         self.end.refuse(request, why);
         self.device.write(REGISTER_DOORBELL, number);
     }
 
-    /// Makes a window for an agent that has asked; to be described ([`Nic::offer`]) when it is ready.
+    /// Makes a window for an agent's request; [`Nic::offer`] describes it once it is ready.
     fn lease(
         &mut self,
         layout: &Layout,
@@ -276,7 +276,7 @@ impl Nic {
         self.answered = request;
         let made = match self.windows.iter().position(|made| Arc::strong_count(made) == 1) {
             Some(free) if self.windows.len() >= WINDOWS_KEPT => {
-                // The one that was free for longest.
+                // The window that has been free the longest.
                 let made = self.windows.remove(free);
                 for word in made.window.memory.region(Home::Nic) {
                     word.store(0, Ordering::SeqCst);
@@ -313,7 +313,7 @@ impl Nic {
         Ok(Arc::new(NicWindow { window: Arc::new(window), far }))
     }
 
-    /// Where the program in the kernel reads a window's decisions, if not in the window.
+    /// Where the BPF program reads a window's decisions, if not in the window.
     pub(crate) fn far(&self, lease: &Lease) -> Option<u64> {
         Some(self.far? + lease.made.far?)
     }
@@ -334,7 +334,7 @@ impl Nic {
 }
 
 impl Drop for Nic {
-    /// Ends with the enclave: agents are told, and their windows go when they have left.
+    /// Tells agents to leave when the enclave ends; their windows are freed once they have left.
     fn drop(&mut self) {
         self.end.close();
         let limit = std::time::Instant::now() + FAREWELL;
@@ -360,8 +360,8 @@ fn window_pages(layout: &Layout) -> usize {
     bytes.div_ceil(PAGE_BYTES) as usize
 }
 
-/// The pages that hold the decisions: they begin a page, as [`Layout`] has it, and fill their last, as
-/// [`Nic::open`] has checked.
+/// Number of pages that hold the decisions. These begin at a page boundary, as [`Layout`] places them, and end
+/// at one, as [`Nic::open`] has checked.
 fn far_pages(layout: &Layout) -> usize {
     decision_lines(layout) * 64 / PAGE_BYTES as usize
 }

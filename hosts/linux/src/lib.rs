@@ -1,12 +1,12 @@
-//! The real Linux kernel as a host.
+//! The Linux host: the real kernel, by BPF programs.
 //!
-//! [`sched`]: unmodified programs' threads under an agent, by sched_ext and one BPF program that is the
-//! mechanism and nothing else (`bpf/sched.bpf.c`, GPL-2.0). [`record`]: what threads do under Linux's own
-//! scheduler, as a workload that the simulator schedules under any policy.
+//! [`sched`]: schedules the threads of unmodified programs under an agent, by sched_ext and one BPF program that
+//! is the mechanism and nothing else (`bpf/sched.bpf.c`, GPL-2.0). [`record`]: records what threads do under
+//! Linux's own scheduler, as a workload that the simulator schedules under any policy.
 //!
 //! [`memory`]: reads and clears the accessed bits of other processes' pages, and moves pages to swap and back.
 //!
-//! This crate knows the wire types of the subsystems, and no policy.
+//! This crate knows the wire types of the subsystems, but no policy.
 
 mod bpf;
 mod device;

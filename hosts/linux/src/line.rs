@@ -1,4 +1,4 @@
-//! How agents are tied to a host of this crate: a process of this machine, or one behind a device.
+//! Connections of agents to the hosts of this crate: from a process on this machine, or from behind a device.
 
 use std::io;
 
@@ -8,9 +8,9 @@ use wave_links::{EventFd, SocketBell};
 
 use crate::device::{Lease, Nic};
 
-/// How an agent is tied to this host, and is rung.
+/// How an agent is connected to this host, and rung.
 pub(crate) enum Line {
-    /// A process of this machine.
+    /// A process on this machine.
     Socket(Connection, SocketBell),
     /// An agent behind the device.
     Device(Lease),
@@ -24,7 +24,7 @@ impl Line {
         }
     }
 
-    /// The agent's process, 0 where it is not of this machine.
+    /// Id of the agent's process; 0 if it is not on this machine.
     pub(crate) fn pid(&self) -> i32 {
         match self {
             Line::Socket(connection, _) => connection.peer_pid(),
@@ -40,10 +40,10 @@ impl Line {
         }
     }
 
-    /// Says why it is not wanted, if there is a word for it.
+    /// Refuses the agent, and tells it why if there is a reason to tell.
     pub(crate) fn turn_away(&self, nic: Option<&mut Nic>, why: Option<&str>) {
         match (self, nic, why) {
-            // One that has gone needs no answer.
+            // An agent that has gone needs no answer.
             (Line::Socket(connection, _), _, Some(why)) => drop(connection.refuse(why)),
             (Line::Device(lease), Some(nic), Some(why)) => lease.refuse(nic, why),
             (_, _, None) | (Line::Device(_), None, _) => {}
@@ -51,7 +51,7 @@ impl Line {
     }
 }
 
-/// Both ends of a bell that needs no interrupts.
+/// Both ends of a doorbell that needs no interrupts.
 pub(crate) fn one_bell() -> io::Result<[EventFd; 2]> {
     let bell = EventFd::new()?;
     Ok([bell.try_clone()?, bell])

@@ -1,14 +1,14 @@
-//! What /proc tells of processes and their threads.
+//! Reads processes and their threads from /proc.
 
-/// A process or thread for as long as it lives, by its id and start: ids are used again.
+/// Identity of a process or thread: its id and start, as ids are reused.
 pub(crate) type Lifetime = (i32, u64);
 
-/// Of `/proc/ID/stat`; a thread has one as well.
+/// Fields of `/proc/ID/stat` of a process or thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) parent: i32,
     flags: u64,
-    /// When it started, in ticks since boot: ids are used again, with another start.
+    /// When it started, in ticks since boot. A reused id has another start.
     pub(crate) started: u64,
 }
 
@@ -19,7 +19,7 @@ impl Stat {
         Stat::parse(&std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
     }
 
-    /// The name in it may hold anything.
+    /// Parses a line. The name in it may contain any characters.
     fn parse(line: &str) -> Option<Stat> {
         let (_, after_name) = line.rsplit_once(')')?;
         let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_named_like_its_fields_is_read_right() {
+    fn process_named_like_stat_fields_is_parsed() {
         let line = "7 (a) 1 (b)) S 1 7 7 0 -1 2129984 100 0 0 0 42 58 0 0 20 0 1 0 1000 0";
         let stat = Stat::parse(line).unwrap();
         assert_eq!((stat.parent, stat.started), (1, 1000));

@@ -1,4 +1,4 @@
-//! What an operator names for an agent to look after: a process, or a cgroup.
+//! Targets that an operator puts under an agent: a process or a cgroup.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,47 +11,49 @@ use crate::process::{self, Lifetime, Stat};
 pub enum Group {
     /// A process and its children.
     Process(i32),
-    /// The processes of a cgroup and of those below it.
+    /// The processes of a cgroup and of the cgroups below it.
     Cgroup(PathBuf),
 }
 
-/// Why it cannot be looked after.
+/// Why a target cannot be put under an agent.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TargetError {
     /// No process has this id.
-    #[error("there is no process {0}: `ps -e` lists those that run")]
+    #[error("there is no process {0}: `ps -e` lists the running ones")]
     NoProcess(i32),
-    #[error("{0} is a kernel thread; these stay the kernel's")]
+    #[error("{0} is a kernel thread, which an agent cannot manage")]
     KernelThread(i32),
-    /// A thread, not a process.
-    #[error("{thread} is a thread of process {process}: name the process, with all its threads")]
+    /// The id is a thread's, not a process's.
+    #[error(
+        "{thread} is a thread of process {process}: name the process, which stands for all its threads"
+    )]
     Thread { thread: i32, process: i32 },
-    /// The agent cannot wait for its own decision.
-    #[error("{0} is this process, which cannot be under the agent that it looks after")]
+    /// The target is this process, which cannot be under the agent that it serves.
+    #[error("{0} is this process, which cannot be under the agent that it serves")]
     Ourselves(i32),
-    /// The process ended meanwhile.
+    /// The process has ended meanwhile.
     #[error("process {0} has ended")]
     Ended(i32),
-    /// Another user's, or this process lacks what it takes.
+    /// The process is another user's, or this process lacks a capability.
     #[error(
-        "process {pid} may not be looked into or advised ({error}): run this as root, or give the binary \
+        "process {pid} may not be read or advised ({error}): run this as root, or give the binary \
          CAP_SYS_PTRACE and CAP_SYS_NICE"
     )]
     NotPermitted { pid: i32, error: io::Error },
-    /// No folder of the kernel's.
-    #[error("{}: not a cgroup (v2): {error}; they are folders below /sys/fs/cgroup", path.display())]
+    /// The path is not a cgroup.
+    #[error("{}: not a cgroup (v2): {error}; cgroups are folders below /sys/fs/cgroup", path.display())]
     NoCgroup {
         path: PathBuf,
-        /// What the kernel said to its list of processes.
+        /// The error from reading its list of processes.
         error: io::Error,
     },
-    /// The kernel does not tell.
+    /// The kernel's files about the process cannot be read.
     #[error("cannot read process {pid}: {what}")]
     Unreadable { pid: i32, what: String },
 }
 
-/// Whether there is such a group, and an agent may look after it. Changes nothing.
+/// Checks that a group exists and that an agent may manage it. Changes nothing.
 pub(crate) fn check(group: &Group) -> Result<(), TargetError> {
     match group {
         Group::Process(pid) => check_process(*pid),
@@ -59,7 +61,7 @@ pub(crate) fn check(group: &Group) -> Result<(), TargetError> {
     }
 }
 
-/// Whether this is a process that an agent may look after.
+/// Checks that this is a process that an agent may manage.
 pub(crate) fn check_process(pid: i32) -> Result<(), TargetError> {
     let stat = Stat::read(pid).ok_or(TargetError::NoProcess(pid))?;
     if stat.is_kernel_thread() {
@@ -73,7 +75,7 @@ pub(crate) fn check_process(pid: i32) -> Result<(), TargetError> {
     }
 }
 
-/// A process and its children, and theirs.
+/// A process and its descendants.
 pub(crate) fn below(root: i32) -> HashSet<Lifetime> {
     let all: Vec<(i32, Stat)> =
         process::processes().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
@@ -90,10 +92,10 @@ pub(crate) fn below(root: i32) -> HashSet<Lifetime> {
     found
 }
 
-/// The processes of a cgroup and of those below it.
+/// The processes of a cgroup and of the cgroups below it.
 pub(crate) fn cgroup_processes(path: &Path) -> Result<HashSet<Lifetime>, TargetError> {
     let no_cgroup = |error| TargetError::NoCgroup { path: path.to_owned(), error };
-    // One of version 1 has processes as well, and its root all of the machine's.
+    // Cgroups of version 1 list processes as well, and their root all of the machine's.
     if let Err(error) = std::fs::metadata(path.join("cgroup.controllers")) {
         return Err(no_cgroup(error));
     }
@@ -101,11 +103,11 @@ pub(crate) fn cgroup_processes(path: &Path) -> Result<HashSet<Lifetime>, TargetE
     let mut folders = vec![path.to_owned()];
     while let Some(folder) = folders.pop() {
         let list = std::fs::read_to_string(folder.join("cgroup.procs"))
-            // A threaded one lists threads only.
+            // A threaded cgroup lists only threads.
             .or_else(|_| std::fs::read_to_string(folder.join("cgroup.threads")));
         let list = match list {
             Ok(list) => list,
-            // One below that has gone meanwhile.
+            // A cgroup below has been removed meanwhile.
             Err(_) if folder != path => continue,
             Err(error) => return Err(no_cgroup(error)),
         };
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_the_children_of_children() {
+    fn process_tree_includes_grandchildren() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let id = child.id() as i32;
         let has = |root| below(root).iter().any(|(pid, _)| *pid == id);

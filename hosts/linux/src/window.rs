@@ -1,4 +1,4 @@
-//! Windows that the kernel, and a device, can reach: BPF arrays.
+//! Windows in BPF arrays, which the kernel and a device can reach.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -17,10 +17,10 @@ const BPF_F_INNER_MAP: u32 = 1 << 12;
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum WindowError {
     /// A call to libbpf failed.
-    #[error("{doing}: {error}")]
+    #[error("{doing} failed: {error}")]
     Bpf { doing: &'static str, error: libbpf_rs::Error },
-    /// Its memory could not be mapped.
-    #[error("mapping a window: {0}")]
+    /// The window's memory could not be mapped.
+    #[error("mapping a window failed: {0}")]
     Map(#[from] MapError),
 }
 
@@ -42,7 +42,7 @@ impl Window {
         self.map.as_fd()
     }
 
-    /// Pins the window in the kernel: it outlives this process, for as long as the file exists.
+    /// Pins the window in the kernel, so that it outlives this process for as long as the file exists.
     pub(crate) fn pin(&mut self, path: &Path) -> Result<(), WindowError> {
         self.map.pin(path).map_err(|error| WindowError::Bpf { doing: "pinning a window", error })
     }

@@ -1,5 +1,5 @@
-//! Records a program whose behaviour is known. Counts are asserted and never times, as the machine may
-//! be busy with other things.
+//! Records programs with known behaviour. The tests assert counts but never times, as the machine may be
+//! busy with other work.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wave_linux::record::{History, Lost, RecordError, Recorder, Scope};
 use wave_sched::workload::{End, Thread};
 
-/// Begins, or says why not and returns none.
+/// Starts a recorder. Reports why if that is not possible.
 fn start(scope: Scope) -> Option<Recorder> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
@@ -40,10 +40,10 @@ fn record(mut recorder: Recorder, mut done: impl FnMut() -> bool) -> (Vec<Thread
     (threads, repaired, lost)
 }
 
-/// Records what children do that `command` makes, until it ends: its id and the threads. Where a kernel
-/// runs no program at an event, it counts nothing (Linux 6.18 as a guest does so in a few recordings of a
-/// hundred, and its own trace lacks such events as well), so that only the guess in their place tells. Such
-/// a recording is made again.
+/// Records the child that `command` starts, with its children, until it ends. Returns its id and the threads. If a
+/// kernel does not run a BPF program at an event, it counts no loss (Linux 6.18 as a guest does this in a few
+/// recordings of a hundred, and its own trace lacks such events as well), so that only the guess in the event's place
+/// shows it. Such a recording is repeated.
 fn record_without_guesses(command: &mut Command) -> Option<(u32, Vec<Thread>)> {
     const ATTEMPTS: usize = 8;
     for _ in 0..ATTEMPTS {
@@ -56,11 +56,11 @@ fn record_without_guesses(command: &mut Command) -> Option<(u32, Vec<Thread>)> {
             return Some((pid, threads));
         }
     }
-    panic!("{ATTEMPTS} recordings in a row held guesses")
+    panic!("{ATTEMPTS} recordings in a row needed guesses")
 }
 
 #[test]
-fn a_shell_that_runs_seven_sleeps_is_seven_sleeps_and_a_shell() {
+fn shell_and_its_seven_sleeps_are_recorded_and_nothing_else() {
     let script = "for i in 1 2 3 4 5 6 7; do sleep 0.05; done";
     let recorded = record_without_guesses(Command::new("sh").args(["-c", script]));
     let Some((pid, threads)) = recorded else { return };
@@ -70,21 +70,25 @@ fn a_shell_that_runs_seven_sleeps_is_seven_sleeps_and_a_shell() {
     assert_eq!(sleeps.len(), 7);
     for sleep in &sleeps {
         assert_eq!((sleep.end, sleep.process), (End::Exited, sleep.pid));
-        assert!(sleep.runs.len() >= 2, "once before it sleeps, and once after");
+        assert!(sleep.runs.len() >= 2, "sleep must run once before it sleeps, and once after");
         let maker = sleep.runs[0].waker.expect("the shell made it");
         assert_eq!(maker.thread as usize, at);
         assert!(maker.cpu_ns > 0 && maker.cpu_ns <= threads[at].cpu_ns());
         assert!(sleep.cpu_ns() > 0);
         let by_time = sleep.runs.iter().skip(1).filter(|run| run.waker.is_none());
-        assert!(by_time.count() >= 1, "its timer woke it, and no thread");
+        assert!(by_time.count() >= 1, "no wake-up by the timer was recorded");
     }
     let known: BTreeSet<&str> = threads.iter().map(|thread| thread.name.as_str()).collect();
-    assert_eq!(known, BTreeSet::from(["sh", "sleep"]), "no other thread was recorded");
+    assert_eq!(
+        known,
+        BTreeSet::from(["sh", "sleep"]),
+        "only the shell and its children are recorded"
+    );
 }
 
 #[test]
-fn a_process_that_is_there_already_is_found_with_its_children() {
-    // The shell waits for a line, its child sleeps for longer than this takes.
+fn existing_process_is_found_with_its_children() {
+    // The shell waits for a line; its child sleeps for longer than the test takes.
     let script = "sleep 1000 & read line; kill $!; wait";
     let mut shell = Command::new("sh")
         .args(["-c", script])
@@ -93,7 +97,7 @@ fn a_process_that_is_there_already_is_found_with_its_children() {
         .unwrap();
     let pid = shell.id();
     let recorder = start(Scope::Process(pid));
-    // The line: the end of input will do.
+    // The end of input serves as the line.
     drop(shell.stdin.take());
     let Some(recorder) = recorder else {
         shell.wait().unwrap();
@@ -101,17 +105,17 @@ fn a_process_that_is_there_already_is_found_with_its_children() {
     };
     let (threads, _, lost) = record(recorder, || shell.try_wait().unwrap().is_some());
     assert_eq!(lost, Lost::default());
-    let shell = threads.iter().find(|thread| thread.pid == pid).expect("the shell went on");
+    let shell = threads.iter().find(|thread| thread.pid == pid).expect("the shell continued");
     assert_eq!(shell.end, End::Exited);
-    // Its child was killed, which takes a run.
+    // Its child was killed, and needs a run to end.
     assert!(threads.iter().any(|thread| thread.pid != pid && thread.end == End::Exited));
 }
 
 #[test]
-fn a_cpu_shared_with_a_thread_that_is_not_recorded_is_interference() {
+fn sharing_a_cpu_with_an_unrecorded_thread_is_interference() {
     let Some(recorder) = start(Scope::Children) else { return };
     drop(recorder);
-    // Both on the first CPU that this thread may use. The second loop ends when its input does.
+    // Both programs run on the first CPU that this thread may use. The other program's loop ends with its input.
     let allowed = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
     let mut one = CpuSet::new();
@@ -137,25 +141,25 @@ fn a_cpu_shared_with_a_thread_that_is_not_recorded_is_interference() {
     other.wait().unwrap();
     let taken_ns = history.interference_ns(ends_ns);
     let (threads, _) = history.finish(ends_ns);
-    let recorded = threads.iter().find(|thread| thread.pid == child.id()).expect("it ran");
+    let recorded = threads.iter().find(|thread| thread.pid == child.id()).expect("the child ran");
     let lost = recorded.runs.iter().map(|run| run.preemptions).sum::<u64>();
-    assert!(lost > 0 && taken_ns > 0, "it lost its CPU {lost} times, {taken_ns} ns were others'");
-    assert!(taken_ns <= ends_ns - begins_ns, "one CPU can be taken, and no more");
+    assert!(lost > 0 && taken_ns > 0, "the thread lost its CPU {lost} times, for {taken_ns} ns");
+    assert!(taken_ns <= ends_ns - begins_ns, "more than one CPU was taken");
 }
 
 #[test]
-fn the_whole_machine_does_something() {
+fn recording_the_whole_machine_finds_threads() {
     let Some(recorder) = start(Scope::All) else { return };
     let own = std::process::id();
     let mut child = Command::new("sleep").arg("0.05").spawn().unwrap();
     let (threads, _, _) = record(recorder, || child.try_wait().unwrap().is_some());
     assert!(threads.iter().any(|thread| thread.name == "sleep" && thread.pid == child.id()));
-    assert!(threads.iter().all(|thread| thread.process != own), "the recorder itself is left out");
+    assert!(threads.iter().all(|thread| thread.process != own), "the recorder itself was recorded");
 }
 
 #[test]
-fn a_process_that_is_not_there_is_named() {
+fn missing_process_is_named_in_the_error() {
     // Ids end at 2^22.
-    let error = Recorder::start(Scope::Process(u32::MAX / 2)).expect_err("there is none");
+    let error = Recorder::start(Scope::Process(u32::MAX / 2)).expect_err("no process has this id");
     assert!(error.to_string().contains("2147483647") || matches!(error, RecordError::NoTypes));
 }

@@ -1,11 +1,11 @@
-//! A program whose threads an agent schedules, as any program could be that uses this library:
+//! A program whose threads an agent schedules. Any program that uses this library works like it:
 //!
 //! ```text
 //! cargo run -p wave-user --example hello [SOCKET [SECONDS]]
 //! ```
 //!
-//! It works without an agent. While it runs, attach one to the socket that it prints, kill it,
-//! replace it: the program does not notice.
+//! It works without an agent. While it runs, attach an agent to the socket that it prints, kill the
+//! agent, replace it: the program does not notice.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let start = Instant::now();
     let mut rounds = 0;
-    // Once at least, then until the time is over.
+    // At least once, then until the time is up.
     loop {
         greet(&enclave, rounds == 0)?;
         rounds += 1;
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Ten threads count to a hundred together; one waits until they are done.
+/// Ten threads count to a hundred together; an eleventh waits until they are done.
 fn greet(enclave: &Arc<Enclave>, aloud: bool) -> Result<(), Box<dyn Error>> {
     let count = Arc::new(Mutex::new(0));
     let changed = Arc::new(Condvar::new());

@@ -1,4 +1,4 @@
-//! A full memory barrier on every thread of the process, paid for by the rare side alone.
+//! A full memory barrier on every thread of the process. Only the caller, the rare side, pays for it.
 
 use std::io;
 
@@ -10,8 +10,8 @@ fn membarrier(command: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// To be called once before [`for_all_threads`]. Fails where the kernel has no membarrier(2)
-/// (before Linux 4.14, or forbidden by a sandbox).
+/// Call once before [`for_all_threads`]. Fails where the kernel has no membarrier(2) (before Linux 4.14,
+/// or forbidden by a sandbox).
 pub(crate) fn register() -> io::Result<()> {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }

@@ -1,5 +1,5 @@
-//! The control thread: lets agents attach, watches them, and turns them out.
-//! Its states are those of [`wave_host`].
+//! The control thread: lets agents attach, watches them, and turns them out. [`wave_host`] draws the
+//! states of an agent.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::door::{Door, Guest, Incarnation, say_fault, wait_for_any};
 use crate::shared::{CoreShared, Shared, lock};
 use crate::stats::Mode;
 
-/// Looks at rest after which the watchdog looks less often. A load that merely has gaps must not
-/// get there, or an agent that hangs is found too late.
+/// Looks at rest after which the watchdog looks less often. Large enough that a load with gaps does not
+/// reach it: otherwise an agent that hangs is found too late.
 const LOOKS_AT_REST: u32 = 20;
 
 pub(crate) struct Control {
@@ -43,7 +43,7 @@ impl Control {
         layout: Layout,
     ) -> Control {
         let supervisor = Supervisor::new(&shared.config);
-        // A core's bell interrupts the thread that runs there, if that wants it.
+        // A core's bell interrupts the thread that runs on the core, if the thread is to be interrupted.
         let signal = shared.signal;
         let bell = move || EventFd::interrupting(signal);
         Control {
@@ -71,8 +71,7 @@ impl Control {
         }
     }
 
-    /// Until something happens, or the watchdog wants to look. Without an agent there is nothing
-    /// to look at.
+    /// Waits until something happens or the watchdog is due. Without an agent there is nothing to watch.
     fn wait(&mut self) {
         let fds = self.door.fds().chain([self.shared.control_bell.as_fd()]);
         let fds = fds.chain(self.attached.iter().flat_map(Guest::fds));
@@ -95,8 +94,8 @@ impl Control {
         }
     }
 
-    /// Counts looks at which no thread was alive and no core had switched since the look before:
-    /// nothing can wait then, and nothing is about to, so the watchdog may look less often.
+    /// Counts looks at which no thread was alive and no core had switched since the previous look.
+    /// Nothing waits then, and nothing is about to wait, so the watchdog may look less often.
     fn count_rest(&mut self) {
         let counters = self.shared.cores.iter().map(|core| &core.counters.switches);
         let switches = counters.map(|switches| switches.load(Ordering::Relaxed)).sum();
@@ -106,8 +105,8 @@ impl Control {
         self.looks_at_rest = if rests { self.looks_at_rest.saturating_add(1) } else { 0 };
     }
 
-    /// A new incarnation begins. The workload keeps running: idle cores wait for the
-    /// snapshot to reach the agent, and running threads notice nothing.
+    /// Starts a new incarnation. The workload keeps running: idle cores wait until the snapshot reaches the
+    /// agent, and running threads notice nothing.
     fn attach(&mut self, guest: Guest) {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port, Revoked::Replaced);
@@ -168,7 +167,7 @@ impl Control {
         }
     }
 
-    /// The agent is no more: revoke its window, and let the host decide.
+    /// Handles the loss of the agent: revokes its window, and lets the host decide.
     fn detach(&mut self, why: Revoked) {
         let Some(guest) = self.attached.take() else { return };
         guest.control.revoke(&guest.port, why);
@@ -189,7 +188,7 @@ impl SupervisedHost for Supervised<'_> {
         let is_agents = self.shared.mode() == Mode::Agent;
         let cores = self.shared.cores.iter();
         let see = |core: &CoreShared| {
-            // Epoch before record: a core that switches windows in between is reported as not yet here.
+            // Epoch before record: a core that switches windows in between is reported as not yet using the new one.
             let is_here = core.epoch.load(Ordering::SeqCst) == epoch;
             Core { record: core.record(), is_here, is_agents }
         };

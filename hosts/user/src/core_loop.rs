@@ -36,33 +36,33 @@ struct CoreLink {
     incarnation: Arc<Incarnation>,
 }
 
-/// One host core. Lives on its pthread; threads that run on it reach it through
-/// [`mod@crate::current`]. No borrow of a cell is ever held across a switch.
+/// One host core. It lives on its pthread; threads that run on it reach it through
+/// [`mod@crate::current`]. No borrow of a cell is held across a switch.
 ///
-/// While a kernel-level thread runs, its pthread uses the core, and the core's own sleeps ([`klt`]).
+/// While a kernel-level thread runs, its pthread uses the core, and the core's own pthread sleeps ([`klt`]).
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: u16,
-    /// The core's own pthread, and where it is pinned.
+    /// The core's own pthread, and the CPU to which it is pinned.
     tid: libc::pid_t,
     cpu: Option<usize>,
     link: RefCell<Option<CoreLink>>,
     timers: RefCell<Timers>,
     current: Cell<u32>,
-    /// Whether `current` is on this core's pthread, on its fiber or on the way there.
+    /// Whether `current` runs on this core's pthread: on its fiber, or while switching to or from it.
     on_fiber: Cell<bool>,
-    /// The run, and when the core itself ends it.
+    /// The current run, and the time at which the core itself ends it.
     run: Cell<Run>,
     slice_end: Cell<Nanos>,
-    /// When a kernel-level thread is interrupted by its timer.
+    /// The time at which the timer interrupts a kernel-level thread.
     alarm: Cell<Nanos>,
     /// The pthread that a kick interrupts.
     interrupts: Cell<Option<libc::pid_t>>,
     epoch: Cell<u64>,
     runs: Cell<Runs>,
     safe_points: SafePoints,
-    /// What the link had charged when the core last found nothing; none before the first look of
-    /// an idle time, and zero for ever where nothing is charged.
+    /// Total charge of the link when the core last found its queue empty. `None` before the first look of
+    /// an idle period; always zero on a link that charges nothing.
     charged_at_look: Cell<Option<u64>>,
     stalled_looks: StalledLooks,
 }
@@ -98,7 +98,7 @@ impl Mechanism for Commits<'_> {
 }
 
 impl Core {
-    /// To be made on its own pthread, which is pinned to `cpu`.
+    /// Creates a core. Call on the core's own pthread, which is pinned to `cpu`.
     pub(crate) fn new(shared: Arc<Shared>, index: u16, cpu: Option<usize>) -> Core {
         Core {
             // SAFETY: takes nothing.
@@ -132,7 +132,7 @@ impl Core {
         self.shared.table.own(self.current())
     }
 
-    /// The slot of the user-level thread that this pthread runs, if it does.
+    /// The slot of the user-level thread that this pthread runs, if it runs one.
     pub(crate) fn running_slot(&self) -> Option<&Slot> {
         self.on_fiber.get().then(|| self.own_slot())
     }
@@ -148,8 +148,8 @@ impl Core {
         self.mine().tid.store(self.tid, Ordering::Relaxed);
         let mut now = clock.now();
         while !self.shared.stop.load(Ordering::Relaxed) {
-            // Before the epoch: where the host decides, the core has left the window of the agent before. A window takes the end of
-            // one run only, until it is polled.
+            // The mode is read before the epoch: if the host decides, the core has left the previous agent's window. Until it
+            // is polled, a window can take the end of only one run.
             let mut mode = self.shared.mode();
             if self.must_adopt() {
                 self.adopt();
@@ -206,7 +206,7 @@ impl Core {
         self.leave_link();
     }
 
-    /// Accounts for a look that found nothing and took `took`.
+    /// Accounts for a look of duration `took` that found nothing.
     #[inline]
     fn account_look(&self, took: Nanos) {
         let link = self.link.borrow();
@@ -219,7 +219,7 @@ impl Core {
         }
     }
 
-    /// Shows others what was counted in this window.
+    /// Publishes this window's counters to other threads.
     #[cold]
     fn publish(&self) {
         if let Some(CoreLink { port, protocol, .. }) = &*self.link.borrow() {
@@ -306,7 +306,7 @@ impl Core {
         let mut fiber = slot
             .take_fiber()
             .or_else(|| self.shared.fibers.take())
-            .expect("there is a fiber for every id");
+            .expect("the enclave has a fiber for every id");
         self.interrupt(slot.is_in_region().then_some(self.tid));
         self.on_fiber.set(true);
         let reason = fiber.resume(id);
@@ -325,8 +325,8 @@ impl Core {
         self.interrupt(Some(klt.tid()));
         mine.away.store(1, Ordering::Relaxed);
         mine.runner.store(klt.tid(), Ordering::SeqCst);
-        // Whoever changes these looks for the runner after that. The agent rings after it has stored its
-        // word, and may have done both before the ring could interrupt this thread.
+        // Threads of this process that change the epoch or `stop` look for the runner afterwards. The agent rings
+        // after it has stored its word, and may have done both before the ring could interrupt this thread.
         let is_late = self.epoch.get() != shared.epoch.load(Ordering::SeqCst)
             || shared.stop.load(Ordering::SeqCst)
             || self.is_asked_to_end();
@@ -350,7 +350,7 @@ impl Core {
         reason
     }
 
-    /// The prefetch runs while everything that follows updates the host's state (Wave 5.4).
+    /// Starts the prefetch, which runs while the following code updates the host's state (Wave 5.4).
     #[inline]
     fn prefetch(&self) {
         if let Some(link) = &mut *self.link.borrow_mut() {
@@ -358,7 +358,7 @@ impl Core {
         }
     }
 
-    /// Moves a thread that has left its fiber to its new state, and holds the message.
+    /// Moves a thread that has left its fiber to its new state, and holds its message.
     fn let_go(&self, id: u32, reason: Leave, ran: Nanos) {
         if reason != Leave::Preempt && self.is_asked_to_end() {
             bump(&self.mine().counters.ended_first, 1);
@@ -439,7 +439,7 @@ impl Core {
                 self.mine().set_record(protocol.record());
                 let port = incarnation.port();
                 let incarnation = Arc::clone(incarnation);
-                // The agent's first snapshot may be of a time when this core was running.
+                // Asked anew, because the agent's first snapshot may still show this core as running.
                 protocol.ask_anew(&port);
                 let signals = protocol.take_signals();
                 if !signals.is_empty() {

@@ -1,4 +1,4 @@
-//! What a thread can do to itself.
+//! Operations of a thread on itself: yield, park, sleep, safe points.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -24,8 +24,8 @@ pub(crate) fn enter(core: &Core, body: impl FnOnce()) {
 
 /// Gives `body` the core that the caller runs on, if it runs on one.
 ///
-/// Not inlined: a user-level thread may go on on another pthread after a switch, and a compiler that kept the
-/// address of the thread-local across it would find the old core.
+/// Not inlined: a user-level thread may continue on another pthread after a switch, and if the compiler kept the
+/// address of the thread-local across the switch, the thread would find the old core.
 #[inline(never)]
 pub(crate) fn with_core<R>(body: impl FnOnce(Option<&Core>) -> R) -> R {
     // SAFETY: `enter` keeps the core alive while the pointer is set, and the pointer is only ever
@@ -33,12 +33,12 @@ pub(crate) fn with_core<R>(body: impl FnOnce(Option<&Core>) -> R) -> R {
     if let Some(core) = unsafe { CORE.get().as_ref() } {
         return body(Some(core));
     }
-    // It cannot leave this core before `body` returns.
+    // The thread cannot leave this core before `body` returns.
     let _inside = Inside::enter();
     body(Klt::current().map(Klt::core))
 }
 
-/// Leaves the core for the reason given, and comes back when the thread runs again.
+/// Leaves the core for the given reason, and returns when the thread runs again.
 /// Panics if the caller is no thread of an enclave.
 pub(crate) fn suspend(reason: Leave) {
     if let Some(klt) = Klt::current() {
@@ -49,8 +49,8 @@ pub(crate) fn suspend(reason: Leave) {
         let core = core.expect("only a thread of an enclave can do this");
         core.shared.table.own(core.current()).yielder()
     });
-    // SAFETY: the yielder lies on the stack of the fiber that the caller runs on, set when the
-    // fiber took this thread.
+    // SAFETY: the yielder is on the stack of the fiber that the caller runs on. It was set when the fiber
+    // took this thread.
     unsafe { &*yielder }.suspend(reason);
 }
 
@@ -73,31 +73,31 @@ pub fn class() -> u16 {
     })
 }
 
-/// Lets others run. Sends YIELD. Panics if the caller is no thread of an enclave.
+/// Lets other threads run. Sends YIELD. Panics if the caller is no thread of an enclave.
 pub fn yield_now() {
     suspend(Leave::Yield);
 }
 
-/// Lets others run until a front has told the agent of a request for this thread: a
-/// [note](wave_core::note::Request) that names its [subject](Thread::subject). Sends AWAITS. Returns now and then
-/// without one, and at once in turn with others where no agent decides: look, and await again.
+/// Lets other threads run until a front has told the agent of a request for this thread, by a
+/// [note](wave_core::note::Request) that names its [subject](Thread::subject). Sends AWAITS. It may return without a
+/// note, and where no agent decides it returns whenever it is this thread's turn: look for a request, and await again.
 ///
-/// A front notes a request after it has left it where the thread looks, and the thread awaits after it has looked. A
-/// note that comes in between counts. Panics if the caller is no thread of an enclave.
+/// A front sends the note after it has left the request where the thread looks, and the thread awaits after it has
+/// looked. A note that comes in between counts. Panics if the caller is no thread of an enclave.
 pub fn await_note() {
     suspend(Leave::Await);
 }
 
-/// A safe point: if the agent has asked for the end of this run, lets others run, sends PREEMPT, and
+/// A safe point: if the agent has asked for the end of this run, lets other threads run, sends PREEMPT, and
 /// returns true when the thread runs again, perhaps on another core. Otherwise returns false, after one
-/// load of a word that is mostly in the cache. To be called now and then by threads that run for long;
-/// not while a lock of another library is held, nor inside of foreign code that keeps the
-/// address of a thread-local.
+/// load of a word that is mostly in the cache. Call it regularly in threads that run for long, but not
+/// while holding a lock of another library, nor inside foreign code that keeps the address of a
+/// thread-local.
 ///
-/// Calls of this crate that need not block are safe points as well: [`crate::spawn`],
-/// [`Thread::unpark`], [`crate::Mutex::lock`] before it looks, and [`park`] and
-/// [`crate::JoinHandle::join`] where what they wait for has come. Does nothing outside an enclave, or
-/// while the thread panics, nor on a kernel-level thread, which is preempted anywhere.
+/// Calls of this crate that do not block are safe points as well: [`crate::spawn`],
+/// [`Thread::unpark`], [`crate::Mutex::lock`] before it tries the lock, and [`park`] and
+/// [`crate::JoinHandle::join`] if they need not wait. Does nothing outside an enclave, while the thread
+/// panics, or on a kernel-level thread, which is preempted anywhere.
 #[inline]
 pub fn preempt_point() -> bool {
     let leaves = is_asked_to_leave();
@@ -115,8 +115,8 @@ fn is_asked_to_leave() -> bool {
 }
 
 /// Blocks until [`Thread::unpark`], which may have come already. Sends BLOCKED.
-/// As with `std::thread::park`, look at what you wait for after it returns: an unpark that was meant
-/// for a thread which has ended can meet the next user of its id.
+/// As with `std::thread::park`, check the awaited condition after it returns: an unpark that was meant
+/// for a thread that has ended can reach the next user of its id.
 /// Panics if the caller is no thread of an enclave.
 pub fn park() {
     let came_already = with_core(|core| {
@@ -130,8 +130,8 @@ pub fn park() {
     }
 }
 
-/// Blocks for at least `time`. Timers fire when a core switches or idles, and at safe points: a thread
-/// that passes none on the same core delays them. Panics if the caller is no thread of an enclave.
+/// Blocks for at least `time`. Timers fire when a core switches or idles, and at safe points: a thread on
+/// the same core that passes no safe points delays them. Panics if the caller is no thread of an enclave.
 pub fn sleep(time: Duration) {
     let deadline = MonotonicClock.now() + Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     with_core(|core| {

@@ -1,4 +1,4 @@
-//! Where agents come in: each that connects gets a window and doorbells of its own, and takes over when it announces itself.
+//! The door: each agent that connects gets a window and doorbells of its own, and takes over when it announces itself.
 
 use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -20,8 +20,8 @@ use crate::shared::lock;
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(2000);
 
-/// One life of an agent, as the host sees it: a window of its own, and doorbells of its own, so that nothing an earlier agent
-/// still holds reaches anybody.
+/// One life of an agent, as the host sees it, with its own window and doorbells. Earlier agents may still hold theirs, but
+/// reach nobody with them.
 #[derive(Debug)]
 pub(crate) struct Incarnation {
     pub(crate) layout: Layout,
@@ -31,13 +31,13 @@ pub(crate) struct Incarnation {
     pub(crate) core_bells: Vec<AnyBell>,
     pub(crate) control_bell: AnyBell,
     pub(crate) agent_bell: SocketBell,
-    /// Something went missing on the way to this agent.
+    /// A message or outcome to this agent was lost.
     pub(crate) lost: AtomicBool,
-    /// This agent wrote nonsense.
+    /// This agent's violation of the protocol, if any.
     pub(crate) fault: Fault,
 }
 
-/// Whether an agent wrote what no agent of ours writes, and what was seen of it first.
+/// Whether an agent violated the protocol, and the first violation seen.
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
     is_set: AtomicBool,
@@ -45,7 +45,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// Returns whether it is the first.
+    /// Records a violation. Returns whether it is the first.
     pub(crate) fn note(&self, seen: impl Display) -> bool {
         let mut first = lock(&self.seen);
         if first.is_empty() {
@@ -93,23 +93,24 @@ impl Candidate for Guest {
 
     fn turn_away(&self, (): &mut (), why: Option<&str>) {
         if let Some(why) = why {
-            // One that has gone needs no answer.
+            // An agent that has gone needs no answer.
             let _ = self.connection.refuse(why);
         }
     }
 }
 
 impl Guest {
-    /// What wakes a control thread on its behalf.
+    /// Descriptors that wake the control thread on the agent's behalf.
     pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.connection.as_fd(), self.incarnation.control_bell.event_fd().as_fd()]
     }
 }
 
-/// Faults of agents of one host that have a line each; after that only some do.
+/// Number of faults on one host that are each reported in a line; later ones only at powers of two.
 const FAULTS_SAID: u64 = 16;
 
-/// Says why an agent is turned out that wrote nonsense: the agent cannot know. `faults` counts them.
+/// Reports why an agent that violated the protocol is turned out: the agent itself cannot know. `faults` counts violations so
+/// far.
 pub(crate) fn say_fault(socket: &Path, guest: &Guest, faults: u64) {
     if faults > FAULTS_SAID && !faults.is_power_of_two() {
         return;
@@ -122,12 +123,12 @@ pub(crate) fn say_fault(socket: &Path, guest: &Guest, faults: u64) {
     );
 }
 
-/// Waits until one of `fds` is readable, or for `timeout_ms` milliseconds; a negative timeout waits without end.
+/// Waits until one of `fds` is readable, for at most `timeout_ms` milliseconds; without limit if the timeout is negative.
 pub(crate) fn wait_for_any<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout_ms: i32) {
     let events = libc::POLLIN | libc::POLLRDHUP;
     let entry = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let mut fds: Vec<_> = fds.map(entry).collect();
-    // SAFETY: `fds` is an array of as many valid entries as are said, alive during the call.
+    // SAFETY: `fds` is an array of `fds.len()` valid entries, alive during the call.
     unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
 }
 
@@ -136,13 +137,13 @@ pub(crate) struct Door {
     listener: Listener,
     link: LinkSpec,
     layout: Layout,
-    /// Makes the two ends of a core's bell.
+    /// Makes the two ends of a core's doorbell.
     bell: Box<dyn Fn() -> std::io::Result<[EventFd; 2]> + Send>,
     candidates: Candidates<Guest>,
 }
 
 impl Door {
-    /// A door in front of windows of this layout.
+    /// A door that offers windows of this layout.
     pub(crate) fn new(
         name: String,
         listener: Listener,
@@ -158,12 +159,12 @@ impl Door {
         self.listener.path()
     }
 
-    /// Whether no connection waits to announce itself.
+    /// Whether no candidate waits to announce itself.
     pub(crate) fn is_empty(&self) -> bool {
         self.candidates.is_empty()
     }
 
-    /// What wakes a control thread on behalf of the door.
+    /// Descriptors that wake a control thread on behalf of the door.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [self.listener.as_fd()].into_iter().chain(self.candidates.iter().flat_map(Guest::fds))
     }
@@ -207,7 +208,7 @@ fn make(
         layout: layout.clone(),
         memory,
         link: link.clone(),
-        control_bell: bells.pop().expect("the control context's is the last"),
+        control_bell: bells.pop().expect("the control context's bell is the last"),
         core_bells: bells,
         agent_bell,
         lost: AtomicBool::new(false),

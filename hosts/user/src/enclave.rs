@@ -24,47 +24,47 @@ use crate::stalls::{Detector, Stall, WorstDeferral};
 use crate::stats::{EnclaveStats, Mode};
 use crate::table::Thread;
 
-/// How an enclave is made. Start from [`Options::new`].
+/// Options of an enclave. Start from [`Options::new`].
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Path of the socket where agents attach.
     pub socket: PathBuf,
-    /// Users besides our own and root whose agents may attach.
+    /// Users whose agents may attach, besides the process's own user and root.
     pub allowed_uids: Vec<u32>,
-    /// Everything that host and agent agree on.
+    /// The configuration that host and agent share.
     pub config: Config,
     /// The link between host and agent.
     pub link: LinkSpec,
     /// The CPU of each host core; an empty list pins none.
     pub cpus: Vec<usize>,
-    /// Outside threads that get a queue of their own ([`Enclave::spawner`]).
+    /// Number of outside threads that get their own queues ([`Enclave::spawner`]).
     pub spawners: usize,
-    /// Stack of each thread, in bytes. Signal frames alone take 12 KB on machines with wide
-    /// vector registers; below 64 KiB is refused.
+    /// Stack size of each thread, in bytes; at least 64 KiB. A signal frame alone takes 12 KB on machines
+    /// with wide vector registers.
     pub stack_bytes: usize,
     /// Whether a core prefetches its decision at the start of a switch (Wave 5.4).
     pub prefetch: bool,
-    /// Whether an idle core gives its CPU to others between looks: where it shares one.
+    /// Whether an idle core yields its CPU between looks. Set it where cores share a CPU.
     pub yields_cpu: bool,
-    /// Kernel-level threads that can be alive at a time; each has a pthread from the start on. One that was
-    /// joined counts until its core has let go of it.
+    /// Most kernel-level threads alive at a time. Their pthreads are created at the start. A joined thread counts
+    /// until its core has released it.
     pub kernel_threads: u32,
-    /// What interrupts threads: kernel-level ones to preempt them, any to learn where it is when it
-    /// does not leave its core. The process must not use it for anything else, nor block it. System
-    /// calls that it interrupts are restarted, but for those that never are (signal(7)), such as sleeps
-    /// and polls with a timeout, which then fail with EINTR.
+    /// The signal that interrupts threads: kernel-level threads to preempt them, and any thread that does not
+    /// leave its core to find out where it is. The process must not use it for anything else, nor block it. System
+    /// calls that it interrupts are restarted, except those that never are (signal(7)), such as sleeps and
+    /// polls with a timeout, which then fail with EINTR.
     pub signal: libc::c_int,
-    /// For how long a thread may go on after it was asked to leave its core, until it is told of
+    /// How long a thread may continue after it was asked to leave its core before it is reported as a stall
     /// ([`Enclave::stalls`]).
     pub stall_after: Nanos,
-    /// Counts looks of idle cores at their queues that took over 200 us although the kernel gave the CPU to no other thread: the
-    /// machine had taken it away. Added to before the core runs the next thread. `None` saves the core a system call in each idle
-    /// time.
+    /// Counts looks of idle cores at their queues that took over 200 us although the kernel gave the CPU to no other thread:
+    /// the machine had taken it away. Updated before the core runs the next thread. `None` saves the core a system call in each
+    /// idle period.
     pub stalled_looks: Option<Arc<AtomicU64>>,
 }
 
 impl Options {
-    /// One host core over shared memory, 4,096 threads of 256 KiB of stack, pinned nowhere.
+    /// Defaults: one host core, not pinned, over shared memory; 4,096 threads with 256 KiB of stack each.
     pub fn new(socket: impl Into<PathBuf>) -> Options {
         Options {
             socket: socket.into(),
@@ -89,14 +89,14 @@ impl Options {
         self
     }
 
-    /// Sets homes, transports and sizes of the queues.
+    /// Sets the homes, transports and sizes of the queues.
     pub fn queues(mut self, messages: QueueConfig, decisions: QueueConfig) -> Options {
         self.config.messages = messages;
         self.config.decisions = decisions;
         self
     }
 
-    /// How long idle cores and an idle agent look for work before they park.
+    /// Sets how long idle cores and an idle agent look for work before they park.
     pub fn spin(mut self, spin: Nanos) -> Options {
         self.config.spin = spin;
         self
@@ -107,13 +107,13 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StartError {
-    /// The configuration makes no layout.
+    /// No layout is possible for this configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The kernel gave no memory, eventfd or thread.
-    #[error("{doing}: {error}")]
+    #[error("{doing} failed: {error}")]
     System { doing: &'static str, error: std::io::Error },
     /// A host core could not be pinned.
     #[error(
@@ -121,37 +121,39 @@ pub enum StartError {
          `taskset -pc $$` shows which CPUs this process may use"
     )]
     Pin { core: usize, cpu: usize, error: std::io::Error },
-    /// A list of CPUs of another length than there are cores.
-    #[error("{cores} host cores need one CPU each, or none is named; {cpus} were given")]
+    /// The list of CPUs is not as long as the number of cores.
+    #[error(
+        "the list of CPUs must be empty or name one for each of the {cores} host cores; it names {cpus}"
+    )]
     Cpus { cores: u16, cpus: usize },
-    /// A stack that a signal frame would fill.
-    #[error("stacks of {0} bytes are too small: at least 65536")]
+    /// The stack is too small for a signal frame.
+    #[error("stacks of {0} bytes are too small: use at least 65536 (Options::stack_bytes)")]
     Stack(usize),
-    /// The signal that is to interrupt threads.
+    /// The signal cannot be used to interrupt threads.
     #[error("signal {signal} cannot interrupt threads: {error}; choose another (Options::signal)")]
     Signal { signal: libc::c_int, error: std::io::Error },
 }
 
-/// What a thread is scheduled as.
+/// How a thread is scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ThreadKind {
-    /// A stack of its own on the pthread of whichever core it runs on: switched to in nanoseconds,
+    /// Has its own stack and runs on the pthread of its current core: switches take nanoseconds, and it is
     /// preempted at safe points.
     #[default]
     User,
-    /// A pthread of its own: switched to in microseconds, preempted anywhere, in any code. Where
-    /// it blocks in the kernel, its core waits with it, until the policy preempts it. Thread-locals
-    /// are those of its pthread, which other threads had before.
+    /// Has its own pthread: switches take microseconds, and it is preempted anywhere, in any code. While it
+    /// blocks in the kernel, its core waits with it until the policy preempts it. Its thread-locals are those of
+    /// the pthread, which earlier threads have used.
     ///
-    /// User-level threads beside it block their core while they wait for a lock that it holds and that
-    /// belongs to another library, malloc's included: without end, if there is no other core.
+    /// A user-level thread that waits for a lock of another library (malloc's included) blocks its core while a
+    /// kernel-level thread holds the lock: forever, if there is no other core.
     Kernel,
 }
 
-/// What a thread is, besides what it runs. A number alone is the class of a user-level thread.
+/// Attributes of a new thread. A plain number converts to a user-level thread of that class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attributes {
-    /// Told to the policy with each of the thread's messages.
+    /// The class, sent to the policy with each of the thread's messages.
     pub class: u16,
     /// Whether it is a user-level or a kernel-level thread.
     pub kind: ThreadKind,
@@ -168,20 +170,20 @@ impl From<u16> for Attributes {
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SpawnError {
     /// As many threads as configured are alive.
-    #[error("enclave `{enclave}` has {max} threads alive, as many as it was configured for")]
+    #[error("enclave `{enclave}` already has {max} threads alive, its configured maximum")]
     Full {
         enclave: String,
-        /// Its configured number of threads.
+        /// The enclave's configured number of threads.
         max: u32,
     },
     /// As many kernel-level threads as configured are alive.
     #[error(
-        "enclave `{enclave}` was configured for {max} kernel-level threads at a time, and has as many: \
-         Options::kernel_threads (0 unless set)"
+        "enclave `{enclave}` already has {max} kernel-level threads, its configured maximum: raise \
+         Options::kernel_threads (default 0)"
     )]
     FullOfKernel {
         enclave: String,
-        /// Its configured number of kernel-level threads.
+        /// The enclave's configured number of kernel-level threads.
         max: usize,
     },
     /// The caller is no thread of an enclave.
@@ -191,9 +193,8 @@ pub enum SpawnError {
 
 /// A set of host cores and the threads on them, decided on by one agent at a time.
 ///
-/// Dropping it stops the cores as soon as their current threads leave them, at their next safe points at
-/// the latest; threads that have not ended by then never run again, and their stacks and pthreads are
-/// leaked.
+/// Dropping it stops each core once its current thread leaves it, at the thread's next safe point at the
+/// latest. Threads that have not ended by then never run again, and their stacks and pthreads are leaked.
 pub struct Enclave {
     shared: Arc<Shared>,
     pthreads: Vec<Pthread<()>>,
@@ -277,7 +278,7 @@ impl Enclave {
         &self.socket
     }
 
-    /// Starts a thread and returns the right to wait for it.
+    /// Starts a thread and returns a handle to wait for it.
     pub fn spawn<T: Send + 'static>(
         &self,
         attributes: impl Into<Attributes>,
@@ -288,7 +289,7 @@ impl Enclave {
         Ok(handle)
     }
 
-    /// Starts a detached thread. Does not allocate where `body` is at most 112 bytes.
+    /// Starts a detached thread. Does not allocate if `body` is at most 112 bytes.
     /// A panic in it ends the thread, after the panic hook has run.
     pub fn spawn_detached(
         &self,
@@ -298,55 +299,55 @@ impl Enclave {
         spawn_from_outside(&self.shared, 0, attributes.into(), guarded(body))
     }
 
-    /// A way to spawn with a queue of its own, for one outside thread each; `at` is below
-    /// [`Options::spawners`]. Panics if it is not.
+    /// A spawner with its own queue, for use by a single outside thread. Panics unless `at` is below
+    /// [`Options::spawners`].
     pub fn spawner(&self, at: usize) -> Spawner {
         assert!(at + 1 < self.shared.outside.len(), "spawner {at} was not configured");
         Spawner { shared: Arc::clone(&self.shared), at: at + 1 }
     }
 
-    /// Ends a park or an await of one of this enclave's threads, or the next one. Does nothing for a
-    /// thread that has ended.
+    /// Ends the current park or await of one of this enclave's threads, or else the thread's next one. Does
+    /// nothing for a thread that has ended.
     pub fn unpark(&self, thread: Thread) {
         Waker { shared: Arc::clone(&self.shared), thread }.unpark();
     }
 
-    /// The right to [`Enclave::unpark`] one thread, again and again.
+    /// A function that does [`Enclave::unpark`] of this thread at each call.
     pub(crate) fn unparker(&self, thread: Thread) -> Box<dyn Fn() + Send> {
         let shared = Arc::clone(&self.shared);
         Box::new(move || Waker { shared: Arc::clone(&shared), thread }.unpark())
     }
 
-    /// Reads the counters of all cores and of the control thread; they may be of slightly different moments.
+    /// Reads the counters of all cores and of the control thread, at slightly different times.
     pub fn stats(&self) -> EnclaveStats {
         self.shared.stats()
     }
 
-    /// Threads that did not leave their cores when they were asked to: how many times that was found,
-    /// and the first ones.
+    /// Stalls, in which a thread did not leave its core when asked to: their number, and details of the first
+    /// ones.
     pub fn stalls(&self) -> (u64, Vec<Stall>) {
         self.shared.stalls.read()
     }
 
-    /// The preemption that was deferred for longest and where, of each core that deferred one for more
+    /// The longest deferral of a preemption, with its place in the code, of each core that deferred one by more
     /// than 50 us.
     pub fn worst_deferrals(&self) -> Vec<(u16, WorstDeferral)> {
         let cores = self.shared.cores.iter().enumerate();
         cores.filter_map(|(core, shared)| Some((core as u16, shared.worst.read()?))).collect()
     }
 
-    /// Decider of the moment: the agent or the fallback.
+    /// Whether the agent or the fallback decides at the moment.
     pub fn mode(&self) -> Mode {
         self.shared.mode()
     }
 
-    /// Threads that have not ended.
+    /// Number of threads that have not ended.
     pub fn alive(&self) -> usize {
         self.shared.config.subjects as usize - self.shared.free.len()
     }
 
     /// Turns the agent out, if there is one; the host decides until another attaches
-    /// (Wave Table 1, `KILL_WAVE_AGENT`). Its process is not ours to end.
+    /// (Wave Table 1, `KILL_WAVE_AGENT`). Does not end the agent's process.
     pub fn kill_agent(&self) {
         self.shared.kill.store(true, Ordering::SeqCst);
         self.shared.control_bell.ring();
@@ -361,7 +362,7 @@ impl Drop for Enclave {
         for pthread in self.pthreads.drain(..) {
             let _ = pthread.join();
         }
-        // Until now, as it can tell what keeps a core.
+        // Stopped only now, as it can report what kept a core from stopping.
         if let Some((bell, pthread)) = self.detector.take() {
             bell.ring();
             let _ = pthread.join();
@@ -370,7 +371,7 @@ impl Drop for Enclave {
     }
 }
 
-/// An outside thread's own way to spawn; see [`Enclave::spawner`].
+/// Spawns threads for one outside thread; see [`Enclave::spawner`].
 #[derive(Clone)]
 pub struct Spawner {
     shared: Arc<Shared>,
@@ -425,7 +426,7 @@ fn spawn_from_outside(
     attributes: Attributes,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<Thread, SpawnError> {
-    // It may be a thread of this or of another enclave.
+    // The caller may be a thread of this or of another enclave.
     let _inside = Inside::enter();
     let event = create(shared, attributes, NO_CORE, InlineFn::new(body))?;
     shared.send_from_outside(at, &event);
@@ -455,8 +456,8 @@ fn create(
 }
 
 impl Thread {
-    /// Ends a park of this thread, or its next one. The caller must be a thread of the same
-    /// enclave; from elsewhere, use [`Enclave::unpark`]. Panics if it is none.
+    /// Ends the current park of this thread, or else its next one. The caller must be a thread of the same
+    /// enclave; from elsewhere, use [`Enclave::unpark`]. Panics if the caller is no thread of an enclave.
     pub fn unpark(self) {
         current::preempt_point();
         let shared = with_core(|core| Arc::clone(&core.expect("see Enclave::unpark").shared));
@@ -464,14 +465,14 @@ impl Thread {
     }
 }
 
-/// The right to wake a thread, from anywhere.
+/// Wakes one thread, from anywhere.
 pub(crate) struct Waker {
     shared: Arc<Shared>,
     thread: Thread,
 }
 
 impl Waker {
-    /// For the calling thread, if it is one of an enclave's.
+    /// A waker of the calling thread, if it is a thread of an enclave.
     pub(crate) fn of_current() -> Option<Waker> {
         with_core(|core| {
             core.map(|core| Waker {

@@ -12,12 +12,12 @@ use crate::table::Table;
 
 pub(crate) type FiberYielder = Yielder<u32, Leave>;
 
-/// A stack and what is suspended on it.
+/// A stack with the coroutine that is suspended on it.
 pub(crate) struct Fiber(Coroutine<u32, Leave, (), DefaultStack>);
 
-// SAFETY: a fiber is resumed by one core at a time (whoever committed its thread), and what lies on
-// its stack is owned by closures that are `Send`. Thread-locals of the pthread are not: foreign code
-// that keeps their addresses across a switch must not be run on a user-level thread.
+// SAFETY: a fiber is resumed by one core at a time (the one that committed its thread), and the values on
+// its stack are owned by closures that are `Send`. Addresses of the pthread's thread-locals are not: foreign
+// code that keeps them across a switch must not be run on a user-level thread.
 unsafe impl Send for Fiber {}
 
 impl Fiber {
@@ -43,7 +43,7 @@ impl Fiber {
 }
 
 /// All fibers of an enclave, made at start. Dropped with it, which unwinds each out of the loop
-/// above and frees its stack. (Fibers whose threads have not ended lie in the table, which they
+/// above and frees its stack. (Fibers whose threads have not ended are in the table, which they
 /// keep alive: those are leaked.)
 pub(crate) struct Fibers(ArrayQueue<Fiber>);
 
@@ -60,7 +60,7 @@ impl Fibers {
         Ok(Fibers(free))
     }
 
-    /// There are as many fibers as ids, so there is always one for a thread that starts.
+    /// Takes a free fiber. There are as many fibers as ids, so there is one for each thread that starts.
     pub(crate) fn take(&self) -> Option<Fiber> {
         self.0.pop()
     }

@@ -1,8 +1,8 @@
-//! Waiting for a word to change, and waking the waiters. Safe in a signal's handler.
+//! Waiting for a word to change, and waking the waiters. Safe in a signal handler.
 
 use std::sync::atomic::AtomicU32;
 
-/// Sleeps while `word` is `value`. Returns for no reason now and then: look again.
+/// Sleeps while `word` is `value`. May wake spuriously: check the word again.
 pub(crate) fn wait(word: &AtomicU32, value: u32) {
     let none = std::ptr::null::<libc::timespec>();
     let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;

@@ -1,4 +1,4 @@
-//! A boxed closure without the box: what a new thread runs, kept in its slot.
+//! The closure that a new thread runs, stored in the thread's slot without a box.
 
 use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
 
@@ -61,7 +61,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn runs_or_drops_exactly_once_whatever_the_size() {
+    fn closure_of_any_size_is_run_or_dropped_exactly_once() {
         let witness = Arc::new(());
         let (small, dropped) = (witness.clone(), witness.clone());
         let (big, padding) = (witness.clone(), [7u8; 4096]);

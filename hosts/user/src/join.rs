@@ -12,7 +12,7 @@ use crate::klt::Inside;
 use crate::shared::lock;
 use crate::table::Thread;
 
-/// The thread panicked, with this.
+/// The thread panicked with this payload.
 #[derive(Debug, thiserror::Error)]
 #[error("the thread panicked")]
 pub struct JoinError(pub Box<dyn Any + Send>);
@@ -27,7 +27,7 @@ struct Packet<T> {
     done: Condvar,
 }
 
-/// The right to wait for a thread.
+/// A handle to wait for a thread and take its result.
 pub struct JoinHandle<T> {
     packet: Arc<Packet<T>>,
     pub(crate) thread: Option<Thread>,
@@ -40,7 +40,7 @@ impl<T> std::fmt::Debug for JoinHandle<T> {
 }
 
 impl<T: Send + 'static> JoinHandle<T> {
-    /// Wraps what a thread runs so that its result can be waited for.
+    /// Wraps a thread's body so that a handle can wait for its result.
     pub(crate) fn wrap(
         body: impl FnOnce() -> T + Send + 'static,
     ) -> (JoinHandle<T>, impl FnOnce() + Send + 'static) {
@@ -65,13 +65,13 @@ impl<T: Send + 'static> JoinHandle<T> {
         (handle, run)
     }
 
-    /// The thread, for [`Thread::unpark`] and the like.
+    /// The thread's identity, for example for [`Thread::unpark`].
     pub fn thread(&self) -> Thread {
         self.thread.expect("set at spawn")
     }
 
-    /// Waits for the thread's end. May be called on a thread of an enclave, which then blocks, or
-    /// on any other, which sleeps in the kernel.
+    /// Waits for the thread's end. A calling thread of an enclave blocks; any other calling thread sleeps in
+    /// the kernel.
     pub fn join(self) -> Result<T, JoinError> {
         let inside = Inside::enter();
         loop {

@@ -1,19 +1,19 @@
-//! Kernel-level threads: a pthread for each, one of which per host core passes its gate.
+//! Kernel-level threads: each has a pthread with a gate, and each host core has at most one gate open.
 //!
 //! ```text
 //!   core's pthread                                thread's pthread
-//!   open: core, id, gate = OPEN, wake ----------> runs foreign code, whatever it does
-//!   sleeps while the core is away                   |  kick: the handler looks whether this run is
+//!   open: core, id, gate = OPEN, wake ----------> runs any foreign code
+//!   sleeps while the core is away                   |  kick: the handler checks whether this run is
 //!                                                   |  asked to end
 //!   is back: message, next decision <-----------  gate = CLOSED, core back, wake; sleeps
 //! ```
 //!
-//! A core and what belongs to it are used by one pthread at a time: the core's own, or that of the
-//! thread whose gate it opened. The gates pass this right on, with acquire and release.
+//! A core and its data are used by one pthread at a time: the core's own, or that of the thread whose gate
+//! the core opened. The gates pass this right on, with acquire and release.
 //!
-//! The signal's handler leaves the core wherever the thread is in its own code: on a pthread of its own
-//! it can stay for as long as it takes, locks, thread-locals and half-done allocations with it. *Inside
-//! of this crate* it only notes that it came, and the thread looks as soon as it is outside.
+//! The signal handler leaves the core wherever the thread is in its own code. As the thread has its own
+//! pthread, it can stop there for any time, with its locks, thread-locals and half-done allocations. *Inside
+//! this crate* the handler only notes that the signal came, and the thread checks once it is outside.
 
 use std::cell::Cell;
 use std::io;
@@ -38,34 +38,34 @@ const CLOSED: u32 = 0;
 const OPEN: u32 = 1;
 const QUIT: u32 = 2;
 
-/// The thread was on no CPU yet.
+/// The pthread is not pinned to a CPU yet.
 const NOWHERE: usize = usize::MAX;
-/// As pthreads have by default: foreign code expects no less. Untouched, it is address space only.
+/// The default of pthreads, as foreign code expects no less. Untouched pages take only address space.
 const STACK_BYTES: usize = 8 << 20;
 
 thread_local! {
     static KLT: Cell<*const Klt> = const { Cell::new(std::ptr::null()) };
 }
 
-/// A pthread that carries one kernel-level thread after the other.
+/// A pthread that carries one kernel-level thread after another.
 #[repr(align(128))]
 pub(crate) struct Klt {
     gate: AtomicU32,
     tid: AtomicI32,
-    /// The core that passed the gate, and the thread's id, while the gate is open.
+    /// While the gate is open: the core that opened it, and the thread's id.
     core: AtomicPtr<Core>,
     id: AtomicU32,
-    /// Why it gave the core back last: a [`Leave`].
+    /// Why the pthread last gave the core back: a [`Leave`].
     reason: AtomicU8,
-    /// How deep in this crate it is; its handler leaves the core only where this is 0. Its own pthread
-    /// alone writes it, handler included.
+    /// Nesting depth of calls into this crate. The handler leaves the core only if this is 0. Written only by
+    /// the pthread itself, handler included.
     inside: AtomicU32,
-    /// The signal came meanwhile, and first at this time.
+    /// Whether the signal came while inside, and when it first did.
     pending: AtomicBool,
     pending_since_ns: AtomicU64,
-    /// The CPU that it is pinned to.
+    /// The CPU to which the pthread is pinned.
     cpu: AtomicUsize,
-    /// Ends its slice; made for the first one.
+    /// The timer that ends slices; made for the first slice.
     timer: Mutex<Option<Timer>>,
 }
 
@@ -85,15 +85,15 @@ impl Klt {
         }
     }
 
-    /// The calling pthread's, if it is one of these.
+    /// The calling pthread, if it carries kernel-level threads.
     #[inline]
     pub(crate) fn current<'a>() -> Option<&'a Klt> {
-        // SAFETY: set by `Klt::run` for as long as the pthread runs, during which what it points to is
-        // kept alive. No reference outlives the pthread.
+        // SAFETY: set by `Klt::run` for as long as the pthread runs, during which the `Klt` is kept alive. No
+        // reference outlives the pthread.
         unsafe { KLT.get().as_ref() }
     }
 
-    /// Its pthread, from its start to the enclave's end.
+    /// The body of the pthread, from its start to the enclave's end.
     fn run(&self, shared: &Shared, started: impl FnOnce()) {
         // SAFETY: takes nothing.
         self.tid.store(unsafe { libc::gettid() }, Ordering::SeqCst);
@@ -113,15 +113,15 @@ impl Klt {
         self.tid.load(Ordering::Relaxed)
     }
 
-    /// The core that it is on. The caller is inside.
+    /// The core on which this thread runs. The caller must be inside.
     pub(crate) fn core(&self) -> &Core {
-        // SAFETY: the core opened the gate, and waits, alive, until this pthread gives it back, which
-        // is the caller's.
+        // SAFETY: the core opened the gate, and waits, alive, until this pthread, the caller's, gives it
+        // back.
         unsafe { &*self.core.load(Ordering::Relaxed) }
     }
 
-    /// Lets it through its gate, as thread `id` on `core`, on the core's CPU. The caller is the core, and
-    /// uses nothing of its own until [`Klt::give_back`].
+    /// Opens the gate: the pthread runs as thread `id` on `core` and on the core's CPU. The caller is the core,
+    /// and uses none of its data until [`Klt::give_back`].
     pub(crate) fn open(&self, core: &Core, id: u32, cpu: Option<usize>) {
         if let Some(cpu) = cpu
             && self.cpu.load(Ordering::Relaxed) != cpu
@@ -140,7 +140,7 @@ impl Klt {
         Leave::from_number(self.reason.load(Ordering::Relaxed))
     }
 
-    /// The caller is this pthread, inside.
+    /// Gives the core back. The caller must be this pthread, inside.
     fn give_back(&self, reason: Leave) {
         let core = self.core();
         let away = &core.shared.cores[usize::from(core.index)].away;
@@ -150,7 +150,7 @@ impl Klt {
         futex::wake(away);
     }
 
-    /// Waits for the gate and begins its run. Returns what the gate says.
+    /// Waits for the gate and begins the run. Returns the gate's state.
     fn pass_gate(&self) -> u32 {
         let gate = loop {
             match self.gate.load(Ordering::Acquire) {
@@ -168,7 +168,7 @@ impl Klt {
         gate
     }
 
-    /// Leaves the core, and comes back when the thread runs again. The caller is this pthread, inside.
+    /// Leaves the core, and returns when the thread runs again. The caller must be this pthread, inside.
     pub(crate) fn leave(&self, reason: Leave) {
         self.give_back(reason);
         self.pass_gate();
@@ -193,7 +193,7 @@ impl Klt {
             }
             self.inside.store(inside, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
-            // In this order: a signal in between changes neither, and one after it both.
+            // In this order: a signal in between changes neither, and a signal afterwards changes both.
             let since = self.pending_since_ns.load(Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
             self.pending.store(false, Ordering::Relaxed);
@@ -215,9 +215,9 @@ impl Klt {
         self.step_outside();
     }
 
-    /// Leaves the core if it has to. The signal is known since then, or came just now.
+    /// Leaves the core if it has to. The signal came at `since`, or just now if `None`.
     fn look(&self, since: Option<Nanos>) {
-        // The signal may be for a run that has ended, or come from anybody.
+        // The signal may be meant for a run that has ended, or come from any process.
         if self.gate.load(Ordering::Relaxed) != OPEN {
             return;
         }
@@ -229,8 +229,8 @@ impl Klt {
         }
     }
 
-    /// Arms the timer to signal its pthread after `after`, or disarms it. Without a timer no signal comes:
-    /// slices are refused then, and a sleeping thread is woken when the core switches next.
+    /// Arms the timer to signal its pthread after `after`, or disarms it if `None`. Without a timer no signal
+    /// comes: slices are refused then, and a sleeping thread is woken when the core next switches.
     pub(crate) fn set_timer(&self, after: Option<Nanos>, signal: libc::c_int) {
         if self.has_timer(signal)
             && let Some(timer) = &*lock(&self.timer)
@@ -239,8 +239,8 @@ impl Klt {
         }
     }
 
-    /// Makes its timer, unless it has one. Returns whether it has one now: the kernel may have no more
-    /// of them for this user.
+    /// Makes the timer unless there is one. Returns whether there is one now: the kernel limits the number of
+    /// timers per user.
     pub(crate) fn has_timer(&self, signal: libc::c_int) -> bool {
         let mut timer = lock(&self.timer);
         if timer.is_none() {
@@ -250,8 +250,8 @@ impl Klt {
     }
 }
 
-/// The calling thread is inside of this crate, where a kernel-level thread is not preempted: it may
-/// hold what its core needs. Nothing on other threads.
+/// Marks the calling thread as inside this crate, where a kernel-level thread is not preempted because it may
+/// hold locks that its core needs. Has no effect on other threads.
 pub(crate) struct Inside(Option<&'static Klt>);
 
 impl Inside {
@@ -274,7 +274,7 @@ impl Drop for Inside {
     }
 }
 
-/// A timer of the kernel's that interrupts one pthread.
+/// A kernel timer that interrupts one pthread.
 struct Timer(libc::timer_t);
 
 // SAFETY: a timer's id means the same to every thread of the process.
@@ -315,7 +315,7 @@ impl Drop for Timer {
     }
 }
 
-/// All of an enclave's, made at start.
+/// All such pthreads of an enclave, made at start.
 pub(crate) struct Klts {
     all: Box<[Klt]>,
     free: ArrayQueue<u32>,
@@ -342,8 +342,8 @@ impl Klts {
         Ok(pthreads)
     }
 
-    /// Ends those that carry no thread, and returns once they have ended. The others stay where they
-    /// are, for ever.
+    /// Ends the pthreads that carry no thread, and returns once they have ended. The others remain blocked
+    /// forever.
     pub(crate) fn stop(&self, mut pthreads: Vec<Pthread<()>>) {
         let mut ends = vec![false; self.all.len()];
         while let Some(at) = self.free.pop() {
@@ -363,7 +363,7 @@ impl Klts {
         &self.all[at as usize]
     }
 
-    /// One that carries no thread.
+    /// Takes a pthread that carries no thread, if there is one.
     pub(crate) fn take(&self) -> Option<u32> {
         self.free.pop()
     }
@@ -376,7 +376,7 @@ impl Klts {
         self.all.len()
     }
 
-    /// The thread that the pthread of this id carries and that does not run, if there is one.
+    /// The stopped thread that the pthread `tid` carries, if there is one.
     pub(crate) fn stopped(&self, tid: libc::pid_t) -> Option<u32> {
         let klt = self.all.iter().find(|klt| klt.tid() == tid)?;
         let is_stopped = klt.gate.load(Ordering::Relaxed) == CLOSED;
@@ -385,7 +385,7 @@ impl Klts {
     }
 }
 
-/// The signal's handler, on whichever thread: atomics, futexes and the clock only.
+/// The signal handler, which may run on any thread. Uses only atomics, futexes and the clock.
 pub(crate) extern "C" fn on_signal(_signal: libc::c_int) {
     // SAFETY: the address is this thread's own.
     let errno = unsafe { *libc::__errno_location() };
@@ -394,8 +394,8 @@ pub(crate) extern "C" fn on_signal(_signal: libc::c_int) {
         Some(klt) => klt.on_signal(),
         None => region::on_signal(),
     }
-    // SAFETY: as above. The compiler may have kept the address, which is another thread's if a
-    // user-level thread has moved meanwhile: asked for anew.
+    // SAFETY: as above. The address is asked for again: the compiler may have kept the old one, which belongs
+    // to another pthread if a user-level thread has moved meanwhile.
     unsafe { *errno_location() = errno };
 }
 
@@ -405,7 +405,7 @@ fn errno_location() -> *mut libc::c_int {
     unsafe { libc::__errno_location() }
 }
 
-/// Makes [`on_signal`] the handler of `signal`. Fails where the process has another one already.
+/// Makes [`on_signal`] the handler of `signal`. Fails if the process already has another handler.
 pub(crate) fn handle(signal: libc::c_int) -> io::Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = lock(&ONE_AT_A_TIME);
@@ -417,13 +417,13 @@ pub(crate) fn handle(signal: libc::c_int) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     if ![libc::SIG_DFL, libc::SIG_IGN, ours].contains(&before.sa_sigaction) {
-        return Err(io::Error::other("the process has a handler of its own for it"));
+        return Err(io::Error::other("the process already has its own handler for it"));
     }
     action.sa_sigaction = ours;
-    // A thread that is preempted in the handler may be interrupted again in its next run, and a
-    // user-level one continues on another pthread: no signal mask may change.
+    // The signal mask must not change: a thread that is preempted in the handler may be interrupted again in
+    // its next run, and a user-level thread may continue on another pthread.
     action.sa_flags = libc::SA_RESTART | libc::SA_NODEFER;
-    // SAFETY: the handler does only what one may do.
+    // SAFETY: the handler does only what a signal handler may do.
     match unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -432,6 +432,6 @@ pub(crate) fn handle(signal: libc::c_int) -> io::Result<()> {
 
 /// Sends `signal` to a thread of this process.
 pub(crate) fn interrupt(tid: libc::pid_t, signal: libc::c_int) {
-    // SAFETY: numbers only.
+    // SAFETY: the call takes numbers only.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal) };
 }

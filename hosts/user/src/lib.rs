@@ -1,13 +1,13 @@
-//! A thread runtime in an ordinary process, without privileges, whose every scheduling decision is
-//! made elsewhere.
+//! A thread runtime for ordinary, unprivileged processes. An agent elsewhere makes every scheduling
+//! decision.
 //!
-//! *Host cores* are pinned pthreads. *Threads* are stackful user-level threads or have a pthread each: [`spawn`],
-//! [`yield_now`], [`await_note`], [`park`] and [`Thread::unpark`], [`sleep`], [`JoinHandle::join`], [`Mutex`],
-//! [`Condvar`]. Each event sends its message to the enclave's agent, each switch takes a decision,
+//! *Host cores* are pinned pthreads. *Threads* are stackful user-level threads or have a pthread each. They use
+//! [`spawn`], [`yield_now`], [`await_note`], [`park`] and [`Thread::unpark`], [`sleep`], [`JoinHandle::join`],
+//! [`Mutex`] and [`Condvar`]. Each event sends its message to the enclave's agent; each switch takes a decision,
 //! checks it against the thread table, and reports the outcome. Without an agent, a first-in
-//! first-out queue inside the host serves; a new agent takes over from a snapshot of the table.
-//! A thread that runs on and on is preempted at its next *safe point*: a call of the runtime, or
-//! [`preempt_point`]. A kernel-level thread ([`ThreadKind::Kernel`]) has a pthread of its own and is
+//! first-out queue inside the host decides; a new agent takes over from a snapshot of the table.
+//! A thread that keeps running is preempted at its next *safe point*: a call of the runtime, or
+//! [`preempt_point`]. A kernel-level thread ([`ThreadKind::Kernel`]) has its own pthread and is
 //! preempted anywhere, by a signal.
 //!
 //! Must not know: any policy, and what the threads do.

@@ -15,7 +15,7 @@ pub(crate) enum Where {
     SafePoints,
     /// Preempted anywhere, by the signal's handler.
     Anywhere,
-    /// When the guarded call ends.
+    /// Not before the guarded call ends.
     Later,
 }
 
@@ -25,7 +25,7 @@ impl Where {
     }
 }
 
-/// The right to forbid preemption for a while in [`preempt_anywhere`].
+/// Handle by which the body of [`preempt_anywhere`] forbids preemption for a while.
 pub struct Anywhere<'a>(Option<&'a Slot>);
 
 impl std::fmt::Debug for Anywhere<'_> {
@@ -35,8 +35,8 @@ impl std::fmt::Debug for Anywhere<'_> {
 }
 
 impl Anywhere<'_> {
-    /// Runs `call`, during which the thread is not preempted, but right after it if that was asked
-    /// meanwhile: what keeps the address of a thread-local belongs into one.
+    /// Runs `call` without preemption. A preemption requested meanwhile takes effect right after it. Code that
+    /// keeps the address of a thread-local belongs in a guarded call.
     pub fn guarded<R>(&self, call: impl FnOnce() -> R) -> R {
         let Some(slot) = self.0 else { return call() };
         slot.set_preempted(Where::Later);
@@ -48,10 +48,10 @@ impl Anywhere<'_> {
     }
 }
 
-/// From here on the handler may preempt. What was asked before it could is done now.
+/// Lets the handler preempt from here on. First carries out a preemption that was requested before.
 fn open(slot: &Slot) {
     loop {
-        // What this looks at must not be torn: the handler only notes that it came.
+        // The state read here must be consistent, so the handler only notes that the signal came.
         slot.set_preempted(Where::Later);
         compiler_fence(Ordering::SeqCst);
         slot.take_interrupted();
@@ -68,20 +68,20 @@ fn open(slot: &Slot) {
     }
 }
 
-/// Runs `body` on a user-level thread that is preempted anywhere in it, by a signal, instead of at safe
-/// points only; it may go on on another pthread at any instruction. Elsewhere, and on a kernel-level
-/// thread, which is always preempted anywhere, it just calls `body`.
+/// Runs `body` on a user-level thread with preemption anywhere, by a signal, instead of at safe points
+/// only: at any instruction, `body` may continue on another pthread. On a kernel-level thread, which is
+/// always preempted anywhere, and outside an enclave, just calls `body`.
 ///
 /// # Safety
 ///
-/// Nothing in `body` may depend on the pthread that it runs on, unless it is
+/// Code in `body` must not depend on the pthread that it runs on, unless it is
 /// [guarded](Anywhere::guarded): no thread-locals, hence no allocation, no locks of the standard
-/// library's or of a foreign one's, no panic, no system call whose error is looked at, and nothing of this
-/// crate. That is so for arithmetic, and for hardly any library: malloc and RocksDB crash within some
+/// library or of a foreign one, no panic, no system call whose error is examined, and no call of this
+/// crate. Arithmetic qualifies, but hardly any library does: malloc and RocksDB crash within some
 /// thousand preemptions.
 pub unsafe fn preempt_anywhere<R>(body: impl FnOnce(&Anywhere<'_>) -> R) -> R {
     let slot = with_core(|core| core?.running_slot().map(std::ptr::from_ref));
-    // SAFETY: the slot lives as long as the enclave, and the caller's thread lives in that.
+    // SAFETY: the slot lives as long as the enclave, which the caller's thread does not outlive.
     let Some(slot) = slot.map(|slot| unsafe { &*slot }) else { return body(&Anywhere(None)) };
     slot.set_in_region(true);
     with_core(|core| core.into_iter().for_each(|core| core.interrupt_me()));
@@ -93,9 +93,9 @@ pub unsafe fn preempt_anywhere<R>(body: impl FnOnce(&Anywhere<'_>) -> R) -> R {
     result
 }
 
-/// The signal came, on a pthread that is no kernel-level thread's.
+/// Handles the signal on a pthread that carries no kernel-level thread.
 pub(crate) fn on_signal() {
-    // A core that runs no thread now has none in a region.
+    // If the core runs no thread now, no thread here is in a region.
     let slot = with_core(|core| core?.running_slot().map(std::ptr::from_ref));
     // SAFETY: as in `preempt_anywhere`.
     let Some(slot) = slot.map(|slot| unsafe { &*slot }) else { return };

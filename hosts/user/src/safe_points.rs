@@ -1,31 +1,31 @@
-//! How long a preemption was deferred, without a clock at each safe point.
+//! Measures how long a preemption was deferred, without reading the clock at each safe point.
 //!
-//! A safe point costs one load of the preemption word, and a clock costs ten times that. So a core
-//! looks at the clock at some safe points only, and remembers when it last saw that its run was not
-//! asked to end. A preemption that is seen later was deferred for at most the time since then. The
-//! looks are some ten microseconds apart where safe points are dense, and one at each where they are not.
+//! A safe point costs one load of the preemption word, and reading the clock costs ten times that. So a
+//! core reads the clock only at some safe points, and remembers when it last saw that its run was not
+//! asked to end. A preemption that is seen later was deferred for at most the time since then. Reads of the
+//! clock are some ten microseconds apart where safe points are dense; where they are sparse, each safe point reads it.
 
 use std::cell::Cell;
 
 use wave_core::clock::Nanos;
 
-/// Looks at the clock are meant to be no further apart than this, nor closer than half of it, unless
-/// a slice ends soon.
+/// Target for the time between reads of the clock: at most this and at least half of it, unless a slice
+/// is short.
 const RESOLUTION: Nanos = Nanos::from_micros(16);
-/// Reads of the clock per slice that the core ends itself: the slice may last longer by one part in this many.
+/// Reads of the clock per slice that the core itself ends. The slice may last longer by this fraction of it.
 const LOOKS_PER_SLICE: u64 = 8;
-/// Most safe points from one look at the clock to the next: what a thread may pass before the core
-/// notices that its safe points have become rare.
+/// Most safe points between two reads of the clock: as many may pass before the core notices that a
+/// thread's safe points have become rare.
 const STRIDE_MAX: u32 = 64;
 
 /// The safe points of one core.
 pub(crate) struct SafePoints {
-    /// Safe points until the next look at the clock.
+    /// Safe points until the next read of the clock.
     left: Cell<u32>,
     stride: Cell<u32>,
-    /// How far apart looks at the clock are meant to be at most, and at least half of it.
+    /// Target for the longest time between reads of the clock; the shortest is half of it.
     resolution: Cell<Nanos>,
-    /// When the run was last known not to have been asked to end.
+    /// The last time at which the run was known not to have been asked to end.
     clear_at: Cell<Nanos>,
 }
 
@@ -39,7 +39,7 @@ impl SafePoints {
         }
     }
 
-    /// A run begins, or was about to at `now`, of this slice if the core ends it.
+    /// Begins a run at `now` or shortly after. `slice` is zero if the core does not end the run.
     #[inline]
     pub(crate) fn begin(&self, now: Nanos, slice: Nanos) {
         let resolution = match slice {
@@ -51,7 +51,7 @@ impl SafePoints {
         self.left.set(self.stride.get());
     }
 
-    /// A safe point at which the run was not asked to end. Returns whether it is time for
+    /// Passes a safe point at which the run was not asked to end. Returns whether it is time for
     /// [`SafePoints::clear`].
     #[inline]
     pub(crate) fn pass(&self) -> bool {
@@ -60,7 +60,7 @@ impl SafePoints {
         left == 0
     }
 
-    /// The clock was looked at, and then the run was not asked to end.
+    /// Records that the clock read `now`, and that afterwards the run was not asked to end.
     pub(crate) fn clear(&self, now: Nanos) {
         let since = now.since(self.clear_at.replace(now));
         let stride = self.stride.get();
@@ -73,7 +73,7 @@ impl SafePoints {
         self.left.set(stride);
     }
 
-    /// For how long at most the run has been asked to end without doing so.
+    /// Upper bound of the time since the run was asked to end.
     pub(crate) fn deferred(&self, now: Nanos) -> Nanos {
         now.since(self.clear_at.get())
     }
@@ -83,8 +83,8 @@ impl SafePoints {
 mod tests {
     use super::*;
 
-    /// Safe points so far apart from each other, until the looks at the clock have settled; then the
-    /// longest time between two of them.
+    /// Passes safe points `apart` from each other until the reads of the clock have settled. Returns the longest
+    /// time between two reads afterwards.
     fn settled_gap(apart: Nanos) -> Nanos {
         let points = SafePoints::new();
         points.begin(Nanos(0), Nanos(0));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_at_the_clock_follow_the_density_of_safe_points() {
+    fn clock_reads_follow_the_density_of_safe_points() {
         for apart in [1, 5, 60, 220, 900, 3_000, 10_000, 1_000_000].map(Nanos) {
             let gap = settled_gap(apart);
             let densest = Nanos(apart.0 * u64::from(STRIDE_MAX));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_safe_points_become_rare_is_noticed() {
+    fn rare_safe_points_are_noticed_within_one_stride() {
         let points = SafePoints::new();
         points.begin(Nanos(0), Nanos(0));
         for point in 1..=100_000 {
@@ -123,7 +123,7 @@ mod tests {
                 points.clear(Nanos(point));
             }
         }
-        // Now a millisecond apart: the first look comes late, later ones at each.
+        // Now a millisecond apart: the first read of the clock comes late, then each safe point reads it.
         let mut now = Nanos(100_000);
         let mut passed = 0;
         for _ in 0..1_000 {

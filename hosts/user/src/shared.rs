@@ -1,4 +1,4 @@
-//! What all threads of one enclave share: cores, outside contexts and the control thread.
+//! State that all threads of one enclave share: cores, outside threads and the control thread.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use crate::stalls::{Stalls, Worst};
 use crate::stats::{Counters, EnclaveStats, Mode};
 use crate::table::{Slot, Table};
 
-/// Locks; a panic elsewhere while the lock was held leaves nothing half done in these structures.
+/// Locks, ignoring poison: a panic while the lock was held leaves nothing half done in these structures.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -34,20 +34,20 @@ pub(crate) struct CoreShared {
     record: AtomicU64,
     /// The epoch of the link that the core uses.
     pub(crate) epoch: AtomicU64,
-    /// Whether the core sleeps, or is about to.
+    /// Whether the core sleeps or is about to sleep.
     pub(crate) sleeps: AtomicBool,
-    /// Not 0 while a kernel-level thread has the core, whose own pthread sleeps on this word.
+    /// Non-zero while a kernel-level thread has the core. The core's own pthread sleeps on this word.
     pub(crate) away: AtomicU32,
-    /// The pthread of that thread, or 0.
+    /// Id of that thread's pthread, or 0.
     pub(crate) runner: AtomicI32,
     /// Thread id of the core's own pthread; 0 before it runs.
     pub(crate) tid: AtomicI32,
-    /// The id of the thread that runs, or ran last.
+    /// The id of the current thread, or of the last one.
     pub(crate) runs: AtomicU32,
     signal: libc::c_int,
     /// Where the longest deferral was.
     pub(crate) worst: Worst,
-    /// What wakes it from within the host. No agent has it.
+    /// Bell that wakes the core from within the host. No agent has it.
     pub(crate) bell: EventFd,
     pub(crate) counters: Counters,
 }
@@ -86,7 +86,7 @@ impl CoreShared {
         }
     }
 
-    /// Has the core look again: it has to stop, or to adopt another window.
+    /// Makes the core look again, as it has to stop or adopt another window.
     pub(crate) fn ring(&self) {
         self.bell.ring();
         let runner = self.runner.load(Ordering::SeqCst);
@@ -114,7 +114,7 @@ pub(crate) struct Shared {
     pub(crate) free: ArrayQueue<u32>,
     pub(crate) cores: Vec<CoreShared>,
     pub(crate) outside: Vec<Mutex<Outside>>,
-    /// Bumped whenever `incarnation` changes; a core that sees another one than its own adopts.
+    /// Bumped whenever `incarnation` changes. A core whose own epoch differs adopts the new window.
     pub(crate) epoch: AtomicU64,
     pub(crate) incarnation: Mutex<Option<Arc<Incarnation>>>,
     pub(crate) fallback: Fallback,
@@ -123,14 +123,14 @@ pub(crate) struct Shared {
     /// Looks of idle cores during which the machine stalled.
     pub(crate) stalled_looks: Option<Arc<AtomicU64>>,
     pub(crate) overflows: AtomicU64,
-    /// Somebody wants the agent turned out.
+    /// A request to turn the agent out.
     pub(crate) kill: AtomicBool,
     pub(crate) stop: AtomicBool,
     pub(crate) control_bell: EventFd,
     pub(crate) agents: Mutex<AgentCounters>,
 }
 
-/// What the control thread counts.
+/// Counters that the control thread writes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AgentCounters {
     pub(crate) attached: u64,
@@ -183,13 +183,13 @@ impl Shared {
         self.fallback.mode()
     }
 
-    /// From now on the host decides.
+    /// Lets the host decide from now on.
     pub(crate) fn enter_fallback(&self) {
         self.fallback.enter(&self.table, barrier::for_all_threads);
         self.cores.iter().for_each(CoreShared::ring);
     }
 
-    /// To be called after a thread has become runnable.
+    /// Call after a thread has become runnable.
     #[inline]
     pub(crate) fn became_runnable(&self, event: &Event) {
         if self.fallback.became_runnable(event)
@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Does what a context's signals want.
+    /// Carries out a context's signals.
     #[cold]
     pub(crate) fn obey(&self, signals: Signals, incarnation: &Incarnation) {
         if signals.ring_agent() {
@@ -228,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// Every core's and the enclave's counters.
+    /// Counters of the enclave and of each core.
     pub(crate) fn stats(&self) -> EnclaveStats {
         let AgentCounters { attached, lost, barks, faults, snapshots } = *lock(&self.agents);
         EnclaveStats {

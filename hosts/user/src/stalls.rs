@@ -1,7 +1,7 @@
-//! Threads that keep their cores although they were asked to leave, and where.
+//! Finds threads that keep their cores although they were asked to leave, and captures their stacks.
 //!
-//! A thread of its own looks now and then which runs are asked to end and go on. Of those that have been
-//! seen twice, further apart than the enclave's patience for them, it takes the stack, by the signal that
+//! A separate thread periodically looks for runs that were asked to end but continue. If it has seen one
+//! twice, further apart than the enclave's patience for stalls, it takes the thread's stack, by the signal that
 //! interrupts threads. It sleeps nearly always, and no core waits for it.
 
 use std::fmt;
@@ -20,35 +20,35 @@ use crate::klt;
 use crate::shared::{Shared, lock};
 use crate::table::Thread;
 
-/// Frames of a stack that are kept.
+/// Most frames kept of a stack.
 const FRAMES_MAX: usize = 64;
-/// Stalls that are kept; later ones are counted only.
+/// Most stalls kept with details; later ones are only counted.
 const STALLS_MAX: usize = 64;
-/// How long a thread may take to tell its stack.
+/// How long a thread may take to report its stack.
 const STACK_PATIENCE: Duration = Duration::from_millis(100);
-/// Times as long between looks while no core is awake.
+/// Factor by which the time between looks grows while no core is awake.
 const AT_REST: u32 = 20;
 
-/// A thread that was asked to leave for so many times the patience, and ran for less than one, hardly
-/// runs.
+/// A stall has lack of CPU time as its cause if the thread was asked to leave at least this many times the
+/// patience ago, and has since run for less than the patience.
 const HARDLY: u64 = 100;
 
 /// Why a thread keeps its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StallCause {
-    /// The thread passed no safe point for the patience.
+    /// The thread passed no safe point for at least the patience.
     NoSafePoint,
-    /// It is inside of this crate, or blocks the signal, or the kernel does not let go of it, or the
-    /// process has taken the signal for itself since.
+    /// The thread is inside this crate, or blocks the signal, or is stuck in the kernel; or the process has
+    /// installed another handler for the signal.
     NotInterruptible,
-    /// It hardly ran since: others have its CPU, or it sleeps in the kernel and is not let go of.
+    /// The thread has hardly run since: others use its CPU, or it sleeps in the kernel without being woken.
     NoCpu,
-    /// It sleeps in the kernel for a lock (pthread_mutex_t) which that thread holds, and that thread has
-    /// no core. It was not necessarily asked to leave, so that only the policy can end this.
+    /// The thread sleeps in the kernel for a lock (pthread_mutex_t) that the named thread holds, which has no
+    /// core. It was not necessarily asked to leave, so only the policy can end this.
     LockedOut(Thread),
 }
 
-/// A run that did not end when it was asked to, or cannot go on.
+/// A run that did not end when it was asked to, or that cannot continue.
 #[derive(Clone, Debug)]
 pub struct Stall {
     /// Core on which the thread runs.
@@ -59,10 +59,10 @@ pub struct Stall {
     pub class: u16,
     /// Why the thread did not leave.
     pub cause: StallCause,
-    /// How long it has been known to last.
+    /// How long the stall is known to have lasted.
     pub lasted: Nanos,
-    /// Where the thread was when it was found, innermost first; empty where it could not be
-    /// interrupted either.
+    /// The thread's stack when the stall was found, innermost frame first; empty if the thread could not be
+    /// interrupted.
     pub stack: Vec<String>,
 }
 
@@ -75,24 +75,24 @@ impl fmt::Display for Stall {
             StallCause::NoSafePoint => {
                 write!(
                     f,
-                    "has been asked to leave for {ms:.1} ms and passed no safe point: call preempt_point() there, or make it a kernel-level thread"
+                    "was asked to leave its core {ms:.1} ms ago and has passed no safe point since: call preempt_point() there, or make it a kernel-level thread"
                 )?;
             }
             StallCause::NoCpu => {
                 write!(
                     f,
-                    "has been asked to leave for {ms:.1} ms and hardly ran meanwhile: others use its CPU, or it sleeps in the kernel"
+                    "was asked to leave its core {ms:.1} ms ago and has hardly run since: other threads use its CPU, or it sleeps in the kernel"
                 )?;
             }
             StallCause::NotInterruptible => {
                 write!(
                     f,
-                    "has been asked to leave for {ms:.1} ms and takes no signal (Options::signal): it blocks it, or another handler does"
+                    "was asked to leave its core {ms:.1} ms ago and takes no signal (Options::signal): it blocks the signal, or another handler takes it"
                 )?;
             }
             StallCause::LockedOut(Thread(holder)) => write!(
                 f,
-                "has slept for {ms:.1} ms for a lock that thread {} holds, which has no core",
+                "has slept for {ms:.1} ms waiting for a lock held by thread {}, which has no core",
                 holder.id
             )?,
         }
@@ -100,24 +100,23 @@ impl fmt::Display for Stall {
     }
 }
 
-/// The preemption of a core that was deferred for longest.
+/// The longest deferral of a preemption on a core.
 #[derive(Clone, Debug)]
 pub struct WorstDeferral {
-    /// The longest deferral of a preemption.
+    /// Duration of the deferral.
     pub deferred: Nanos,
     /// Class of the thread that deferred it.
     pub class: u16,
-    /// Where the thread left its core at last, innermost first.
+    /// The thread's stack where it finally left its core, innermost frame first.
     pub stack: Vec<String>,
 }
 
-/// The same as a core writes it.
+/// A [`WorstDeferral`] as its core writes it.
 #[derive(Default)]
 pub(crate) struct Worst(Mutex<Option<(Nanos, u16, Frames)>>);
 
 impl Worst {
-    /// The caller's preemption was deferred for longer than any before. Allocates nothing, waits for
-    /// nobody.
+    /// Records the caller's stack and deferral, the longest so far. Allocates nothing, waits for nobody.
     #[cold]
     pub(crate) fn capture(&self, class: u16, deferred: Nanos) {
         if let Ok(mut worst) = self.0.try_lock() {
@@ -149,8 +148,8 @@ impl Frames {
     /// Fills in the caller's stack.
     fn fill(&mut self) {
         self.count = 0;
-        // SAFETY: what is asked to be synchronised by the caller is the platform's debugging library,
-        // which is not used on Linux.
+        // SAFETY: callers must synchronise uses of the platform's debugging library, which is not used on
+        // Linux.
         unsafe {
             backtrace::trace_unsynchronized(|frame| {
                 self.addresses[self.count] = frame.ip() as usize;
@@ -160,7 +159,7 @@ impl Frames {
         }
     }
 
-    /// What lies there: of the thread, without this crate's own look at it above and its start below.
+    /// Names of the thread's own frames, without this crate's capturing frames above and its starting frames below.
     fn names(&self) -> Vec<String> {
         let own = file!().trim_end_matches("stalls.rs");
         let (mut names, mut is_below_look, mut is_above_start) = (Vec::new(), false, true);
@@ -191,16 +190,16 @@ impl Frames {
     }
 }
 
-/// Crates of a look's frames, where the program has no debugging information that names files.
+/// Crates of the capturing frames, for programs without debugging information that names files.
 const OWN: [&str; 5] = ["wave_user", "backtrace", "core", "std", "alloc"];
 
 /// Id of the pthread whose stack is wanted; 0 if none.
 static WANTED: AtomicI32 = AtomicI32::new(0);
-/// Frames that it told, plus one; 0 until then.
+/// Number of frames that it reported, plus one; 0 until then.
 static TOLD: AtomicU32 = AtomicU32::new(0);
 static ADDRESSES: [AtomicUsize; FRAMES_MAX] = [const { AtomicUsize::new(0) }; FRAMES_MAX];
 
-/// The signal came: tells the calling thread's stack, if it is wanted.
+/// Handles the signal: reports the calling thread's stack if it is wanted.
 #[inline]
 pub(crate) fn on_signal() {
     if WANTED.load(Ordering::Relaxed) != 0 {
@@ -223,7 +222,7 @@ fn tell_stack() {
     TOLD.store(frames.count as u32 + 1, Ordering::Release);
 }
 
-/// The stack of another thread of this process, if it tells it.
+/// The stack of another thread of this process; empty if the thread does not report it.
 fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Frames {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = lock(&ONE_AT_A_TIME);
@@ -248,7 +247,7 @@ fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Frames {
     Frames { addresses, count: told as usize - 1 }
 }
 
-/// The finder of stalls, with those that it found.
+/// Stalls found so far.
 #[derive(Default)]
 pub(crate) struct Stalls {
     found: Mutex<Vec<Stall>>,
@@ -261,20 +260,20 @@ impl Stalls {
     }
 }
 
-/// What a core was seen doing.
+/// The detector's observations of one core.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     run: u32,
-    /// Since when this run is known to go on, and to be asked to end.
+    /// Since when the run is known to continue, and since when it is known to be asked to end.
     since: Option<Nanos>,
     asked_since: Option<Nanos>,
-    /// CPU time of the pthread by then.
+    /// CPU time of the pthread when it was first seen asked to end.
     cpu_then: Nanos,
     /// Index of the stall's report, if it was reported.
     reported: Option<usize>,
 }
 
-/// The thread that looks for stalls.
+/// State of the thread that looks for stalls.
 pub(crate) struct Detector {
     shared: Arc<Shared>,
     bell: Arc<EventFd>,
@@ -306,7 +305,7 @@ impl Detector {
         }
     }
 
-    /// Changes to the current window.
+    /// Switches to the current window.
     fn turn(&mut self) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         if self.epoch != epoch {
@@ -357,7 +356,7 @@ impl Detector {
         let (cause, lasted) = match (holder, lasted) {
             (Some(holder), _) => (StallCause::LockedOut(holder), run),
             (None, Some(lasted)) if cpu_time(pthread).since(cpu_then) < self.patience => {
-                // It would have left, for all that is known.
+                // With more CPU time it might have left.
                 if lasted.0 < HARDLY * self.patience.0 {
                     return;
                 }
@@ -369,11 +368,11 @@ impl Detector {
         };
         let thread = Thread(self.shared.table.subject(core.runs.load(Ordering::Relaxed)));
         let stack = stack_of(pthread, self.shared.signal);
-        // It may have gone on meanwhile, and what was found is another's.
+        // The run may have ended meanwhile: then the stack is another thread's.
         if core.record().run != record.run {
             return;
         }
-        // Names take long: a fifth of a second in a large program.
+        // Resolving names takes long: a fifth of a second in a large program.
         let stack = stack.names();
         let class = self.shared.table.class(thread.0.id);
         let stall = Stall { core: at as u16, thread, class, cause, lasted, stack };
@@ -386,15 +385,15 @@ impl Detector {
     }
 }
 
-/// CPU time of a thread of this process so far; zero where the kernel does not tell.
+/// CPU time of a thread of this process so far; zero if the kernel does not say.
 fn cpu_time(thread: libc::pid_t) -> Nanos {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
     let text = text.unwrap_or_default();
     Nanos(text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }
 
-/// The thread that holds the lock for which this one sleeps in the kernel, if it does, and if the lock
-/// is a pthread_mutex_t: those say who holds them, in glibc's third word.
+/// If this thread sleeps in the kernel for a pthread_mutex_t: the thread that holds the lock, from the third
+/// word of glibc's mutex.
 fn holder_of_wanted_lock(thread: libc::pid_t) -> Option<libc::pid_t> {
     const OWNER_AT: usize = 8;
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).ok()?;
@@ -408,7 +407,7 @@ fn holder_of_wanted_lock(thread: libc::pid_t) -> Option<libc::pid_t> {
     let bytes = size_of_val(&owner);
     let local = libc::iovec { iov_base: (&raw mut owner).cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: (address + OWNER_AT) as *mut _, iov_len: bytes };
-    // SAFETY: `local` names `owner`; what `remote` names need not be there, the kernel looks.
+    // SAFETY: `local` names `owner`; the kernel checks whether memory exists at `remote`.
     let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     (got == bytes as isize && owner > 0).then_some(owner)
 }

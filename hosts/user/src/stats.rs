@@ -1,4 +1,4 @@
-//! What an enclave counts.
+//! Counters of an enclave.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
@@ -17,52 +17,51 @@ pub use wave_sched::mechanism::fallback::Mode;
 pub struct CoreStats {
     /// Number of switches to a thread.
     pub switches: u64,
-    /// Of these, chosen by the fallback.
+    /// Number of these that the fallback chose.
     pub fallback_switches: u64,
-    /// Preemptions that were asked for while the run was there: acknowledged at a safe point.
+    /// Preemptions requested during their run and acknowledged.
     pub preempted: u64,
-    /// Preemptions that were asked for while the run was there, which then ended by itself before its
-    /// next safe point. One that comes later still is not seen.
+    /// Preemptions requested during a run that then ended by itself before its next safe point. A request
+    /// that comes after the run's end is not counted.
     pub ended_first: u64,
-    /// How long the acknowledged ones were deferred: at safe points known as "no longer than", since the
-    /// last look at the clock at which the run had not been asked to end, which was some ten
-    /// microseconds earlier, or one safe point where those are rarer; on kernel-level threads from the
-    /// signal on.
+    /// How long acknowledged preemptions were deferred. At safe points this is an upper bound: the time since
+    /// the last read of the clock at which the run had not been asked to end, some ten microseconds earlier,
+    /// or one safe point earlier where they are rarer. On kernel-level threads it is the time since the signal.
     pub deferrals: Times,
-    /// Of the acknowledged ones, those that found a kernel-level thread inside of this crate, where it
-    /// is not preempted.
+    /// Number of acknowledged preemptions that found a kernel-level thread inside this crate, where it is not
+    /// preempted.
     pub deferred_inside: u64,
-    /// Safe points that a thread did not acknowledge at, because it unwound.
+    /// Safe points at which a thread did not acknowledge a preemption because it was unwinding.
     pub refused_unwinding: u64,
-    /// Runs that the core itself ended, after their slices.
+    /// Number of runs that the core itself ended, after their slices.
     pub sliced: u64,
-    /// How long the runs lasted that were preempted, by whomever.
+    /// Durations of runs that the agent or the core preempted.
     pub preempted_runs: Times,
-    /// When the last thread that acknowledged one was back in its core loop, on [`MonotonicClock`].
+    /// When the core was back in its loop after the last preempted run, on [`MonotonicClock`].
     pub preempted_at: Nanos,
     /// Number of looks that found the queue empty.
     pub spins: u64,
-    /// Times the core went to sleep.
+    /// Number of times the core went to sleep.
     pub parks: u64,
     /// Time that the core spent running threads.
     pub busy: Nanos,
-    /// Time spent looking at an empty queue, but for the first look of each idle time (which
-    /// sends the message that asks).
+    /// Time spent looking at an empty queue, except the first look of each idle period (which sends the
+    /// message that asks).
     pub polling: Nanos,
-    /// Of [`CoreStats::polling`], what a modelled link charged.
+    /// The part of [`CoreStats::polling`] that a modelled link charged.
     pub polling_charged: Nanos,
     /// Time spent asleep, up to now.
     pub parked: Nanos,
     /// Outcomes by code. Up to date when the core parks; while it works, up to
     /// [`PUBLISH_EVERY`] switches old.
     pub outcomes: Vec<(Code, u64)>,
-    /// What the core was charged, where a link is or was modelled; as old as the outcomes.
+    /// The core's charges by modelled links; `None` without one. As old as the outcomes.
     pub charges: Option<Charges>,
 }
 
 /// Steps of a histogram per power of two.
 const STEPS: usize = 8;
-/// Up to about nine minutes.
+/// Number of buckets: enough for times up to about nine minutes.
 const BUCKETS: usize = 40 * STEPS;
 
 fn bucket(ns: u64) -> usize {
@@ -80,7 +79,7 @@ fn longest(bucket: usize) -> Nanos {
     }
 }
 
-/// A histogram of times, exact to an eighth.
+/// A histogram of times, with a relative error of at most an eighth.
 #[derive(Clone)]
 pub struct Times {
     buckets: [u64; BUCKETS],
@@ -107,8 +106,8 @@ impl Times {
         self.buckets.iter().sum()
     }
 
-    /// A time that this share of them did not exceed, at most an eighth longer than the shortest such
-    /// time; zero where there are none.
+    /// A time that this share of the samples did not exceed, at most an eighth longer than the shortest such
+    /// time; zero without samples.
     pub fn within(&self, share: f64) -> Nanos {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -121,17 +120,17 @@ impl Times {
         self.max
     }
 
-    /// The histogram, for [`Times::from_buckets`].
+    /// Number of samples per bucket, for [`Times::from_buckets`].
     pub fn buckets(&self) -> &[u64] {
         &self.buckets
     }
 
-    /// What [`Times::buckets`] gave, and the longest; none where it has another number of buckets.
+    /// Rebuilds a histogram from [`Times::buckets`] and the longest sample; `None` if the number of buckets differs.
     pub fn from_buckets(buckets: &[u64], max: Nanos) -> Option<Times> {
         Some(Times { buckets: buckets.try_into().ok()?, max })
     }
 
-    /// Those of several cores together.
+    /// Adds the samples of another histogram, for example another core's.
     pub fn merge(&mut self, other: &Times) {
         for (bucket, other) in self.buckets.iter_mut().zip(other.buckets) {
             *bucket += other;
@@ -153,7 +152,7 @@ impl Default for TimeCounters {
 }
 
 impl TimeCounters {
-    /// Returns whether it is the longest so far.
+    /// Adds a sample. Returns whether it is the longest so far.
     pub(crate) fn add(&self, Nanos(ns): Nanos) -> bool {
         bump(&self.buckets[bucket(ns)], 1);
         let is_longest = ns > self.max_ns.load(Ordering::Relaxed);
@@ -179,15 +178,15 @@ pub const PUBLISH_EVERY: u64 = 1024;
 pub struct EnclaveStats {
     /// Counters of each core, by index.
     pub cores: Vec<CoreStats>,
-    /// Decider of the moment: the agent or the fallback.
+    /// Whether the agent or the fallback decides at the moment.
     pub mode: Mode,
-    /// Agents that have been attached, one after the other.
+    /// Number of agents attached so far, one after another.
     pub agents: u64,
-    /// Agents that were lost: died, left or were turned out by the watchdog.
+    /// Number of lost agents: they died, left or were turned out.
     pub lost_agents: u64,
-    /// Of these, turned out by the watchdog.
+    /// Number of lost agents that the watchdog turned out.
     pub barks: u64,
-    /// Of the lost agents, those that wrote nonsense.
+    /// Number of lost agents that violated the protocol.
     pub faults: u64,
     /// Number of snapshots sent.
     pub snapshots: u64,
@@ -195,7 +194,7 @@ pub struct EnclaveStats {
     pub overflows: u64,
 }
 
-/// A core's counters as it writes them. Read by others, written by the core alone.
+/// A core's counters. Only the core writes them; other threads read them.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -215,12 +214,12 @@ pub(crate) struct Counters {
     pub(crate) polling_ns: AtomicU64,
     pub(crate) polling_charged_ns: AtomicU64,
     pub(crate) parked_ns: AtomicU64,
-    /// When the sleep that the core is in began; 0 while it is awake.
+    /// When the core's current sleep began; 0 while it is awake.
     pub(crate) asleep_since_ns: AtomicU64,
     published: Mutex<Published>,
 }
 
-/// What a core counts per window.
+/// Counters of a core that belong to a window.
 #[derive(Clone, Default)]
 struct Totals {
     outcomes: Counts,
@@ -238,9 +237,9 @@ impl Totals {
 
 #[derive(Default)]
 struct Published {
-    /// Of the windows that the core has left.
+    /// Totals of the windows that the core has left.
     left: Totals,
-    /// Of the current one, as of the last time it was published.
+    /// Totals of the current window, as last published.
     current: Totals,
 }
 
@@ -251,7 +250,7 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) {
 }
 
 impl Counters {
-    /// Publishes what the core counted in its current window. Skipped while somebody reads: the
+    /// Publishes the core's counters of its current window. Skipped while another thread reads them: the
     /// core never waits.
     pub(crate) fn publish(&self, outcomes: &Counts, charges: Option<Charges>) {
         let mut published = match self.published.try_lock() {
@@ -262,7 +261,7 @@ impl Counters {
         published.current = Totals { outcomes: outcomes.clone(), charges };
     }
 
-    /// Adds what the core counted in a window that it has left.
+    /// Adds the core's counters of a window that it has left.
     pub(crate) fn leave_window(&self, outcomes: &Counts, charges: Option<Charges>) {
         let mut published = lock(&self.published);
         published.current = Totals::default();
@@ -309,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_of_times_are_bounded_from_above_and_below() {
+    fn quantiles_are_bounded_from_above_and_below() {
         let counters = TimeCounters::default();
         let mut all: Vec<u64> = (0..1_000u64).map(|at| (at * at * 7_919) % 1_000_003).collect();
         all.extend([0, 1, u64::MAX]);

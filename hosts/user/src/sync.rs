@@ -13,7 +13,7 @@ use crate::enclave::Waker;
 use crate::klt::Inside;
 use crate::shared::lock;
 
-/// Threads that wait, first come first served. The lock is held for a few instructions and never
+/// Waiting threads, first come, first served. The lock is held for a few instructions and never
 /// across a switch. Grows (and so allocates) only when it holds more waiters than ever before.
 #[derive(Default)]
 struct Waiters(Spin<VecDeque<Waker>>);
@@ -26,7 +26,7 @@ impl Waiters {
     }
 }
 
-/// Mutual exclusion between threads of enclaves. Handed over to the longest waiter.
+/// A mutex for threads of enclaves. Unlocking hands it over to the longest waiter.
 #[derive(Default)]
 pub struct Mutex<T> {
     locked: AtomicBool,
@@ -39,7 +39,7 @@ unsafe impl<T: Send> Sync for Mutex<T> {}
 // SAFETY: moving the mutex moves the value.
 unsafe impl<T: Send> Send for Mutex<T> {}
 
-/// The right to use a [`Mutex`]'s value.
+/// Exclusive access to a [`Mutex`]'s value; dropping it unlocks the mutex.
 pub struct MutexGuard<'a, T>(&'a Mutex<T>);
 
 impl<T> Mutex<T> {
@@ -52,8 +52,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Waits until the lock is free. Panics where it would have to wait and the caller is
-    /// no thread of an enclave.
+    /// Locks the mutex, waiting if necessary. Panics if it has to wait and the caller is no thread of an
+    /// enclave.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         // Before the lock is taken: a thread preempted here blocks no other.
         current::preempt_point();
@@ -62,13 +62,13 @@ impl<T> Mutex<T> {
         }
         let _inside = Inside::enter();
         let mut waiters = lock(&self.waiters.0);
-        // The holder gives the lock away under the same lock, so it cannot slip away in between.
+        // The holder unlocks under this same lock of the waiters, so no unlock can be missed in between.
         if let Some(guard) = self.try_lock() {
             return guard;
         }
         waiters.push_back(Waker::of_current().expect("only a thread of an enclave can wait here"));
         drop(waiters);
-        // The holder hands over the lock itself, not a chance at it.
+        // The holder hands over the lock itself, so there is no need to try again.
         current::suspend(Leave::Wait);
         MutexGuard(self)
     }
@@ -128,7 +128,7 @@ impl Condvar {
         Condvar(Waiters(Spin::new(VecDeque::new())))
     }
 
-    /// Lets go of the mutex, waits to be notified, and takes the mutex again.
+    /// Unlocks the mutex, waits for a notification, and locks the mutex again.
     /// Panics if the caller is no thread of an enclave.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let mutex = guard.0;

@@ -1,4 +1,4 @@
-//! What this host keeps beside the threads of the shared table ([`wave_sched::mechanism::table`]).
+//! This host's data for each thread of the shared table ([`wave_sched::mechanism::table`]).
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -19,7 +19,7 @@ pub(crate) type Table = table::Table<Slot>;
 pub struct Thread(pub(crate) Subject);
 
 impl Thread {
-    /// The subject that messages, decisions and notes name. A front that is told where requests are served is told this.
+    /// The subject that messages, decisions and notes name. Give it to a front so that its notes name this thread.
     pub fn subject(self) -> Subject {
         self.0
     }
@@ -27,15 +27,15 @@ impl Thread {
 
 /// A thread's data on this host, beside its state in the table.
 pub(crate) struct Slot {
-    /// What carries a kernel-level thread; [`NO_KLT`] for a user-level one. Written while the id is free.
+    /// Index of the pthread that carries a kernel-level thread; [`NO_KLT`] for a user-level one. Written while the id is free.
     klt: AtomicU32,
-    /// Of a user-level thread: whether it is in [`crate::preempt_anywhere`], and where it may be preempted
+    /// For a user-level thread: whether it is in [`crate::preempt_anywhere`], and where it may be preempted
     /// now (a [`Where`]). Written by the thread itself.
     is_in_region: AtomicBool,
     preempted: AtomicU8,
-    /// The signal came when it could not be preempted.
+    /// The signal came while the thread could not be preempted.
     is_interrupted: AtomicBool,
-    /// These belong to the owner of the thread, see [`table::Table`].
+    /// The following fields belong to the owner of the thread; see [`table::Table`].
     entry: UnsafeCell<Option<InlineFn>>,
     fiber: UnsafeCell<Option<Fiber>>,
     yielder: Cell<*const FiberYielder>,
@@ -44,7 +44,7 @@ pub(crate) struct Slot {
 // SAFETY: `entry`, `fiber` and `yielder` are touched only by the thread's owner, see there. The
 // state word passes ownership with acquire and release.
 unsafe impl Sync for Slot {}
-// SAFETY: the closure and the fiber are `Send`; the yielder lies on the fiber's stack.
+// SAFETY: the closure and the fiber are `Send`; the yielder is on the fiber's stack.
 unsafe impl Send for Slot {}
 
 impl Slot {
@@ -60,10 +60,10 @@ impl Slot {
         }
     }
 
-    /// Makes a free id's slot ready for its next thread, on `klt` if that is a kernel-level one. To be called by
-    /// [`table::Table::create`] alone.
+    /// Prepares a free id's slot for its next thread, on `klt` if that is a kernel-level one. Only
+    /// [`table::Table::create`] may call it.
     pub(crate) fn begin(&self, klt: Option<u32>, entry: InlineFn) {
-        // SAFETY: the caller owns the thread (see the field): its spawner alone took the id from the list of free ids.
+        // SAFETY: the caller owns the thread (see the field): only its spawner took the id from the list of free ids.
         unsafe { *self.entry.get() = Some(entry) };
         self.klt.store(klt.unwrap_or(NO_KLT), Ordering::Relaxed);
         self.is_in_region.store(false, Ordering::Relaxed);
@@ -78,25 +78,25 @@ impl Slot {
         self.yielder.get()
     }
 
-    /// What the thread runs. To be called by its owner, once.
+    /// Takes the closure that the thread runs. The owner calls it once.
     pub(crate) fn take_entry(&self) -> InlineFn {
         // SAFETY: the caller owns the thread (see the field).
         unsafe { &mut *self.entry.get() }.take().expect("a thread starts once")
     }
 
-    /// The fiber of a thread that this core has just committed; none before its first run.
+    /// Takes the fiber of a thread that this core has just committed; `None` before the thread's first run.
     pub(crate) fn take_fiber(&self) -> Option<Fiber> {
         // SAFETY: the caller owns the thread (see the field).
         unsafe { &mut *self.fiber.get() }.take()
     }
 
-    /// Keeps the fiber of a thread that this core is about to let go.
+    /// Stores the fiber of a thread that this core is about to let go.
     pub(crate) fn keep_fiber(&self, fiber: Fiber) {
         // SAFETY: the caller owns the thread (see the field).
         unsafe { *self.fiber.get() = Some(fiber) };
     }
 
-    /// What carries the thread, if it is a kernel-level one.
+    /// Index of the pthread that carries the thread, if it is a kernel-level one.
     #[inline]
     pub(crate) fn klt(&self) -> Option<u32> {
         Some(self.klt.load(Ordering::Relaxed)).filter(|klt| *klt != NO_KLT)

@@ -1,4 +1,4 @@
-//! Sleeping threads of one core.
+//! Deadlines of one core's sleeping threads.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,7 +23,7 @@ impl Timers {
         self.0.peek().map(|Reverse((deadline, ..))| *deadline)
     }
 
-    /// A thread whose deadline has come.
+    /// Takes a thread whose deadline has passed.
     pub(crate) fn pop(&mut self, now: Nanos) -> Option<Thread> {
         let Reverse((deadline, ..)) = self.0.peek()?;
         if *deadline > now {

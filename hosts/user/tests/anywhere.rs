@@ -1,5 +1,5 @@
-//! User-level threads that are preempted anywhere, by the signal's handler: what must not be done in
-//! such a region crashes, and guarded it does not. So the tests of preemption can fail.
+//! User-level threads that are preempted anywhere, by the signal handler. Code that must not run in such a
+//! region crashes, and does not when guarded: this shows that the tests of preemption can fail.
 
 mod common;
 
@@ -14,14 +14,14 @@ use wave_workloads::rocksdb::{Database, is_value_of};
 
 const POLICY: &str = "shinjuku:slice_us=30";
 const PREEMPTIONS: u64 = 1_500;
-/// Most crash within some hundred.
+/// Preemptions within which unguarded code must crash. Most runs crash within some hundred.
 const CRASHES_WITHIN: u64 = 100_000;
-/// A torn heap may also show as a wait for a lock that no thread holds.
+/// Time without progress that counts as a crash: a corrupted heap may also cause a wait for a lock that no thread holds.
 const HUNG_SECONDS: u32 = 5;
-/// Set in the process that is to crash.
+/// Set in the child process that must crash.
 const CHILD: &str = "WAVE_TEST_UNGUARDED";
 
-/// The C library's allocator, which keeps a separate arena for each pthread.
+/// Exercises the C library's allocator, which keeps a separate arena for each pthread.
 fn churn(rounds: usize) {
     let mut kept = [std::ptr::null_mut::<u8>(); 64];
     for round in 0..rounds {
@@ -37,12 +37,12 @@ fn churn(rounds: usize) {
             kept[at].write_bytes(at as u8, bytes);
         }
     }
-    // SAFETY: as above; what is null is left alone.
+    // SAFETY: as above; freeing a null pointer does nothing.
     kept.iter().for_each(|&block| unsafe { libc::free(block.cast()) });
 }
 
-/// Threads that only run `round` in a region, until `preemptions` have happened. In the process
-/// that is to crash, a signal ends it where none of them gets on, or this thread does not.
+/// Runs `round` repeatedly in a region on several threads, until `preemptions` have happened. In the child
+/// process, an alarm ends the process if the threads make no progress, or this thread does not.
 fn run(name: &str, preemptions: u64, round: fn(&Anywhere<'_>)) -> u64 {
     let enclave = start(name, |options| options.config.cores = 2);
     let agent = shipped(&enclave, POLICY);
@@ -51,7 +51,7 @@ fn run(name: &str, preemptions: u64, round: fn(&Anywhere<'_>)) -> u64 {
     let spawn = |_| {
         let (enough, rounds) = (Arc::clone(&enough), Arc::clone(&rounds));
         let body = move || {
-            // SAFETY: that is the question here.
+            // SAFETY: each test tells whether `round` is safe here.
             unsafe {
                 preempt_anywhere(|anywhere| {
                     while !enough.load(Ordering::SeqCst) {
@@ -70,7 +70,7 @@ fn run(name: &str, preemptions: u64, round: fn(&Anywhere<'_>)) -> u64 {
     while preempted() <= preemptions {
         let before = std::mem::replace(&mut seen, rounds.load(Ordering::SeqCst));
         if is_child && before != seen {
-            // SAFETY: a number only.
+            // SAFETY: the call takes a number only.
             unsafe { libc::alarm(HUNG_SECONDS) };
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -100,7 +100,7 @@ fn arithmetic_is_preempted_anywhere_and_guarded_calls_after_they_end() {
     assert!(run("anywhere-guarded-rocksdb", PREEMPTIONS, guarded) > PREEMPTIONS);
 }
 
-/// RocksDB's GETs, which have a part of the pthread's own in use until they return.
+/// RocksDB's GETs, which use data of the pthread until they return.
 fn gets(database: &Database) {
     for key in 0..50 {
         let found = database.get(key * 19, |value| assert!(is_value_of(key * 19, value)));
@@ -117,7 +117,7 @@ fn database() -> &'static Database {
     })
 }
 
-/// What crashes; a test of its own so that it can be run in a process of its own.
+/// The crashing code, as a separate test so that it can run in a child process.
 #[test]
 fn unguarded_child() {
     match std::env::var(CHILD).as_deref() {
@@ -131,12 +131,16 @@ fn unguarded_child() {
 }
 
 #[test]
-fn without_their_guards_malloc_and_rocksdb_crash() {
+fn unguarded_malloc_and_rocksdb_crash() {
     for what in ["malloc", "RocksDB"] {
         let me = std::env::current_exe().unwrap();
         let child = Command::new(me).args(["--exact", "unguarded_child"]).env(CHILD, what).output();
         let child = child.unwrap();
-        // By a signal: neither did it end well nor did a test of it fail.
-        assert_eq!(child.status.code(), None, "{what} survived, or failed otherwise: {child:?}");
+        // A signal ended it: it neither succeeded nor failed as a test.
+        assert_eq!(
+            child.status.code(),
+            None,
+            "unguarded {what} did not crash by a signal: {child:?}"
+        );
     }
 }

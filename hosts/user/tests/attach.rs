@@ -1,5 +1,5 @@
-//! Attaching over real sockets: when one side misbehaves or stops at any step, the
-//! other side names the side at fault and goes on.
+//! Attaching over real sockets: if one side misbehaves or stops at any step, the other side names the side
+//! at fault and continues.
 
 mod common;
 
@@ -17,7 +17,7 @@ use wave_links::socket::{Connection, Listener, Offer, SocketError};
 use wave_links::{EventFd, LinkSpec, MapError, Memory};
 use wave_user::{Enclave, Mode};
 
-/// A host made by hand, which can be wrong in any one thing.
+/// A hand-made host that can be wrong in any single respect.
 struct Faker {
     listener: Listener,
     layout: Layout,
@@ -61,7 +61,7 @@ impl Faker {
         }
     }
 
-    /// Makes an offer to one agent and returns what that agent came to.
+    /// Makes an offer to one agent and returns that agent's result.
     fn offer(
         &self,
         version: u32,
@@ -84,7 +84,7 @@ impl Faker {
 }
 
 #[test]
-fn an_agent_refuses_a_window_that_is_not_what_was_said() {
+fn agent_refuses_a_window_that_differs_from_its_offer() {
     let mut host = Faker::new("wrong-window");
     let bells = host.layout.doorbells();
     let lines = host.lines();
@@ -111,7 +111,7 @@ fn an_agent_refuses_a_window_that_is_not_what_was_said() {
     assert!(matches!(&error, AttachError::Header(HeaderError::Magic)), "{error}");
 
     host.write_header();
-    // A file that really is that small, under a layout that wants more.
+    // A file that is as small as offered, with a layout that needs more.
     let (small, small_file) = Memory::create("small", 16, 16, 0).unwrap();
     for (at, word) in {
         let memory = Memory::map(host.file.as_fd(), lines[0], lines[1], 0).unwrap();
@@ -156,7 +156,7 @@ fn an_agent_refuses_a_window_that_is_not_what_was_said() {
     );
     word.store(honest, std::sync::atomic::Ordering::Relaxed);
 
-    // The same in the header, where an offer cannot be trusted.
+    // The same in the header, as an offer cannot be trusted.
     memory.region(Home::Nic)[1].store(u64::from(version), std::sync::atomic::Ordering::Relaxed);
     let error = host.offer(PROTOCOL_VERSION, lines, host.file.as_fd(), bells, "shm");
     let text = error.to_string();
@@ -166,12 +166,12 @@ fn an_agent_refuses_a_window_that_is_not_what_was_said() {
 }
 
 #[test]
-fn an_agent_outlives_a_host_that_goes_at_any_step() {
-    // Before it listens.
+fn agent_survives_a_host_that_goes_away_at_any_step() {
+    // The host goes before it listens.
     let error = attach(&socket("nobody")).unwrap_err();
     assert!(matches!(&error, AttachError::Socket(SocketError::Path { .. })), "{error}");
 
-    // After it listened, before it accepts.
+    // The host goes after it listens, before it accepts.
     let mut host = Faker::new("goes");
     let path = host.path();
     let agent = std::thread::spawn(move || attach(&path).map(drop).unwrap_err());
@@ -179,14 +179,14 @@ fn an_agent_outlives_a_host_that_goes_at_any_step() {
     let error = agent.join().unwrap();
     assert!(matches!(&error, AttachError::Socket(SocketError::HungUp)), "{error}");
 
-    // Instead of an offer, a sentence.
+    // The host sends a refusal instead of an offer.
     let path = host.path();
     let agent = std::thread::spawn(move || attach(&path).map(drop).unwrap_err());
     host.accept().refuse("not today").unwrap();
     let error = agent.join().unwrap();
     assert!(error.to_string().ends_with("not today"), "{error}");
 
-    // After the offer, without ever answering the announcement.
+    // The host goes after the offer, without answering the announcement.
     host.write_header();
     let path = host.path();
     let agent = std::thread::spawn(move || {
@@ -227,16 +227,16 @@ fn serves(enclave: &Enclave) {
 }
 
 #[test]
-fn a_host_outlives_an_agent_that_goes_at_any_step() {
+fn host_survives_an_agent_that_goes_away_at_any_step() {
     let enclave = start("survives", |_| {});
-    // It connects and goes.
+    // The agent connects and goes.
     drop(Connection::connect(enclave.socket()).unwrap());
     serves(&enclave);
-    // It connects and says nothing, more often than there is room for candidates.
+    // More agents than there is room for candidates connect, and none announces itself.
     let silent: Vec<_> = (0..8).map(|_| Connection::connect(enclave.socket()).unwrap()).collect();
     serves(&enclave);
     drop(silent);
-    // It takes the offer and goes; it maps the window and goes, announced or not.
+    // The agent takes the offer and goes; or maps the window and goes, announced or not.
     wait_for("room for a candidate", || attach(enclave.socket()).is_ok());
     serves(&enclave);
     assert_eq!(enclave.stats().agents, 0);
@@ -246,7 +246,7 @@ fn a_host_outlives_an_agent_that_goes_at_any_step() {
     nic.fence();
     attached.host_bells[attached.layout.control_vector()].ring();
     wait_for("the announcement", || enclave.stats().agents == 1);
-    // It decides nothing, and goes.
+    // The agent decides nothing, and goes.
     let waiting = enclave.spawn(0, || 5).unwrap();
     drop(attached);
     assert_eq!(waiting.join().unwrap(), 5);
@@ -254,7 +254,7 @@ fn a_host_outlives_an_agent_that_goes_at_any_step() {
     let stats = enclave.stats();
     assert_eq!((stats.mode, stats.lost_agents, stats.faults), (Mode::Fallback, 1, 0));
 
-    // After all that, a good one is welcome.
+    // After all that, a good agent can attach.
     let attached = attach(enclave.socket()).unwrap();
     let policy = Registry::shipped().make("fifo", &attached.layout.config).unwrap();
     let agent = std::thread::spawn(move || run(attached, policy, (), Seat::Shared));
@@ -266,7 +266,7 @@ fn a_host_outlives_an_agent_that_goes_at_any_step() {
 }
 
 #[test]
-fn an_agent_that_is_to_leave_is_told_why() {
+fn revoked_agent_learns_the_reason() {
     let enclave = start("why", |_| {});
     let agent = |agents| {
         let attached = attach(enclave.socket()).unwrap();
@@ -287,7 +287,7 @@ fn an_agent_that_is_to_leave_is_told_why() {
 }
 
 #[test]
-fn an_agent_of_another_version_is_told_both() {
+fn agent_of_another_version_is_refused_with_both_versions() {
     let enclave = start("version", |_| {});
     let connection = Connection::connect(enclave.socket()).unwrap();
     let offer = connection.receive_offer(PROTOCOL_VERSION, None).unwrap();
@@ -306,7 +306,7 @@ fn an_agent_of_another_version_is_told_both() {
     assert_eq!(enclave.stats().agents, 0);
 }
 
-/// A watchdog turns out an agent that is there but decides nothing.
+/// The watchdog turns out an attached agent that decides nothing.
 #[test]
 fn an_agent_that_decides_nothing_is_turned_out() {
     let enclave = start("lazy", |options| options.config.patience = Nanos::from_millis(20));
@@ -322,6 +322,6 @@ fn an_agent_that_decides_nothing_is_turned_out() {
     assert_ne!(
         attached.port.window(Home::Nic).load(attached.layout.incarnation, 0),
         wave_core::layout::INCARNATION_LIVE,
-        "its window was revoked"
+        "the agent's window is not revoked"
     );
 }

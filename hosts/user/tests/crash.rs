@@ -1,4 +1,4 @@
-//! Agents as processes that are killed, stopped and continued at any moment: every thread runs
+//! Agents in processes that are killed, stopped and continued at any moment: every thread runs
 //! exactly once, the host keeps serving, and nothing outside the enclave changes.
 
 mod common;
@@ -18,7 +18,7 @@ use wave_core::layout::{AGENT_READY, INCARNATION_LIVE, PROTOCOL_VERSION};
 use wave_core::link::{Doorbell, Home, Port, Window};
 use wave_user::{Attributes, Enclave, Mode, SpawnError, ThreadKind};
 
-/// A host's patience with an idle agent. Long, because a busy machine may delay a good agent too.
+/// A host's patience with an agent. Long, because a busy machine may delay a good agent, too.
 const WATCHFUL: Nanos = Nanos::from_millis(20);
 const SOCKET: &str = "WAVE_TEST_AGENT";
 const POLICY: &str = "WAVE_TEST_POLICY";
@@ -54,13 +54,13 @@ fn signal(child: &Child, signal: i32) {
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
 }
 
-/// Work that tells whether each thread ran exactly once.
+/// Threads that count their runs: each must run exactly once.
 struct Work {
     ran: Arc<Vec<AtomicU64>>,
     sent: usize,
-    /// Safe points that each thread passes.
+    /// Number of safe points that each thread passes.
     points: u32,
-    /// Of every second thread; the others are user-level ones.
+    /// Kind of every second thread; the others are user-level threads.
     kind: ThreadKind,
 }
 
@@ -70,7 +70,7 @@ impl Work {
         Work { ran, sent: 0, points: 0, kind: ThreadKind::User }
     }
 
-    /// Starts this many more threads, as fast as the enclave takes them.
+    /// Starts `count` more threads, as fast as the enclave accepts them.
     fn send(&mut self, enclave: &Enclave, count: usize) {
         for _ in 0..count {
             loop {
@@ -78,7 +78,7 @@ impl Work {
                 let kind = if index % 2 == 0 { self.kind } else { ThreadKind::User };
                 let body = move || {
                     for point in 0..points {
-                        // What a kernel-level thread is preempted in. The others stay away from its locks.
+                        // Code in which a kernel-level thread is preempted. User-level threads avoid its locks.
                         if kind == ThreadKind::Kernel {
                             std::hint::black_box(vec![point; 1 + index % 7]);
                         }
@@ -102,7 +102,7 @@ impl Work {
     fn finish(&self, enclave: &Enclave) {
         wait_for("the end of all threads", || enclave.alive() == 0);
         for (index, ran) in self.ran[..self.sent].iter().enumerate() {
-            assert_eq!(ran.load(Ordering::Relaxed), 1, "how often thread {index} ran");
+            assert_eq!(ran.load(Ordering::Relaxed), 1, "number of runs of thread {index}");
         }
     }
 }
@@ -117,7 +117,7 @@ fn an_agent_that_is_killed_at_any_moment_loses_no_thread() {
     for round in 1..=8 {
         let mut agent = process(&enclave);
         if round % 2 == 0 {
-            // Half are killed at work, half wherever they have got to: perhaps while they attach.
+            // Half of the agents are killed at work, the others at any point: perhaps while they attach.
             wait_for("the agent", || enclave.stats().mode == Mode::Agent);
         }
         work.send(&enclave, rng.random_range(0..3000));
@@ -149,7 +149,7 @@ fn an_agent_that_is_killed_while_it_preempts_loses_no_thread() {
         work.kind = [ThreadKind::User, ThreadKind::Kernel][round % 2];
         let mut agent = process_with(&enclave, "shinjuku:slice_us=5");
         wait_for("the agent", || enclave.stats().mode == Mode::Agent);
-        // Killed between two of its preemptions, or in the middle of one.
+        // The agent is killed between two of its preemptions, or in the middle of one.
         let enough = preempted() + rng.random_range(1..200);
         while preempted() < enough {
             work.send(&enclave, 64);
@@ -194,7 +194,7 @@ fn a_stopped_agent_that_continues_after_its_replacement_changes_nothing() {
     assert!(old.wait().unwrap().success());
 }
 
-/// Attaches, and then writes anything anywhere in its window until the host has had enough.
+/// Attaches, and then writes random words all over its window until the host revokes it.
 fn scribble(socket: &Path, rng: &mut Pcg32) {
     let Ok(attached) = attach(socket) else { return };
     let layout = &attached.layout;
@@ -212,7 +212,7 @@ fn scribble(socket: &Path, rng: &mut Pcg32) {
             continue;
         }
         attached.port.window(home).store(line, rng.random_range(0..8), rng.random());
-        // And entries that will be read: some could be decisions, most could not.
+        // Also write entries that the host will read: some are valid decisions, most are not.
         let ring = match rng.random_range(0..4) {
             0 => layout.control.ring,
             _ => layout.decisions[0].ring,
@@ -260,7 +260,7 @@ fn a_hostile_agent_wastes_only_its_own_enclaves_time() {
     assert!(bad.faults > 0 && bad.lost_agents == bad.agents, "{bad:?}");
     assert_eq!((stats.agents, stats.lost_agents, stats.faults, stats.barks), (1, 0, 0, 0));
     let fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
-    assert_eq!(fallback, 0, "the good agent decided everything");
+    assert_eq!(fallback, 0, "the fallback decided for the good agent's enclave");
     drop(good);
     agent.join().unwrap().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Kernel-level threads: any code may be preempted anywhere, and nothing is lost by it.
+//! Kernel-level threads: any code may be preempted anywhere without losing anything.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn start_with(name: &str, kernel_threads: u32, cores: u16) -> Enclave {
     })
 }
 
-/// Flags set one after the other, as in the tests of safe points, but without safe points.
+/// Threads that take turns, as in the tests of safe points, but that pass no safe points.
 fn ring(enclave: &Enclave, kinds: &[Attributes]) {
     let count = kinds.len() as u64;
     let begun = Arc::new(AtomicU64::new(0));
@@ -35,7 +35,7 @@ fn ring(enclave: &Enclave, kinds: &[Attributes]) {
         let body = move || {
             begun.fetch_add(1, Ordering::SeqCst);
             while begun.load(Ordering::SeqCst) < count || turn.load(Ordering::SeqCst) != mine {
-                // For those of the other kind.
+                // For user-level threads.
                 wave_user::preempt_point();
             }
             turn.fetch_add(1, Ordering::SeqCst);
@@ -62,7 +62,7 @@ fn threads_that_pass_no_safe_point_share_a_core() {
 }
 
 #[test]
-fn a_slice_is_ended_by_the_core_itself() {
+fn core_itself_ends_slices() {
     let user = Attributes::from(0);
     for (name, kinds) in
         [("user", [user; 3]), ("kernel", [KERNEL; 3]), ("both", [user, KERNEL, user])]
@@ -74,7 +74,7 @@ fn a_slice_is_ended_by_the_core_itself() {
             let stats = enclave.stats();
             let [core] = &stats.cores[..] else { panic!("one core") };
             assert!(core.sliced > 0, "{core:?}");
-            // Late perhaps, never early. But the agent ends a run that its first snapshot tells of.
+            // Slices may end late, but never early. The agent, however, preempts a run that its first snapshot shows.
             let shortest = core.preempted_runs.within(0.0);
             assert!(core.preempted > 0 || shortest >= Nanos::from_micros(200), "{core:?}");
             drop(enclave);
@@ -84,7 +84,7 @@ fn a_slice_is_ended_by_the_core_itself() {
 }
 
 #[test]
-fn threads_get_on_however_short_their_slices() {
+fn threads_make_progress_with_the_shortest_slices() {
     let enclave = start_with("klt-short", 2, 1);
     let agent = shipped(&enclave, "shinjuku:slice_us=1,timer=core");
     let counts = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -104,7 +104,7 @@ fn threads_get_on_however_short_their_slices() {
 }
 
 #[test]
-fn both_kinds_share_cores() {
+fn user_level_and_kernel_level_threads_share_cores() {
     for cores in [1, 2] {
         let enclave = start_with(&format!("klt-both-{cores}"), 4, cores);
         let agent = shipped(&enclave, SHINJUKU);
@@ -201,7 +201,7 @@ fn a_panic_ends_only_its_thread_and_unwinds_under_preemption() {
             churn(20_000, 1);
         }
     }
-    // Enough for all: one that was joined may be preempted once more before it ends.
+    // Enough pthreads for all: a joined thread may be preempted once more before it ends.
     let enclave = start_with("klt-panic", 40, 1);
     let agent = shipped(&enclave, "shinjuku:slice_us=30");
     for _ in 0..20 {
@@ -221,7 +221,7 @@ fn a_panic_ends_only_its_thread_and_unwinds_under_preemption() {
 }
 
 #[test]
-fn there_are_as_many_as_configured() {
+fn kernel_level_threads_are_limited_to_the_configured_number() {
     let enclave = start_with("klt-full", 1, 1);
     let done = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&done);
@@ -235,7 +235,7 @@ fn there_are_as_many_as_configured() {
     assert!(matches!(error, SpawnError::FullOfKernel { max: 1, .. }), "{error}");
     done.store(true, Ordering::SeqCst);
     first.join().unwrap();
-    // Its pthread carries the next, and the one after.
+    // The pthread is reused for one thread after another.
     for _ in 0..100 {
         wait_for("a pthread", || match enclave.spawn(KERNEL, || ()) {
             Ok(handle) => handle.join().is_ok(),
@@ -245,7 +245,7 @@ fn there_are_as_many_as_configured() {
 }
 
 #[test]
-fn an_enclave_ends_although_its_threads_would_not() {
+fn enclave_stops_although_its_threads_never_end() {
     let enclave = start_with("klt-endless", 3, 1);
     let begun = Arc::new(AtomicU64::new(0));
     for _ in 0..3 {
@@ -287,7 +287,7 @@ fn a_new_agent_reaches_a_thread_that_never_stops() {
     second.join().unwrap().unwrap();
 }
 
-/// FIFO that ends each run once, as soon as it hears that it has begun.
+/// FIFO that preempts each run once, as soon as it hears that the run has begun.
 struct Hasty(Fifo, Option<Preemption>);
 
 impl Policy for Hasty {
@@ -317,10 +317,10 @@ impl Policy for Hasty {
 }
 
 #[test]
-fn a_preemption_that_comes_while_the_gate_opens_is_not_lost() {
+fn preemption_while_the_gate_opens_is_not_lost() {
     let enclave = start_with("klt-hasty", 3, 1);
     let agent = agent(&enclave, |config| Box::new(Hasty(Fifo::new(config), None)));
-    // No kick is repeated: the first that is lost leaves its thread on the core for ever.
+    // Kicks are not repeated: the first lost one leaves its thread on the core forever.
     let enough = Arc::new(AtomicBool::new(false));
     let spawn = |_| {
         let enough = Arc::clone(&enough);
@@ -372,7 +372,7 @@ fn a_signal_that_the_process_handles_itself_is_refused() {
     options.signal = signal;
     let error = Enclave::start(options).unwrap_err();
     assert!(matches!(error, wave_user::StartError::Signal { signal: 10, .. }), "{error}");
-    // Another one does.
+    // Another signal works.
     let enclave = start("klt-other-signal", |options| {
         options.kernel_threads = 2;
         options.signal = libc::SIGRTMIN() + 3;
@@ -384,7 +384,7 @@ fn a_signal_that_the_process_handles_itself_is_refused() {
 }
 
 #[test]
-fn over_a_modelled_link_too() {
+fn kernel_level_threads_work_over_a_modelled_link() {
     let enclave = start("klt-model", |options| {
         options.kernel_threads = 3;
         options.link = wave_links::LinkSpec::builtin("coherent").unwrap();
@@ -397,7 +397,7 @@ fn over_a_modelled_link_too() {
 }
 
 #[test]
-fn the_function_that_keeps_a_core_is_named() {
+fn stall_report_names_the_function_that_keeps_a_core() {
     #[inline(never)]
     fn never_passes_a_safe_point(done: &AtomicBool) {
         while !done.load(Ordering::SeqCst) {
@@ -425,14 +425,14 @@ fn the_function_that_keeps_a_core_is_named() {
 }
 
 #[test]
-fn a_thread_that_waits_for_a_lock_of_a_preempted_one_is_named() {
+fn stall_report_names_the_preempted_holder_of_an_awaited_lock() {
     struct Lock(std::cell::UnsafeCell<libc::pthread_mutex_t>);
     // SAFETY: a pthread_mutex_t is for several threads.
     unsafe impl Sync for Lock {}
     static LOCK: Lock = Lock(std::cell::UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
     // SAFETY: it is initialised, and never moves.
     let lock = || assert_eq!(unsafe { libc::pthread_mutex_lock(LOCK.0.get()) }, 0);
-    // SAFETY: as above; by whoever locked it.
+    // SAFETY: as above; the thread that unlocks it has locked it.
     let unlock = || assert_eq!(unsafe { libc::pthread_mutex_unlock(LOCK.0.get()) }, 0);
     let enclave = start("locked-out", |options| {
         options.kernel_threads = 2;
@@ -462,7 +462,7 @@ fn a_thread_that_waits_for_a_lock_of_a_preempted_one_is_named() {
     waits.unwrap().join().unwrap();
     holder.join().unwrap();
     let locked_out = wave_user::StallCause::LockedOut(thread);
-    // It is told when the names of its stack are found, which takes long in a large program.
+    // The stall is reported once the names in its stack are resolved, which takes long in a large program.
     wait_for("the stall", || enclave.stalls().1.iter().any(|stall| stall.cause == locked_out));
     drop(enclave);
     agent.join().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! An enclave takes its memory with it. In a process of its own, as it counts mappings.
+//! An enclave frees its memory when it ends. The test has its own process because it counts mappings.
 
 use wave_user::{Enclave, Options};
 
@@ -18,12 +18,12 @@ fn enclaves_that_have_ended_leave_no_stacks_behind() {
     let before = mappings();
     for round in 0..3 {
         let enclave = start(round);
-        // More threads than one after the other, so that several stacks have been used.
+        // Several threads at a time, so that several stacks are used.
         let threads: Vec<_> =
             (0..64).map(|_| enclave.spawn(0, wave_user::yield_now).unwrap()).collect();
         assert!(mappings() > before + 1024);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
-    // What the first enclave made the allocator and the pthreads keep is far less than its stacks.
+    // Memory that the allocator and the pthreads keep after the first enclave takes far fewer mappings than its stacks.
     assert!(mappings() < before + 512, "{before} mappings before, {} after", mappings());
 }

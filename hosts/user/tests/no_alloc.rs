@@ -1,5 +1,5 @@
-//! After warm-up, spawning, yielding, parking and deciding allocate nothing. A process of its own,
-//! for the allocator that counts.
+//! After warm-up, spawning, yielding, parking and deciding allocate nothing. The test has its own process
+//! because it installs a counting allocator.
 
 mod common;
 
@@ -15,7 +15,7 @@ use wave_user::{Enclave, Mode};
 struct Counting;
 
 thread_local! {
-    /// Whether this thread is one that may not allocate.
+    /// Whether this thread must not allocate.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -28,23 +28,23 @@ fn count() {
     }
 }
 
-// SAFETY: everything is the system allocator's; counting touches only a static and a thread-local
+// SAFETY: all calls go to the system allocator; counting touches only a static and a thread-local
 // that needs neither initialisation nor destruction.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's obligations are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's obligations are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's obligations are passed on.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -54,7 +54,7 @@ static ALLOCATOR: Counting = Counting;
 
 const CORES: usize = 2;
 
-/// Marks the pthread of every host core: one thread stays on each until all are marked.
+/// Marks the pthread of every host core: a thread stays on each core until all are marked.
 fn watch_cores(enclave: &Enclave) {
     static MARKED: AtomicUsize = AtomicUsize::new(0);
     for _ in 0..CORES {
@@ -89,7 +89,7 @@ fn load(enclave: &Enclave, done: &Arc<AtomicU64>, count: u64) {
         });
         let thread = thread.unwrap();
         if parks {
-            // Half are woken from outside, half by another thread.
+            // Half of the threads are woken from outside, half by another thread.
             match index % 8 {
                 0 => enclave.unpark(thread),
                 _ => drop(enclave.spawn_detached(0, move || thread.unpark()).unwrap()),
@@ -115,7 +115,7 @@ fn the_data_path_allocates_nothing() {
     load(&enclave, &done, 5_000);
     WATCHED.set(true);
 
-    // The counter counts: on this thread, and on a core.
+    // Check that the counter works: on this thread, and on a core.
     ARMED.store(true, Ordering::SeqCst);
     drop(std::hint::black_box(Box::new(1)));
     let boxes = || drop(std::hint::black_box(Box::new(1)));
@@ -126,7 +126,11 @@ fn the_data_path_allocates_nothing() {
     load(&enclave, &done, 20_000);
     ARMED.store(false, Ordering::SeqCst);
     let stats = enclave.stats();
-    assert_eq!((stats.mode, stats.lost_agents), (Mode::Agent, 0), "it was the agent that decided");
+    assert_eq!(
+        (stats.mode, stats.lost_agents),
+        (Mode::Agent, 0),
+        "the agent must decide throughout"
+    );
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), 0);
     drop(enclave);
     agent.join().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Threads that await requests, which a front of the agent announces.
+//! Threads that await requests, which a front of the agent announces by notes.
 
 mod common;
 
@@ -18,16 +18,16 @@ use wave_user::{Enclave, JoinHandle, await_note, current};
 
 const WORKERS: usize = 6;
 
-/// What lies between a front and its workers: here, numbers.
+/// The queues between a front and its workers; requests are only counted.
 #[derive(Default)]
 struct Requests {
-    /// Requests that the test still wants sent.
+    /// Number of requests that the front still has to send.
     wanted: AtomicU64,
-    /// Whether these are left where they will be found, and the note dies with the agent.
+    /// Whether requests are sent without notes, as if the notes had been lost with the agent.
     without_notes: AtomicBool,
     sent: [AtomicU64; WORKERS],
     served: [AtomicU64; WORKERS],
-    /// How often a worker found nothing.
+    /// How often a worker found no request.
     looks: AtomicU64,
     workers: Mutex<Vec<(usize, Subject)>>,
     stop: AtomicBool,
@@ -85,7 +85,7 @@ impl Front for Sender {
 
 type Running = std::thread::JoinHandle<()>;
 
-/// An agent whose front sends the requests that the test wants.
+/// Attaches an agent whose front sends the requests that the test asks for.
 fn agent(enclave: &Enclave, policy: &'static str, requests: &Arc<Requests>) -> Running {
     let attached = attach(enclave.socket()).unwrap();
     let front = Sender(Arc::clone(requests), 0);
@@ -118,13 +118,13 @@ fn workers(enclave: &Enclave, requests: &Arc<Requests>) -> Vec<JoinHandle<()>> {
 
 fn end(enclave: Enclave, requests: &Requests, workers: Vec<JoinHandle<()>>) {
     requests.stop.store(true, Ordering::SeqCst);
-    // No note reaches threads that await; the host's own queue runs them.
+    // No note reaches the awaiting threads any more; the host's own queue runs them.
     enclave.kill_agent();
     workers.into_iter().for_each(|worker| worker.join().unwrap());
 }
 
 #[test]
-fn each_note_leads_to_a_run_and_nobody_runs_for_long_without_one() {
+fn each_note_causes_a_run_and_few_runs_happen_without_a_note() {
     for policy in ["fifo", "multi-queue", "shinjuku:slice_us=100"] {
         let name = format!("notes-{}", policy.split(':').next().unwrap());
         let enclave = start(&name, |options| options.config.cores = 2);
@@ -137,8 +137,8 @@ fn each_note_leads_to_a_run_and_nobody_runs_for_long_without_one() {
             requests.wait();
         }
         assert_eq!(Requests::all(&requests.served), COUNT);
-        // Each request's run, and another where the note came before the thread had awaited; after each
-        // snapshot, one per core that switches windows, every thread may run twice.
+        // Each request causes a run, and another if the note came before the thread had awaited. After each
+        // snapshot (one per core that switches windows), every thread may run twice.
         let runs = sum(&enclave, |core| core.switches);
         let snapshots = enclave.stats().snapshots;
         assert!(runs <= 2 * COUNT + (1 + 2 * snapshots) * WORKERS as u64, "{policy}: {runs} runs");
@@ -165,7 +165,7 @@ fn no_request_is_lost_when_its_agent_is_replaced_or_killed() {
         requests.without_notes.store(false, Ordering::SeqCst);
         if round % 3 == 0 {
             enclave.kill_agent();
-            // The host's own queue finds them.
+            // Under the host's own queue, the threads find these requests.
             requests.wait();
         }
         agents.push(agent(&enclave, "multi-queue", &requests));

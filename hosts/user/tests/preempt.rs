@@ -1,5 +1,5 @@
-//! Preemption at safe points: threads that never block share cores, under every policy
-//! and whatever happens to the agent.
+//! Preemption at safe points: threads that never block share cores under every policy, whatever happens to
+//! the agent.
 
 mod common;
 
@@ -18,9 +18,9 @@ use wave_user::{Enclave, Mode, Mutex, preempt_point};
 
 const SHINJUKU: &str = "shinjuku:slice_us=30";
 
-/// Flags that are set one after the other, each by a thread of its own, which spins at safe points
-/// until the one before it is set; the first waits for the last thread to have begun. Every thread
-/// has to run before any ends, and some of them twice.
+/// Threads that take turns: each spins at safe points until the previous one has set its flag, and then sets
+/// its own; the first waits until the last thread has begun. So every thread has to run before any ends,
+/// and some run twice.
 fn ring(enclave: &Enclave, threads: usize) {
     let begun = Arc::new(AtomicU64::new(0));
     let turn = Arc::new(AtomicU64::new(0));
@@ -100,7 +100,7 @@ fn every_call_of_the_runtime_is_a_safe_point() {
 fn a_preempted_thread_continues_on_any_core() {
     let enclave = start("anywhere", |options| options.config.cores = 2);
     let agent = shipped(&enclave, SHINJUKU);
-    // Three threads that never stop, on two cores, until each has seen both.
+    // Three threads run on two cores until each has seen both.
     let moved = Arc::new(AtomicU64::new(0));
     let handles: Vec<_> = (0..3)
         .map(|_| {
@@ -125,8 +125,8 @@ fn a_preempted_thread_continues_on_any_core() {
     agent.join().unwrap().unwrap();
 }
 
-/// FIFO, and with each step a preemption of every core, which names the run so many before the one
-/// that the agent believes to be there.
+/// FIFO that in each step also preempts every core, naming the run `before` runs earlier than the one that
+/// the agent believes to be current.
 struct Eager {
     fifo: Fifo,
     before: u32,
@@ -153,7 +153,7 @@ impl Policy for Eager {
         self.fifo.decide(now, desk)
     }
     fn next_deadline(&self) -> Option<Nanos> {
-        // Always: it asks again and again.
+        // Immediately, so that it preempts in every step.
         Some(Nanos(0))
     }
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
@@ -175,7 +175,8 @@ fn a_preemption_of_another_run_is_ignored() {
             let enough = until.load(Ordering::SeqCst) + 1_000;
             let mut left = 0u64;
             loop {
-                // One of them comes after the last, also if the CPU was taken away meanwhile.
+                // Read before the safe point, so that a safe point follows the last request even if the CPU was taken
+                // away meanwhile.
                 let asked = until.load(Ordering::SeqCst);
                 left += u64::from(preempt_point());
                 if asked >= enough {
@@ -184,7 +185,7 @@ fn a_preemption_of_another_run_is_ignored() {
             }
         });
         let left = thread.unwrap().join().unwrap();
-        assert_eq!(left == 0, ignored, "left {left} times");
+        assert_eq!(left == 0, ignored, "preempted {left} times");
         assert_eq!(sum(&enclave, |core| core.preempted), left);
         if ignored {
             assert_eq!(sum(&enclave, |core| core.ended_first), 0);
@@ -204,7 +205,7 @@ fn a_run_that_ends_before_its_safe_point_is_counted() {
     });
     let until = Arc::clone(&asked);
     let thread = enclave.spawn(0, move || {
-        // The run began before the agent hears of it; from the third step on it names this run.
+        // The agent hears of the run after it began; from the third step on, its preemptions name this run.
         let enough = until.load(Ordering::SeqCst) + 1_000;
         while until.load(Ordering::SeqCst) < enough {
             std::hint::spin_loop();
@@ -234,7 +235,7 @@ fn a_new_agent_reaches_a_thread_that_never_stops() {
     enclave.kill_agent();
     first.join().unwrap().unwrap();
     wait_for("the fallback", || enclave.mode() == Mode::Fallback);
-    // The fallback ends no run: only the next agent lets this one have the core.
+    // The fallback preempts no run: this thread gets the core only under the next agent.
     let other = enclave.spawn(0, move || done.store(true, Ordering::SeqCst)).unwrap();
     let second = shipped(&enclave, SHINJUKU);
     other.join().unwrap();
@@ -265,7 +266,7 @@ fn a_sleeper_wakes_beside_a_thread_that_never_stops() {
 }
 
 #[test]
-fn an_enclave_ends_although_its_thread_would_not() {
+fn enclave_stops_although_its_thread_never_ends() {
     let enclave = start("endless", |_| {});
     let begun = Arc::new(AtomicBool::new(false));
     let begins = Arc::clone(&begun);
@@ -281,7 +282,7 @@ fn an_enclave_ends_although_its_thread_would_not() {
 }
 
 #[test]
-fn nobody_leaves_while_unwinding() {
+fn unwinding_thread_is_not_preempted() {
     struct Spins(Arc<AtomicU64>);
     impl Drop for Spins {
         fn drop(&mut self) {

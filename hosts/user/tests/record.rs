@@ -1,5 +1,5 @@
-//! What an agent recorded under a real host, a policy decides again: of an agent that left by
-//! itself, and of one that was killed.
+//! Replays of recordings from agents on a real host: a policy makes the same decisions again, for an agent
+//! that left by itself and for one that was killed.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn agent_process() {
     record(Path::new(&socket), Path::new(&log), "fifo");
 }
 
-/// A log's path, removed with it.
+/// A log's path. Dropping it removes the log.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -51,7 +51,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Threads that yield, sleep on each other and end.
+/// Runs threads that yield, wait for each other and end.
 fn work(enclave: &Enclave, threads: usize) {
     let threads: Vec<_> = (0..threads)
         .map(|at| {
@@ -67,7 +67,7 @@ fn work(enclave: &Enclave, threads: usize) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Replays the log; returns how that compares, and how many runs began in it.
+/// Replays the log. Returns the comparison and the number of runs that began in the log.
 fn replay(log: &Path) -> (Tally, usize) {
     let bytes = std::fs::read(log).unwrap();
     let reader = LogReader::new(&bytes).unwrap();
@@ -100,8 +100,8 @@ fn a_recorded_run_replays_identically() {
     assert!(tally.decisions >= 200 && runs >= 200, "{runs} runs, {tally:?}");
 }
 
-/// Every policy that preempts, on how many cores. Threads of class 2 never stop by themselves, and those of
-/// the others must not wait for them.
+/// Every policy that preempts, with its number of cores. Threads of class 2 never stop by themselves, and threads of
+/// other classes must not wait for them.
 const PREEMPTIVE: [(&str, u16); 5] = [
     ("shinjuku:slice_us=20", 1),
     ("multi-queue:slice_us=20", 2),
@@ -132,7 +132,7 @@ fn a_recorded_run_with_preemptions_replays_identically() {
                 enclave.spawn(2, body).unwrap()
             })
             .collect();
-        // Under EDF only those that come end a run.
+        // Under EDF only newly arriving threads preempt a run.
         wait_for("preemptions", || {
             work(&enclave, 4);
             preempted() >= 20
@@ -161,7 +161,7 @@ fn the_log_of_a_killed_agent_replays_identically() {
         .spawn()
         .unwrap();
     wait_for("the agent", || enclave.mode() == Mode::Agent);
-    // Until what has gone out of the log holds a run, be the part full or the agent at rest.
+    // Wait until the part of the log on disk holds a run: parts are written when full, or when the agent is idle.
     wait_for("runs in the log", || {
         work(&enclave, 20);
         replay(&log.0).1 > 0

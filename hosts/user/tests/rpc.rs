@@ -24,22 +24,22 @@ fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("wave-rpc-{}-{name}.sock", std::process::id()))
 }
 
-/// Number of steps that make progress before a condition comes. The largest message takes some 32,000 over the smallest rings, where
+/// Most steps with progress before a condition must hold. The largest message takes some 32,000 over the smallest rings, where
 /// a step takes one entry.
 const STEPS_MAX: u64 = 1_000_000;
 
 /// An agent without a front.
 struct Agent {
     dispatch: Dispatch<AnyPort, HostBell>,
-    // Hanging up ends it.
+    // Dropping it hangs up, which ends the incarnation.
     _attached: wave_agent::HostLine,
     start: Instant,
     /// Reply messages of each call, in order.
     replies: HashMap<Subject, Vec<Vec<u8>>>,
     ended: HashMap<Subject, Status>,
-    /// For a scheduler, if there is one.
+    /// Notes for a scheduler, if there is one.
     notes: Arc<Mutex<Vec<Note>>>,
-    /// Replies to these are left unread.
+    /// Calls whose replies are left unread.
     unread: HashSet<Subject>,
 }
 
@@ -81,29 +81,35 @@ impl Agent {
                     if end {
                         assert!(
                             self.ended.insert(call, Status::ok()).is_none(),
-                            "a call ends once"
+                            "a call ended twice"
                         );
                     }
                 }
                 Event::Status { call, status, .. } | Event::Stopped { call, status } => {
-                    assert!(self.ended.insert(call, status).is_none(), "a call ends once");
+                    assert!(self.ended.insert(call, status).is_none(), "a call ended twice");
                 }
             }
         }
         step
     }
 
-    /// Steps until `is_so`. Two bounds, as a large message takes thousands of steps: the time without progress, and the steps that
-    /// make progress.
+    /// Steps until `is_so`. As a large message takes thousands of steps, there are two bounds: on the time without progress,
+    /// and on the number of steps with progress.
     fn until(&mut self, is_so: impl Fn(&Agent) -> bool) {
         let (mut last, mut steps) = (Instant::now(), 0);
         while !is_so(self) {
             if self.step() == Step::Progress {
                 last = Instant::now();
                 steps += 1;
-                assert!(steps <= STEPS_MAX, "it never comes, in {steps} steps that made progress");
+                assert!(
+                    steps <= STEPS_MAX,
+                    "the condition does not hold after {steps} steps with progress"
+                );
             }
-            assert!(last.elapsed() < Duration::from_secs(30), "it never comes");
+            assert!(
+                last.elapsed() < Duration::from_secs(30),
+                "no progress for 30 s, and the condition does not hold"
+            );
             std::thread::yield_now();
         }
     }
@@ -197,7 +203,7 @@ fn cancelled_calls_end_and_expired_ones_never_begin() {
     while begun.load(Ordering::SeqCst) == 0 {
         agent.step();
     }
-    // Behind it in the worker's queue, and then in the agent's line.
+    // Calls that wait behind the first one, in the worker's queue or in the agent's.
     let deadline = Some(agent.now() + Nanos::from_millis(20));
     let late: Vec<Subject> = (0..6)
         .map(|_| {
@@ -211,21 +217,24 @@ fn cancelled_calls_end_and_expired_ones_never_begin() {
     agent.dispatch.cancel(first, Code::Cancelled);
     let after = agent.call(1, b"after");
     assert_eq!(agent.end(after), Status::ok());
-    assert!(!agent.ended.contains_key(&first), "the front gave it up");
-    assert_eq!(begun.load(Ordering::SeqCst), 1, "what expired was not begun");
+    assert!(
+        !agent.ended.contains_key(&first),
+        "the front, having cancelled the call, must not see it end"
+    );
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "an expired call was begun");
     agent.until(|agent| agent.dispatch.open() == 0);
     let counts = agent.dispatch.counts();
     assert_eq!((counts.expired, counts.cancelled, counts.answered), (6, 1, 1));
 }
 
 #[test]
-fn another_agent_takes_over_and_finds_the_same_service() {
+fn replacement_agent_serves_the_same_methods() {
     let options = Options::new(socket("replace")).workers(3);
     let server = Server::start(options, Methods::new().unary("/t.T/Echo", echo)).unwrap();
     for round in 0..20_u8 {
         let mut agent = Agent::new(&server, "rss");
         let calls: Vec<Subject> = (0..50).map(|n| agent.call(0, &[round, n])).collect();
-        // Some rounds end before all is answered.
+        // Some rounds end before all calls are answered.
         if round % 2 == 0 {
             for (n, call) in calls.into_iter().enumerate() {
                 assert_eq!(agent.end(call), Status::ok());
@@ -235,14 +244,17 @@ fn another_agent_takes_over_and_finds_the_same_service() {
     }
     let start = Instant::now();
     while server.has_agent() {
-        assert!(start.elapsed() < Duration::from_secs(10), "the server does not see it go");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "the server does not notice that the agent has gone"
+        );
     }
     assert_eq!(server.stats().attached, 20);
     assert_eq!(server.stats().faults, 0);
 }
 
 #[test]
-fn a_caller_may_poll_and_answer_out_of_turn() {
+fn polled_worker_may_answer_out_of_order() {
     let options = Options::new(socket("polled"));
     let methods = Methods::new().unary("/t.T/Echo", |_, _| unreachable!("nobody calls handlers"));
     let (server, mut workers) = Server::start_polled(options, methods).unwrap();
@@ -258,7 +270,7 @@ fn a_caller_may_poll_and_answer_out_of_turn() {
                 }
                 Some(_) => {}
                 None if open.len() >= 3 => {
-                    // The last first.
+                    // The last call is answered first.
                     while let Some((call, message)) = open.pop() {
                         worker.message(call, &message, END).unwrap();
                     }
@@ -281,9 +293,9 @@ fn a_caller_may_poll_and_answer_out_of_turn() {
 }
 
 #[test]
-fn threads_of_an_enclave_serve_with_and_without_agents_of_their_own() {
+fn enclave_threads_serve_with_and_without_a_scheduling_agent() {
     let enclave = Enclave::start(wave_user::Options::new(socket("enclave"))).unwrap();
-    // A thread that waits for its reply's copy is not woken by anybody.
+    // Nobody wakes a thread that waits while its reply is being copied.
     let link = LinkSpec::builtin("stingray").expect("it is built in");
     let mut options = Options::new(socket("threads")).workers(5).over(link);
     options.config.pools = PayloadConfig { extents: 1, lines: 2, inline_max: 40 }.pools();
@@ -307,7 +319,7 @@ fn threads_of_an_enclave_serve_with_and_without_agents_of_their_own() {
     drop(server);
 }
 
-/// Tells a scheduler of requests.
+/// A front that tells a scheduler of requests.
 struct Teller(Arc<Mutex<Vec<Note>>>);
 
 impl Front for Teller {
@@ -317,7 +329,7 @@ impl Front for Teller {
     }
 }
 
-/// A scheduler of an enclave's threads that hears of an agent's requests, until it is revoked.
+/// Runs a scheduler of an enclave's threads that gets notes of an agent's requests, until it is revoked.
 fn schedule(enclave: &Enclave, agent: &Agent) -> std::thread::JoinHandle<()> {
     let Attached { layout, port, host_bells, connection, .. } = attach(enclave.socket()).unwrap();
     let teller = Teller(Arc::clone(&agent.notes));
@@ -338,7 +350,7 @@ fn schedule(enclave: &Enclave, agent: &Agent) -> std::thread::JoinHandle<()> {
 #[test]
 fn a_thread_whose_reply_is_being_copied_awaits_no_note() {
     let enclave = Enclave::start(wave_user::Options::new(socket("scheduled"))).unwrap();
-    // Of two lines: a reply needs several copies one after the other.
+    // Extents of two lines, so that a reply needs several copies one after another.
     let link = LinkSpec::builtin("stingray").expect("it is built in");
     let mut options = Options::new(socket("copied")).workers(2).over(link);
     options.config.pools = PayloadConfig { extents: 1, lines: 2, inline_max: 40 }.pools();
@@ -353,14 +365,14 @@ fn a_thread_whose_reply_is_being_copied_awaits_no_note() {
         assert_eq!(agent.end(call), Status::ok());
         assert_eq!(agent.replies[&call], [message]);
     }
-    // No note reaches threads that await; the host's own queue runs them.
+    // No note reaches the awaiting threads any more; the host's own queue runs them.
     enclave.kill_agent();
     scheduler.join().unwrap();
     drop(server);
 }
 
 #[test]
-fn a_handler_that_panics_ends_its_call_and_no_other() {
+fn panicking_handler_ends_only_its_own_call() {
     let boom = |_: &mut Call<'_>, _: &[u8]| -> Result<Vec<u8>, Status> { panic!("on purpose") };
     let methods = Methods::new().unary("/t.T/Boom", boom).unary("/t.T/Echo", echo);
     let server = Server::start(Options::new(socket("panic")), methods).unwrap();
@@ -371,7 +383,7 @@ fn a_handler_that_panics_ends_its_call_and_no_other() {
 }
 
 #[test]
-fn a_worker_tells_how_many_calls_it_has_served_and_how_long_that_took() {
+fn worker_reports_served_calls_and_busy_time() {
     const CALL: Duration = Duration::from_millis(2);
     let slow = |_: &mut Call<'_>, _: &[u8]| {
         std::thread::sleep(CALL);
@@ -384,7 +396,7 @@ fn a_worker_tells_how_many_calls_it_has_served_and_how_long_that_took() {
     for call in calls {
         assert_eq!(agent.end(call), Status::ok());
     }
-    // It says so once it has found no other call.
+    // The counters are updated once the worker has found no other call.
     let served = |server: &Server| server.work().iter().map(|work| work.calls).sum::<u64>();
     while served(&server) < 10 {
         std::thread::yield_now();
@@ -401,7 +413,8 @@ fn replies_for_ever(call: &mut Call<'_>) -> Result<(), Status> {
     }
 }
 
-/// Clients that read nothing and clients that say nothing, more than the workers may have; then others.
+/// Opens more streams than workers may hold, of clients that read nothing and of clients that send nothing, and checks that
+/// other calls are served.
 fn streams_hold_nobody_up(server: &Server, agent: &mut Agent) {
     let mut open = Vec::new();
     for _ in 0..20 {
@@ -412,7 +425,7 @@ fn streams_hold_nobody_up(server: &Server, agent: &mut Agent) {
         let call = agent.call(0, b"x");
         assert_eq!(agent.end(call), Status::ok());
     }
-    // A slow reader or late sender is still served.
+    // A slow reader and a late sender are still served.
     let [.., read, spoken] = open[..] else { panic!("there are streams") };
     agent.dispatch.message(spoken, Bytes::from_static(b"late"), true, false);
     assert_eq!(agent.end(spoken), Status::ok());
@@ -462,7 +475,7 @@ fn unread_and_silent_streams_hold_up_no_thread() {
 }
 
 #[test]
-fn handlers_that_are_suspended_end_with_their_agent_and_with_their_server() {
+fn suspended_handlers_end_with_their_agent_or_server() {
     let ended = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&ended);
     let wait = move |call: &mut Call<'_>| {
@@ -477,7 +490,7 @@ fn handlers_that_are_suspended_end_with_their_agent_and_with_their_server() {
         for _ in 0..10 {
             agent.begin(Arrival { method: 1, ..Arrival::default() }).unwrap();
         }
-        // Streams before it have been begun, as the worker takes them in turn.
+        // Once this call is answered, the streams before it have begun, as the worker takes calls in order.
         let call = agent.call(0, b"x");
         assert_eq!(agent.end(call), Status::ok());
         if round == 1 {
@@ -505,7 +518,7 @@ fn a_handler_that_reads_on_after_its_last_reply_ends() {
     let mut agent = Agent::new(&server, "jbsq:k=1");
     let call = agent.begin(Arrival { method: 0, ..Arrival::default() }).unwrap();
     assert_eq!(agent.end(call), Status::ok());
-    // A handler that is suspended for ever would keep the server from ending.
+    // A handler that stayed suspended would keep the server from ending.
     drop(agent);
     drop(server);
 }

@@ -20,9 +20,9 @@ fn start(name: &str, change: impl FnOnce(&mut Options)) -> Enclave {
     let mut options = Options::new(socket(name));
     options.yields_cpu = true;
     options.config.subjects = 256;
-    // Other tests may keep the agent from its CPU.
+    // Other tests may keep the agent off its CPU.
     options.config.patience = Nanos::from_millis(60_000);
-    // On a busy machine an agent may not get a CPU for longer than a watchdog should wait.
+    // On a busy machine, an agent may be without a CPU for longer than a watchdog should wait.
     options.config.patience = Nanos::from_millis(20_000);
     change(&mut options);
     Enclave::start(options).unwrap()
@@ -34,16 +34,16 @@ fn agent(enclave: &Enclave) -> JoinHandle<Result<Exit, RunError>> {
     std::thread::spawn(move || run(attached, policy, (), Seat::Shared))
 }
 
-/// Waits for something that must come; fails with a name if it does not.
+/// Waits until `condition` holds. Fails, naming `what`, after 30 s.
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what} did not come");
+        assert!(start.elapsed() < Duration::from_secs(30), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
-/// Everything that a thread can do, in one go.
+/// Exercises every operation of a thread.
 fn exercise(enclave: &Enclave) {
     let mutex = Arc::new(Mutex::new(0u64));
     let condvar = Arc::new(Condvar::new());
@@ -56,7 +56,7 @@ fn exercise(enclave: &Enclave) {
                     for round in 0..20 {
                         let mut count = mutex.lock();
                         if round % 3 == 0 {
-                            // Held across a switch: others must block and be woken.
+                            // Held across a switch, so that other threads must block and be woken.
                             wave_user::yield_now();
                         }
                         *count += 1;
@@ -98,7 +98,7 @@ fn exercise(enclave: &Enclave) {
 }
 
 #[test]
-fn without_an_agent() {
+fn threads_run_without_an_agent() {
     let enclave = start("fallback", |options| options.config.cores = 2);
     exercise(&enclave);
     assert_eq!(enclave.stats().mode, Mode::Fallback);
@@ -124,17 +124,17 @@ fn with_an_agent_over(name: &str, cores: u16) {
 }
 
 #[test]
-fn with_an_agent_over_shm() {
+fn threads_run_with_an_agent_over_shm() {
     with_an_agent_over("shm", 2);
 }
 
 #[test]
-fn with_an_agent_over_a_coherent_link() {
+fn threads_run_with_an_agent_over_a_coherent_link() {
     with_an_agent_over("coherent", 1);
 }
 
 #[test]
-fn with_an_agent_over_a_pcie_link() {
+fn threads_run_with_an_agent_over_a_pcie_link() {
     with_an_agent_over("mount-evans", 2);
 }
 

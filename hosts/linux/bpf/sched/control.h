@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the loader calls, the watchdog's timer, CPUs that come and go, begin and end. Part of sched.bpf.c. */
+/* The loader's entry points, the watchdog's timer, CPU hotplug, start and end. Part of sched.bpf.c. */
 
 SEC("syscall")
 int wave_kick(struct kick *kick)
@@ -48,8 +48,8 @@ static __always_inline void kick_cores(u32 enclave, u64 flags)
 		scx_bpf_kick_cpu(cpu_of(places->first_core + core), flags);
 }
 
-/* In case the ring came while a higher class had the CPU, which sched_ext then leaves alone. Not from the ring itself:
- * the agent and the thread that rings may have just that CPU, and for a moment only. */
+/* Repeats a preemption whose ring came while a higher class had the CPU, which sched_ext then does not interrupt. This
+ * is not done at the ring itself: the agent and the ringing thread may be on that very CPU, and only for a moment. */
 __noinline int look_after(u32 at)
 {
 	struct control *control = control_of(enclave_of_core(at));
@@ -59,8 +59,8 @@ __noinline int look_after(u32 at)
 	return 0;
 }
 
-/* The kernel itself lets a thread wait behind a core's run, if it exits or may not be moved now: the run may have no
- * end. */
+/* The kernel itself queues a thread behind a core's run if the thread exits or cannot be moved now. As that run may be
+ * endless, a run with a thread behind it for a whole round is preempted. */
 __noinline int look_behind(u32 at)
 {
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
@@ -73,9 +73,10 @@ __noinline int look_behind(u32 at)
 	return 0;
 }
 
-/* Turns an agent out if nobody watches it any more, and lets idle cores look for what was left parked. Looks after
- * cores that cannot do it by themselves, four times within the patience after which an agent is turned out. Who is in
- * the FIFO waits for no run that has no end: an agent gives slices as it likes. */
+/* Turns an agent out if the control thread no longer watches it, and makes idle cores look for threads left parked.
+ * Looks after cores that cannot look at their decisions themselves, four times within the patience after which an agent
+ * is turned out. Preempts all runs if threads wait in the FIFO for a whole round, as an agent's slices may be endless.
+ */
 static __noinline int watch(u32 enclave)
 {
 	struct control *control = control_of(enclave);

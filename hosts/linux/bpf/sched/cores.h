@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What cores do: decisions, checked, committed and answered. Part of sched.bpf.c. */
+/* Cores: they check, commit and answer decisions. Part of sched.bpf.c. */
 
-/* Why a thread could not be moved from its DSQ to this core. If it is there twice, it may be moved to others only: a
- * CPU on its way offline takes none, before anybody is told. */
+/* Why a thread could not be moved from its DSQ to this core. If two attempts find it in the DSQ, the core must be going
+ * offline: the kernel then moves no thread there, before it announces the CPU as offline. */
 static __noinline int why_not(u32 at, u32 slot)
 {
 	u32 cpu = cpu_of(at);
@@ -43,7 +43,7 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 		return TARGET_ON_CPU;
 	if (state_of(word) != STATE_RUNNABLE || thread->in_fifo)
 		return TARGET_NOT_RUNNABLE;
-	/* It is alone there. */
+	/* The thread is alone in its DSQ. */
 	int code = dsq_move_to_local(FIRST_DSQ + slot) ? COMPLETE : why_not(at, slot);
 	if (code == COMPLETE) {
 		thread->slice = slice;
@@ -60,10 +60,10 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 #define COMMIT commit
 #endif
 
-/* What became of one look at a core's queue of decisions. */
+/* Result of one look at a core's queue of decisions. */
 enum look { NOTHING, REFUSED, COMMITTED, TOO_EARLY };
 
-/* `refusal`: not a CPU's own look, but another's that answers all with this code in its place. */
+/* Looks at the next decision. With `refusal`, another CPU looks in the core's place, and answers with this code. */
 static __always_inline int look_with(u32 at, u32 refusal)
 {
 	u32 enclave = enclave_of_core(at), own = own_number(at);
@@ -101,7 +101,7 @@ static __always_inline int look_with(u32 at, u32 refusal)
 	u32 txn = second >> 32 & TXN_MASK;
 	u32 code;
 	if ((lap & 0xff) != 3) {
-		/* Not a decision at all: passed over without an answer. */
+		/* Not a decision at all: skipped without an answer. */
 		blame(control, enclave);
 		code = MALFORMED;
 	} else if ((lap >> 8 & 0xff) == FLAG_ATOMIC) {
@@ -134,7 +134,7 @@ static __always_inline int look_with(u32 at, u32 refusal)
 		run = (u32)(run + 1);
 	if (code < CODES)
 		core->outcomes[code]++;
-	/* The core's record first: a snapshot that is taken now tells no less than the message. */
+	/* The core's record first: a snapshot taken now must be at least as new as the message. */
 	__sync_lock_test_and_set(&core->record, run << 32 | asks << 24 | txn);
 	struct entry entry = { { run << 32 | (u64)txn << 8 | code } };
 	u64 flags = FLAG_OUTCOME | (asks ? FLAG_ASKS : 0);
@@ -147,13 +147,13 @@ __noinline int look(u32 at)
 	return look_with(at, 0);
 }
 
-/* Programs that may not move threads can do this. */
+/* Also for programs that may not move threads. */
 __noinline int refuse_one(u32 at, u32 refusal)
 {
 	return refusal ? look_with(at, refusal) : NOTHING;
 }
 
-/* Looks until something was committed, or nothing is left. */
+/* Looks until a decision is committed or none is left. */
 static __always_inline bool serve(u32 at)
 {
 	for (int looks = 0; looks < LOOKS_MAX; looks++) {
@@ -165,7 +165,7 @@ static __always_inline bool serve(u32 at)
 		if (found == TOO_EARLY)
 			break;
 	}
-	/* More is there: come back. */
+	/* There are more: make the CPU dispatch again. */
 	scx_bpf_kick_cpu(cpu_of(at), 0);
 	return true;
 }
@@ -193,7 +193,7 @@ static __noinline int ask(u32 at)
 	return 0;
 }
 
-/* Threads that an agent left parked, when there is none any more. */
+/* Without an agent, runs a thread that an earlier agent left parked. */
 static __noinline int rescue(u32 at)
 {
 	u32 enclave = enclave_of_core(at);
@@ -216,7 +216,7 @@ static __noinline int rescue(u32 at)
 	return 0;
 }
 
-/* Nobody else looks at the core's decisions until release(). */
+/* Claims the core's decisions: no other CPU looks at them until release(). */
 static __always_inline bool claim(struct core *core)
 {
 	return !__sync_lock_test_and_set(&core->claimed, 1);
@@ -227,7 +227,7 @@ static __always_inline void release(struct core *core)
 	__sync_lock_test_and_set(&core->claimed, 0);
 }
 
-/* Turns to the current window. */
+/* Switches the core to the current window. */
 static __always_inline void come_over(struct core *core, struct control *control)
 {
 	u64 epoch = READ(control->epoch);
@@ -239,7 +239,7 @@ static __always_inline void come_over(struct core *core, struct control *control
 	__sync_lock_test_and_set(&core->epoch, epoch);
 }
 
-/* Whether a higher class has a CPU; where the kernel does not tell (before 6.18), none ever has. */
+/* Whether a higher class has a CPU; always false on kernels that do not say (before 6.18). */
 static __always_inline bool is_taken(u32 cpu)
 {
 	bool taken = false;
@@ -255,8 +255,8 @@ static __always_inline bool is_taken(u32 cpu)
 	return taken;
 }
 
-/* For a core that cannot look at its decisions by itself: answers them, so that their threads can go elsewhere. It
- * asks again when it is back in dispatch. Returns whether it is such a core. */
+/* If a core cannot look at its decisions itself, refuses them in its place, so that their threads can go elsewhere. The
+ * core asks again when it is back in dispatch. Returns whether it is such a core. */
 __noinline int refuse(u32 at)
 {
 	struct control *control = control_of(enclave_of_core(at));
@@ -283,8 +283,8 @@ static __always_inline void serve_core(u32 at, struct task_struct *prev, struct 
 	come_over(core, control);
 	if (core->parked)
 		set_parked(core, at, 0);
-	/* What is the host's own comes first: it is there for as long as an agent is not, and for tasks that
-	 * cannot be the agent's. */
+	/* The host's FIFO comes first: it holds all threads while there is no agent, and those that cannot be the
+	 * agent's. */
 	if (dsq_move_to_local(FIFO_DSQ + enclave_of_core(at))) {
 		core->fallback_switches++;
 		return;
@@ -296,17 +296,17 @@ static __always_inline void serve_core(u32 at, struct task_struct *prev, struct 
 			set_slice(prev, SCX_SLICE_DFL);
 		return;
 	}
-	/* What is left for it is answered in its place. */
+	/* Another CPU answers the decisions left for an offline core. */
 	if (READ(core->offline))
 		return;
 	if (serve(at))
 		return;
-	/* Nobody else wants the core. */
+	/* No other thread needs the core. */
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED && comes_first(prev)) {
 		set_slice(prev, SCX_SLICE_DFL);
 		return;
 	}
-	/* A run that was ended early (prev is still queued) is enqueued after this, and told as PREEMPT. */
+	/* A preempted run (prev is still queued) is enqueued after this, and sends PREEMPT then. */
 	if (!(core->record & 1 << 24))
 		ask(at);
 	set_parked(core, at, PARKED);
@@ -320,7 +320,7 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 	struct control *control = control_of(enclave_of_core(at));
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (at >= all_cores) {
-		/* A CPU outside: what may run there is there already, and the last goes on. */
+		/* A CPU outside all enclaves: threads that may run there are already queued there; prev continues. */
 		if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 			set_slice(prev, SCX_SLICE_DFL);
 		return;
@@ -328,7 +328,7 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 	if (!control || !core)
 		return;
 	if (!claim(core)) {
-		/* Its decisions are being answered in its place: come back. */
+		/* Another CPU is answering this core's decisions: dispatch again. */
 		scx_bpf_kick_cpu(cpu, 0);
 		return;
 	}
@@ -336,7 +336,7 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 	release(core);
 }
 
-/* Whether the agent wants the end of the core's run. */
+/* Whether the agent has asked for the end of the core's run. */
 static __always_inline bool is_unwanted(u32 at, struct core *core, struct control *control)
 {
 	u32 enclave = enclave_of_core(at);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Entries of the queues of messages. Part of sched.bpf.c. */
+/* Pushes entries into the queues of messages. Part of sched.bpf.c. */
 
 #define READ(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
@@ -24,7 +24,7 @@ static __always_inline u32 cpu_of(u32 at)
 	return layout.cpu_of_core[at & (CPUS_MAX - 1)];
 }
 
-/* Of a core, as its own agent knows it. */
+/* The number of a core within its enclave, as its agent knows it. */
 static __always_inline u32 own_number(u32 at)
 {
 	return at - places_of(enclave_of_core(at))->first_core;
@@ -37,9 +37,9 @@ static __always_inline void ring(u32 enclave, u64 what)
 		bpf_ringbuf_output(bell, &what, sizeof(what), BPF_RB_FORCE_WAKEUP);
 }
 
-/* What was stored before is seen by the agent before anything is loaded after. An atomic exchange is such a fence by
- * itself. But an emulator that runs all CPUs in one thread makes plain stores of them, as no other CPU can tell the
- * difference; an agent outside the machine can. There, reading the clock takes a lock, which is one. */
+/* A full fence: the agent sees all earlier stores before any later load is done. An atomic exchange is such a fence by
+ * itself. But an emulator that runs all CPUs in one thread turns exchanges into plain stores, as no other CPU can tell
+ * the difference; an agent outside the machine can. There, reading the clock takes a lock, which is a fence. */
 static __always_inline void fence(const volatile struct places *places)
 {
 	if (places->clock_is_fence)
@@ -81,13 +81,13 @@ static __always_inline void blame(struct control *control, u32 enclave)
 	}
 }
 
-/* An index into a window's queue; 0 where it is of an older window. */
+/* The index into this window's queue that is in `word`; 0 if the word belongs to another window. */
 static __always_inline u64 index_of(u64 word, u64 epoch)
 {
 	return word >> INDEX_BITS == (epoch & 0xffff) ? word & ((1ull << INDEX_BITS) - 1) : 0;
 }
 
-/* Pushes an entry into a context's queue of messages, if there is an agent; sees whether it sleeps. */
+/* Pushes an entry into a context's queue of messages if there is an agent, and rings the agent if it is parked. */
 static __noinline int push(u32 enclave, u32 at, u64 tag, struct entry *entry)
 {
 	u32 key = enclave * CONTEXTS_MAX + at;
@@ -104,7 +104,7 @@ static __noinline int push(u32 enclave, u32 at, u64 tag, struct entry *entry)
 	int tries;
 	for (tries = 0; tries < PUSHES_MAX; tries++) {
 		u64 place = READ(context->produced);
-		/* Whoever was slower than a change of windows has nothing to tell the new agent. */
+		/* If the window has changed meanwhile, the entry is not for the new agent. */
 		if (READ(control->epoch) != epoch)
 			return 0;
 		produced = index_of(place, epoch);
@@ -140,7 +140,7 @@ static __noinline int push(u32 enclave, u32 at, u64 tag, struct entry *entry)
 	for (int word = 0; word < 6; word++)
 		WRITE(line->words[word], entry->words[word]);
 	u64 lap = (produced >> places->messages_shift) + 1;
-	/* The exchange orders: what is above before it, and the look below after it. */
+	/* The exchange orders the stores above before it, and the load below after it. */
 	__sync_lock_test_and_set(&line->words[LAP_WORD], lap << 32 | tag);
 	fence(places);
 	struct line *parked = line_at(window, places->agent_parked);

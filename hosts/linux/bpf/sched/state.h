@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What host, loader and agent share, and the truth about threads and cores. Part of sched.bpf.c. */
+/* State shared by the program, the loader and the agent, and the source of truth on threads and cores. Part of
+ * sched.bpf.c. */
 
 #include "shared/protocol.h"
 #include "shared/sched.h"
 
 #define SLOTS_MAX (1 << 16)
-/* Of one enclave: each CPU is one. */
+/* Most contexts of one enclave: one per CPU. */
 #define CONTEXTS_MAX CPUS_MAX
 
-/* Beside the codes: the thread is about to be in its DSQ; this was no decision at all. */
+/* Results beside the outcome codes: the thread is not in its DSQ yet; the entry is no decision at all. */
 enum { EARLY = CODES + 1, MALFORMED };
 
-/* And those of the other enclaves. */
+/* The first enclave's FIFO; those of the other enclaves follow. */
 #define FIFO_DSQ 1ull
 #define FIRST_DSQ 16ull
-/* How often a decision may come before its thread is in its DSQ. Many times, where the CPU that is about to put it
- * there is a virtual one that waits for its turn. */
+/* Most looks at a decision that comes before its thread is in its DSQ. There may be many if the CPU that is about to
+ * put the thread there is a virtual one that waits for its turn. */
 #define EARLY_MAX 100000
-/* Decisions that one dispatch answers at most. */
+/* Most decisions that one dispatch answers. */
 #define LOOKS_MAX 64
 
 const volatile struct layout layout = { .all_cores = 1, .enclaves = 1 };
@@ -29,14 +30,14 @@ _Static_assert(sizeof(struct control) == 128, "two lines");
 _Static_assert(sizeof(struct thread) == 64, "a line");
 _Static_assert(sizeof(struct core) == 256, "four lines");
 
-/* A producing context: a core, or a CPU outside the enclave. Both words are `epoch << INDEX_BITS | index`, so that
- * one exchange takes a place in a window's queue: beside the CPU, another may push in its place. */
+/* A producing context: a core, or a CPU outside the enclave. Both words are `epoch << INDEX_BITS | index`, so that one
+ * compare-and-swap reserves an entry in a window's queue: another CPU may push in this CPU's place at the same time. */
 struct context {
 	u64 produced;
 	u64 credit;
 };
 #define INDEX_BITS 48
-/* How often a place may be lost to another that pushes. */
+/* Most attempts to reserve an entry while other CPUs push. */
 #define PUSHES_MAX 8
 
 struct {
@@ -96,7 +97,7 @@ struct {
 	__type(value, u32);
 } free_slots SEC(".maps");
 
-/* Which enclave a task joins that does not inherit one; the first, if nothing is said. Who decides joins none. */
+/* The enclave that a task joins if it does not inherit one; the first if there is no entry. Agents join none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -109,7 +110,7 @@ struct bell {
 	__uint(max_entries, 4096);
 };
 
-/* What the loader has to do for an enclave: BELL_AGENT or BELL_CONTROL. */
+/* Requests to the loader, per enclave: BELL_AGENT or BELL_CONTROL. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, ENCLAVES_MAX);
@@ -131,8 +132,8 @@ struct {
 
 struct turned_out turned_out;
 
-/* Where the kernel has mapped the rings of decisions of each window, if they lie in a device's memory (otherwise 0):
- * they are read there, uncached, and nothing is ever written. */
+/* Where the kernel has mapped each window's rings of decisions, if these are in a device's memory (otherwise 0): they
+ * are read there, uncached, and never written. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ENCLAVES_MAX * WINDOWS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What happens to threads: their states, and the messages that tell them. Part of sched.bpf.c. */
+/* Threads: their states, and the messages about them. Part of sched.bpf.c. */
 
 static __always_inline u64 state_of(u64 word)
 {
@@ -23,14 +23,14 @@ static __always_inline u32 core_here(void)
 	return layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
 }
 
-/* This CPU, as the enclave's agent knows it. */
+/* This CPU's core number in the enclave; 0xffff if it is not one of the enclave's cores. */
 static __always_inline u32 place_in(u32 enclave)
 {
 	u32 at = core_here();
 	return at < all_cores && enclave_of_core(at) == enclave ? own_number(at) : 0xffff;
 }
 
-/* Moves a thread to a new state, and tells it. */
+/* Moves a thread to a new state, and sends the message. */
 static __always_inline void tell(struct thread *thread, u32 slot, u64 state, u64 kind, u64 ran_ns)
 {
 	u32 sequence = (u32)thread->word + 1;
@@ -44,8 +44,8 @@ static __always_inline void tell(struct thread *thread, u32 slot, u64 state, u64
 	push(thread->enclave, this_context(thread->enclave), kind << 16 | 5, &entry);
 }
 
-/* A task notes its slot, and its enclave above it, where sched_ext keeps an order of its own for it, which nobody
- * uses here. It may be an old slot: that says itself whose it is. */
+/* A task's slot, with its enclave in the upper bits, is stored in dsq_vtime, where sched_ext keeps an order that is not
+ * used here. It may be an old slot, so the slot itself says which task owns it. */
 static __always_inline struct thread *thread_of(struct task_struct *p, u32 *slot)
 {
 	*slot = p->scx.dsq_vtime;
@@ -66,7 +66,7 @@ static __always_inline bool fits(u32 enclave, const struct cpumask *mask, s32 al
 	return true;
 }
 
-/* Who waits for no decision, where all threads are here: kernel threads, the loader and agents. */
+/* Whether a task waits for no decision although the scheduler has all threads: kernel threads, the loader, agents. */
 static __always_inline bool comes_first(struct task_struct *p)
 {
 	if (!layout.everything)
@@ -89,7 +89,7 @@ static __always_inline void join(struct task_struct *p, u32 enclave)
 	struct control *control = control_of(enclave);
 	if (!control)
 		return;
-	/* No enclave takes the others' share. */
+	/* An enclave must not take more than its share of slots. */
 	if (__sync_fetch_and_add(&control->held, 1) >= subjects / layout.enclaves ||
 	    bpf_map_pop_elem(&free_slots, &slot)) {
 		__sync_fetch_and_add(&control->held, -1);
@@ -109,7 +109,7 @@ static __always_inline void join(struct task_struct *p, u32 enclave)
 	thread->fresh = 1;
 	thread->yielded = thread->in_fifo = thread->narrow = 0;
 	thread->early = 0;
-	/* Nothing to tell until it is runnable. */
+	/* No message until the thread is runnable. */
 	__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, STATE_FREE, 0));
 }
 
@@ -130,8 +130,8 @@ static __always_inline void leave(struct task_struct *p, u64 kind)
 	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
 }
 
-/* What the loader says of a task holds for the children that it starts before it joins. May sleep: kernels before
- * 6.19 then wait for the memory of the note, and fork() fails less soon. */
+/* The loader's entry for a task also holds for children that the task starts before it joins. Sleepable: kernels before
+ * 6.19 then wait for the entry's memory, so that fork() fails less often. */
 s32 STRUCT_OPS_SLEEPABLE(wave_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
 	struct task_struct *parent = bpf_get_current_task_btf();
@@ -149,7 +149,7 @@ s32 STRUCT_OPS_SLEEPABLE(wave_init_task, struct task_struct *p, struct scx_init_
 
 void STRUCT_OPS(wave_enable, struct task_struct *p)
 {
-	/* A child is enabled by its parent, and of its enclave. */
+	/* The parent enables a child, which belongs to the parent's enclave. */
 	struct task_struct *parent = bpf_get_current_task_btf();
 	u32 *said = bpf_task_storage_get(&enclave_of_task, p, 0, 0);
 	u32 enclave = 0;
@@ -180,13 +180,13 @@ void STRUCT_OPS(wave_set_cpumask, struct task_struct *p, const struct cpumask *m
 	}
 }
 
-/* No CPU is chosen for a wakeup: that is what the agent decides. */
+/* Chooses no CPU for a wakeup: the agent decides that. */
 s32 STRUCT_OPS(wave_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	return prev_cpu;
 }
 
-/* Wakes a core that sleeps, for a task of the FIFO that may run there. */
+/* Wakes sleeping cores on which a task of the FIFO may run. */
 static __always_inline void kick_for(u32 enclave, struct task_struct *p)
 {
 	const volatile struct places *places = places_of(enclave);
@@ -204,9 +204,9 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	u32 enclave = thread ? thread->enclave : enclave_of(p);
 	struct control *control = control_of(enclave);
 	if (comes_first(p)) {
-		/* An agent that was a thread as any other until it came. */
+		/* An agent was an ordinary thread until it attached. */
 		leave(p, KIND_DEPARTED);
-		/* At once when it wakes, as with a class of its own; among themselves they take turns. */
+		/* It runs at once when it wakes, as if in a higher class; such tasks take turns among themselves. */
 		u64 at_once = enq_flags & SCX_ENQ_WAKEUP ? SCX_ENQ_PREEMPT : 0;
 		dsq_insert(p, SCX_DSQ_LOCAL, SCX_SLICE_DFL, enq_flags | at_once);
 		return;
@@ -237,7 +237,7 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 		dsq_insert(p, FIFO_DSQ + enclave, SCX_SLICE_DFL, enq_flags);
 	if (!parks)
 		kick_for(enclave, p);
-	/* Its attributes changed while it ran, and it goes on; or it waited, and still does. */
+	/* Only its attributes changed: it ran and continues, or it waited and still waits. */
 	if (runs_on || (before == STATE_RUNNABLE && !thread->fresh))
 		return;
 	u64 kind = KIND_WAKEUP;
@@ -268,7 +268,7 @@ void STRUCT_OPS(wave_running, struct task_struct *p)
 		if (state_of(thread->word) != STATE_RUNNING || thread->word >> 48 != place)
 			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, STATE_RUNNING, place));
 	}
-	/* A run that no decision began: an agent must not believe that the core waits for it. */
+	/* No decision began this run: the agent must not believe that the core still asks. */
 	if (at < all_cores && core && READ(core->record) & 1 << 24)
 		__sync_lock_test_and_set(&core->record, (core->record & ~(1ull << 24)) + (1ull << 32));
 }
@@ -297,7 +297,7 @@ void STRUCT_OPS(wave_quiescent, struct task_struct *p, u64 deq_flags)
 	if (!thread || !(deq_flags & SCX_DEQ_SLEEP))
 		return;
 	if (thread->fresh) {
-		/* It ran when it joined: nobody has heard of it yet. */
+		/* The thread was running when it joined, and no agent has heard of it yet. */
 		__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, STATE_FREE, 0));
 		return;
 	}

@@ -1,11 +1,11 @@
-//! Virtual machines of KVM under the policy for them: how often their cores are interrupted, and how often they
-//! leave the guest, for a given amount of guest's work (Wave 7.2.4, as counts).
+//! KVM virtual machines under the policy for virtual machines: counts timer interrupts of their cores and exits
+//! from their guests, for a given amount of guest work (Wave 7.2.4, as counts).
 //!
-//! The paper's shape: two machines, each with as many virtual CPUs as there are cores, all of them busy. A guest
-//! has no kernel, so each exit is its host's doing: a timer interrupt, a kick, a page that it touches for the
-//! first time, or its end. The agent decides on the preemptions, so the cores need no ticks for that; whether
-//! they have any is for the machine's command line to say (`nohz_full=`). It takes a CPU for the agent and the
-//! rest of the system beside the cores, which is CPU 0.
+//! As in the paper, there are two machines, each with as many virtual CPUs as there are cores, all of them busy. A
+//! guest has no kernel, so the host causes each exit: by a timer interrupt, a kick, a page that is touched for the
+//! first time, or the guest's end. The agent decides on preemptions, so the cores need no ticks for that; whether
+//! they have ticks depends on the kernel's command line (`nohz_full=`). Besides the cores, it takes a CPU for the
+//! agent and the rest of the system: CPU 0.
 
 use std::io;
 use std::path::Path;
@@ -20,17 +20,17 @@ use wave_linux::sched::{self, Enclave, Options};
 
 use crate::Error;
 
-/// Machines, as in the paper.
+/// Number of machines, as in the paper.
 const MACHINES: usize = 2;
-/// Rounds of a virtual CPU's loop: some quanta long.
+/// Rounds of a virtual CPU's loop: they take several quanta.
 const ROUNDS: u32 = 250_000_000;
-/// Where the system, the agent and the control thread are.
+/// CPU of the system, the agent and the control thread.
 const SEAT: usize = 0;
-/// Where a guest's code lies.
+/// Address of a guest's code.
 const CODE_AT: u64 = 0x1000;
 const PAGE: usize = 0x1000;
 
-/// Counts up and down in real mode, and halts.
+/// Guest code that counts up and down in real mode, and halts.
 fn code() -> Vec<u8> {
     let mut code = vec![0x66, 0xb9]; // mov ecx, ROUNDS
     code.extend(ROUNDS.to_le_bytes());
@@ -47,7 +47,7 @@ pub fn measure() -> Result<(), Error> {
     let online = sched::cpus::online()?;
     let cores: Vec<usize> = online.into_iter().filter(|cpu| *cpu != SEAT).collect();
     if cores.is_empty() {
-        return Err("it takes two CPUs: one of them is the agent's".into());
+        return Err("the measurement needs at least two CPUs: one is the agent's".into());
     }
     let kvm = Kvm::new().map_err(|error| format!("/dev/kvm: {error}"))?;
     let machines =
@@ -136,13 +136,13 @@ impl Machine {
     }
 }
 
-/// Runs a virtual CPU to its end, as a thread of the enclave. It is an error if it did not do all its work.
+/// Runs a virtual CPU to its end, as a thread of the enclave. Fails if it did not do all its work.
 fn run(mut vcpu: VcpuFd) -> Result<(), String> {
     sched::join(0).map_err(|error| format!("joining the enclave: {error}"))?;
     loop {
         match vcpu.run() {
             Ok(VcpuExit::Hlt) => break,
-            Ok(other) => return Err(format!("a guest left by {other:?}")),
+            Ok(other) => return Err(format!("a guest exited with {other:?}")),
             Err(error) if error.errno() == libc::EINTR || error.errno() == libc::EAGAIN => {}
             Err(error) => return Err(format!("running a guest: {error}")),
         }
@@ -162,7 +162,7 @@ impl Pages {
         assert!(contents.len() <= PAGE, "the guest's code fits in a page");
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: asks for memory of its own, which replaces nothing.
+        // SAFETY: asks for new memory, which replaces no mapping.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -175,17 +175,17 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own.
+        // SAFETY: this value owns the mapping.
         unsafe { libc::munmap(self.0.cast(), PAGE) };
     }
 }
 
-/// Timer interrupts that these CPUs have had.
+/// Number of timer interrupts on these CPUs so far.
 fn ticks(cpus: &[usize]) -> Result<u64, Error> {
     let text = std::fs::read_to_string("/proc/interrupts")?;
     let line = text.lines().find_map(|line| line.trim().strip_prefix("LOC:"));
     let counts: Vec<u64> = line
-        .ok_or("/proc/interrupts tells no local timer interrupts")?
+        .ok_or("/proc/interrupts has no line for local timer interrupts")?
         .split_whitespace()
         .map_while(|word| word.parse().ok())
         .collect();
@@ -193,14 +193,14 @@ fn ticks(cpus: &[usize]) -> Result<u64, Error> {
     cpus.iter().map(of).sum::<Result<u64, _>>().map_err(Into::into)
 }
 
-/// Exits that all guests have had. Those that are gone do not count any more.
+/// Number of exits of all existing guests. Ended guests no longer count.
 fn exits() -> Result<u64, Error> {
     let path = "/sys/kernel/debug/kvm/exits";
     let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     Ok(text.trim().parse()?)
 }
 
-/// An agent in a process of its own, killed when it is dropped.
+/// An agent in its own process, which is killed when this is dropped.
 struct Agent(Child);
 
 impl Agent {
@@ -210,7 +210,7 @@ impl Agent {
         let mut agent = Agent(command.spawn()?);
         while !enclave.stats().agent_decides {
             if let Some(status) = agent.0.try_wait()? {
-                return Err(format!("the agent left: {status}").into());
+                return Err(format!("the agent exited: {status}").into());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -225,7 +225,7 @@ impl Drop for Agent {
     }
 }
 
-/// What an agent's process runs.
+/// Body of the agent's process.
 pub fn agent(socket: &Path, policy: &str) -> Result<(), Error> {
     sched::cpus::pin(&[SEAT])?;
     let attached = attach(socket)?;

@@ -1,5 +1,5 @@
-//! What the kernel as a host costs, as counts: `cargo xtask vm icount` boots the machines in which they mean
-//! something, and runs this there. Each line of the output is a name and a number.
+//! Measures the cost of the Linux host in counts. `cargo xtask vm icount` boots machines in which the counts are
+//! meaningful, and runs this there. Each line of the output is a name and a number.
 //!
 //! `switches`: instructions per wake-up and per switch ([`switches`]). `guests`: timer interrupts and exits of
 //! virtual machines ([`guests`]).
@@ -32,5 +32,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why there is no number.
+/// Why a measurement failed.
 pub type Error = Box<dyn std::error::Error>;

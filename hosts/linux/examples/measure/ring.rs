@@ -1,4 +1,4 @@
-//! Threads that sleep, are woken one after the other, and each run once, for a moment.
+//! Threads that sleep, are woken one after another, and each run once, briefly.
 
 use std::io;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 
-/// How long the threads are left alone at a time, to run and to sleep again.
+/// How long the threads get at a time to run and to fall asleep again.
 const PAUSE: Duration = Duration::from_millis(5);
 
 struct Shared {
     start: Instant,
     /// Bumped to let a thread run once.
     turns: Vec<AtomicU32>,
-    /// How many have run in this round, and when each did.
+    /// Number of threads that have run in this round, and when each did.
     ran: AtomicUsize,
     at_ns: Vec<AtomicU64>,
     stop: AtomicBool,
 }
 
 pub struct Round {
-    /// All the wake-ups, by a thread that is none of these.
+    /// Time of all wake-ups, made by a thread outside the ring.
     pub wakeups_ns: u64,
-    /// From the run of the first thread to that of the last: one switch less than there are threads, each from
-    /// one that goes to sleep to one that waits. Nobody is woken meanwhile.
+    /// Time from the first thread's run to the last one's: one switch fewer than there are threads, each from a
+    /// thread that goes to sleep to a runnable one. No thread is woken meanwhile.
     pub switches_ns: u64,
 }
 
-/// The threads, asleep. They end when it is dropped.
+/// The sleeping threads. They end when this is dropped.
 pub struct Ring {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -63,12 +63,12 @@ impl Ring {
         for _ in 0..count {
             joined.recv()??;
         }
-        // The last ones fall asleep.
+        // Let the last threads fall asleep.
         std::thread::sleep(PAUSE);
         Ok(ring)
     }
 
-    /// Wakes every thread, then lets them run. `decide` is called while none runs, before and after.
+    /// Wakes every thread, then lets them run. Calls `decide` before and after, while no thread runs.
     pub fn round(&self, mut decide: impl FnMut() -> Result<(), Error>) -> Result<Round, Error> {
         let Shared { turns, ran, at_ns, .. } = &*self.shared;
         ran.store(0, Ordering::SeqCst);

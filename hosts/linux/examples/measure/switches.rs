@@ -1,23 +1,23 @@
-//! Instructions per wake-up and per switch: of the mechanism, of a scheduler in BPF that decides by itself
-//! (`bpf/fifo.bpf.c`), and of the kernel's own, EEVDF. One kernel, one CPU, the same threads.
+//! Measures instructions per wake-up and per switch of the mechanism, of a BPF scheduler that decides by itself
+//! (`bpf/fifo.bpf.c`), and of the kernel's own scheduler, EEVDF: on one kernel and one CPU, with the same threads.
 //!
-//! It takes a machine whose clock counts instructions (`cargo xtask vm run --icount`): a nanosecond is then
-//! one instruction, of the kernel and of everybody else.
+//! It needs a machine whose clock counts instructions (`cargo xtask vm run --icount`): a nanosecond is then
+//! one instruction, of the kernel or of any program.
 //!
-//! A round wakes all threads, one after the other, and then lets each run once. Who wakes them is of the
-//! real-time class, so nobody runs before all are awake. What is counted:
+//! A round wakes all threads, one after another, and then lets each run once. The waker is in the real-time
+//! class, so no thread runs before all are awake. The counts are of:
 //!
-//! - a *wake-up*: the waker's system call, with all that the scheduler does in it;
-//! - a *switch*: from one thread's run to the next one's, that is the first one's system call that sleeps, the
-//!   choice of the next, and that one's return from its own system call.
+//! - a *wake-up*: the waker's system call, with all of the scheduler's work in it;
+//! - a *switch*, from one thread's run to the next one's: the first thread's system call that sleeps, the choice
+//!   of the next thread, and that thread's return from its own system call.
 //!
-//! The agent's part is apart from both. It is the agent that every host has, with its FIFO policy, but it is
-//! stepped by hand, by the waker: after the wake-ups it reads the messages and leaves a decision for each
-//! thread, and then it sleeps while the core switches from one to the next. So a switch is what a host core pays
-//! whose agent is on another machine and stages ahead. The agent's instructions are counted, too. It never
-//! parks, as none on a NIC does, so no doorbell of its is rung.
+//! The agent's part is counted separately. It is the usual agent with its FIFO policy, but the waker steps it by
+//! hand: after the wake-ups it reads the messages and leaves a decision for each thread, and then it sleeps while
+//! the core switches from one thread to the next. So a switch is the cost for a host core whose agent is on another
+//! machine and prestages. The agent's instructions are counted, too. Like an agent on a NIC, it never parks, so its
+//! doorbell is not rung.
 //!
-//! A tick or a kernel thread falls into a few rounds: the median over the rounds leaves them out.
+//! A tick or a kernel thread disturbs a few rounds; the median over the rounds excludes them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -35,13 +35,13 @@ use wave_linux::sched::{self, Enclave, Options, Stats};
 use crate::Error;
 use crate::ring::Ring;
 
-/// Threads that take turns, and decisions that are staged at once.
+/// Number of threads that take turns, and of decisions that are prestaged.
 const THREADS: usize = 64;
-/// Rounds before anything is counted: memory is touched for the first time.
+/// Rounds before counting starts, in which memory is touched for the first time.
 const WARM_UP: usize = 8;
-/// Rounds that are counted.
+/// Number of counted rounds.
 const ROUNDS: usize = 101;
-/// What makes the kernel count each BPF program's runs and time.
+/// File that makes the kernel count each BPF program's runs and time.
 const PROGRAM_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 pub fn measure() -> Result<(), Error> {
@@ -60,7 +60,8 @@ fn eevdf() -> Result<(), Error> {
 fn bpf_fifo() -> Result<(), Error> {
     let program = include_bytes!(concat!(env!("OUT_DIR"), "/fifo.bpf.o"));
     let mut object = ObjectBuilder::default().open_memory(program)?.load()?;
-    let mut ops = object.maps_mut().find(|map| map.name() == "fifo").ok_or("no operations")?;
+    let mut ops =
+        object.maps_mut().find(|map| map.name() == "fifo").ok_or("the object has no map `fifo`")?;
     let _link = ops.attach_struct_ops()?;
     let ring = Ring::start(THREADS, || sched::join(0))?;
     report("bpf_fifo", &counted(&ring, || Ok(()))?);
@@ -72,7 +73,7 @@ fn wave() -> Result<(), Error> {
     let mut options = Options::new(&socket, vec![0]);
     options.config.prestage = THREADS as u16;
     options.config.decisions.entries = (2 * THREADS).next_power_of_two() as u32;
-    // The clock runs slowly here, and the agent sleeps on purpose.
+    // The clock is slow here, and the agent sleeps on purpose.
     options.config.patience = Nanos::from_millis(5_000);
     let enclave = Enclave::start(options)?;
     let ring = Ring::start(THREADS, || sched::join(0))?;
@@ -84,7 +85,7 @@ fn wave() -> Result<(), Error> {
     programs("wave", "wave_", || counted(&ring, || agent.step()))
 }
 
-/// Every switch was one that the agent decided, and none of its decisions was refused.
+/// Checks that the agent decided every switch, and that none of its decisions was refused.
 fn held(before: &Stats, after: &Stats) -> Result<(), Error> {
     let (before, after) = (&before.cores[0], &after.cores[0]);
     let count = |outcomes: &[(Code, u64)], complete: bool| -> u64 {
@@ -106,7 +107,7 @@ fn held(before: &Stats, after: &Stats) -> Result<(), Error> {
     .into())
 }
 
-/// An agent that runs only when it is told to.
+/// An agent that runs only when it is stepped.
 struct SteppedAgent {
     agent: Agent<
         Box<dyn wave_core::policy::Policy + Send>,
@@ -129,13 +130,13 @@ impl SteppedAgent {
         while !enclave.stats().agent_decides || enclave.stats().snapshots == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // The core comes over to the new window, and asks; the snapshot says so again.
+        // The core switches to the new window, and asks; the snapshot says so again.
         std::thread::sleep(Duration::from_millis(20));
         agent.step()?;
         Ok(agent)
     }
 
-    /// Until there is nothing left to do.
+    /// Steps until there is nothing left to do.
     fn step(&mut self) -> Result<(), Error> {
         loop {
             match self.agent.step(Nanos(self.start.elapsed().as_nanos() as u64))? {
@@ -147,11 +148,11 @@ impl SteppedAgent {
     }
 }
 
-/// Instructions per thread and round.
+/// Costs in instructions per thread and round.
 struct Costs {
     wakeup: f64,
     switch: f64,
-    /// What `decide` took, for one wake-up and one switch together.
+    /// Cost of `decide`, for one wake-up and one switch together.
     decide: f64,
 }
 
@@ -191,8 +192,8 @@ fn report(name: &str, costs: &Costs) {
     }
 }
 
-/// What the kernel counts of each program while `run` runs: instructions and runs per thread and round, with
-/// those of the counting itself.
+/// Prints the kernel's counts for each program while `run` runs: instructions and runs per thread and round,
+/// including those of the counting itself.
 fn programs(
     name: &str,
     prefix: &str,

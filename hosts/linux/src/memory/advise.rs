@@ -1,4 +1,4 @@
-//! Advice on another process's memory, in pieces for which its own mappings never wait for long.
+//! Gives advice on another process's memory, in pieces small enough that the process never waits long to map memory.
 
 use std::io;
 use std::ops::Range;
@@ -6,19 +6,19 @@ use std::ops::Range;
 use super::process::Process;
 
 const BATCH_BYTES: u64 = 256 << 10;
-/// A piece ends at a multiple of this, or with its range: a huge page is never cut by us.
+/// A piece ends at a multiple of this, or with its range, so that it never splits a huge page.
 const UNIT_BYTES: u64 = 2 << 20;
-/// How often a call that was disturbed is made again before it is told of.
+/// How often an interrupted call is repeated before it is reported.
 const TRIES: usize = 16;
 
 /// Advice about pages, for process_madvise(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Advice {
-    /// Clear their accessed bits, and count them among those that were not used for long.
+    /// Clear the pages' accessed bits, and treat the pages as unused for long.
     Cold,
     /// Move the pages to swap.
     PageOut,
-    /// Read them back from swap, so that no access waits for it.
+    /// Read the pages back from swap, so that no access has to wait for that.
     WillNeed,
 }
 
@@ -31,8 +31,8 @@ impl Advice {
         }
     }
 
-    /// Bytes in a call. The process cannot map anything meanwhile: with 16 batches to page out it waits up to
-    /// 20 ms, with 64 up to 100 ms.
+    /// Most bytes in a call. The process cannot map memory meanwhile: it waits up to 20 ms while 16 batches are paged
+    /// out, and up to 100 ms for 64.
     fn bytes_max(self) -> u64 {
         match self {
             Advice::Cold => 64 * BATCH_BYTES,
@@ -41,17 +41,17 @@ impl Advice {
     }
 }
 
-/// What became of advice. The kernel does not say which pages it moved: a later look at the page table does. It passes
-/// over pages that other processes have too, and some that are new: up to 31 per CPU, which only that CPU can
-/// move, or from Linux 7.2 on clear.
+/// Result of advice. The kernel does not say which pages it moved; a later reading of the page table does. It skips
+/// pages that other processes have too, and some new ones: up to 31 per CPU, which only that CPU can move or,
+/// from Linux 7.2 on, clear.
 #[derive(Debug, Default)]
 pub struct Advised {
-    /// Bytes of the pieces that were advised whole.
+    /// Bytes of the pieces that were advised as a whole.
     pub bytes: u64,
-    /// Pieces that have something unmapped in them; the rest of each was advised.
+    /// Number of pieces with unmapped parts; the rest of each piece was advised.
     pub holes: u64,
-    /// The first range that the kernel did not take advice on, from where it refused, and what it said: EINVAL for
-    /// locked memory. Ranges after it were advised all the same.
+    /// The rest of the first range on which the kernel refused advice, with its error: EINVAL for locked memory. Later
+    /// ranges were advised all the same.
     pub refused: Option<(Range<u64>, io::Error)>,
     /// Number of system calls.
     pub calls: u64,
@@ -64,13 +64,13 @@ pub enum AdviseError {
     /// The process has ended; its id is the field.
     #[error("process {0} has ended")]
     Gone(i32),
-    /// The kernel takes none from this process, or none at all.
-    #[error("advice on the memory of process {pid}: {error}")]
+    /// The kernel accepts no advice from this process, or none at all.
+    #[error("the kernel refuses advice on the memory of process {pid}: {error}")]
     Refused { pid: i32, error: io::Error },
 }
 
-/// Gives advice on ranges of whole pages, adjacent ones merged: one `process_madvise`
-/// for as many as [`Advice`] allows at once.
+/// Gives advice on ranges of whole pages; merge adjacent ranges first. Each `process_madvise` covers as many bytes as
+/// this kind of [`Advice`] allows.
 pub fn advise(
     process: &Process,
     advice: Advice,
@@ -95,7 +95,7 @@ pub fn advise(
             Ok(done) => {
                 tries = 0;
                 advised.bytes += done;
-                // What is left begins with the piece that failed.
+                // The remaining pieces begin with the one that failed.
                 let mut left = done;
                 call.retain(|piece| {
                     let whole = left >= piece.end - piece.start;
@@ -109,7 +109,7 @@ pub fn advise(
                     return Err(AdviseError::Refused { pid: process.pid(), error });
                 }
                 Some(libc::EINTR | libc::EAGAIN) if tries < TRIES => tries += 1,
-                // What is mapped of the first piece was advised.
+                // The mapped parts of the first piece were advised.
                 Some(libc::ENOMEM) => {
                     tries = 0;
                     advised.holes += 1;
@@ -128,7 +128,7 @@ pub fn advise(
     }
 }
 
-/// To have done nothing is to be tried again.
+/// Turns a result of zero bytes into EAGAIN, so that the call is repeated.
 fn some(done: u64) -> io::Result<u64> {
     match done {
         0 => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
@@ -152,11 +152,11 @@ impl Piece {
     }
 }
 
-/// What is left of ranges.
+/// The parts of the ranges that are still to be advised.
 struct Pieces<'a> {
     ranges: &'a [Range<u64>],
     at: usize,
-    /// Where in that range; 0 is its start.
+    /// Position in range `at`; 0 is its start.
     from: u64,
 }
 

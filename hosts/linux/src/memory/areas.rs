@@ -1,4 +1,4 @@
-//! The mappings of a process, and the pages of them that may be moved.
+//! The mappings of a process, and which of them have pages that may be moved.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
@@ -12,25 +12,25 @@ use super::process::Process;
 use super::shared::Mapped;
 use crate::target::TargetError;
 
-/// How often a process may execute another program while it is looked at.
+/// Attempts to read a process's mappings while it executes one program after another.
 const TRIES: usize = 4;
 
-/// What kind of memory is mapped.
+/// The kind of a mapping's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Private and anonymous: heaps and the like. The only kind that is scanned and moved.
+    /// Private and anonymous, for example heaps. The only kind that is scanned and moved.
     Movable,
     /// A file's pages, or a private copy of them.
     File,
-    /// Shared with other processes, or meant to be: as PostgreSQL's buffers are.
+    /// Shared with other processes, or meant to be, like PostgreSQL's buffers.
     Shared,
-    /// The program had it locked.
+    /// Locked by the program.
     Locked,
-    /// Stacks, what only looks like memory, pages of hugetlbfs, and what may not be accessed at all.
+    /// Stacks, device and frame mappings without ordinary pages, hugetlbfs, and inaccessible mappings.
     Special,
 }
 
-/// Something mapped, in whole pages.
+/// A mapped range of whole pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
     /// Address of the first byte.
@@ -41,17 +41,17 @@ pub struct Area {
     pub kind: Kind,
 }
 
-/// What a process had mapped at one time, by address.
+/// The mappings of a process at one time, by address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Map {
-    /// What is mapped; neighbours of one kind are one.
+    /// The mapped areas; adjacent areas of the same kind are merged.
     pub areas: Vec<Area>,
-    /// Names the address space: a process that executes another program has another.
+    /// Identifies the address space. It changes when the process executes another program.
     pub space: u64,
 }
 
 impl Map {
-    /// Bytes of a kind; they need not be in memory.
+    /// Mapped bytes of a kind, in memory or not.
     pub fn bytes(&self, kind: Kind) -> u64 {
         let of_kind = self.areas.iter().filter(|area| area.kind == kind);
         of_kind.map(|area| area.end - area.start).sum()
@@ -60,22 +60,22 @@ impl Map {
     fn push(&mut self, area: Area) {
         match self.areas.last_mut() {
             Some(last) if last.end == area.start && last.kind == area.kind => last.end = area.end,
-            // A thread that has files of its own is told of once more.
+            // The iterator reports the mappings again for a thread that has its own files.
             Some(last) if area.start < last.end => {}
             _ => self.areas.push(area),
         }
     }
 }
 
-/// Tells what processes have mapped: by a BPF program, which walks no page table; where the kernel does
-/// not have that, by /proc.
+/// Reads the mappings of processes: by a BPF program, which walks no page table, or else from /proc if the kernel
+/// does not support that.
 #[derive(Debug)]
 pub struct Areas {
     pages: Result<Mutex<Pages>, String>,
 }
 
 impl Areas {
-    /// Tries the BPF program on this process, and takes /proc if that fails.
+    /// Tries the BPF program on this process, and falls back to /proc if that fails.
     pub fn open() -> Areas {
         let tried = Pages::load(&["areas"]).and_then(|pages| {
             let areas = Areas { pages: Ok(Mutex::new(pages)) };
@@ -96,13 +96,13 @@ impl Areas {
         Areas { pages: Err("not asked for".to_owned()) }
     }
 
-    /// Why /proc is read, if it is.
+    /// Why /proc is used, if it is.
     pub fn falls_back(&self) -> Option<&str> {
         self.pages.as_ref().err().map(String::as_str)
     }
 
-    /// What a process has mapped now. `Unreadable` at the instant at which a thread that is not the first of its process
-    /// executes a program: the first has ended then, and the kernel shows the memory through it.
+    /// The present mappings of a process. Fails with `Unreadable` at the instant at which a thread other than the first
+    /// executes a program: the first thread has ended then, and the kernel shows the memory only through it.
     pub fn map(&self, process: &Process) -> Result<Map, TargetError> {
         let pid = process.pid();
         let map = match &self.pages {
@@ -113,7 +113,7 @@ impl Areas {
             Err(_) => by_proc(pid),
         };
         match map {
-            // Its number was its own up to here.
+            // If it is alive, its id was not reused up to here.
             _ if !process.is_alive() => Err(TargetError::Ended(pid)),
             Ok(map) => Ok(map),
             Err(what) => Err(TargetError::Unreadable { pid, what }),
@@ -121,12 +121,12 @@ impl Areas {
     }
 }
 
-/// Several at once, as the kernel tells them apart.
+/// Masks of the kernel's flags of mappings (VM_*).
 mod flags {
     pub(super) const ACCESS: u64 = 0x7;
     pub(super) const SHARED: u64 = 0x8 | 0x80;
     pub(super) const LOCKED: u64 = 0x2000;
-    /// Grows down, frames without pages (two kinds), devices, hugetlbfs.
+    /// Growing downwards, frames without pages (two kinds), devices, hugetlbfs.
     pub(super) const SPECIAL: u64 = 0x100 | 0x400 | 0x1000_0000 | 0x4000 | 0x40_0000;
 }
 
@@ -153,7 +153,7 @@ fn by_iterator(pages: &mut Pages, process: &Process) -> Result<Map, String> {
         let read = pages
             .iterate("areas", process.as_fd())
             .and_then(|mut records| records.read_to_end(&mut bytes));
-        read.map_err(|error| format!("the BPF iterator over its mappings: {error}"))?;
+        read.map_err(|error| format!("reading its mappings by the BPF iterator: {error}"))?;
         let records = bytes
             .chunks_exact(size_of::<Mapped>())
             .filter_map(|bytes| Mapped::read_from_bytes(bytes).ok());
@@ -168,7 +168,7 @@ fn by_iterator(pages: &mut Pages, process: &Process) -> Result<Map, String> {
             return Ok(map);
         }
     }
-    Err("it executes one program after the other".to_owned())
+    Err("it keeps executing other programs".to_owned())
 }
 
 fn by_proc(pid: i32) -> Result<Map, String> {
@@ -184,14 +184,16 @@ fn by_proc(pid: i32) -> Result<Map, String> {
             return Ok(map);
         }
     }
-    Err("it executes one program after the other".to_owned())
+    Err("it keeps executing other programs".to_owned())
 }
 
-/// The numbers of places that are drawn anew with each program: of its code, stack, arguments and environment.
+/// An identifier of the address space: a hash of the addresses of code, stack, arguments and environment, which are
+/// randomized for each program.
 fn space_by_proc(pid: i32) -> Result<u64, String> {
     let path = format!("/proc/{pid}/stat");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let (_, fields) = text.rsplit_once(')').ok_or_else(|| format!("{path} has no name"))?;
+    let (_, fields) =
+        text.rsplit_once(')').ok_or_else(|| format!("{path} has no name in parentheses"))?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let mut hasher = DefaultHasher::new();
     for at in [23, 24, 25, 42, 43, 44, 45, 46, 47, 48] {
@@ -201,8 +203,8 @@ fn space_by_proc(pid: i32) -> Result<u64, String> {
     Ok(hasher.finish())
 }
 
-/// The areas of an smaps file: a line `start-end access offset device inode path`, and then, among others,
-/// one with flags of two letters each.
+/// Parses the areas of an smaps file: each has a line `start-end access offset device inode path`, and among the lines
+/// that follow, one with two-letter flags.
 fn parse(text: &str) -> impl Iterator<Item = Area> {
     let mut header = None;
     text.lines().filter_map(move |line| {
@@ -213,9 +215,9 @@ fn parse(text: &str) -> impl Iterator<Item = Area> {
             let end = u64::from_str_radix(end, 16).ok()?;
             let bits = names.split_ascii_whitespace().map(flag).fold(0, |all, one| all | one);
             let has_file = path.is_some_and(|path| path.starts_with('/'));
-            // [vdso] and the like.
+            // For example [vdso].
             let has_operations = path.is_some_and(|path| path.starts_with("[v"));
-            // Pages that the kernel maps into every process by itself.
+            // Pages that the kernel maps into every process.
             if start > i64::MAX as u64 {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Accessed bits of another process's pages, by what this kernel has.
+//! Reads accessed bits of another process's pages, by the best backend that this kernel supports.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -12,11 +12,11 @@ use super::process::Process;
 pub use super::shared::Strip;
 use super::shared::{DONE, NOT_RUN, STRIPS_MAX};
 
-/// What a strip covers: 64 batches of 64 pages of 4 KiB.
+/// Bytes of a strip: 64 batches of 64 pages of 4 KiB.
 pub const STRIP_BYTES: u64 = 16 << 20;
-/// Strips that are read while the process can map nothing: less than a millisecond.
+/// Most strips read in one call under the lock, while the process cannot map memory: it takes less than a millisecond.
 const LOCKED_STRIPS_MAX: usize = 64;
-/// Addresses of programs end below this, with page tables of five levels too.
+/// Programs' addresses are below this, also with five-level page tables.
 const ADDRESSES_END: u64 = 1 << 56;
 /// Bits of a page table entry that can be its frame's address.
 const FRAMES: u64 = 0x000f_ffff_ffff_f000;
@@ -24,10 +24,10 @@ const FRAMES: u64 = 0x000f_ffff_ffff_f000;
 /// How accessed bits are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
-    /// A BPF program that is called, and reads the page table without a lock. Tested on Linux 6.18 and 7.2.
+    /// A BPF program, called directly, that reads the page table without a lock. Tested on Linux 6.18 and 7.2.
     Walk,
-    /// A BPF iterator that reads it while the process's mappings are locked, for kernels whose programs cannot name a
-    /// process. Tested on Linux 6.18 and 7.2.
+    /// A BPF iterator that reads the page table while the process's mappings are locked, for kernels on which BPF programs
+    /// cannot look up a process. Tested on Linux 6.18 and 7.2.
     Iterator,
 }
 
@@ -35,7 +35,7 @@ impl Backend {
     /// All backends, the best first.
     pub const ALL: [Backend; 2] = [Backend::Walk, Backend::Iterator];
 
-    /// Name, as a command line has it.
+    /// The backend's name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Walk => "walk",
@@ -57,25 +57,25 @@ impl fmt::Display for Backend {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum BitsError {
-    /// The process has ended, or executes another program: nothing was read.
-    #[error("the process has ended or executes another program: look at what it has mapped anew")]
+    /// The process has ended, or has executed another program. Nothing was read.
+    #[error("the process has ended or has executed another program: read its mappings again")]
     Changed,
-    /// This does not work here.
-    #[error("accessed bits by {backend}: {why}")]
+    /// This backend does not work on this machine.
+    #[error("cannot read accessed bits by {backend}: {why}")]
     NotHere { backend: Backend, why: String },
     /// No backend works on this machine.
     #[error(
-        "accessed bits of other processes cannot be read; it takes root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, \
+        "cannot read accessed bits of other processes; run this as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, \
          CAP_SYS_NICE and CAP_SYS_ADMIN: {0}"
     )]
     Nowhere(String),
-    /// A backend that worked before fails.
-    #[error("reading a page table: {0}; this worked when it was tried first")]
+    /// A backend that worked at first has failed.
+    #[error("cannot read a page table: {0}; this worked when the backend was chosen")]
     Reading(io::Error),
 }
 
-/// Reads and clears accessed bits. A page has one, for everybody: the kernel's own aging, and DAMON where it runs, clear
-/// bits too, so a page that was accessed may be told as one that was not.
+/// Reads and clears accessed bits. Each page has a single bit that all share: the kernel's own aging and DAMON, where
+/// it runs, clear bits too, so an accessed page may be reported as not accessed.
 #[derive(Debug)]
 pub struct AccessBits {
     backend: Backend,
@@ -89,7 +89,7 @@ impl AccessBits {
         tried.into()
     }
 
-    /// The best that works here.
+    /// Opens the best backend that works on this machine.
     pub fn open() -> Result<AccessBits, BitsError> {
         let mut reasons = Vec::new();
         for backend in Backend::ALL {
@@ -101,19 +101,19 @@ impl AccessBits {
         Err(BitsError::Nowhere(reasons.join("; ")))
     }
 
-    /// This one, if it works here.
+    /// Opens this backend, if it works on this machine.
     pub fn with(backend: Backend) -> Result<AccessBits, BitsError> {
         AccessBits::tried(backend).map_err(|why| BitsError::NotHere { backend, why })
     }
 
-    /// The backend that this kernel supports.
+    /// The backend in use.
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Reads the strips at these addresses, multiples of [`STRIP_BYTES`], of the address space that
-    /// [`super::Map`] names so. `strips` has one for each afterwards, or none after an error. What is mapped or
-    /// unmapped meanwhile may be told as not present.
+    /// Reads the strips at these addresses, which are multiples of [`STRIP_BYTES`], of the address space `space` (see
+    /// [`super::Map`]). Afterwards `strips` has one for each address, or is empty after an error. Pages that are mapped or
+    /// unmapped meanwhile may be reported as not present.
     pub fn read(
         &mut self,
         process: &Process,
@@ -123,7 +123,7 @@ impl AccessBits {
     ) -> Result<(), BitsError> {
         strips.clear();
         let right = |address: &u64| address.is_multiple_of(STRIP_BYTES) && *address < ADDRESSES_END;
-        assert!(addresses.iter().all(right), "not where a strip begins");
+        assert!(addresses.iter().all(right), "an address is not the start of a strip");
         let at_once = match self.backend {
             Backend::Walk => STRIPS_MAX,
             Backend::Iterator => LOCKED_STRIPS_MAX,
@@ -136,7 +136,7 @@ impl AccessBits {
             exchange.addresses[..addresses.len()].copy_from_slice(addresses);
             let read = self.run(process);
             let exchange = self.pages.exchange();
-            // Its number was its own as long as it lives.
+            // If it is alive, its id was not reused.
             let changed = exchange.state != DONE || !process.is_alive();
             let result = match read {
                 _ if changed => Err(BitsError::Changed),
@@ -151,7 +151,7 @@ impl AccessBits {
         Ok(())
     }
 
-    /// Clears the bits of ranges, as [`Advice::Cold`] does; of a huge page only as a whole, or the kernel cuts it.
+    /// Clears the bits of ranges, like [`Advice::Cold`]. A range must cover huge pages as a whole, or the kernel splits them.
     pub fn clear(&self, process: &Process, ranges: &[Range<u64>]) -> Result<Advised, AdviseError> {
         advise(process, Advice::Cold, ranges)
     }
@@ -162,7 +162,7 @@ impl AccessBits {
             Backend::Walk => self.pages.run("walk"),
             Backend::Iterator => {
                 let mut answer = [0; 8];
-                // The program fills it at once, and the kernel unlocks.
+                // The program fills the buffer at once, so that the kernel releases the lock.
                 self.pages.iterate("walk_locked", process.as_fd())?.read(&mut answer).map(|_| ())
             }
         }
@@ -191,14 +191,14 @@ impl AccessBits {
         Err(why)
     }
 
-    /// Finds where the kernel maps all memory, by one of our pages, whose frame is known.
+    /// Finds where the kernel maps all memory, by a page of this process whose frame is known.
     fn find_direct_map(&mut self) -> Result<(), String> {
         let page = Marked::new()?;
         let exchange = self.pages.exchange();
         exchange.mark = page.mark();
         exchange.marked = page.address_of_frame()?;
         let ran = self.pages.run("find_direct_map");
-        ran.map_err(|error| format!("finding where the kernel maps memory: {error}"))?;
+        ran.map_err(|error| format!("looking for the kernel's mapping of memory: {error}"))?;
         match self.pages.exchange().state {
             DONE => Ok(()),
             _ => Err("where the kernel maps memory is not found: it may be locked down \
@@ -208,7 +208,7 @@ impl AccessBits {
     }
 }
 
-/// What page tables there are: levels, and the bits of a frame's address. Which is right is tried.
+/// Possible formats of page tables: levels, and the bits of a frame's address. The caller tries them in turn.
 fn page_tables() -> Vec<(u32, u64)> {
     let mut frames = vec![FRAMES];
     frames.extend(encryption_bit().map(|bit| FRAMES & !bit));
@@ -216,7 +216,7 @@ fn page_tables() -> Vec<(u32, u64)> {
     [4, 5].into_iter().flat_map(with).collect()
 }
 
-/// AMD: the bit of a frame's address that says that it is encrypted.
+/// AMD: the bit in a frame's address that marks it as encrypted.
 #[cfg(target_arch = "x86_64")]
 fn encryption_bit() -> Option<u64> {
     const LEAF: u32 = 0x8000_001f;

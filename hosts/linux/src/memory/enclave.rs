@@ -1,5 +1,5 @@
-//! The memory of running programs under an agent: one thread that surveys what is mapped, lets agents attach,
-//! and serves them ([`wave_memory::serve`]) with the kernel as [`Tiers`](wave_memory::serve::Tiers).
+//! The memory of running programs under an agent: one thread surveys mappings, lets agents attach, and serves them
+//! ([`wave_memory::serve`]) with the kernel as [`Tiers`](wave_memory::serve::Tiers).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,26 +24,26 @@ use super::kernel::{Kernel, Program};
 use super::{Group, TargetError, processes_of, swap_state};
 use crate::device::{DeviceOptions, Nic};
 
-/// How an enclave is made.
+/// Options of an enclave.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Path of the socket where agents attach.
     pub socket: PathBuf,
-    /// Users besides our own and root whose agents may attach.
+    /// Users whose agents may attach, besides the process's own user and root.
     pub allowed_uids: Vec<u32>,
     /// Processes and control groups whose memory is managed.
     pub groups: Vec<Group>,
-    /// What host and agent agree on.
+    /// The configuration that host and agent share.
     pub config: Config,
-    /// The link, to agents of this machine.
+    /// The link to agents on this machine.
     pub link: LinkSpec,
-    /// A device that agents may be behind, too.
+    /// A device behind which agents may be as well.
     pub device: Option<DeviceOptions>,
-    /// When nothing is paged out.
+    /// Limits beyond which nothing is paged out.
     pub limits: Limits,
-    /// Nothing is paged out at all: it is only said what would be.
+    /// Whether to page out nothing, and only report what would be paged out.
     pub dry_run: bool,
-    /// How to read access bits; the best that works here if it is not said.
+    /// How to read access bits; `None` takes the best backend that works on this machine.
     pub backend: Option<Backend>,
 }
 
@@ -64,11 +64,11 @@ impl Options {
     }
 }
 
-/// Why an enclave could not be started. Nothing of the machine was changed.
+/// Why an enclave could not be started. Nothing on the machine was changed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StartError {
-    /// The configuration makes no layout.
+    /// No layout is possible for this configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -81,33 +81,33 @@ pub enum StartError {
     Bits(#[from] BitsError),
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Nothing that could be managed.
+    /// The process has no memory that can be managed.
     #[error(
-        "process {pid} has no memory that could be paged out: {shared} bytes are shared, {file} of files, \
-         {locked} locked, and none private, anonymous and not locked"
+        "process {pid} has no memory that can be paged out, as none is private, anonymous and not locked: {shared} bytes \
+         are shared, {file} of files, {locked} locked"
     )]
     Nothing {
         pid: i32,
-        /// Bytes left alone, by kind.
+        /// Bytes of each kind that is not managed.
         shared: u64,
         file: u64,
         locked: u64,
     },
-    /// Nowhere to page out to.
+    /// The machine has no swap.
     #[error(
-        "there is no swap, so nothing can be paged out: let `wave` add compressed memory as swap (--zram \
-         SIZE), add a swap file (swapon), or only look (--dry-run)"
+        "this machine has no swap, so nothing can be paged out: let `wave` add compressed memory as swap \
+         (--zram SIZE), add a swap file (swapon), or page out nothing (--dry-run)"
     )]
     NoSwap,
     /// The kernel gave no descriptor or thread.
-    #[error("{doing}: {error}")]
+    #[error("{doing} failed: {error}")]
     System { doing: &'static str, error: io::Error },
 }
 
 /// Counters and figures since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Counts of what was carried out.
+    /// Counts of actions carried out.
     pub totals: Totals,
     /// Outcomes of all agents, by code.
     pub outcomes: Vec<(Code, u64)>,
@@ -117,7 +117,7 @@ pub struct Stats {
     pub resident_bytes: u64,
     /// Bytes in swap, of all programs.
     pub swapped_bytes: u64,
-    /// What this host has paged out and has not seen since, and an estimate of what that takes in compressed swap.
+    /// Memory that this host has paged out and not seen since, with an estimate of its size in compressed swap.
     pub account: Account,
     /// Size of all swap in bytes.
     pub swap_bytes: u64,
@@ -125,39 +125,39 @@ pub struct Stats {
     pub swap_free_bytes: u64,
     /// Refaults in the last minute, in pages.
     pub refaults_per_minute: u64,
-    /// Share of the last minute that the programs lost because pages came back.
+    /// Share of the last minute that the programs lost to refaults.
     pub slowdown: f64,
-    /// What a refault takes on this machine, if that was measured.
+    /// Time of a refault on this machine; `None` if not measured.
     pub refault: Option<Duration>,
-    /// Why nothing is paged out now, if so.
+    /// Why nothing is paged out now; `None` if pages may be paged out.
     pub held: Option<Held>,
     /// Whether swap is nearly full, so that nothing is paged out.
     pub swap_full: bool,
-    /// How many batches were last scanned over how long, in milliseconds; those without a full interval under 0.
+    /// Numbers of batches by the length of their last scan interval in milliseconds; 0 stands for no full interval yet.
     pub intervals_ms: Vec<(u32, u64)>,
-    /// Batches that are managed.
+    /// Number of managed batches.
     pub batches: u64,
-    /// Strips that found no room in the table.
+    /// Number of strips that found no room in the table.
     pub left_out: u64,
-    /// What this host's thread has spent.
+    /// CPU time of this host's thread.
     pub cpu: Duration,
-    /// Part of the time that surveys of address spaces took.
+    /// The part of it that surveys of address spaces took.
     pub survey: Duration,
-    /// The process of the agent that is attached, or was last.
+    /// Process id of the attached agent, or of the last one.
     pub agent_pid: i32,
     /// Whether an agent decides now.
     pub agent_decides: bool,
-    /// Agents that were attached.
+    /// Number of agents that attached.
     pub agents: u64,
     /// Number of agents that were lost.
     pub lost_agents: u64,
-    /// Of these, turned out for deciding nothing.
+    /// Number of lost agents that were turned out for deciding nothing.
     pub late: u64,
-    /// Of these, turned out for nonsense.
+    /// Number of lost agents that were turned out for violating the protocol.
     pub faults: u64,
 }
 
-/// What the enclave and its thread share.
+/// State shared by the enclave and its thread.
 pub(super) struct Shared {
     pub(super) stop: AtomicBool,
     pub(super) bell: EventFd,
@@ -168,8 +168,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Programs whose memory is managed by one agent at a time. Dropping it leaves their memory as it is: what is paged
-/// out comes back when it is touched.
+/// Programs whose memory one agent at a time manages. Dropping it leaves their memory as it is: paged-out pages come
+/// back when they are touched.
 pub struct Enclave {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -184,7 +184,7 @@ impl std::fmt::Debug for Enclave {
 }
 
 impl Enclave {
-    /// Looks at the programs, and waits for an agent. Nothing of theirs is changed before one decides.
+    /// Surveys the programs, and waits for an agent. Nothing in the programs changes before an agent decides.
     pub fn start(options: Options) -> Result<Enclave, StartError> {
         let system = |doing| move |error| StartError::System { doing, error };
         let layout =
@@ -223,7 +223,7 @@ impl Enclave {
         let mut host =
             Host::new(Arc::clone(&shared), options, listener, nic, layout, state, kernel);
         host.look_at_figures(super::now());
-        // Of what the caller's thread has spent nothing was for this.
+        // The CPU time counted so far is that of the caller's thread.
         lock(&shared.stats).cpu = Duration::ZERO;
         let thread = std::thread::Builder::new().name("wave-memory".into());
         let thread = thread.spawn(move || host.run()).map_err(system("starting a thread"))?;

@@ -1,5 +1,5 @@
-//! Figures of the kernel's: how much of a process is in memory, how often it waited for its pages, and how hard
-//! the machine or a cgroup looks for memory.
+//! Figures from the kernel: how much of a process is in memory, how often it waited for its pages, and how long
+//! the machine or a cgroup waited for memory.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use crate::target::TargetError;
 /// Memory of one process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// In memory: its own and what it shares. The kernel counts in lots, so it may be some pages off per CPU.
+    /// Resident bytes, private and shared. The kernel updates the count in lots, so it may be off by some pages per CPU.
     pub resident_bytes: u64,
-    /// Private pages in swap. What was read back ahead of its use counts until it is used.
+    /// Private bytes in swap. Pages that were read back ahead of use count until they are used.
     pub swapped_bytes: u64,
-    /// How often one of its threads waited until a page was read, since it began.
+    /// How often a thread of the process has waited until a page was read, since the process began.
     pub major_faults: u64,
 }
 
 impl Figures {
-    /// Reads the present figures.
+    /// Reads the present figures of a process.
     pub fn of(process: &Process) -> Result<Figures, TargetError> {
         let pid = process.pid();
         let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
@@ -29,7 +29,9 @@ impl Figures {
         let unreadable = |what| TargetError::Unreadable { pid, what };
         let (status, stat) = texts.map_err(|error| unreadable(error.to_string()))?;
         let parsed = Figures::parse(&status, &stat);
-        parsed.ok_or_else(|| unreadable("/proc/PID/status or stat lack what they have".to_owned()))
+        parsed.ok_or_else(|| {
+            unreadable("/proc/PID/status or /proc/PID/stat lacks a field".to_owned())
+        })
     }
 
     fn parse(status: &str, stat: &str) -> Option<Figures> {
@@ -41,8 +43,8 @@ impl Figures {
     }
 }
 
-/// A process's part of the memory that it has, in bytes: what several processes share counts in proportion. The kernel
-/// walks the page table for it, 15 ms a GiB.
+/// A process's proportional part of its memory, in bytes: memory that several processes share is divided among them. The
+/// kernel walks the page table for it, in about 15 ms per GiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub resident_bytes: u64,
@@ -61,18 +63,18 @@ impl Part {
     }
 }
 
-/// A line `name 12 kB`.
+/// Parses a line such as `name 12 kB`.
 fn bytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
 
-/// Gives free pages of this process's heap back to the kernel, so that what it takes is what it uses. Does nothing where the
-/// C library is not glibc.
+/// Gives free pages of this process's heap back to the kernel, so that its resident size is what it uses. Does nothing if
+/// the C library is not glibc.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it may be called at any time, by any thread; what is allocated stays.
+    // SAFETY: it may be called at any time, by any thread; allocated memory stays.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -83,26 +85,26 @@ pub fn trim_heap() {
 pub struct Pressure {
     /// Time in which at least one task waited.
     pub some: Stall,
-    /// All that were not idle waited.
+    /// Time in which all tasks that were not idle waited.
     pub full: Stall,
 }
 
 /// A line of the kernel's pressure stall information (PSI).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stall {
-    /// Percent of the last ten seconds.
+    /// Share of the last ten seconds, in percent.
     pub avg10_percent: f64,
-    /// Since the machine or the cgroup began.
+    /// Total time since the machine or the cgroup began, in microseconds.
     pub total_us: u64,
 }
 
 impl Pressure {
-    /// Of the machine; none where the kernel does not tell.
+    /// Pressure of the machine; `None` if the kernel does not report it.
     pub fn of_machine() -> Option<Pressure> {
         Pressure::read(Path::new("/proc/pressure/memory"))
     }
 
-    /// Of a cgroup (v2), by its folder; none where the kernel does not tell.
+    /// Pressure of a cgroup (v2), by its folder; `None` if the kernel does not report it.
     pub fn of_cgroup(folder: &Path) -> Option<Pressure> {
         Pressure::read(&folder.join("memory.pressure"))
     }
@@ -130,13 +132,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_right() {
+    fn figures_are_parsed() {
         let status = "Name:\ta)\nVmRSS:\t     120 kB\nVmSwap:\t       8 kB\n";
         let stat = "7 (a) 1 (b)) S 1 7 7 0 -1 4194304 100 0 42 9 42 58 0 0 20 0 1 0 1000 0";
         let expected =
             Figures { resident_bytes: 120 << 10, swapped_bytes: 8 << 10, major_faults: 42 };
         assert_eq!(Figures::parse(status, stat), Some(expected));
-        // One that is ending has no memory.
+        // A process that is exiting has no memory.
         assert_eq!(Figures::parse("Name:\ta\n", stat), None);
         let rollup =
             "Rss:   90 kB\nPss:     60 kB\nPss_Anon:  50 kB\nSwap:  8 kB\nSwapPss:  4 kB\n";
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_read_right() {
+    fn pressure_is_parsed() {
         let text = "some avg10=0.12 avg60=0.00 avg300=0.00 total=3156\n\
                     full avg10=0.03 avg60=0.00 avg300=0.00 total=777\n";
         let expected = Pressure {

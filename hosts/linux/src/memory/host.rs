@@ -26,20 +26,20 @@ const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 const STEPS_PER_LOOK: usize = 64;
 /// How often the figures are read.
 const FIGURES: Nanos = Nanos::from_millis(500);
-/// How often it is looked what is mapped.
+/// How often mappings are surveyed.
 const SURVEY: Nanos = Nanos::from_millis(1_000);
-/// Time for which memory is left out after its access bits could not be cleared: at first, and at most where it is found to
-/// be so again and again. A fork's other half may end soon, or never.
+/// Time for which memory is left out after its access bits could not be cleared: at first, and at most if that happens
+/// repeatedly. The other process of a fork may end soon, or never.
 const PARDON_LEAST: Nanos = Nanos::from_millis(10_000);
 const PARDON_MOST: Nanos = Nanos::from_millis(600_000);
-/// A survey may take this share of a core at most.
+/// Most of a core that surveys may take: one part in this many.
 const SURVEY_SHARE: u64 = 200;
 
 struct Agent {
     port: AnyPort,
     server: Server,
     line: Line,
-    /// The core's, then the control context's.
+    /// The core's bell, then the control context's.
     bells: Vec<EventFd>,
 }
 
@@ -67,19 +67,19 @@ pub(super) struct Host {
     layout: Layout,
     state: State,
     kernel: Kernel,
-    // Agents before the device that they are behind.
+    // Agents are dropped before the device that they are behind.
     candidates: Candidates<Agent>,
     attached: Option<Agent>,
     nic: Option<Nic>,
     run: u32,
-    /// Outcomes of the agents before.
+    /// Outcomes of earlier agents.
     counts: Counts,
     figures_at: Nanos,
     survey_at: Nanos,
     survey_ns: u64,
     pardon_at: Nanos,
     pardon_after: Nanos,
-    /// Batches that had been left out by the last pardon.
+    /// Number of batches that had been left out when the last pardon was given.
     unclearable: u64,
     pardon_incompressible_at: Nanos,
 }
@@ -119,8 +119,8 @@ impl Host {
     }
 
     pub(super) fn run(mut self) {
-        // Advice holds the program's mappings: a thread that waits for a CPU meanwhile keeps the program waiting.
-        // SAFETY: takes numbers and touches no memory; 0 is the calling thread. Without the right it stays as it is.
+        // Advice locks the program's mappings: if this thread waits for a CPU meanwhile, the program waits too.
+        // SAFETY: takes numbers and touches no memory; 0 is the calling thread. Without the right the priority stays as it is.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
         if let Some(nic) = &self.nic {
             nic.greet();
@@ -151,7 +151,7 @@ impl Host {
         }
     }
 
-    /// Until something happens, or something is due.
+    /// Waits until something happens or is due.
     fn wait(&self) {
         let mut fds = vec![poll_in(self.listener.as_fd()), poll_in(self.shared.bell.as_fd())];
         for agent in self.candidates.iter().chain(&self.attached) {
@@ -168,7 +168,7 @@ impl Host {
             Some(nic) if nic.is_polled() => 1,
             _ => (due.0 / 1_000_000 + 1) as i32,
         };
-        // SAFETY: `fds` is an array of as many valid entries as are said, alive during the call.
+        // SAFETY: `fds` is an array of `fds.len()` valid entries, alive during the call.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         self.shared.bell.drain();
         if let Some(nic) = &self.nic {
@@ -203,7 +203,7 @@ impl Host {
         }
     }
 
-    /// A new incarnation begins. Pages stay where they are.
+    /// Starts a new incarnation. Pages stay where they are.
     fn attach(&mut self, mut agent: Agent, now: Nanos) {
         self.detach(Revoked::Replaced);
         agent.server = Server::new(&self.layout, self.run, now);
@@ -223,7 +223,7 @@ impl Host {
         lock(&self.shared.stats).agent_decides = false;
     }
 
-    /// Returns whether there is more to do at once.
+    /// Serves the attached agent. Returns whether there is more to do at once.
     fn serve(&mut self) -> bool {
         let Some(agent) = &mut self.attached else { return false };
         let mut busy = true;
@@ -315,7 +315,7 @@ impl Host {
     }
 }
 
-/// What the calling thread has spent.
+/// CPU time of the calling thread.
 fn thread_cpu() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writes for the duration of the call.

@@ -1,4 +1,4 @@
-//! The kernel as the tiers of an enclave: programs, what they have mapped, and how pages are read and moved.
+//! The kernel as the tiers of an enclave: surveys programs and their mappings, and reads and moves pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,32 +21,32 @@ use super::{Group, TargetError, refault};
 
 const PAGE: u64 = 4096;
 const BATCH: u64 = STRIP_BYTES / 64;
-/// Swap that is left to others: this share of it, as its inverse, and at most so much.
+/// Swap that is left to other programs: one part in `SWAP_LEFT_SHARE`, and at most `SWAP_LEFT_MOST` bytes.
 const SWAP_LEFT_SHARE: u64 = 32;
 const SWAP_LEFT_MOST: u64 = 2 * STRIP_BYTES;
-/// How often it is looked again whether swap is full.
+/// How often to check again whether swap is full.
 const SWAP_LOOK: Nanos = Nanos::from_millis(10);
-/// How often it is measured what a refault takes.
+/// How often to measure the time of a refault.
 const REFAULT_LOOK: Nanos = Nanos::from_millis(60_000);
-/// Reading the parts of several programs may take this share of a core at most, as their inverse.
+/// Most of a core that reading the parts of several programs may take: one part in this many.
 const PARTS_SHARE: u64 = 200;
 
 /// A program, and its memory by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Process id, in our namespace.
+    /// Process id in this process's namespace.
     pub pid: i32,
-    /// Bytes mapped that can be managed.
+    /// Mapped bytes that can be managed.
     pub movable: u64,
-    /// Bytes mapped that are shared with others: left alone.
+    /// Mapped bytes that are shared with other processes: not managed.
     pub shared: u64,
-    /// Bytes mapped of files: left alone.
+    /// Mapped bytes of files: not managed.
     pub file: u64,
-    /// Bytes mapped that are locked: left alone.
+    /// Mapped bytes that are locked: not managed.
     pub locked: u64,
 }
 
-/// How the programs and the machine stand.
+/// Memory of all programs together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     pub resident_bytes: u64,
@@ -57,7 +57,7 @@ struct Target {
     process: Process,
     map: Map,
     program: Program,
-    /// What it has of the memory that several programs share, as of the last reading.
+    /// The process's proportional part of its memory, as of the last reading.
     part: Part,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Kernel {
     sampler: Sampler,
     refault: Option<Nanos>,
     refault_at: Nanos,
-    /// Processes that were not there at the survey before the last.
+    /// Processes that the last survey found for the first time.
     newcomers: BTreeSet<i32>,
     surveyed: bool,
     parts_at: Nanos,
@@ -117,7 +117,7 @@ impl Kernel {
             }
             stays
         });
-        // What forks to answer one request and ends is over before anything of it could be called cold.
+        // A process that is forked for one request ends before any of its memory could be cold.
         let newcomers: BTreeSet<i32> = match self.surveyed {
             true => found
                 .iter()
@@ -182,7 +182,7 @@ impl Kernel {
         &self.swap
     }
 
-    /// What a refault takes, if that was measured.
+    /// The measured time of a refault; `None` if not measured.
     pub(super) fn refault(&self) -> Option<Nanos> {
         self.refault
     }
@@ -197,7 +197,7 @@ impl Kernel {
         self.swap = swap_state().unwrap_or_default();
     }
 
-    /// Measures what a refault takes, if it is time to. It pages out some memory of this process.
+    /// Measures the time of a refault, if that is due. It pages out some memory of this process.
     pub(super) fn measure(&mut self) {
         let now = super::now();
         if now >= self.refault_at {
@@ -206,10 +206,10 @@ impl Kernel {
         }
     }
 
-    /// Reads figures, and tells the guard.
+    /// Reads the figures, and updates the guard.
     pub(super) fn look(&mut self, groups: &[Group], guard: &mut Guard) -> Sums {
         let mut sums = Sums::default();
-        // Of one program all is its own. A page that several have counts once.
+        // A single program's memory is all its own. With several, a shared page must count once.
         let several = self.targets.len() > 1;
         if several {
             self.look_at_parts();
@@ -227,7 +227,7 @@ impl Kernel {
             sums.swapped_bytes += part.swapped_bytes;
         }
         self.look_at_swap();
-        // A cgroup's own is nearer to what its processes feel.
+        // A cgroup's own pressure is closer to what its processes experience.
         let of_cgroups = groups.iter().filter_map(|group| match group {
             Group::Cgroup(folder) => Pressure::of_cgroup(folder),
             Group::Process(_) => None,
@@ -242,7 +242,7 @@ impl Kernel {
         sums
     }
 
-    /// As often as it may.
+    /// Reads the programs' parts, as often as [`PARTS_SHARE`] allows.
     fn look_at_parts(&mut self) {
         let now = super::now();
         if now < self.parts_at {
@@ -261,10 +261,10 @@ impl Kernel {
     }
 }
 
-/// What kernel said to a range that it refused.
+/// The outcome code for the kernel's answer to advice.
 fn code_of(advised: &Advised) -> Result<(), Code> {
     match &advised.refused {
-        // Something of it went.
+        // Some of the memory was advised.
         Some(_) if advised.bytes > 0 => Ok(()),
         Some((_, error)) => Err(match error.raw_os_error() {
             Some(libc::EINVAL) => Code::InvalidTarget,
@@ -299,7 +299,7 @@ impl Tiers for Kernel {
     }
 
     fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<Cost, Code> {
-        // Not all that was advised has left, and others free some.
+        // Not all advised pages have gone to swap, and other programs free some of it.
         if self.is_swap_full() && super::now().since(self.swap_at) >= SWAP_LOOK {
             self.look_at_swap();
         }
@@ -330,7 +330,7 @@ impl Tiers for Kernel {
     }
 }
 
-/// Strips by address, and their batches that have anything in them that can be managed.
+/// Strips by address, each with the set of its batches that contain manageable memory.
 fn batches_of(areas: &[Area]) -> BTreeMap<u64, u64> {
     let mut strips = BTreeMap::new();
     for area in areas.iter().filter(|area| area.kind == Kind::Movable) {
@@ -347,14 +347,14 @@ fn batches_of(areas: &[Area]) -> BTreeMap<u64, u64> {
     strips
 }
 
-/// The areas that reach into a range, of those that can be managed.
+/// The manageable areas that overlap a range.
 fn within(areas: &[Area], range: Range<u64>) -> impl Iterator<Item = &Area> {
     let first = areas.partition_point(|area| area.end <= range.start);
     let rest = areas[first..].iter().take_while(move |area| area.start < range.end);
     rest.filter(|area| area.kind == Kind::Movable)
 }
 
-/// Batches of a strip, as ranges of bytes in it.
+/// Batches of a strip, as ranges of bytes in the strip.
 fn whole(batches: u64) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for batch in wire::bits(batches) {
@@ -367,8 +367,8 @@ fn whole(batches: u64) -> Vec<Range<u64>> {
     ranges
 }
 
-/// The fewest ranges of these batches that have every page in them that is present and not young, and none that is
-/// young: each costs the kernel a flush.
+/// The fewest ranges in these batches that contain every page that is present and not young, and no young page. Few,
+/// because each range costs the kernel a TLB flush.
 fn resting(batches: u64, seen: &Bits) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut joins = false;
@@ -391,12 +391,12 @@ fn resting(batches: u64, seen: &Bits) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Bytes of swap that may be filled.
+/// Bytes of swap that may still be filled.
 fn room(total_bytes: u64, free_bytes: u64) -> u64 {
     free_bytes.saturating_sub(SWAP_LEFT_MOST.min(total_bytes / SWAP_LEFT_SHARE))
 }
 
-/// Drops what is beyond so many bytes.
+/// Truncates the ranges to `room` bytes in total.
 fn shorten(ranges: &mut Vec<Range<u64>>, mut room: u64) {
     ranges.retain_mut(|range| {
         range.end = range.end.min(range.start + room);
@@ -405,7 +405,7 @@ fn shorten(ranges: &mut Vec<Range<u64>>, mut room: u64) {
     });
 }
 
-/// What of ranges in a strip can be managed, by address.
+/// The manageable parts of ranges in a strip, as addresses.
 fn within_areas(areas: &[Area], strip: u64, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     for range in ranges {
@@ -417,7 +417,7 @@ fn within_areas(areas: &[Area], strip: u64, ranges: &[Range<u64>]) -> Vec<Range<
     found
 }
 
-/// Drops the bits of pages that are not to be managed.
+/// Clears the bits of pages that are not managed.
 fn keep_only(areas: &[Area], strip: u64, bits: &mut Bits) {
     let range = strip..strip + STRIP_BYTES;
     if within(areas, range.clone()).any(|area| area.start <= range.start && area.end >= range.end) {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_those_with_anything_to_manage() {
+    fn only_batches_with_manageable_memory_are_listed() {
         let strips = batches_of(&areas());
         assert_eq!(
             strips.into_iter().collect::<Vec<_>>(),
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_leave_out_what_is_not_to_be_managed() {
+    fn ranges_exclude_unmanaged_memory() {
         let ranges = within_areas(&areas(), STRIP, &whole(u64::MAX));
         let at = |start, end| STRIP + start..STRIP + end;
         let expected =
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_of_other_pages_are_dropped() {
+    fn bits_of_unmanaged_pages_are_cleared() {
         let mut bits = Bits { young: [u64::MAX; 64], present: [u64::MAX; 64], huge: 0 };
         keep_only(&areas(), STRIP, &mut bits);
         let mut expected = [0; 64];

@@ -1,11 +1,10 @@
-//! The memory of running programs under an agent: what a process has mapped ([`Areas`]), which of its pages were
-//! accessed ([`AccessBits`]), and moves of its pages to swap and back ([`advise()`]); swap, where the machine has
-//! none ([`Swap`]). [`Enclave`] is the mechanism around them, and decides nothing.
+//! The memory of running programs under an agent: the mappings of a process ([`Areas`]), the accessed bits of its pages
+//! ([`AccessBits`]), moves of its pages to swap and back ([`advise()`]), and swap for machines that have none
+//! ([`Swap`]). [`Enclave`] is the mechanism around them, and decides nothing.
 //!
 //! Nothing here changes what a process computes: bits are read and cleared, and pages are moved by
-//! advice that the kernel is free to pass over. A process is held by a descriptor of its own, so that its number
-//! is never another's, and an address space is named, so that a program which executes another is
-//! noticed.
+//! advice that the kernel is free to ignore. Each process is held by a pidfd, so that reuse of its id is noticed,
+//! and its address space has an identifier, so that executing another program is noticed.
 
 mod advise;
 mod areas;

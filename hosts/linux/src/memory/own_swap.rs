@@ -1,17 +1,17 @@
-//! Swap of our own, for as long as this process lives.
+//! Wave's own swap, which lasts for as long as this process lives.
 //!
-//! There is at most one on a machine: its owner holds [`LOCK`]. A small process, the *sentinel*, waits for the end
-//! of a pipe that this process holds, and takes the swap down: when it is dropped, and when this
-//! process is killed. The sentinel keeps the lock until then. So a process that gets the lock and finds such swap
-//! knows that both were killed, and takes it down.
+//! A machine has at most one: its owner holds [`LOCK`]. A small process, the *sentinel*, waits until a pipe that this
+//! process holds is closed, and then takes the swap down: when the [`Swap`] is dropped, or this process is killed. The
+//! sentinel keeps the lock until then. So a process that gets the lock and finds such swap knows that owner and sentinel
+//! were killed, and takes it down.
 //!
-//! Several processes may share it ([`Swap::share`]): each holds the lock in common, and has a sentinel. A sentinel takes the
-//! swap down once nobody else holds the lock: the last one does, as the end of swap brings back everything that is in it,
-//! whoever paged it out. So processes that only use what swap there is hold the lock as well ([`SwapUse`]). To
-//! set up or to join is a matter of two steps, during which [`SETUP_NAME`] is locked.
+//! Several processes may share the swap ([`Swap::share`]): each holds the lock in shared mode, and has a sentinel. Taking swap
+//! down brings back all of its contents, whoever paged them out. So a sentinel takes it down only once nobody else holds the
+//! lock, and processes that merely use existing swap hold the lock as well ([`SwapUse`]). Setting up or joining takes two
+//! steps, during which [`SETUP_NAME`] is locked.
 //!
-//! Files lie in folders that only root can enter, and are opened by their names there, without following links. What is swapped
-//! off is the file that was opened and checked, by its descriptor: never what a path leads to at that moment.
+//! Files are in folders that only root can enter, and are opened by name there without following links. Swap is turned off for
+//! the file that was opened and checked, by its descriptor, and never for whatever a path leads to at that moment.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -29,34 +29,34 @@ use wave_links::places::{PlaceError, ROOTS_RUNTIME_DIR, own_dir};
 
 use super::swap::{SwapDevice, SwapKind, header, swap_state, zram_name};
 
-/// In root's folder for sockets.
+/// The lock file, in root's folder for sockets.
 const LOCK: &str = "/run/wave/swap.lock";
 const LOCK_NAME: &str = "swap.lock";
 const SETUP_NAME: &str = "swap.setup";
-/// How long to wait for others that set swap up or take it down, and how often it is looked.
+/// How long to wait for other processes that set swap up or take it down, and the time between two checks.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
-/// Mode of swap files: the owner's alone.
+/// Mode of swap files: only the owner may read and write them.
 const OWNERS: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Labels of our devices: one that is removed afterwards, and one that was there.
+/// Labels of Wave's swap: on a zram device that is removed afterwards, and on one that existed before.
 const ADDED: [u8; header::LABEL_BYTES] = *b"wave-swap-added\0";
 const FOUND: [u8; header::LABEL_BYTES] = *b"wave-swap-found\0";
-/// Where nothing was written yet.
+/// Contents of the label before anything was written.
 const UNLABELLED: [u8; header::LABEL_BYTES] = [0; header::LABEL_BYTES];
 const FILE: &str = "wave-swap";
-/// Where a file may lie, the best first: folders of our own.
+/// Wave's folders for swap files, the best first.
 const FOLDERS: [&str; 2] = ["/var/lib/wave", "/var/tmp/wave"];
-/// What is left to others where a file lies.
+/// Space that must remain free on the file system of a swap file.
 const LEFT_FREE_BYTES: u64 = 1 << 30;
 const CONTROL: &str = "/sys/class/zram-control";
 const BYTES_MIN: u64 = 1 << 20;
-/// Filled before what else there is.
+/// Priority of zram: filled before other swap.
 const ZRAM_PRIORITY: i32 = 100;
 const SWAP_FLAG_PREFER: i32 = 0x8000;
 
-/// What the sentinel runs: $1 is the device or file; of a device, $2 is what frees it, when written to $3. Others look
-/// into devices that come and go, and so hold them for a moment. Its output is the lock. While others share that, it waits in
-/// the background, and then takes down only what has the label $4 still.
+/// The sentinel's script. $1 is the device or file; writing $2 to $3 frees a device. It retries, as other programs inspect
+/// devices that appear or disappear, and so hold them for a moment. Its standard output is the lock. While others share the
+/// lock, it waits in the background, and then takes the swap down only if it still has the label $4.
 const SENTINEL: &str = r#"
 trap '' HUP INT QUIT TERM
 down() {
@@ -76,65 +76,65 @@ if ! command -v flock >/dev/null 2>&1 || flock -n 1; then down "$@"; exit; fi
 } <&- &
 "#;
 
-/// Why there is no swap of our own, or why it is still there.
+/// Why swap could not be set up, or not be taken down.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SwapError {
-    /// Another process of Wave's has some.
+    /// Another process of Wave uses its own swap.
     #[error(
-        "another `wave` uses swap that cannot be shared with this one, or removes it ({LOCK} is locked): wait for the \
-         other to end"
+        "another `wave` is using swap that it does not share, or is removing swap ({LOCK} is locked): wait for the \
+         other process to end"
     )]
     Taken,
     /// This process may not set up swap.
     #[error(
-        "swap is root's to set up (CAP_SYS_ADMIN): run this as root, or have swap set up before"
+        "only root can set up swap (CAP_SYS_ADMIN): run this as root, or have root set up swap first"
     )]
     NotPermitted,
-    /// Fewer bytes than swap needs.
-    #[error("{0} bytes are too little for swap: it takes 1 MiB or more")]
+    /// The size is too small for swap.
+    #[error("{0} bytes are too little for swap: use 1 MiB or more")]
     TooSmall(u64),
-    /// Neither zram nor a file works.
-    #[error("no swap could be set up: zram: {zram}; a file: {file}")]
+    /// Swap worked neither on zram nor in a file.
+    #[error("cannot set up swap, neither on zram ({zram}) nor in a file ({file})")]
     Nowhere { zram: String, file: String },
     /// A system call failed on this path.
-    #[error("{doing} {}: {error}", path.display())]
+    #[error("{doing} {} failed: {error}", path.display())]
     Refused { doing: &'static str, path: PathBuf, error: io::Error },
     /// No folder has room for the file.
-    #[error("none of {folders} has room for a file of {bytes} bytes with 1 GiB left")]
+    #[error("none of {folders} has room for a swap file of {bytes} bytes and 1 GiB of free space")]
     NoRoom { folders: String, bytes: u64 },
-    /// A folder that may be under the control of others.
+    /// Other users may control a folder.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// It could not be taken down.
+    /// The swap could not be taken down.
     #[error(
-        "{} is still swap: there may be too little memory for what is in it; end what uses it, then `swapoff {}`",
+        "{} is still in use as swap, perhaps because its contents do not fit into memory: end programs, then run `swapoff {}`",
         .0.display(), .0.display()
     )]
     StillThere(PathBuf),
 }
 
-/// Swap that is taken down when this is dropped, and when this process ends in any other way.
+/// Swap that is taken down when this is dropped, or when this process ends in any other way.
 #[derive(Debug)]
 pub struct Swap {
     path: PathBuf,
     sentinel: Child,
-    /// Held by the sentinel too.
+    /// The sentinel holds it, too.
     _lock: File,
-    /// Whether others may use it, and whether others had set it up.
+    /// Whether other processes may use the swap, and whether another had set it up.
     shared: bool,
     joined: bool,
 }
 
-/// The use of swap that others may have set up: as long as this lives, it is not taken down.
+/// Use of swap that another process may have set up: while this lives, the swap is not taken down.
 #[derive(Debug)]
 pub struct SwapUse {
     _lock: File,
 }
 
 impl SwapUse {
-    /// Keeps what swap of our own there may be, now or later. None where this process may not, or where somebody has it for
-    /// themselves.
+    /// Keeps Wave's own swap in place, whether it exists now or is set up later. `None` if this process may not open the lock,
+    /// or another process holds it exclusively.
     pub fn hold() -> Option<SwapUse> {
         let lock = open_lock(LOCK_NAME).ok()?;
         let shared = FlockOperation::NonBlockingLockShared;
@@ -144,7 +144,7 @@ impl SwapUse {
 }
 
 impl Swap {
-    /// Sets up swap of `bytes` bytes: in compressed memory where the kernel has zram, else in a file.
+    /// Sets up swap of `bytes` bytes: in compressed memory if the kernel has zram, otherwise in a file.
     pub fn set_up(bytes: u64) -> Result<Swap, SwapError> {
         Swap::anywhere(begin(bytes)?, bytes, false)
     }
@@ -156,7 +156,7 @@ impl Swap {
         };
         let swap = on_zram.or_else(|zram| {
             if shared {
-                // A sentinel that has ended has had the lock, and may have taken it for itself.
+                // The failed attempt's sentinel had the lock, and may have locked it exclusively before it ended.
                 wait_for_lock(&lock, FlockOperation::NonBlockingLockShared)?;
             }
             let folders = FOLDERS.map(PathBuf::from);
@@ -171,20 +171,20 @@ impl Swap {
         })
     }
 
-    /// Swap that other processes may share: what one of them has set up, or else `bytes` bytes of it as [`Swap::set_up`]
-    /// does. It is taken down when the last of them ends.
+    /// Joins swap that another process has set up to share, or else sets up `bytes` bytes like [`Swap::set_up`], for others to
+    /// share. The swap is taken down when the last of its processes ends.
     ///
     /// # Errors
     /// As for [`Swap::set_up`].
     pub fn share(bytes: u64) -> Result<Swap, SwapError> {
         check(bytes)?;
-        // Held while it is looked whether there is any.
+        // Held while checking whether there is swap.
         let setup = open_lock(SETUP_NAME)?;
         wait_for_lock(&setup, FlockOperation::NonBlockingLockExclusive)?;
         let start = Instant::now();
         loop {
-            // Not the lock that is kept: to go from one for itself to a shared one lets others in between, such as a
-            // sentinel that waits.
+            // A separate lock, not the one that is kept: converting an exclusive lock to a shared one lets others, such as a
+            // waiting sentinel, take it in between.
             let alone = open_lock(LOCK_NAME)?;
             if try_lock(&alone, FlockOperation::NonBlockingLockExclusive)? {
                 take_down_leftovers();
@@ -204,7 +204,7 @@ impl Swap {
         }
     }
 
-    /// Whether another process had set it up.
+    /// Whether another process had set the swap up.
     pub fn is_joined(&self) -> bool {
         self.joined
     }
@@ -212,20 +212,21 @@ impl Swap {
     /// Sets up swap of `bytes` bytes in compressed memory only.
     ///
     /// # Errors
-    /// It is not permitted, another one is there, or the kernel has no zram.
+    /// This process lacks permission, Wave's own swap exists already, or the kernel has no zram.
     pub fn on_zram(bytes: u64) -> Result<Swap, SwapError> {
         on_zram(begin(bytes)?, bytes)
     }
 
-    /// Sets up swap of `bytes` bytes in a file, in a folder of our own.
+    /// Sets up swap of `bytes` bytes in a file, in one of Wave's own folders.
     ///
     /// # Errors
-    /// It is not permitted, another one is there, no folder has room, or its file system takes no swap.
+    /// This process lacks permission, Wave's own swap exists already, no folder has room, or the file system does not support
+    /// swap.
     pub fn in_own_file(bytes: u64) -> Result<Swap, SwapError> {
         in_file(begin(bytes)?, &FOLDERS.map(PathBuf::from), bytes)
     }
 
-    /// In a file in this folder, which must be root's alone (mode 0700); it is made where it is missing.
+    /// Sets up swap in a file in this folder, which only root may enter (mode 0700). Creates the folder if it is missing.
     pub fn in_file(folder: &Path, bytes: u64) -> Result<Swap, SwapError> {
         in_file(begin(bytes)?, &[folder.to_owned()], bytes)
     }
@@ -235,7 +236,7 @@ impl Swap {
         &self.path
     }
 
-    /// Takes it down, unless others share it, and says if that fails.
+    /// Takes the swap down, unless others share it, and reports failure.
     pub fn take_down(mut self) -> Result<(), SwapError> {
         self.end();
         match swap_state() {
@@ -247,7 +248,7 @@ impl Swap {
 
     fn end(&mut self) {
         drop(self.sentinel.stdin.take());
-        // It cannot be waited for twice, nor by others.
+        // Waiting cannot fail: nobody else waits for the sentinel, and a second wait returns the same status.
         let _ = self.sentinel.wait();
     }
 }
@@ -268,7 +269,7 @@ fn check(bytes: u64) -> Result<(), SwapError> {
     }
 }
 
-/// Takes the lock, checks the size, and takes down swap that was left when an owner and its sentinel were killed.
+/// Checks the size, takes the lock, and takes down swap that was left over when an owner and its sentinel were killed.
 fn begin(bytes: u64) -> Result<File, SwapError> {
     check(bytes)?;
     let lock = open_lock(LOCK_NAME)?;
@@ -290,7 +291,7 @@ fn open_lock(name: &str) -> Result<File, SwapError> {
     lock.map(File::from).map_err(|error| refused(error.into()))
 }
 
-/// Whether it was free.
+/// Tries to take the lock. Returns whether it was free.
 fn try_lock(lock: &File, operation: FlockOperation) -> Result<bool, SwapError> {
     match rustix::fs::flock(lock, operation) {
         Ok(()) => Ok(true),
@@ -312,7 +313,7 @@ fn wait_for_lock(lock: &File, operation: FlockOperation) -> Result<(), SwapError
     Ok(())
 }
 
-/// Swap that one of us has set up, which is in use.
+/// Swap in use that a process of Wave has set up.
 struct Ours {
     path: PathBuf,
     value: String,
@@ -345,7 +346,7 @@ fn ours() -> Option<Ours> {
 }
 
 impl Ours {
-    /// The lock is held in common.
+    /// Joins this swap. `lock` is held in shared mode.
     fn join(self, lock: File) -> Result<Swap, SwapError> {
         let Ours { path, value, freeing, label } = self;
         let mut swap = guarded(path, &value, &freeing, label, lock)?;
@@ -363,7 +364,7 @@ fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
     let path = &swap.path;
     let refused = |doing| move |error| SwapError::Refused { doing, path: path.clone(), error };
     let set = |name: &str, value: String| std::fs::write(setting(number, name), value);
-    // One that the kernel lacks is no reason not to swap.
+    // If the kernel lacks this algorithm, its default will do.
     let _ = set("comp_algorithm", "lz4".to_owned());
     set("disksize", bytes.to_string()).map_err(refused("sizing"))?;
     let device = zram_device(number).map_err(refused("opening"))?;
@@ -374,9 +375,12 @@ fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
 
 /// The number of an unused zram device, and whether it was made for us.
 fn free_zram() -> Result<(u32, bool), SwapError> {
-    let refused =
-        |error| SwapError::Refused { doing: "making a device by", path: CONTROL.into(), error };
-    // Reading it makes one.
+    let refused = |error| SwapError::Refused {
+        doing: "making a zram device by",
+        path: CONTROL.into(),
+        error,
+    };
+    // Reading this file creates a device.
     let made = std::fs::read_to_string(format!("{CONTROL}/hot_add"));
     match made.as_ref().map(|number| number.trim().parse()) {
         Ok(Ok(number)) => Ok((number, true)),
@@ -384,14 +388,14 @@ fn free_zram() -> Result<(u32, bool), SwapError> {
             let unused = zram_devices().into_iter().find(|number| size(*number) == Some(0));
             let none = || match made {
                 Err(error) => refused(error),
-                Ok(_) => refused(io::Error::other("it says no number")),
+                Ok(_) => refused(io::Error::other("it returns no device number")),
             };
             unused.map(|number| (number, false)).ok_or_else(none)
         }
     }
 }
 
-/// What frees a zram device, and where it is written to.
+/// The word that frees a zram device, and the file to write it to.
 fn freeing(number: u32, added: bool) -> (String, PathBuf) {
     match added {
         true => (number.to_string(), Path::new(CONTROL).join("hot_remove")),
@@ -409,7 +413,7 @@ fn zram_devices() -> Vec<u32> {
     entries.filter_map(|entry| number(entry.ok()?.file_name().to_str()?)).collect()
 }
 
-/// The size that a zram device was given; 0 is that it is not used.
+/// The size set for a zram device; 0 if the device is unused.
 fn size(number: u32) -> Option<u64> {
     let text = std::fs::read_to_string(setting(number, "disksize")).ok()?;
     text.trim().parse().ok()
@@ -435,7 +439,7 @@ fn in_file(lock: File, folders: &[PathBuf], bytes: u64) -> Result<Swap, SwapErro
 }
 
 fn in_file_of(lock: File, folder: &OwnedFd, bytes: u64) -> Result<Swap, SwapError> {
-    // As the kernel lists it: without links.
+    // The folder's path without links, as the kernel lists it.
     let folder_path = std::fs::read_link(by_descriptor(folder)).unwrap_or_default();
     let path = folder_path.join(FILE);
     let refused = |error| SwapError::Refused { doing: "writing to", path: path.clone(), error };
@@ -443,7 +447,7 @@ fn in_file_of(lock: File, folder: &OwnedFd, bytes: u64) -> Result<Swap, SwapErro
     let file = rustix::fs::openat(folder, FILE, flags, OWNERS);
     let file = File::from(file.map_err(|error| refused(error.into()))?);
     let swap = guarded(path.clone(), "", Path::new(""), &FOUND, lock)?;
-    // No holes: the kernel takes none in swap.
+    // The kernel accepts no holes in swap files.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
         .map_err(|error| refused(error.into()))?;
     header::write(&file, bytes, &FOUND).map_err(refused)?;
@@ -451,7 +455,7 @@ fn in_file_of(lock: File, folder: &OwnedFd, bytes: u64) -> Result<Swap, SwapErro
     Ok(swap)
 }
 
-/// A path that leads to this open file and no other, even after its name was given to another.
+/// A path that leads to exactly this open file, even after its name was given to another file.
 fn by_descriptor(file: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
@@ -461,7 +465,7 @@ fn free_bytes(folder: &OwnedFd) -> Option<u64> {
     Some(found.f_bavail * found.f_frsize)
 }
 
-/// Swap that is not on yet, with its sentinel.
+/// Starts the sentinel for swap that is not turned on yet.
 fn guarded(
     path: PathBuf,
     value: &str,
@@ -474,7 +478,7 @@ fn guarded(
     let mut command = Command::new("sh");
     command.args(["-c", SENTINEL, "wave-swap"]).arg(&path).arg(value).arg(freeing);
     command.arg(String::from_utf8_lossy(label).trim_end_matches('\0'));
-    // What it would print goes nowhere: the lock is what it holds.
+    // Its standard output is the lock file, so that it holds the lock.
     command.stdin(Stdio::piped()).stdout(kept).stderr(Stdio::null()).current_dir("/");
     let own_session = || rustix::process::setsid().map(|_| ()).map_err(io::Error::from);
     // SAFETY: a system call, which may be made between fork and exec.
@@ -482,7 +486,7 @@ fn guarded(
     Ok(Swap { path, sentinel, _lock: lock, shared: false, joined: false })
 }
 
-/// `what` is how `path` is said to the kernel.
+/// Turns swap on. `what` is the path given to the kernel, `path` the one for messages.
 fn swap_on(what: &Path, path: &Path, flags: i32) -> Result<(), SwapError> {
     let name = CString::new(what.as_os_str().as_bytes()).unwrap_or_default();
     // SAFETY: the kernel reads the name, which ends with a zero.
@@ -490,12 +494,14 @@ fn swap_on(what: &Path, path: &Path, flags: i32) -> Result<(), SwapError> {
         0 => Ok(()),
         _ => Err(match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::PermissionDenied => SwapError::NotPermitted,
-            error => SwapError::Refused { doing: "swapping on", path: path.to_owned(), error },
+            error => {
+                SwapError::Refused { doing: "turning on swap on", path: path.to_owned(), error }
+            }
         }),
     }
 }
 
-/// What cannot be taken down stays, and is tried again by the next one.
+/// Takes down leftover swap. The next owner tries again if that fails.
 fn take_down_leftovers() {
     for number in zram_devices() {
         if size(number).unwrap_or(0) == 0 {
@@ -520,7 +526,7 @@ fn take_down_leftovers() {
     }
 }
 
-/// Takes down the swap file in this folder, and removes it: only in a folder that is root's alone, and only one of ours.
+/// Takes down the swap file in this folder, and removes it: only if the folder is root's alone and the file is Wave's.
 fn take_down_in(folder: &Path) -> io::Result<()> {
     if !folder.is_dir() {
         return Ok(());
@@ -530,7 +536,7 @@ fn take_down_in(folder: &Path) -> io::Result<()> {
     let file = File::from(rustix::fs::openat(&folder, FILE, flags, Mode::empty())?);
     let found = file.metadata()?;
     let is_ours = found.is_file() && found.uid() == 0 && found.nlink() == 1;
-    // A file that was cut short has no label yet; only we use this name in this folder.
+    // A file whose setup was interrupted has no label yet; only Wave uses this name in this folder.
     let is_known = || header::label(&file).map(|label| label == FOUND || label == UNLABELLED);
     if is_ours && (found.len() == 0 || is_known()?) {
         swap_off(&file);
@@ -539,7 +545,7 @@ fn take_down_in(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the kernel's zram device of this number, even if another file has its name.
+/// Opens the kernel's zram device of this number. Fails if another file has its name.
 fn zram_device(number: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
@@ -549,11 +555,13 @@ fn zram_device(number: u32) -> io::Result<File> {
     let kernels = std::fs::read_to_string(setting(number, "dev"))?;
     match found.file_type().is_block_device() && kernels.trim() == format!("{major}:{minor}") {
         true => Ok(device),
-        false => Err(io::Error::other(format!("/dev/zram{number} is not the device of this name"))),
+        false => {
+            Err(io::Error::other(format!("/dev/zram{number} is not a zram device of this number")))
+        }
     }
 }
 
-/// Swaps off the file or device that is open, if it is swap.
+/// Turns swap off for this open file or device, if it is swap.
 fn swap_off(file: &File) {
     let path = by_descriptor(file);
     let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();

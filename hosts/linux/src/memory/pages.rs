@@ -1,4 +1,4 @@
-//! The BPF programs of `bpf/pages.bpf.c`, and the memory that is shared with them.
+//! The BPF programs of `bpf/pages.bpf.c`, and the memory shared with them.
 
 use std::fs::File;
 use std::io;
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Pages {
 }
 
 impl Pages {
-    /// Loads those of the programs that are named. Why not is said in words.
+    /// Loads the named programs. The error is a message.
     pub(super) fn load(programs: &[&str]) -> Result<Pages, String> {
         if !Path::new(BTF).exists() {
             return Err(format!(
@@ -58,7 +58,7 @@ impl Pages {
                                       give the binary CAP_BPF and CAP_PERFMON"
                     .to_owned()
             }
-            Refusal::Other(words) => format!("the kernel refuses the program: {words}"),
+            Refusal::Other(words) => format!("the kernel refuses the BPF program: {words}"),
         })
     }
 
@@ -75,8 +75,7 @@ impl Pages {
         program.test_run(ProgramInput::default()).map(|_| ()).map_err(io::Error::other)
     }
 
-    /// Begins to iterate over what a process has mapped. The kernel runs the program while the file is
-    /// read.
+    /// Begins to iterate over a process's mappings. The kernel runs the program while the file is read.
     pub(super) fn iterate(
         &mut self,
         name: &'static str,
@@ -93,8 +92,8 @@ impl Pages {
             ..Default::default()
         };
         let kind = libbpf_sys::BPF_TRACE_ITER;
-        // SAFETY: both calls take descriptors and `options`, which lives until they return; what they
-        // return is a descriptor that is nobody else's, or an error.
+        // SAFETY: both calls take descriptors and `options`, which lives until they return; they return
+        // a descriptor that nothing else owns, or an error.
         unsafe {
             let link =
                 owned(libbpf_sys::bpf_link_create(program.as_fd().as_raw_fd(), 0, kind, &options))?;
@@ -110,14 +109,14 @@ impl Drop for Pages {
     }
 }
 
-/// A descriptor that libbpf returned; negative is an error.
+/// Takes ownership of a descriptor that libbpf returned; a negative one is an error.
 ///
 /// # Safety
 ///
-/// It must be nobody else's.
+/// Nothing else may own the descriptor.
 unsafe fn owned(fd: i32) -> io::Result<OwnedFd> {
     match fd {
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         error => Err(io::Error::from_raw_os_error(-error)),
     }
@@ -132,7 +131,7 @@ fn map_exchange(object: &Object) -> libbpf_rs::Result<NonNull<Exchange>> {
     }
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let fd = map.as_fd().as_raw_fd();
-    // SAFETY: asks for a new mapping of the map, which is as large as was just looked at.
+    // SAFETY: asks for a new mapping of the map, whose size was just checked.
     let at = unsafe {
         libc::mmap(std::ptr::null_mut(), size_of::<Exchange>(), access, libc::MAP_SHARED, fd, 0)
     };
@@ -143,5 +142,5 @@ fn map_exchange(object: &Object) -> libbpf_rs::Result<NonNull<Exchange>> {
 }
 
 fn missing(what: &str) -> io::Error {
-    io::Error::other(format!("the programs have no `{what}`"))
+    io::Error::other(format!("the BPF programs have no `{what}`"))
 }

@@ -1,4 +1,4 @@
-//! Memory of this process in known states, on which it is tried what works here.
+//! Memory of this process in known states, to test which backends work on this machine.
 
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -11,12 +11,12 @@ use super::process::Process;
 use super::shared::MARK_WORDS;
 
 const PAGE_BYTES: usize = 4096;
-/// Pages of a strip that are used.
+/// Number of a strip's pages that are used.
 const PAGES: usize = 64 * 12;
-/// The kernel may take pages away meanwhile, and its own DAMON clears bits of pages that it draws.
+/// Attempts: the kernel may take pages away meanwhile, and its DAMON clears bits of pages that it samples.
 const TRIES: usize = 8;
 
-/// Anonymous memory of our own.
+/// Anonymous memory of this process.
 struct Mapping {
     at: NonNull<u8>,
     bytes: usize,
@@ -46,7 +46,7 @@ fn failed(what: &str) -> String {
     format!("{what}: {}", std::io::Error::last_os_error())
 }
 
-/// A page that stays where it is, and is like no other.
+/// A locked page with unique contents.
 pub(super) struct Marked {
     page: Mapping,
     mark: [u64; MARK_WORDS],
@@ -72,12 +72,12 @@ impl Marked {
         Ok(Marked { page, mark })
     }
 
-    /// The complement of what is in it.
+    /// The complement of the page's contents, so that no other page holds them.
     pub(super) fn mark(&self) -> [u64; MARK_WORDS] {
         self.mark
     }
 
-    /// Where in the machine's memory it lies.
+    /// The physical address of the page.
     pub(super) fn address_of_frame(&self) -> Result<u64, String> {
         let path = "/proc/self/pagemap";
         let mut entry = [0; 8];
@@ -86,13 +86,13 @@ impl Marked {
         let read = file.and_then(|file| file.read_exact_at(&mut entry, offset));
         read.map_err(|error| format!("{path}: {error}"))?;
         match u64::from_ne_bytes(entry) & ((1 << 55) - 1) {
-            0 => Err(format!("{path} hides where pages lie: it takes CAP_SYS_ADMIN")),
+            0 => Err(format!("{path} hides physical addresses: this needs CAP_SYS_ADMIN")),
             frame => Ok(frame * PAGE_BYTES as u64),
         }
     }
 }
 
-/// Whether pages that are touched are found, and no others; twice, with a clearing between.
+/// Checks that exactly the touched pages are found: twice, with the bits cleared in between.
 pub(super) fn prove(bits: &mut AccessBits) -> Result<(), String> {
     let process = Process::ourselves().map_err(|error| error.to_string())?;
     let space = Areas::open().map(&process).map_err(|error| error.to_string())?.space;
@@ -107,7 +107,7 @@ pub(super) fn prove(bits: &mut AccessBits) -> Result<(), String> {
 }
 
 fn prove_once(bits: &mut AccessBits, process: &Process, space: u64) -> Result<(), String> {
-    // A whole strip lies in it.
+    // Large enough to contain a whole strip.
     let mapping = Mapping::new(2 * STRIP_BYTES as usize)?;
     let start = (mapping.at.as_ptr() as u64).next_multiple_of(STRIP_BYTES);
     let pages = start as *mut u8;
@@ -129,13 +129,15 @@ fn prove_once(bits: &mut AccessBits, process: &Process, space: u64) -> Result<()
     let mut strips = Vec::new();
     let mut expect = |young: &dyn Fn(usize) -> bool, what: &str| {
         let read = bits.read(process, space, &[start], &mut strips);
-        read.map_err(|error| format!("this process's own page table: {error}"))?;
+        read.map_err(|error| format!("cannot read this process's own page table: {error}"))?;
         let mut expected = Strip::EMPTY;
         expected.young = words(young);
         expected.present = words(&first);
         match strips[..] == [expected] {
             true => Ok(()),
-            false => Err(format!("{what} of a known pattern are not what the page table tells")),
+            false => Err(format!(
+                "reading a known pattern of {what} from the page table gives another result"
+            )),
         }
     };
     touch(&first);
@@ -150,7 +152,7 @@ fn prove_once(bits: &mut AccessBits, process: &Process, space: u64) -> Result<()
     expect(&second, "pages accessed")
 }
 
-/// In pairs, triples and so on: no two batches are alike.
+/// Every second page of the first batch, every third of the next, and so on: no two batches are alike.
 fn first(page: usize) -> bool {
     page.is_multiple_of(2 + page / 64)
 }

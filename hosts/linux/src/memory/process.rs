@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::target::{self, Group, TargetError};
 
-/// A process, held so that its number cannot become another's unnoticed.
+/// A process, held by a pidfd so that reuse of its id is noticed.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
@@ -13,19 +13,19 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process that runs, and may be looked into and advised.
+    /// Opens a running process. Fails if this process may not read it or advise on its memory.
     pub fn open(pid: i32) -> Result<Process, TargetError> {
         target::check_process(pid)?;
         Process::hold(pid)
     }
 
-    /// This process itself: what can be done here is tried on it.
+    /// This process itself, for trying what works on this machine.
     pub(super) fn ourselves() -> Result<Process, TargetError> {
         Process::hold(std::process::id() as i32)
     }
 
     fn hold(pid: i32) -> Result<Process, TargetError> {
-        // SAFETY: takes numbers; the descriptor that it returns is nobody else's.
+        // SAFETY: takes numbers; nothing else owns the returned descriptor.
         let fd = unsafe {
             match libc::syscall(libc::SYS_pidfd_open, pid, 0) {
                 fd if fd >= 0 => OwnedFd::from_raw_fd(fd as i32),
@@ -33,40 +33,40 @@ impl Process {
             }
         };
         let process = Process { pid, fd };
-        // Advice on nothing: whether any would be taken.
+        // Empty advice shows whether advice would be accepted.
         process.advise(&[], libc::MADV_COLD).map_err(|error| refused(pid, error))?;
         Ok(process)
     }
 
-    /// Process id, in our namespace.
+    /// Process id in this process's namespace.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether it runs still; one that has ended stays so.
+    /// Whether the process still runs. Once false, it stays false.
     pub fn is_alive(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: `poll` is one entry, and ours to be written to for the call.
         unsafe { libc::poll(&mut poll, 1, 0) == 0 }
     }
 
-    /// Copies ranges of its memory to `into`, one after the other. Returns how many bytes were read: up to the first that
-    /// cannot be.
+    /// Copies ranges of the process's memory to `into`, one after another. Returns the number of bytes read, up to the first
+    /// unreadable one.
     pub(super) fn read(&self, from: &[libc::iovec], into: &mut [u8]) -> usize {
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let count = from.len() as libc::c_ulong;
-        // SAFETY: the kernel writes to `into` alone, no more than its length; the addresses of `from` are of the other
+        // SAFETY: the kernel writes only to `into`, at most its length; the addresses in `from` belong to the other
         // process.
         let read = unsafe { libc::process_vm_readv(self.pid, &local, 1, from.as_ptr(), count, 0) };
-        // Its number was its own, if it lives.
+        // If it is alive, its id was not reused.
         usize::try_from(read).ok().filter(|_| self.is_alive()).unwrap_or(0)
     }
 
-    /// One `process_madvise`: bytes that were advised.
+    /// Calls `process_madvise` once. Returns the number of bytes advised.
     pub(super) fn advise(&self, pieces: &[libc::iovec], advice: i32) -> io::Result<u64> {
         let fd = self.fd.as_raw_fd();
         let count = pieces.len();
-        // SAFETY: the kernel reads `count` entries; their addresses are of the other process.
+        // SAFETY: the kernel reads `count` entries; their addresses belong to the other process.
         let done = unsafe {
             libc::syscall(libc::SYS_process_madvise, fd, pieces.as_ptr(), count, advice, 0)
         };
@@ -88,7 +88,7 @@ fn refused(pid: i32, error: io::Error) -> TargetError {
     }
 }
 
-/// The processes of a group that run, without this one; of a process, itself and its children.
+/// The running processes of a group, without this one. A process's group is itself and its children.
 pub fn processes_of(group: &Group) -> Result<Vec<i32>, TargetError> {
     target::check(group)?;
     let found = match group {

@@ -1,4 +1,4 @@
-//! What it takes until a page that was paged out is there again when it is touched: measured on pages of this process.
+//! Measures the time of a refault on pages of this process: from touching a paged-out page until it is back.
 
 use std::io;
 use std::ptr::NonNull;
@@ -7,18 +7,18 @@ use std::time::Instant;
 use wave_core::clock::Nanos;
 
 const PAGE: usize = 4096;
-/// Some of them stay: the kernel holds up to 31 new pages per CPU.
+/// Number of pages that are paged out. Some stay: the kernel holds back up to 31 new pages per CPU.
 const PAGES: usize = 256;
-/// As few as these tell nothing.
+/// Fewest pages that must leave for a valid measurement.
 const PAGES_LEAST: usize = 64;
-/// Pages that are timed together, as the kernel may read some ahead. The median of all groups counts: in some this thread
-/// waited for a CPU.
+/// Number of pages timed together, as the kernel may read some ahead. The result is the median of all groups, because in some
+/// this thread waits for a CPU.
 const GROUP: usize = 16;
 const ROUNDS: usize = 3;
-/// A step through all pages that is not the next one, which the kernel would read ahead.
+/// Step through all pages: not 1, as the kernel would read the next page ahead.
 const STEP: usize = 37;
 
-/// Pages out some pages of our own and touches them. None where too few leave.
+/// Pages out some pages of this process and touches them. `None` if too few leave.
 pub(super) fn measure() -> Option<Nanos> {
     let pages = Pages::new().ok()?;
     let mut groups: Vec<Nanos> = (0..ROUNDS).flat_map(|_| pages.round()).collect();
@@ -56,7 +56,7 @@ impl Pages {
         unsafe { self.0.as_ptr().add(page * PAGE + word * 8).cast() }
     }
 
-    /// About half of each can be compressed away.
+    /// Fills the pages with contents that compress to about half.
     fn fill(&self) {
         for page in 0..PAGES {
             for word in 0..PAGE / 8 {
@@ -68,7 +68,7 @@ impl Pages {
         }
     }
 
-    /// What a page took, in each group.
+    /// Pages out the memory once. Returns the time per page of each group.
     fn round(&self) -> Vec<Nanos> {
         let mut there = [0_u8; PAGES];
         let start = self.0.as_ptr().cast();

@@ -1,4 +1,4 @@
-//! What pages take in compressed memory, estimated: a few pages of each batch are read and compressed by LZ4.
+//! Estimates the size of pages in compressed memory: reads a few pages of each batch and compresses them by LZ4.
 
 use wave_memory::table::Bits;
 use wave_memory::wire;
@@ -7,27 +7,28 @@ use super::process::Process;
 
 const PAGE: usize = 4096;
 const BATCH: u64 = 64 * PAGE as u64;
-/// Pages of a batch that are read.
+/// Number of pages sampled per batch.
 const SAMPLES: usize = 2;
-/// zram keeps a page as it is where compressing it leaves more than this (zsmalloc's largest class of several to a page).
+/// zram stores a page uncompressed if compression leaves more bytes than this (zsmalloc's largest class with several objects to
+/// a page).
 const HUGE_BYTES: usize = 3_600;
-/// What zsmalloc adds to each, and the steps of its sizes.
+/// Bytes that zsmalloc adds to each object, and the step between its size classes.
 const HANDLE_BYTES: usize = 8;
 const STEP_BYTES: usize = 16;
-/// Batches whose pages take more than this each are not worth it: an eighth of the memory for a refault that costs as
-/// much as any.
+/// Batches whose pages take more bytes than this each are not worth paging out: that would save less than an eighth of the
+/// memory, and a refault costs as much as any other.
 const WORTH_BYTES: u16 = (PAGE - PAGE / 8) as u16;
 
-/// What was found of the batches of a strip.
+/// Estimates for the batches of a strip.
 #[derive(Clone, Debug)]
 pub(super) struct Sampled {
-    /// Bytes that a page of each takes; of those that could not be read, a page's own.
+    /// Compressed bytes per page of each batch; a full page for batches that could not be read.
     pub bytes: [u16; 64],
-    /// Batches that are not worth it.
+    /// Set of batches that are not worth paging out.
     pub incompressible: u64,
 }
 
-/// Reads and compresses. It keeps room for a strip's samples.
+/// Reads and compresses samples. Keeps its buffers between strips.
 #[derive(Debug, Default)]
 pub(super) struct Sampler {
     pages: Vec<u8>,
@@ -36,7 +37,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Samples pages of these batches that are present and not young: reading others would bring them back.
+    /// Samples pages of these batches that are present and not young. Reading absent pages would bring them back.
     pub(super) fn sample(
         &mut self,
         process: &Process,
@@ -50,7 +51,7 @@ impl Sampler {
             let rests = seen.present[batch as usize] & !seen.young[batch as usize];
             let pages = wire::bits(rests).count();
             for sample in 0..SAMPLES.min(pages) {
-                // One of each half, anywhere in it.
+                // A random page from each half.
                 let (first, after) = (sample * pages / SAMPLES, (sample + 1) * pages / SAMPLES);
                 let at = first + self.draw() as usize % (after - first).max(1);
                 let page = wire::bits(rests).nth(at).unwrap_or(0);
@@ -75,7 +76,7 @@ impl Sampler {
                 sampled.incompressible |= u64::from(bytes > WORTH_BYTES) << batch;
             }
         }
-        // A huge page goes or stays whole.
+        // A huge page is paged out as a whole or not at all.
         for first in wire::bits(batches & wire::firsts(seen.huge)) {
             let unit = first as usize..(first + wire::UNIT_BATCHES) as usize;
             let sum: usize =
@@ -89,7 +90,7 @@ impl Sampler {
         sampled
     }
 
-    /// Reads whole pages, up to the first that cannot be read. Returns how many bytes.
+    /// Reads whole pages, up to the first unreadable one. Returns the number of bytes read.
     fn read(&mut self, process: &Process, places: &[(u32, u64)]) -> usize {
         self.pages.resize(places.len() * PAGE, 0);
         let from: Vec<libc::iovec> = places
@@ -105,7 +106,7 @@ impl Sampler {
     }
 }
 
-/// What zram takes for a page.
+/// Bytes that zram takes for a page.
 fn taken(page: &[u8], compressed: &mut Vec<u8>) -> usize {
     let (words, _) = page.as_chunks::<8>();
     if words.iter().all(|word| *word == words[0]) {
@@ -132,11 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn a_page_takes_what_is_left_of_it() {
+    fn page_takes_its_compressed_size() {
         let mut buffer = Vec::new();
         let mut taken = |of: fn(u64) -> u64| super::taken(&page(of), &mut buffer);
-        assert_eq!([taken(|_| 0), taken(|_| 7)], [0, 0], "one word all over is none");
-        assert_eq!(taken(noise), PAGE, "noise is kept as it is");
+        assert_eq!(
+            [taken(|_| 0), taken(|_| 7)],
+            [0, 0],
+            "a page of one repeated word takes no memory"
+        );
+        assert_eq!(taken(noise), PAGE, "noise is stored uncompressed");
         let half = taken(|word| if word % 2 == 0 { 1 } else { noise(word) });
         assert!((PAGE / 2..PAGE * 3 / 4).contains(&half), "{half}");
         let text = taken(|word| u64::from_ne_bytes(*b"a word, ") ^ (word % 5));
@@ -144,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pages_that_rest_are_read_and_noise_is_not_worth_it() {
+    fn only_untouched_pages_are_sampled_and_noise_is_incompressible() {
         let process = Process::ourselves().unwrap();
         let strip_bytes = wave_memory::wire::STRIP_BYTES as usize;
         let mut memory = vec![0_u8; 2 * strip_bytes];
@@ -158,7 +163,7 @@ mod tests {
         (seen.present[0], seen.present[1], seen.present[2]) = (u64::MAX, u64::MAX, u64::MAX);
         seen.young[2] = u64::MAX;
         let sampled = Sampler::default().sample(&process, strip, 0b1111, &seen);
-        assert_eq!(sampled.bytes[..4], [0, 4096, 4096, 4096], "of 2 and 3 nothing was read");
+        assert_eq!(sampled.bytes[..4], [0, 4096, 4096, 4096], "batches 2 and 3 are not read");
         assert_eq!(sampled.incompressible, 0b10);
     }
 }

@@ -1,16 +1,16 @@
-//! What this process shares with the BPF programs of `bpf/pages.bpf.c`: `build.rs` writes `shared/pages.h` of it for C.
+//! Structures shared with the BPF programs of `bpf/pages.bpf.c`. `build.rs` generates `shared/pages.h` from them for C.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most strips in one call.
 pub const STRIPS_MAX: usize = 256;
-/// A strip is 16 MiB: 8 units, which one page table or one huge page each maps, of 8 batches of 64 pages.
+/// A strip of 16 MiB has 8 units. One page table or one huge page maps a unit, which has 8 batches of 64 pages.
 pub const UNITS: usize = 8;
 /// Number of batches in a strip.
 pub const BATCHES: usize = 64;
 /// Entries of a page table.
 pub const TABLE_ENTRIES: usize = 512;
-/// Words that make a page unlike any other.
+/// Number of words that make a page unique.
 pub const MARK_WORDS: usize = 4;
 
 /// Results of a program's call.
@@ -18,8 +18,8 @@ pub const NOT_RUN: u32 = 0;
 pub const DONE: u32 = 1;
 pub const CHANGED: u32 = 2;
 
-/// Which pages of 16 MiB were accessed, as the page table says: 64 batches of 64 pages, a bit each, lowest
-/// first.
+/// Page table bits of a strip of 16 MiB: 64 batches of 64 pages, a bit per page, the lowest page in the lowest
+/// bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub struct Strip {
@@ -27,7 +27,7 @@ pub struct Strip {
     pub young: [u64; BATCHES],
     /// Pages that are in memory.
     pub present: [u64; BATCHES],
-    /// Units of 2 MiB that are one huge page, a bit each: all their pages are alike.
+    /// Units of 2 MiB that are one huge page, a bit per unit: all pages of such a unit have the same bits.
     pub huge: u64,
 }
 
@@ -35,9 +35,9 @@ pub struct Strip {
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Exchange {
-    /// Where the kernel maps all memory.
+    /// Address at which the kernel maps all memory.
     pub direct_map: u64,
-    /// Which bits of an entry are its frame's address.
+    /// Mask of an entry's bits that hold the frame's address.
     pub frames: u64,
     /// Levels of the page table.
     pub levels: u32,
@@ -47,10 +47,10 @@ pub struct Exchange {
     pub pid: i32,
     /// Number of strips to read.
     pub count: u32,
-    /// What is in the page at `marked` is the complement of `mark`: so there is no other page like it.
+    /// Physical address of a page whose contents are the complement of `mark`, so that no other page is like it.
     pub marked: u64,
     pub mark: [u64; MARK_WORDS],
-    /// The strip that is being read: its units' entries before and after, and one's pages.
+    /// Scratch space for the strip being read: the units' entries before and after, and one unit's pages.
     units: [u64; UNITS],
     after: [u64; UNITS],
     table: [u64; TABLE_ENTRIES],
@@ -58,7 +58,7 @@ pub struct Exchange {
     pub strips: [Strip; STRIPS_MAX],
 }
 
-/// Something mapped; written by `areas`.
+/// A mapping, as the program `areas` writes it.
 #[derive(Clone, Copy, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Mapped {

@@ -1,21 +1,21 @@
-//! Swap: what there is, and some of our own for where there is none.
+//! The state of the machine's swap, and the header of Wave's own swap.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What the machine has for pages that leave its memory.
+/// The machine's swap: the slow tier for pages that leave memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapState {
     /// Size of all swap devices together.
     pub total_bytes: u64,
-    /// Bytes that nothing uses.
+    /// Unused bytes of all swap devices.
     pub free_bytes: u64,
-    /// The devices in the kernel's order.
+    /// The swap devices in the kernel's order.
     pub devices: Vec<SwapDevice>,
 }
 
-/// Somewhere that pages go to.
+/// A device or file used as swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapDevice {
     /// Path of the device or file.
@@ -26,7 +26,7 @@ pub struct SwapDevice {
     pub size_bytes: u64,
     /// Bytes of the device in use.
     pub used_bytes: u64,
-    /// The highest is filled first.
+    /// Priority: the device with the highest is filled first.
     pub priority: i32,
 }
 
@@ -41,7 +41,7 @@ pub enum SwapKind {
     Partition,
 }
 
-/// What swap the machine has now.
+/// Reads the present state of the machine's swap.
 pub fn swap_state() -> io::Result<SwapState> {
     Ok(SwapState::parse(&std::fs::read_to_string("/proc/swaps")?))
 }
@@ -49,7 +49,7 @@ pub fn swap_state() -> io::Result<SwapState> {
 impl SwapState {
     fn parse(text: &str) -> SwapState {
         let mut state = SwapState::default();
-        // A line of titles first.
+        // The first line has the titles.
         for line in text.lines().skip(1) {
             state.devices.extend(SwapDevice::parse(line));
         }
@@ -59,13 +59,13 @@ impl SwapState {
         state
     }
 
-    /// The device that pages go to next: of those with room the one of the highest priority.
+    /// The device that pages go to next: the one with the highest priority of those with room.
     pub(super) fn first(&self) -> Option<&SwapDevice> {
         let has_room = |device: &&SwapDevice| device.used_bytes < device.size_bytes;
         self.devices.iter().filter(has_room).max_by_key(|device| device.priority)
     }
 
-    /// Whether this is one of its devices.
+    /// Whether this path is one of the swap devices.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.devices.iter().any(|device| device.path == path)
     }
@@ -93,19 +93,19 @@ impl SwapDevice {
     }
 }
 
-/// What a zram device takes of the memory that it saves.
+/// Memory use of a zram device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Zram {
-    /// What is in it, before it was compressed. Pages of one repeated word count nothing.
+    /// Uncompressed size of its contents. Pages of one repeated word do not count.
     pub orig_bytes: u64,
     /// The same bytes after compression.
     pub compressed_bytes: u64,
-    /// Memory that it takes, with what is lost between pieces.
+    /// Memory that the device takes, fragmentation included.
     pub memory_used_bytes: u64,
 }
 
 impl Zram {
-    /// Of a device, `/dev/zram0`; none if it is no zram device.
+    /// Reads the figures of a device such as `/dev/zram0`; `None` if it is no zram device.
     pub fn of(device: &Path) -> Option<Zram> {
         let name = zram_name(device)?;
         let text = std::fs::read_to_string(format!("/sys/block/{name}/mm_stat")).ok()?;
@@ -122,7 +122,7 @@ pub(super) fn zram_name(device: &Path) -> Option<&str> {
     number.parse::<u32>().is_ok().then_some(name)
 }
 
-/// The first page of swap: the kernel's header, and a label that says whose swap it is.
+/// The first page of swap: the kernel's header, with a label that says whose swap it is.
 pub(super) mod header {
     use super::*;
     use std::os::unix::fs::FileExt;
@@ -133,7 +133,7 @@ pub(super) mod header {
     const LABEL_AT: u64 = 1052;
     pub(in super::super) const LABEL_BYTES: usize = 16;
 
-    /// Makes swap of a device or file.
+    /// Writes a swap header to a device or file.
     pub(in super::super) fn write(
         file: &File,
         bytes: u64,
@@ -147,7 +147,7 @@ pub(super) mod header {
         file.sync_all()
     }
 
-    /// The label of what is swap already.
+    /// Reads the label of existing swap.
     pub(in super::super) fn label(file: &File) -> io::Result<[u8; LABEL_BYTES]> {
         let mut label = [0; LABEL_BYTES];
         file.read_exact_at(&mut label, LABEL_AT)?;
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_read_right() {
+    fn swap_devices_are_parsed() {
         let text = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
                     /dev/zram3                              partition\t1048572\t\t512\t\t100\n\
                     /var/a\\040file                          file\t\t2044\t\t0\t\t-2\n\

@@ -1,11 +1,11 @@
-//! What the kernel tells of its threads, as `bpf/record.bpf.c` puts it.
+//! Events about the kernel's threads, as `bpf/record.bpf.c` writes them.
 
 use zerocopy::FromBytes;
 
 pub use super::shared::Who;
 use super::shared::{self, Plain};
 
-/// State of a thread that leaves a CPU or is found.
+/// State of a thread when it leaves a CPU or is first seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// The thread waits to be woken.
@@ -18,18 +18,18 @@ pub enum Doing {
     Dead,
 }
 
-/// What a CPU switches to.
+/// The thread that a CPU switches to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A thread that is recorded.
+    /// A recorded thread.
     Recorded(Who),
-    /// A thread that is not recorded.
+    /// An unrecorded thread.
     Other,
-    /// No thread.
+    /// No thread: the CPU is idle.
     Idle,
 }
 
-/// What a thread is called, and its process.
+/// A thread's name and process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// Id of the thread's process.
@@ -41,13 +41,13 @@ pub struct Named {
 /// Kind of an event, with its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A thread was there, and did this: at the beginning, and again at the end.
+    /// A thread was found in this state: at the beginning of the recording, and again at the end.
     Seen(Who, Doing, Named),
-    /// A thread was made, by another that is recorded, or not. It is woken next.
+    /// A thread was created; the second field is its creator, if recorded. It is woken next.
     Made(Who, Option<Who>, Named),
-    /// A running thread is about to wake this one.
+    /// The first thread is about to be woken by the second, which is running.
     Waking(Who, Who),
-    /// A thread can run, and may have been able to before.
+    /// A thread is runnable, and may have been before.
     Wakeup(Who),
     /// A CPU switches from one thread, which enters the given state, to another. The first is `None` if it is not
     /// recorded.
@@ -56,10 +56,10 @@ pub enum Kind {
     Exit(Who, Named),
 }
 
-/// Something that happened.
+/// An event about a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, on the kernel's monotonic clock.
+    /// Time on the kernel's monotonic clock.
     pub time_ns: u64,
     /// CPU on which it happened.
     pub cpu: u16,
@@ -68,7 +68,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Reads what the program wrote; `None` where it wrote nothing that is known.
+    /// Decodes what the program wrote; `None` if that is no known event.
     pub fn decode(bytes: &[u8]) -> Option<Event> {
         let (plain, name) = Plain::read_from_prefix(bytes).ok()?;
         let Plain { time_ns, who, other, cpu, .. } = plain;

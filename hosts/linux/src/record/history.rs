@@ -1,4 +1,4 @@
-//! From events to each thread's runs: a pure function of the events, even if some of them are missing.
+//! Turns events into each thread's runs: a pure function of the events, even if some of them are missing.
 //!
 //! ```text
 //!             Wakeup                 Switch to it
@@ -8,8 +8,8 @@
 //!     └──────────────────────────────── blocked ─────────┘     dead: gone
 //! ```
 //!
-//! Any other transition means that an event is missing: the thread is put where the event says that it
-//! is, the guess is counted ([`History::repaired`]), and no CPU time is made up for what was not seen.
+//! Any other transition means that an event is missing: the thread is moved to the state that the event implies, the
+//! guess is counted ([`History::repaired`]), and no CPU time is invented for the missing part.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +33,7 @@ pub struct History {
     interference: Interference,
 }
 
-/// What is known of one thread.
+/// Known facts about one thread.
 #[derive(Debug)]
 struct Life {
     who: Who,
@@ -54,21 +54,21 @@ struct Life {
 enum State {
     Blocked,
     Runnable {
-        /// Since when, where it has not run since it was woken and that was seen.
+        /// When the thread was woken, if that was seen and the thread has not run since.
         woken_ns: Option<u64>,
     },
     Running {
         since_ns: u64,
         /// Time of the thread's last event, in nanoseconds.
         seen_ns: u64,
-        /// Where, if that is known.
+        /// The CPU, if known.
         cpu: Option<u16>,
     },
     Gone,
 }
 
 impl History {
-    /// A recording that begins then, on the clock of the events.
+    /// An empty history of a recording that begins at `begins_ns`, on the clock of the events.
     pub fn new(begins_ns: u64) -> History {
         History {
             begins_ns,
@@ -82,18 +82,18 @@ impl History {
         }
     }
 
-    /// CPU time that threads which are not recorded used while recorded ones waited for it, until `ends_ns` on the clock
-    /// of the events, in nanoseconds.
+    /// CPU time that unrecorded threads used while recorded threads waited for a CPU, until `ends_ns` on the clock of the
+    /// events, in nanoseconds.
     pub fn interference_ns(&self, ends_ns: u64) -> u64 {
         self.interference.total_ns(ends_ns.saturating_sub(self.begins_ns))
     }
 
-    /// Transitions that were guessed so far.
+    /// Number of guessed transitions so far.
     pub fn repaired(&self) -> u64 {
         self.repaired
     }
 
-    /// Runs that ended so far: what takes memory.
+    /// Number of runs that ended so far. Memory use grows with it.
     pub fn runs(&self) -> usize {
         self.runs
     }
@@ -140,7 +140,8 @@ impl History {
         }
     }
 
-    /// Ends the recording: the threads that ran, wakers by their index among them.
+    /// Ends the recording. Returns the threads that ran, with wakers as indices among them, and the number of guessed
+    /// transitions.
     pub fn finish(mut self, ends_ns: u64) -> (Vec<Thread>, u64) {
         let now = ends_ns.saturating_sub(self.begins_ns);
         for life in 0..self.lives.len() {
@@ -185,7 +186,7 @@ impl History {
                     Doing::Runnable => self.open(life, now, None, None),
                     Doing::Running => {
                         self.open(life, now, None, None);
-                        // Where it runs was not seen.
+                        // The CPU on which it runs was not seen.
                         self.start(life, None, now);
                     }
                     Doing::Blocked | Doing::Dead => {}
@@ -200,8 +201,8 @@ impl History {
         let leaves = from.map(|(who, doing)| {
             let known = self.alive.get(&who).copied();
             let life = known.unwrap_or_else(|| {
-                // The first on this CPU has run since before anything was recorded. For any other
-                // what made it known is missing.
+                // The first thread on this CPU has run since before the recording. For any other thread, the event that
+                // made it known is missing.
                 let since = if self.switched.contains(&cpu) { now } else { 0 };
                 self.repaired += u64::from(since > 0);
                 let life = self.add(who, State::Blocked);
@@ -235,7 +236,7 @@ impl History {
         }
     }
 
-    /// The thread that was believed to run on a CPU has left it without an event, unless it is `known`.
+    /// Removes the thread that was believed to run on a CPU, unless it is `known`: it has left without an event.
     fn vacate(&mut self, cpu: u16, known: Option<usize>) {
         if let Some(stale) = self.cpus.remove(&cpu)
             && known != Some(stale)
@@ -250,7 +251,7 @@ impl History {
         if let State::Running { cpu: Some(on), .. } = self.lives[life].state
             && on != cpu
         {
-            // It has left that one, and was not seen to come here.
+            // It has left CPU `on`, and its switch to this one is missing.
             self.stop(life);
         }
         match self.lives[life].state {
@@ -262,7 +263,7 @@ impl History {
                 self.enter(life, State::Runnable { woken_ns: None });
             }
             State::Runnable { .. } => {
-                // It was not seen to start: how long it waited and ran is not known.
+                // Its start is missing: how long it waited and ran is unknown.
                 self.repaired += 1;
                 if let Some(run) = &mut self.lives[life].open {
                     run.waited_ns = None;
@@ -292,7 +293,7 @@ impl History {
         }
     }
 
-    /// The thread of that name; one that is not known yet does `state`.
+    /// Index of a thread. Adds an unknown thread in this state.
     fn life(&mut self, who: Who, state: State) -> usize {
         self.alive.get(&who).copied().unwrap_or_else(|| self.add(who, state))
     }
@@ -314,7 +315,7 @@ impl History {
         self.lives.len() - 1
     }
 
-    /// Every change of a thread's state.
+    /// Changes a thread's state. All changes go through here.
     fn enter(&mut self, life: usize, state: State) {
         let waits = |state: State| matches!(state, State::Runnable { .. });
         match [self.lives[life].state, state].map(waits) {
@@ -325,7 +326,7 @@ impl History {
         self.lives[life].state = state;
     }
 
-    /// A blocked thread becomes runnable.
+    /// Opens a run: a blocked thread becomes runnable.
     fn open(&mut self, at: usize, now: u64, woken_ns: Option<u64>, waker: Option<Waker>) {
         let life = &mut self.lives[at];
         let at_ns = now.max(life.ended_ns);
@@ -335,7 +336,7 @@ impl History {
         self.enter(at, State::Runnable { woken_ns });
     }
 
-    /// A runnable thread gets a CPU.
+    /// Starts a run: a runnable thread gets a CPU.
     fn start(&mut self, at: usize, cpu: Option<u16>, now: u64) {
         let life = &mut self.lives[at];
         if let State::Runnable { woken_ns: Some(since) } = life.state
@@ -374,14 +375,14 @@ impl History {
         }
     }
 
-    /// This thread as a waker: it runs on that CPU, even if it was not seen to start there.
+    /// This thread as a waker: it runs on `cpu`, even if its start there was not seen.
     fn waker(&mut self, who: Who, cpu: u16, now: u64) -> Option<Waker> {
         let thread = *self.alive.get(&who)?;
         if !matches!(self.lives[thread].state, State::Running { .. }) {
             self.repaired += 1;
             self.vacate(cpu, None);
             match self.lives[thread].state {
-                // How long it waited is not known.
+                // How long it waited is unknown.
                 State::Runnable { .. } => self.enter(thread, State::Runnable { woken_ns: None }),
                 _ => {
                     let waker = self.lives[thread].waking.take();

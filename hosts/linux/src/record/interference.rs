@@ -1,19 +1,19 @@
-//! CPU time that threads which are not recorded take from recorded ones.
+//! CPU time that unrecorded threads take from recorded ones.
 
 use std::collections::HashMap;
 
 use super::event::Next;
 
-/// Adds up, over time, the smaller of two numbers: recorded threads that wait for a CPU, and CPUs that run threads which
-/// are not recorded. Only CPUs on which a recorded thread has run count: a program that may not use the others loses
+/// Integrates over time the smaller of two numbers: recorded threads that wait for a CPU, and CPUs that run unrecorded
+/// threads. Only CPUs on which a recorded thread has run count: a program that may not use the other CPUs loses
 /// nothing there.
 #[derive(Debug, Default)]
 pub struct Interference {
     cpus: HashMap<u16, Cpu>,
-    /// CPUs that count and run a thread that is not recorded.
+    /// Number of CPUs that count and run an unrecorded thread.
     taken: u64,
     waiting: u64,
-    /// Up to when it is added up.
+    /// Time up to which the total is known.
     now_ns: u64,
     total_ns: u64,
 }
@@ -22,18 +22,18 @@ pub struct Interference {
 struct Cpu {
     /// A recorded thread has run here.
     counts: bool,
-    /// A thread that is not recorded runs here.
+    /// An unrecorded thread runs here.
     is_taken: bool,
 }
 
 impl Interference {
-    /// Nothing has changed until `now_ns`.
+    /// Advances to `now_ns`, up to which nothing has changed.
     pub fn pass(&mut self, now_ns: u64) {
         self.total_ns = self.total_ns(now_ns);
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// The total until `now_ns`, if nothing has changed.
+    /// The total until `now_ns`, provided that nothing has changed.
     pub fn total_ns(&self, now_ns: u64) -> u64 {
         self.total_ns + now_ns.saturating_sub(self.now_ns) * self.waiting.min(self.taken)
     }
@@ -66,7 +66,7 @@ mod tests {
     const RECORDED: Next = Next::Recorded(Who { pid: 1, born: 1 });
 
     #[test]
-    fn a_cpu_that_another_has_while_a_thread_waits_is_taken_from_it() {
+    fn unrecorded_thread_takes_its_cpu_from_a_waiting_thread() {
         let mut interference = Interference::default();
         interference.switch(0, false, RECORDED);
         interference.pass(10);
@@ -74,13 +74,13 @@ mod tests {
         // Recorded threads that wait for each other are not disturbed.
         interference.pass(20);
         assert_eq!(interference.total_ns(30), 0);
-        // Another CPU, on which none of them has run.
+        // Another CPU, on which no recorded thread has run.
         interference.switch(1, false, Next::Other);
         interference.pass(30);
         interference.switch(0, true, Next::Other);
         interference.pass(40);
         assert_eq!(interference.total_ns(45), 15);
-        // Now they use that one as well; one thread waits for one CPU only.
+        // Now recorded threads use that CPU as well. One waiting thread loses at most one CPU.
         interference.switch(1, false, RECORDED);
         interference.switch(1, true, Next::Other);
         interference.pass(50);
@@ -92,7 +92,7 @@ mod tests {
         interference.end_wait();
         interference.end_wait();
         assert_eq!(interference.total_ns(99), 40);
-        // A clock that goes back adds nothing.
+        // A clock that goes backwards adds nothing.
         interference.begin_wait();
         assert_eq!(interference.total_ns(1), 40);
     }

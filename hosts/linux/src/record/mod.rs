@@ -1,9 +1,8 @@
-//! Records what threads do under Linux's own scheduler: by BPF programs on the kernel's tracepoints,
-//! which 5.18 and later have, with sched_ext or without.
+//! Records what threads do under Linux's own scheduler, by BPF programs on the kernel's tracepoints. It needs Linux 5.18
+//! or later, with or without sched_ext.
 //!
-//! [`Recorder`] takes events from the kernel, [`History`] makes threads of them as
-//! [`wave_sched::workload`] describes them. Decides nothing, and changes nothing on the machine but the
-//! time that it takes.
+//! [`Recorder`] takes events from the kernel; [`History`] turns them into threads as described by
+//! [`wave_sched::workload`]. Decides nothing, and its only effect on the machine is the time that it takes.
 
 mod event;
 mod history;
@@ -32,17 +31,17 @@ const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o")
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// The program that lists existing threads; all others run on events.
 const ITERATOR: &str = "seen";
-/// Events taken at a time: what they take here is bounded.
+/// Most events taken at a time, to bound memory use.
 const BATCH: usize = 1 << 16;
 
-/// Which threads to record. The recorder's own process never is.
+/// The threads to record. The recorder's own process is never recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Every thread of the machine.
     All,
-    /// Those of this process and of its children, also of those that it makes from now on.
+    /// Threads of this process and its descendants, future ones included.
     Process(u32),
-    /// Processes that the thread which starts the recorder makes from now on, and theirs.
+    /// Processes that the thread that starts the recorder creates from now on, and their descendants.
     Children,
 }
 
@@ -55,37 +54,39 @@ pub enum RecordError {
          CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon=ep)"
     )]
     NotPermitted,
-    /// The kernel does not describe its types.
+    /// The kernel does not describe its types (BTF).
     #[error("{BTF} is missing: the kernel must be built with CONFIG_DEBUG_INFO_BTF")]
     NoTypes,
     /// There is no such process.
-    #[error("there is no process {0}")]
+    #[error("there is no process {0}: `ps -e` lists the running ones")]
     NoProcess(u32),
-    /// The kernel, or libbpf, refuses.
-    #[error("the kernel refuses the programs that record, which need Linux 5.18 or later: {0}")]
+    /// The kernel or libbpf refuses the programs.
+    #[error(
+        "the kernel refuses the BPF programs that record threads, which need Linux 5.18 or later: {0}"
+    )]
     Refused(String),
-    /// Events cannot be taken.
-    #[error("reading the kernel's events: {0}")]
+    /// Events cannot be read from the kernel.
+    #[error("cannot read the kernel's events: {0}")]
     Reading(String),
 }
 
 /// Counts of events that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Events that found no room in the buffer, or that a program was too busy to see.
+    /// Events that found no room in the buffer, or that a BPF program missed because it was running already.
     pub events: u64,
-    /// Threads that there was no room to follow.
+    /// Threads that were not recorded because the table was full.
     pub threads: u64,
 }
 
-/// Takes events from the kernel, from [`Recorder::start`] on. No notification says that there are some: ask
-/// for them every few milliseconds ([`Recorder::take`]).
+/// Takes events from the kernel, from [`Recorder::start`] on. There is no notification of new events: call
+/// [`Recorder::take`] every few milliseconds.
 pub struct Recorder {
     ring: RingBuffer<'static>,
     taken: Rc<RefCell<Vec<Event>>>,
     unknown: Rc<RefCell<u64>>,
     counts: MapHandle,
-    /// Detached before the programs go.
+    /// Dropped, and so detached, before the programs.
     links: Vec<Link>,
     iterator: Link,
     begins_ns: u64,
@@ -99,7 +100,7 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Loads the programs and begins.
+    /// Loads the programs and begins to record.
     pub fn start(scope: Scope) -> Result<Recorder, RecordError> {
         if !Path::new(BTF).exists() {
             return Err(RecordError::NoTypes);
@@ -163,19 +164,19 @@ impl Recorder {
         look(&iterator)?;
         let begins_ns = monotonic_ns();
         let links = attach(false)?;
-        // A thread that was created meanwhile is found at the second look; so is a child that comes before its
-        // parent, as ids have started again from the beginning.
+        // The second look finds threads that were created meanwhile. It also finds children listed before their
+        // parents, which happens once ids have wrapped around.
         look(&iterator)?;
         look(&iterator)?;
         Ok(Recorder { ring, taken, unknown, counts, links, iterator, begins_ns, object })
     }
 
-    /// When it began, on the clock of the events.
+    /// When the recording began, on the clock of the events.
     pub fn begins_ns(&self) -> u64 {
         self.begins_ns
     }
 
-    /// Hands over what has happened since.
+    /// Hands all events since the last call to `sink`.
     pub fn take(&mut self, sink: &mut dyn FnMut(&Event)) -> Result<(), RecordError> {
         loop {
             let count = self.ring.consume_raw_n(BATCH);
@@ -192,8 +193,8 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording: hands over the rest, with every thread's present name. Returns when it ended, on the
-    /// clock of the events, and what was lost.
+    /// Ends the recording: hands over the remaining events, with every thread's present name. Returns the time of the
+    /// end, on the clock of the events, and the counts of lost events.
     pub fn stop(mut self, sink: &mut dyn FnMut(&Event)) -> Result<(u64, Lost), RecordError> {
         self.take(sink)?;
         look(&self.iterator).map_err(|error| RecordError::Reading(error.to_string()))?;
@@ -212,7 +213,7 @@ impl Recorder {
         Lost { events, threads: counts.unfollowed }
     }
 
-    /// The programs' counts; zeros where they cannot be read.
+    /// The programs' counts; zeros if they cannot be read.
     fn counts(&self) -> Counts {
         let bytes = self.counts.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let bytes = bytes.ok().flatten().unwrap_or_default();
@@ -220,7 +221,7 @@ impl Recorder {
     }
 }
 
-/// How often the kernel did not run a program, as it was running already.
+/// How often the kernel did not run a program because it was running already.
 fn misses(program: BorrowedFd<'_>) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd()));
     let text = text.unwrap_or_default();
@@ -228,7 +229,7 @@ fn misses(program: BorrowedFd<'_>) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Has the iterator look at every thread of the machine.
+/// Makes the iterator look at every thread of the machine.
 fn look(iterator: &Link) -> libbpf_rs::Result<()> {
     let mut rest = Vec::new();
     Iter::new(iterator)?.read_to_end(&mut rest)?;
@@ -236,10 +237,10 @@ fn look(iterator: &Link) -> libbpf_rs::Result<()> {
 }
 
 fn missing(what: &str) -> libbpf_rs::Error {
-    io::Error::other(format!("the programs have no `{what}`")).into()
+    io::Error::other(format!("the BPF programs have no `{what}`")).into()
 }
 
-/// Now, on the clock of the events.
+/// The present time on the clock of the events.
 fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the clock exists on every Linux, and `now` is ours to be written to for the call.

@@ -2,7 +2,7 @@
 
 use wave_core::outcome::Code;
 
-/// Each code that the program answers. `build.rs` names these to it and no others, so that it can answer no other; a
+/// The codes that the program answers. `build.rs` defines only these names for it, so that it cannot answer others; a
 /// test in the virtual machine provokes each answer.
 pub const ANSWERS: [Code; 12] = [
     Code::Complete,

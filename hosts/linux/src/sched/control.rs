@@ -1,7 +1,5 @@
 //! The control thread: lets agents attach, watches them, turns them out, and rings for both sides where
-//! the kernel cannot.
-//!
-//! Its states are those of [`wave_host`].
+//! the kernel cannot. [`wave_host`] draws the states of an agent.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -25,10 +23,10 @@ use crate::device::{Leased, Nic};
 use crate::line::{Line, one_bell};
 use crate::window::Window;
 
-/// How long a candidate may take to announce itself.
+/// How long a candidate may take to announce itself before it is dropped.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 
-/// Time between two looks for threads that wait for long.
+/// Time between two looks for starving threads.
 const STARVED_LOOK: Nanos = Nanos::from_millis(1_000);
 /// A thread that has waited this long for a decision gets one run from the host: after 30 s the kernel would turn
 /// the whole scheduler out.
@@ -64,12 +62,12 @@ pub(super) struct Control {
     mechanism: Arc<Mechanism>,
     listener: Listener,
     layout: Layout,
-    // Agents before the device that they are behind.
+    // Agents are dropped before the device that they are behind.
     candidates: Candidates<Agent>,
     attached: Option<Agent>,
     nic: Option<Nic>,
     supervisor: Supervisor,
-    /// Threads that wait, and since when.
+    /// Waiting threads, and since when they wait.
     waiting: HashMap<(Subject, Sequence), Nanos>,
     waiting_looked: Nanos,
 }
@@ -97,11 +95,11 @@ impl Control {
         }
     }
 
-    /// Until the enclave stops. `seats` are the CPUs outside the enclave, where this thread keeps no
-    /// thread of the enclave from running.
+    /// Runs the control loop until the enclave stops. `seats` are the CPUs outside the enclave, where this thread
+    /// keeps no thread of the enclave from running.
     pub(super) fn run(mut self, seats: &[usize]) -> Result<(), LoadError> {
         if !seats.is_empty() {
-            // Elsewhere it works as well.
+            // Without pinning, the control thread works as well.
             let _ = super::cpus::pin(seats);
         }
         let rung = Rc::new(Cell::new(false));
@@ -135,7 +133,7 @@ impl Control {
         self.detach(Revoked::Ended)
     }
 
-    /// Until something happens, or the watchdog wants to look.
+    /// Waits until something happens or the watchdog is due.
     fn wait(&self, program: i32) {
         let mut fds = vec![
             poll_in(self.listener.as_fd()),
@@ -148,7 +146,7 @@ impl Control {
                 fds.extend(agent.bells.iter().map(|bell| poll_in(bell.as_fd())));
             }
         }
-        // The device's bells belong to the attached agent; a candidate rings for control only.
+        // The device's bells belong to the attached agent; a candidate rings only the control context.
         if let Some(Agent { line: Line::Device(_), bells, .. }) = &self.attached {
             fds.extend(bells.iter().map(|bell| poll_in(bell.as_fd())));
         }
@@ -161,14 +159,14 @@ impl Control {
             Some(_) if self.supervisor.wants_snapshot() || self.supervisor.awaits_cores() => 1,
             _ => quarter_ms,
         };
-        // SAFETY: `fds` is an array of as many valid entries as are said, alive during the call.
+        // SAFETY: `fds` is an array of `fds.len()` valid entries, alive during the call.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         self.shared.bell.drain();
     }
 
-    /// Passes on what the agent has rung.
+    /// Kicks the cores whose doorbells the agent has rung.
     fn kick(&self) {
-        // A candidate's rings mean nothing yet, and would end every wait. A device's bells are the attached agent's.
+        // A candidate's rings mean nothing yet, and would end every wait. A device's bells belong to the attached agent.
         for candidate in self.candidates.iter().filter(|it| matches!(it.line, Line::Socket(..))) {
             for bell in &candidate.bells {
                 bell.drain();
@@ -222,7 +220,7 @@ impl Control {
         };
         self.mechanism.switch_windows(Some(&agent.window), far)?;
         self.mechanism.set_agent_decides(true);
-        // A core that sleeps comes over, and asks.
+        // Sleeping cores then switch to the new window, and ask.
         self.mechanism.kick_all();
         self.attached = Some(agent);
         Ok(())
@@ -253,7 +251,7 @@ impl Control {
         Ok(())
     }
 
-    /// A policy may let threads wait for ever behind others that do not stop; the kernel does not.
+    /// Gives starving threads a run. A policy may let threads wait forever behind endless ones; the kernel does not.
     fn help_the_starved(&mut self, now: Nanos) {
         if now.since(self.waiting_looked) < STARVED_LOOK {
             return;
@@ -270,7 +268,7 @@ impl Control {
         }
     }
 
-    /// The agent is no more: revoke its window, and let the host decide.
+    /// Handles the loss of the agent: revokes its window, and lets the host decide.
     fn detach(&mut self, why: Revoked) -> Result<(), LoadError> {
         let Some(agent) = self.attached.take() else { return Ok(()) };
         agent.control.revoke(&agent.port, why);

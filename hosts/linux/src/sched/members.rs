@@ -1,8 +1,8 @@
-//! Threads that run already and come under an agent; and how all of them go back.
+//! Puts running threads under an agent, and returns them to their former classes at the end.
 //!
-//! A thread is in the enclave once its class is SCHED_EXT, and its children inherit that. What each was before
-//! is kept. At the end every thread of that class goes back, those that were born meanwhile to the default:
-//! otherwise the next scheduler that is loaded would have them.
+//! A thread is in the enclave once its class is SCHED_EXT; its children inherit the class. Each thread's former
+//! attributes are kept. At the end every thread of that class returns to them, and threads created meanwhile to the
+//! default: otherwise the next scheduler that is loaded would get them.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -13,10 +13,10 @@ use super::SCHED_EXT;
 use crate::process::{self, Lifetime, Stat};
 use crate::target::{self, Group, TargetError};
 
-/// Passes over processes that may fork meanwhile.
+/// Most passes over processes that may fork meanwhile.
 const PASSES_MAX: usize = 32;
-/// How long after a pass that found somebody the next one waits: a child that was being made while its parent
-/// joined is of its parent's class of before, and is in no list yet.
+/// Pause after a pass that found threads: a child that was being created while its parent joined has the parent's
+/// former class, and is in no list yet.
 const BIRTH: Duration = Duration::from_millis(5);
 
 /// Why running threads could not be put under an agent.
@@ -26,12 +26,12 @@ pub enum JoinError {
     /// The target names no process or control group that can join.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// It had no thread any more.
+    /// The process had no thread left.
     #[error("process {0} ended before it could be put under the agent")]
     Ended(i32),
     /// No thread of the process may join.
     #[error(
-        "all threads of process {0} are of a real-time class, which comes before every agent's threads"
+        "all threads of process {0} are in a real-time class, which has precedence over threads under an agent"
     )]
     RealTime(i32),
     /// The kernel refused the change of class.
@@ -39,19 +39,19 @@ pub enum JoinError {
     Refused { thread: i32, error: io::Error },
 }
 
-/// What became threads of enclaves.
+/// Threads that joined enclaves.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     enclaves: usize,
     /// Class and nice value of each thread before it joined.
     before: HashMap<Lifetime, libc::sched_attr>,
-    /// Processes of cgroups in which a call found only threads that had joined before.
+    /// Processes of cgroups in which a pass found only threads that had joined before.
     processes: HashSet<Lifetime>,
-    /// Of this class without us.
+    /// Threads that were in this class before.
     others: HashSet<Lifetime>,
 }
 
-/// Whether there is such a group, and it may join. Changes nothing.
+/// Checks that a group exists and may join. Changes nothing.
 pub fn check(group: &Group) -> Result<(), JoinError> {
     Ok(target::check(group)?)
 }
@@ -61,8 +61,8 @@ impl Members {
         Members { enclaves, others: of_our_class().collect(), ..Members::default() }
     }
 
-    /// Puts every thread of the group, but of these processes, under the agent that `assign` says; of a cgroup,
-    /// those that came since the last time. Returns how many came.
+    /// Puts every thread of the group, except those of the processes in `spared`, under the agent that `assign` selects; of
+    /// a cgroup, only threads that are new since the last call. Returns how many joined.
     pub(super) fn add(
         &mut self,
         group: &Group,
@@ -71,7 +71,7 @@ impl Members {
     ) -> Result<usize, JoinError> {
         let mut came = 0;
         let mut real_time = false;
-        // Processes with a thread that has come now may be starting another.
+        // A process with a thread that has joined now may be starting another.
         let mut moved = HashSet::new();
         match group {
             Group::Process(_) => target::check(group)?,
@@ -101,7 +101,7 @@ impl Members {
                 }
                 break;
             }
-            // One that was born before its parent had joined is found by the next pass.
+            // The next pass finds threads that were created before their parents joined.
             std::thread::sleep(BIRTH);
         }
         match group {
@@ -147,7 +147,7 @@ impl Members {
         }
     }
 
-    /// An enclave ends. With the last one everybody becomes what they were.
+    /// Ends an enclave. With the last one, all threads return to their former classes.
     pub(super) fn leave(&mut self) {
         self.enclaves -= 1;
         if self.enclaves > 0 {
@@ -160,7 +160,7 @@ impl Members {
                 let Ok(now) = attributes(tid) else { continue };
                 let other = libc::sched_attr { sched_policy: libc::SCHED_OTHER as u32, ..now };
                 let was = self.before.get(&thread).unwrap_or(&other);
-                // One that has gone needs nothing more.
+                // A thread that has ended needs nothing more.
                 went += usize::from(set_attributes(tid, was).is_ok());
             }
             if went == 0 {
@@ -187,7 +187,7 @@ fn of_our_class() -> impl Iterator<Item = Lifetime> {
 
 fn attributes(tid: i32) -> io::Result<libc::sched_attr> {
     let mut attributes = read_attributes(tid)?;
-    // A default slice was not set by the user: to set it would make it an explicit one.
+    // A default slice was not set by the user; setting it would turn it into an explicit one.
     if attributes.sched_runtime == read_attributes(0)?.sched_runtime {
         attributes.sched_runtime = 0;
     }
@@ -208,9 +208,9 @@ fn read_attributes(tid: i32) -> io::Result<libc::sched_attr> {
 fn set_attributes(tid: i32, attributes: &libc::sched_attr) -> io::Result<()> {
     let mut attributes = *attributes;
     attributes.size = size_of::<libc::sched_attr>() as u32;
-    // Clamps of utilisation, which the kernel may tell of, are not part of this struct.
+    // Utilisation clamps, which the kernel may report, are not part of this struct.
     attributes.sched_flags &= libc::SCHED_FLAG_RESET_ON_FORK as u64;
-    // SAFETY: the kernel reads as many bytes as `size` says, and nothing else is touched.
+    // SAFETY: the kernel reads `size` bytes, and nothing else is touched.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

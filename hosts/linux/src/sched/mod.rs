@@ -8,7 +8,7 @@
 //!          +---- bells (ring buffer) ------------->+ rings the agent; kicks cores for it; watches it
 //! ```
 //!
-//! The program in the kernel is the mechanism: it tells what happens, checks each decision and
+//! The BPF program is the mechanism: it sends messages about threads, checks each decision and
 //! commits it in `dispatch`. Without an agent it schedules first in, first out. Without
 //! this process the kernel takes the threads back to its own default.
 
@@ -53,44 +53,44 @@ use places::{Behind, Part};
 use shared::ENCLAVES_MAX;
 pub use wave_links::pci::Access;
 
-/// The scheduling class that a thread joins to be decided on.
+/// The scheduling class that a thread joins to come under an agent.
 pub const SCHED_EXT: i32 = 7;
 
-/// How an enclave is made.
+/// Options of an enclave.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Path of the socket where agents attach.
     pub socket: PathBuf,
-    /// Users besides our own and root whose agents may attach.
+    /// Users whose agents may attach, besides the process's own user and root.
     pub allowed_uids: Vec<u32>,
     /// The CPUs that are the enclave's cores.
     pub cpus: Vec<usize>,
-    /// What host and agent agree on; cores and contexts are filled in.
+    /// The configuration that host and agent share; cores and contexts are filled in.
     pub config: Config,
-    /// A device that agents may be behind, too.
+    /// A device behind which agents may be as well.
     pub device: Option<DeviceOptions>,
-    /// Whether every thread of the machine is the enclave's, and not only those that join, except kernel threads, those
-    /// of this process and what they start, and those of agents. There is no other enclave then.
+    /// Whether the enclave has every thread of the machine, rather than only those that join. Excepted are kernel threads,
+    /// threads of this process and of those it starts, and threads of agents. There can be no other enclave then.
     pub everything: bool,
 }
 
 impl Options {
-    /// These CPUs, 4096 threads, patience of 20 ms.
+    /// Defaults for an enclave of these CPUs: 4096 threads, patience of 20 ms.
     pub fn new(socket: impl Into<PathBuf>, cpus: Vec<usize>) -> Options {
         let mut config = Config::coherent(u16::try_from(cpus.len()).unwrap_or(u16::MAX));
-        // A thread that was left for a core waits for as long as that core's run lasts, and nothing is
-        // known of a program's runs.
+        // A prestaged thread waits until the core's current run ends, and nothing is known of the length of
+        // a program's runs.
         config.prestage = 0;
         let socket = socket.into();
         Options { socket, allowed_uids: Vec::new(), cpus, config, device: None, everything: false }
     }
 }
 
-/// Why an enclave could not be started. Nothing of the machine was changed.
+/// Why an enclave could not be started. Nothing on the machine was changed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StartError {
-    /// The configuration makes no layout.
+    /// No layout is possible for this configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -100,17 +100,17 @@ pub enum StartError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Device(#[from] wave_links::pci::DeviceError),
-    /// A CPU that is not there or not online, or named twice.
-    #[error("CPU {cpu} {what}; online are {online:?}")]
+    /// A CPU does not exist, is not online, or is named twice.
+    #[error("CPU {cpu} {what}; the online CPUs are {online:?}")]
     Cpu { cpu: usize, what: &'static str, online: Vec<usize> },
-    /// No CPU, or more than an enclave has cores.
+    /// The number of enclaves is not between 1 and the maximum.
     #[error("a host has 1 to {ENCLAVES_MAX} enclaves, not {0}")]
     Count(usize),
-    /// Others beside one that has everything.
-    #[error("an enclave that has every thread of the machine is the only one")]
+    /// There are other enclaves beside one that has every thread.
+    #[error("an enclave that has every thread of the machine must be the only one")]
     NotAlone,
     /// The kernel gave no descriptor or thread.
-    #[error("{doing}: {error}")]
+    #[error("{doing} failed: {error}")]
     System { doing: &'static str, error: io::Error },
 }
 
@@ -121,13 +121,13 @@ fn system(doing: &'static str) -> impl Fn(io::Error) -> StartError {
 /// One core's counters since the start.
 #[derive(Clone, Debug, Default)]
 pub struct CoreStats {
-    /// Times that a decision was carried out.
+    /// Number of decisions carried out.
     pub switches: u64,
-    /// Switches for which the host chose the thread, without an agent.
+    /// Number of switches for which the host chose the thread, without an agent.
     pub fallback_switches: u64,
     /// Number of outcomes, by code.
     pub outcomes: Vec<(Code, u64)>,
-    /// Looks at a decision that came before its thread was in its queue.
+    /// Number of looks at a decision that came before its thread was in its queue.
     pub early: u64,
 }
 
@@ -138,38 +138,38 @@ pub struct Stats {
     pub cores: Vec<CoreStats>,
     /// Whether an agent decides now.
     pub agent_decides: bool,
-    /// The process of the agent that attached last; 0 before the first.
+    /// Process id of the agent that attached last; 0 before the first.
     pub agent_pid: i32,
-    /// Threads in the enclave now.
+    /// Number of threads in the enclave now.
     pub threads: usize,
-    /// Agents that have been attached, one after the other.
+    /// Number of agents attached so far, one after another.
     pub agents: u64,
     /// Number of agents that were lost.
     pub lost_agents: u64,
-    /// Of these, turned out by the watchdog.
+    /// Number of lost agents that the watchdog turned out.
     pub barks: u64,
-    /// Of these, those that wrote nonsense.
+    /// Number of lost agents that violated the protocol.
     pub faults: u64,
-    /// Times that the BPF program turned an agent out, because the control thread did not watch it.
+    /// How often the BPF program turned an agent out because the control thread did not watch it.
     pub unwatched: u64,
     /// Number of snapshots sent.
     pub snapshots: u64,
-    /// Times that a thread had waited for so long that the host gave it a run.
+    /// How often a thread had waited so long that the host gave it a run.
     pub starved: u64,
-    /// Threads that found no slot and stay with the host.
+    /// Number of threads that found no slot and stay with the host.
     pub without_slot: u64,
     /// Why the kernel turned the scheduler out, if it did.
     pub turned_out: Option<String>,
 }
 
-/// A thread of the enclave's.
+/// A thread of the enclave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its id, as the kernel has it.
+    /// The kernel's id of the thread.
     pub tid: i32,
-    /// What it does. `Free`: it came just now, and no agent was told of it yet.
+    /// The thread's state. `Free`: it has just joined, and no agent has heard of it yet.
     pub state: State,
-    /// The core that it runs on.
+    /// The core on which the thread runs, if it runs.
     pub core: Option<u16>,
 }
 
@@ -180,7 +180,7 @@ struct Shared {
     agents: Mutex<AgentCounters>,
 }
 
-/// What the control thread counts.
+/// Counters that the control thread writes.
 #[derive(Clone, Copy, Default)]
 struct AgentCounters {
     pid: i32,
@@ -213,14 +213,14 @@ impl std::fmt::Debug for Enclave {
 }
 
 impl Enclave {
-    /// Loads the mechanism. No thread is under it yet: see [`Enclave::spawn`] and [`Enclave::adopt`].
+    /// Loads the mechanism. No threads are in the enclave yet: see [`Enclave::spawn`] and [`Enclave::adopt`].
     pub fn start(options: Options) -> Result<Enclave, StartError> {
         let mut enclaves = Enclave::start_all(vec![options])?;
         Ok(enclaves.remove(0))
     }
 
-    /// Several enclaves at once, with disjoint CPUs: the kernel loads one scheduler at a time, so none can be added
-    /// later. A thread that enters the class on its own joins the first.
+    /// Starts several enclaves at once, with disjoint CPUs: the kernel loads one scheduler at a time, so none can be added
+    /// later. A thread that enters the class on its own joins the first enclave.
     pub fn start_all(all: Vec<Options>) -> Result<Vec<Enclave>, StartError> {
         object::check_kernel()?;
         if !(1..=ENCLAVES_MAX).contains(&all.len()) {
@@ -233,7 +233,7 @@ impl Enclave {
         let taken: Vec<usize> = all.iter().flat_map(|options| options.cpus.clone()).collect();
         let (online, possible) = check_cpus(&taken)?;
         let seats: Vec<usize> = online.into_iter().filter(|cpu| !taken.contains(cpu)).collect();
-        // Ids are of all enclaves: each agent has room for them.
+        // All enclaves share one range of ids, so each agent needs room for all of them.
         let subjects = all.iter().map(|options| options.config.subjects).max().unwrap_or(0);
         let mut layouts = Vec::new();
         for options in &all {
@@ -247,7 +247,7 @@ impl Enclave {
                 ..options.config
             })?);
         }
-        // The control threads may not wait for a page that waits for a decision either.
+        // The control threads must not wait for a page either, as fetching it may wait for a decision.
         stay_resident().map_err(system("locking this process's memory"))?;
         let listen = |options: &Options| Listener::bind(&options.socket, &options.allowed_uids);
         let listeners = all.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
@@ -335,14 +335,14 @@ impl Enclave {
         spawned
     }
 
-    /// The threads in the enclave now; those that stay with the host for their affinity are not among them.
+    /// The threads in the enclave now, without those that stay with the host because of their affinity.
     pub fn threads(&self) -> Vec<Thread> {
         self.mechanism.all_threads().collect()
     }
 
-    /// Puts threads that run already under the agent, and with them all that they will start; of a cgroup, those
-    /// that came since the last time. Returns how many came. They become what they were when the enclave ends.
-    /// Left out are this process, the agent's, and those of `agents`: an agent cannot wait for its own decision.
+    /// Puts running threads, and all threads that they will start, under the agent; of a cgroup, only those that are new
+    /// since the last call. Returns how many joined. They return to their former classes when the enclave ends.
+    /// Excepted are this process, the agent's, and those in `agents`: an agent cannot wait for its own decision.
     pub fn adopt(&self, group: &Group, agents: &[i32]) -> Result<usize, JoinError> {
         let mut spared = agents.to_vec();
         spared.extend([std::process::id() as i32, lock(&self.shared.agents).pid]);
@@ -358,7 +358,7 @@ impl Enclave {
 
 impl Drop for Enclave {
     fn drop(&mut self) {
-        // While somebody decides on them.
+        // While an agent or the host still decides on the threads.
         lock(&self.members).leave();
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.bell.ring();
@@ -368,7 +368,7 @@ impl Drop for Enclave {
     }
 }
 
-/// Puts a thread under the agent of the first enclave: 0 is the calling one. Its children inherit that.
+/// Puts a thread under the agent of the first enclave; 0 is the calling thread. Its children inherit the class.
 pub fn join(tid: i32) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameter is valid for the duration of the call; nothing else is touched.
@@ -378,7 +378,7 @@ pub fn join(tid: i32) -> io::Result<()> {
     }
 }
 
-/// The monotonic clock, as the program in the kernel reads it.
+/// The monotonic clock, as the BPF program reads it.
 fn now() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writes for the duration of the call.
@@ -393,9 +393,9 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// The CPUs that are online, and how many there can be, if these are distinct and online.
+/// Checks that these CPUs are distinct and online. Returns the online CPUs and the number of possible ones.
 fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
-    let system = system("reading which CPUs there are");
+    let system = system("reading the list of CPUs");
     let online = cpus::online().map_err(&system)?;
     for (at, &cpu) in cpus.iter().enumerate() {
         let what = if cpus[..at].contains(&cpu) {
@@ -415,9 +415,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cpu_that_is_not_there_is_named() {
+    fn missing_cpu_is_named_in_the_error() {
         let error = check_cpus(&[0, 4095]).unwrap_err().to_string();
-        assert!(error.starts_with("CPU 4095 is not online; online are [0"), "{error}");
+        assert!(error.starts_with("CPU 4095 is not online; the online CPUs are [0"), "{error}");
         assert!(check_cpus(&[0, 0]).unwrap_err().to_string().starts_with("CPU 0 is named twice"));
     }
 }

@@ -1,5 +1,5 @@
-//! The program's queues against wave-core's own: the same operations on both, and after each the same
-//! words in both windows. Runs wherever BPF may be loaded; it takes no sched_ext.
+//! Tests the BPF program's queues against wave-core's: after each operation on both, both windows must have the
+//! same words. Runs wherever BPF programs may be loaded; it does not need sched_ext.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -25,32 +25,32 @@ use super::super::shared::{DISPATCH, Entry, REFUSE, SEND, Step};
 use super::*;
 
 const CORES: u16 = 2;
-/// Two cores and a CPU outside; the control context's queue is not the program's.
+/// Two cores and a CPU outside the enclave; the program does not use the control context's queue.
 const CONTEXTS: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// A context tells something.
+    /// A context sends a message.
     Send { context: usize, message: Message },
-    /// The agent leaves a decision, which comes to `code`.
+    /// The agent leaves a decision whose outcome is `code`.
     Decide { core: usize, kind: u16, flags: u8, code: Code },
     /// The agent leaves an invalid decision.
     Nonsense { core: usize },
-    /// The agent writes the last word of an entry of laps to come, where the next one goes.
+    /// The agent writes the last word of an entry of a future lap in the place of the next entry.
     TooEarly { core: usize, laps: u64 },
     /// The agent takes messages.
     Listen { context: usize, entries: usize },
-    /// The agent says that it has taken more than there was, or less.
+    /// The agent stores a wrong credit, too high or too low.
     Credit { context: usize, value: u64 },
-    /// A core looks for a decision, and asks where there is none.
+    /// A core looks for a decision, and asks if there is none.
     Dispatch { core: usize },
-    /// A core is offline, and what was left for it is answered in its place.
+    /// A core is offline, and another CPU answers the decisions left for it.
     Offline { core: usize },
     /// Another agent attaches.
     Attach,
 }
 
-/// What was left for a core.
+/// An entry left for a core, with its outcome if it is a decision.
 #[derive(Clone, Copy)]
 struct Left(Option<Code>);
 
@@ -107,7 +107,7 @@ impl Ends {
     }
 }
 
-/// The BPF program, loaded for the test.
+/// The BPF program, loaded for the test, and its maps.
 struct Program {
     layout: Layout,
     object: Object,
@@ -116,7 +116,7 @@ struct Program {
     windows: MapHandle,
 }
 
-// SAFETY: libbpf's objects are used by one thread at a time, as they are behind a mutex.
+// SAFETY: one thread at a time uses libbpf's objects, as they are behind a mutex.
 unsafe impl Send for Program {}
 
 impl Program {
@@ -127,7 +127,7 @@ impl Program {
         config.prestage = 0;
         config.messages.entries = 8;
         config.decisions.entries = 8;
-        // No side parks: the program leaves that to the kernel's callbacks.
+        // Neither side parks: the program leaves that to the kernel's callbacks.
         config.spin = Nanos(u64::MAX);
         let layout = Layout::new(config).unwrap();
         let object = include_bytes!(concat!(env!("OUT_DIR"), "/model.bpf.o"));
@@ -185,7 +185,7 @@ impl Program {
     }
 }
 
-/// Says what the decision says.
+/// Answers with the code that the decision itself names, or with the given one.
 struct AsDecided(Option<Code>);
 
 impl Checks for AsDecided {
@@ -211,7 +211,7 @@ struct Both<'a> {
     ends: [Ends; 2],
     cores: Vec<HostCore>,
     outside: Context,
-    /// For each core: what lies there, and whether it asks, or is away.
+    /// For each core: the entries left for it, whether it asks, and whether it is away.
     left: Vec<VecDeque<Left>>,
     asks: Vec<bool>,
     away: Vec<bool>,
@@ -289,7 +289,7 @@ impl<'a> Both<'a> {
             Operation::TooEarly { core, laps } => {
                 let place = &self.program.layout.decisions[core];
                 let entries = u64::from(place.ring.entries);
-                // Elsewhere it would write over what it has left.
+                // In a full ring, it would overwrite an entry that it has left.
                 if (self.left[core].len() as u64) < entries {
                     let line = place.ring.first + (self.pushed[core] % entries) as u32;
                     let lap = self.pushed[core] / entries + 1 + laps;
@@ -318,7 +318,11 @@ impl<'a> Both<'a> {
                 self.program.step(DISPATCH, core, 0, [0; 6]);
                 let found = self.take(core, None);
                 let next = self.cores[core].poll(&port, Nanos(0), &mut AsDecided(None));
-                assert_eq!(next == Next::Run(()), found, "what the test expects of the model");
+                assert_eq!(
+                    next == Next::Run(()),
+                    found,
+                    "the model must find what the test expects"
+                );
                 if !found && !self.asks[core] {
                     // A core that was away asks on its own.
                     if !self.away[core] {
@@ -345,7 +349,7 @@ impl<'a> Both<'a> {
         self
     }
 
-    /// The agent's push, on both sides alike.
+    /// Makes the agent push the same entry on both sides.
     fn push<const N: usize>(&mut self, core: usize, tag: Tag, words: &[u64; N]) -> bool {
         let [program, model] =
             self.ends.each_mut().map(|ends| ends.decisions[core].push(&ends.port, tag, words));
@@ -355,10 +359,10 @@ impl<'a> Both<'a> {
         pushed
     }
 
-    /// Follows a look at what was left for a core; returns whether it ends with a commit.
+    /// Predicts the results of a core's look at its entries. Returns whether it ends with a commit.
     fn take(&mut self, core: usize, instead: Option<Code>) -> bool {
         while let Some(Left(code)) = self.left[core].pop_front() {
-            // An entry that no host accepts as a decision has no other answer.
+            // A decision that every host refuses keeps its code.
             let code = code.map(|code| match code {
                 Code::UnsupportedVersion | Code::Unsupported | Code::InvalidFlags => code,
                 code => instead.unwrap_or(code),
@@ -384,7 +388,7 @@ impl<'a> Both<'a> {
         self.counted[core][code as usize] += 1;
     }
 
-    /// The same words in both windows, the same wishes, the same counters.
+    /// Checks that both sides have the same words in their windows, the same signals and the same counters.
     fn check(&mut self) {
         let layout = &self.program.layout;
         for home in [Home::Nic, Home::Host] {
@@ -405,7 +409,7 @@ impl<'a> Both<'a> {
                     let ring = place.ring;
                     place.home == home && (ring.first..ring.first + ring.entries).contains(&line)
                 });
-                // Of an entry, only as many words mean something as its last one says.
+                // An entry has only as many valid words as its last word says.
                 let words = if is_message { ours[7] as u8 as usize } else { LINE_WORDS };
                 assert_eq!(
                     (&ours[..words], ours[7]),
@@ -445,13 +449,13 @@ fn read(word: &AtomicU64) -> u64 {
     word.load(Ordering::SeqCst)
 }
 
-/// Where this process may load programs into the kernel.
+/// The loaded program; `None` if this process may not load BPF programs.
 fn program() -> Option<&'static Mutex<Program>> {
     static PROGRAM: OnceLock<Option<Mutex<Program>>> = OnceLock::new();
     let load = || {
-        // SAFETY: reads a number of this process.
+        // SAFETY: reads an id of this process.
         if unsafe { libc::geteuid() } != 0 {
-            skip("loading BPF programs takes root");
+            skip("loading BPF programs needs root");
             return None;
         }
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
@@ -467,7 +471,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_program_does_what_the_model_does(operations in operations()) {
+    fn bpf_program_matches_the_model(operations in operations()) {
         let Some(program) = program() else { return Ok(()) };
         let program = super::super::lock(program);
         let both = Both::new(&program);

@@ -1,4 +1,4 @@
-//! The loaded BPF program: where its parts lie, and what it shares with this process.
+//! The loaded BPF program, and the memory that it shares with this process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -29,13 +29,13 @@ use crate::window::{Window, WindowError, array};
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum LoadError {
     #[error(
-        "this kernel has no sched_ext (/sys/kernel/sched_ext is missing): it takes Linux 6.13 or later, \
+        "this kernel has no sched_ext (/sys/kernel/sched_ext is missing): use Linux 6.13 or later, \
          built with CONFIG_SCHED_CLASS_EXT; `wave doctor` says what this machine can run"
     )]
     NoSchedExt,
     #[error(
-        "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing), without which no scheduler is \
-         loaded: it takes one that was built with CONFIG_DEBUG_INFO_BTF"
+        "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing), without which no scheduler can be \
+         loaded: use a kernel built with CONFIG_DEBUG_INFO_BTF"
     )]
     NoBtf,
     #[error(
@@ -45,24 +45,24 @@ pub enum LoadError {
     Taken(String),
     /// This process may not load a scheduler.
     #[error(
-        "loading a scheduler takes root: sudo, or a machine of your own (`cargo xtask vm run`)"
+        "loading a scheduler needs root: use sudo, or a virtual machine (`cargo xtask vm run`)"
     )]
     NotRoot,
-    /// libbpf, or the kernel's verifier.
-    #[error("{doing}: {error}")]
+    /// libbpf or the kernel's verifier refused.
+    #[error("{doing} failed: {error}")]
     Bpf { doing: &'static str, error: libbpf_rs::Error },
     /// Memory shared with the program could not be mapped.
-    #[error("mapping {what}: {error}")]
+    #[error("mapping {what} failed: {error}")]
     Map { what: &'static str, error: wave_links::memory::MapError },
     /// A window could not be made.
     #[error(transparent)]
     Window(#[from] WindowError),
-    /// The object is not what this library was built with.
-    #[error("the program has no {0}")]
+    /// The object is not the one that this library was built with.
+    #[error("the BPF program has no {0}")]
     Missing(&'static str),
 }
 
-/// Where the program asks for something.
+/// A ring buffer for the program's requests to this process.
 fn bell() -> Result<MapHandle, LoadError> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
@@ -74,9 +74,9 @@ fn bell() -> Result<MapHandle, LoadError> {
         .map_err(|error| LoadError::Bpf { doing: "making a bell", error })
 }
 
-/// A thread by what stays its own.
+/// A pidfd of a thread.
 fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers; the descriptor that it returns is nobody else's.
+    // SAFETY: takes numbers; nothing else owns the returned descriptor.
     unsafe {
         match libc::syscall(libc::SYS_pidfd_open, tid, libc::PIDFD_THREAD) {
             fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd as i32)),
@@ -85,7 +85,7 @@ fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// The program, loaded and attached; the kernel takes all tasks back when it is dropped.
+/// The program, loaded and attached. When it is dropped, the kernel takes all tasks back.
 struct Program {
     _link: Link,
     object: Object,
@@ -96,11 +96,11 @@ struct Program {
     far_rings: MapHandle,
     enclave_of_task: MapHandle,
     subjects: u32,
-    /// All threads of the machine are its own.
+    /// Whether the program schedules all threads of the machine.
     everything: bool,
 }
 
-/// What the program is to one enclave.
+/// One enclave's view of the program.
 pub(crate) struct Mechanism {
     program: Arc<Program>,
     bells: MapHandle,
@@ -109,7 +109,7 @@ pub(crate) struct Mechanism {
     core_count: u32,
 }
 
-/// What the program asks this process to do.
+/// A request of the program to this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bells {
     pub(crate) agent: bool,
@@ -174,7 +174,7 @@ impl Program {
             let mut ops = object.maps_mut().find(|map| map.name() == operations);
             let ops = ops.as_mut().ok_or(LoadError::Missing("operations"))?;
             ops.attach_struct_ops().map_err(|error| {
-                // Somebody may have been faster.
+                // Another scheduler may have been loaded meanwhile.
                 check_kernel().err().unwrap_or_else(|| bpf("attaching the scheduler")(error))
             })?
         };
@@ -193,7 +193,7 @@ impl Program {
     }
 }
 
-/// One of the program's arrays, of `count` values.
+/// Maps one of the program's arrays, of `count` values.
 fn mapped<T: Shared>(
     object: &Object,
     name: &'static str,
@@ -209,7 +209,8 @@ fn insert(into: &MapHandle, at: u32, map: &MapHandle) -> Result<(), libbpf_rs::E
     into.update(&at.to_ne_bytes(), &value, MapFlags::ANY)
 }
 
-/// No thread of a process is any enclave's, nor what they start. Those that have ended meanwhile need nothing.
+/// Keeps the threads of a process, and those that they start, out of all enclaves. Threads that have ended meanwhile need
+/// nothing.
 fn spare(enclave_of_task: &MapHandle, pid: i32) {
     for tid in process::ids_of(pid) {
         if let Ok(thread) = thread_fd(tid) {
@@ -220,7 +221,8 @@ fn spare(enclave_of_task: &MapHandle, pid: i32) {
 }
 
 impl Mechanism {
-    /// One for each enclave, in their order; `subjects` are the threads that all of them have room for.
+    /// Loads the program. Returns a mechanism for each enclave, in their order. `subjects` is the most threads in all of them
+    /// together.
     pub(crate) fn load(
         parts: &[Part<'_>],
         subjects: u32,
@@ -240,7 +242,7 @@ impl Mechanism {
         Ok(each.collect())
     }
 
-    /// Says that a thread, and those that it starts, join this enclave when they come.
+    /// Makes a thread, and those that it starts, join this enclave once they enter the class.
     pub(crate) fn assign(&self, tid: i32) -> io::Result<()> {
         let thread = thread_fd(tid)?;
         let map = &self.program.enclave_of_task;
@@ -248,7 +250,7 @@ impl Mechanism {
         map.update(&key, &self.enclave.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)
     }
 
-    /// Takes back what [`Mechanism::assign`] said of a thread of this process.
+    /// Undoes [`Mechanism::assign`] for a thread of this process.
     pub(crate) fn unassign(&self, tid: i32) -> io::Result<()> {
         let map = &self.program.enclave_of_task;
         let thread = thread_fd(tid)?;
@@ -261,14 +263,14 @@ impl Mechanism {
         done.map_err(io::Error::other)
     }
 
-    /// Where all threads are here, an agent's wait for no decision.
+    /// If the program schedules all threads, exempts an agent's threads from decisions.
     pub(crate) fn spare_agent(&self, pid: i32) {
         if self.program.everything {
             spare(&self.program.enclave_of_task, pid);
         }
     }
 
-    /// Calls `ring` for each thing that the program wants done.
+    /// Calls `ring` for each request of the program.
     pub(crate) fn bells<'a>(
         &self,
         mut ring: impl FnMut(Bells) + 'a,
@@ -288,12 +290,12 @@ impl Mechanism {
         self.call("wave_kick", Kick { core: self.first_core + core });
     }
 
-    /// Gives a thread that waits for a decision to the host, for one run; whether that was so.
+    /// Gives a thread that waits for a decision to the host, for one run. Returns whether it still waited.
     pub(crate) fn take(&self, slot: u32) -> bool {
         self.call("wave_take", Take { slot }) == Some(0)
     }
 
-    /// Runs one of the program's entries.
+    /// Runs one of the program's entry points.
     fn call(&self, name: &str, mut context: impl FromBytes + IntoBytes) -> Option<u32> {
         let program = self.program.object.progs_mut().find(|program| program.name() == name)?;
         let input = ProgramInput { context_in: Some(context.as_mut_bytes()), ..Default::default() };
@@ -308,7 +310,7 @@ impl Mechanism {
         &self.program.control[self.enclave as usize]
     }
 
-    /// Says that somebody watches the agent.
+    /// Tells the program that the control thread watches the agent.
     pub(crate) fn beat(&self, now_ns: u64) {
         self.control().beat.store(now_ns, Ordering::SeqCst);
     }
@@ -320,7 +322,7 @@ impl Mechanism {
     pub(crate) fn set_agent_decides(&self, decides: bool) {
         self.control().agent_decides.store(decides.into(), Ordering::SeqCst);
         if !decides {
-            // Every core looks for what was left parked.
+            // Makes every core look for threads left parked.
             self.control().tick.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -333,12 +335,12 @@ impl Mechanism {
         self.control().fault.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Times that the program itself turned an agent out, because the control thread did not watch it.
+    /// How often the program itself turned an agent out because the control thread did not watch it.
     pub(crate) fn unwatched(&self) -> u64 {
         self.control().fallbacks.load(Ordering::Relaxed)
     }
 
-    /// Threads that joined when no slot was left, and stay with the host.
+    /// Number of threads that joined when no slot was left, and stay with the host.
     pub(crate) fn without_slot(&self) -> u64 {
         self.control().without_slot.load(Ordering::Relaxed)
     }
@@ -348,7 +350,7 @@ impl Mechanism {
     }
 
     /// Points every context to another window, or to none. `far` is where the kernel has mapped the
-    /// window's decisions, where they lie in a device's memory.
+    /// window's decisions, if they are in a device's memory.
     pub(crate) fn switch_windows(
         &self,
         to: Option<&Window>,
@@ -366,7 +368,7 @@ impl Mechanism {
                 insert(windows, at, &window.map).map_err(handing_over)?;
             }
             None => {
-                // There is none in most cases.
+                // Mostly there is no window to delete.
                 let _ = windows.delete(&at.to_ne_bytes());
             }
         }
@@ -398,12 +400,12 @@ impl Mechanism {
         self.cores().iter().map(stats_of).collect()
     }
 
-    /// Whether a slot's thread is this enclave's.
+    /// Whether a slot's thread belongs to this enclave.
     fn is_ours(&self, thread: &Thread) -> bool {
         u32::from(thread.enclave.load(Ordering::SeqCst)) == self.enclave
     }
 
-    /// A slot's record, of one moment.
+    /// A consistent copy of a slot's record; `None` if the slot was never used.
     fn record(&self, slot: u32) -> Option<Record> {
         let thread = &self.program.threads[slot as usize];
         loop {
@@ -426,7 +428,7 @@ impl Mechanism {
         }
     }
 
-    /// Every slot that was ever used.
+    /// Records of all slots that were ever used.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
         (0..self.program.subjects).filter_map(|slot| self.record(slot))
     }
@@ -444,7 +446,7 @@ impl Mechanism {
             .map(|record| (record.subject, record.sequence))
     }
 
-    /// Whether a thread waits at just this version of its state.
+    /// Whether a thread is runnable, and has been since this sequence.
     pub(crate) fn waits(&self, subject: Subject, sequence: Sequence) -> bool {
         self.record(subject.id).is_some_and(|record| {
             record.subject == subject
@@ -453,12 +455,12 @@ impl Mechanism {
         })
     }
 
-    /// Threads in the enclave now.
+    /// Number of threads in the enclave now.
     pub(crate) fn threads(&self) -> usize {
         self.records().filter(|record| record.state != State::Free).count()
     }
 
-    /// All threads, also those that no agent was told of yet.
+    /// All threads, including those that no agent has heard of yet.
     pub(crate) fn all_threads(&self) -> impl Iterator<Item = super::Thread> + '_ {
         (0..self.program.subjects).filter_map(|slot| {
             let thread = &self.program.threads[slot as usize];
@@ -504,12 +506,12 @@ fn stats_of(core: &shared::Core) -> super::CoreStats {
 const _: () = {
     let mut at = 0;
     while at < answers::ANSWERS.len() {
-        assert!((answers::ANSWERS[at] as usize) < CODES, "each answer has its counter");
+        assert!((answers::ANSWERS[at] as usize) < CODES, "an answer has no counter");
         at += 1;
     }
 };
 
-/// Whether a scheduler can be loaded here and now.
+/// Checks whether a scheduler can be loaded on this machine now.
 pub fn check_kernel() -> Result<(), LoadError> {
     let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
     let state = state.map_err(|_| LoadError::NoSchedExt)?;
@@ -517,7 +519,7 @@ pub fn check_kernel() -> Result<(), LoadError> {
         return Err(LoadError::NoBtf);
     }
     if state.trim() == "disabled" {
-        // SAFETY: reads a number of this process.
+        // SAFETY: reads an id of this process.
         return if unsafe { libc::geteuid() } == 0 { Ok(()) } else { Err(LoadError::NotRoot) };
     }
     let name = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the BPF program is told before it runs: where everything is, of each enclave.
+//! The BPF program's settings, written before it runs: the places of each enclave's cores, queues and windows.
 
 use wave_core::layout::Layout;
 use wave_core::link::Home;
@@ -8,7 +8,7 @@ use super::shared::{AllPlaces, CPUS_MAX, ENCLAVES_MAX, Places};
 
 const NO_CORE: u16 = u16::MAX;
 
-/// What the program is to know of one enclave.
+/// The program's settings for one enclave.
 pub(super) struct Part<'a> {
     pub(super) layout: &'a Layout,
     pub(super) cpus: &'a [usize],
@@ -85,16 +85,16 @@ impl AllPlaces {
     }
 }
 
-/// What agents may be behind.
+/// A device behind which agents may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// Nothing: they are processes of this machine.
+    /// No device: agents are processes on this machine.
     Nothing,
     /// A device, whose memory may hold the decisions.
     Device { decisions: bool },
 }
 
-/// Whether this machine may be one whose CPUs QEMU's translator runs in one thread (`fence` in the program).
+/// Whether QEMU's translator may run all CPUs of this machine in one thread (see `fence` in the program).
 fn is_emulated_in_one_thread() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
 }

@@ -1,34 +1,34 @@
-//! What this process shares with the BPF program `bpf/sched.bpf.c`: `build.rs` writes `shared/sched.h` of it for C.
+//! Structures shared with the BPF program `bpf/sched.bpf.c`. `build.rs` generates `shared/sched.h` from them for C.
 //!
-//! A structure of plain integers is handed over before anything runs, or with a call. What both sides reach while the
-//! program runs is of atomics alone. `IntoBytes` refuses padding, so that C lays them out alike.
+//! A structure of plain integers is handed over before anything runs, or with a call. Structures that both sides access
+//! while the program runs consist of atomics. `IntoBytes` refuses padding, so that C has the same layout.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// CPUs at most. A power of two.
+/// Most CPUs. A power of two.
 pub const CPUS_MAX: usize = 1024;
-/// Enclaves at once. A power of two.
+/// Most enclaves at a time. A power of two.
 pub const ENCLAVES_MAX: usize = 8;
-/// Windows of each enclave.
+/// Number of windows of each enclave.
 pub const WINDOWS: usize = 4;
-/// Outcome codes below this have a counter: all that the program answers (`answers.rs`).
+/// Outcome codes below this have a counter, among them all that the program answers (`answers.rs`).
 pub const CODES: usize = 19;
 /// In `enclave_of_task`: the task joins no enclave.
 pub const NO_ENCLAVE: u32 = 0xffff_ffff;
 
-/// On an enclave's bell: ring the agent.
+/// Request on an enclave's bell: ring the agent.
 pub const BELL_AGENT: u64 = 0;
-/// On an enclave's bell: look at `control`.
+/// Request on an enclave's bell: look at `control`.
 pub const BELL_CONTROL: u64 = 1;
 
-/// Where the parts of an enclave's window lie, in lines from its start; rings are `1 << shift` lines each.
+/// Places of the parts of an enclave's window, in lines from its start; rings have `1 << shift` lines each.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub struct Places {
     pub patience_ns: u64,
-    /// Its cores are `cores` ones from `first_core` on.
+    /// The enclave's cores are the `cores` ones from `first_core` on.
     pub cores: u32,
     pub first_core: u32,
     pub agent_parked: u32,
@@ -40,15 +40,15 @@ pub struct Places {
     pub decisions_first: u32,
     pub decisions_credit: u32,
     pub decisions_shift: u32,
-    /// The rings of decisions lie in a device's memory (see `far_rings`).
+    /// Whether the rings of decisions are in a device's memory (see `far_rings`).
     pub decisions_far: u16,
     /// Whether reading the clock orders memory; see `fence()`.
     pub clock_is_fence: u16,
-    /// The queue of messages of each CPU: the core's own, or one of a CPU outside the enclave.
+    /// The context of each CPU, whose queue of messages it uses: the core's own, or one for a CPU outside the enclave.
     pub context_of_cpu: [u16; CPUS_MAX],
 }
 
-/// What the loader says before anything runs.
+/// Settings that the loader writes before anything runs.
 #[derive(FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub struct AllPlaces {
@@ -57,11 +57,11 @@ pub struct AllPlaces {
     pub all_cores: u32,
     pub subjects: u32,
     pub cpus_possible: u32,
-    /// All threads of the machine are here, and not only those that joined.
+    /// Whether the program schedules all threads of the machine, rather than only those that joined.
     pub everything: u32,
     pub unused: u32,
     pub places: [Places; ENCLAVES_MAX],
-    /// `all_cores` and more: none.
+    /// The core of each CPU; values from `all_cores` on mean none.
     pub core_of_cpu: [u16; CPUS_MAX],
     pub cpu_of_core: [u16; CPUS_MAX],
     pub enclave_of_core: [u16; CPUS_MAX],
@@ -76,18 +76,18 @@ pub struct Control {
     pub epoch: AtomicU64,
     /// When the control thread last looked, in ns of CLOCK_MONOTONIC.
     pub beat: AtomicU64,
-    /// Something went missing on the way to the agent.
+    /// A message or outcome to the agent was lost.
     pub lost: AtomicU64,
-    /// The agent wrote what no agent of ours writes.
+    /// The agent violated the protocol.
     pub fault: AtomicU64,
     /// Counts the timer's rounds.
     pub tick: AtomicU64,
-    /// Joined without a slot left.
+    /// Number of threads that joined when no slot was left.
     pub without_slot: AtomicU64,
     pub fallbacks: AtomicU64,
-    /// Threads that have a slot.
+    /// Number of threads that have a slot.
     held: AtomicU64,
-    /// The timer's last round found somebody in the FIFO.
+    /// The timer's last round found a thread in the FIFO.
     fifo_waits: AtomicU64,
     unused: [AtomicU64; 6],
 }
@@ -107,13 +107,13 @@ pub struct Thread {
     yielded: AtomicU8,
     in_fifo: AtomicU8,
     pub enclave: AtomicU8,
-    /// The task's address, while the slot is its own.
+    /// The task's address while it owns the slot.
     task: AtomicU64,
-    /// How long its next run may be, as its decision says; 0 is without end.
+    /// The slice of the thread's next run, from its decision; 0 means no limit.
     slice: AtomicU64,
-    /// The thread left because of its affinity, and its slot is unused since.
+    /// The thread left because of its affinity, and its slot has been unused since.
     narrow: AtomicU8,
-    /// It was in its DSQ when it could not be moved.
+    /// A move failed although the thread was in its DSQ.
     stuck: AtomicU8,
     unused: [AtomicU8; 6],
 }
@@ -125,7 +125,7 @@ pub struct Core {
     pub epoch: AtomicU64,
     consumed: AtomicU64,
     credited: AtomicU64,
-    /// `run << 32 | asks << 24 | txn` of the last answer: what a snapshot tells.
+    /// `run << 32 | asks << 24 | txn` of the last answer, for snapshots.
     pub record: AtomicU64,
     parked: AtomicU32,
     pub offline: AtomicU32,
@@ -133,23 +133,23 @@ pub struct Core {
     pub fallback_switches: AtomicU64,
     /// How often each code was answered.
     pub outcomes: [AtomicU64; CODES],
-    /// Looks that came before the thread was in its DSQ.
+    /// Number of looks at a decision that came before its thread was in its DSQ.
     pub early: AtomicU64,
-    /// Somebody looks at its queue of decisions: the CPU itself, or another in its place.
+    /// A CPU looks at the core's queue of decisions: the core's own, or another in its place.
     claimed: AtomicU64,
-    /// The timer's last round found somebody that waits behind its run, without a decision.
+    /// The timer's last round found a thread that waits behind the core's run, without a decision.
     local_waits: AtomicU64,
     unused: [AtomicU64; 3],
 }
 
-/// Of `wave_kick`: what the loader does for an agent that rings a core's doorbell.
+/// Argument of `wave_kick`, which the loader calls when an agent rings a core's doorbell.
 #[derive(Clone, Copy, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Kick {
     pub core: u32,
 }
 
-/// Of `wave_take`: gives a thread that waits for a decision to the host, for one run.
+/// Argument of `wave_take`, which gives a thread that waits for a decision to the host, for one run.
 #[derive(Clone, Copy, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Take {
@@ -176,7 +176,7 @@ pub const SEND: u32 = 0;
 pub const DISPATCH: u32 = 1;
 pub const REFUSE: u32 = 2;
 
-/// Of `wave_step` (`bpf/model.bpf.c`, which only a test loads).
+/// Argument of `wave_step` (`bpf/model.bpf.c`, which only a test loads).
 #[derive(Clone, Copy, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Step {

@@ -1,4 +1,4 @@
-//! The program's arrays, which it reads and writes while this process does.
+//! The program's arrays, which program and process read and write at the same time.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -14,17 +14,17 @@ use super::shared::{Control, Core, Thread};
 ///
 /// # Safety
 ///
-/// All its fields are atomics.
+/// All fields must be atomics.
 pub(super) unsafe trait Shared: FromBytes + IntoBytes {}
 
-// SAFETY: of atomics alone.
+// SAFETY: all fields are atomics.
 unsafe impl Shared for Control {}
-// SAFETY: of atomics alone.
+// SAFETY: all fields are atomics.
 unsafe impl Shared for Thread {}
-// SAFETY: of atomics alone.
+// SAFETY: all fields are atomics.
 unsafe impl Shared for Core {}
 
-/// An array of the program, mapped.
+/// A mapped array of the program.
 pub(super) struct Table<T> {
     memory: Memory,
     values: PhantomData<T>,
@@ -50,8 +50,8 @@ impl<T: Shared> Deref for Table<T> {
     fn deref(&self) -> &[T] {
         let words = self.memory.region(Home::Nic);
         let count = size_of_val(words) / (Self::LINES as usize * LINE_BYTES);
-        // SAFETY: lines are aligned as `LINES` asserts, `T` is of atomics and valid whatever their values are, and the
-        // memory is mapped for as long as this value. Nothing else in this process reaches it.
+        // SAFETY: lines are aligned as `LINES` asserts, `T` consists of atomics and is valid for all values, and the
+        // memory is mapped for as long as this value lives. Nothing else in this process accesses it.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), count) }
     }
 }

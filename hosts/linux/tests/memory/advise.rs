@@ -1,4 +1,4 @@
-//! Pages go to swap and come back as they were; what may not be moved stays.
+//! Pages go to swap and come back intact; pages that may not be moved stay.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use wave_linux::memory::{
 use crate::swap::own_swap;
 use crate::target::{MIB, PAGE, Target, share_a_cpu};
 
-/// Pages of a range within one strip that are present.
+/// Number of present pages in a range within one strip.
 fn present(bits: &mut AccessBits, process: &Process, range: &Range<u64>) -> u64 {
     let space = Areas::open().map(process).unwrap().space;
     let strip = range.start - range.start % STRIP_BYTES;
@@ -21,7 +21,7 @@ fn present(bits: &mut AccessBits, process: &Process, range: &Range<u64>) -> u64 
     pages.filter(is_present).count() as u64
 }
 
-/// Pages everything out, and again what the kernel left at first.
+/// Pages everything out, repeatedly, as the kernel leaves some pages at first.
 fn page_out(bits: &mut AccessBits, process: &Process, range: &Range<u64>) {
     for _ in 0..8 {
         let out = advise(process, Advice::PageOut, std::slice::from_ref(range)).unwrap();
@@ -30,7 +30,7 @@ fn page_out(bits: &mut AccessBits, process: &Process, range: &Range<u64>) {
             return;
         }
     }
-    panic!("{} pages stay", present(bits, process, range));
+    panic!("{} pages were not paged out", present(bits, process, range));
 }
 
 fn open_bits() -> Option<AccessBits> {
@@ -64,7 +64,7 @@ fn pages_go_to_swap_and_come_back_as_they_were() {
     let back = Figures::of(&process).unwrap();
     assert!(back.major_faults > out.major_faults, "{out:?} {back:?}");
 
-    // No process waits for pages that are read back ahead of their use.
+    // A process does not wait for pages that are read back ahead of their use.
     target.write(start, bytes, 0);
     page_out(&mut bits, &process, &range);
     let out = Figures::of(&process).unwrap();
@@ -72,12 +72,12 @@ fn pages_go_to_swap_and_come_back_as_they_were() {
     assert_eq!((ahead.bytes, ahead.holes), (bytes, 0), "{ahead:?}");
     target.is_intact(start, bytes);
     let back = Figures::of(&process).unwrap();
-    // Except for its own pages that were paged out with it.
+    // Except for the target's own pages that were paged out as well.
     assert!(back.major_faults <= out.major_faults + bytes / PAGE / 20, "{out:?} {back:?}");
 }
 
 #[test]
-fn holes_and_locked_memory_stop_nothing_else() {
+fn holes_and_locked_memory_do_not_stop_advice_on_the_rest() {
     let Some(_swap) = own_swap(64 * MIB) else { return };
     let Some(mut bits) = open_bits() else { return };
     let mut target = Target::start();
@@ -94,7 +94,7 @@ fn holes_and_locked_memory_stop_nothing_else() {
         let advised = advise(&process, Advice::PageOut, &ranges).unwrap();
         // Pieces end at 4 MiB, so the first one has no hole.
         assert_eq!((advised.bytes, advised.holes), (5 * MIB, 1), "{advised:?}");
-        let (range, error) = advised.refused.expect("one is locked");
+        let (range, error) = advised.refused.expect("one range is locked");
         assert_eq!((range, error.raw_os_error()), (ranges[1].clone(), Some(libc::EINVAL)));
         if [&before, &after, &ranges[2]].map(|range| present(&mut bits, &process, range)) == [0; 3]
         {
@@ -110,7 +110,7 @@ fn holes_and_locked_memory_stop_nothing_else() {
     for intact in [before, after, start + 7 * MIB..start + STRIP_BYTES, locked..locked + MIB] {
         target.is_intact(intact.start, intact.end - intact.start);
     }
-    // Nothing at all is mapped there.
+    // The range is entirely unmapped.
     target.unmap(start, STRIP_BYTES);
     let nothing = start..start + STRIP_BYTES;
     let advised = advise(&process, Advice::PageOut, std::slice::from_ref(&nothing)).unwrap();
@@ -118,7 +118,7 @@ fn holes_and_locked_memory_stop_nothing_else() {
 }
 
 #[test]
-fn shared_file_and_locked_memory_stays() {
+fn shared_file_and_locked_memory_is_not_moved() {
     let Some(_swap) = own_swap(256 * MIB) else { return };
     let Some(mut bits) = open_bits() else { return };
     let mut target = Target::start();
@@ -172,7 +172,7 @@ fn calls_are_of_bounded_size() {
     let batch = |at: u64| start + at * MIB / 4..start + (at + 1) * MIB / 4;
     let batches: Vec<_> = (0..100).map(|at| batch(2 * at)).collect();
     assert_eq!([Advice::Cold, Advice::PageOut].map(|advice| calls(advice, &batches)), [2, 7]);
-    // Never through the middle of what a huge page may map.
+    // A piece never ends in the middle of an area that a huge page may map.
     let askew = start + MIB..start + 10 * MIB;
     assert_eq!(calls(Advice::PageOut, std::slice::from_ref(&askew)), 3);
     assert_eq!(calls(Advice::Cold, &[]), 0);

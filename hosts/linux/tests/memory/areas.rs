@@ -1,4 +1,4 @@
-//! What is mapped is recognised, by the kernel's iterator and by /proc alike.
+//! Mappings are recognised, by the BPF iterator and by /proc alike.
 
 use std::process::Command;
 
@@ -28,7 +28,7 @@ fn each_kind_is_recognised() {
     let Some(process) = target.open() else { return };
     let iterator = Areas::open();
     match iterator.falls_back() {
-        Some(why) if !is_root() => wave_skip::skip(format!("but for /proc: {why}")),
+        Some(why) if !is_root() => wave_skip::skip(format!("everything except /proc: {why}")),
         why => assert_eq!(why, None),
     }
     let maps = [iterator.map(&process).unwrap(), Areas::by_proc().map(&process).unwrap()];
@@ -76,7 +76,7 @@ fn processes_that_cannot_be_managed_are_refused_with_the_reason() {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         stat.contains(") Z ")
     });
-    // It was not waited for.
+    // The child was not waited for.
     assert!(why(child.id() as i32).contains("has ended"));
     child.wait().unwrap();
 }
@@ -90,7 +90,7 @@ fn a_group_leaves_out_the_calling_process() {
     let pids = of(pid);
     assert!(pids.contains(&pid));
     for pid in pids.into_iter().filter(|other| *other != pid) {
-        // SAFETY: a system call; its parent waits for it, and is not waited for yet.
+        // SAFETY: a system call; the shell waits for this process, and has not been waited for itself yet.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
     shell.wait().unwrap();

@@ -1,4 +1,4 @@
-//! Every page that was accessed is found, and no other.
+//! Exactly the accessed pages are found.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -11,7 +11,7 @@ use wave_skip::skip;
 
 use crate::target::{MIB, PAGE, Target, is_in, is_root, share_a_cpu, wait_for};
 
-/// Those that work here; why others do not is said. Where there is no reason not to, all must work.
+/// The backends that work on this machine; reports why others do not. All must work unless there is a reason not to.
 fn backends() -> Vec<AccessBits> {
     share_a_cpu();
     let mut works = Vec::new();
@@ -41,7 +41,7 @@ fn is_expected(backend: Backend) -> bool {
     version >= from && !lockdown.contains("[confidentiality]")
 }
 
-/// Pages from `start` on that a reading calls young, and those that it calls present.
+/// Young pages of a reading, and present ones, by their number in the strips.
 fn pages(strips: &[Strip]) -> (Vec<u64>, Vec<u64>) {
     let ones = |word: &dyn Fn(&Strip) -> [u64; 64]| {
         let words = strips.iter().flat_map(word).enumerate();
@@ -61,7 +61,7 @@ fn every_touched_page_is_found_and_no_other() {
         let Some(process) = target.open() else { return };
         let bytes = 5 * STRIP_BYTES;
         let start = target.map("anonymous", bytes, STRIP_BYTES);
-        // Of two page tables, whole batches, one page, and half a strip.
+        // Holes of two page tables, of whole batches, of one page, and of half a strip.
         let holes =
             [(5 * MIB, 3 * MIB), (20 * MIB, MIB / 4), (21 * MIB, PAGE), (40 * MIB, 8 * MIB)];
         for (at, bytes) in holes {
@@ -103,7 +103,7 @@ fn every_touched_page_is_found_and_no_other() {
         exactly(&first, || {
             for (from, to) in &parts {
                 target.write(start + from, to - from, 1);
-                // For a page that was never written, the kernel shows its shared zero page.
+                // The kernel maps its shared zero page for a page that was never written.
                 target.read(start + from, to - from, 0);
             }
             let (young, present) = read(&mut bits);
@@ -115,7 +115,7 @@ fn every_touched_page_is_found_and_no_other() {
         exactly(&second, || {
             clear(&mut bits);
             for (from, to) in &parts {
-                // New ones among them.
+                // Some of these pages are new.
                 target.write(start + from, to - from, 2);
             }
             let (young, present) = read(&mut bits);
@@ -123,13 +123,13 @@ fn every_touched_page_is_found_and_no_other() {
             young
         });
         let touched = first.len() + second.len();
-        println!("{}: {touched} touched pages, all found, and no other", bits.backend());
+        println!("{}: exactly the {touched} touched pages were found", bits.backend());
     }
 }
 
-/// What `young` finds is what is expected. The kernel clears bits as well: kswapd ages anonymous pages while there is swap
-/// (the allocation of a huge page wakes it), and DAMON, where it runs, clears those of pages that it samples. So bits may be
-/// missing now and then, any number of them, but never all the time, and none may be too many.
+/// Checks that `young` finds exactly the expected pages. The kernel clears bits as well: kswapd ages anonymous pages while
+/// there is swap (the allocation of a huge page wakes it), and DAMON, where it runs, clears bits of pages that it samples. So
+/// any number of bits may be missing in some tries, but not in all, and there may never be one too many.
 fn exactly(expected: &[u64], mut young: impl FnMut() -> Vec<u64>) {
     const TRIES: usize = 200;
     let known: HashSet<&u64> = expected.iter().collect();
@@ -137,19 +137,16 @@ fn exactly(expected: &[u64], mut young: impl FnMut() -> Vec<u64>) {
     for _ in 0..TRIES {
         let found = young();
         let strange: Vec<_> = found.iter().filter(|page| !known.contains(page)).collect();
-        assert!(strange.is_empty(), "never touched: {strange:?}");
+        assert!(strange.is_empty(), "pages that were never touched: {strange:?}");
         if found.len() == expected.len() {
             if !missing.is_empty() {
-                println!(
-                    "tries with bits missing, and how many of {}: {missing:?}",
-                    expected.len()
-                );
+                println!("bits missing in earlier tries, of {}: {missing:?}", expected.len());
             }
             return;
         }
         missing.push(expected.len() - found.len());
     }
-    panic!("some are missing each time: {missing:?} of {}", expected.len());
+    panic!("bits were missing in every try: {missing:?} of {}", expected.len());
 }
 
 #[test]
@@ -171,7 +168,7 @@ fn huge_pages_are_seen_and_kept_whole() {
             skip(format!("the kernel gives no huge pages (units {:#x})", strip.huge));
             return;
         }
-        // Units, as words that are all ones or zero.
+        // Units whose words are all ones or all zero.
         let young = |strip: Strip| {
             assert_eq!((strip.present, strip.huge), ([u64::MAX; 64], 0xff));
             let units = strip.young.as_chunks::<8>().0.iter().zip(0..);
@@ -187,7 +184,7 @@ fn huge_pages_are_seen_and_kept_whole() {
         });
         bits.clear(&process, std::slice::from_ref(&whole)).unwrap();
         assert!(young(read(&mut bits)).is_empty());
-        // One page is enough.
+        // Touching one page is enough.
         exactly(&[5], || {
             target.read(start + 5 * 2 * MIB + 77 * PAGE, PAGE, 0);
             young(read(&mut bits))
@@ -196,7 +193,7 @@ fn huge_pages_are_seen_and_kept_whole() {
     }
 }
 
-/// An error that says so, and no strips.
+/// Whether reading fails with `Changed`, and gives no strips.
 fn is_changed(bits: &mut AccessBits, process: &Process, space: u64, at: u64) -> bool {
     let mut strips = vec![Strip::EMPTY; 3];
     match bits.read(process, space, &[at], &mut strips) {
@@ -207,7 +204,7 @@ fn is_changed(bits: &mut AccessBits, process: &Process, space: u64, at: u64) -> 
 }
 
 #[test]
-fn another_program_and_the_end_are_noticed() {
+fn exec_and_exit_of_the_process_are_noticed() {
     let areas = Areas::open();
     for mut bits in backends() {
         let mut target = Target::start();
@@ -222,7 +219,7 @@ fn another_program_and_the_end_are_noticed() {
         assert!(!is_changed(&mut bits, &process, space, start));
         target.child.kill().unwrap();
         wait_for("its end", || !process.is_alive());
-        // Before it is waited for, and afterwards, when its number may be another's.
+        // Before the child is waited for, and afterwards, when its id may be reused.
         assert!(is_changed(&mut bits, &process, space, start));
         target.child.wait().unwrap();
         assert!(is_changed(&mut bits, &process, space, start));
@@ -232,9 +229,9 @@ fn another_program_and_the_end_are_noticed() {
     }
 }
 
-/// Programs that execute one another while they are read: each reading is of the one it names, or of none.
+/// A process that keeps executing programs while it is read: each reading is of the named address space, or fails.
 #[test]
-fn one_program_after_the_other_is_read_or_not() {
+fn reading_during_repeated_exec_succeeds_or_is_refused() {
     let areas = Areas::open();
     for mut bits in backends() {
         let script = "[ $1 -gt 0 ] && exec sh -c \"$0\" \"$0\" $(($1 - 1)); exec sleep 1000";

@@ -1,7 +1,7 @@
-//! Memory of real processes: what is mapped, which pages were accessed, moves to swap and back. It takes root;
-//! elsewhere each test says why it did nothing.
+//! Memory of real processes: mappings, accessed pages, moves to swap and back. The tests need root; without it, each
+//! test reports why it was skipped.
 //!
-//! Times mean nothing here, so nothing is asserted of them.
+//! Times mean nothing here, so no test asserts them.
 
 mod advise;
 mod areas;

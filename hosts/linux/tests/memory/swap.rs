@@ -1,4 +1,4 @@
-//! Swap of our own comes and goes, however its owner ends.
+//! Wave's own swap is set up, and taken down however its owner ends.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use crate::target::{MIB, is_root, wait_for};
 const ROLE: &str = "WAVE_TEST_MEMORY_SWAP";
 const ANSWER: &str = "swap: ";
 
-/// Some, once no other test has any; or why not is said.
+/// Sets up swap, once no other test has any. Reports why if that is not possible.
 pub fn own_swap(bytes: u64) -> Option<Swap> {
     if !is_root() {
         skip(SwapError::NotPermitted);
@@ -36,7 +36,7 @@ fn take(set_up: impl Fn() -> Result<Swap, SwapError>) -> Option<Swap> {
     });
     match result {
         Ok(swap) => Some(swap),
-        // A container's root; a virtual machine without a disk.
+        // Root in a container, or a virtual machine without a disk.
         Err(error @ (SwapError::NotPermitted | SwapError::NoRoom { .. })) => {
             skip(error);
             None
@@ -67,7 +67,7 @@ fn own_swap_is_removed_when_it_is_dropped() {
     assert!(too_small.to_string().contains("too little"), "{too_small}");
 }
 
-/// The file is gone, or the device, unless it was there before and is unused now.
+/// Whether the file or device is gone, or is an unused device that existed before.
 fn is_free(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_string_lossy();
     let size = std::fs::read_to_string(format!("/sys/block/{name}/disksize"));
@@ -75,7 +75,7 @@ fn is_free(path: &Path) -> bool {
 }
 
 #[test]
-fn a_file_will_do() {
+fn swap_works_in_a_file() {
     if own_swap(MIB).is_none() {
         return;
     }
@@ -87,20 +87,21 @@ fn a_file_will_do() {
     assert!(!is_swap(&path) && !path.exists());
 }
 
-/// A folder that only root can enter, where there is a disk.
+/// A folder on a disk that only root can enter.
 fn scratch() -> TempDir {
     let owners = Permissions::from_mode(0o700);
     tempfile::Builder::new().permissions(owners).tempdir_in("/var/tmp").unwrap()
 }
 
-/// Swap that is not Wave's, with what Wave looks for written into it; it goes with the value.
+/// Swap that is not Wave's, but has Wave's label. Dropping it takes it down.
 struct Others {
     path: PathBuf,
     _folder: TempDir,
 }
 
 impl Others {
-    /// Of this file name, where others can enter. Nothing where it is not permitted, or not possible there.
+    /// Sets up swap in a file of this name, in a folder that others can enter. `None` if that is not permitted or not
+    /// possible there.
     fn named(name: &str) -> Option<Others> {
         let folder = scratch();
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
@@ -112,7 +113,7 @@ impl Others {
         match Command::new("swapon").arg(&path).status().unwrap().success() {
             true => Some(Others { path, _folder: folder }),
             false => {
-                skip("no swap can be there");
+                skip("swap files are not possible there");
                 None
             }
         }
@@ -126,12 +127,12 @@ impl Drop for Others {
 }
 
 #[test]
-fn a_link_in_var_tmp_does_not_swap_off_what_it_leads_to() {
+fn link_in_var_tmp_does_not_turn_off_other_swap() {
     if own_swap(MIB).is_none() {
         return;
     }
     let Some(others) = Others::named("theirs") else { return };
-    // Everybody may put one there.
+    // Any user may create a link there.
     let link = Path::new("/var/tmp/wave-swap");
     std::os::unix::fs::symlink(&others.path, link).unwrap();
     let swap = own_swap(MIB);
@@ -141,7 +142,7 @@ fn a_link_in_var_tmp_does_not_swap_off_what_it_leads_to() {
 }
 
 #[test]
-fn a_file_of_wave_s_name_in_a_folder_of_others_is_not_taken_down() {
+fn swap_file_in_a_folder_of_others_is_not_taken_down() {
     if own_swap(MIB).is_none() {
         return;
     }
@@ -151,7 +152,7 @@ fn a_file_of_wave_s_name_in_a_folder_of_others_is_not_taken_down() {
 }
 
 #[test]
-fn a_folder_that_others_can_enter_is_not_used() {
+fn folder_that_others_can_enter_is_refused() {
     if own_swap(MIB).is_none() {
         return;
     }
@@ -161,7 +162,7 @@ fn a_folder_that_others_can_enter_is_not_used() {
         let error = refusal(|| Swap::in_file(folder.path(), 32 * MIB));
         assert!(matches!(error, SwapError::Place(PlaceError::NotOurs { .. })), "{error:?}");
     }
-    // A link to one of ours may lead elsewhere in a moment.
+    // A link to one of Wave's folders may lead elsewhere a moment later.
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o700)).unwrap();
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path(), &link).unwrap();
@@ -176,10 +177,10 @@ fn refusal(set_up: impl Fn() -> Result<Swap, SwapError>) -> SwapError {
         refusal = set_up().err();
         !matches!(refusal, Some(SwapError::Taken))
     });
-    refusal.expect("this is to be refused")
+    refusal.expect("setting up swap is refused")
 }
 
-/// What another process runs: sets up swap and holds it until it is killed.
+/// Body of another process: sets up swap and holds it until the process is killed.
 #[test]
 fn swap_process() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -191,7 +192,7 @@ fn swap_process() {
     std::io::stdin().lines().for_each(drop);
 }
 
-/// A process that has swap, to itself or shared, and where that is.
+/// A process that has swap, alone or shared, and the path of that swap.
 fn owner(role: &str) -> Option<(Child, PathBuf)> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "swap::swap_process", "--nocapture", "--test-threads=1"]);
@@ -200,7 +201,7 @@ fn owner(role: &str) -> Option<(Child, PathBuf)> {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let path = lines.find_map(|line| Some(line.split_once(ANSWER)?.1.to_owned())).unwrap();
     if path.is_empty() {
-        skip("it is not permitted");
+        skip("setting up swap is not permitted");
         child.kill().unwrap();
         child.wait().unwrap();
         return None;
@@ -208,26 +209,26 @@ fn owner(role: &str) -> Option<(Child, PathBuf)> {
     Some((child, path.into()))
 }
 
-/// One that was killed, one that ended, and one that only uses it: the last one takes it down.
+/// Of a process that is killed, one that ends, and one that only uses the swap, the last one takes it down.
 #[test]
 fn shared_swap_stays_until_nobody_uses_it() {
     let Some((mut child, path)) = owner("share") else { return };
     let second = Swap::share(64 * MIB).unwrap();
     assert!(second.is_joined() && second.path() == path, "{second:?} beside {path:?}");
     assert!(matches!(Swap::set_up(32 * MIB).unwrap_err(), SwapError::Taken));
-    let user = SwapUse::hold().expect("it is shared");
+    let user = SwapUse::hold().expect("the swap is shared");
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(is_swap(&path));
     second.take_down().unwrap();
-    assert!(is_swap(&path), "somebody uses it");
+    assert!(is_swap(&path), "swap was taken down while in use");
     let (third, mut fourth) = (Swap::share(32 * MIB).unwrap(), owner("share").unwrap().0);
     assert!(third.is_joined());
     drop((third, user));
-    assert!(is_swap(&path), "another process shares it");
+    assert!(is_swap(&path), "swap was taken down while another process shares it");
     fourth.kill().unwrap();
     fourth.wait().unwrap();
-    // Another test may have some of its own as soon as this is taken down.
+    // Another test may set up its own swap as soon as this is taken down.
     let Some(swap) = own_swap(MIB) else { return };
     let devices = swap_state().unwrap().devices;
     let left = devices.iter().filter(|device| device.path == path && device.size_bytes > 30 * MIB);
@@ -241,7 +242,7 @@ fn own_swap_is_removed_when_its_owner_is_killed() {
     assert!(is_swap(&path));
     child.kill().unwrap();
     child.wait().unwrap();
-    // Others may have the same device as soon as the sentinel is done: only the holder of the lock can tell.
+    // Others may get the same device as soon as the sentinel is done, so only the holder of the lock can check it.
     let Some(swap) = own_swap(MIB) else { return };
     let others = swap_state().unwrap().devices;
     let ours = others.iter().filter(|device| device.path == path && path != swap.path());
@@ -260,7 +261,7 @@ fn leftover_swap_is_removed_by_the_next_run() {
     });
     let sentinels = children.into_iter().chain(of_threads).collect::<String>();
     for sentinel in sentinels.split_ascii_whitespace() {
-        // SAFETY: a system call; its parent lives and has not waited for it.
+        // SAFETY: a system call; the sentinel's parent lives and has not waited for it.
         unsafe { libc::kill(sentinel.parse().unwrap(), libc::SIGKILL) };
     }
     child.kill().unwrap();

@@ -1,5 +1,5 @@
-//! A process with managed memory: this binary again. It follows commands line by line, and
-//! answers each line with one.
+//! A process with managed memory: this binary again. It reads a command per line, and answers each
+//! with a line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ pub const MIB: u64 = 1 << 20;
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(120), "{what} did not come");
+        assert!(start.elapsed() < Duration::from_secs(120), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -28,20 +28,20 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The kernel keeps up to 31 new pages in a list of each CPU, where only that CPU can clear (Linux 7.2) or move them:
-/// so this thread, and targets that it starts from now on, share one.
+/// Puts this thread, and targets that it starts from now on, on one CPU. The kernel keeps up to 31 new pages in a list of
+/// each CPU, where only that CPU can clear (Linux 7.2) or move them.
 pub fn share_a_cpu() {
     let cpu = cpus::online().unwrap()[0];
     cpus::pin(&[cpu]).unwrap();
 }
 
-/// Whether this is page `page` of a pattern; pattern 0 is all pages.
+/// Whether page `page` belongs to a pattern; pattern 0 has all pages.
 pub fn is_in(pattern: u64, page: u64) -> bool {
     let mixed = (page + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_mul(2 * pattern + 1);
     pattern == 0 || mixed >> 40 & 1 == 1
 }
 
-/// A process that waits for what it is told; killed when it is dropped.
+/// A process that follows commands; killed when it is dropped.
 pub struct Target {
     pub child: Child,
     to: ChildStdin,
@@ -65,7 +65,7 @@ impl Target {
         Target { child, to, from: BufReader::new(from) }
     }
 
-    /// Held, or why not is said.
+    /// Opens the process. Reports why if that is not possible.
     pub fn open(&self) -> Option<Process> {
         match Process::open(self.child.id() as i32) {
             Ok(process) => Some(process),
@@ -86,29 +86,29 @@ impl Target {
         loop {
             let mut line = String::new();
             assert_ne!(self.from.read_line(&mut line).unwrap(), 0, "the target has ended");
-            // The test harness says something first.
+            // The test harness prints something first.
             if let Some((_, answer)) = line.split_once(ANSWER) {
                 return answer.trim().to_owned();
             }
         }
     }
 
-    /// Where it mapped memory of this kind, at a multiple of `align`.
+    /// Maps memory of this kind at a multiple of `align`. Returns the address.
     pub fn map(&mut self, kind: &str, bytes: u64, align: u64) -> u64 {
         self.ask(&format!("map {kind} {bytes} {align}")).parse().unwrap()
     }
 
-    /// Writes what belongs there to pages of a pattern.
+    /// Writes the expected contents to the pages of a pattern.
     pub fn write(&mut self, at: u64, bytes: u64, pattern: u64) {
         assert_eq!(self.ask(&format!("write {at} {bytes} {pattern}")), "done");
     }
 
-    /// Reads pages of a pattern.
+    /// Reads the pages of a pattern.
     pub fn read(&mut self, at: u64, bytes: u64, pattern: u64) {
         assert_eq!(self.ask(&format!("read {at} {bytes} {pattern}")), "done");
     }
 
-    /// Every byte of pages that were all written is what was written.
+    /// Checks every byte of pages that were all written.
     pub fn is_intact(&mut self, at: u64, bytes: u64) {
         assert_eq!(self.ask(&format!("check {at} {bytes}")), "intact");
     }
@@ -117,13 +117,13 @@ impl Target {
         assert_eq!(self.ask(&format!("unmap {at} {bytes}")), "done");
     }
 
-    /// Executes another program; returns its address space, which is not `before`.
+    /// Executes another program. Returns its address space, which differs from `before`.
     pub fn execute_another(&mut self, areas: &Areas, process: &Process, before: u64) -> u64 {
         self.tell("exec");
         let mut space = before;
         wait_for("another program", || {
             match areas.map(process) {
-                // A thread of the test harness executes, and the first thread of the process ends before it.
+                // A thread of the test harness executes the program; the first thread of the process ends before that.
                 Err(TargetError::Unreadable { .. }) => (),
                 map => space = map.unwrap().space,
             }
@@ -133,7 +133,7 @@ impl Target {
     }
 }
 
-/// Word `word` of the page at `at`: about half of it can be compressed away.
+/// Expected word `word` of the page at `at`. The pages compress to about half.
 fn content(at: u64, word: u64) -> u64 {
     if word.is_multiple_of(2) { at } else { (at ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
 }
@@ -150,7 +150,7 @@ fn target_process() {
         let answer = match words[0] {
             "map" => map(words[1], number(2), number(3)).to_string(),
             "unmap" => {
-                // SAFETY: nothing of this process's own lies there.
+                // SAFETY: this process keeps nothing there.
                 assert_eq!(unsafe { libc::munmap(number(1) as *mut _, number(2) as usize) }, 0);
                 "done".to_owned()
             }
@@ -172,7 +172,7 @@ fn touch(write: bool, start: u64, pages: u64, pattern: u64) {
         let at = start + page * PAGE;
         for word in 0..PAGE / 8 {
             let place = (at + word * 8) as *mut u64;
-            // SAFETY: mapped for this, and nobody else's.
+            // SAFETY: mapped for this purpose, and used by nothing else.
             unsafe {
                 match write {
                     true => place.write_volatile(content(at, word)),
@@ -186,7 +186,7 @@ fn touch(write: bool, start: u64, pages: u64, pattern: u64) {
 fn check(start: u64, pages: u64) -> String {
     for at in (0..pages).map(|page| start + page * PAGE) {
         for word in 0..PAGE / 8 {
-            // SAFETY: mapped for this.
+            // SAFETY: mapped for this purpose.
             let found = unsafe { ((at + word * 8) as *const u64).read_volatile() };
             if found != content(at, word) {
                 return format!("word {word} of {at:x} is {found:x}");
@@ -202,7 +202,7 @@ fn map(kind: &str, bytes: u64, align: u64) -> u64 {
     let null = std::ptr::null_mut();
     let (read, write) = (libc::PROT_READ, libc::PROT_WRITE);
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: new mappings, and advice on them; the second takes the place of a part of the first.
+    // SAFETY: new mappings, and advice on them; the second replaces a part of the first.
     unsafe {
         let first = libc::mmap(null, room, libc::PROT_NONE, private | libc::MAP_NORESERVE, -1, 0);
         assert_ne!(first, libc::MAP_FAILED);

@@ -1,4 +1,4 @@
-//! Agents that are killed, stopped and replaced under load, many times in one life of the enclave.
+//! Agents are killed, stopped and replaced under load, many times in the life of one enclave.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ const REPLACED: usize = 20;
 const PATIENCE: Nanos = Nanos::from_millis(600);
 const FORKS: usize = 150;
 
-/// How late a thread that sleeps on the agents' CPU wakes up, at worst.
+/// Worst lateness of a thread that sleeps on the agents' CPU.
 struct Lateness {
     stop: Arc<AtomicBool>,
     worst_ns: Arc<AtomicU64>,
@@ -58,14 +58,14 @@ fn own_switches(stats: &Stats) -> u64 {
     stats.cores.iter().map(|core| core.fallback_switches).sum()
 }
 
-/// An agent that decides: the one there is, or a new one.
+/// An agent that decides: the given one or a new one.
 fn deciding(enclave: &Enclave, agent: Option<Agent>) -> Agent {
     let mut agent = agent.unwrap_or_else(|| Agent::start(enclave, "fifo"));
     let decided = count(&enclave.stats(), Code::Complete);
     wait_for("decisions", || {
         let stats = enclave.stats();
         if !stats.agent_decides {
-            // Turned out because the whole machine was too slow.
+            // The agent was turned out because the whole machine was too slow.
             agent = Agent::start(enclave, "fifo");
         }
         count(&stats, Code::Complete) > decided + 5
@@ -73,7 +73,7 @@ fn deciding(enclave: &Enclave, agent: Option<Agent>) -> Agent {
     agent
 }
 
-/// Signals the agent, and measures until the host has chosen a thread without an agent.
+/// Signals the agent. Returns the time until the host has chosen a thread without an agent.
 fn lose(enclave: &Enclave, agent: &Agent, signal: i32) -> Duration {
     let began = Instant::now();
     agent.signal(signal);
@@ -101,7 +101,7 @@ fn many_lost_agents_cost_no_thread() {
     let mut agent = None;
     for round in 0..LOST {
         let mut current = deciding(&enclave, agent.take());
-        // An agent that was stopped continues when another has its place, and must leave.
+        // A stopped agent continues once another has its place, and must leave.
         if let Some(old) = hangs.take() {
             old.signal(libc::SIGCONT);
             old.leaves();
@@ -131,7 +131,7 @@ fn many_lost_agents_cost_no_thread() {
     assert!(stats.lost_agents >= LOST as u64, "{stats:?}");
     assert!(stats.agents >= (LOST + REPLACED) as u64, "{stats:?}");
     let bound = 2 * Duration::from_nanos(PATIENCE.0) + late;
-    assert!(killed.max(stopped) <= bound, "later than {bound:?}");
+    assert!(killed.max(stopped) <= bound, "the host took over later than after {bound:?}");
     drop(enclave);
     assert_eq!(kernel.complaints(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Several enclaves at once: what one of them suffers, the others do not notice.
+//! Several enclaves at once: trouble in one of them does not affect the others.
 
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
@@ -6,7 +6,7 @@ use wave_linux::sched::{Enclave, Options, Stats};
 
 use crate::processes::{Agent, alone, command, count, finish, is_well, socket, wait_for};
 
-/// Two enclaves: of CPU 0, and of CPUs 1 and 2. The agents share the last CPU.
+/// Two enclaves, of CPU 0 and of CPUs 1 and 2. The agents share the last CPU.
 pub fn two() -> (Enclave, Enclave) {
     let options = |name: &str, cpus: &[usize]| {
         let mut options = Options::new(socket(name), cpus.to_vec());
@@ -19,7 +19,7 @@ pub fn two() -> (Enclave, Enclave) {
     (enclaves.pop().unwrap(), second)
 }
 
-/// By its own agent only, without a refusal that an agent of ours does not get.
+/// Checks that only the enclave's own agent decided, and without refusals that a correct agent does not get.
 fn undisturbed(enclave: &Enclave) -> Stats {
     let stats = is_well(enclave);
     assert_eq!((stats.lost_agents, stats.barks, stats.unwatched), (0, 0, 0), "{stats:?}");
@@ -55,9 +55,9 @@ fn a_hostile_agent_and_a_killed_one_disturb_no_other_enclave() {
     let victim = first.spawn(command(4, usize::MAX)).unwrap();
     let neighbour = second.spawn(command(6, usize::MAX)).unwrap();
     wait_for("the neighbour", || count(&second.stats(), Code::Complete) > 100);
-    // It names threads of both; the watchdog turns it out now and then, and it comes back.
+    // It names threads of both enclaves. The watchdog turns it out occasionally, and it attaches again.
     let mut hostile = None;
-    wait_for("what is not permitted", || {
+    wait_for("refusals as not permitted", || {
         let stats = first.stats();
         if !stats.agent_decides {
             drop(hostile.take());
@@ -66,7 +66,7 @@ fn a_hostile_agent_and_a_killed_one_disturb_no_other_enclave() {
         count(&stats, Code::NotPermitted) > 20
     });
     drop(hostile);
-    // And one that is killed while it decides.
+    // An agent is killed while it decides.
     wait_for("the fallback", || !first.stats().agent_decides);
     let decided = count(&first.stats(), Code::Complete);
     let killed = Agent::start(&first, "fifo");
@@ -79,7 +79,7 @@ fn a_hostile_agent_and_a_killed_one_disturb_no_other_enclave() {
     finish(neighbour);
     let stats = undisturbed(&second);
     assert_eq!(switches_by_host(&stats), 0, "{stats:?}");
-    // The host has the other one's work done.
+    // The host itself finishes the first enclave's work.
     finish(victim);
     wait_for("the end of all threads", || first.stats().threads == 0);
     assert_eq!(first.stats().turned_out, None);
@@ -95,7 +95,7 @@ fn one_enclave_ends_before_the_other() {
     drop(first);
     finish(second.spawn(command(4, 32)).unwrap());
     undisturbed(&second);
-    // The kernel's program has it without anybody watching.
+    // The BPF program schedules the rest without a control thread.
     finish(left);
 }
 

@@ -1,4 +1,4 @@
-//! An agent by hand: a test sees each message, and makes each decision, right or wrong.
+//! A hand-driven agent: the test sees each message, and makes each decision, right or wrong.
 
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
@@ -19,25 +19,25 @@ use wave_sched::wire::{DECISION_RUN, Event, Kind};
 
 use crate::processes::{cpus, wait_for};
 
-/// What is known of a thread: its last message.
+/// Kind and sequence of a thread's last message.
 pub type Known = (Kind, Sequence);
 
 pub struct Hand {
     attached: Attached,
     messages: Vec<Receiver>,
     decisions: Vec<Sender>,
-    /// Of each core: the last decision made, and the last one answered, with its code.
+    /// For each core: the last decision made, and the last one answered, with its code.
     made: Vec<TxnId>,
     answered: Vec<(TxnId, Code)>,
-    /// Of each core: whether it asks.
+    /// For each core: whether it asks.
     pub asks: Vec<bool>,
     pub threads: HashMap<Subject, Known>,
-    /// Every outcome that was told.
+    /// Counts of all outcomes received.
     pub told: Counts,
 }
 
 impl Hand {
-    /// Attaches, and waits until every core has come over.
+    /// Attaches, and waits until every core uses the window.
     pub fn attach(enclave: &Enclave) -> Hand {
         let attached = attach(enclave.socket()).unwrap();
         let layout = &attached.layout;
@@ -75,7 +75,7 @@ impl Hand {
                 if let Some(message) = entry.message.filter(|message| message.kind < KIND_CORE) {
                     let event = Event::from_message(&message).unwrap();
                     let known = self.threads.insert(event.thread, (event.kind, event.sequence));
-                    // Those of several contexts come in any order.
+                    // Messages from several contexts may arrive in any order.
                     if let Some(known) = known.filter(|known| known.1.ahead_of(event.sequence) > 0)
                     {
                         self.threads.insert(event.thread, known);
@@ -93,7 +93,7 @@ impl Hand {
         }
     }
 
-    /// Leaves a decision for a core, and does not ring.
+    /// Leaves a decision for a core without ringing.
     pub fn leave(&mut self, core: usize, decision: Decision) {
         self.made[core] = self.made[core].next();
         let (tag, words) = Decision { txn: self.made[core], ..decision }.encode();
@@ -102,7 +102,7 @@ impl Hand {
         queue.fence(&self.attached.port);
     }
 
-    /// What became of the last decision for a core.
+    /// Waits for the outcome of the last decision for a core.
     pub fn answer(&mut self, core: usize) -> Code {
         let made = self.made[core];
         self.wait_for("an outcome", |hand| hand.answered[core].0 == made);
@@ -116,7 +116,7 @@ impl Hand {
         self.answer(core)
     }
 
-    /// As [`Hand::try_to`], once no thread of the kernel's has the core just then.
+    /// As [`Hand::try_to`], repeated while a kernel thread has the core.
     pub fn decide(&mut self, core: usize, decision: Decision) -> Code {
         loop {
             match self.try_to(core, decision) {
@@ -126,13 +126,13 @@ impl Hand {
         }
     }
 
-    /// The right decision about a thread, as far as is known.
+    /// The right decision about a thread, according to its last message.
     pub fn right(&self, subject: Subject) -> Decision {
         let sequence = self.threads[&subject].1;
         Decision { kind: DECISION_RUN, subject, sequence, ..Decision::default() }
     }
 
-    /// Decides until a thread sleeps that was told to rest, wherever it is by now.
+    /// Decides until a thread that was told to rest sleeps, wherever it is by now.
     pub fn lets_rest(&mut self, core: usize, subject: Subject) {
         self.wait_for("its rest", |hand| hand.threads.contains_key(&subject));
         while self.threads[&subject].0 != Kind::Blocked {
@@ -156,7 +156,7 @@ pub struct Puppet {
 }
 
 impl Puppet {
-    /// The thread sleeps, and no agent has heard of it.
+    /// Starts the thread asleep, before any agent has heard of it.
     pub fn new() -> Puppet {
         let (wire, told): (Wire<()>, Channel<()>) = channel();
         let (here, joined) = channel();
@@ -164,7 +164,7 @@ impl Puppet {
         let body = {
             let rests = Arc::clone(&rests);
             move || {
-                // SAFETY: a system call that only reads a number of this thread.
+                // SAFETY: a system call that only reads this thread's id.
                 here.send(unsafe { libc::gettid() }).unwrap();
                 sched::cpus::pin(&cpus()).unwrap();
                 sched::join(0).unwrap();
@@ -187,18 +187,18 @@ impl Puppet {
         puppet
     }
 
-    /// Wakes it; where an agent lets it run, it spins until [`Puppet::rest`].
+    /// Wakes the thread. Once an agent lets it run, it spins until [`Puppet::rest`].
     pub fn wake(&self) {
         self.rests.store(false, Ordering::SeqCst);
         self.wire.as_ref().unwrap().send(()).unwrap();
     }
 
-    /// It sleeps again, as soon as it runs.
+    /// Makes the thread sleep again as soon as it runs.
     pub fn rest(&self) {
         self.rests.store(true, Ordering::SeqCst);
     }
 
-    /// Lets it run on one CPU only.
+    /// Restricts the thread to one CPU.
     pub fn pin(&self, cpu: usize) {
         let mut command = Command::new("taskset");
         command.args(["-cp", &cpu.to_string(), &self.tid.to_string()]).stdout(Stdio::null());
@@ -208,14 +208,14 @@ impl Puppet {
 
 impl Drop for Puppet {
     fn drop(&mut self) {
-        // Where it runs, it ends without another sleep.
+        // Once it runs, the thread ends without sleeping again.
         drop(self.wire.take());
         self.rest();
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Another program that never leaves a CPU, outside the enclave.
+/// A thread outside the enclave that never leaves a CPU.
 pub struct Hog {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -1,5 +1,5 @@
-//! Agents that decide at random: threads that are not there, or elsewhere, or of another version; and
-//! agents that write garbage into every word that they reach.
+//! Agents that decide at random, about threads that do not exist, run elsewhere or have another version; and agents
+//! that write garbage into every word that they can reach.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::processes::{
     Agent, KernelLog, alone, assignment, count, finish, shell, start, wait_for, work,
 };
 
-/// Parts of a window, for garbage.
+/// Parts of a window to overwrite with garbage.
 const PARTS: [&str; 9] = [
     "handshake",
     "parked cores",
@@ -30,10 +30,10 @@ const PARTS: [&str; 9] = [
     "control queue",
     "everything",
 ];
-/// How often each part is written over.
+/// How often each part is overwritten.
 const ROUNDS: u64 = 150;
 
-/// By itself it does nothing.
+/// Body of the hostile agent's process; does nothing in an ordinary test run.
 #[test]
 fn hostile_agent_process() {
     let Some((socket, what)) = assignment() else { return };
@@ -45,7 +45,7 @@ fn hostile_agent_process() {
     }
 }
 
-/// Lines of a part, by their homes.
+/// Lines of a part, with their homes.
 fn lines_of(layout: &Layout, part: &str) -> Vec<(Home, u32)> {
     let cores = u32::from(layout.config.cores);
     let ring = |place: &QueuePlace| {
@@ -87,7 +87,7 @@ fn litter(attached: Attached, part: &str) {
         for _ in 0..lines.len().min(64) {
             let (home, line) = lines[random.random_range(0..lines.len())];
             let word = random.random_range(0..8);
-            // What means something now and then, and what never does.
+            // Some values are occasionally valid, others never.
             let value = match random.random_range(0..4) {
                 0 => random.random(),
                 1 => random.random_range(0..64),
@@ -104,7 +104,7 @@ fn litter(attached: Attached, part: &str) {
     }
 }
 
-/// A program of another class on one of the enclave's CPUs.
+/// A program in another class on one of the enclave's CPUs.
 struct Outsider {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
@@ -125,7 +125,7 @@ impl Outsider {
         Outsider { stop, rounds, thread: Some(std::thread::spawn(body)) }
     }
 
-    /// The agent continues, and so does the scheduler.
+    /// Checks that the program still runs.
     fn is_well(&self) {
         let before = self.rounds.load(Ordering::SeqCst);
         wait_for("a program outside", || self.rounds.load(Ordering::SeqCst) > before + 2);
@@ -149,7 +149,7 @@ fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
     let outsider = Outsider::on(0);
     let enclave = start(|options| options.config.patience = Nanos::from_millis(500));
     let child = work(6, usize::MAX);
-    // Threads that end, so that some ids were announced and are free again.
+    // Some threads end, so that their ids were announced and are free again.
     let storm =
         shell("i=0; while [ $i -lt 100 ]; do /bin/true & wait; i=$((i + 1)); done; echo $i");
     let expected = [
@@ -160,7 +160,7 @@ fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
         Code::Unsupported,
         Code::UnsupportedVersion,
     ];
-    // The watchdog turns it out now and then; it comes back each time.
+    // The watchdog turns the agent out occasionally; it attaches again each time.
     let mut agent = None;
     wait_for("every refusal", || {
         let stats = enclave.stats();
@@ -177,7 +177,7 @@ fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
     wait_for("the fault", || enclave.stats().faults > faults);
     drop(nonsense);
     outsider.is_well();
-    // An honest one takes over what is left.
+    // A good agent takes over the remaining threads.
     let _agent = Agent::start(&enclave, "fifo");
     finish(child);
     assert_eq!(finish(storm), "100\n");
@@ -204,7 +204,7 @@ fn garbage_in_any_word_of_the_window_harms_nobody() {
     }
     let faults = enclave.stats().faults;
     assert!(faults > 0, "no fault was counted");
-    println!("parts written over: {}; agents turned out for it: {faults}", PARTS.len());
+    println!("parts overwritten: {}; agents turned out for it: {faults}", PARTS.len());
     let _agent = Agent::start(&enclave, "fifo");
     finish(child);
     finish(work(4, 16));
@@ -213,7 +213,7 @@ fn garbage_in_any_word_of_the_window_harms_nobody() {
     assert_eq!(kernel.complaints(), Vec::<String>::new());
 }
 
-/// Writes into every ring of decisions, for ever. `nonsense`: not even decisions.
+/// Writes into every ring of decisions, forever. With `nonsense`, the entries are not even decisions.
 fn run(attached: Attached, nonsense: bool) {
     let Attached { layout, port, host_bells, connection, .. } = attached;
     let nic = port.window(Home::Nic);
@@ -225,7 +225,7 @@ fn run(attached: Attached, nonsense: bool) {
         for (core, queue) in layout.decisions.iter().enumerate() {
             let entries = u64::from(queue.ring.entries);
             let line = queue.ring.first + (round % entries) as u32;
-            // Something that it was told once, or nothing that ever was.
+            // A thread from an earlier message, or one that never existed.
             let told = &layout.messages[random.random_range(0..layout.messages.len())].ring;
             let told = told.first + random.random_range(0..told.entries);
             let (subject, sequence) = match random.random_range(0..4) {

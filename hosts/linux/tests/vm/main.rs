@@ -1,8 +1,7 @@
-//! Real threads under sched_ext, decided on by real agents. It takes a kernel that has it, root, and
-//! four CPUs: `cargo xtask vm test` runs these in a virtual machine. Elsewhere each says why it did
-//! nothing.
+//! Real threads under sched_ext, scheduled by real agents. The tests need a kernel with sched_ext, root, and four CPUs:
+//! `cargo xtask vm test` runs them in a virtual machine. Elsewhere each test reports why it did nothing.
 //!
-//! Times mean nothing there, so nothing is asserted of them: work is bounded by its amount.
+//! Times mean nothing there, so no test asserts them: work is bounded by its amount.
 
 mod crash;
 mod enclaves;
@@ -28,7 +27,7 @@ use wave_core::outcome::Code;
 use wave_core::snapshot::State;
 use wave_linux::sched::{self, Enclave, Options};
 
-/// What programs of every kind must finish under.
+/// Policies under which all kinds of programs must finish.
 const POLICIES: [&str; 3] = ["fifo", "shinjuku:slice_us=5000", "vm"];
 
 #[test]
@@ -45,7 +44,7 @@ fn threads_that_take_turns_finish_under_every_policy() {
     }
 }
 
-/// It would go on for ever, if neither the agent nor the slice of a decision ended its run.
+/// The thread would run forever if neither the agent nor a decision's slice ended its run.
 #[test]
 fn a_thread_that_does_not_stop_is_preempted() {
     let Some(_alone) = alone() else { return };
@@ -58,15 +57,15 @@ fn a_thread_that_does_not_stop_is_preempted() {
     }
 }
 
-/// More of them than cores, under a policy without slices: the kernel turns a scheduler out that lets a thread
-/// wait for 30 s. By the fourth time that the host helped, it would have.
+/// There are more endless threads than cores, under a policy without slices. The kernel turns out a scheduler that lets
+/// a thread wait for 30 s: it would have done so before the host has helped four times.
 #[test]
 fn threads_that_never_stop_starve_nobody() {
     let Some(_alone) = alone() else { return };
     let enclave = start(|options| options.cpus = vec![0, 1]);
     let _agent = Agent::start(&enclave, "fifo");
     let endless: Vec<_> = (0..3).map(|_| enclave.spawn(endless()).unwrap()).collect();
-    wait_for("those that starve", || {
+    wait_for("starved threads", || {
         assert_eq!(enclave.stats().turned_out, None);
         enclave.stats().starved >= 4
     });
@@ -75,9 +74,9 @@ fn threads_that_never_stop_starve_nobody() {
     assert_eq!((stats.lost_agents, stats.barks), (0, 0), "{stats:?}");
 }
 
-/// It is the host's, as it may not run on every core, and waits for no run that has no end.
+/// The pinned thread stays with the host, as it may not run on every core, and must not wait for endless runs.
 #[test]
-fn a_pinned_thread_runs_beside_those_that_never_stop() {
+fn pinned_thread_runs_beside_endless_threads() {
     let Some(_alone) = alone() else { return };
     let enclave = start(|options| {
         options.cpus = vec![0, 1];
@@ -165,7 +164,7 @@ fn stressors_finish() {
 #[test]
 fn redis_serves() {
     let Some(_alone) = alone() else { return };
-    // Debian's server is this program under another name.
+    // Debian's redis-server is this program under another name.
     let Some(server) = installed("/usr/bin/redis-check-rdb") else { return };
     for policy in POLICIES {
         let enclave = start(|_| {});
@@ -194,7 +193,7 @@ fn affinity_is_respected_while_it_changes() {
         let _agent = Agent::start(&enclave, policy);
         let child = work(6, usize::MAX);
         let pid = child.id().to_string();
-        // Of each of its threads: to one core, to two, to all of them.
+        // Restrict each of its threads to one core, to two, and to all.
         for round in 0..24 {
             let mask = ["1", "2", "4", "3", "f"][round % 5];
             let mut command = Command::new("taskset");
@@ -208,7 +207,7 @@ fn affinity_is_respected_while_it_changes() {
 }
 
 #[test]
-fn cores_come_and_go() {
+fn threads_finish_while_cpus_go_offline_and_online() {
     let Some(_alone) = alone() else { return };
     for policy in POLICIES {
         let enclave = start(|_| {});
@@ -226,7 +225,7 @@ fn cores_come_and_go() {
 }
 
 #[test]
-fn another_scheduler_is_named() {
+fn error_names_the_scheduler_that_is_already_loaded() {
     let Some(_alone) = alone() else { return };
     let enclave = start(|_| {});
     let socket = std::env::temp_dir().join(format!("wave-vm-other-{}.sock", std::process::id()));

@@ -1,4 +1,4 @@
-//! Processes that run already come under an agent, and go back to what they were.
+//! Running processes come under an agent, and return to their former classes.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn class_of(tid: u32) -> (i32, i32) {
     (class, unsafe { libc::getpriority(libc::PRIO_PROCESS, tid) })
 }
 
-/// Two processes that do little, of which one is the other's child; its id is known by its name.
+/// Starts a process with a child; both do little.
 fn family(before: &str) -> Child {
     let line = format!("{before} nice -n 5 sh -c 'while :; do sleep 0.01; done' & wait");
     Command::new("sh").args(["-c", &line]).process_group(0).spawn().unwrap()
@@ -31,13 +31,13 @@ fn children_of(pid: u32) -> Vec<u32> {
 
 fn end(mut child: Child) {
     let group = child.id() as i32;
-    // SAFETY: a system call; the group was made for the child, which was not waited for yet.
+    // SAFETY: a system call; the group was created for the child, which has not been waited for yet.
     unsafe { libc::killpg(group, libc::SIGKILL) };
     child.wait().unwrap();
 }
 
 #[test]
-fn a_process_comes_with_its_children_and_goes_back() {
+fn process_joins_with_its_children_and_returns_to_its_class() {
     let Some(_alone) = alone() else { return };
     let family = family("");
     wait_for("the child", || !children_of(family.id()).is_empty());
@@ -45,13 +45,13 @@ fn a_process_comes_with_its_children_and_goes_back() {
     wait_for("its nice value", || class_of(child) == (libc::SCHED_OTHER, 5));
     let enclave = start(|_| {});
     let agent = Agent::start(&enclave, "fifo");
-    // What it starts while it comes is found, too.
+    // Processes that it starts while joining are found, too.
     assert!(enclave.adopt(&Group::Process(family.id() as i32), &[]).unwrap() >= 2);
     assert_eq!(class_of(family.id()), (SCHED_EXT, 0));
     assert_eq!(class_of(child), (SCHED_EXT, 5));
     wait_for("decisions", || count(&enclave.stats(), Code::Complete) > 20);
     assert!(enclave.threads().iter().any(|thread| thread.tid == child as i32));
-    // A second time no thread is found: the call says so, and leaves them where they are.
+    // A second call finds no new thread: it returns an error, and leaves the threads where they are.
     assert!(enclave.adopt(&Group::Process(family.id() as i32), &[]).is_err());
     drop(enclave);
     drop(agent);
@@ -81,7 +81,7 @@ fn processes_that_enter_a_cgroup_join_later() {
         class_of(family.id()).0 == SCHED_EXT
     });
     wait_for("decisions", || {
-        // A child that was being born while its parent joined comes with the next look.
+        // The next look finds a child that was being created while its parent joined.
         enclave.adopt(&group, &[]).unwrap();
         count(&enclave.stats(), Code::Complete) > 20
     });
@@ -93,7 +93,7 @@ fn processes_that_enter_a_cgroup_join_later() {
     std::fs::remove_dir(folder).unwrap();
 }
 
-/// Waits until no thread is left: one of another class would come under the next scheduler.
+/// A thread left behind in the class would come under the next scheduler.
 #[test]
 fn threads_left_by_a_command_return_to_their_class() {
     let Some(_alone) = alone() else { return };

@@ -1,5 +1,5 @@
-//! The same programs on a larger machine, with threads that change their CPU counted. `cargo xtask vm
-//! test` has a machine of its own for these.
+//! The same programs on a larger machine, with counts of threads that change their CPU. `cargo xtask vm test` has a
+//! separate machine for these.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::processes::{
 const CPUS: usize = 8;
 const TRACE: &str = "/sys/kernel/tracing";
 
-/// Threads that the kernel moved to another CPU, by its own tracepoint.
+/// Counts threads that the kernel moves to another CPU, by its own tracepoint.
 struct Migrations;
 
 impl Migrations {
@@ -25,7 +25,7 @@ impl Migrations {
         Migrations
     }
 
-    /// Those of threads with this name.
+    /// Number of migrations of threads with this name.
     fn of(&self, name: &str) -> usize {
         let trace = std::fs::read_to_string(format!("{TRACE}/trace")).unwrap();
         let name = format!(" comm={name}");
@@ -44,7 +44,7 @@ fn write(file: &str, text: &str) {
     std::fs::write(&path, text).unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
-/// Runs programs under `policy`, and says how often threads named `name` changed their CPU.
+/// Runs programs under `policy`, and prints how often threads named `name` changed their CPU.
 fn migrations(policy: &str, name: &str, programs: impl FnOnce()) {
     let enclave = start(|_| {});
     let _agent = Agent::start(&enclave, policy);
@@ -65,14 +65,14 @@ fn the_same_programs_on_eight_cpus() {
     let Some(_alone) = alone() else { return };
     if cpus().len() < CPUS {
         println!(
-            "elsewhere: this machine has less than {CPUS} CPUs (`cargo xtask vm test` has another)"
+            "not run: this machine has fewer than {CPUS} CPUs (`cargo xtask vm test` has a larger one)"
         );
         return;
     }
     let Some(stress) = installed("/usr/bin/stress-ng") else { return };
     let Some(server) = installed("/usr/bin/redis-check-rdb") else { return };
     for policy in ["fifo", "shinjuku:slice_us=5000", "vm"] {
-        // Threads have the name of their test, of which the kernel keeps 15 letters.
+        // Threads are named after their test; the kernel keeps 15 letters of the name.
         migrations(policy, "processes::work", || drop(finish(work(12, 32))));
     }
     migrations("fifo", "stress-ng", || {

@@ -1,4 +1,4 @@
-//! Every code that the program in the kernel can answer, provoked one by one.
+//! Provokes every code that the BPF program can answer, one by one.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::processes::{
     Agent, agents_cpu, alone, count, finish, is_well, online, start, wait_for, work,
 };
 
-/// Of this, the host looks after its cores at each quarter.
+/// The enclave's patience: the host looks after its cores four times within it.
 const PATIENCE: Nanos = Nanos::from_millis(4 * 400);
 
 /// Wakes a thread, and returns the subject by which the agent knows it.
@@ -29,7 +29,7 @@ fn wake_new(hand: &mut Hand, puppet: &Puppet) -> Subject {
 fn every_outcome_is_provoked_told_and_counted() {
     let Some(_alone) = alone() else { return };
     agents_cpu();
-    // The kernel gives a class that waits a share of each second, and that would come first.
+    // The kernel gives a waiting class a share of each second; with a longer patience, that share would come first.
     let enclave = start(|options| options.config.patience = PATIENCE);
     let mut hand = Hand::attach(&enclave);
     let puppet = Puppet::new();
@@ -54,23 +54,23 @@ fn every_outcome_is_provoked_told_and_counted() {
     hand.hears(Kind::Blocked, subject);
     assert_eq!(hand.decide(0, hand.right(subject)), Code::TargetNotRunnable);
 
-    // Its affinity shrinks between the decision and the look at it.
+    // The thread's affinity shrinks between the decision and the core's look at it.
     puppet.wake();
     hand.hears(Kind::Wakeup, subject);
     let decided = hand.right(subject);
     puppet.pin(0);
     hand.hears(Kind::Departed, subject);
     assert_eq!(hand.decide(1, decided), Code::Affinity);
-    // The host runs the thread without an agent.
+    // The host itself now runs the thread.
     drop(puppet);
 
-    // Left for a core that runs a thread, and goes offline: the kernel takes its threads away first.
+    // A decision is left for a core that runs a thread and goes offline: the kernel first takes its threads away.
     let [runs, waits, last] = [(); 3].map(|()| Puppet::new());
     let running = wake_new(&mut hand, &runs);
     assert_eq!(hand.decide(1, hand.right(running)), Code::Complete);
     let waiting = wake_new(&mut hand, &waits);
     hand.leave(1, hand.right(waiting));
-    // Wherever it runs, it does not stay.
+    // Wherever the thread runs, it soon sleeps.
     waits.rest();
     online(1, false);
     hand.hears(Kind::Preempt, running);
@@ -78,7 +78,7 @@ fn every_outcome_is_provoked_told_and_counted() {
     let staged = hand.answer(1);
     assert!([Code::Complete, Code::CpuOffline].contains(&staged), "{staged:?}");
     hand.lets_rest(2, waiting);
-    // Left afterwards, with and without a ring.
+    // Decisions are left for the offline core, without and with a ring.
     let waiting = wake_new(&mut hand, &last);
     hand.leave(1, hand.right(waiting));
     assert_eq!(hand.answer(1), Code::CpuOffline);
@@ -87,7 +87,7 @@ fn every_outcome_is_provoked_told_and_counted() {
     online(1, true);
     hand.wait_for("a core that is back", |hand| hand.asks[1]);
 
-    // Left for a core that another program has got.
+    // A decision is left for a core that another program occupies.
     last.rest();
     hand.lets_rest(2, waiting);
     let hog = Hog::on(2);
@@ -95,7 +95,7 @@ fn every_outcome_is_provoked_told_and_counted() {
     hand.hears(Kind::Wakeup, waiting);
     assert_eq!(hand.try_to(2, hand.right(waiting)), Code::CpuUnavailable);
     drop(hog);
-    hand.wait_for("a core that is left", |hand| hand.asks[2]);
+    hand.wait_for("a core that is free again", |hand| hand.asks[2]);
     assert_eq!(hand.decide(2, hand.right(waiting)), Code::Complete);
 
     let stats = enclave.stats();
@@ -106,10 +106,10 @@ fn every_outcome_is_provoked_told_and_counted() {
     }
     let mut provoked: BTreeSet<&str> =
         all().filter(|code| hand.told.get(*code) > 0).map(Code::name).collect();
-    // Without an agent the host lets them run to their end.
+    // Without an agent, the host lets the threads run to their end.
     drop((hand, last, runs, waits, enclave));
 
-    // A thread of another enclave's.
+    // A thread of another enclave.
     let (first, second) = two_enclaves();
     let (mut theirs, mut hand) = (Hand::attach(&first), Hand::attach(&second));
     let puppet = Puppet::new();
@@ -122,9 +122,9 @@ fn every_outcome_is_provoked_told_and_counted() {
     drop(theirs);
 }
 
-/// An agent that attaches meanwhile is not led to believe that these cores wait for it.
+/// An agent that attaches meanwhile must not believe that these cores ask.
 #[test]
-fn cores_that_are_offline_or_taken_delay_nobody() {
+fn offline_and_occupied_cores_delay_no_thread() {
     let Some(_alone) = alone() else { return };
     let enclave = start(|_| {});
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Agents and workloads in processes of their own: this binary again.
+//! Agents and workloads in separate processes, which run this binary again.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -23,20 +23,20 @@ const POLICY: &str = "WAVE_TEST_POLICY";
 const WORK: &str = "WAVE_TEST_WORK";
 const SPIN: &str = "spin";
 
-/// One enclave at a time: the kernel has one scheduler.
+/// A lock for tests with enclaves, as the kernel has one scheduler at a time; `None` if it has no sched_ext.
 pub fn alone() -> Option<MutexGuard<'static, ()>> {
     static ONE: Mutex<()> = Mutex::new(());
     if !Path::new("/sys/kernel/sched_ext").exists() {
-        // None is left out: `cargo xtask vm test` runs them all, or says that it has no machine for them.
-        println!("elsewhere: this kernel has no sched_ext (`cargo xtask vm test` has one)");
+        // Not counted as skipped: `cargo xtask vm test` runs all these tests, or reports that it has no machine for them.
+        println!("not run: this kernel has no sched_ext (`cargo xtask vm test` has one)");
         return None;
     }
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    assert!(cpus().len() >= 4, "these tests want a machine of 4 CPUs");
+    assert!(cpus().len() >= 4, "these tests need a machine with at least 4 CPUs");
     Some(one)
 }
 
-/// A program that `cargo xtask vm test` installs; only elsewhere may it be missing.
+/// Path of a program that `cargo xtask vm test` installs. It may be missing only outside that machine.
 pub fn installed(program: &'static str) -> Option<&'static str> {
     if Path::new(program).exists() {
         return Some(program);
@@ -52,7 +52,7 @@ pub fn online(cpu: usize, on: bool) {
     std::fs::write(path, if on { "1" } else { "0" }).unwrap();
 }
 
-/// Keeps this thread, which schedules itself, off the enclave's cores.
+/// Moves this thread, which makes decisions itself, to the agents' CPU.
 pub fn agents_cpu() {
     sched::cpus::pin(&[*cpus().last().unwrap()]).unwrap();
 }
@@ -62,12 +62,12 @@ pub fn cpus() -> Vec<usize> {
     sched::cpus::online().unwrap()
 }
 
-/// Where the agents of an enclave attach.
+/// Path of the socket where agents of an enclave attach.
 pub fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("wave-vm-{}-{name}.sock", std::process::id()))
 }
 
-/// An enclave of all CPUs but the last, which is the agents'.
+/// Starts an enclave of all CPUs except the last, which is for agents.
 pub fn start(change: impl FnOnce(&mut Options)) -> Enclave {
     let cpus = cpus();
     let mut options = Options::new(socket("enclave"), cpus[..cpus.len() - 1].to_vec());
@@ -80,7 +80,7 @@ pub fn start(change: impl FnOnce(&mut Options)) -> Enclave {
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(120), "{what} did not come");
+        assert!(start.elapsed() < Duration::from_secs(120), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -89,12 +89,12 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 pub struct Agent(Child);
 
 impl Agent {
-    /// Starts an honest agent.
+    /// Starts a good agent.
     pub fn start(enclave: &Enclave, policy: &str) -> Agent {
         Agent::launch(enclave, "processes::agent_process", policy)
     }
 
-    /// What the test named `role` is.
+    /// Starts the test named `role` as an agent.
     pub fn launch(enclave: &Enclave, role: &str, policy: &str) -> Agent {
         let agents = enclave.stats().agents;
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -102,14 +102,14 @@ impl Agent {
         command.env(SOCKET, enclave.socket()).env(POLICY, policy).stdout(Stdio::null());
         let mut agent = Agent(command.spawn().unwrap());
         wait_for("the agent", || {
-            assert!(agent.0.try_wait().unwrap().is_none(), "the agent left");
+            assert!(agent.0.try_wait().unwrap().is_none(), "the agent exited early");
             enclave.stats().agents > agents
         });
         agent
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a system call; the process is ours and not waited for yet.
+        // SAFETY: a system call; the process is our child and has not been waited for yet.
         unsafe { libc::kill(self.0.id() as i32, signal) };
     }
 
@@ -128,14 +128,14 @@ impl Drop for Agent {
     }
 }
 
-/// In an agent's process: where to attach, and as what; on the agents' CPU.
+/// In an agent's process: moves to the agents' CPU, and returns the socket and the policy.
 pub fn assignment() -> Option<(PathBuf, String)> {
     let socket = std::env::var_os(SOCKET)?;
     agents_cpu();
     Some((PathBuf::from(socket), std::env::var(POLICY).unwrap()))
 }
 
-/// Run by an agent's process; does nothing in an ordinary test run.
+/// Body of an agent's process; does nothing in an ordinary test run.
 #[test]
 fn agent_process() {
     let Some((socket, policy)) = assignment() else { return };
@@ -149,8 +149,8 @@ fn agent_process() {
     wave_agent::run(attached, policy, (), Seat::Shared).unwrap();
 }
 
-/// What a workload's process runs: threads that take turns by a mutex and a condition, yield, and
-/// sleep, for the given rounds each or until its input ends.
+/// Body of a workload's process: threads that take turns by a mutex and a condition variable, yield, and sleep, for the
+/// given number of rounds each or until the process's input ends.
 #[test]
 fn work_process() {
     let Ok(work) = std::env::var(WORK) else { return };
@@ -205,12 +205,12 @@ fn work_process() {
     assert!(rounds == usize::MAX || turns == threads * rounds);
 }
 
-/// A thread that does not stop before another has run, under the enclave.
+/// Starts a thread in the enclave that does not stop before another has run.
 pub fn spinner() -> Child {
     launch(SPIN.to_owned())
 }
 
-/// Threads that take `rounds` turns each, under the enclave; `usize::MAX` is until [`finish`].
+/// Starts threads in the enclave that take `rounds` turns each; `usize::MAX` means until [`finish`].
 pub fn work(threads: usize, rounds: usize) -> Child {
     launch(format!("{threads},{rounds}"))
 }
@@ -231,14 +231,14 @@ fn command_for(work: String) -> Command {
     command
 }
 
-/// A line of shell, under the enclave.
+/// Starts a line of shell in the enclave.
 pub fn shell(line: &str) -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", line]).stdout(Stdio::piped());
     sched::spawn(command).unwrap()
 }
 
-/// Waits for success, and returns what it wrote.
+/// Waits for the process to succeed, and returns its output.
 pub fn finish(mut child: Child) -> String {
     drop(child.stdin.take());
     let mut text = String::new();
@@ -250,7 +250,7 @@ pub fn finish(mut child: Child) -> String {
     text
 }
 
-/// All is as honest agents leave it.
+/// Checks that no threads are left and that the enclave is as good agents leave it.
 pub fn is_well(enclave: &Enclave) -> Stats {
     wait_for("the end of all threads", || enclave.stats().threads == 0);
     let stats = enclave.stats();
@@ -259,11 +259,11 @@ pub fn is_well(enclave: &Enclave) -> Stats {
     stats
 }
 
-/// What the kernel says from now on.
+/// The kernel's log from some time on.
 pub struct KernelLog(File);
 
 impl KernelLog {
-    /// What was said before is passed over.
+    /// Skips earlier messages.
     pub fn from_now() -> KernelLog {
         let mut options = File::options();
         let mut log = options.read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").unwrap();
@@ -271,16 +271,16 @@ impl KernelLog {
         KernelLog(log)
     }
 
-    /// Lines that tell of something wrong with the scheduler, or with the machine under it.
+    /// Lines that report a problem of the scheduler or of the machine under it.
     pub fn complaints(&mut self) -> Vec<String> {
         let mut complaints = Vec::new();
         let mut record = [0; 8192];
         loop {
-            // A line at a time, `priority,number,time,-;text`.
+            // Each read returns a line `priority,number,time,-;text`.
             let size = match self.0.read(&mut record) {
                 Ok(size) => size,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return complaints,
-                Err(error) => panic!("the kernel's log: {error}"),
+                Err(error) => panic!("cannot read the kernel's log: {error}"),
             };
             let line = String::from_utf8_lossy(&record[..size]);
             let text = line.split_once(';').map_or("", |(_, text)| text).trim();

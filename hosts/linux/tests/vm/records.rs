@@ -1,4 +1,4 @@
-//! What an agent recorded of real threads, a policy decides again.
+//! Replays of agents' recordings of real threads: the policy makes the same decisions again.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use wave_core::replay::{Replay, Tally};
 
 use crate::processes::{Agent, alone, assignment, count, finish, is_well, start, work};
 
-/// Run by the process of an agent that records; does nothing in an ordinary test run.
+/// Body of a recording agent's process; does nothing in an ordinary test run.
 #[test]
 fn recording_agent_process() {
     let Some((socket, what)) = assignment() else { return };

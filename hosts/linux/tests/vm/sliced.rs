@@ -1,4 +1,4 @@
-//! A policy that leaves it to the host to end runs: each decision names a slice. First in, first out.
+//! A FIFO policy that leaves it to the host to end runs: each decision names a slice.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! When a run has to end before the thread ends it: the agent's word, the core's own timer, and what
-//! interrupts a thread that does not look.
+//! Preemption: the agent's word and the core's own timer end a run, and a signal interrupts a thread that
+//! passes no safe points.
 
 use std::sync::atomic::Ordering;
 
@@ -10,10 +10,10 @@ use super::{Core, CoreLink};
 use crate::clock::MonotonicClock;
 use crate::stats::bump;
 
-/// Deferrals that are shorter are not worth knowing where they happened.
+/// Shortest deferral for which the stack is captured.
 const WORTH_A_STACK: Nanos = Nanos::from_micros(50);
 
-/// Shorter slices of kernel-level threads would end before the thread has come to anything.
+/// Shortest slice of a kernel-level thread. A shorter one would end before the thread makes progress.
 const KLT_SLICE_MIN: Nanos = Nanos::from_micros(10);
 
 impl Core {
@@ -45,7 +45,7 @@ impl Core {
         true
     }
 
-    /// The run ends as it was asked to, so long after that at most.
+    /// Counts a run that ends as requested, at most `deferred` after the request.
     fn count_preemption(&self, deferred: Nanos) {
         let mine = self.mine();
         bump(&mine.counters.preempted, 1);
@@ -54,8 +54,8 @@ impl Core {
         }
     }
 
-    /// Checks that are too dear for each safe point. A thread also leaves a core that is to stop, or to
-    /// adopt another window: the agent there cannot reach it before.
+    /// Makes the checks that are too expensive for each safe point. A thread also leaves a core that must stop or
+    /// adopt another window: until then the new agent cannot reach the thread.
     #[cold]
     fn look_closer(&self) -> bool {
         let now = MonotonicClock.now();
@@ -70,7 +70,7 @@ impl Core {
         self.is_over(now) || self.must_return_to_loop()
     }
 
-    /// Whether the run's slice is over, which is then counted.
+    /// Whether the run's slice is over. Counts the run if so.
     fn is_over(&self, now: Nanos) -> bool {
         let is_over = now >= self.slice_end.get();
         bump(&self.mine().counters.sliced, u64::from(is_over));
@@ -82,9 +82,9 @@ impl Core {
         self.shared.stop.load(Ordering::Relaxed) || self.must_adopt()
     }
 
-    /// For a thread that was interrupted: whether it has to leave the core, which it then does. It could
-    /// not do so at once if the signal came at `since`. Safe in a signal's handler, of a thread that is
-    /// not inside of this crate.
+    /// Whether an interrupted thread has to leave the core; the caller then leaves. `since` is when the signal
+    /// came, if the thread could not leave at once. Safe in a signal handler, on a thread that is not inside
+    /// this crate.
     pub(crate) fn must_leave_now(&self, since: Option<Nanos>) -> bool {
         if self.is_asked_to_end() {
             if let Some(link) = &*self.link.borrow() {
@@ -99,8 +99,8 @@ impl Core {
             || self.must_return_to_loop()
     }
 
-    /// A kernel-level thread is through its gate. Returns after how long its timer is to interrupt it, if
-    /// at all.
+    /// Begins the run of a kernel-level thread that has passed its gate. Returns the time until its timer should
+    /// interrupt it; `None` for no timer.
     pub(crate) fn begin_on_klt(&self) -> Option<Nanos> {
         let run = self.run.get();
         if run.slice == Nanos(0) && self.timers.borrow().next().is_none() {
@@ -114,8 +114,8 @@ impl Core {
         self.set_alarm(now)
     }
 
-    /// How long a kernel-level thread may run until the core has to see to something: the end of its
-    /// slice, or a thread that sleeps until then.
+    /// Sets the alarm to the end of the kernel-level thread's slice or the next sleeper's deadline, whichever is
+    /// first, and returns the time until then; `None` if there is neither.
     fn set_alarm(&self, now: Nanos) -> Option<Nanos> {
         let timer = self.timers.borrow().next().unwrap_or(Nanos::MAX);
         let alarm = self.slice_end.get().min(timer);
@@ -124,8 +124,8 @@ impl Core {
         (alarm != Nanos::MAX).then(|| alarm.since(now).max(Nanos(1)))
     }
 
-    /// For a kernel-level thread that was interrupted, by its timer among others: sees to what is due.
-    /// Returns after how long the timer is to interrupt it next, if it was the timer.
+    /// Handles a due alarm of a kernel-level thread that was interrupted, by its timer or otherwise. Returns the
+    /// time until the timer should interrupt it next; `None` if no alarm was due.
     pub(crate) fn heed_alarm(&self) -> Option<Nanos> {
         if self.alarm.get() == Nanos::MAX {
             return None;
@@ -138,7 +138,7 @@ impl Core {
         self.set_alarm(now)
     }
 
-    /// From now on kicks interrupt this thread, or no thread if `None`.
+    /// Directs kicks at this pthread from now on; with `None`, kicks interrupt no thread.
     #[inline]
     pub(super) fn interrupt(&self, thread: Option<libc::pid_t>) {
         if self.interrupts.get() != thread
@@ -149,7 +149,7 @@ impl Core {
         }
     }
 
-    /// From now on kicks interrupt this pthread, which the running thread is on.
+    /// Directs kicks at this pthread, on which the current thread runs.
     pub(crate) fn interrupt_me(&self) {
         self.interrupt(Some(self.tid));
     }

@@ -1,4 +1,4 @@
-//! Looks of an idle core during which the machine took its CPU away.
+//! Counts looks of an idle core during which the machine took its CPU away.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use wave_core::clock::Nanos;
 /// A look at an empty queue takes less than a microsecond.
 const STALL: Nanos = Nanos::from_micros(200);
 
-/// Counts them, where somebody wants to know ([`crate::Options::stalled_looks`]).
+/// Counts stalled looks if [`crate::Options::stalled_looks`] asks for it.
 pub(super) struct StalledLooks {
     counter: Option<Arc<AtomicU64>>,
-    /// Involuntary switches of the core's pthread so far; none before the first look of an idle time.
+    /// Involuntary context switches of the core's pthread so far; `None` before the first look of an idle period.
     switches: Cell<Option<i64>>,
 }
 
@@ -21,7 +21,7 @@ impl StalledLooks {
         StalledLooks { counter, switches: Cell::new(None) }
     }
 
-    /// A look found nothing and took `took`. The first one of an idle time does not count.
+    /// Records a look of duration `took` that found nothing. The first look of an idle period does not count.
     #[inline]
     pub(super) fn look(&self, took: Nanos) {
         if self.counter.is_some() && (took > STALL || self.switches.get().is_none()) {
@@ -29,7 +29,7 @@ impl StalledLooks {
         }
     }
 
-    /// Ends the measurement of an idle time.
+    /// Ends the measurement of an idle period.
     #[inline]
     pub(super) fn end(&self) {
         self.switches.set(None);
@@ -68,11 +68,11 @@ mod tests {
             counter.load(Ordering::Relaxed)
         };
         assert_eq!(counted(long, 7), 0, "the first look");
-        assert_eq!(counted(STALL, 7), 0, "a short one");
+        assert_eq!(counted(STALL, 7), 0, "a short look");
         assert_eq!(counted(long, 7), 1);
         assert_eq!(counted(long, 8), 1, "another thread ran");
         assert_eq!(counted(long, 8), 2);
         looks.end();
-        assert_eq!(counted(long, 8), 2, "the first look of the next idle time");
+        assert_eq!(counted(long, 8), 2, "the first look of the next idle period");
     }
 }

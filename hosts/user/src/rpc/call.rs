@@ -14,7 +14,7 @@ use super::streams::{Pause, Pauser};
 use super::worker::{Lost, Worker};
 use crate::clock::MonotonicClock;
 
-/// The call has been ended already: a last reply was sent, or its agent is gone.
+/// The call has already ended: a last reply was sent, or its agent is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the call has ended")]
 pub struct EndedError;
@@ -25,29 +25,29 @@ impl From<EndedError> for Status {
     }
 }
 
-/// Messages after which a streaming handler lets other handlers of its worker run.
+/// Number of messages after which a streaming handler lets other handlers of its worker run.
 const MESSAGES_PER_TURN: u32 = 16;
 
-/// A call that is being served. A handler that waits in it, for a message or for the client to read, lets its worker serve others
-/// meanwhile.
+/// A call that is being served. While its handler waits for a message or for the client to read, its worker serves other
+/// calls.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// Borrowed for one operation at a time: handlers that are suspended share it.
+    /// Borrowed for one operation at a time, as suspended handlers share it.
     worker: &'a RefCell<Worker>,
-    /// By which its handler is suspended. `None` in calls of one message each way, which wait for nothing.
+    /// Suspends the handler. `None` in calls of one message each way, which never wait.
     pauser: Option<Pauser<'a>>,
-    /// The window that the call came by.
+    /// Epoch of the window through which the call came.
     epoch: u64,
     call: Subject,
     messages: u32,
     begin: Begin,
     begun: Nanos,
     metadata: Vec<u8>,
-    /// The next message, if it has come.
+    /// The next message, if it has arrived.
     next: Option<Vec<u8>>,
-    /// The client sends nothing more.
+    /// The client sends no more messages.
     half_closed: bool,
-    /// The last message that was received came compressed.
+    /// The last received message came compressed.
     came_compressed: bool,
     compress: bool,
     cancelled: Option<Code>,
@@ -85,18 +85,18 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Does something with the worker, unless it has turned to another window since the call came: a call of the same name may
-    /// have come by that.
+    /// Calls `what` with the worker, unless the worker uses another window than when the call came: there, the same call number
+    /// may name another call.
     fn with<R>(&self, what: impl FnOnce(&mut Worker) -> R) -> Result<R, Lost> {
         let mut worker = self.worker.borrow_mut();
         if worker.epoch() == self.epoch { Ok(what(&mut worker)) } else { Err(Lost) }
     }
 
-    /// Lets others of the worker run.
+    /// Lets other handlers of the worker run.
     fn pause(&self, pause: Pause) {
         match self.pauser {
             Some(pauser) => pauser.pause(pause),
-            // A hostile agent's doing: honest ones begin such calls with their one message, and the end.
+            // Only a hostile agent causes this: others begin such calls with their single message, marked as the last.
             None => std::thread::yield_now(),
         }
     }
@@ -109,14 +109,14 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// After a reply: yields if the reply found no room, as other calls' replies would queue behind this handler's next ones.
+    /// Yields if the last reply found no room: otherwise replies of other calls would queue behind this handler's next ones.
     fn leave_room(&mut self) {
         if self.worker.borrow().is_stuck() {
             self.yield_to_others();
         }
     }
 
-    /// Lets others of the worker run. The call no longer takes its place from them.
+    /// Lets other handlers of the worker run, and tells the agent that it does.
     fn yield_to_others(&mut self) {
         if self.pauser.is_some() {
             let call = self.call;
@@ -125,30 +125,30 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Index of the method, as it was added.
+    /// Index of the method, in the order in which methods were added.
     pub fn method(&self) -> u16 {
         self.begin.method
     }
 
-    /// The class under which it was steered.
+    /// The class under which the call was steered.
     pub fn class(&self) -> u8 {
         self.begin.class
     }
 
-    /// What the client sent beside its messages.
+    /// Metadata that the client sent with the call.
     pub fn metadata(&self) -> Metadata<'_> {
-        // Checked as it came.
+        // Checked on arrival.
         Metadata::new(&self.metadata).unwrap_or_default()
     }
 
-    /// How long the client still waits; `None` where it said nothing of that.
+    /// Time left until the client's deadline; `None` if it set none.
     pub fn left(&self) -> Option<Duration> {
         let left = self.begin.left?;
         let passed = MonotonicClock.now().since(self.begun);
         Some(Duration::from_nanos(left.since(passed).0))
     }
 
-    /// Whether the call was cancelled or its agent is gone. Cheap enough for every few microseconds of a long handler.
+    /// Whether the call was cancelled or its agent is gone. Cheap enough to call every few microseconds in a long handler.
     pub fn is_cancelled(&mut self) -> bool {
         self.check_cancelled().is_err()
     }
@@ -171,7 +171,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The next message of the client, as soon as it has come; `None` after the last.
+    /// Waits for the client's next message and returns it; `None` after the last.
     ///
     /// # Errors
     /// The call was cancelled, its deadline has passed, or its agent is gone.
@@ -181,7 +181,7 @@ impl<'a> Call<'a> {
                 self.count_message();
                 return Ok(Some(message));
             }
-            // After a last reply nothing comes any more.
+            // After the last reply no more messages come.
             if self.half_closed || self.ended {
                 return Ok(None);
             }
@@ -198,7 +198,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Takes the next thing that came. Returns whether there was one.
+    /// Takes the next event of this call. Returns whether there was one.
     fn look(&mut self) -> Result<bool, Lost> {
         let mut worker = self.worker.borrow_mut();
         if worker.epoch() != self.epoch {
@@ -217,17 +217,17 @@ impl<'a> Call<'a> {
         Ok(true)
     }
 
-    /// Whether the last message that was received came compressed.
+    /// Whether the last received message came compressed.
     pub fn came_compressed(&self) -> bool {
         self.came_compressed
     }
 
-    /// Whether the replies from here on are to be compressed, for clients that take that.
+    /// Sets whether replies from here on are compressed, for clients that accept compression.
     pub fn compress(&mut self, compress: bool) {
         self.compress = compress;
     }
 
-    /// The one message of a call in which the client sends one.
+    /// The message of a call in which the client sends exactly one.
     pub(super) fn only_message(&mut self) -> Result<Vec<u8>, Status> {
         let missing =
             || Status::new(Code::Unimplemented, "the method takes one message, and none came");
@@ -246,7 +246,7 @@ impl<'a> Call<'a> {
         self.worker.borrow_mut().memory()
     }
 
-    /// Memory for the next call.
+    /// Gives a message's memory back to the worker for reuse.
     pub(super) fn give_back(&mut self, message: Vec<u8>) {
         self.worker.borrow_mut().keep(message);
     }
@@ -254,7 +254,7 @@ impl<'a> Call<'a> {
     /// Sends metadata before the first reply.
     ///
     /// # Errors
-    /// The call has ended. A pair that is none is left out, and the error says so.
+    /// The call has ended, or a pair is not valid metadata: then nothing is sent, and the status names the problem.
     pub fn headers(&mut self, pairs: &[(&str, &[u8])]) -> Result<(), Status> {
         let mut encoded = Vec::new();
         for (key, value) in pairs {
@@ -266,10 +266,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Adds to what is sent with the status.
+    /// Adds a pair to the metadata that is sent with the status.
     ///
     /// # Errors
-    /// It is no pair.
+    /// The pair is not valid metadata.
     pub fn trailer(&mut self, key: &str, value: &[u8]) -> Result<(), BadPair> {
         metadata::push(&mut self.trailers, key, value)
     }
@@ -282,7 +282,8 @@ impl<'a> Call<'a> {
         self.send_as(reply, false)
     }
 
-    /// Sends the last reply: the call ends with OK. With trailers, or after this, the status is what the handler returns.
+    /// Sends the last reply, and ends the call with OK. If there are trailers, the call ends with the status that the handler
+    /// returns instead.
     ///
     /// # Errors
     /// The call was cancelled, its deadline has passed, or its agent is gone.
@@ -307,7 +308,7 @@ impl<'a> Call<'a> {
                     self.leave_room();
                     return Ok(());
                 }
-                // The agent was told so.
+                // The agent has been told that the call waits for its client.
                 Err(SendError::Blocked) => {
                     self.check_cancelled()?;
                     self.pause(Pause::Waits);
@@ -323,12 +324,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Ends the call with what its handler returned.
+    /// Ends the call with its handler's result.
     pub(super) fn end(mut self, result: Result<(), Status>) {
         if !self.ended {
             let status = result.err().unwrap_or_default();
             let trailers = std::mem::take(&mut self.trailers);
-            // If the agent is gone, the status has no receiver.
+            // If the agent is gone, nobody receives the status.
             let _ = self.with(|worker| {
                 let sent = worker.finish(self.call, &status, &trailers);
                 if let Err(SendError::TooLong(_)) = sent {

@@ -1,4 +1,4 @@
-//! The server's control thread: lets agents attach, tells them what is served, and turns them out.
+//! The server's control thread: lets agents attach, sends them the list of methods, and turns them out.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::clock::MonotonicClock;
 use crate::door::{Door, Guest, say_fault, wait_for_any};
 use crate::shared::lock;
 
-/// How often this thread looks at an agent that has not taken what it is told, in milliseconds.
+/// How often this thread checks an agent that has not taken the list of methods yet, in milliseconds.
 const TELL_EVERY_MS: i32 = 1;
-/// How often it looks at candidates.
+/// How often it checks candidates, in milliseconds.
 const CANDIDATES_EVERY_MS: i32 = 100;
-/// How often it looks for requests that a scheduler overlooks, in milliseconds.
+/// How often it checks for requests that a scheduler overlooks, in milliseconds.
 const LOOK_EVERY_MS: i32 = (LOOK_EVERY.0 / 1_000_000) as i32;
 
 struct Agent {
     guest: Guest,
-    /// What is served, as it goes out.
+    /// The list of methods, on its way to the agent.
     outbox: Outbox,
     told: bool,
     overlooked: Overlooked,
 }
 
 impl Agent {
-    /// Its window is over: it hears of that also where it sleeps.
+    /// Revokes the agent's window. Rings the agent, in case it sleeps.
     fn revoke(&self, why: Revoked) {
         self.guest.control.revoke(&self.guest.port, why);
         self.guest.incarnation.agent_bell.ring();
@@ -70,7 +70,7 @@ impl Control {
         let fds = fds.chain(self.attached.iter().flat_map(|agent| agent.guest.fds()));
         let timeout_ms = match &self.attached {
             Some(agent) if !agent.told => TELL_EVERY_MS,
-            // Its workers are threads.
+            // The workers are threads of an enclave.
             Some(_) if !lock(&self.shared.unpark).is_empty() => LOOK_EVERY_MS,
             _ if !self.door.is_empty() => CANDIDATES_EVERY_MS,
             _ => -1,
@@ -83,7 +83,7 @@ impl Control {
         }
     }
 
-    /// A new incarnation begins. Calls of the one before are gone with the agent that held them.
+    /// Starts a new incarnation. Calls of the previous one are gone with the agent that held them.
     fn attach(&mut self, guest: Guest) {
         if let Some(old) = self.attached.take() {
             old.guest.control.revoke(&old.guest.port, Revoked::Replaced);
@@ -98,7 +98,7 @@ impl Control {
         let service = self.shared.methods.service().encode();
         let head =
             Head { lengths: [service.len() as u32, 0], ..Head::new(SERVICE, Subject::default()) };
-        // A fresh window has room, or its workers wait for room.
+        // A fresh window has room; the rest is sent when there is room again.
         let sent = outbox.send(&guest.port, &head, &service, &[]);
         if let Err(error) = sent {
             guest.incarnation.fault.note(error);
@@ -122,7 +122,7 @@ impl Control {
         let awaits = self.shared.tallies.iter().map(|tally| &tally.awaits);
         for worker in overlooked.look(MonotonicClock.now(), &guest.port, awaits) {
             lock(&self.shared.stats).overlooked += 1;
-            // A server has its threads in the order of its workers.
+            // The threads are in the order of the workers.
             if let Some(unpark) = lock(&self.shared.unpark).get(worker) {
                 unpark();
             }

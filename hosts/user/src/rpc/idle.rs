@@ -1,27 +1,27 @@
-//! Whether a worker without work looks for the next call, or sleeps at once.
+//! Decides whether a worker without work looks for the next call or sleeps at once.
 //!
-//! Looking pays if the next call comes before a sleep and its wake-up would have cost as much CPU time. The worker goes by
-//! the idle periods before (Karlin, Li, Manasse and Owicki, "Empirical studies of competitive spinning for a shared-memory
-//! multiprocessor", SOSP 1991): it looks if most of them ended in time. While it sleeps at once, it looks in every sixteenth
-//! to learn when that changes.
+//! Looking pays if the next call comes before a sleep and its wake-up would have cost as much CPU time. The worker decides by
+//! the previous idle periods (Karlin, Li, Manasse and Owicki, "Empirical studies of competitive spinning for a shared-memory
+//! multiprocessor", SOSP 1991): it looks if most of them ended in time. Otherwise it sleeps at once, but looks in every
+//! sixteenth period to learn when that changes.
 
 use wave_core::clock::Nanos;
 
 /// Fixed-point 1 of [`Idle::in_time`].
 const ALL: u32 = 1 << 16;
-/// The newest period's weight in the average is one over this.
+/// Inverse of the newest period's weight in the average.
 const PARTS: u32 = 8;
-/// The worker looks for work in one of this many idle periods, for any share.
+/// The worker looks for work in every `PROBE`th idle period, whatever the share.
 const PROBE: u32 = 16;
 
-/// The idle periods of one worker: whether it looks for work in them before it sleeps.
+/// Decides in each idle period of one worker whether it looks for work before it sleeps.
 #[derive(Debug)]
 pub(super) struct Idle {
     /// Longest time to look for work before sleeping.
     spin: Nanos,
-    /// When this period began, and whether it looks.
+    /// When the current period began, and whether the worker looks in it.
     period: Option<(Nanos, bool)>,
-    /// The share of periods that ended in time, of those in which it looked; newer ones weigh more.
+    /// The share of periods that ended in time among those in which the worker looked, as a decaying average in fixed point.
     in_time: u32,
     periods: u32,
 }
@@ -31,7 +31,7 @@ impl Idle {
         Idle { spin, period: None, in_time: ALL, periods: 0 }
     }
 
-    /// There is nothing to do. Returns whether it may sleep.
+    /// Records that there is no work. Returns whether the worker may sleep.
     pub(super) fn may_sleep(&mut self, now: Nanos) -> bool {
         let looks = self.in_time >= ALL / 2 || self.periods.is_multiple_of(PROBE);
         let (since, looks) = *self.period.get_or_insert((now, looks));
@@ -55,7 +55,7 @@ mod tests {
 
     const SPIN: Nanos = Nanos(5_000);
 
-    /// Idle periods of such lengths one after the other: how often it looked, and the time that took.
+    /// Runs idle periods of these lengths in sequence. Returns the number of looks and the time spent on them.
     fn passes(idle: &mut Idle, lengths: impl IntoIterator<Item = u64>) -> (u32, u64) {
         let (mut now, mut looks, mut looked_ns) = (0, 0, 0);
         for length in lengths {

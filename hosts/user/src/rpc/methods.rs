@@ -1,11 +1,11 @@
-//! What a server serves: a handler for each method.
+//! The methods of a server, each with its handler.
 
 use wave_rpc::service::{BadService, Method, Service};
 use wave_rpc::status::Status;
 
 use super::call::Call;
 
-/// Serves a call. What it returns is the call's status, unless it has sent a last reply.
+/// Serves a call. Its result becomes the call's status, unless it has sent a last reply.
 pub type Handler = Box<dyn Fn(&mut Call<'_>) -> Result<(), Status> + Send + Sync>;
 
 /// Methods and their handlers.
@@ -27,7 +27,7 @@ impl Methods {
         Methods::default()
     }
 
-    /// With a method of one message each way. `handler` gets the request's bytes and returns the reply's.
+    /// Adds a method of one message each way. `handler` gets the request's bytes and returns the reply's.
     pub fn unary(
         self,
         path: &str,
@@ -47,8 +47,8 @@ impl Methods {
         self
     }
 
-    /// With a `google.protobuf.FileDescriptorSet`, serialized: what reflection tells of the methods. A set that is there already is not
-    /// added again: services that were compiled together have the same.
+    /// Adds a serialized `google.protobuf.FileDescriptorSet`, by which reflection describes the methods. A set is not added
+    /// twice, as services that were compiled together share one.
     pub fn descriptors(mut self, set: &[u8]) -> Methods {
         let there = &self.service.descriptors;
         if set.is_empty() || there.windows(set.len()).any(|part| part == set) {
@@ -59,24 +59,24 @@ impl Methods {
         self
     }
 
-    /// With the methods of another service as well.
+    /// Adds the methods of another service.
     pub fn and(mut self, other: Methods) -> Methods {
         self.service.methods.extend(other.service.methods);
         self.handlers.extend(other.handlers);
         self.descriptors(&other.service.descriptors)
     }
 
-    /// With one method's class, objective or field of the objective changed.
+    /// Changes the class, the objective or a field of the objective of one method.
     ///
     /// # Panics
-    /// There is no method of this path.
+    /// There is no method with this path.
     pub fn tuned(mut self, path: &str, tune: impl FnOnce(&mut Method)) -> Methods {
         let method = self.service.methods.iter_mut().find(|method| method.path == path);
         tune(method.unwrap_or_else(|| panic!("there is no method {path}")));
         self
     }
 
-    /// The service as agents are told.
+    /// The description of the service that agents get.
     pub fn service(&self) -> &Service {
         &self.service
     }
@@ -90,7 +90,7 @@ impl Methods {
     }
 }
 
-/// A handler of a call with one message each way. A client that sends none, or more, is told so.
+/// A handler of calls with one message each way. A call with no message or several ends with an error.
 pub fn unary(
     handler: impl Fn(&mut Call<'_>, &[u8]) -> Result<Vec<u8>, Status> + Send + Sync + 'static,
 ) -> impl Fn(&mut Call<'_>) -> Result<(), Status> + Send + Sync + 'static {

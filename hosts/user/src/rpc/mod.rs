@@ -1,11 +1,11 @@
-//! Serving RPCs that an agent terminates: the application sees requests, and neither sockets nor HTTP/2.
+//! Serves RPCs that an agent terminates: the application sees requests, but neither sockets nor HTTP/2.
 //!
-//! A [`Server`] has *workers*, each with a queue of requests and one of replies. [`Server::start`] gives each worker a pthread that
-//! calls handlers; [`Server::start_polled`] gives the [`Worker`]s to the caller, who polls; [`Server::start_threads`] runs each
-//! worker as a thread of an enclave, so that handlers are scheduled, and preempted, by the enclave's agent.
+//! A [`Server`] has *workers*, each with a queue of requests and one of replies. [`Server::start`] gives each worker a pthread
+//! that calls handlers; [`Server::start_polled`] gives the [`Worker`]s to the caller, who polls; [`Server::start_threads`] runs
+//! each worker as a thread of an enclave, so that handlers are scheduled, and preempted, by the enclave's agent.
 //!
-//! Handlers are not async. One of a method with one message each way has its worker until it returns. One that streams gives its
-//! worker to other calls while it waits for its client, and now and then in between.
+//! Handlers are not async. The handler of a method with one message each way occupies its worker until it returns. A streaming
+//! handler lets its worker serve other calls while it waits for its client, and after every few messages.
 //!
 //! ```no_run
 //! use wave_user::rpc::{Methods, Options, Server};

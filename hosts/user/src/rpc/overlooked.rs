@@ -1,9 +1,9 @@
-//! Requests for a thread that awaits them, but that no scheduler gives a core.
+//! Finds threads that await requests and have one, but get no core from their scheduler.
 //!
 //! A thread that awaits a note waits for no decision, so the enclave's watchdog misses a scheduler that hangs meanwhile, or
-//! that gets no notes. The server's control thread looks now and then whether such a thread has a request before it, as its front
-//! left it there. If it has at two looks, the thread is unparked: it then waits for a decision as any other, its scheduler hears of
-//! it without a note, and the watchdog sees whether it gets a core.
+//! that gets no notes. The server's control thread periodically checks whether such a thread has a request in its queue. If two
+//! checks in a row find the same one, it unparks the thread: the thread then waits for a decision like any other, its scheduler
+//! hears of it without a note, and the watchdog sees whether it gets a core.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,10 +12,11 @@ use wave_core::endpoint::Receiver;
 use wave_core::layout::Layout;
 use wave_core::link::{Port, Side};
 
-/// Between two looks: longer than the scheduling watchdog's patience, for a scheduler that is only late will have heard by then.
+/// Time between two checks: longer than the scheduling watchdog's patience, so that a scheduler that is only late has acted by
+/// then.
 pub(super) const LOOK_EVERY: Nanos = Nanos::from_millis(25);
 
-/// What one worker awaits. It writes this, and the control thread reads it.
+/// The request that one worker awaits. The worker writes this, and the control thread reads it.
 #[derive(Debug, Default)]
 pub(super) struct Awaits(AtomicU64);
 
@@ -25,21 +26,21 @@ impl Awaits {
         self.0.store(taken + 1, Ordering::Relaxed);
     }
 
-    /// The worker awaits nothing: it runs.
+    /// The worker runs, and awaits nothing.
     pub(super) fn end(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// The number of the entry that it awaits.
+    /// The number of the entry that the worker awaits, if it awaits one.
     fn entry(&self) -> Option<u64> {
         self.0.load(Ordering::Relaxed).checked_sub(1)
     }
 }
 
-/// What the control thread saw in the request queues of one window.
+/// The control thread's view of the request queues of one window.
 #[derive(Debug)]
 pub(super) struct Overlooked {
-    /// Of each worker its request queue, from which nothing is taken here, and the entry that was there at the look before.
+    /// For each worker: its request queue, which is only read here, and the awaited entry that the previous check found there.
     workers: Vec<(Receiver, Option<u64>)>,
     looked: Nanos,
 }
@@ -50,7 +51,7 @@ impl Overlooked {
         Overlooked { workers: layout.decisions.iter().map(receiver).collect(), looked: Nanos(0) }
     }
 
-    /// Checks the queues, if it is time to. Returns workers whose request was already there at the previous check.
+    /// Checks the queues if a check is due. Returns the workers whose awaited request was already there at the previous check.
     pub(super) fn look<'a>(
         &mut self,
         now: Nanos,
@@ -65,7 +66,7 @@ impl Overlooked {
         for (worker, ((queue, seen), awaits)) in self.workers.iter_mut().zip(awaits).enumerate() {
             let lies_there = awaits.entry().filter(|entry| queue.has(port, *entry));
             let again = lies_there.is_some() && *seen == lies_there;
-            // Once told of, it has as long again.
+            // Once reported, an entry is reported again only after two more checks.
             *seen = lies_there.filter(|_| !again);
             if again {
                 overlooked.push(worker);

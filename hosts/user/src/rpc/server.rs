@@ -26,42 +26,43 @@ use crate::{Enclave, JoinHandle, SpawnError};
 /// About the CPU time of a worker's sleep and wake-up.
 const SPIN: Nanos = Nanos::from_micros(5);
 
-/// How a server is made. Start from [`Options::new`].
+/// Options of a server. Start from [`Options::new`].
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Path of the socket where agents attach.
     pub socket: PathBuf,
-    /// Users besides our own and root whose agents may attach.
+    /// Users whose agents may attach, besides the process's own user and root.
     pub allowed_uids: Vec<u32>,
-    /// What host and agent agree on. Its cores are workers, its subjects calls; its messages are replies and its decisions
-    /// requests, of as many entries of 56 bytes each.
+    /// The configuration that host and agent share. Here cores are workers and subjects are calls; the queues of messages and
+    /// decisions carry replies and requests, in entries of 56 bytes.
     pub config: Config,
     /// The link between host and agent.
     pub link: LinkSpec,
     /// The CPU of each worker; an empty list pins none.
     pub cpus: Vec<usize>,
-    /// After how many replies they are sent, where more requests wait already. More is cheaper for host and agent; but a reply
-    /// then waits for the requests behind it.
+    /// Number of replies that are sent together while more requests wait. Larger batches are cheaper for host and agent, but a
+    /// reply then waits for the requests behind it.
     pub batch: u32,
-    /// Whether a worker without work gives its CPU to others between looks: where it shares one.
+    /// Whether a worker without work yields its CPU between looks. Set it where workers share a CPU.
     pub yields_cpu: bool,
     /// Whether each frame in the window ends with a checksum, in both directions. A damaged frame then ends the agent's
     /// incarnation, and no call gets a wrong value. `wave bench checksums` measures the cost.
     pub checksums: bool,
-    /// How long a worker looks for the next call before it sleeps, if most calls before came within that time; otherwise it sleeps
-    /// at once. The CPU time of a sleep and its wake-up is the best value. A thread of an enclave never looks.
+    /// How long a worker looks for the next call before it sleeps, if most earlier calls came within that time; otherwise it
+    /// sleeps at once. The best value is the CPU time of a sleep and its wake-up. A worker that is a thread of an enclave never
+    /// looks.
     pub spin: Nanos,
 }
 
 impl Options {
-    /// The extents of each worker, each way, for a link: room for two messages of 64 KiB, and used for messages longer than where
-    /// `wave bench payload` finds them cheaper for host and agent.
+    /// The extents of each worker in each direction that suit a link: room for two messages of 64 KiB. Messages use them from
+    /// the length at which `wave bench payload` finds them cheaper for host and agent.
     pub const fn payloads(link: &LinkSpec) -> PayloadConfig {
         let inline_max = if link.is_coherent() { 512 } else { 256 };
         PayloadConfig { extents: 8, lines: 256, inline_max }
     }
 
-    /// One worker over shared memory, 1,024 calls at once, each reply sent at once.
+    /// Defaults: one worker over shared memory, at most 1,024 calls at a time, each reply sent at once.
     pub fn new(socket: impl Into<PathBuf>) -> Options {
         let mut config = Config::coherent(1);
         config.subjects = 1024;
@@ -81,8 +82,8 @@ impl Options {
         }
     }
 
-    /// Over this link, with queues and extents that suit it: where it is not coherent, queues are on the NIC, mapped as Wave 5.3.1
-    /// has them.
+    /// Sets the link, with queues and extents that suit it. For a link that is not coherent, the queues' home is the NIC,
+    /// mapped as in Wave 5.3.1.
     pub fn over(mut self, link: LinkSpec) -> Options {
         let suits = if link.is_coherent() { Config::coherent(1) } else { Config::pcie(1) };
         let Config { messages, decisions, .. } = self.config;
@@ -104,22 +105,24 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ServeError {
-    /// The configuration makes no layout.
+    /// No layout is possible for this configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The methods make no service.
+    /// The methods do not form a valid service.
     #[error("these methods cannot be served: {0}")]
     Methods(BadService),
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The kernel gave no memory, eventfd or thread.
-    #[error("{doing}: {error}")]
+    #[error("{doing} failed: {error}")]
     System { doing: &'static str, error: std::io::Error },
     /// The enclave has no room for the workers' threads.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// A list of CPUs of another length than there are workers.
-    #[error("{workers} workers need one CPU each, or none is named; {cpus} were given")]
+    /// The list of CPUs is not as long as the number of workers.
+    #[error(
+        "the list of CPUs must be empty or name one for each of the {workers} workers; it names {cpus}"
+    )]
     Cpus { workers: u16, cpus: usize },
     /// A worker could not be pinned.
     #[error(
@@ -128,31 +131,31 @@ pub enum ServeError {
     Pin { worker: u16, cpu: usize, error: std::io::Error },
 }
 
-/// What became of agents, and of what they were to do, so far.
+/// Counters about a server's agents since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Number of agents that attached.
     pub attached: u64,
-    /// Of these, how many hung up or were turned out.
+    /// Number of these that hung up or were turned out.
     pub lost: u64,
-    /// Of these, how many wrote nonsense.
+    /// Number of lost agents that violated the protocol.
     pub faults: u64,
-    /// How often a thread was unparked because a request had lain before it for 25 ms or more, and its scheduler had given it no
-    /// core for that: it hangs, hears of no requests, or all cores have work.
+    /// How often a thread was unparked because a request had been in its queue for 25 ms or more without its scheduler giving
+    /// it a core: the scheduler hangs or hears of no requests, or all cores are busy.
     pub overlooked: u64,
 }
 
-/// What a worker that calls handlers has done so far.
+/// Counters of a worker that calls handlers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Calls that it has served.
+    /// Number of calls served.
     pub calls: u64,
-    /// Time spent serving them, in wall-clock time: from the look that found a first call until the one that found no other.
-    /// Looks that found nothing do not count.
+    /// Wall-clock time spent serving calls: from the look that found a first call to the look that found no other. Looks that
+    /// found nothing do not count.
     pub busy: Nanos,
 }
 
-/// What one worker writes, and others read; in a cache line of its own.
+/// Words that one worker writes and other threads read, in a cache line of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Tally {
@@ -173,10 +176,10 @@ impl Tally {
     }
 }
 
-/// Ends a wait of one thread.
+/// A function that ends one thread's wait.
 pub(super) type Unpark = Box<dyn Fn() + Send>;
 
-/// What workers and the control thread share.
+/// State shared by workers and the control thread.
 pub(super) struct Shared {
     pub(super) stop: AtomicBool,
     pub(super) methods: Methods,
@@ -188,7 +191,7 @@ pub(super) struct Shared {
     pub(super) epoch: AtomicU64,
     pub(super) incarnation: Mutex<Option<Arc<Incarnation>>>,
     pub(super) bells: Vec<Arc<EventFd>>,
-    /// Ends the waits of workers that are threads.
+    /// Functions that end the waits of workers that are threads of an enclave, in the order of workers.
     pub(super) unpark: Mutex<Vec<Unpark>>,
     pub(super) control_bell: EventFd,
     pub(super) stats: Mutex<Stats>,
@@ -202,7 +205,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// An agent wrote nonsense: the control thread turns it out.
+    /// Reports an agent that violated the protocol: the control thread turns it out.
     pub(super) fn fault(&self, incarnation: &Incarnation, worker: u16, seen: impl Display) {
         incarnation.fault.note(format_args!("worker {worker}: {seen}"));
         self.control_bell.ring();
@@ -224,7 +227,7 @@ impl Shared {
     }
 }
 
-/// A server of RPCs. Dropping it stops it: calls that are being served end first.
+/// A server of RPCs. Dropping it stops it after the calls in progress have ended.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -237,7 +240,7 @@ impl Server {
     /// Starts workers that have a pthread each and call handlers.
     ///
     /// # Errors
-    /// What the options say cannot be; nothing is left behind.
+    /// The options cannot be satisfied. Nothing is left behind.
     pub fn start(options: Options, methods: Methods) -> Result<Server, ServeError> {
         let cpus = options.cpus.clone();
         let workers = options.config.cores;
@@ -263,7 +266,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a server whose workers the caller polls. It tells its agent of `methods`; their handlers are not called.
+    /// Starts a server whose workers the caller polls. The agent gets the list of `methods`, but their handlers are not called.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -277,7 +280,7 @@ impl Server {
     /// Starts workers that are threads of an enclave: its agent schedules them, and preempts them.
     ///
     /// # Errors
-    /// As [`Server::start`]; or the enclave has no room for as many threads.
+    /// As [`Server::start`]; or the enclave has too few free threads.
     pub fn start_threads(
         options: Options,
         methods: Methods,
@@ -348,17 +351,17 @@ impl Server {
         lock(&self.shared.incarnation).is_some()
     }
 
-    /// What became of agents so far.
+    /// Counters about the server's agents so far.
     pub fn stats(&self) -> Stats {
         *lock(&self.shared.stats)
     }
 
-    /// What each worker has done so far; nothing where the caller polls.
+    /// Counters of each worker so far; empty if the caller polls.
     pub fn work(&self) -> Vec<Work> {
         self.shared.tallies.iter().map(Tally::work).collect()
     }
 
-    /// Waits until the server is stopped from elsewhere: for ever, as a rule.
+    /// Waits until the server is stopped from elsewhere; usually forever.
     pub fn wait(mut self) {
         for pthread in self.pthreads.drain(..) {
             let _ = pthread.join();

@@ -1,4 +1,4 @@
-//! A worker that calls handlers: those of one message each way run until they return, streaming ones as [`Streams`].
+//! A worker that calls handlers. Handlers of one message each way run until they return; streaming ones run as [`Streams`].
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,7 +36,7 @@ pub(super) fn serve(worker: Worker) {
     while !shared.stop.load(Ordering::Relaxed) || !streams.is_empty() {
         let begun = next(&mut worker.borrow_mut());
         wake(&mut worker.borrow_mut(), &mut epoch, &mut streams);
-        // What a stream sent on without room would delay the replies of others.
+        // If a stream kept sending without room, it would delay the replies of other calls.
         let has_room = !worker.borrow().is_stuck();
         let has_run = has_room && streams.run_next();
         let has_begun = begun.is_some();
@@ -64,12 +64,12 @@ pub(super) fn serve(worker: Worker) {
     }
 }
 
-/// The next call, if one begins now.
+/// Takes the next call, if one has begun.
 fn next(worker: &mut Worker) -> Option<Begun> {
-    // Memory first: what comes is borrowed.
+    // Buffers are taken first, because the event borrows the worker.
     let (mut bytes, mut first) = (worker.memory(), worker.memory());
     while let Some(event) = worker.poll() {
-        // Others are of calls that are over.
+        // Other events are of calls that have ended.
         let Event::Begin { call, begin, metadata, message, compressed, end } = event else {
             continue;
         };
@@ -86,7 +86,7 @@ fn next(worker: &mut Worker) -> Option<Begun> {
     None
 }
 
-/// Has handlers resumed for which something came.
+/// Marks handlers whose calls have new events as ready.
 fn wake(worker: &mut Worker, epoch: &mut u64, streams: &mut Streams) {
     if std::mem::replace(epoch, worker.epoch()) != worker.epoch() {
         streams.wake_all();

@@ -1,6 +1,6 @@
-//! Handlers of streaming calls that are suspended while they wait for their clients, so that their worker serves others meanwhile.
+//! Handlers of streaming calls: suspended while they wait for their clients, so that their worker serves other calls meanwhile.
 //!
-//! Each has a stack of its own on its worker's pthread or thread (docs/adr/0035).
+//! Each handler has its own stack, on its worker's pthread or thread (docs/adr/0035).
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -9,26 +9,26 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use wave_core::message::Subject;
 
-/// Bytes of a handler's stack: as many as the standard library gives a pthread. Memory is taken for what is touched.
+/// Bytes of a handler's stack, the standard library's default for a thread. Only touched pages take memory.
 const STACK_BYTES: usize = 2 << 20;
-/// Stacks that a worker keeps for the next streams.
+/// Number of stacks that a worker keeps for later streams.
 const STACKS_KEPT: usize = 16;
 
-/// Why a handler lets others run.
+/// Why a handler lets other handlers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pause {
-    /// Until something comes for its call.
+    /// The handler waits for an event of its call.
     Waits,
-    /// The handler has run for long, and gives way.
+    /// The handler has run for long, and yields.
     Goes,
 }
 
-/// By what a handler lets others run.
+/// Suspends a handler so that others can run.
 #[derive(Clone, Copy)]
 pub(super) struct Pauser<'a>(&'a Yielder<(), Pause>);
 
 impl Pauser<'_> {
-    /// Comes back when the worker resumes the handler.
+    /// Suspends the handler. Returns when the worker resumes it.
     pub(super) fn pause(self, pause: Pause) {
         self.0.suspend(pause);
     }
@@ -55,7 +55,7 @@ impl Streams {
         self.waiting.is_empty() && self.ready.is_empty()
     }
 
-    /// Whether a handler waits for nothing but its turn.
+    /// Whether a handler is ready and waits only for its turn.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -68,7 +68,7 @@ impl Streams {
         self.stacks.pop().map_or_else(|| DefaultStack::new(STACK_BYTES), Ok)
     }
 
-    /// Runs a handler until it ends or first lets others run.
+    /// Starts a handler and runs it until it ends or first lets other handlers run.
     pub(super) fn start(
         &mut self,
         call: Subject,
@@ -79,17 +79,17 @@ impl Streams {
         self.run(call, Coroutine::with_stack(stack, body));
     }
 
-    /// Resumes the handler of a call for which an event came, if it waits.
+    /// Marks the handler of a call with a new event as ready, if it waits.
     pub(super) fn wake(&mut self, call: Subject) {
         self.ready.extend(self.waiting.remove(&call).map(|routine| (call, routine)));
     }
 
-    /// Resumes every waiting handler after the worker changed its window; each then finds its call gone.
+    /// Marks every waiting handler as ready after the worker changed its window; each then finds its call gone.
     pub(super) fn wake_all(&mut self) {
         self.ready.extend(self.waiting.drain());
     }
 
-    /// Resumes the handler that is ready for longest. Returns whether there was one.
+    /// Resumes the handler that has been ready the longest. Returns whether there was one.
     pub(super) fn run_next(&mut self) -> bool {
         let Some((call, routine)) = self.ready.pop_front() else { return false };
         self.run(call, routine);

@@ -1,4 +1,4 @@
-//! Handlers of protobuf messages: what the code that `wave-codegen` makes stands on.
+//! Handlers of protobuf messages, used by the code that `wave-codegen` generates.
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use wave_rpc::status::{Code, Status};
 use super::call::Call;
 use super::methods::Methods;
 
-/// Messages both ways, of a call in which at least one side sends several.
+/// The messages of a call, both ways, in which at least one side may send several.
 #[derive(Debug)]
 pub struct Stream<'c, 'w, In, Out> {
     call: &'c mut Call<'w>,
@@ -21,7 +21,7 @@ impl<'c, 'w, In: Message + Default, Out: Message> Stream<'c, 'w, In, Out> {
         Stream { call, messages: PhantomData }
     }
 
-    /// The next message, as soon as it has come; `None` after the last.
+    /// Waits for the client's next message and returns it; `None` after the last.
     ///
     /// # Errors
     /// The call is cancelled, or the message cannot be decoded.
@@ -44,7 +44,7 @@ impl<'c, 'w, In: Message + Default, Out: Message> Stream<'c, 'w, In, Out> {
         sent
     }
 
-    /// The call: metadata, time left, whether it was cancelled.
+    /// The call, for its metadata, the time left and whether it was cancelled.
     pub fn call(&mut self) -> &mut Call<'w> {
         self.call
     }
@@ -72,7 +72,7 @@ fn reply(call: &mut Call<'_>, message: &impl Message) -> Result<(), Status> {
     sent
 }
 
-/// The one message of a call in which the client sends one.
+/// The message of a call in which the client sends exactly one.
 fn only<M: Message + Default>(call: &mut Call<'_>) -> Result<M, Status> {
     let bytes = call.only_message()?;
     let decoded = decode(&bytes);
@@ -80,7 +80,7 @@ fn only<M: Message + Default>(call: &mut Call<'_>) -> Result<M, Status> {
     decoded
 }
 
-/// Adds a method of one message each way.
+/// Adds a method with one message each way.
 pub fn unary<In: Message + Default, Out: Message>(
     methods: Methods,
     path: &str,
@@ -93,7 +93,7 @@ pub fn unary<In: Message + Default, Out: Message>(
     })
 }
 
-/// Adds a method of one message from the client, and any number to it.
+/// Adds a method with one message from the client and any number of replies.
 pub fn server_streaming<In: Message + Default, Out: Message>(
     methods: Methods,
     path: &str,
@@ -103,7 +103,7 @@ pub fn server_streaming<In: Message + Default, Out: Message>(
     methods.method(method, move |call| handler(only(call)?, &mut Stream::new(call)))
 }
 
-/// Adds a method of any number of messages from the client, and one to it.
+/// Adds a method with any number of messages from the client and one reply.
 pub fn client_streaming<In: Message + Default, Out: Message>(
     methods: Methods,
     path: &str,
@@ -116,7 +116,7 @@ pub fn client_streaming<In: Message + Default, Out: Message>(
     })
 }
 
-/// Adds a method of any number of messages both ways.
+/// Adds a method with any number of messages both ways.
 pub fn streaming<In: Message + Default, Out: Message>(
     methods: Methods,
     path: &str,

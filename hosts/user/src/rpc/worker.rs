@@ -1,4 +1,4 @@
-//! A worker: its queues in the window of whichever agent is attached.
+//! A worker, with its queues in the window of the attached agent.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::clock::MonotonicClock;
 use crate::door::Incarnation;
 use crate::shared::lock;
 
-/// The longest sleep of a worker: after it, it looks whether another agent has come.
+/// The longest sleep of a worker, after which it checks for another agent.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Message buffers that a worker keeps for reuse: their number, and the size of the largest.
 const KEPT: usize = 4;
@@ -30,12 +30,12 @@ const KEPT_BYTES_MAX: usize = 256 * 1024;
 #[error("the agent is gone, and its calls with it")]
 pub struct Lost;
 
-/// How a worker passes the time until something comes.
+/// How a worker waits for the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// It looks while that pays, and sleeps until its doorbell.
+    /// It looks while that pays, and then sleeps until its doorbell rings.
     Pthread,
-    /// It is a thread of an enclave: others run meanwhile.
+    /// It is a thread of an enclave, and lets other threads run.
     Thread,
 }
 
@@ -46,8 +46,8 @@ struct Link {
     incarnation: Arc<Incarnation>,
 }
 
-/// One worker of a server, to be polled: requests come by [`Worker::poll`], and each call that began is ended by
-/// [`Worker::finish`] or by a last [`Worker::message`]. After answering, [`Worker::publish`].
+/// One worker of a server, to be polled. [`Worker::poll`] returns requests; end each call that began with
+/// [`Worker::finish`] or with a last [`Worker::message`]. Call [`Worker::publish`] after answering.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
@@ -82,18 +82,18 @@ impl Worker {
         }
     }
 
-    /// Which worker of the server it is.
+    /// Index of this worker in its server.
     pub fn index(&self) -> u16 {
         self.index
     }
 
-    /// Counts the windows that it has turned to. Where a [`Worker::poll`] changes it, all calls that came before are gone, and
-    /// others of the same number may come.
+    /// Number of windows that this worker has used. When [`Worker::poll`] changes it, all earlier calls are gone, and new calls
+    /// may reuse their numbers.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Turns to the window of the agent that is attached now, if that is another.
+    /// Switches to the attached agent's window, if that is another one.
     fn adopt(&mut self) {
         if self.epoch == self.shared.epoch.load(Ordering::Acquire) {
             return;
@@ -123,8 +123,8 @@ impl Worker {
         }
     }
 
-    /// The next thing that came, of whichever agent. When another agent has come since the last time, all calls of the one before
-    /// are gone.
+    /// Returns the next event of the attached agent. If another agent has attached since the last poll, all calls of the
+    /// previous one are gone.
     pub fn poll(&mut self) -> Option<Event<'_>> {
         self.adopt();
         if self.link.as_ref().is_some_and(|link| link.stub.is_behind()) {
@@ -158,11 +158,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends a reply. Its flags: with [`END`](wave_rpc::wire::END) it is the last, and the call has ended with OK; with [`COMPRESSED`](wave_rpc::wire::COMPRESSED) the client gets it
-    /// compressed, if it takes that.
+    /// Sends a reply. Its flags: with [`END`](wave_rpc::wire::END) it is the last, and the call has ended with OK; with
+    /// [`COMPRESSED`](wave_rpc::wire::COMPRESSED) the client gets it compressed, if it accepts compression.
     ///
     /// # Errors
-    /// The call is not open, or its client has not read enough yet: poll, and try again.
+    /// The call is not open; or its client has not read enough yet: then poll, and try again.
     pub fn message(&mut self, call: Subject, reply: &[u8], flags: u8) -> Result<(), SendError> {
         let Link { port, stub, .. } = self.live()?;
         stub.message(port, call, reply, flags)?;
@@ -173,7 +173,7 @@ impl Worker {
     /// Ends a call.
     ///
     /// # Errors
-    /// The call is not open: its agent is gone. Or status and trailers are too long, and the call stays open.
+    /// The call is not open because its agent is gone; or status and trailers are too long, and the call stays open.
     pub fn finish(
         &mut self,
         call: Subject,
@@ -187,7 +187,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Publishes replies that were pushed.
+    /// Publishes replies that were sent since the last call.
     pub fn publish(&mut self) {
         self.unpublished = 0;
         let Some(Link { port, stub, incarnation }) = &mut self.link else { return };
@@ -198,7 +198,7 @@ impl Worker {
         }
     }
 
-    /// Waits for something to come, after [`Worker::poll`] found nothing.
+    /// Waits for an event, after [`Worker::poll`] found none.
     pub fn wait(&mut self) {
         self.publish();
         if self.patience == Patience::Thread {
@@ -233,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// Yields the CPU, as the agent may need it to make room for replies: no doorbell rings when there is room.
+    /// Yields the CPU, which the agent may need to make room for replies. No doorbell rings once there is room.
     pub(super) fn wait_for_room(&mut self) {
         self.publish();
         match self.patience {
@@ -243,14 +243,14 @@ impl Worker {
         }
     }
 
-    /// Keeps what comes for a call from [`Worker::poll`], for a handler that is suspended while it waits.
+    /// Withholds a call's events from [`Worker::poll`], for a handler that is suspended while it waits.
     pub(super) fn keep_apart(&mut self, call: Subject) {
         if let Ok(Link { stub, .. }) = self.live() {
             stub.keep_apart(call);
         }
     }
 
-    /// A call that is kept apart, waited for its client, and need not wait any longer.
+    /// Takes a call that is kept apart and no longer needs to wait for its client.
     pub(super) fn take_woken(&mut self) -> Option<Subject> {
         let woken = self.link.as_mut()?.stub.take_woken()?;
         self.idle.work_came(MonotonicClock.now());
@@ -271,7 +271,7 @@ impl Worker {
         self.link.as_ref().is_some_and(|link| link.stub.is_stuck())
     }
 
-    /// Tells the agent that the worker runs others between the messages of a call.
+    /// Tells the agent that the worker runs other handlers between the messages of this call.
     pub(super) fn yield_to_others(&mut self, call: Subject) {
         let Ok(Link { port, stub, .. }) = self.live() else { return };
         match stub.yield_to_others(port, call) {
@@ -280,12 +280,12 @@ impl Worker {
         }
     }
 
-    /// Counts what the worker did between two looks that found nothing.
+    /// Adds the work done between two looks that found nothing to the counters.
     pub(super) fn tally(&self, calls: u64, busy: Nanos) {
         self.shared.tallies[usize::from(self.index)].add(calls, busy);
     }
 
-    /// Publishes what was sent, if it is as much as the server's batch.
+    /// Publishes sent replies once they fill the server's batch.
     pub(super) fn publish_batch(&mut self) {
         if self.unpublished >= self.shared.batch {
             self.publish();
@@ -296,10 +296,10 @@ impl Worker {
         &self.shared
     }
 
-    /// Whether a call was cancelled, and why. Does not read across the link: for a call that takes long.
+    /// The reason for which a call was cancelled, if it was. Does not read across the link, so a long call can check often.
     ///
     /// # Errors
-    /// Its agent is gone.
+    /// The call's agent is gone.
     pub fn is_cancelled(&mut self, call: Subject) -> Result<Option<Code>, Lost> {
         let Link { port, stub, incarnation } = self.live().map_err(|_| Lost)?;
         let incarnation = Arc::clone(incarnation);
@@ -330,7 +330,7 @@ impl Worker {
         Lost
     }
 
-    /// The window of the attached agent, if it is the window that this worker uses.
+    /// This worker's link, if it uses the attached agent's window.
     fn live(&mut self) -> Result<&mut Link, SendError> {
         let is_current = self.epoch == self.shared.epoch.load(Ordering::Acquire);
         self.link.as_mut().filter(|_| is_current).ok_or(SendError::NotOpen)
@@ -342,7 +342,7 @@ impl Worker {
         }
     }
 
-    /// Memory for a message: empty.
+    /// An empty buffer for a message.
     pub(super) fn memory(&mut self) -> Vec<u8> {
         let mut memory = self.kept.pop().unwrap_or_default();
         memory.clear();

@@ -1,6 +1,6 @@
-//! What the tests over real sockets and real threads share.
+//! Helpers of the tests over real sockets and real threads.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, reason = "each test uses some of these helpers")]
 
 use std::path::PathBuf;
 use std::thread::JoinHandle as Pthread;
@@ -13,13 +13,13 @@ use wave_core::policy::Policy;
 use wave_sched::policies::by_name;
 use wave_user::{CoreStats, Enclave, Options};
 
-/// Where the enclave of this name listens.
+/// Path of the socket of the enclave with this name.
 pub fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("wave-test-{}-{name}.sock", std::process::id()))
 }
 
-/// An enclave that shares its CPUs, and is as patient as a machine that is busy with other tests
-/// makes necessary.
+/// Starts an enclave that shares its CPUs, with enough patience for a machine that is busy with other
+/// tests.
 pub fn start(name: &str, change: impl FnOnce(&mut Options)) -> Enclave {
     let mut options = Options::new(socket(name));
     options.yields_cpu = true;
@@ -32,7 +32,7 @@ pub fn start(name: &str, change: impl FnOnce(&mut Options)) -> Enclave {
 /// An agent in a thread of the test.
 pub type Agent = Pthread<Result<Exit, RunError>>;
 
-/// Attaches an agent of this policy.
+/// Attaches an agent with this policy.
 pub fn agent(enclave: &Enclave, policy: impl FnOnce(&Config) -> Box<dyn Policy + Send>) -> Agent {
     let attached = attach(enclave.socket()).unwrap();
     let policy = policy(&attached.layout.config);
@@ -42,7 +42,7 @@ pub fn agent(enclave: &Enclave, policy: impl FnOnce(&Config) -> Box<dyn Policy +
     agent
 }
 
-/// Attaches an agent of a policy that ships.
+/// Attaches an agent with a shipped policy.
 pub fn shipped(enclave: &Enclave, policy: &str) -> Agent {
     agent(enclave, |config| by_name(policy, config).unwrap())
 }
@@ -52,16 +52,16 @@ pub fn sum(enclave: &Enclave, of: impl Fn(&CoreStats) -> u64) -> u64 {
     enclave.stats().cores.iter().map(of).sum()
 }
 
-/// Waits for something that must come; fails with a name if it does not.
+/// Waits until `condition` holds. Fails, naming `what`, after a minute.
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come");
+        assert!(start.elapsed() < Duration::from_secs(60), "timed out waiting for {what}");
         std::thread::yield_now();
     }
 }
 
-/// Prints, if the test fails while it lives, the one line that replays it.
+/// If the test panics while this value lives, prints the command that replays it.
 pub struct Replay(pub u64, pub &'static str);
 
 impl Drop for Replay {

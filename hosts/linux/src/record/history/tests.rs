@@ -19,7 +19,7 @@ fn from(history: &mut History, time_ns: u64, cpu: u16, who: Who, doing: Doing) {
     feed(history, time_ns, cpu, Kind::Switch(Some((who, doing)), Next::Idle));
 }
 
-/// A history from time 100 on, in which A blocked before.
+/// A history from time 100 on, before which A blocked.
 fn with_a() -> History {
     let mut history = History::new(100);
     feed(&mut history, 100, 0, Kind::Seen(A, Doing::Blocked, named("a")));
@@ -30,7 +30,7 @@ fn run(at_ns: u64, waited_ns: Option<u64>, cpu_ns: u64, preemptions: u64) -> Run
     Run { at_ns, waited_ns, cpu_ns, preemptions, ..Run::default() }
 }
 
-/// The same, after the thread was blocked for so long and something woke it that was not recorded.
+/// `run`, after the thread was blocked for `blocked_ns` and an unrecorded waker woke it.
 fn after(blocked_ns: u64, run: Run) -> Run {
     Run { blocked_ns: Some(blocked_ns), ..run }
 }
@@ -51,7 +51,7 @@ fn a_thread_that_is_woken_runs_is_preempted_and_blocks() {
 }
 
 #[test]
-fn a_waker_is_known_by_the_cpu_time_that_it_had_used() {
+fn waker_is_recorded_with_its_cpu_time_so_far() {
     let mut history = with_a();
     feed(&mut history, 110, 0, Kind::Wakeup(A));
     to(&mut history, 110, 0, A);
@@ -59,7 +59,7 @@ fn a_waker_is_known_by_the_cpu_time_that_it_had_used() {
     feed(&mut history, 151, 0, Kind::Wakeup(B));
     to(&mut history, 160, 1, B);
     from(&mut history, 170, 1, B, Doing::Blocked);
-    // Woken while it was about to block, by a thread that has used 90.
+    // B is woken while it is about to block, by A, which has used 90.
     feed(&mut history, 200, 0, Kind::Waking(B, A));
     feed(&mut history, 205, 1, Kind::Wakeup(B));
     to(&mut history, 210, 1, B);
@@ -76,7 +76,7 @@ fn a_waker_is_known_by_the_cpu_time_that_it_had_used() {
 }
 
 #[test]
-fn waking_one_that_runs_changes_nothing() {
+fn waking_a_running_thread_changes_nothing() {
     let mut history = with_a();
     feed(&mut history, 110, 0, Kind::Wakeup(A));
     to(&mut history, 120, 0, A);
@@ -91,13 +91,13 @@ fn waking_one_that_runs_changes_nothing() {
 }
 
 #[test]
-fn threads_that_ran_or_waited_at_the_beginning_have_no_latency_of_it() {
+fn threads_active_at_the_beginning_have_no_wakeup_latency() {
     let mut history = History::new(100);
     feed(&mut history, 120, 0, Kind::Seen(A, Doing::Running, named("a")));
     feed(&mut history, 130, 0, Kind::Seen(B, Doing::Runnable, named("b")));
     from(&mut history, 150, 3, A, Doing::Blocked);
     to(&mut history, 160, 3, B);
-    // Never seen: it has run from the beginning on.
+    // Not seen before: it has run since the beginning.
     let unseen = Who { pid: 9, born: 1 };
     from(&mut history, 170, 1, unseen, Doing::Blocked);
     let (threads, repaired) = history.finish(180);
@@ -107,7 +107,7 @@ fn threads_that_ran_or_waited_at_the_beginning_have_no_latency_of_it() {
 }
 
 #[test]
-fn one_that_is_known_is_only_named_when_it_is_seen_again() {
+fn known_thread_that_is_seen_again_is_only_renamed() {
     let mut history = with_a();
     feed(&mut history, 110, 0, Kind::Wakeup(A));
     to(&mut history, 120, 0, A);
@@ -117,11 +117,11 @@ fn one_that_is_known_is_only_named_when_it_is_seen_again() {
 }
 
 #[test]
-fn an_id_that_is_used_again_is_another_thread() {
+fn reused_id_is_another_thread() {
     let mut history = with_a();
     feed(&mut history, 110, 0, Kind::Wakeup(A));
     to(&mut history, 110, 0, A);
-    // The id is free before the last switch from its thread.
+    // The id is free before the last switch away from its thread.
     let again = Who { born: 11, ..A };
     feed(&mut history, 120, 1, Kind::Made(again, None, named("again")));
     feed(&mut history, 121, 1, Kind::Wakeup(again));
@@ -135,33 +135,33 @@ fn an_id_that_is_used_again_is_another_thread() {
 }
 
 #[test]
-fn a_missed_wakeup_or_switch_is_counted_and_no_time_is_made_up() {
+fn missed_wakeup_or_switch_is_counted_and_adds_no_time() {
     let mut history = with_a();
-    // No wake-up.
+    // The wake-up is missing.
     to(&mut history, 110, 0, A);
     from(&mut history, 120, 0, A, Doing::Blocked);
     assert_eq!(history.repaired(), 1);
-    // No switch to it.
+    // The switch to it is missing.
     feed(&mut history, 130, 0, Kind::Wakeup(A));
     from(&mut history, 140, 0, A, Doing::Blocked);
     assert_eq!(history.repaired(), 2);
-    // No switch from it: the CPU is another's, and it must have left some time before.
+    // The switch from it is missing: another thread has the CPU, so it must have left earlier.
     feed(&mut history, 150, 0, Kind::Wakeup(A));
     to(&mut history, 150, 0, A);
     feed(&mut history, 160, 0, Kind::Waking(B, A));
     to(&mut history, 900, 0, B);
-    assert_eq!(history.repaired(), 4, "A had left, and B was not woken");
+    assert_eq!(history.repaired(), 4, "A's departure and B's wake-up are guessed");
     from(&mut history, 950, 0, B, Doing::Dead);
     let (threads, _) = history.finish(1_000);
     assert_eq!(threads[0].runs, [run(10, None, 10, 0), after(30, run(50, Some(0), 10, 0))]);
     assert_eq!(threads[1].cpu_ns(), 50);
     let waker = Some(Waker { thread: 0, cpu_ns: 20 });
-    assert_eq!(threads[1].runs[0].waker, waker, "A had announced that it wakes B");
+    assert_eq!(threads[1].runs[0].waker, waker, "A had announced that it would wake B");
 }
 
 #[test]
-fn a_waker_whose_switch_was_missed_is_the_waker() {
-    // A got its CPU after 130 and no event said so, as it does under Linux 6.18 as a guest now and then.
+fn waker_is_known_although_its_switch_was_missed() {
+    // A got its CPU after 130 without an event, as happens occasionally under Linux 6.18 as a guest.
     let mut history = with_a();
     feed(&mut history, 101, 0, Kind::Seen(B, Doing::Blocked, named("b")));
     feed(&mut history, 110, 0, Kind::Wakeup(A));
@@ -171,7 +171,7 @@ fn a_waker_whose_switch_was_missed_is_the_waker() {
     to(&mut history, 150, 0, B);
     from(&mut history, 170, 1, A, Doing::Blocked);
     from(&mut history, 180, 0, B, Doing::Blocked);
-    // Neither the wake-up nor the switch of A was seen.
+    // A's wake-up and switch are both missing.
     feed(&mut history, 200, 1, Kind::Waking(B, A));
     feed(&mut history, 201, 1, Kind::Wakeup(B));
     to(&mut history, 210, 0, B);
@@ -186,7 +186,7 @@ fn a_waker_whose_switch_was_missed_is_the_waker() {
 }
 
 #[test]
-fn a_cpu_that_others_have_while_a_thread_waits_is_interference() {
+fn unrecorded_thread_on_a_cpu_is_interference_while_a_thread_waits() {
     let mut history = with_a();
     let others = Kind::Switch(None, Next::Other);
     feed(&mut history, 110, 0, Kind::Wakeup(A));
@@ -200,7 +200,7 @@ fn a_cpu_that_others_have_while_a_thread_waits_is_interference() {
     feed(&mut history, 220, 0, Kind::Switch(Some((A, Doing::Runnable)), Next::Idle));
     assert_eq!(history.interference_ns(250), 50, "the CPU is idle");
     feed(&mut history, 250, 0, others);
-    assert_eq!(history.interference_ns(300), 100, "it waits until the end");
+    assert_eq!(history.interference_ns(300), 100, "the thread waits until the end");
 }
 
 mod random {
@@ -208,7 +208,7 @@ mod random {
 
     use super::*;
 
-    /// A kernel in miniature, which drives threads and says truly what they did.
+    /// A miniature kernel, which drives threads and records what they really did.
     struct Truth {
         states: Vec<Doing>,
         cpus: Vec<Option<usize>>,
@@ -247,7 +247,7 @@ mod random {
             self.events.push(Event { time_ns: self.now, cpu: cpu as u16, kind });
         }
 
-        /// One step of the kind that these numbers ask for, if it is possible.
+        /// Takes the step that these numbers ask for, if it is possible.
         fn step(&mut self, (span, cpu, thread, blocks): (u64, usize, usize, bool)) {
             self.now += span;
             if self.states[thread] == Doing::Blocked {
@@ -295,15 +295,18 @@ mod random {
         prop::collection::vec((0..1_000_u64, 0..2_usize, 0..THREADS, any::<bool>()), 0..200)
     }
 
-    /// Properties of every history, with any events missing.
+    /// Checks properties of every history, whichever events are missing.
     fn check(threads: &[Thread], duration: u64) {
         for thread in threads {
             assert!(!thread.runs.is_empty());
             let mut free_at = 0;
             for run in &thread.runs {
-                assert!(run.at_ns >= free_at, "runs of a thread do not overlap");
+                assert!(run.at_ns >= free_at, "runs of a thread overlap");
                 let blocked_ns = run.blocked_ns.unwrap_or(0);
-                assert!(run.at_ns - blocked_ns >= free_at, "it was blocked after its last run");
+                assert!(
+                    run.at_ns - blocked_ns >= free_at,
+                    "the thread was blocked during its last run"
+                );
                 assert!(run.waker.is_none() || run.blocked_ns.is_none());
                 free_at = run.at_ns + run.waited_ns.unwrap_or(0) + run.cpu_ns;
                 if let Some(waker) = run.waker {
@@ -318,7 +321,7 @@ mod random {
 
     proptest! {
         #[test]
-        fn a_whole_history_is_the_truth(steps in steps()) {
+        fn complete_history_matches_the_model(steps in steps()) {
             let truth = truth(steps);
             let mut history = History::new(BEGINS);
             truth.events.iter().for_each(|event| history.feed(event));
@@ -355,13 +358,13 @@ mod random {
         }
 
         #[test]
-        fn clocks_that_differ_a_little_do_no_harm(
+        fn slightly_different_clocks_are_tolerated(
             steps in steps(),
             swapped in prop::collection::vec(any::<prop::sample::Index>(), 0..9),
         ) {
             let truth = truth(steps);
             let mut events = truth.events.clone();
-            // The order of events is what counts.
+            // Only the order of events counts.
             for index in swapped {
                 let at = index.index(events.len() - 1);
                 let later = events[at + 1].time_ns;
