@@ -1,15 +1,15 @@
 //! The agent's loop: poll messages, feed the policy, top up decisions, commit, poll the front.
 //!
-//! [`Agent::step`] is a bounded amount of work that says whether there was any. What surrounds it
-//! (a thread that spins, then parks; a simulator that counts) belongs to the caller.
+//! [`Agent::step`] does a bounded amount of work and reports whether there was any. The loop around
+//! it (a thread that spins, then parks; a simulator that counts) belongs to the caller.
 //!
 //! # Parking
 //!
-//! An agent parks only while it is *quiet*: every core asks and nothing is on its way. It says so
-//! in host memory, fences, reads that back (which on a link that posts writes proves that the word
-//! has arrived, and pulls in what the host had sent before), steps once more, and only then waits
-//! for its doorbell. A host context that sends while it is asking, or from outside a core, fences
-//! after its message and looks at that word.
+//! An agent parks only while it is *quiet*: every core asks and no decision is on its way. It stores
+//! PARKED in host memory, fences, and reads the word back (on a link that posts writes, the load
+//! proves that the word has arrived, and pulls in what the host had sent before). It then steps once
+//! more, and only then waits for its doorbell. A host context that sends while it is asking, or from
+//! outside a core, fences after its message and checks that word.
 
 use alloc::vec::Vec;
 
@@ -45,23 +45,23 @@ pub const RESYNC_PATIENCE: Nanos = Nanos::from_millis(5);
 pub enum Step {
     /// Something was done: step again at once.
     Progress,
-    /// Nothing to do, until a doorbell, or this time.
+    /// Nothing to do until a doorbell rings, or until this time.
     Idle(Option<Nanos>),
-    /// The host has revoked this incarnation: leave ([`Agent::revoked`] says why).
+    /// The host has revoked this incarnation: leave ([`Agent::revoked`] has the reason).
     Revoked,
 }
 
-/// The host wrote what no host of ours writes. The agent leaves: its host falls back.
+/// The host wrote something that no Wave host writes. The agent leaves, and the host falls back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum AgentError {
-    /// The host's word on this incarnation.
+    /// The window's incarnation word is not valid.
     #[error(transparent)]
     Incarnation(#[from] BadIncarnation),
     /// A queue entry is malformed: the peer is at fault.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// An entry's parts do not fit.
+    /// An entry's kind, flags and length do not fit together.
     #[error(transparent)]
     BadEntry(#[from] BadEntry),
     #[error(transparent)]
@@ -69,20 +69,20 @@ pub enum AgentError {
     /// Bulk data is malformed: the host is at fault.
     #[error(transparent)]
     Bulk(#[from] BadBulk),
-    /// A queue's credit is a lie.
+    /// The credit of a decision queue is impossible.
     #[error("core {core}: {error}")]
     Decisions { core: u16, error: PushError },
 }
 
-/// The agent's own I/O, polled by its loop: sockets, timers, packets. `()` is none.
+/// The agent's own I/O, polled by its loop: sockets, timers, packets. `()` stands for no front.
 pub trait Front {
     /// Does a bounded amount of work; puts notes for the policy into `notes`.
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress;
 
-    /// Hears a note that the policy sent. The default ignores it.
+    /// Receives a note that the policy sent. The default ignores it.
     fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 
-    /// When it wants to be polled again, if nothing happens before.
+    /// The time of the next poll if nothing happens before; `None` if the front has no timer.
     fn next_deadline(&self) -> Option<Nanos> {
         None
     }
@@ -90,7 +90,7 @@ pub trait Front {
     /// The agent is about to sleep, and polls once more before it does.
     fn prepare_park(&mut self) {}
 
-    /// The agent has slept, or does not sleep after all.
+    /// The agent has woken up, or does not sleep after all.
     fn unpark(&mut self) {}
 }
 
@@ -100,7 +100,7 @@ impl Front for () {
     }
 }
 
-/// One that somebody else keeps.
+/// A borrowed front.
 impl<F: Front + ?Sized> Front for &mut F {
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
         (**self).poll(now, notes)
@@ -123,7 +123,7 @@ impl<F: Front + ?Sized> Front for &mut F {
     }
 }
 
-/// An absent front has no work and hears no notes.
+/// An absent front has no work and ignores notes.
 impl<F: Front> Front for Option<F> {
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
         self.as_mut().map_or(Progress::Done, |front| front.poll(now, notes))
@@ -160,7 +160,7 @@ pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front = ()> {
     notes: Vec<Note>,
     look_after: Vec<u16>,
     bulk: Vec<u64>,
-    /// Extents of bulk data that were read, but could not be returned yet for lack of room.
+    /// Extents of bulk data that were read, but not yet returned because the control queue was full.
     returns: Vec<Subject>,
     resync_asked: Option<Nanos>,
     wants_resync: bool,
@@ -170,7 +170,7 @@ pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front = ()> {
 }
 
 impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
-    /// An agent over a checked layout, without a front. `bells` are the host's vectors: one per core, then the
+    /// Creates an agent without a front over a checked layout. `bells` are the host's vectors: one per core, then the
     /// control context's.
     pub fn new(layout: Layout, port: L, bells: Vec<B>, policy: P, recorder: R) -> Self {
         Agent::with_front(layout, port, bells, policy, recorder, ())
@@ -178,7 +178,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
 }
 
 impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F> {
-    /// [`Agent::new`], with a front.
+    /// Creates an agent with a front; otherwise as [`Agent::new`].
     pub fn with_front(
         layout: Layout,
         port: L,
@@ -218,7 +218,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         &mut self.front
     }
 
-    /// Tells the host that this agent is there and speaks its version (Wave Table 1,
+    /// Announces this agent and its protocol version to the host (Wave Table 1,
     /// `START_WAVE_AGENT`). The host answers with a snapshot; until then nothing is decided.
     pub fn announce(&mut self) {
         let nic = self.port.window(home_of(Side::Agent));
@@ -232,12 +232,12 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         &self.brain
     }
 
-    /// The recorder, to be flushed while the agent rests.
+    /// The recorder: flush it while the agent is idle.
     pub fn recorder_mut(&mut self) -> &mut R {
         self.brain.recorder_mut()
     }
 
-    /// The end of this incarnation: what was recorded is left.
+    /// Ends this incarnation and returns its recorder.
     pub fn into_recorder(self) -> R {
         self.brain.into_recorder()
     }
@@ -247,7 +247,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         (self.decided, self.kicked)
     }
 
-    /// How long to look for work before parking.
+    /// How long to poll for work before parking.
     pub fn spin(&self) -> Nanos {
         self.layout.config.spin
     }
@@ -259,8 +259,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         Revoked::from_word(word).ok().flatten().unwrap_or(Revoked::TurnedOut)
     }
 
-    /// One round of the loop. It sees the queues as they are when it comes to them, and takes a
-    /// bounded number of entries from each.
+    /// One round of the loop. Takes a bounded number of entries from each queue, as it stands when its
+    /// turn comes.
     pub fn step(&mut self, now: Nanos) -> Result<Step, AgentError> {
         let nic = self.port.window(home_of(Side::Agent));
         if Revoked::from_word(nic.load(self.layout.incarnation, 0))?.is_some() {
@@ -270,7 +270,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         progress |= self.poll_front(now);
         self.return_extents();
         if self.synced {
-            // What found no room last time counts.
+            // Decisions that found no room in the last step count against the budget.
             let budget = DECISIONS_PER_STEP - self.out.staged.len();
             progress |= self.brain.decide(now, budget, &mut self.out) == Progress::More;
             progress |= !self.out.staged.is_empty();
@@ -291,8 +291,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         Ok(Step::Idle(deadlines.into_iter().flatten().min()))
     }
 
-    /// Says that the agent is about to sleep. Returns whether it may: step once more, and if that
-    /// finds nothing, wait for the doorbell; then [`Agent::unpark`].
+    /// Announces that the agent is about to sleep. Returns whether it may: then step once more, wait
+    /// for the doorbell if that finds nothing, and call [`Agent::unpark`].
     pub fn prepare_park(&mut self) -> bool {
         if !self.brain.is_quiet() || !self.synced {
             return false;
@@ -302,7 +302,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         true
     }
 
-    /// Takes PARKED back from the agent's word.
+    /// Clears PARKED in the agent's parking word.
     pub fn unpark(&mut self) {
         ParkWord::of_agent(&self.layout).unpark(&self.port);
         self.front.unpark();
@@ -334,13 +334,13 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
             }
         }
         if progress && self.layout.messages[0].home == Home::Host {
-            // Credits of queues across the link: nothing else would make them travel.
+            // The credits of queues across the link: no other store would publish them.
             self.port.window(Home::Host).publish();
         }
         Ok(progress)
     }
 
-    /// A message of the core's own. Kinds that this version does not know are passed over.
+    /// Handles a message of the core crate (`KIND_CORE` and up). Skips kinds that this version does not know.
     fn on_core(&mut self, now: Nanos, message: &Message) -> Result<(), AgentError> {
         if message.kind == KIND_BULK {
             return self.on_bulk(now, message);
@@ -360,7 +360,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
                     self.brain.on_entry(now, core, &entry);
                 }
             }
-            // A core may sleep on top of a decision whose outcome the snapshot does not show.
+            // A core may sleep with a decision in its queue, whose outcome the snapshot does not show.
             let cores = self.brain.cores();
             self.look_after.clear();
             self.look_after.extend((0..cores.len()).filter(|&core| cores.waits(core)));
@@ -368,19 +368,19 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         Ok(())
     }
 
-    /// Copies what lies in an extent, gives that back, and believes only the copy.
+    /// Copies an extent, returns it, and trusts only the copy.
     fn on_bulk(&mut self, now: Nanos, message: &Message) -> Result<(), AgentError> {
         let pool = self.layout.bulk();
         let (extent, words) = (message.subject, message.payload[0]);
         let bad = |what| BadBulk { words: words as usize, at: 0, what };
         if extent.id >= pool.extents {
-            return Err(bad("its extent is not in the pool").into());
+            return Err(bad("the extent is not in the pool").into());
         }
         if words > u64::from(pool.lines) * LINE_WORDS as u64 {
-            return Err(bad("an extent does not hold as much").into());
+            return Err(bad("an extent does not hold that many words").into());
         }
         if self.returns.len() == self.returns.capacity() {
-            return Err(bad("it came in more extents than there are").into());
+            return Err(bad("more extents are lent than the pool has").into());
         }
         let near = self.port.window(home_of(Side::Agent));
         let first = pool.target + extent.id * pool.lines;
@@ -399,7 +399,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         Ok(())
     }
 
-    /// Gives back what was read, as far as there is room to say so.
+    /// Returns extents that were read, as far as the control queue has room.
     fn return_extents(&mut self) {
         while let Some(&extent) = self.returns.last() {
             if !self.tell_host(KIND_BULK_RETURNED, extent) {
@@ -409,8 +409,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         }
     }
 
-    /// Asks for a snapshot, unless one that was asked for may still be on its way. That one may be
-    /// older than what was lost now, so the wish is kept.
+    /// Asks for a snapshot, unless an earlier one may still be on its way. That one may be older than
+    /// the present loss, so `wants_resync` stays set.
     fn ask_for_snapshot(&mut self, now: Nanos) {
         if self.resync_asked.is_none_or(|asked| now.since(asked) >= RESYNC_PATIENCE) {
             self.resync_asked = Some(now);
@@ -419,7 +419,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         }
     }
 
-    /// Whether there was room: a full control queue means that the host does not listen.
+    /// Sends to the host's control context. Returns false if the queue is full: the host does not read it.
     fn tell_host(&mut self, kind: u16, subject: Subject) -> bool {
         let told =
             self.control.push(&self.port, Tag { kind, flags: 0 }, &[subject.to_word()]).is_ok();
@@ -445,8 +445,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
     /// Wave Table 1, `TXNS_COMMIT`: all decisions of this step, one publish, and a kick (MSI-X) for
     /// each core that sleeps.
     fn commit(&mut self) -> Result<(), AgentError> {
-        // Outcomes can overtake the credit that goes with them, where the two travel differently: a
-        // decision that finds no room waits here for the next step, and so do later ones for its core.
+        // An outcome can overtake the credit of the same entry if the two travel by different paths. A
+        // decision without room waits here for the next step, as do later ones for its core.
         let mut kept = 0;
         for at in 0..self.out.staged.len() {
             let (core, decision) = self.out.staged[at];

@@ -1,5 +1,5 @@
-//! The pure part of an agent: order, the cores' accounts and the policy, behind one recordable
-//! point. The same inputs give the same decisions, always; that is what replay rests on.
+//! The pure part of an agent: message order, the state of the cores and the policy, behind one
+//! recordable interface. The same inputs always give the same decisions; replay relies on this.
 
 use alloc::vec::Vec;
 
@@ -14,9 +14,9 @@ use crate::snapshot::Snapshot;
 /// Everything that a policy's state depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// An entry came in the queue of `context`.
+    /// An entry arrived in the queue of `context`.
     Entry {
-        /// Number of the context whose queue had it.
+        /// Number of the context that sent it.
         context: u16,
         /// The entry that was popped.
         entry: Upstream,
@@ -25,13 +25,13 @@ pub enum Input {
     Snapshot(Snapshot),
     /// Bulk data arrived in an extent.
     Bulk(Vec<u64>),
-    /// A note of a front's arrived.
+    /// A note from a front arrived.
     Note(Note),
     /// The policy was asked for at most `budget` decisions.
     Decide {
-        /// Most decisions that there is room for.
+        /// The largest number of decisions that there is room for.
         budget: usize,
-        /// How many earlier ones still waited for room: they count against other limits of a step.
+        /// Number of earlier decisions that still waited for room: they count against other limits of a step.
         held: usize,
     },
 }
@@ -39,10 +39,10 @@ pub enum Input {
 /// Sees every input before the policy does, and every output of the policy.
 ///
 /// One call of `decide` is followed by its decisions, its preemptions and its notes, in this order.
-/// A `decide` is left out where it cannot matter: nothing was heard since the last one, the policy's
-/// deadline has not come, and the policy decided nothing. An agent that spins would record little else.
+/// A `decide` is left out where it cannot matter: no input came since the last one, the policy's
+/// deadline has not come, and the policy decided nothing. A spinning agent would record little else.
 pub trait Recorder {
-    /// Whether the recorder wants its calls: `false` spares the copies when nothing is recorded.
+    /// Whether the recorder is called at all: `false` saves the copies when nothing is recorded.
     const ON: bool = true;
 
     /// One input, and the agent's time at which it came.
@@ -60,7 +60,7 @@ pub trait Recorder {
     /// The loop rang the doorbell of `core`, in the step of the last input.
     fn kicked(&mut self, _core: u16) {}
 
-    /// The agent rests or leaves: what was gathered may go out now.
+    /// The agent is idle or leaves: buffered records may be written now.
     fn flush(&mut self) {}
 }
 
@@ -76,29 +76,29 @@ impl Recorder for Vec<(Nanos, Input)> {
     }
 }
 
-/// What the loop has to do because of an input.
+/// What the agent's loop must do after an input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaction {
-    /// This core asks while decisions are on their way to it: check whether it sleeps on top of them.
+    /// This core asks while decisions are on their way to it: check whether it sleeps without having seen them.
     pub look_after: Option<u16>,
     /// Something was lost: ask for a snapshot.
     pub resync: bool,
 }
 
-/// Order, accounts and policy of one agent.
+/// Message order, core state and policy of one agent.
 #[derive(Debug)]
 pub struct Brain<P, R = ()> {
     policy: P,
     order: Order,
     cores: Cores,
     recorder: R,
-    /// Whether anything was heard since the last `decide`, or that one had more to do. Kept only
-    /// for a recorder.
+    /// Whether any input came since the last `decide`, or that one had more to do. Kept only for a
+    /// recorder.
     news: bool,
 }
 
 impl<P: Policy, R: Recorder> Brain<P, R> {
-    /// A brain that has heard nothing yet.
+    /// Creates a brain that has received no input.
     pub fn new(config: &Config, policy: P, recorder: R) -> Brain<P, R> {
         Brain {
             policy,
@@ -129,7 +129,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         &mut self.recorder
     }
 
-    /// The end: what was recorded is left.
+    /// Drops all but the recorder, and returns it.
     pub fn into_recorder(self) -> R {
         self.recorder
     }
@@ -139,7 +139,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         self.cores.all_quiet() && self.order.is_settled()
     }
 
-    /// When the policy wants to decide although nothing happens.
+    /// The time at which the policy wants to decide even if nothing happens.
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.policy.next_deadline()
     }
@@ -157,8 +157,8 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
             reaction.resync = told.is_err();
         }
         let is_core = context < self.cores.len();
-        // Asking precedes the outcome in the host's time: the message of the run that ended, then
-        // the decision. A completed decision clears it again.
+        // On the host the request precedes the outcome: the run ends with a message, then the decision
+        // is read. A completed decision clears the request again.
         if entry.asks && is_core && self.cores.asked(context) {
             reaction.look_after = Some(context);
         }
@@ -170,7 +170,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         reaction
     }
 
-    /// Starts again from the host's truth.
+    /// Starts again from the host's state.
     pub fn on_snapshot(&mut self, now: Nanos, snapshot: &Snapshot) {
         if R::ON {
             self.hear(now, &Input::Snapshot(snapshot.clone()));
@@ -204,12 +204,12 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         self.policy.on_note(now, note);
     }
 
-    /// Whether a message has been missing for too long.
+    /// Fails if a message has been missing for too long.
     pub fn check_order(&self, now: Nanos) -> Result<(), Gap> {
         self.order.check(now)
     }
 
-    /// Asks the policy for at most `budget` decisions, beside those that `out` holds already.
+    /// Asks the policy for at most `budget` decisions, in addition to those that `out` holds already.
     #[inline]
     pub fn decide(&mut self, now: Nanos, budget: usize, out: &mut Decisions) -> Progress {
         if R::ON { self.decide_recorded(now, budget, out) } else { self.ask(now, budget, out) }
@@ -253,14 +253,14 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         self.recorder.record(now, input);
     }
 
-    /// Feeds a recorded input, and adds the decisions that it led to to `out`.
+    /// Feeds a recorded input, and adds the resulting decisions to `out`.
     pub fn replay(&mut self, now: Nanos, input: &Input, out: &mut Decisions) {
         match input {
             Input::Entry { context, entry } => {
                 self.on_entry(now, *context, entry);
             }
             Input::Snapshot(snapshot) => self.on_snapshot(now, snapshot),
-            // What was wrong with it ended the agent that is replayed.
+            // An error here ended the recorded agent.
             Input::Bulk(words) => drop(self.on_bulk(now, words)),
             Input::Note(note) => self.on_note(now, note),
             Input::Decide { budget, held } => {
@@ -286,7 +286,7 @@ mod tests {
 
     const THREAD: Subject = Subject { id: 0, generation: 1 };
 
-    /// Decides once, and knows whether its thread runs, as of the last it was told.
+    /// Decides once, and tracks whether its thread runs.
     #[derive(Default)]
     struct One {
         waits: bool,
@@ -318,10 +318,10 @@ mod tests {
         }
     }
 
-    /// Found in the simulator: two threads that never stop by themselves, and a snapshot that was
-    /// taken just before the first began to run. Nothing was ever preempted.
+    /// Found in the simulator, with two threads that never stop by themselves and a snapshot taken just
+    /// before the first one began to run: nothing was ever preempted.
     #[test]
-    fn a_snapshot_does_not_hide_what_was_completed_after_it() {
+    fn a_snapshot_does_not_hide_a_later_completed_decision() {
         let mut brain = Brain::new(&Config::coherent(1), One::default(), ());
         let snapshot = |run| Snapshot {
             cores: vec![CoreRecord { run, txn: Default::default(), asks: true }],
@@ -343,8 +343,8 @@ mod tests {
         let entry = Upstream { message: None, outcome: Some(outcome), asks: false };
         brain.on_entry(now, core, &entry);
         brain.on_snapshot(now, &snapshot(7));
-        assert!(brain.policy.runs, "the older snapshot says that the thread still waits");
+        assert!(brain.policy.runs, "the snapshot predates the outcome, so the thread runs");
         brain.on_snapshot(now, &snapshot(8));
-        assert!(!brain.policy.runs, "the newer one knows better");
+        assert!(!brain.policy.runs, "the snapshot is newer than the outcome, so the thread waits");
     }
 }

@@ -43,7 +43,7 @@ impl Sub for Nanos {
     }
 }
 
-/// A monotonic clock: it never goes back, and its origin means nothing.
+/// A monotonic clock with an arbitrary origin.
 pub trait Clock {
     /// The time now. Never goes backwards on one clock.
     fn now(&self) -> Nanos;

@@ -1,4 +1,4 @@
-//! The host's control context: what it says to an agent beside messages and decisions.
+//! The host's control context: attaching and revoking an agent, snapshots and bulk data.
 
 use alloc::collections::VecDeque;
 
@@ -21,9 +21,9 @@ use crate::snapshot::{self, CoreRecord, Record};
 pub enum AgentState {
     /// No agent has announced itself in the window.
     Absent,
-    /// It is there and speaks our version.
+    /// The agent has announced itself and this protocol version.
     Ready,
-    /// It speaks another version, which must be refused.
+    /// The agent has announced another protocol version, and must be refused.
     OtherVersion(u32),
 }
 
@@ -32,15 +32,15 @@ pub enum AgentState {
 pub struct Requests {
     /// The agent asks for a snapshot.
     pub resync: bool,
-    /// It wrote what no agent of ours writes.
+    /// The agent wrote something that no Wave agent writes.
     pub fault: bool,
 }
 
-/// Why a host turns its back on an agent's window.
+/// Why a host has revoked an incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Revoked {
-    /// The watchdog found that it hangs, or the host was asked to turn it out.
+    /// The watchdog found that the agent hangs, or the host was asked to turn it out.
     TurnedOut = INCARNATION_REVOKED,
     /// Another agent has taken over.
     Replaced = INCARNATION_REPLACED,
@@ -51,10 +51,10 @@ pub enum Revoked {
 }
 
 impl Revoked {
-    /// From the window's word on its incarnation ([`Layout::incarnation`]); nothing of a live one.
+    /// Decodes the window's incarnation word ([`Layout::incarnation`]); `None` for a live incarnation.
     ///
     /// # Errors
-    /// The word means nothing: the host, or another writer of its memory, is at fault.
+    /// The word has no defined value: the host, or another writer of its memory, is at fault.
     pub const fn from_word(word: u64) -> Result<Option<Revoked>, BadIncarnation> {
         match word {
             INCARNATION_LIVE => Ok(None),
@@ -67,9 +67,9 @@ impl Revoked {
     }
 }
 
-/// A word on an incarnation that means nothing: the peer is at fault.
+/// An incarnation word without a defined value: the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("peer's fault: the window's word on its incarnation is {0:#x}, which means nothing")]
+#[error("peer's fault: the window's incarnation word is {0:#x}, which is not a defined value")]
 pub struct BadIncarnation(pub u64);
 
 /// The control context's end of one incarnation's window.
@@ -80,7 +80,7 @@ pub struct HostControl {
     pool: Pool,
     bulk: Pool,
     bulk_transport: Transport,
-    /// Extents of bulk data that the agent was not told of yet, the oldest first: how many words, and the copy.
+    /// Extents of bulk data that are not announced to the agent yet, oldest first: number of words, and the copy.
     copying: VecDeque<(Subject, u64, Ticket)>,
     incarnation: u32,
     agent: u32,
@@ -88,7 +88,7 @@ pub struct HostControl {
 }
 
 impl HostControl {
-    /// The control context of a fresh window.
+    /// Creates the control context of a fresh window.
     pub fn new(layout: &Layout) -> HostControl {
         HostControl {
             context: Context::new(layout, &layout.messages[layout.control_context()]),
@@ -114,7 +114,7 @@ impl HostControl {
         }
     }
 
-    /// Tells the agent to leave, and why. The host reads nothing more from its window, whether it obeys or not.
+    /// Tells the agent to leave, and why. From now on the host reads nothing from the window, whether the agent obeys or not.
     pub fn revoke(&self, port: &impl Port, why: Revoked) {
         port.window(Home::Nic).store(self.incarnation, 0, why as u64);
         port.window(Home::Nic).publish();
@@ -148,8 +148,8 @@ impl HostControl {
         self.bulk.place().lines as usize * LINE_WORDS
     }
 
-    /// Sends these words, at most [`HostControl::bulk_words`], as bulk data. Returns false where every extent
-    /// is lent, or was not told of yet: poll, and call again later.
+    /// Sends these words, at most [`HostControl::bulk_words`], as bulk data. Returns false if no extent is free
+    /// (each is lent, or not announced yet): poll, and call again later.
     pub fn send_bulk(&mut self, port: &impl Port, words: &[u64]) -> bool {
         assert!(words.len() <= self.bulk_words());
         let Some(extent) = self.bulk.free() else { return false };
@@ -175,7 +175,7 @@ impl HostControl {
         !self.copying.is_empty()
     }
 
-    /// Tells the agent of copies that are done, in their order, as far as there is room.
+    /// Announces finished copies to the agent, in order, as far as the queue has room.
     fn tell_of_bulk(&mut self, port: &impl Port) {
         while let Some(&(subject, words, ticket)) = self.copying.front() {
             let message = Message {
@@ -192,19 +192,19 @@ impl HostControl {
         }
     }
 
-    /// An extent that the agent was not told of is not its to return.
+    /// Takes back a returned extent. False if it was not lent, or not yet announced to the agent.
     fn take_back(&mut self, extent: Subject) -> bool {
         let told = self.copying.iter().all(|(copying, ..)| *copying != extent);
         told && self.bulk.returned(extent).is_ok()
     }
 
-    /// Sends a message that is no context's own, if there is room for it. Returns whether there was.
+    /// Sends a message that belongs to no other context. Returns whether there was room.
     pub fn send(&mut self, port: &impl Port, message: &Message) -> bool {
         self.context.try_send(port, message)
     }
 
-    /// Sends the host's state. Returns false where both extents are lent: the agent has not read
-    /// the ones before; call again later.
+    /// Sends the host's state. Returns false if both extents are lent, because the agent has not read
+    /// the earlier snapshots: call again later.
     pub fn send_snapshot(
         &mut self,
         port: &impl Port,

@@ -1,4 +1,4 @@
-//! The agent's view of the host's cores: which ask for work, and which decisions are unanswered.
+//! The agent's view of the host's cores: their requests for work, and their unanswered decisions.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::snapshot::CoreRecord;
 
 const SET_WORDS: usize = CORES_MAX.div_ceil(64);
 
-/// A set of cores that is walked turn by turn.
+/// A set of cores that is scanned round-robin.
 #[derive(Clone, Debug, Default)]
 struct CoreSet([u64; SET_WORDS]);
 
@@ -21,7 +21,7 @@ impl CoreSet {
         self.0[word] = self.0[word] & !(1 << bit) | u64::from(member) << bit;
     }
 
-    /// Whether `core` is a member; no core beyond the set is.
+    /// Whether `core` is a member; false for a core beyond the set.
     #[inline]
     fn has(&self, core: u16) -> bool {
         self.0.get(usize::from(core) / 64).is_some_and(|word| word >> (core % 64) & 1 != 0)
@@ -48,14 +48,14 @@ struct Core {
     /// Whether a snapshot has reported the core. Before that its run number is unknown.
     known: bool,
     asks: bool,
-    /// It said that it is offline; nothing is left for it until it asks.
+    /// The core reported that it is offline; it gets no decision until it asks.
     away: bool,
     run: u32,
     next_txn: TxnId,
     answered: TxnId,
-    /// Decided and not answered, oldest first.
+    /// Decisions without an outcome, oldest first.
     outstanding: VecDeque<Decision>,
-    /// The decision that was completed last, and its outcome.
+    /// The last completed decision, and its outcome.
     completed: Option<(Decision, Outcome)>,
 }
 
@@ -72,7 +72,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// `count` cores that have not been heard of yet, with `prestage` decisions left in each.
+    /// Creates `count` cores in an unknown state. Each may have `prestage` decisions prestaged.
     pub fn new(count: u16, prestage: u16) -> Cores {
         let room = usize::from(prestage).max(1);
         let core = Core {
@@ -114,13 +114,13 @@ impl Cores {
         self.cores.is_empty()
     }
 
-    /// Decisions for `core` that were not answered, the oldest first. Panics if there is no such core.
+    /// Unanswered decisions for `core`, oldest first. Panics if there is no such core.
     pub fn waiting(&self, core: u16) -> impl Iterator<Item = &Decision> {
         self.cores[usize::from(core)].outstanding.iter()
     }
 
-    /// Whether every core waits for a decision and none is on its way: nothing can happen that the
-    /// host does not have to announce to a sleeping agent.
+    /// Whether every core waits for a decision and none is on its way: the host then rings a sleeping
+    /// agent for anything that happens.
     pub fn all_quiet(&self) -> bool {
         self.asking_count == self.cores.len() && self.outstanding_count == 0
     }
@@ -160,7 +160,7 @@ impl Cores {
         self.cores[usize::from(core)].asks
     }
 
-    /// The core's run, as of its last completed decision.
+    /// The core's run number, as of its last completed decision.
     pub fn run(&self, core: u16) -> u32 {
         self.cores[usize::from(core)].run
     }
@@ -187,8 +187,8 @@ impl Cores {
         }
     }
 
-    /// The core said that it waits. Returns whether something is on its way to it already, so that
-    /// it may have gone to sleep on top of it and must be looked after.
+    /// The core asked for a decision. Returns whether one is on its way already: the core may have gone
+    /// to sleep without seeing it, and must be checked.
     #[inline]
     pub fn asked(&mut self, core: u16) -> bool {
         self.set_asks(core, true);
@@ -197,7 +197,7 @@ impl Cores {
         !self.cores[usize::from(core)].outstanding.is_empty()
     }
 
-    /// Numbers a decision and counts it as on its way.
+    /// Numbers a decision and records it as on its way.
     #[inline]
     pub(crate) fn stage(&mut self, core: u16, choice: Choice) -> Decision {
         let state = &mut self.cores[usize::from(core)];
@@ -227,7 +227,7 @@ impl Cores {
     #[inline]
     pub fn answered(&mut self, core: u16, outcome: Outcome) -> Option<Decision> {
         let decision = self.forget_until(core, outcome.txn);
-        // Also where a snapshot has answered for the decision already: a request that was under way
+        // This also applies if a snapshot has already covered the decision: a request that was in flight
         // when the snapshot was taken must not outlive the run that answered it.
         let state = &mut self.cores[usize::from(core)];
         if outcome.code == Code::Complete && outcome.run.wrapping_sub(state.run) as i32 >= 0 {
@@ -257,8 +257,8 @@ impl Cores {
         last
     }
 
-    /// Decisions that completed on a core since a snapshot's record of it. The snapshot may show the
-    /// subject as it was before, and no message ever says that something runs.
+    /// The last decision that completed on a core after a snapshot's record of it. The snapshot may show
+    /// the subject's earlier state, and no message ever reports that a subject runs.
     pub(crate) fn completed_since(
         &self,
         core: u16,
@@ -269,13 +269,13 @@ impl Cores {
         state.completed.filter(|_| is_newer)
     }
 
-    /// Takes a core's state from a snapshot, where it is newer than what has been heard.
+    /// Takes a core's state from a snapshot, where it is newer than the known state.
     pub fn resync(&mut self, core: u16, record: &CoreRecord) {
         self.forget_until(core, record.txn);
         let state = &mut self.cores[usize::from(core)];
         let ahead = record.run.wrapping_sub(state.run) as i32;
-        // Within one run a core only ever goes from running to asking; and what asked before anybody
-        // could decide still does.
+        // Within one run a core only ever goes from running to asking; and a core that asked before the
+        // first snapshot, when nothing could be decided, still asks.
         let first = !core::mem::replace(&mut state.known, true);
         let asks = match first || ahead > 0 {
             true => record.asks || (first && state.asks),
@@ -306,7 +306,7 @@ mod tests {
         CoreRecord { run, txn: TxnId::new(txn), asks }
     }
 
-    /// A snapshot overtook a request and the decision that answered it.
+    /// A snapshot overtakes a request and the decision that answered it.
     #[test]
     fn a_request_does_not_outlive_the_run_that_answered_it() {
         let mut cores = Cores::new(1, 1);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_an_older_run_says_nothing_of_a_newer_one() {
+    fn a_snapshot_of_an_older_run_does_not_change_a_newer_one() {
         let mut cores = Cores::new(1, 1);
         cores.resync(0, &record(7, 0, true));
         cores.stage(0, choice());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_that_were_lost_are_forgotten_with_the_next() {
+    fn decisions_with_lost_outcomes_are_forgotten_at_the_next_outcome() {
         let mut cores = Cores::new(1, 3);
         cores.resync(0, &record(0, 0, true));
         let staged: Vec<_> = (0..3).map(|_| cores.stage(0, choice())).collect();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_for_a_core_that_is_offline_until_it_asks() {
+    fn an_offline_core_gets_no_decision_until_it_asks() {
         let mut cores = Cores::new(1, 2);
         cores.resync(0, &record(0, 0, true));
         cores.stage(0, choice());
@@ -377,7 +377,7 @@ mod tests {
         }
         assert_eq!(order, (0..cores.len()).collect::<Vec<_>>());
         assert_eq!(cores.open(), None);
-        // The next turn begins after the last one.
+        // The next scan begins after the core that was served last.
         cores.answered(3, complete(1, 1)).unwrap();
         cores.asked(3);
         cores.answered(1, complete(1, 1)).unwrap();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_can_be_asked_about_by_number() {
+    fn the_state_of_a_core_is_found_by_its_number() {
         let mut cores = Cores::new(2, 1);
         cores.resync(0, &record(0, 0, true));
         assert!(cores.asks(0) && !cores.asks(1));
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the policy's fault")]
-    fn a_policy_that_stages_without_room_is_to_blame() {
+    fn staging_without_room_panics_and_blames_the_policy() {
         let mut cores = Cores::new(1, 1);
         cores.stage(0, choice());
         cores.stage(0, choice());

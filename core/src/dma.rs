@@ -31,7 +31,7 @@ pub struct DmaProducer {
 }
 
 impl DmaProducer {
-    /// A producer that stages in `staging` (in memory at `near`) for the ring `target` on the
+    /// Creates a producer that stages in `staging` (in memory at `near`) for the ring `target` on the
     /// other side. With `wait`, publish returns when the entries have arrived.
     pub fn new(staging: Ring, near: Home, target: Ring, wait: bool) -> DmaProducer {
         assert_eq!(staging.entries, target.entries, "staging and target must be of one size");
@@ -56,7 +56,7 @@ impl DmaProducer {
         self.ring.room(port.window(self.near))
     }
 
-    /// Whether `count` more entries can be pushed now.
+    /// Whether `wanted` more entries can be pushed now.
     ///
     /// # Errors
     /// As [`Producer::has_room`].
@@ -64,7 +64,7 @@ impl DmaProducer {
         self.ring.has_room(port.window(self.near), wanted)
     }
 
-    /// Sends what was pushed since the last time, as far as there are free copies.
+    /// Sends the entries pushed since the last publish, as far as [`COPIES_MAX`] allows.
     pub fn publish(&mut self, port: &impl Port) {
         self.poll(port);
         let produced = self.ring.produced();
@@ -87,18 +87,18 @@ impl DmaProducer {
         }
     }
 
-    /// Publishes, waits until all has arrived, and orders that before later loads of this context.
+    /// Publishes, waits until every entry has arrived, and orders that before later loads of this context.
     pub fn fence(&mut self, port: &impl Port) {
         self.publish(port);
         while !self.poll(port) {
             self.publish(port);
             core::hint::spin_loop();
         }
-        // A copy may have been this CPU's own stores.
+        // A copy may consist of this CPU's own stores.
         port.window(self.near).fence();
     }
 
-    /// Retires completed copies. Returns whether nothing is under way or waiting.
+    /// Retires completed copies. Returns whether no copy is under way or waiting.
     pub fn poll(&mut self, port: &impl Port) -> bool {
         for slot in &mut self.copies {
             if slot.is_some_and(|ticket| port.dma().is_done(ticket)) {
@@ -146,14 +146,14 @@ impl DmaConsumer {
         self.ring.consumed()
     }
 
-    /// Lets the copy of the credit progress. Returns whether none is under way or waiting.
+    /// Advances the copy of the credit. Returns whether none is under way or waiting.
     pub fn poll(&mut self, port: &impl Port) -> bool {
         self.return_credit(port);
         self.copy.is_none()
     }
 
-    /// One copy at a time: were there two, the older could arrive last and leave the producer
-    /// with a full ring for ever.
+    /// Copies the credit, one copy at a time: with two, the older could arrive last and leave the
+    /// producer with a full ring for ever.
     fn return_credit(&mut self, port: &impl Port) {
         if self.copy.is_some_and(|ticket| port.dma().is_done(ticket)) {
             self.copy = None;

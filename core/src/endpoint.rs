@@ -16,7 +16,7 @@ pub enum Sender {
 }
 
 impl Sender {
-    /// The end of `place` for its producer, on `side`.
+    /// Creates the producer's end of the queue at `place`, on `side`.
     pub fn new(place: &QueuePlace, side: Side) -> Sender {
         match place.transport {
             Transport::Mmio => {
@@ -31,8 +31,8 @@ impl Sender {
         }
     }
 
-    /// The end of `place`, where another producer has pushed `produced` entries. `None` if its entries go by DMA: what is under way there
-    /// is that producer's.
+    /// Continues a queue into which another producer has pushed `produced` entries. `None` if its entries go by DMA: copies
+    /// under way belong to that producer.
     pub fn resume(place: &QueuePlace, side: Side, produced: u64) -> Option<Sender> {
         let ring = || Producer::resume(place.ring, place.mapping(side), produced);
         (place.transport == Transport::Mmio).then(|| Sender::Mmio(ring(), place.home))
@@ -60,7 +60,7 @@ impl Sender {
         }
     }
 
-    /// Makes what was pushed travel.
+    /// Sends the entries pushed so far.
     #[inline]
     pub fn publish(&mut self, port: &impl Port) {
         match self {
@@ -69,7 +69,7 @@ impl Sender {
         }
     }
 
-    /// Publishes, and orders all that was pushed before later loads of this context.
+    /// Publishes, and orders all pushed entries before later loads of this context.
     #[inline]
     pub fn fence(&mut self, port: &impl Port) {
         match self {
@@ -78,7 +78,7 @@ impl Sender {
         }
     }
 
-    /// Lets copies progress. Returns whether nothing is under way.
+    /// Advances copies. Returns whether none is under way.
     #[inline]
     pub fn poll(&mut self, port: &impl Port) -> bool {
         match self {
@@ -98,7 +98,7 @@ impl Sender {
         }
     }
 
-    /// Whether `count` more entries can be pushed now.
+    /// Whether `wanted` more entries can be pushed now.
     ///
     /// # Errors
     /// As [`Producer::has_room`].
@@ -120,7 +120,7 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// The end of `place` for its consumer, on `side`.
+    /// Creates the consumer's end of the queue at `place`, on `side`.
     pub fn new(place: &QueuePlace, side: Side) -> Receiver {
         match place.transport {
             Transport::Mmio => {
@@ -130,14 +130,14 @@ impl Receiver {
         }
     }
 
-    /// The end of `place`, where another consumer has popped `consumed` entries and has published `credited` of them. `None` if its
-    /// entries come by DMA.
+    /// Continues a queue from which another consumer has popped `positions[0]` entries, and published `positions[1]` of them as
+    /// credit. `None` if its entries come by DMA.
     pub fn resume(place: &QueuePlace, side: Side, positions: [u64; 2]) -> Option<Receiver> {
         let ring = || Consumer::resume(place.ring, place.mapping(side), positions);
         (place.transport == Transport::Mmio).then(|| Receiver::Mmio(ring(), place.home))
     }
 
-    /// Entries popped, and those of them that were published as credit; `None` if they come by DMA.
+    /// Number of entries popped, and number published as credit; `None` if entries come by DMA.
     pub fn positions(&self) -> Option<[u64; 2]> {
         match self {
             Receiver::Mmio(ring, _) => Some([ring.consumed(), ring.credited()]),
@@ -162,7 +162,7 @@ impl Receiver {
         }
     }
 
-    /// Whether entry number `index`, counted from 0, lies there ([`Consumer::has`]).
+    /// Whether entry number `index`, counted from 0, has arrived ([`Consumer::has`]).
     pub fn has(&self, port: &impl Port, index: u64) -> bool {
         match self {
             Receiver::Mmio(ring, home) => ring.has(port.window(*home), index),
@@ -170,7 +170,7 @@ impl Receiver {
         }
     }
 
-    /// Lets the way back of the credit progress. Returns whether nothing is under way.
+    /// Advances the credit on its way back. Returns whether none is under way.
     #[inline]
     pub fn poll(&mut self, port: &impl Port) -> bool {
         match self {
@@ -179,7 +179,7 @@ impl Receiver {
         }
     }
 
-    /// Starts to fetch the next entry (Wave 5.4). Nothing to do where it lies in near memory.
+    /// Starts to fetch the next entry (Wave 5.4). Does nothing if the entry lies in near memory.
     #[inline]
     pub fn prefetch(&mut self, port: &impl Port) {
         if let Receiver::Mmio(ring, home) = self {
@@ -195,7 +195,7 @@ impl Receiver {
         }
     }
 
-    /// Starts to fetch entries that were left ahead of time, where that cannot make them stale.
+    /// Starts to fetch prestaged entries, where the fetched lines cannot go stale.
     #[inline]
     pub fn prefetch_ahead(&mut self, port: &impl Port) {
         if let Receiver::Mmio(ring, home) = self {

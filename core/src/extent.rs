@@ -1,9 +1,9 @@
 //! Extents: bulk data that crosses the link by the copy engine.
 //!
-//! An extent belongs to its producer until it is lent, then to the consumer until that returns it
-//! by index and generation. A return that names another generation, or an extent that is not lent,
-//! is the peer's fault and changes nothing. The consumer copies an extent once before it believes
-//! any of it. [`Pool`] is the producer's account, [`Borrowed`] the consumer's.
+//! An extent belongs to its producer until it is lent, then to the consumer until the consumer
+//! returns it by index and generation. A return that names another generation, or an extent that is
+//! not lent, is the peer's fault and changes nothing. The consumer copies an extent once, and trusts
+//! only the copy. [`Pool`] is the producer's account, [`Borrowed`] the consumer's.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -17,9 +17,9 @@ use crate::message::Subject;
 #[error("peer's fault: extent {}.{} was not lent", .0.id, .0.generation)]
 pub struct NotLent(pub Subject);
 
-/// An extent that is not there, or was not lent anew since it was returned: the peer is at fault.
+/// An extent that does not exist, or was not lent anew since it was returned: the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("peer's fault: extent {}.{} is not one that it can lend", .0.id, .0.generation)]
+#[error("peer's fault: extent {}.{} cannot be lent: no such extent, lent already, or of another generation", .0.id, .0.generation)]
 pub struct NotItsOwn(pub Subject);
 
 /// The producer's account of a pool.
@@ -42,7 +42,7 @@ impl Pool {
         &self.place
     }
 
-    /// An extent to fill, if one is at home.
+    /// An extent to fill, if one is free.
     pub fn free(&self) -> Option<u32> {
         self.lent.iter().position(|lent| !lent).map(|at| at as u32)
     }
@@ -57,7 +57,7 @@ impl Pool {
         subject
     }
 
-    /// The same without waiting: the other side may be told of it once the copy is done.
+    /// As [`Pool::lend`], without waiting: announce the extent to the other side once the copy is done.
     pub fn begin(&mut self, port: &impl Port, extent: u32, lines: u32) -> (Subject, Ticket) {
         assert!(lines <= self.place.lines && !self.lent[extent as usize]);
         let (from, to) =
@@ -69,7 +69,7 @@ impl Pool {
         (Subject { id: extent, generation: *generation }, ticket)
     }
 
-    /// Whether extents of the pool are lent at the moment.
+    /// Whether any extent of the pool is lent.
     pub fn lends(&self) -> bool {
         self.lent.contains(&true)
     }
@@ -109,7 +109,7 @@ impl Borrowed {
         &self.place
     }
 
-    /// Takes an extent that the peer says to have lent. From now on it is owed: copy it before it is returned.
+    /// Takes an extent that the peer claims to have lent. From now on it is owed: copy it before you return it.
     ///
     /// # Errors
     /// The peer cannot have lent it.
@@ -125,7 +125,7 @@ impl Borrowed {
         }
     }
 
-    /// What is to be returned, in the order in which it was taken.
+    /// Extents to be returned, in the order in which they were taken.
     pub fn owed(&self) -> impl ExactSizeIterator<Item = Subject> + '_ {
         self.owed.iter().copied()
     }

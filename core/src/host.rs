@@ -14,7 +14,7 @@
 //!
 //! Around a switch the order is: prefetch the decision, update the host's own state, write the
 //! message (unpublished), read the decision, check it, write its outcome into the *same entry*, and
-//! publish once. Where no decision is staged, the message alone goes out with the flag ASKS.
+//! publish once. If no decision is staged, the message goes out alone with the flag ASKS.
 //!
 //! # Parking without losing a wake-up
 //!
@@ -38,19 +38,19 @@ use crate::planted::{Planted, is_planted};
 use crate::queue::{PushError, Tag};
 use crate::snapshot::CoreRecord;
 
-/// The host's side of a subsystem, which knows the truth: checks decisions and commits them.
+/// The host's side of a subsystem, the source of truth: checks decisions and commits them.
 ///
 /// Contract: [`Mechanism::apply`] commits at most once per subject and sequence, whichever core or
-/// fallback asks; a refusal changes nothing; nothing in a decision is believed.
+/// fallback asks; a refusal changes nothing; nothing in a decision is trusted.
 pub trait Mechanism {
     /// What the driver has to carry out for a committed decision.
     type Work;
 
-    /// Checks a decision for this core and commits it, or says why not.
+    /// Checks a decision for this core and commits it, or returns why it is refused.
     fn apply(&mut self, decision: &Decision) -> Result<Self::Work, Code>;
 }
 
-/// Things that a context wants its driver to do; looked at after each call.
+/// What a context asks of its driver, which reads it after each call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals(u8);
 
@@ -64,7 +64,7 @@ impl Signals {
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
-    /// Ring the agent's doorbell: it sleeps.
+    /// The agent sleeps: ring its doorbell.
     pub const fn ring_agent(self) -> bool {
         self.0 & Self::RING_AGENT != 0
     }
@@ -72,7 +72,7 @@ impl Signals {
     pub const fn lost(self) -> bool {
         self.0 & Self::LOST != 0
     }
-    /// The agent wrote what no agent of ours writes: it should lose its window.
+    /// The agent wrote something that no Wave agent writes: revoke its window.
     pub const fn fault(self) -> bool {
         self.0 & (Self::BAD_CREDIT | Self::BAD_ENTRY) != 0
     }
@@ -85,18 +85,18 @@ impl Signals {
     }
 }
 
-/// A producing context: a core's voice, or an outside thread's.
+/// A producing context: the sending end of a core or of an outside thread.
 #[derive(Debug)]
 pub struct Context {
     up: Sender,
     agent: ParkWord,
     signals: Signals,
-    /// Something found no room, and nothing has told the agent since where this context stands.
+    /// An entry found no room, and the agent has not been told this context's state since.
     unsure: bool,
 }
 
 impl Context {
-    /// The context that owns this queue of messages.
+    /// Creates the context that owns this queue of messages.
     pub fn new(layout: &Layout, place: &QueuePlace) -> Context {
         Context {
             up: Sender::new(place, Side::Host),
@@ -106,8 +106,8 @@ impl Context {
         }
     }
 
-    /// Sends a message now (Wave Table 1, `SEND_MESSAGES`), and sees whether the agent sleeps.
-    /// What finds no room is dropped, and said so in the signals.
+    /// Sends a message now (Wave Table 1, `SEND_MESSAGES`), and checks whether the agent sleeps.
+    /// A message that finds no room is dropped, which the signals report.
     pub fn send(&mut self, port: &impl Port, message: &Message) {
         self.push(port, Tag { kind: message.kind, flags: 0 }, &message.words());
         self.publish(port);
@@ -165,7 +165,7 @@ pub enum Next<Work> {
     Run(Work),
     /// Nothing yet: look again soon.
     Spin,
-    /// Wait for the core's doorbell, then poll again. May be cut short by a timer of the driver's.
+    /// Wait for the core's doorbell, then poll again. The driver's own timer may cut the wait short.
     Park,
 }
 
@@ -180,8 +180,8 @@ pub struct HostCore {
     run: u32,
     txn: TxnId,
     asks: bool,
-    /// It has nothing to do and has not said so: its run ended without a message, or it answered that it is
-    /// offline, so that the agent leaves nothing for it.
+    /// The core is idle and has not asked: its run ended without a message, or it answered that it is offline,
+    /// so that the agent sends it nothing.
     away: bool,
     idle_since: Option<Nanos>,
     parked: bool,
@@ -192,9 +192,9 @@ pub struct HostCore {
 }
 
 impl HostCore {
-    /// Core number `core` in a fresh window. `run` is its count of switches so far, which goes on
-    /// from one incarnation of the agent to the next. `prefetches` is off for the rungs of the
-    /// ladder that go without (Wave 7.2.2).
+    /// Core number `core` in a fresh window. `run` is its count of switches so far, which continues
+    /// from one incarnation of the agent to the next. `prefetches` is false only for the steps of
+    /// Wave 7.2.2 that go without prefetching.
     pub fn new(layout: &Layout, core: u16, run: u32, prefetches: bool) -> HostCore {
         let at = usize::from(core);
         HostCore {
@@ -216,14 +216,14 @@ impl HostCore {
         }
     }
 
-    /// The core as a snapshot tells it.
+    /// The core's record for a snapshot.
     #[inline]
     pub fn record(&self) -> CoreRecord {
         CoreRecord { run: self.run, txn: self.txn, asks: self.asks }
     }
 
-    /// Says that the core runs something which no decision of this window put there (it was
-    /// running when the window came, or the host's fallback chose it).
+    /// Notes that the core runs something that no decision of this window started (it was running
+    /// when the window was created, or the host's fallback chose it).
     pub fn runs_already(&mut self) {
         self.asks = false;
     }
@@ -245,8 +245,8 @@ impl HostCore {
         self.context.take_signals()
     }
 
-    /// Asks for the line that will hold the decision (Wave Table 1, `PREFETCH_TXNS`). To be called
-    /// at the very start of a switch: the state update and the message hide the transfer.
+    /// Prefetches the line that will hold the decision (Wave Table 1, `PREFETCH_TXNS`). Call it at the
+    /// very start of a switch: the state update and the message hide the transfer.
     #[inline]
     pub fn prefetch(&mut self, port: &impl Port) {
         if self.prefetches {
@@ -255,15 +255,14 @@ impl HostCore {
     }
 
     /// Takes the message that ends the current run. It goes out with the outcome of the next
-    /// decision, or alone as soon as there turns out to be none.
+    /// decision, or alone as soon as the queue turns out to be empty.
     #[inline]
     pub fn hold(&mut self, message: Message) {
         debug_assert!(self.held.is_none(), "a run ends once");
         self.held = Some(message);
     }
 
-    /// The run is over, and there is nothing to tell of its end. The core asks as soon as there turns out to be
-    /// no decision.
+    /// Ends the current run without a message. The core asks as soon as the queue turns out to be empty.
     pub fn finish(&mut self) {
         debug_assert!(self.held.is_none(), "a run ends once");
         self.away = true;
@@ -289,8 +288,8 @@ impl HostCore {
         port.window(Home::Host).load(self.preempt, 0) == preempt_word(self.run)
     }
 
-    /// Looks for a decision (Wave Table 1, `POLL_TXNS`; Tide's `READ_TXN`), commits it, and tells
-    /// the outcome (`SET_TXNS_OUTCOMES`). Refused decisions are answered and passed over.
+    /// Looks for a decision (Wave Table 1, `POLL_TXNS`; Tide's `READ_TXN`), commits it, and reports
+    /// the outcome (`SET_TXNS_OUTCOMES`). Refused decisions are answered and skipped.
     ///
     /// Bounded: at most one ring of decisions is looked at.
     #[inline]
@@ -310,7 +309,7 @@ impl HostCore {
         if let Some(held) = self.held.take() {
             self.ask(port, &held);
         } else if self.away {
-            // Its run is over, or it was offline for a part of one look only.
+            // The run ended without a message, or the core was offline for a part of one poll only.
             self.ask_anew(port);
         }
         let since = *self.idle_since.get_or_insert(now);
@@ -344,10 +343,10 @@ impl HostCore {
         }
     }
 
-    /// For a core that goes offline: answers what was left for it. `mechanism` refuses all of it, with
-    /// [`Code::CpuOffline`] or [`Code::CpuUnavailable`], also where the core comes back meanwhile:
-    /// the core would not run what it commits. The agent then leaves nothing more here until the core
-    /// asks ([`HostCore::ask_anew`]).
+    /// For a core that goes offline: answers the decisions left in its queue. `mechanism` must refuse all
+    /// of them, with [`Code::CpuOffline`] or [`Code::CpuUnavailable`], even if the core comes back
+    /// meanwhile: the core would not run a committed one. The agent then sends nothing more until the
+    /// core asks ([`HostCore::ask_anew`]).
     pub fn refuse_all<M: Mechanism>(&mut self, port: &impl Port, mechanism: &mut M) {
         if let Some(held) = self.held.take() {
             self.push_alone(port, held.kind, &held.words());
@@ -357,7 +356,7 @@ impl HostCore {
         self.asks = false;
     }
 
-    /// Asks for a decision, out of turn: the core is back online.
+    /// Asks for a decision without the end of a run: the core is back online.
     pub fn ask_anew(&mut self, port: &impl Port) {
         self.asks = true;
         self.ask_again(port);
@@ -436,8 +435,8 @@ impl HostCore {
     }
 
     /// After a loss the agent cannot tell which run a request ended, so a snapshot that is older
-    /// than the request may hide it. This one goes out when the status has arrived, by which the
-    /// agent checks such a snapshot.
+    /// than the request may hide it. This request goes out after the core's status has arrived, against
+    /// which the agent checks such a snapshot.
     #[cold]
     fn ask_again(&mut self, port: &impl Port) {
         self.context.push(port, Tag { kind: KIND_NONE, flags: FLAG_ASKS }, &[]);

@@ -1,5 +1,5 @@
-//! Where everything lies in a window: computed from one [`Config`] by both sides alike, and carried
-//! in the window's header, which the agent checks before it believes anything.
+//! The layout of a window. Both sides compute it from one [`Config`], which the window's header
+//! carries; the agent checks the header before it trusts anything.
 //!
 //! ```text
 //! NIC memory   header | agent line | core status lines | credits | rings | extents
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Rings lie at power-of-two strides behind one base per direction, so that a program that can only
-//! add and shift (BPF) can address them; and that base begins a page, so that a direction may lie in
+//! add and shift (BPF) can address them. The base begins a page, so that a direction may lie in
 //! memory of its own.
 
 mod config;
@@ -91,7 +91,7 @@ impl PoolPlace {
 /// The places of everything, for one configuration.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// What it was computed from.
+    /// The configuration from which the layout was computed.
     pub config: Config,
     /// Number of lines in NIC memory.
     pub nic_lines: u32,
@@ -99,13 +99,13 @@ pub struct Layout {
     pub host_lines: u32,
     /// NIC memory: written by the host before attach (see [`write_header`]).
     pub header: u32,
-    /// NIC memory: word 0 is the host's word on this incarnation ([`INCARNATION_LIVE`]).
+    /// NIC memory: word 0 is the incarnation word, written by the host ([`INCARNATION_LIVE`]).
     pub incarnation: u32,
     /// NIC memory: the agent's own line: version, state.
     pub agent: u32,
-    /// NIC memory: a line per core, written by the host; word 0 is [`PARKED`] or not.
+    /// NIC memory: a line per core, written by the host; word 0 is [`PARKED`] while the core sleeps.
     pub core_status: u32,
-    /// Host memory: word 0 is [`PARKED`] or not, written by the agent.
+    /// Host memory: word 0, written by the agent, is [`PARKED`] while the agent sleeps.
     pub agent_parked: u32,
     /// Host memory: a line per core, written by the agent; word 0 is the preemption word.
     pub preempt: u32,
@@ -117,19 +117,20 @@ pub struct Layout {
     pub control: QueuePlace,
     /// Extents that carry snapshots of cores and subjects to the agent.
     pub snapshots: PoolPlace,
-    /// The pools that [`Config::pools`] asks for, by their index there: one of the window's, or one per core.
+    /// The pools that [`Config::pools`] asks for, by their index there: one for the window, or one per core.
     pub pools: [Vec<PoolPlace>; POOLS_MAX],
 }
 
-/// [`Layout::incarnation`]: the agent may go on.
+/// [`Layout::incarnation`]: the incarnation is live.
 pub const INCARNATION_LIVE: u64 = 1;
-/// [`Layout::incarnation`]: the host has turned this agent out, which must leave as with all that follow.
+/// [`Layout::incarnation`]: the host has turned this agent out. The agent must leave, as for all values that follow.
 pub const INCARNATION_REVOKED: u64 = 2;
-/// [`Layout::incarnation`]: another agent has taken over. Coming back would only turn that one out.
+/// [`Layout::incarnation`]: another agent has taken over. Attaching again would only turn that one out.
 pub const INCARNATION_REPLACED: u64 = 3;
-/// [`Layout::incarnation`]: the host ends.
+/// [`Layout::incarnation`]: the host shuts down.
 pub const INCARNATION_ENDED: u64 = 4;
-/// [`Layout::incarnation`]: the host read what no agent of ours writes. As [`INCARNATION_REVOKED`] to one that does not know it.
+/// [`Layout::incarnation`]: the host read something that no Wave agent writes. An agent that does not know this value takes it
+/// for [`INCARNATION_REVOKED`].
 pub const INCARNATION_FAULT: u64 = 5;
 /// Word 0 of [`Layout::agent`]: the agent's protocol version in the low half, and this above.
 pub const AGENT_READY: u64 = 1 << 32;
@@ -151,7 +152,7 @@ impl Bump {
 }
 
 impl Layout {
-    /// Lays out a window for `config`, or says which field makes no sense.
+    /// Lays out a window for `config`; the error names a field that is not valid.
     pub fn new(config: Config) -> Result<Layout, ConfigError> {
         config.check()?;
         let mut bumps = [Bump::default(), Bump::default()];
@@ -216,7 +217,7 @@ impl Layout {
         bulk.copied().unwrap_or(PoolPlace::NONE)
     }
 
-    /// A core's pool of this kind; one of no extents where the subsystem asked for none.
+    /// A core's pool of this kind; a pool without extents if the subsystem asked for none.
     pub fn pool_of(&self, kind: usize, core: u16) -> PoolPlace {
         self.pools[kind].get(usize::from(core)).copied().unwrap_or(PoolPlace::NONE)
     }
@@ -299,7 +300,7 @@ fn queues(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum HeaderError {
-    /// The first word is not that of a header.
+    /// The first word is not [`MAGIC`].
     #[error("peer's fault: the window does not begin with a Wave header")]
     Magic,
     /// Another protocol version.
@@ -308,9 +309,9 @@ pub enum HeaderError {
     )]
     Version { host: u32, agent: u32 },
     /// A field's value is undefined: the host is at fault.
-    #[error("peer's fault: word {word} of the header is {value:#x}, which means nothing")]
+    #[error("peer's fault: word {word} of the header is {value:#x}, which is not a defined value")]
     Field { word: usize, value: u64 },
-    /// Fields that mean something but cannot be laid out.
+    /// Each field is defined, but they cannot be laid out.
     #[error("peer's fault: {0}")]
     Config(#[from] ConfigError),
     /// The window is smaller than the layout.
@@ -340,9 +341,9 @@ pub fn write_header(layout: &Layout, nic: &impl Window) {
     nic.publish();
 }
 
-/// Reads and checks a header (agent, once), and recomputes the layout it names.
+/// Reads and checks a header (agent, once), and recomputes the layout from it.
 ///
-/// `nic_lines` and `host_lines` are what is really there.
+/// `nic_lines` and `host_lines` are the actual sizes of the two regions.
 pub fn read_header(
     nic: &impl Window,
     nic_lines: u32,
@@ -354,7 +355,7 @@ pub fn read_header(
             have: (nic_lines, host_lines),
         });
     }
-    // Copied once; only the copy is believed.
+    // Copied once; only the copy is trusted.
     let words: [u64; 2 + CONFIG_WORDS] =
         core::array::from_fn(|at| nic.load((at / LINE_WORDS) as u32, at % LINE_WORDS));
     if words[0] != MAGIC {

@@ -1,4 +1,4 @@
-//! The offload core: what host and agent say to each other, and in what order.
+//! The offload core: the protocol between host and agent.
 //!
 //! Knows queues, messages, transactions, outcomes, the host's side of a switch and the agent's
 //! loop. Knows nothing of operating systems, of a particular interconnect or of what is being

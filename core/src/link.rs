@@ -1,11 +1,11 @@
-//! What lies between host and agent, as four small traits.
+//! The interconnect between host and agent, as four small traits.
 //!
 //! A link is two *regions* of memory that both sides reach, one at home on the NIC and one at home
 //! in the host, *doorbells*, and copying in bulk. Memory is addressed in 64-byte lines of eight
 //! 64-bit words, because a line is what a cache, a write-combining buffer and a PCIe read move.
 //!
 //! The peer may write any word at any time. Every access is therefore atomic per word, and nothing
-//! read through a window may be believed before it was checked.
+//! read through a window may be trusted before it is checked.
 //!
 //! # Ordering that an implementation must give
 //!
@@ -106,7 +106,7 @@ pub trait Window {
     /// where they are filled with zeros.
     fn write_line(&self, line: u32, words: &[u64], last: u64);
 
-    /// Makes all earlier stores of this view travel (drains write-combining buffers).
+    /// Sends all earlier stores of this view on their way (drains write-combining buffers).
     fn publish(&self);
 
     /// Orders all earlier stores of this view before all its later loads. Includes
@@ -119,8 +119,8 @@ pub trait Window {
     /// Starts to fetch `line` without waiting for it. A line that is cached stays as it is.
     fn prefetch(&self, line: u32);
 
-    /// Says that this context is done with a line that the peer will write next. A hint: where it
-    /// makes the peer's next write cheaper, the line is dropped from the caches.
+    /// Hints that this context is done with a line that the peer will write next. Where that makes the
+    /// peer's next write cheaper, the line is dropped from the caches.
     fn release(&self, _line: u32) {}
 }
 
@@ -141,7 +141,7 @@ pub struct Ticket(pub u64);
 
 /// The copy engine. Copies may complete in any order; a line arrives whole.
 pub trait Dma {
-    /// Starts to copy `from` to `to`, which have as many lines.
+    /// Starts to copy `from` to `to`, which have the same number of lines.
     fn copy(&self, from: Span, to: Span) -> Ticket;
 
     /// Whether the copy has arrived.

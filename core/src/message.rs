@@ -1,4 +1,4 @@
-//! What crosses the link, as values: messages and decisions. [`crate::outcome`] holds the third.
+//! The values that cross the link: messages and decisions; [`crate::outcome`] has the outcomes.
 //!
 //! Numbers arrive from a peer that may lie, so decoding goes through one checked constructor each,
 //! and nothing here trusts an id to be in range: the tables that ids index check them.
@@ -10,13 +10,13 @@ use crate::queue::{Entry, Tag};
 pub const KIND_CORE: u16 = 0x8000;
 /// An entry that carries no message, only an outcome.
 pub const KIND_NONE: u16 = KIND_CORE;
-/// Host to agent: a snapshot lies in an extent. Subject: the extent.
+/// Host to agent: a snapshot is in an extent. Subject: the extent.
 pub const KIND_SNAPSHOT: u16 = KIND_CORE + 1;
-/// Agent to host: messages were lost or make no sense; send a snapshot.
+/// Agent to host: messages were lost or are inconsistent; send a snapshot.
 pub const KIND_RESYNC: u16 = KIND_CORE + 2;
 /// Agent to host: an extent is returned to its producer. Subject: the extent.
 pub const KIND_EXTENT_RETURNED: u16 = KIND_CORE + 3;
-/// Host to agent: bulk data lies in an extent. Subject: the extent; first word: how many words.
+/// Host to agent: bulk data is in an extent. Subject: the extent; first word: number of words.
 pub const KIND_BULK: u16 = KIND_CORE + 4;
 /// Agent to host: an extent of bulk data is returned to its producer. Subject: the extent.
 pub const KIND_BULK_RETURNED: u16 = KIND_CORE + 5;
@@ -33,7 +33,7 @@ pub const FLAG_ATOMIC: u8 = 1;
 pub struct Subject {
     /// Index into the host's table; reused.
     pub id: u32,
-    /// Which use of the index: identity of a reused id.
+    /// Tells the uses of a reused id apart.
     pub generation: u32,
 }
 
@@ -106,9 +106,9 @@ impl Message {
 pub struct Upstream {
     /// The message, if the entry carries one.
     pub message: Option<Message>,
-    /// What became of a decision.
+    /// The outcome of a decision, if the entry carries one.
     pub outcome: Option<Outcome>,
-    /// The sending context waits for a decision.
+    /// Whether the sending context waits for a decision.
     pub asks: bool,
 }
 

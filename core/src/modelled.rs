@@ -8,7 +8,7 @@ use crate::outcome::Code;
 use crate::policy::Choice;
 use crate::snapshot::Record;
 
-/// What a modelled host is made for.
+/// The parameters of a modelled host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelSetup {
     /// Cores that carry out decisions.
@@ -28,7 +28,7 @@ pub struct ModelSetup {
 ///
 /// # The contract
 ///
-/// 1. Each message bumps its subject's sequence by one, and says how the subject stands from then on. Sequences go on when an id is
+/// 1. Each message bumps its subject's sequence by one, and states the subject's new state. Sequences continue when an id is
 ///    reused, and its generation goes up by one.
 /// 2. [`commit`](ModelledHost::commit) accepts a decision only if its subject is [`Runnable`](crate::snapshot::State::Runnable) and has
 ///    the decision's generation and sequence; the subject is then running on that core, at the same sequence. A refusal changes nothing.
@@ -53,16 +53,16 @@ pub trait ModelledHost {
     /// What `core` is to do while no agent decides. It is committed next.
     fn fallback(&mut self, core: u16) -> Option<Choice>;
 
-    /// How the subject of this id stands; `None` if the id was never used.
+    /// The state of the subject with this id; `None` if the id was never used.
     fn record(&self, id: u32) -> Option<Record>;
 
     /// The longest time that a decision occupies a core.
     fn run_max(&self) -> Nanos;
 
-    /// There are no new events from now on. Subjects that wait or run come to their end.
+    /// Creates no new events from now on. Subjects that wait or run still finish.
     fn stop(&mut self);
 
-    /// Checks the subsystem's own rules. The fuzzer calls it at each look of its checkers.
+    /// Checks the subsystem's own rules. The fuzzer calls it whenever its checkers run.
     ///
     /// # Errors
     /// The rule that is broken, and how.

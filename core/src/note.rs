@@ -1,7 +1,7 @@
-//! Notes that subsystems agree on: how a front and a policy speak that do not know each other.
+//! Notes that subsystems agree on, for a front and a policy that do not know each other.
 //!
-//! A note is in memory where both share an agent, and in a [`queue`] where they do not. Notes pass [`crate::brain::Brain`], so a
-//! log replays them.
+//! A note is in memory where both share an agent, and in a [`queue`] where they do not. Notes pass through
+//! [`crate::brain::Brain`], so a log replays them.
 
 pub mod queue;
 
@@ -20,15 +20,15 @@ pub struct Request {
     pub thread: Subject,
     /// Class of the request, counted from 0.
     pub class: u8,
-    /// How long it may wait, where the request itself says so.
+    /// The longest wait that the request itself allows, if it names one.
     pub slo: Option<Nanos>,
 }
 
 impl Request {
-    /// As a note. Words: class, and the SLO in nanoseconds; zero where there is none.
+    /// Encodes the request as a note. Words: class, and the SLO in nanoseconds; zero stands for none.
     pub const fn to_note(&self) -> Note {
         let slo = match self.slo {
-            // No request can wait for less than a nanosecond.
+            // Zero stands for no SLO, so an SLO of zero becomes one nanosecond.
             Some(Nanos(0)) => 1,
             Some(Nanos(slo)) => slo,
             None => 0,
@@ -36,7 +36,7 @@ impl Request {
         Note { kind: NOTE_REQUEST, subject: self.thread, words: [self.class as u64, slo] }
     }
 
-    /// From a note. `None` for one of another kind, or of a later version: to be passed over.
+    /// Decodes a note. `None` for a note of another kind or of a later version: skip it.
     pub fn from_note(note: &Note) -> Option<Request> {
         let [class, slo] = note.words;
         let class = u8::try_from(class).ok().filter(|_| note.kind == NOTE_REQUEST)?;
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_the_same_after_its_note() {
+    fn a_request_survives_encoding_as_a_note() {
         let thread = Subject { id: 7, generation: 3 };
         for slo in [None, Some(Nanos(1)), Some(Nanos::MAX)] {
             for class in [0, 1, u8::MAX] {
@@ -60,12 +60,12 @@ mod tests {
     }
 
     #[test]
-    fn a_note_of_another_kind_is_no_request() {
+    fn a_note_of_another_kind_is_not_a_request() {
         let request = Request { thread: Subject::default(), class: 1, slo: None };
         let note = request.to_note();
         assert_eq!(Request::from_note(&Note { kind: 1, ..note }), None);
         assert_eq!(Request::from_note(&Note { words: [256, 0], ..note }), None);
-        // The least wait there is, instead of none at all.
+        // The shortest SLO, instead of none.
         let now = Request { slo: Some(Nanos(0)), ..request };
         assert_eq!(Request::from_note(&now.to_note()).unwrap().slo, Some(Nanos(1)));
     }

@@ -2,8 +2,8 @@
 //!
 //! There is a queue per producing context, so the WAKEUP of a thread (sent by the core that woke it)
 //! can arrive before its BLOCKED (sent by the core that it left). Every message carries its
-//! subject's sequence; this delivers them by it. A message from the future is held back, a bounded
-//! number of them for a bounded time; beyond that something was lost and a snapshot must repair it.
+//! subject's sequence, and is delivered in that order. A message that arrives early is held back: a
+//! bounded number of them, for a bounded time. Beyond that, one was lost and a snapshot must repair it.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ pub const HELD_MAX: usize = 256;
 /// How long a gap may last before it counts as a loss.
 pub const GAP_MAX: Nanos = Nanos::from_millis(2);
 
-/// Something was lost: ask the host for a snapshot.
+/// A message was lost: ask the host for a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap;
 
@@ -34,7 +34,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// For ids below `subjects`. Every id starts with sequence 1.
+    /// Creates an order for ids below `subjects`. Every id starts with sequence 1.
     pub fn new(subjects: u32) -> Order {
         Order {
             next: alloc::vec![Sequence(1); subjects as usize],
@@ -45,7 +45,7 @@ impl Order {
     }
 
     /// Takes a message and delivers it, and those that waited for it, in order.
-    /// One that is older than expected is dropped: a snapshot has covered it.
+    /// Drops a message that is older than expected: a snapshot has covered it.
     #[inline]
     pub fn accept(
         &mut self,
@@ -96,7 +96,7 @@ impl Order {
         }
     }
 
-    /// Whether a gap has lasted too long.
+    /// Fails if a gap has lasted too long.
     pub fn check(&self, now: Nanos) -> Result<(), Gap> {
         let waits = |(since, _): &(Nanos, Message)| now.since(*since) > GAP_MAX;
         if self.held.iter().any(waits) { Err(Gap) } else { Ok(()) }
@@ -107,7 +107,7 @@ impl Order {
         self.held.is_empty()
     }
 
-    /// Starts again from the host's truth, which the policy has been given just before.
+    /// Starts again from a snapshot, which the policy has just been given.
     ///
     /// While the snapshot was under way, newer messages may have been delivered already. They would
     /// be forgotten; so the last message of each such id is delivered once more. This is why a

@@ -1,11 +1,11 @@
-//! What became of a decision: a typed code per decision (ghOSt's transaction states, and AFFINITY).
+//! The outcome of a decision: a typed code (ghOSt's transaction states, AFFINITY and further codes).
 
 use crate::message::TxnId;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
         /// The typed result of one decision. All but [`Code::Complete`] are refusals; of these,
-        /// stale targets, targets not found and unavailable CPUs are normal life.
+        /// stale targets, targets not found and unavailable CPUs occur in normal operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Code {
@@ -66,16 +66,16 @@ codes! {
     Affinity = 17, "AFFINITY";
     /// The host cannot commit such a group, or end a run as the decision asks.
     Unsupported = 18, "UNSUPPORTED";
-    /// A limit of the host's holds it back: later may do.
+    /// A limit of the host holds it back: it may succeed later.
     Held = 19, "HELD";
-    /// Carried out for a part of the target. The rest is as it was: later may do.
+    /// Carried out for a part of the target. The rest is unchanged, and may succeed later.
     Partial = 20, "PARTIAL";
 }
 
-/// What became of one decision, and the core's run number after it. One word.
+/// The result of one decision, and the core's run number after it. One word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Which decision of the core's queue.
+    /// Number of the decision in the core's queue.
     pub txn: TxnId,
     /// Result of the decision, for the agent that sent it.
     pub code: Code,
@@ -90,7 +90,7 @@ impl Outcome {
         (self.run as u64) << 32 | (self.txn.number() as u64) << 8 | self.code as u64
     }
 
-    /// From one word, if its code is one.
+    /// Decodes a word; `None` if its code is unknown.
     pub const fn from_word(word: u64) -> Option<Outcome> {
         match Code::from_number(word as u8) {
             Some(code) => Some(Outcome {
@@ -119,7 +119,7 @@ impl Counts {
         self.0[code as usize]
     }
 
-    /// Adds the counts of another.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Counts) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;

@@ -1,4 +1,4 @@
-//! How a side sleeps without missing what the other sends: the handshake of ADR 4. BPF has its own copy.
+//! How a side sleeps without missing an entry that the other side sends: the handshake of ADR 4. BPF has its own copy.
 //!
 //! ```text
 //! sleeper                                  waker
@@ -39,7 +39,7 @@ impl ParkWord {
         ParkWord { home: Home::Host, line: layout.agent_parked }
     }
 
-    /// Says that the caller is about to sleep. It must look once more before it does.
+    /// Announces that the caller is about to sleep. The caller must look once more before it does.
     #[inline]
     pub fn park(&self, port: &impl Port) {
         let window = port.window(self.home);
@@ -50,7 +50,7 @@ impl ParkWord {
         window.load(self.line, 0);
     }
 
-    /// Says that the caller is awake.
+    /// Announces that the caller is awake.
     #[inline]
     pub fn unpark(&self, port: &impl Port) {
         let window = port.window(self.home);

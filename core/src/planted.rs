@@ -1,7 +1,7 @@
 //! Faults that a test plants in this code, to see that they are found.
 //!
-//! Only with the feature `planted`, which nothing but tests turns on; without it every question is
-//! answered `false` when it is compiled.
+//! Only with the feature `planted`, which only tests turn on; without it [`is_planted`] is `false` at
+//! compile time.
 
 /// A mistake that this code could make: each breaks a rule of the architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,19 +17,19 @@ pub enum Planted {
     GenerationUnchecked,
     /// The host commits a decision for an earlier state of its thread.
     SequenceUnchecked,
-    /// The agent delivers messages as they come.
+    /// The agent delivers messages in the order of their arrival.
     OrderNotKept,
-    /// A core keeps listening to an agent that was replaced.
+    /// A core keeps taking decisions from an agent that was replaced.
     RevokedHeard,
     /// An outcome is reported twice.
     OutcomeTwice,
-    /// The agent looks whether a core sleeps before what it left there has arrived.
+    /// The agent checks whether a core sleeps before the decision for it has arrived.
     AgentMissingFence,
-    /// A core goes to sleep without a look at its queue after it said so.
+    /// A core goes to sleep without checking its queue after it announced that.
     NoSecondLook,
     /// Decisions that were refused count as work for a core.
     RefusalsCountAsWork,
-    /// A core that comes back while it refuses what was left for it commits the rest.
+    /// A core that comes back online while it refuses the decisions in its queue commits the rest.
     BackTooSoon,
     /// A kick reaches a context of another enclave as well.
     StrayKick,
@@ -37,7 +37,7 @@ pub enum Planted {
     SliceForgotten,
     /// A core's own timer ends a run before its slice is over.
     SliceCutShort,
-    /// A thread that leaves its core is told with another class than its own.
+    /// The message of a thread that leaves its core names another class than the thread's.
     ClassForgotten,
     /// The host runs no threads while no agent decides.
     FallbackForgotten,

@@ -21,7 +21,7 @@ pub enum Progress {
     Done,
 }
 
-/// A word between two policies, or a front and a policy (an RPC's class and core, say).
+/// A typed word between two policies, or a front and a policy (an RPC's class and core, say).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Meaning of the note, agreed on by the policies and fronts that share the agent.
@@ -32,7 +32,7 @@ pub struct Note {
     pub words: [u64; 2],
 }
 
-/// Bulk data that means nothing: the peer is at fault.
+/// Bulk data that is not valid: the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: bulk data of {words} words, at word {at}: {what}")]
 pub struct BadBulk {
@@ -44,38 +44,38 @@ pub struct BadBulk {
     pub what: &'static str,
 }
 
-/// What a policy must do. Calls come in the order in which the agent learned of things; each
-/// subject's messages come in the order in which they happened.
+/// What a policy must do. Calls come in the order in which the agent received their causes; each
+/// subject's messages come in the order in which they were sent.
 pub trait Policy {
     /// A short name, as in `wave agent --policy NAME`.
     fn name(&self) -> &'static str;
 
-    /// Something happened to a subject. A message says what *is*: after a resync the last message
-    /// of a subject may come again.
+    /// Something happened to a subject. A message states what *is*, not what changed: after a resync
+    /// the last message of a subject may come again.
     fn on_message(&mut self, now: Nanos, message: &Message);
 
-    /// What became of a decision for `core`. A refused subject is still the policy's to place,
-    /// unless a message has said or will say otherwise. After a resync, a core's last completed
-    /// decision may come again.
+    /// The outcome of a decision for `core`. The policy must still place a refused subject, unless a
+    /// message has said or will say otherwise. After a resync, a core's last completed decision may
+    /// come again.
     fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome);
 
-    /// Makes decisions for cores that have room, at most as many as the desk takes. What changes by
-    /// time alone must change at a deadline that [`Policy::next_deadline`] named before: a log leaves
-    /// out looks at which nothing was heard, due or decided.
+    /// Makes decisions for cores that have room, at most as many as the desk takes. A change by time
+    /// alone must happen at a deadline that [`Policy::next_deadline`] named before: a log leaves out
+    /// calls with no new input, no deadline that was due and no decision.
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress;
 
-    /// When `decide` wants to be called although nothing happens.
+    /// The time at which `decide` must be called even if nothing happens; `None` if there is none.
     fn next_deadline(&self) -> Option<Nanos> {
         None
     }
 
-    /// Forget everything: this is how the host stands.
+    /// Forgets everything, and starts again from the host's state.
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot);
 
-    /// The words of an extent came: what they mean is the subsystem's.
+    /// Bulk data arrived in an extent. The subsystem defines its meaning.
     ///
     /// # Errors
-    /// They mean nothing: the host is at fault, and the agent leaves.
+    /// The data is not valid: the host is at fault, and the agent leaves.
     fn on_bulk(&mut self, _now: Nanos, _words: &[u64]) -> Result<(), BadBulk> {
         Ok(())
     }
@@ -111,7 +111,7 @@ impl<P: Policy + ?Sized> Policy for alloc::boxed::Box<P> {
     }
 }
 
-/// What a policy chose for a core.
+/// A policy's choice for a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// What to do, named by the subsystem.
@@ -124,16 +124,16 @@ pub struct Choice {
     pub argument: u64,
 }
 
-/// The end of one run that a policy asks for.
+/// A policy's request to end one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
     /// Core on which the run is to end.
     pub core: u16,
-    /// Which of its runs: a late preemption names an old one, and is ignored.
+    /// The core's run number: a late preemption names an old run, and is ignored.
     pub run: u32,
 }
 
-/// What a policy's decisions of one step come to. Reused from step to step.
+/// The output of a policy in one step. Reused from step to step.
 #[derive(Debug, Default)]
 pub struct Decisions {
     /// Decisions, each for a core, in order.
@@ -145,7 +145,7 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// With room for `budget` of each, so that a step allocates nothing.
+    /// Reserves room for `budget` items of each kind, so that a step allocates nothing.
     pub fn with_capacity(budget: usize) -> Decisions {
         Decisions {
             staged: Vec::with_capacity(budget),
@@ -162,7 +162,7 @@ impl Decisions {
     }
 }
 
-/// Where a policy puts its decisions, and sees which cores want one.
+/// A policy's view of the cores, and the place for its decisions.
 pub struct Desk<'a> {
     pub(crate) cores: &'a mut Cores,
     pub(crate) out: &'a mut Decisions,
@@ -176,13 +176,13 @@ impl Desk<'_> {
         self.cores.len()
     }
 
-    /// A core that waits for a decision and has none on its way; turn by turn.
+    /// A core that waits for a decision and has none on its way; round-robin.
     #[inline]
     pub fn asking(&self) -> Option<u16> {
         if self.is_full() { None } else { self.cores.asking() }
     }
 
-    /// A core that has room for one more prestaged decision; turn by turn.
+    /// A core that has room for one more prestaged decision; round-robin.
     #[inline]
     pub fn open(&self) -> Option<u16> {
         if self.is_full() { None } else { self.cores.open() }
@@ -201,15 +201,15 @@ impl Desk<'_> {
         self.cores.has_room(core)
     }
 
-    /// How many decisions for `core` have not been answered: they are on their way, or wait there.
+    /// How many decisions for `core` are unanswered: on their way, or waiting in its queue.
     /// Panics if there is no such core.
     #[inline]
     pub fn unanswered(&self, core: u16) -> usize {
         self.cores.unanswered(core)
     }
 
-    /// The run that a preemption of `core` would end, as far as the agent knows: that of its last
-    /// COMPLETE, or of a snapshot that was newer. Panics if there is no such core.
+    /// The run that a preemption of `core` would end, as far as the agent knows: the one of its last
+    /// COMPLETE, or of a newer snapshot. Panics if there is no such core.
     #[inline]
     pub fn run(&self, core: u16) -> u32 {
         self.cores.run(core)
@@ -235,7 +235,7 @@ impl Desk<'_> {
     }
 
     /// Asks for the end of a run: the core then takes its next decision. Returns whether this
-    /// step's budget had room for it; if not, ask again in the next.
+    /// step's budget had room for it; if not, ask again in the next step.
     pub fn preempt(&mut self, preemption: Preemption) -> bool {
         let has_room = self.out.preemptions.len() < self.budget;
         if has_room {

@@ -23,10 +23,10 @@ use crate::planted::{Planted, is_planted};
 
 /// Payload words of an entry.
 pub const PAYLOAD_WORDS: usize = LINE_WORDS - 1;
-/// Lines that [`Consumer::prefetch_ahead`] asks for: a switch is shorter than a line's way between
-/// distant cores.
+/// Lines that [`Consumer::prefetch_ahead`] asks for: a switch takes less time than the transfer of a
+/// line between distant cores.
 const LINES_AHEAD: u64 = 2;
-/// The word of an entry that says its lap, kind and length: written last.
+/// The word of an entry that holds its lap, kind, flags and length: written last.
 pub const LAP_WORD: usize = LINE_WORDS - 1;
 
 /// Where a queue lies in its region, as both sides compute it from the layout.
@@ -36,7 +36,7 @@ pub struct Ring {
     pub first: u32,
     /// How many entries: a power of two, at least [`Ring::ENTRIES_MIN`].
     pub entries: u32,
-    /// Line of the ring; its word 0 is the credit.
+    /// The line whose word 0 is the credit.
     pub credit: u32,
 }
 
@@ -62,16 +62,16 @@ impl Ring {
     }
 }
 
-/// What an entry is, beside its payload.
+/// The kind and flags of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tag {
-    /// The type, named by the subsystem; from [`crate::message::KIND_CORE`] up, by the core.
+    /// The type, named by the subsystem; from [`crate::message::KIND_CORE`] up, by this crate.
     pub kind: u16,
-    /// Flags, defined where entries of this direction are.
+    /// Flags, whose meaning depends on the direction of the queue.
     pub flags: u8,
 }
 
-/// An entry that was popped.
+/// A popped entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Kind, flags and number of words.
@@ -89,7 +89,7 @@ impl Entry {
         Entry { tag, words, len: payload.len() as u8 }
     }
 
-    /// The payload: as many words as the producer named.
+    /// The payload: as many words as its tag claims.
     pub fn words(&self) -> &[u64] {
         &self.words[..usize::from(self.len)]
     }
@@ -107,16 +107,16 @@ pub enum PushError {
     /// The consumer has not caught up; try again later, or drop and resynchronise.
     #[error(transparent)]
     Full(#[from] Full),
-    /// The consumer published an index that cannot be: the peer is at fault.
-    #[error("peer's fault: it consumed {credit} entries of {produced}")]
+    /// The consumer published an impossible index: the peer is at fault.
+    #[error("peer's fault: it claims to have consumed {credit} entries of {produced}")]
     BadCredit {
         credit: u64,
-        /// How many entries there have been.
+        /// Number of entries pushed so far.
         produced: u64,
     },
 }
 
-/// The peer published an entry that no producer of ours writes.
+/// The peer published an entry that no Wave producer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: entry {index} names {words} payload words, at most 7 fit")]
 pub struct Malformed {
@@ -136,15 +136,15 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// The producer of a queue in zeroed memory, which sees it under `mapping`.
+    /// Creates the producer of a queue in zeroed memory, which it sees under `mapping`.
     pub fn new(ring: Ring, mapping: Mapping) -> Producer {
         ring.check();
         Producer { ring, cached: mapping == Mapping::WriteThrough, produced: 0, credit: 0 }
     }
 
-    /// Goes on for another producer, which has pushed so many entries.
+    /// Continues for another producer, which has pushed `produced` entries.
     pub fn resume(ring: Ring, mapping: Mapping, produced: u64) -> Producer {
-        // As full as it can be: the first push looks.
+        // Assume a full ring: the first push then reads the credit.
         let credit = produced.saturating_sub(ring.entries.into());
         Producer { produced, credit, ..Producer::new(ring, mapping) }
     }
@@ -159,7 +159,7 @@ impl Producer {
         self.produced
     }
 
-    /// Writes one entry. It travels at the latest with the next [`Window::publish`].
+    /// Writes one entry. It travels with the next [`Window::publish`] at the latest.
     #[inline]
     pub fn push<const N: usize>(
         &mut self,
@@ -180,14 +180,14 @@ impl Producer {
         Ok(())
     }
 
-    /// How many entries can be pushed now. Looks across the link only if it believes none.
+    /// How many entries can be pushed now. Reads across the link only if the cached credit leaves no room.
     pub fn room(&mut self, window: &impl Window) -> u32 {
         let _ = self.produced - self.credit < u64::from(self.ring.entries)
             || self.refresh(window).is_ok();
         self.ring.entries - (self.produced - self.credit) as u32
     }
 
-    /// Whether `count` more entries can be pushed now. Reads across the link only if the cached credit says no.
+    /// Whether `wanted` more entries can be pushed now. Reads across the link only if the cached credit leaves too little room.
     ///
     /// # Errors
     /// As [`Producer::push`], except that a full queue is no error.
@@ -211,7 +211,7 @@ impl Producer {
         if credit > self.produced {
             return Err(PushError::BadCredit { credit, produced: self.produced });
         }
-        // A smaller one than before is old news, or a lie that only makes the ring look fuller.
+        // A smaller credit than before is out of date, or a lie that only makes the ring look fuller.
         self.credit = self.credit.max(credit);
         if self.produced - self.credit >= u64::from(self.ring.entries) {
             return Err(Full.into());
@@ -225,7 +225,7 @@ impl Producer {
 pub struct Consumer {
     ring: Ring,
     cached: bool,
-    /// Each word costs a transfer: only those that an entry has are read.
+    /// Each word costs a transfer: read only the words that an entry has.
     word_by_word: bool,
     fresh: bool,
     consumed: u64,
@@ -233,7 +233,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// The consumer of a queue in zeroed memory, which sees it under `mapping`.
+    /// Creates the consumer of a queue in zeroed memory, which it sees under `mapping`.
     pub fn new(ring: Ring, mapping: Mapping) -> Consumer {
         ring.check();
         let cached = mapping == Mapping::WriteThrough;
@@ -241,7 +241,7 @@ impl Consumer {
         Consumer { ring, cached, word_by_word, fresh: false, consumed: 0, credited: 0 }
     }
 
-    /// Goes on for another consumer, which has popped `consumed` entries and has published `credited` of them.
+    /// Continues for another consumer, which has popped `consumed` entries and published `credited` of them as credit.
     pub fn resume(ring: Ring, mapping: Mapping, [consumed, credited]: [u64; 2]) -> Consumer {
         Consumer { consumed, credited, ..Consumer::new(ring, mapping) }
     }
@@ -261,7 +261,8 @@ impl Consumer {
         self.credited
     }
 
-    /// Whether entry number `index`, counted from 0, has been written. For an observer of a consumer that has taken all before it.
+    /// Whether entry number `index`, counted from 0, has been written. For an observer; the consumer has popped all entries
+    /// before it.
     pub fn has(&self, window: &impl Window, index: u64) -> bool {
         let line = self.ring.line(index);
         if self.cached {
@@ -282,8 +283,8 @@ impl Consumer {
         window.prefetch(line);
     }
 
-    /// Asks for the lines of the next entries, where the peer's later stores will still be seen: for
-    /// a consumer that knows that entries are left for it ahead of time. Elsewhere does nothing.
+    /// Asks for the lines of the next entries, for a consumer whose entries are left for it ahead of time.
+    /// Does nothing under a mapping where it would hide the peer's later stores.
     #[inline]
     pub fn prefetch_ahead(&mut self, window: &impl Window) {
         if !self.cached && !self.word_by_word {
@@ -294,8 +295,8 @@ impl Consumer {
     }
 
     /// Gives up the line of the last popped entry. For a consumer that streams: the producer's next
-    /// write to it then invalidates no cached copy. Not for one that goes on with a locked instruction, which
-    /// on x86 would wait for the eviction.
+    /// write to the line then invalidates no cached copy. Not for a consumer whose next instruction is locked:
+    /// on x86 it would wait for the eviction.
     #[inline]
     pub fn release(&self, window: &impl Window) {
         window.release(self.ring.line(self.consumed.wrapping_sub(1)));

@@ -1,4 +1,4 @@
-//! A log fed to a policy again: the same inputs must give the same decisions, in the same order.
+//! Feeds a log to a policy again: the same inputs must give the same decisions, in the same order.
 
 use alloc::collections::VecDeque;
 
@@ -12,16 +12,16 @@ use crate::policy::{Decisions, Note, Policy, Preemption};
 /// An output of a policy, in the order in which it was produced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// It chose this for a core.
+    /// The policy made this decision for a core.
     Decided(u16, Decision),
-    /// It asked for the end of a run.
+    /// The policy asked for the end of a run.
     Preempted(Preemption),
     /// The policy sent this note.
     Noted(Note),
 }
 
 impl Output {
-    /// What a record says that the policy did, if it does.
+    /// The policy's output in a record; `None` if the record holds none.
     pub fn of(what: &What) -> Option<Output> {
         match *what {
             What::Decided { core, decision } => Some(Output::Decided(core, decision)),
@@ -31,7 +31,7 @@ impl Output {
         }
     }
 
-    /// Whether both come to the same although their numbers or arguments may differ: the same
+    /// Whether both have the same effect, although their numbers or arguments may differ: the same
     /// subject for the same core, the end of a run of the same core, a note about the same subject.
     pub fn is_like(&self, other: &Output) -> bool {
         match (self, other) {
@@ -50,17 +50,17 @@ impl Output {
     }
 }
 
-/// Where recording and replay part for the first time.
+/// The first difference between recording and replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The record of the log, counted from 1: the output that differs, or the `decide` that led to
-    /// one output more.
+    /// The record of the log, counted from 1: the output that differs, or the `decide` with an extra
+    /// output in the replay.
     pub record: u64,
     /// The agent's time at the input.
     pub now: Nanos,
-    /// What the log has; nothing where the replay did one thing more.
+    /// The output in the log; `None` if the replay has an extra output.
     pub expected: Option<Output>,
-    /// What the replay did; nothing where it did one thing less.
+    /// The output of the replay; `None` if it is missing there.
     pub got: Option<Output>,
 }
 
@@ -77,7 +77,7 @@ pub struct Tally {
     pub notes: u64,
     /// Outputs that are the same in every field.
     pub identical: u64,
-    /// Outputs that differ, but come to the same ([`Output::is_like`]).
+    /// Outputs that differ, but have the same effect ([`Output::is_like`]).
     pub alike: u64,
     /// Number of outputs that differ.
     pub different: u64,
@@ -85,12 +85,12 @@ pub struct Tally {
     pub missing: u64,
     /// Outputs that only the replay has.
     pub extra: u64,
-    /// The first of those that are not identical.
+    /// The first output that is not identical.
     pub first: Option<Difference>,
 }
 
 impl Tally {
-    /// Whether the replay did what the log says, and nothing else.
+    /// Whether the replay has exactly the outputs of the log.
     pub fn is_identical(&self) -> bool {
         self.first.is_none()
     }
@@ -99,20 +99,20 @@ impl Tally {
 /// A replay under way. Give it every record of a log in turn, then [`Replay::finish`].
 ///
 /// After a difference the log still holds the outcomes of the *recorded* decisions. They are replayed
-/// all the same: for another policy the tally says what it would have decided in the recorded
-/// circumstances, not the outcomes of its own decisions.
+/// nevertheless: for another policy the tally shows its decisions in the recorded circumstances, not
+/// the outcomes of its own decisions.
 #[derive(Debug)]
 pub struct Replay<P> {
     brain: Brain<P>,
     out: Decisions,
-    /// What the last `decide` of the replay led to, and the log has not told yet.
+    /// Outputs of the replay's last `decide` that are not yet matched with the log.
     waiting: VecDeque<Output>,
     decide: (u64, Nanos),
     tally: Tally,
 }
 
 impl<P: Policy> Replay<P> {
-    /// A fresh policy, made for the log's configuration.
+    /// Starts a replay with a fresh policy, made for the log's configuration.
     pub fn new(config: &Config, policy: P) -> Replay<P> {
         Replay {
             brain: Brain::new(config, policy, ()),
@@ -164,7 +164,7 @@ impl<P: Policy> Replay<P> {
         tally.first.get_or_insert(difference);
     }
 
-    /// The log goes on: decisions that it does not contain did not happen.
+    /// The log continues with another input: outputs that are still unmatched are extra.
     fn settle(&mut self) {
         if let Some(&got) = self.waiting.front() {
             let (record, now) = self.decide;
@@ -175,8 +175,8 @@ impl<P: Policy> Replay<P> {
         }
     }
 
-    /// The log is over. What it does not tell of its very last `decide` may have been cut off with
-    /// the agent's life, and is no difference.
+    /// Ends the replay. Outputs that the log lacks for its very last `decide` may have been cut off when
+    /// the agent was killed, and count as no difference.
     pub fn finish(self) -> Tally {
         self.tally
     }

@@ -1,6 +1,6 @@
 //! Policies as text: `NAME:KEY=VALUE,KEY=VALUE`, where a value is a number, numbers per class
 //! (`50/10000`, the last one also for every higher class), a span of numbers (`5..10`), a share
-//! (`0.3`), or one of some words (`core`). A list of policies is a [`Policies`].
+//! (`0.3`), or a word from a fixed set (`core`). A list of policies is a [`Policies`].
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -21,7 +21,7 @@ impl<T: Copy> PerClass<T> {
     /// The values of the first classes; the last is also that of every higher class. Panics if there
     /// is none, or more than [`CLASSES_MAX`].
     pub fn new(values: &[T]) -> PerClass<T> {
-        assert!(values.len() <= CLASSES_MAX, "{CLASSES_MAX} classes are told apart");
+        assert!(values.len() <= CLASSES_MAX, "at most {CLASSES_MAX} classes are told apart");
         PerClass(core::array::from_fn(|class| values[class.min(values.len() - 1)]))
     }
 
@@ -45,7 +45,7 @@ pub struct Setting {
     pub key: &'static str,
     /// What it means, for help texts.
     pub help: &'static str,
-    /// The value where none is given.
+    /// The value if none is given.
     pub default: &'static str,
     /// How many numbers its value has at most, divided by `/`: one per class.
     pub numbers: usize,
@@ -119,7 +119,7 @@ impl Setting {
         if self.is_span { ".." } else { "/" }
     }
 
-    /// Whether a value is one that is allowed.
+    /// Whether a value is allowed.
     fn check(&self, value: &str) -> bool {
         if !self.words.is_empty() {
             return self.words.contains(&value);
@@ -175,27 +175,27 @@ fn share(text: &str) -> Option<f32> {
     (share > 0.0 && share < 1.0).then_some(share)
 }
 
-/// Settings that make no sense: their author is at fault.
+/// Settings that are not valid: their author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SettingError {
-    /// The policy has no such setting.
+    /// The policy has no setting with this name.
     #[error("it has no setting `{key}`; it takes {}", List(allowed))]
     Unknown { key: String, allowed: &'static [Setting] },
     /// The text has no `KEY=VALUE`.
-    #[error("`{text}` is no setting: write KEY=VALUE, several with commas between them")]
+    #[error("`{text}` is not a setting: write KEY=VALUE, and commas between several")]
     NoValue { text: String },
     /// The text sets the same key twice.
     #[error("`{}` is set twice", setting.key)]
     Twice { setting: &'static Setting },
-    /// Not a value that is allowed.
-    #[error("`{value}` is no value for `{}`: write {setting}", setting.key)]
+    /// The value is not allowed.
+    #[error("`{value}` is not a valid value for `{}`: write {setting}", setting.key)]
     Value { setting: &'static Setting, value: String },
-    /// More of something than this host has.
-    #[error("`{key}` is {number}, and there are {most} {of}")]
+    /// The setting asks for more of something than this host has.
+    #[error("`{key}` is {number}, but there are only {most} {of}")]
     Beyond { key: &'static str, number: u64, most: u64, of: &'static str },
     /// Two settings that contradict each other.
-    #[error("`{low}` is {least}, and may not be more than `{high}`, which is {most}")]
+    #[error("`{low}` is {least}, but must not exceed `{high}`, which is {most}")]
     Order { low: &'static str, least: u64, high: &'static str, most: u64 },
 }
 
@@ -219,7 +219,7 @@ pub struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// Checks every setting of `text`, what follows the colon.
+    /// Checks every setting of `text`, the part after the colon.
     pub fn parse(text: &'a str, allowed: &'static [Setting]) -> Result<Settings<'a>, SettingError> {
         for (at, pair) in pairs(text).enumerate() {
             let Some((key, value)) = pair.split_once('=') else {
@@ -238,7 +238,7 @@ impl<'a> Settings<'a> {
         Ok(Settings { text, allowed })
     }
 
-    /// Settings that all have their defaults.
+    /// Settings with all values at their defaults.
     pub fn defaults(allowed: &'static [Setting]) -> Settings<'static> {
         Settings { text: "", allowed }
     }
@@ -283,7 +283,7 @@ impl<'a> Settings<'a> {
     /// Two numbers, the first at most the second.
     ///
     /// # Errors
-    /// It is more.
+    /// The first number is greater than the second.
     pub fn ascending(&self, low: &str, high: &str) -> Result<(u64, u64), SettingError> {
         let (least, most) = (self.number(low), self.number(high));
         if least <= most {
@@ -327,7 +327,7 @@ fn checked(text: &str) -> u64 {
 
 const CHECKED: &str = "settings are checked when they are parsed";
 
-/// A policy of a list, and how it is made.
+/// The description of a policy in a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// Name of the policy, as users write it.
@@ -342,7 +342,7 @@ impl Known {
     /// The settings in a text that begins with the policy's name.
     ///
     /// # Errors
-    /// Says what is unknown, or no value, and what is allowed.
+    /// A setting is unknown, or its value is not valid; the error says what is allowed.
     pub fn parse<'a>(&self, text: &'a str) -> Result<Settings<'a>, PolicyError> {
         let given = text.split_once(':').map_or("", |(_, given)| given);
         let settings = Settings::parse(given, self.settings);
@@ -353,7 +353,7 @@ impl Known {
 /// Makes a policy for an enclave of this configuration.
 pub type Make<T> = fn(&Config, &Settings<'_>) -> Result<Box<T>, SettingError>;
 
-/// The policies of a subsystem, or of a user's own, each with what makes it.
+/// The policies of a subsystem, or a user's own, each with its constructor.
 pub struct Policies<T: ?Sized + 'static>(pub &'static [(Known, Make<T>)]);
 
 impl<T: ?Sized> core::fmt::Debug for Policies<T> {
@@ -362,7 +362,7 @@ impl<T: ?Sized> core::fmt::Debug for Policies<T> {
     }
 }
 
-/// The descriptions of these policies, without what makes them.
+/// The descriptions of these policies, without their constructors.
 pub const fn known<T: ?Sized, const COUNT: usize>(shipped: &Policies<T>) -> [Known; COUNT] {
     assert!(shipped.0.len() == COUNT);
     let mut known = [Known { name: "", about: "", settings: &[] }; COUNT];
@@ -385,14 +385,14 @@ pub const fn names<const COUNT: usize>(known: &[Known; COUNT]) -> [&'static str;
     names
 }
 
-/// A policy's text that makes no sense: its author is at fault.
+/// A policy's text that is not valid: its author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PolicyError {
     /// No policy of this name is shipped.
     #[error("there is no policy `{name}`; shipped policies: {}", .shipped.join(", "))]
     Unknown { name: String, shipped: Vec<&'static str> },
-    /// The policy's settings make no sense.
+    /// The policy's settings are not valid.
     #[error("policy `{policy}`: {error}")]
     Setting { policy: &'static str, error: SettingError },
 }
@@ -410,15 +410,15 @@ impl<T: ?Sized> Policies<T> {
         known.parse(text).map(|settings| (known.name, settings, *make))
     }
 
-    /// The policy's name and its settings, of a text that has both.
+    /// Splits a text into the policy's name and its settings.
     ///
     /// # Errors
-    /// Says what is unknown, or no value, and what is allowed.
+    /// The policy or a setting is unknown, or a value is not valid; the error says what is allowed.
     pub fn parse<'a>(&self, text: &'a str) -> Result<(&'static str, Settings<'a>), PolicyError> {
         self.entry(text).map(|(name, settings, _)| (name, settings))
     }
 
-    /// The policy of this text, which has a name and settings, for an enclave of this configuration.
+    /// Makes the policy of this text (a name and settings), for an enclave of this configuration.
     ///
     /// # Errors
     /// As [`Policies::parse`].
@@ -441,7 +441,7 @@ mod tests {
     ];
 
     #[test]
-    fn missing_settings_have_their_defaults() {
+    fn missing_settings_take_their_defaults() {
         let settings = Settings::parse("slo_us=1/2/3", &ALLOWED).unwrap();
         assert_eq!(settings.number("slice_us"), 30);
         assert_eq!(settings.span("quantum_ms"), (5, 10));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn one_number_is_a_span_of_one() {
+    fn a_single_number_sets_both_ends_of_a_span() {
         let settings = Settings::parse("quantum_ms=7,slice_us=20", &ALLOWED).unwrap();
         assert_eq!((settings.span("quantum_ms"), settings.number("slice_us")), ((7, 7), 20));
         let given = |text| Settings::parse(text, &ALLOWED).unwrap().given("slice_us");
@@ -473,36 +473,45 @@ mod tests {
                  timer=agent|core (default agent); \
                  hot=SHARE, above 0 and below 1, such as 0.25 (default 0.25)",
             ),
-            ("slice_us=0", "`0` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
-            ("slice_us=1/2", "`1/2` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
-            ("slice_us=+2", "`+2` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
+            (
+                "slice_us=0",
+                "`0` is not a valid value for `slice_us`: write slice_us=N, 1 to 1000000",
+            ),
+            (
+                "slice_us=1/2",
+                "`1/2` is not a valid value for `slice_us`: write slice_us=N, 1 to 1000000",
+            ),
+            (
+                "slice_us=+2",
+                "`+2` is not a valid value for `slice_us`: write slice_us=N, 1 to 1000000",
+            ),
             (
                 "slo_us=5/",
-                "`5/` is no value for `slo_us`: write slo_us=N/N/..., at most 16 of them, each 1 to \
+                "`5/` is not a valid value for `slo_us`: write slo_us=N/N/..., at most 16 of them, each 1 to \
                  1000",
             ),
             (
                 "quantum_ms=9..3",
-                "`9..3` is no value for `quantum_ms`: write quantum_ms=LEAST..MOST, each 1 to 100",
+                "`9..3` is not a valid value for `quantum_ms`: write quantum_ms=LEAST..MOST, each 1 to 100",
             ),
             (
                 "hot=1",
-                "`1` is no value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
+                "`1` is not a valid value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
             ),
             (
                 "hot=1e-1",
-                "`1e-1` is no value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
+                "`1e-1` is not a valid value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
             ),
             (
                 "hot=.",
-                "`.` is no value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
+                "`.` is not a valid value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
             ),
-            ("timer=nic", "`nic` is no value for `timer`: write timer=agent|core"),
+            ("timer=nic", "`nic` is not a valid value for `timer`: write timer=agent|core"),
             (
                 "slice_us",
-                "`slice_us` is no setting: write KEY=VALUE, several with commas between them",
+                "`slice_us` is not a setting: write KEY=VALUE, and commas between several",
             ),
-            ("slice_us=1,", "`` is no setting: write KEY=VALUE, several with commas between them"),
+            ("slice_us=1,", "`` is not a setting: write KEY=VALUE, and commas between several"),
             ("slice_us=1,slice_us=1", "`slice_us` is set twice"),
         ] {
             assert_eq!(Settings::parse(text, &ALLOWED).unwrap_err().to_string(), expected);

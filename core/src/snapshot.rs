@@ -1,9 +1,9 @@
-//! The host's state as a new or a confused agent needs it: the source of truth, in one extent.
+//! The host's state for an agent that is new or has lost messages: the source of truth, in one extent.
 //!
 //! The host stages a snapshot in its own memory, the copy engine moves it, a message names the
-//! extent; the agent copies it once, checks the copy and gives the extent back. Each subject's
-//! record carries its sequence, so that messages which the snapshot already covers are dropped and
-//! later ones apply: nothing needs to stand still while it is taken.
+//! extent; the agent copies it once, checks the copy and returns the extent. Each subject's record
+//! carries its sequence, so that messages that the snapshot already covers are dropped and later ones
+//! apply: nothing needs to stand still while it is taken.
 
 use alloc::vec::Vec;
 
@@ -22,7 +22,7 @@ pub enum State {
     Runnable = 1,
     /// The subject is on a core.
     Running = 2,
-    /// It waits for something else.
+    /// The subject waits for something other than a decision.
     Blocked = 3,
 }
 
@@ -48,13 +48,13 @@ pub struct Record {
     pub sequence: Sequence,
     /// State of the subject when the record was written.
     pub state: State,
-    /// The core that it runs on, if it runs; otherwise nothing.
+    /// The core that the subject runs on; without meaning if it does not run.
     pub core: u16,
     /// The class that its messages name.
     pub class: u16,
 }
 
-/// What a snapshot says of one core.
+/// A core's record in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreRecord {
     /// The core's run number: its count of switches so far.
@@ -66,9 +66,8 @@ pub struct CoreRecord {
 }
 
 impl CoreRecord {
-    /// Whether the core has had nothing to do ever since it was as in `earlier`. Decisions that it
-    /// refused meanwhile gave it nothing: an agent that makes no others must not pass for one that
-    /// decides.
+    /// Whether the core has been idle ever since `earlier`. Decisions that it refused meanwhile gave it
+    /// no work: an agent that makes no others must not pass for one that decides.
     pub fn has_idled_since(&self, earlier: &CoreRecord) -> bool {
         let refused = is_planted(Planted::RefusalsCountAsWork) && self.txn != earlier.txn;
         self.asks && earlier.asks && self.run == earlier.run && !refused
@@ -100,11 +99,13 @@ pub enum SnapshotError {
     /// The snapshot names an extent that does not exist.
     #[error("peer's fault: extent {0} is not in the pool")]
     Extent(u32),
-    /// More than fits, or than there can be.
-    #[error("peer's fault: a snapshot of {records} subjects and {cores} cores")]
+    /// The numbers of subjects and cores do not fit the configuration.
+    #[error(
+        "peer's fault: a snapshot of {records} subjects and {cores} cores does not fit the window"
+    )]
     Counts { records: u64, cores: u64 },
-    /// A record that means nothing.
-    #[error("peer's fault: record {0} of the snapshot means nothing")]
+    /// A record that is not valid.
+    #[error("peer's fault: record {0} of the snapshot is not valid")]
     Record(u32),
 }
 
@@ -202,9 +203,9 @@ pub fn read(
 mod tests {
     use super::*;
 
-    /// An agent that makes only decisions that are refused must not pass for one that decides.
+    /// An agent whose decisions are all refused must not pass for one that decides.
     #[test]
-    fn refusals_do_not_keep_a_core_from_being_idle() {
+    fn refused_decisions_do_not_count_as_work() {
         let record = |run, txn, asks| CoreRecord { run, txn: TxnId::new(txn), asks };
         assert!(record(7, 90, true).has_idled_since(&record(7, 3, true)));
         assert!(!record(8, 4, true).has_idled_since(&record(7, 3, true)), "it ran something");

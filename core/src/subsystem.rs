@@ -22,7 +22,7 @@ use crate::settings::{Known, PolicyError};
 pub struct SubsystemId(u16);
 
 impl SubsystemId {
-    /// No subsystem: in a configuration that no host has offered.
+    /// No subsystem: the value in a configuration that no host has offered.
     pub const NONE: SubsystemId = SubsystemId(0);
     /// The first number for subsystems outside this project.
     pub const OUTSIDE: u16 = 0x8000;
@@ -56,7 +56,7 @@ pub struct Subsystem {
     /// The policies that it ships.
     pub policies: &'static [Known],
     /// Makes one of them from a text with its name and settings, for an enclave of this configuration.
-    /// `None` where they are not [`Policy`]s.
+    /// `None` if they are not [`Policy`]s.
     pub make: Option<MakePolicy>,
     /// How its messages and decisions are shown.
     pub show: Show,
@@ -73,19 +73,19 @@ pub type MakeModel = fn(&ModelSetup) -> Box<dyn ModelledHost>;
 /// How a subsystem's messages and decisions are shown to people, in traces and replays.
 #[derive(Clone, Copy, Debug)]
 pub struct Show {
-    /// What an id stands for: "thread".
+    /// What an id stands for, such as "thread".
     pub subject: &'static str,
     /// Shows a message; `None` for a kind that the subsystem does not have.
     pub message: fn(&Message) -> Option<ShownMessage>,
     /// Describes a decision in the subsystem's terms.
     pub decision: fn(&Decision) -> Shown,
-    /// Whether a decision that is carried out occupies its core until a message ends the run. Its argument is then the
-    /// time in nanoseconds after which the core itself ends it, or zero.
+    /// Whether a committed decision occupies its core until a message ends the run. Its argument is then the time in
+    /// nanoseconds after which the core itself ends the run, or zero.
     pub occupies_core: bool,
 }
 
 impl Show {
-    /// For a subsystem that is not known here: numbers only.
+    /// For an unknown subsystem: numbers only.
     pub const PLAIN: Show = Show {
         subject: "subject",
         message: |_| None,
@@ -100,7 +100,7 @@ impl Show {
 /// A message or decision in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// What it says, without its subject: "WAKEUP".
+    /// Its name, without the subject, such as "WAKEUP".
     pub name: String,
     /// Its fields, units last in their names.
     pub fields: Vec<(&'static str, u64)>,
@@ -111,7 +111,7 @@ pub struct Shown {
 pub struct ShownMessage {
     /// The event or decision in words.
     pub shown: Shown,
-    /// Whether its subject waits for a decision from now on; `None` where nothing waits.
+    /// Whether its subject waits for a decision from now on; `None` if subjects of this kind never wait.
     pub waits: Option<bool>,
     /// The core whose run it ends, and whether the run was preempted.
     pub ends_run: Option<EndedRun>,
@@ -120,7 +120,7 @@ pub struct ShownMessage {
 /// A run that a message ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRun {
-    /// Core that the decision is for.
+    /// The core whose run ends.
     pub core: u16,
     /// Whether it was preempted.
     pub is_forced: bool,

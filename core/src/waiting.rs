@@ -1,5 +1,5 @@
-//! Where ids wait: queues and a heap, which let an id be removed from any place. An id stands
-//! in at most one queue, so memory is bounded by the number of ids, and lengths are exact.
+//! Queues and a heap of waiting ids, from which an id can be removed at any place. An id is in at
+//! most one queue, so memory is bounded by the number of ids, and lengths are exact.
 
 use alloc::vec::Vec;
 
@@ -117,7 +117,7 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub struct Heap {
     entries: Vec<Entry>,
-    /// Where each id stands in `entries`.
+    /// The index of each id in `entries`.
     at: Vec<u32>,
     tickets: u64,
 }
@@ -157,7 +157,7 @@ impl Heap {
         self.entries.iter().map(|entry| entry.id)
     }
 
-    /// Puts in an id that is not there.
+    /// Inserts an id that is not in the heap.
     pub fn push(&mut self, id: u32, key: u64) {
         debug_assert_eq!(self.at[id as usize], NONE, "{id} is there already");
         self.entries.push(Entry { key, ticket: self.tickets, id });
@@ -184,7 +184,7 @@ impl Heap {
         self.at.fill(NONE);
     }
 
-    /// Moves an entry up to where it belongs, and says where that is.
+    /// Moves an entry up to where it belongs, and returns its index there.
     fn rise(&mut self, mut at: usize) -> usize {
         while at > 0 {
             let parent = (at - 1) / 2;
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_do_as_lists_do() {
+    fn queues_match_a_model_of_lists() {
         let mut rng = Pcg32::seed_from_u64(1);
         let mut queues = Queues::new(3, 20);
         let mut lists: [Vec<u32>; 3] = Default::default();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heap_does_as_a_sorted_list_does() {
+    fn the_heap_matches_a_sorted_list() {
         let mut rng = Pcg32::seed_from_u64(1);
         let mut heap = Heap::new(20);
         let mut list: Vec<(u64, u64, u32)> = Vec::new();

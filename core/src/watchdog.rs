@@ -1,10 +1,10 @@
-//! The watchdog: work has waited too long for a decision (Wave 3.3: 20 ms for scheduling).
+//! The watchdog: finds work that has waited too long for a decision (Wave 3.3: 20 ms for scheduling).
 //!
-//! Work *waits for a decision* while it is runnable, unchanged, and some core has nothing to do at
-//! every look. A queue that is long because all cores are busy is no fault of the agent's.
+//! Work *waits for a decision* while it is runnable, unchanged, and some core is idle at every look.
+//! A queue that is long because all cores are busy is not the agent's fault.
 //!
-//! A bounded number of subjects is watched at a time, each until it moves, and then others in turn.
-//! So an agent that serves all but one is found too, however many there are.
+//! A bounded number of subjects is watched at a time, each until its state changes, and then others in
+//! turn. So an agent that starves a single subject is found too, however many subjects there are.
 
 use crate::clock::Nanos;
 use crate::message::{Sequence, Subject};
@@ -22,14 +22,14 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Barks when something has waited for `patience`. Wants to look at least four times as often.
+    /// Creates a watchdog with this limit. Call [`Watchdog::look`] at least four times per `patience`.
     pub const fn new(patience: Nanos) -> Watchdog {
         Watchdog { patience, watched: [None; WATCHED_MAX], next: 0 }
     }
 
-    /// One look. `a_core_is_idle` as of now; `still_waits` says whether a subject is runnable at
-    /// just this sequence; `waiting` gives those that are runnable, from the id it is given on, then
-    /// from 0. Returns how long something has waited where that is longer than the patience.
+    /// Checks once. `a_core_is_idle` holds now; `still_waits` tells whether a subject is runnable at
+    /// exactly this sequence; `waiting` yields the runnable subjects, from the given id on, then from 0.
+    /// Returns the longest wait if it has reached the patience.
     pub fn look<I: Iterator<Item = (Subject, Sequence)>>(
         &mut self,
         now: Nanos,
@@ -74,9 +74,9 @@ mod tests {
         Subject { id, generation: 1 }
     }
 
-    /// All threads but one move between any two looks.
+    /// The state of all threads but one changes between any two looks.
     #[test]
-    fn one_that_is_never_served_is_found_among_many() {
+    fn a_starved_thread_is_found_among_many() {
         const THREADS: u32 = 500;
         const STARVED: u32 = 333;
         let mut watchdog = Watchdog::new(Nanos(20));
@@ -94,12 +94,12 @@ mod tests {
             );
             barked = barked.or(bark.map(|_| look));
         }
-        // The search comes by within 500 / 64 looks, and the patience is 4 looks.
+        // The search reaches each thread within 500 / 64 looks, and the patience is 4 looks.
         assert!(barked.is_some_and(|look| look <= 13), "{barked:?}");
     }
 
     #[test]
-    fn a_line_in_front_of_busy_cores_is_no_fault() {
+    fn a_queue_behind_busy_cores_is_not_reported() {
         let mut watchdog = Watchdog::new(Nanos(20));
         for look in 0..20 {
             // Every third time all cores are busy.

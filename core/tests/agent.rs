@@ -1,4 +1,4 @@
-//! What an agent makes of a snapshot that is older than what has happened since.
+//! An agent that receives a snapshot that is out of date.
 
 mod common;
 
@@ -15,7 +15,7 @@ use wave_core::park::PARKED;
 use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::snapshot::{CoreRecord, Snapshot};
 
-/// Has one decision to make.
+/// Makes one decision.
 struct Once(Option<Choice>);
 
 impl Policy for Once {
@@ -35,10 +35,10 @@ impl Policy for Once {
     fn resync(&mut self, _now: Nanos, _snapshot: &Snapshot) {}
 }
 
-/// After a loss, the request of a core can be older or newer than a snapshot that says it runs. Its
-/// status tells: found when a core slept on top of a prestaged decision for ever.
+/// After a loss, the request of a core can be older or newer than a snapshot in which the core runs.
+/// Its status decides. Found when a core slept for ever with a prestaged decision in its queue.
 #[test]
-fn a_core_that_sleeps_is_kicked_although_the_snapshot_says_it_runs() {
+fn a_sleeping_core_is_kicked_even_if_it_runs_in_the_snapshot() {
     for name in common::SHAPES {
         for sleeps in [true, false] {
             let (messages, decisions) = shape(name, 8, 8);

@@ -1,5 +1,5 @@
-//! Bulk data over a link that reorders and delays: all of it arrives once and in order, extents come back,
-//! and a liar is named.
+//! Bulk data over a link that reorders and delays: all of it arrives once and in order, extents are returned,
+//! and errors name a peer that lies.
 
 mod common;
 
@@ -20,7 +20,7 @@ use wave_core::outcome::Outcome;
 use wave_core::policy::{BadBulk, Desk, Policy, Progress};
 use wave_core::snapshot::{CoreRecord, Snapshot};
 
-/// Keeps what it heard; zero means nothing to it.
+/// Keeps the bulk data that it receives; refuses a zero.
 struct Listener(Rc<RefCell<Vec<Vec<u64>>>>);
 
 impl Policy for Listener {
@@ -76,7 +76,7 @@ fn setup(name: &str, transport: Transport, seed: u64) -> Setup {
 }
 
 #[test]
-fn all_of_it_arrives_once_and_in_order() {
+fn bulk_data_arrives_once_and_in_order() {
     for name in ["coherent", "pcie", "dma-messages"] {
         for transport in [Transport::DmaSync, Transport::DmaAsync] {
             for seed in seeds(40) {
@@ -102,7 +102,7 @@ fn all_of_it_arrives_once_and_in_order() {
                     }
                     setup.link.tick();
                 }
-                assert_eq!(sent.len(), 60, "extents come back");
+                assert_eq!(sent.len(), 60, "extents are returned");
                 assert!(refused > 0, "the pool was never empty");
                 for _ in 0..40 {
                     setup.control.poll(&setup.host);
@@ -117,12 +117,12 @@ fn all_of_it_arrives_once_and_in_order() {
 }
 
 #[test]
-fn a_host_that_lies_is_named() {
+fn bad_bulk_from_the_host_is_named() {
     let lie = |subject: Subject, words: u64| {
         let mut setup = setup("coherent", Transport::DmaSync, 1);
         let place = &setup.layout.messages[setup.layout.control_context()];
         let mut context = Context::new(&setup.layout, place);
-        // The snapshot's message was the first in this queue.
+        // The first message in this queue announced the snapshot.
         let message = Message {
             kind: KIND_BULK,
             subject,
@@ -140,22 +140,22 @@ fn a_host_that_lies_is_named() {
         other => panic!("{other}"),
     };
     let extent = |id| Subject { id, generation: 1 };
-    assert_eq!(what(lie(extent(3), 1)), "its extent is not in the pool");
-    assert_eq!(what(lie(extent(u32::MAX), 1)), "its extent is not in the pool");
-    assert_eq!(what(lie(extent(0), 17)), "an extent does not hold as much");
-    assert_eq!(what(lie(extent(0), u64::MAX)), "an extent does not hold as much");
+    assert_eq!(what(lie(extent(3), 1)), "the extent is not in the pool");
+    assert_eq!(what(lie(extent(u32::MAX), 1)), "the extent is not in the pool");
+    assert_eq!(what(lie(extent(0), 17)), "an extent does not hold that many words");
+    assert_eq!(what(lie(extent(0), u64::MAX)), "an extent does not hold that many words");
     assert_eq!(what(lie(extent(0), 3)), "a zero");
 }
 
 #[test]
-fn an_agent_that_returns_what_it_does_not_have_is_at_fault() {
+fn returning_an_extent_that_is_not_lent_is_the_agents_fault() {
     for (id, generation) in [(0_u32, 1_u32), (0, 0), (3, 1), (u32::MAX, 1)] {
         let mut setup = setup("coherent", Transport::DmaSync, 1);
         assert!(setup.control.send_bulk(&setup.host, &[5]));
         setup.link.settle();
         setup.agent.step(Nanos(1)).unwrap();
         setup.link.settle();
-        assert!(!setup.control.poll(&setup.host).fault, "it gave it back");
+        assert!(!setup.control.poll(&setup.host).fault, "an honest return is no fault");
         let ring = setup.layout.control.ring;
         // The snapshot's extent and the bulk's were the first two of this lap.
         let word = u64::from(generation) << 32 | u64::from(id);
@@ -163,6 +163,6 @@ fn an_agent_that_returns_what_it_does_not_have_is_at_fault() {
         let kind = u64::from(wave_core::message::KIND_BULK_RETURNED);
         setup.link.poke(Home::Nic, ring.first + 2, 7, 1 << 32 | kind << 16 | 1);
         assert!(setup.control.poll(&setup.host).fault, "{id}.{generation}");
-        assert!(setup.control.send_bulk(&setup.host, &[6]), "nothing changed");
+        assert!(setup.control.send_bulk(&setup.host, &[6]), "a refused return changes nothing");
     }
 }

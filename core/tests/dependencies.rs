@@ -1,4 +1,4 @@
-//! Dependencies point one way, and `unsafe` stays where it may be.
+//! Dependencies point one way, and `unsafe` stays where it is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,11 +36,11 @@ fn may_use(from: &str, to: &str) -> bool {
     match (from, to) {
         // The same host, for programs in C.
         ("hosts/c", "hosts/user") => return true,
-        // The calls of programs over its sockets.
+        // The preloaded socket calls use the host's sockets and readiness.
         ("hosts/preload", "hosts/posix" | "hosts/readiness") => return true,
-        // Readiness is the kernel's matter, and nothing of Wave's.
+        // Readiness concerns only the kernel: it uses nothing of Wave.
         ("hosts/readiness", _) => return false,
-        // A server of a user's.
+        // A user's server.
         ("docs/guide/my-greeter", "hosts/user" | "hosts/codegen") => return true,
         // No real host.
         ("lab", "hosts/sim") => return true,
@@ -52,17 +52,17 @@ fn may_use(from: &str, to: &str) -> bool {
     let (from, to) = (layer(from), layer(to));
     let allowed: &[&str] = match from.as_str() {
         "core" | "clients" | "confine" => &[],
-        // What its loads are sent by.
+        // The clients that send its loads.
         "workloads" => &["clients"],
         "subsystems" | "links" => &["core"],
-        // What is sent lies in a host's payload memory.
+        // Payloads to send lie in a host's payload memory.
         "wires" => &["core", "links"],
         "agent" => &["core", "links", "subsystems", "confine"],
         "fronts" => &["core", "links", "wires", "subsystems", "agent", "clients", "confine"],
         "hosts" => &["core", "links", "subsystems"],
         "scripts" => &["core", "subsystems", "hosts"],
         "lab" => &["core", "links", "subsystems", "agent"],
-        // A subsystem of a user's.
+        // A user's subsystem.
         "docs" => &["core", "agent"],
         "report" => &["workloads", "lab"],
         "experiments" => &[
@@ -95,7 +95,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "scripts",
         ],
         "xtask" => &["core", "links", "subsystems", "agent", "hosts", "workloads", "cli", "xtask"],
-        other => panic!("architecture.md does not say what `{other}` may depend on"),
+        other => panic!("ARCHITECTURE.md does not say what `{other}` may depend on"),
     };
     allowed.contains(&to.as_str())
 }
@@ -114,7 +114,7 @@ fn dependencies_point_one_way() {
         let from = &places[&package.name.to_string()];
         for dependency in &package.dependencies {
             let Some(to) = places.get(&dependency.name) else { continue };
-            // Tests may use what lies beside them, but a subsystem never sees another.
+            // Tests may use crates of the same layer, but a subsystem never sees another.
             let in_tests = dependency.kind == DependencyKind::Development;
             let siblings = from.starts_with("subsystems/") && to.starts_with("subsystems/");
             if siblings || !(in_tests || may_use(from, to)) {
@@ -139,7 +139,7 @@ fn only_marked_crates_contain_unsafe() {
         let mut roots = 0;
         for target in package.targets.iter().filter(built) {
             let text = fs::read_to_string(&target.src_path).unwrap();
-            // A binary of a few lines that only calls its library has nothing to forbid.
+            // A binary of a few lines that only calls its library need not forbid anything.
             let trivial = target.is_bin() && text.lines().count() < 10 && !text.contains("unsafe");
             let forbids = text.contains("#![forbid(unsafe_code)]");
             assert!(forbids || trivial, "{} does not forbid unsafe code", target.src_path);

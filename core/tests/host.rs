@@ -1,4 +1,4 @@
-//! What one switch of a host core sends, and what parking does, over the worst link.
+//! The entries that a host core sends at a switch, and its parking, over the worst link.
 
 mod common;
 
@@ -14,7 +14,7 @@ use wave_core::outcome::Code;
 use wave_core::park::PARKED;
 use wave_core::queue::{Entry, Tag};
 
-/// Commits what has an even argument.
+/// Commits decisions with an even argument.
 struct Even;
 
 impl Mechanism for Even {
@@ -136,7 +136,7 @@ fn a_refusal_is_reported_and_changes_no_run() {
 }
 
 #[test]
-fn a_core_without_a_decision_asks_and_parks_and_says_both() {
+fn a_core_without_a_decision_asks_parks_and_announces_both() {
     for name in common::SHAPES {
         let mut desk = Desk::new(name);
         desk.core.hold(message(7));
@@ -155,7 +155,7 @@ fn a_core_without_a_decision_asks_and_parks_and_says_both() {
 /// A lost message can leave the agent with the belief that a running core asks; it may then sleep
 /// while that core runs. The core finds out when it parks.
 #[test]
-fn a_core_that_parks_wakes_an_agent_that_sleeps() {
+fn a_core_that_parks_wakes_a_sleeping_agent() {
     for name in common::SHAPES {
         let mut desk = Desk::new(name);
         desk.link.poke(Home::Host, desk.layout.agent_parked, 0, PARKED);
@@ -166,9 +166,9 @@ fn a_core_that_parks_wakes_an_agent_that_sleeps() {
     }
 }
 
-/// After a loss, the agent cannot tell by a request alone whether a snapshot is older.
+/// After a loss, a request alone does not tell the agent whether a snapshot is older.
 #[test]
-fn a_core_that_lost_something_asks_again_when_it_parks() {
+fn a_core_that_lost_a_message_asks_again_when_it_parks() {
     for name in common::SHAPES {
         let mut desk = Desk::new(name);
         for sequence in 0..5 {
@@ -181,15 +181,15 @@ fn a_core_that_lost_something_asks_again_when_it_parks() {
         assert!((0..100).any(|_| desk.poll() == Next::Park));
         let again = Upstream { message: None, outcome: None, asks: true };
         assert_eq!(desk.heard(), Some(again), "{name}");
-        // Once.
+        // It asks again only once.
         assert!((0..100).any(|_| desk.poll() == Next::Park));
         assert_eq!(desk.heard(), None);
     }
 }
 
-/// Offline for a part of one look: its driver never sees it, and the agent leaves it alone until it asks.
+/// The core is offline for a part of one poll: its driver never notices, and the agent sends nothing until the core asks.
 #[test]
-fn a_core_that_answered_that_it_is_offline_asks_when_it_finds_nothing() {
+fn a_core_that_answered_offline_asks_once_its_queue_is_empty() {
     struct Offline;
     impl Mechanism for Offline {
         type Work = ();
@@ -216,13 +216,13 @@ fn a_core_that_answered_that_it_is_offline_asks_when_it_finds_nothing() {
 
 /// A credit whose copy waits for another copy would never reach the agent.
 #[test]
-fn a_core_does_not_park_on_credit_that_has_not_gone_back() {
+fn a_core_does_not_park_before_its_credit_has_gone_back() {
     let mut desk = Desk::new("dma-decisions");
     for round in 1..200u64 {
         for argument in [1, 1, 1, 2] {
             desk.decide(argument, 0);
         }
-        // Nothing settles here: copies progress only as the core polls.
+        // Without `settle`, copies progress only when the core polls.
         assert_eq!(desk.core.poll(&desk.host, Nanos(0), &mut Even), Next::Run(2));
         desk.core.hold(message(round as u32));
         while desk.core.poll(&desk.host, Nanos(0), &mut Even) != Next::Park {}
@@ -234,7 +234,7 @@ fn a_core_does_not_park_on_credit_that_has_not_gone_back() {
 }
 
 #[test]
-fn an_entry_that_is_no_decision_is_the_agents_fault_and_passed_over() {
+fn an_invalid_decision_is_skipped_and_is_the_agents_fault() {
     for name in common::SHAPES {
         let mut desk = Desk::new(name);
         desk.down.push(&desk.agent, Tag { kind: 1, flags: 0 }, &[1, 2]).unwrap();
@@ -261,7 +261,7 @@ fn a_preemption_names_one_run() {
     };
     assert!(!desk.core.preempt_requested(&desk.host));
     set(&desk, 41);
-    assert!(!desk.core.preempt_requested(&desk.host), "a late one is ignored");
+    assert!(!desk.core.preempt_requested(&desk.host), "a late preemption is ignored");
     set(&desk, 42);
     assert!(desk.core.preempt_requested(&desk.host));
 }

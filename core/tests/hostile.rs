@@ -25,7 +25,7 @@ use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::queue::{Entry, Ring, Tag};
 use wave_core::snapshot::{self, CoreRecord, Snapshot, State};
 
-/// Words that have meant something to somebody.
+/// A word that is likely to have a meaning somewhere in the protocol, or a random one.
 fn word(rng: &mut Pcg32) -> u64 {
     match rng.random_range(0..8) {
         0 => 0,
@@ -38,7 +38,7 @@ fn word(rng: &mut Pcg32) -> u64 {
     }
 }
 
-/// An entry that will be read: the right lap, anything else.
+/// An entry that will be read: the right lap, everything else arbitrary.
 fn entry(rng: &mut Pcg32, link: &Link, home: Home, ring: &Ring, index: u64) {
     let lap = index / u64::from(ring.entries) + 1;
     let kind = match rng.random_range(0..3) {
@@ -112,12 +112,12 @@ fn a_hostile_agent_harms_nobody() {
         let (mut decided, mut asked) = (0u64, 0u64);
         for now in 0..150 {
             match rng.random_range(0..8) {
-                // What the agent can write: its queues, credits, and any other word of the window.
+                // All that the agent can write: its queues, credits, and any other word of the window.
                 0 | 1 => {
                     let place = &layout.decisions[0];
                     entry(&mut rng, &link, place.home, &place.ring, decided);
                     decided += 1;
-                    // Now and then one that is right, to see that the door is open at all.
+                    // Now and then a valid one, to check that valid decisions are committed at all.
                     if rng.random_range(0..4) == 0 {
                         let decision = Decision {
                             kind: 1,
@@ -188,8 +188,8 @@ fn a_hostile_agent_harms_nobody() {
     );
 }
 
-/// An extent returned that was never lent, or twice, is the agent's fault; so is a kind that no agent
-/// sends. An honest request is not.
+/// Returning an extent that was never lent, or returning it twice, is the agent's fault; so is a kind
+/// that no agent sends. An honest request is not.
 #[test]
 fn the_control_context_tells_honest_from_hostile() {
     let layout = layout("coherent", 1);
@@ -223,7 +223,7 @@ fn the_control_context_tells_honest_from_hostile() {
     assert_eq!(control.agent_state(&port), AgentState::OtherVersion(PROTOCOL_VERSION + 1));
 }
 
-/// Believes everything, and decides as often as it may.
+/// Trusts every input, and decides as often as it may.
 struct Gullible(Vec<Choice>);
 
 impl Policy for Gullible {

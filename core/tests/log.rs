@@ -1,5 +1,5 @@
-//! A log gives back what was recorded, wherever it was cut off; no bytes make its reader panic; and
-//! what it gives, a policy takes again.
+//! A log returns the recorded entries up to where it was cut off; no bytes make its reader panic; and
+//! a policy can replay all that the reader returns.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -191,7 +191,7 @@ fn any_bytes_do_no_harm() {
     });
 }
 
-/// Reads, and replays what can be read.
+/// Reads a log, and replays all that can be read.
 fn take(bytes: &[u8]) {
     let Ok(mut reader) = LogReader::new(bytes) else { return };
     // Any table that a configuration can ask for is possible; a test need not make them all.
@@ -203,11 +203,11 @@ fn take(bytes: &[u8]) {
         match record {
             Ok(record) => replay.feed(&record),
             Err(LogError::Record { at, .. }) => assert!(at < bytes.len()),
-            Err(error) => panic!("{error} where records are"),
+            Err(error) => panic!("{error}, after the header was read"),
         }
     }
     assert_eq!(replay.finish().records, reader.records());
-    assert!(reader.next().is_none(), "nothing comes after the end");
+    assert!(reader.next().is_none(), "the reader returns nothing after the end");
 }
 
 #[test]
@@ -227,22 +227,22 @@ fn damage_is_named_by_its_byte() {
         )
     );
     bytes[start + 3] = 0x1f;
-    assert!(second(&bytes).to_string().contains("no kind of record"));
+    assert!(second(&bytes).to_string().contains("an unknown kind of record"));
 }
 
 #[test]
-fn a_file_of_another_kind_is_told_from_a_damaged_log() {
+fn a_file_that_is_not_a_log_is_told_from_a_damaged_log() {
     let error = |bytes: &[u8]| LogReader::new(bytes).unwrap_err();
     assert_eq!(error(b"[variant]\nname = 1"), LogError::Magic);
     assert_eq!(error(b"WAVE"), LogError::NoHeader { at: 4 });
     assert_eq!(error(b"WAVElog\n\x09"), LogError::Version { found: 9 });
     let mut bytes = written(&[]);
-    // The lowest bits of the first word, after magic and version.
+    // The lowest bits of the first word of the configuration, after magic and version.
     bytes[9] &= 0x80;
     assert!(matches!(error(&bytes), LogError::Config(_)), "no core");
 }
 
-/// The file of a killed agent has all but the last buffer.
+/// A killed agent loses at most the last buffer of its log.
 #[test]
 fn the_buffer_is_bounded() {
     let bytes = Bytes::default();
@@ -257,8 +257,8 @@ fn the_buffer_is_bounded() {
     assert_eq!(LogReader::new(&bytes).unwrap().count() as u64, count - 1);
 }
 
-/// Gives the next core to a thread that became runnable; preempts core 0 and sends a note now and then. Has
-/// a deadline at which it changes its mind without a word.
+/// Gives the next core to a thread that became runnable; preempts core 0 and sends a note now and then. At a
+/// deadline it changes its decisions without any new input.
 #[derive(Default)]
 struct Turns {
     waiting: Vec<(Subject, Sequence)>,
@@ -308,7 +308,7 @@ impl Policy for Turns {
 }
 
 /// A log of a policy with `count` subjects whose cores answer every decision; the agent
-/// looks far more often than something happens.
+/// polls far more often than events happen.
 fn recorded(count: u32) -> Vec<u8> {
     let bytes = Bytes::default();
     let config = header().config;
@@ -326,7 +326,7 @@ fn recorded(count: u32) -> Vec<u8> {
         for look in 0..10 {
             brain.decide(now + Nanos(look), 2, &mut out);
         }
-        // One decision of four waits for room until the next round.
+        // In one round of four, a decision waits for room until the next round.
         let keep = if at % 4 == 3 { out.staged.len().min(1) } else { 0 };
         for (core, decision) in out.staged.drain(keep..) {
             let code = if at % 5 == 0 { Code::TargetStale } else { Code::Complete };
@@ -349,7 +349,7 @@ fn replay(bytes: &[u8], policy: Turns) -> wave_core::replay::Tally {
 }
 
 #[test]
-fn the_same_policy_decides_the_same_again() {
+fn the_same_policy_replays_identically() {
     let bytes = recorded(300);
     let tally = replay(&bytes, Turns::default());
     assert!(tally.is_identical(), "{:?}", tally.first);
@@ -359,9 +359,9 @@ fn the_same_policy_decides_the_same_again() {
     assert_eq!((tally.different, tally.missing, tally.extra), (0, 0, 0));
 }
 
-/// Nine of ten looks find nothing; only those at which the deadline came are in the log.
+/// Nine of ten polls find nothing; of these, only those at which the deadline came are in the log.
 #[test]
-fn looks_that_find_nothing_are_left_out() {
+fn polls_without_an_event_are_left_out() {
     let bytes = recorded(300);
     let asked = LogReader::new(&bytes)
         .unwrap()
@@ -373,10 +373,10 @@ fn looks_that_find_nothing_are_left_out() {
 }
 
 #[test]
-fn another_policy_is_told_from_the_recorded_one() {
+fn replaying_another_policy_shows_the_differences() {
     let bytes = recorded(300);
     let tally = replay(&bytes, Turns { lazy: true, ..Turns::default() });
-    let first = tally.first.expect("this one does not prestage");
+    let first = tally.first.expect("the other policy does not prestage");
     assert!(matches!(first.expected, Some(Output::Decided(..))), "{first:?}");
     assert!(tally.identical + tally.alike < tally.decisions, "{tally:?}");
     let outputs = tally.decisions + tally.preemptions + tally.notes;
@@ -384,7 +384,7 @@ fn another_policy_is_told_from_the_recorded_one() {
 }
 
 #[test]
-fn a_decision_that_the_log_lacks_or_has_too_much_is_named() {
+fn a_missing_or_extra_decision_in_the_log_is_named() {
     let records: Vec<Record> = LogReader::new(&recorded(30)).unwrap().map(Result::unwrap).collect();
     let is_decision = |record: &Record| matches!(record.what, What::Decided { .. });
     let at = records.iter().position(is_decision).unwrap();

@@ -1,5 +1,5 @@
-//! Orderings, in every interleaving that a few preemptions allow: the real queue, host protocol and
-//! agent loop over memory whose every access is model-checked.
+//! Orderings, in every interleaving with a few preemptions: the real queue, host protocol and agent
+//! loop over memory whose every access is model-checked.
 
 #[path = "common/loom.rs"]
 mod link;
@@ -65,7 +65,7 @@ impl Mechanism for Anything {
     }
 }
 
-/// Places each thread that it hears of, on a core that asks or else on any.
+/// Places each thread that becomes known, on a core that asks or else on any core with room.
 struct Next1(Vec<Choice>);
 
 impl Policy for Next1 {
@@ -98,7 +98,7 @@ impl Policy for Next1 {
 
 type LoomAgent = Agent<Next1, (), LoomPort, Bell>;
 
-/// An agent and a host of one core that have met.
+/// An attached agent and its host of one core.
 struct Met {
     layout: Layout,
     port: LoomPort,
@@ -106,7 +106,7 @@ struct Met {
     agent: LoomAgent,
 }
 
-/// `runnable`: a thread waits, which the agent learns of at its next step.
+/// `runnable`: a thread waits, and the agent learns of it at its next step.
 fn meet(core_asks: bool, runnable: bool) -> Met {
     let mut config = Config::coherent(1);
     (config.messages.entries, config.decisions.entries) = (4, 4);
@@ -146,7 +146,7 @@ fn meet(core_asks: bool, runnable: bool) -> Met {
     Met { layout, port, bells, agent }
 }
 
-/// An agent's thread, until `done`.
+/// Runs an agent's thread, until `done`.
 fn agent_loop(mut agent: LoomAgent, bell: &Bell, mut done: impl FnMut(&LoomAgent) -> bool) {
     while !done(&agent) {
         if agent.step(Nanos(0)).unwrap() == Step::Progress {
@@ -177,7 +177,7 @@ fn core_loop(core: &mut HostCore, port: &LoomPort, bell: &Bell, agent_bell: &Bel
     }
 }
 
-/// The park handshake alone, for either sleeper: each of two sent words is seen before the sleeper sleeps, or rings it.
+/// The park handshake alone, for either sleeper: the sleeper sees each of two sent words before it sleeps, or is rung.
 #[test]
 fn a_sleeper_sees_what_was_sent_or_is_rung() {
     let words: [fn(&Layout) -> ParkWord; 2] =
@@ -223,7 +223,7 @@ fn a_sleeper_sees_what_was_sent_or_is_rung() {
 
 /// A core that asks finds its slot empty and goes to sleep, while the agent fills it.
 #[test]
-fn a_core_that_parks_meets_an_agent_that_stages() {
+fn a_core_that_parks_gets_a_decision_staged_meanwhile() {
     check(None, || {
         let Met { layout, port, bells, mut agent } = meet(true, true);
         let (core_bell, agent_bell) = (bells[0].clone(), bells[2].clone());
@@ -237,9 +237,9 @@ fn a_core_that_parks_meets_an_agent_that_stages() {
     });
 }
 
-/// A core ends its run and goes to sleep on top of a decision that was prestaged without a kick.
+/// A core ends its run and goes to sleep while a decision is prestaged without a kick.
 #[test]
-fn a_core_that_parks_on_a_prestage_is_looked_after() {
+fn a_core_that_parks_with_a_prestaged_decision_is_kicked() {
     check(Some(4), || {
         let Met { layout, port, bells, agent } = meet(false, true);
         let (core_bell, agent_bell) = (bells[0].clone(), bells[2].clone());
@@ -256,7 +256,7 @@ fn a_core_that_parks_on_a_prestage_is_looked_after() {
             core_loop(&mut core, &port, &core_bell, &agent_bell);
             agent_bell.ring();
         });
-        // Until the agent has heard that the decision was committed.
+        // Until the agent knows that the decision was committed.
         agent_loop(agent, &bells[2], |agent| {
             let cores = agent.brain().cores();
             agent.counts().0 == 1 && cores.run(0) == 1
@@ -267,7 +267,7 @@ fn a_core_that_parks_on_a_prestage_is_looked_after() {
 
 /// An agent goes to sleep while a thread outside the cores sends it work.
 #[test]
-fn an_agent_that_parks_meets_a_message_from_outside() {
+fn an_agent_that_parks_gets_a_message_sent_meanwhile_from_outside() {
     check(None, || {
         let Met { layout, port, bells, agent } = meet(true, false);
         let agent_bell = bells[2].clone();

@@ -1,4 +1,4 @@
-//! Notes in a queue, over every layout and the worst link: the receiver hears of every open
+//! Notes in a queue, over every layout and the worst link: the receiver gets a note of every open
 //! request, even when notes are dropped or the receiver is new.
 
 mod common;
@@ -21,15 +21,15 @@ const ENTRIES: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
 enum Operation {
-    /// A request for a thread comes, and its note is sent.
+    /// A request for a thread arrives, and its note is sent.
     Request(u32),
     /// The front takes a turn.
     Front,
-    /// The scheduler's turn: it takes notes, and the threads that they name serve all that waits for them.
+    /// The scheduler takes a turn: it takes notes, and the threads that they name serve all their requests.
     Scheduler,
-    /// The scheduler goes to sleep, if it finds nothing.
+    /// The scheduler goes to sleep if it finds nothing.
     Sleep,
-    /// Another scheduler, a fresh window.
+    /// Another scheduler attaches, with a fresh window.
     Attach,
     /// Deliver a part of the stores in flight.
     Tick,
@@ -110,7 +110,7 @@ impl Model {
             let request = Request::from_note(&note).expect("only such notes were sent");
             assert_eq!(request.thread.generation, 1);
             assert!(request.thread.id < THREADS);
-            // One that serves nothing has looked in vain.
+            // A repeated note is harmless: the thread then finds no request.
             self.open.remove(&request.thread.id);
         }
         came
@@ -154,7 +154,7 @@ impl Model {
         }
     }
 
-    /// With no further input, every waiting request is heard of within a few turns.
+    /// Without further input, the scheduler gets a note of every waiting request within a few turns.
     fn finish(&mut self) {
         for _ in 0..8 * ENTRIES {
             self.apply(Operation::Front);
@@ -183,7 +183,7 @@ proptest! {
 /// Found with seed 9728081587839157170: the receiver slept before the copy of its credit had arrived, so that the
 /// sender never had room for what it owed, and never rang.
 #[test]
-fn a_receiver_does_not_sleep_on_credit_that_is_not_returned() {
+fn a_receiver_does_not_sleep_before_its_credit_has_arrived() {
     let mut model = Model::new("dma-async", 9728081587839157170);
     for operation in [
         Operation::Attach,
@@ -218,16 +218,16 @@ fn a_receiver_does_not_sleep_on_credit_that_is_not_returned() {
 }
 
 #[test]
-fn a_sender_drops_what_finds_no_room_and_says_all_of_it_again() {
+fn a_sender_drops_notes_without_room_and_catches_up_later() {
     let mut line = Line::new("coherent", 1);
-    assert!(line.sender.is_behind(), "no receiver has heard of any request");
+    assert!(line.sender.is_behind(), "no receiver knows of any request yet");
     line.sender.catch_up(&[]).unwrap();
     let notes: Vec<Note> = (0..ENTRIES).map(note).collect();
     line.sender.send(&notes).unwrap();
     assert!(!line.sender.is_behind());
     line.sender.send(&[note(0)]).unwrap();
     assert!(line.sender.is_behind());
-    // Kept apart: it would report the same threads again and again.
+    // The queue is full: nothing is sent, and the sender stays behind.
     line.sender.catch_up(&notes[..2]).unwrap();
     assert!(line.sender.is_behind());
     let mut came = Vec::new();

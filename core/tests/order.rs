@@ -1,5 +1,5 @@
-//! Each subject's messages are delivered once and in order, in any order of arrival across queues; what is lost is
-//! missed in time; a snapshot of any moment never takes anybody back.
+//! Each subject's messages are delivered once and in order, in any order of arrival across queues; a loss is
+//! detected in time; a snapshot, whenever it was taken, never sets a subject back.
 
 use std::collections::VecDeque;
 
@@ -22,10 +22,10 @@ fn message(id: usize, sequence: u32) -> Message {
     }
 }
 
-/// Something that happens, by a host that never waits for its agent.
+/// An event of a host that never waits for its agent.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A subject changes, and a context says so, or finds no room.
+    /// A subject changes, and a context sends the message, or finds no room.
     Change { id: usize, context: usize, lost: bool },
     /// One subject's record is read for the snapshot under way.
     Scan,
@@ -43,7 +43,7 @@ fn event(lossy: bool) -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A host with `SUBJECTS`, an agent's order, and a policy that knows the last sequence it was told.
+/// A host with `SUBJECTS` subjects, an agent's order, and a policy that keeps the last sequence delivered to it.
 struct World {
     truth: [u32; SUBJECTS],
     first: u32,
@@ -102,7 +102,7 @@ impl World {
         self.gap |= told == Err(Gap);
     }
 
-    /// As an agent does it: the policy first, then what the snapshot is too old for.
+    /// As an agent does it: the snapshot goes to the policy first, then the messages that are newer than it.
     fn take_snapshot(&mut self) {
         let Some(snapshot) = self.snapshots.pop_front() else { return };
         let before = self.known;
@@ -116,7 +116,7 @@ impl World {
         });
         for id in 0..SUBJECTS {
             let least = self.age(before[id]).max(self.age(told[id]));
-            assert!(self.age(self.known[id]) >= least, "subject {id} was taken back");
+            assert!(self.age(self.known[id]) >= least, "subject {id} was set back");
             assert!(self.age(self.known[id]) <= self.age(self.truth[id]));
         }
     }
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn snapshots_of_any_moment_lose_nothing(
+    fn a_snapshot_of_any_moment_loses_no_message(
         first in prop_oneof![Just(0u32), Just(u32::MAX - 20), any::<u32>()],
         events in prop::collection::vec(event(false), 0..200),
     ) {
@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn a_loss_is_missed_in_time_and_repaired(
+    fn a_loss_is_detected_in_time_and_repaired(
         first in prop_oneof![Just(0u32), Just(u32::MAX - 20)],
         events in prop::collection::vec(event(true), 0..200),
     ) {
@@ -196,7 +196,7 @@ proptest! {
         let patience = GAP_MAX + Nanos(1);
         prop_assert_eq!(world.order.check(GAP_MAX), Ok(()));
         prop_assert_eq!(world.order.check(patience).is_err(), missing);
-        // What the host sends then is the truth, and later messages go on from it.
+        // The next snapshot is up to date, and later messages continue from it.
         world.scan.clear();
         (0..SUBJECTS).for_each(|_| world.scan_one());
         world.take_snapshot();

@@ -1,4 +1,4 @@
-//! A queue gives back what was pushed, once and in order, over every layout and the worst link.
+//! Every pushed entry is popped once and in order, over every layout and the worst link.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn place(name: &str) -> (Layout, common::nasty::Link) {
 }
 
 #[test]
-fn a_credit_that_cannot_be_names_the_peer_and_takes_nothing() {
+fn an_impossible_credit_names_the_peer_and_pushes_nothing() {
     for name in SHAPES {
         let (layout, link) = place(name);
         let mut sender = Sender::new(&layout.messages[0], Side::Host);
@@ -67,7 +67,7 @@ fn a_credit_that_cannot_be_names_the_peer_and_takes_nothing() {
 }
 
 #[test]
-fn a_malformed_entry_is_passed_over_and_named() {
+fn a_malformed_entry_is_skipped_and_names_the_peer() {
     let (layout, link) = place("coherent");
     let (sink, source) = (link.port(Side::Agent, &layout), link.port(Side::Host, &layout));
     let mut receiver = Receiver::new(&layout.messages[0], Side::Agent);

@@ -16,9 +16,9 @@ const FDS_MAX: usize = 253;
 type Control = [MaybeUninit<u8>; rustix::cmsg_space!(ScmRights(FDS_MAX))];
 const CONTROL: Control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
 
-/// What came in one message.
+/// One received message.
 pub(crate) struct Received {
-    /// How many bytes, none where the peer hung up.
+    /// Number of bytes; 0 if the peer hung up.
     pub bytes: usize,
     /// The descriptors, closed on exec and on drop.
     pub fds: Vec<OwnedFd>,

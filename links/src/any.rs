@@ -23,10 +23,10 @@ pub enum LinkSpec {
     Model(Box<Costs>),
 }
 
-/// Why a link cannot be had.
+/// Why a link cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The text names no link: its author's fault (the peer's, where it came in an offer).
+    /// The text names no link: its author's fault (the peer's, if the text came in an offer).
     #[error("neither `shm` nor a cost file: {0}")]
     Text(#[from] CostsError),
     /// Memory or page types do not fit the model.
@@ -59,7 +59,7 @@ impl LinkSpec {
         }
     }
 
-    /// What results call this link.
+    /// The link's name in results.
     pub fn name(&self) -> &str {
         match self {
             LinkSpec::Shm => "shm",
@@ -83,16 +83,16 @@ impl LinkSpec {
         }
     }
 
-    /// Access for one context of `side`. What `page_types` leaves out is write-back where it is
-    /// near and uncached where it is far; coherent memory has no page types.
+    /// Access for one context of `side`. Lines that `page_types` leaves out are write-back in near
+    /// memory and uncached in far memory; coherent memory has no page types.
     pub fn port(
         &self,
         memory: &Arc<Memory>,
         side: Side,
         page_types: &[(Span, Mapping)],
     ) -> Result<AnyPort, LinkError> {
-        // Contexts must differ in what they do where hardware leaves it open; which does what, no
-        // one can rely on in real time anyway.
+        // Contexts must differ where hardware leaves the behaviour open. In real time, nobody can rely
+        // on which context gets which seed.
         static SEED: AtomicU64 = AtomicU64::new(1);
         match self {
             LinkSpec::Shm => Ok(AnyPort::from(ShmPort::new(memory))),
@@ -122,7 +122,7 @@ impl LinkSpec {
     }
 }
 
-/// A context's access to whichever link.
+/// A context's access to a link of any kind.
 #[derive(Debug)]
 pub struct AnyPort {
     nic: AnyWindow,
@@ -141,7 +141,7 @@ const _: () = {
 };
 
 impl AnyPort {
-    /// What this context was charged since the last call, where the link is modelled.
+    /// What this context was charged since the last call; `None` if the link is not modelled.
     pub fn take_charges(&self) -> Option<Charges> {
         match &self.dma {
             AnyDma::Shm(_) => None,
@@ -149,7 +149,7 @@ impl AnyPort {
         }
     }
 
-    /// What this context was charged so far, where the link is modelled.
+    /// What this context was charged so far; `None` if the link is not modelled.
     pub fn charges(&self) -> Option<Charges> {
         match &self.dma {
             AnyDma::Shm(_) => None,
@@ -191,7 +191,7 @@ impl Port for AnyPort {
     }
 }
 
-/// A context's view of a region over whichever link.
+/// A context's view of a region over a link of any kind.
 #[derive(Debug)]
 pub enum AnyWindow {
     /// A window of coherent memory.
@@ -256,7 +256,7 @@ impl Window for AnyWindow {
     }
 }
 
-/// A context's copy engine on whichever link.
+/// A context's copy engine on a link of any kind.
 #[derive(Debug)]
 pub enum AnyDma {
     /// The engine of coherent memory.
@@ -277,17 +277,17 @@ impl Dma for AnyDma {
     }
 }
 
-/// A doorbell vector, either end, on whichever link.
+/// Either end of a doorbell vector, on a link of any kind.
 #[derive(Debug)]
 pub enum AnyBell {
-    /// As fast as the system can.
+    /// Without added costs: as fast as the system is.
     Event(EventFd),
-    /// With an interrupt's costs.
+    /// With the costs of a modelled interrupt.
     Model(Box<ModelDoorbell<RealTime>>),
 }
 
 impl AnyBell {
-    /// The event descriptor underneath: to pass to a peer, to poll, or to drain.
+    /// The underlying event descriptor: to pass to a peer, to poll, or to drain.
     pub fn event_fd(&self) -> &EventFd {
         match self {
             AnyBell::Event(bell) => bell,
@@ -297,14 +297,14 @@ impl AnyBell {
 }
 
 impl AnyBell {
-    /// Charges the receiver of a ring that interrupted it without a wait.
+    /// Charges the receiver for a ring that interrupted it without a wait.
     pub fn receive(&self) {
         if let AnyBell::Model(bell) = self {
             bell.receive();
         }
     }
 
-    /// As [`Waiter::wait`], but wakes as well when `own` is rung, which costs nothing.
+    /// As [`Waiter::wait`], but also wakes when `own` is rung, which costs nothing.
     pub fn wait_with(&self, own: &EventFd, timeout: Option<Duration>) {
         let [_, rung] = wait_for_either([own, self.event_fd()], timeout);
         if rung {
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_survives_its_text() {
+    fn a_link_round_trips_through_its_text() {
         for name in ["shm", "mount-evans", "coherent"] {
             let link = LinkSpec::builtin(name).unwrap();
             assert_eq!(link.name(), name);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_hand_lines_over_every_link() {
+    fn two_threads_exchange_lines_over_every_link() {
         for name in ["shm", "mount-evans", "coherent"] {
             let link = LinkSpec::builtin(name).unwrap();
             let (memory, _fd) = Memory::create("test", 4, 4, link.extra_lines(4, 4)).unwrap();

@@ -1,4 +1,4 @@
-//! What a link's operations cost, each with where the figure comes from.
+//! The costs of a link's operations, each with the source of its figure.
 
 use std::fmt;
 
@@ -19,19 +19,19 @@ const MOUNT_EVANS: &str = include_str!("../costs/mount-evans.toml");
 /// The largest cost that a file may state: one second.
 const NS_MAX: f64 = 1e9;
 
-/// The costs of one link, as a TOML file states them. A file that lacks one, or has one more, is
+/// The costs of one link, as a TOML file states them. A file with a missing or an unknown field is
 /// refused.
 ///
-/// An *occupying* cost is time that the CPU which does it loses; a *flight* is time until the other
-/// side can see the effect.
+/// An *occupying* cost is time that the CPU loses that does the operation; a *flight* is the time
+/// until the other side can see the effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
-    /// What results call this link.
+    /// The link's name in results.
     pub name: String,
     /// One sentence on what is modelled.
     pub description: String,
-    /// Whether a cache-coherent link joins the sides. Page types then mean nothing.
+    /// Whether a cache-coherent link joins the sides. Page types then have no effect.
     pub coherent: bool,
     /// Occupies: the host loads an uncached word, or the first word of a write-through line.
     pub host_read: Cost,
@@ -43,23 +43,23 @@ pub struct Costs {
     pub posted_flight: Cost,
     /// Occupies: a write-through line is dropped from the cache.
     pub flush: Cost,
-    /// Occupies: what a load costs although its prefetch came in time, or just too late.
+    /// Occupies: the remaining cost of a load whose prefetch came in time, or just too late.
     pub prefetch_residue: Cost,
     /// Occupies: one access to a side's own memory where it is mapped uncached.
     pub agent_access_uncached: Cost,
-    /// Occupies the ringer of a doorbell.
+    /// Occupies: ringing a doorbell, for the ringing side.
     pub kick_send: Cost,
     /// Time that a kick takes on its way.
     pub kick_flight: Cost,
-    /// Occupies the core that was kicked.
+    /// Occupies: receiving a kick, for the core that was kicked.
     pub kick_receive: Cost,
-    /// Occupies the context that starts a copy; also the agent's price of storing a line into host memory.
+    /// Occupies: starting a copy; also the agent's cost of storing a line into host memory.
     pub dma_submit: Cost,
-    /// Flight of a copy of no size.
+    /// Flight: of a copy, whatever its size.
     pub dma_flight: Cost,
-    /// Flight of a copy: for each KiB.
+    /// Flight: of a copy, in addition for each KiB.
     pub dma_ns_per_kib: Cost,
-    /// Occupies (coherent links): the first load of a line that someone changed.
+    /// Occupies (coherent links): the first load of a line that another context changed.
     pub line_transfer: Cost,
 }
 
@@ -81,22 +81,22 @@ impl Cost {
     }
 }
 
-/// Where a figure comes from. Written `kind: note`, for instance `paper: Table 2, row 1`.
+/// The source of a figure. Written `kind: note`, for instance `paper: Table 2, row 1`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Source {
-    /// How far it can be believed.
+    /// How far the figure can be trusted.
     pub kind: SourceKind,
-    /// Which table, fitted to what, assumed why, measured how. Never empty.
+    /// The table, the target of the fit, the reason for the assumption, or the method of measurement. Never empty.
     pub note: String,
 }
 
-/// How far a figure can be believed.
+/// How far a figure can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     /// A paper prints the figure.
     Paper,
-    /// It makes a model reproduce what a paper prints.
+    /// With this figure, a model reproduces a figure that a paper prints.
     Fitted,
     /// Not measured; the note says why it is plausible.
     Assumed,
@@ -150,11 +150,11 @@ impl TryFrom<String> for Source {
     }
 }
 
-/// What is wrong with a cost file: its author's fault.
+/// An error in a cost file: its author's fault.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CostsError {
-    /// Not TOML, or not the fields that costs have.
+    /// Not TOML, or not the fields of a cost file.
     #[error("not a cost file: {0}")]
     Syntax(#[from] toml::de::Error),
     /// A figure outside 0 to one second.
@@ -167,7 +167,7 @@ impl Costs {
     pub fn parse(text: &str) -> Result<Costs, CostsError> {
         let costs: Costs = toml::from_str(text)?;
         for (field, cost) in costs.all() {
-            // Not a number fails this, too.
+            // NaN fails this, too.
             if !(0.0..=NS_MAX).contains(&cost.ns) {
                 return Err(CostsError::Range { field, ns: cost.ns });
             }
@@ -200,7 +200,7 @@ impl Costs {
         &NAMES
     }
 
-    /// A cost file with these costs.
+    /// The text of a cost file with these costs.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("strings, numbers and tables always have a TOML form")
     }
@@ -226,7 +226,7 @@ impl Costs {
     }
 }
 
-/// Whole nanoseconds without a fraction, as people write them.
+/// Writes whole nanoseconds without a fraction, as people write them.
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
 fn as_short_number<S: serde::Serializer>(ns: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if ns.fract() == 0.0 && ns.abs() <= NS_MAX {
@@ -254,7 +254,7 @@ mod tests {
     fn the_papers_figures_add_up() {
         let costs = Costs::builtin("mount-evans").unwrap();
         let ends = costs.kick_send.ns + costs.kick_flight.ns + costs.kick_receive.ns;
-        // Fitted beside other rows, within the printed rounding.
+        // Fitted together with other rows, within the printed rounding.
         assert!((1550.0..=1650.0).contains(&ends), "{ends}");
         assert_eq!(costs.host_read.ns, 2.0 * costs.posted_flight.ns);
         assert_eq!(costs.host_read.source.kind, SourceKind::Paper);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_too_many_or_too_few_is_refused() {
+    fn an_unknown_or_missing_field_is_refused() {
         let more = format!("{MOUNT_EVANS}\nhost_reed = {{ ns = 1, source = \"assumed: x\" }}\n");
         assert!(Costs::parse(&more).is_err());
         let fewer = MOUNT_EVANS.replace("coherent = false", "");

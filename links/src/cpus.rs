@@ -1,4 +1,4 @@
-//! Which CPUs there are, and where a thread may run.
+//! The CPUs of this machine, and those on which a thread may run.
 
 use std::io;
 
@@ -9,7 +9,7 @@ pub fn online() -> io::Result<Vec<usize>> {
     list("online")
 }
 
-/// How many CPUs there can be.
+/// The number of possible CPUs.
 pub fn possible() -> io::Result<usize> {
     Ok(list("possible")?.last().map_or(1, |last| last + 1))
 }
@@ -22,7 +22,7 @@ fn list(name: &str) -> io::Result<Vec<usize>> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {text}")))
 }
 
-/// A list of CPUs as Linux writes it, `0-3,8`; None if it is no such list.
+/// Parses a list of CPUs as Linux writes it, such as `0-3,8`; `None` if the text is not such a list.
 pub fn parse(text: &str) -> Option<Vec<usize>> {
     let text = text.trim();
     if text.is_empty() {
@@ -79,7 +79,7 @@ pub enum Distance {
     Near,
     /// The two CPUs share no cache.
     Far,
-    /// Two hardware threads of one core; or the system does not tell, or tells it of a virtual machine, whose CPUs may move.
+    /// They are hardware threads of one core; or the system does not tell; or it is a virtual machine, whose CPUs may move.
     Other,
 }
 
@@ -94,7 +94,7 @@ impl Distance {
     }
 }
 
-/// How far these two CPUs are from each other, as the system tells it.
+/// How far these two CPUs are from each other, as the system reports it.
 pub fn distance(one: usize, other: usize) -> Distance {
     let siblings = list(&format!("cpu{one}/topology/thread_siblings_list")).ok();
     // Caches are numbered from the core outwards.
@@ -120,7 +120,7 @@ fn distance_by(
 
 fn is_virtual() -> bool {
     let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    // Elsewhere the system does not say whether it is a guest, so that nothing it says of caches is certain.
+    // On other architectures the system does not tell whether it is a guest, so its reports of caches are not certain.
     let is_guest = !cfg!(target_arch = "x86_64")
         || about.lines().any(|line| {
             line.starts_with("flags") && line.split_whitespace().any(|flag| flag == "hypervisor")
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_as_the_kernel_writes_them() {
+    fn cpu_lists_are_parsed_as_the_kernel_writes_them() {
         assert_eq!(parse("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
         assert_eq!(parse("5"), Some(vec![5]));
         assert_eq!(parse("\n"), Some(vec![]));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_where_it_was_pinned_to() {
+    fn a_pinned_thread_runs_on_its_cpu() {
         let first = allowed().unwrap()[0];
         assert!(online().unwrap().contains(&first) && possible().unwrap() > first);
         std::thread::spawn(move || {

@@ -1,16 +1,16 @@
 //! Doorbells between processes of one machine.
 //!
 //! The peer may lie: it can swallow a ring or ring without cause, and it shares the file description
-//! of what it was handed, flags included. So a waiter never relies on `O_NONBLOCK`, and the
-//! host never *writes* to an eventfd that an agent holds: a peer that clears the flag and fills the
-//! counter would block it for good. Agents ring eventfds, as a device does through VFIO; the host
-//! rings a [`SocketBell`], where every call says for itself that it must not block, and wakes its own
-//! cores through eventfds that it keeps to itself.
+//! of each descriptor that it was handed, flags included. So a waiter never relies on `O_NONBLOCK`,
+//! and the host never *writes* to an eventfd that an agent holds: a peer that clears the flag and fills
+//! the counter would block it for good. Agents ring eventfds, as a device does through VFIO; the host
+//! rings a [`SocketBell`], where each call itself asks not to block, and wakes its own cores through
+//! eventfds that it keeps to itself.
 //!
 //! A vector that has to interrupt a thread is a pipe: the kernel sends a signal to the owner of its
 //! reading end ([`EventFd::interrupt`]), as part of the peer's write. No thread of the host stands in
-//! between, and it needs no right to send signals, for the owner chose to get them. The ringing side cannot
-//! tell it from an eventfd.
+//! between. The peer needs no right to send signals, because the owner chose to get them. The ringing
+//! side cannot tell the pipe from an eventfd.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -28,13 +28,13 @@ pub struct EventFd {
     is_own: bool,
 }
 
-/// Bytes that one look takes from a vector at most; eight are a ring.
+/// The most bytes that one read takes from a vector; a ring has eight.
 const BYTES_PER_LOOK: usize = 512;
-/// Looks until a vector counts as drained: a pipe holds no more.
+/// Reads after which a vector counts as drained: a pipe holds no more.
 const LOOKS_MAX: usize = 65_536 / BYTES_PER_LOOK;
 
 impl EventFd {
-    /// A new vector that was not rung yet.
+    /// Creates a vector that has not been rung.
     pub fn new() -> io::Result<EventFd> {
         // SAFETY: no memory is involved.
         let raw = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
@@ -53,8 +53,8 @@ impl EventFd {
         Ok(EventFd { fd, is_own: false })
     }
 
-    /// A vector that can interrupt a thread: the end to wait on, and the end to ring, which goes to the
-    /// peer. Rings send `signal` once somebody is to be interrupted ([`EventFd::interrupt`]).
+    /// Creates a vector that can interrupt a thread: the end to wait on, and the end to ring, which goes
+    /// to the peer. Rings send `signal` once a thread is named ([`EventFd::interrupt`]).
     pub fn interrupting(signal: libc::c_int) -> io::Result<[EventFd; 2]> {
         let mut raw = [0; 2];
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -71,12 +71,12 @@ impl EventFd {
         Ok(ends)
     }
 
-    /// From now on each ring interrupts the thread of this id, of this process, or no thread. For the
-    /// waiting end of [`EventFd::interrupting`]. Safe in a signal's handler.
+    /// From now on each ring interrupts this thread of this process, or no thread. For the waiting end
+    /// of [`EventFd::interrupting`]. Safe in a signal handler.
     pub fn interrupt(&self, thread: Option<libc::pid_t>) {
         let owner = Owner { kind: F_OWNER_TID, id: thread.unwrap_or(0) };
-        // SAFETY: `owner` is valid for reads during the call. It can fail for a thread only that is no
-        // more, and nobody has to interrupt that.
+        // SAFETY: `owner` is valid for reads during the call. It can fail only for a thread that has
+        // ended, which need not be interrupted.
         unsafe { libc::fcntl(self.fd.as_raw_fd(), F_SETOWN_EX, &raw const owner) };
     }
 
@@ -130,7 +130,7 @@ impl Waiter for EventFd {
         if timeout == Some(Duration::ZERO) {
             return self.drain();
         }
-        // A timeout beyond the clock's range is for ever.
+        // A timeout beyond the clock's range means for ever.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -161,21 +161,21 @@ pub(crate) fn wait_for_either(bells: [&EventFd; 2], timeout: Option<Duration>) -
     }
 }
 
-/// One end of a doorbell that a host can ring although it does not trust the agent: a pair of
-/// connected sockets.
+/// One end of a doorbell that a host can ring without trusting the agent: a pair of connected
+/// sockets.
 #[derive(Debug)]
 pub struct SocketBell {
     fd: OwnedFd,
 }
 
 impl SocketBell {
-    /// The ringing end and the waiting end.
+    /// Creates the ringing end and the waiting end.
     pub fn pair() -> io::Result<[SocketBell; 2]> {
         SocketBell::pair_of(libc::SOCK_DGRAM)
     }
 
-    /// As [`SocketBell::pair`], but a poll of the waiting end also wakes up when the last ringing end is closed
-    /// (`POLLHUP`), as when the peer dies.
+    /// As [`SocketBell::pair`], but a poll of the waiting end also wakes up (`POLLHUP`) when the last ringing end
+    /// is closed, for example because the peer died.
     pub fn pair_that_hangs_up() -> io::Result<[SocketBell; 2]> {
         SocketBell::pair_of(libc::SOCK_SEQPACKET)
     }
@@ -194,14 +194,14 @@ impl SocketBell {
         SocketBell { fd }
     }
 
-    /// Either end, received from a peer that is not trusted: nothing that is done with it, closing included, waits for anybody.
+    /// Either end, received from a peer that is not trusted: no operation on it waits for the peer, not even closing it.
     ///
     /// # Errors
     /// The descriptor is not a Unix socket (`InvalidData`): the peer's fault.
     pub fn from_untrusted(fd: OwnedFd) -> io::Result<SocketBell> {
         let mut domain: libc::c_int = 0;
         let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-        // Asks no file system, as fstat(2) would.
+        // This asks no file system, unlike fstat(2).
         // SAFETY: `domain` is valid for writes of `length` bytes, and `length` for reads and writes.
         let asked = check(unsafe {
             libc::getsockopt(
@@ -222,7 +222,7 @@ impl SocketBell {
     pub fn drain(&self) -> bool {
         let mut rung = false;
         let mut byte = 0u8;
-        // Bounded: a peer that rings without end must not keep its waiter here.
+        // Bounded: a peer that rings endlessly must not keep its waiter here.
         for _ in 0..RINGS_PER_DRAIN {
             let (fd, at) = (self.fd.as_raw_fd(), (&raw mut byte).cast());
             // SAFETY: one byte is valid for writes during the call.
@@ -246,7 +246,7 @@ const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;
 
-/// Rings that one wait of a [`SocketBell`] forgets at most.
+/// The most rings that one wait of a [`SocketBell`] consumes.
 const RINGS_PER_DRAIN: usize = 64;
 
 impl AsFd for SocketBell {
@@ -258,8 +258,8 @@ impl AsFd for SocketBell {
 impl Doorbell for SocketBell {
     fn ring(&self) {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: one byte is valid for reads during the call. Where there is no room for it, the
-        // peer has rings that it has not looked at; where there is no peer, nobody waits.
+        // SAFETY: one byte is valid for reads during the call. If there is no room for it, the
+        // peer has rings that it has not read yet; if there is no peer, nobody waits.
         unsafe { libc::send(self.fd.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
     }
 }
@@ -271,7 +271,7 @@ impl Waiter for SocketBell {
     }
 }
 
-/// Waits for `events` on `fd`. Returns those that came, none after `timeout`.
+/// Waits for `events` on `fd`. Returns those that occurred; none after `timeout`.
 pub(crate) fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Option<Duration>) -> io::Result<i16> {
     let mut entries = [entry(fd, events)];
     poll_all(&mut entries, timeout)?;
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_is_kept_for_a_later_waiter_and_counted_once() {
+    fn rings_are_kept_for_a_later_waiter_and_wake_it_once() {
         let bell = EventFd::new().unwrap();
         bell.ring();
         bell.ring();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_that_interrupts_is_waited_on_like_any_other() {
+    fn an_interrupting_vector_can_be_waited_on() {
         let [waiting, ringing] = EventFd::interrupting(libc::SIGURG).unwrap();
         // More rings than a pipe holds; with nobody to interrupt, they send no signal.
         (0..10_000).for_each(|_| ringing.ring());
@@ -335,7 +335,7 @@ mod tests {
             check(libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut())).unwrap();
         }
         let [waiting, ringing] = EventFd::interrupting(libc::SIGURG).unwrap();
-        // The second lot finds the pipe full.
+        // The second batch fills the pipe.
         for rings in [1, 10_000] {
             let me = {
                 // SAFETY: takes nothing.
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_can_ring_an_agent_that_never_looks() {
+    fn ringing_an_agent_that_never_reads_does_not_block() {
         let [host, agent] = SocketBell::pair().unwrap();
         // SAFETY: the descriptor is open; no memory is involved.
         unsafe { libc::fcntl(agent.fd.as_raw_fd(), libc::F_SETFL, 0) };
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_hears_that_the_ringing_end_is_gone() {
+    fn closing_the_ringing_end_wakes_the_waiter() {
         let [ringing, waiting] = SocketBell::pair_that_hangs_up().unwrap();
         let gone = |wait| poll(waiting.as_fd(), libc::POLLIN, wait).unwrap() & libc::POLLHUP != 0;
         ringing.ring();
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn bells_of_a_stranger_are_unix_sockets() {
+    fn an_untrusted_bell_must_be_a_unix_socket() {
         let [bell, other] = SocketBell::pair().unwrap();
         SocketBell::from_untrusted(bell.fd).unwrap().ring();
         assert!(other.drain());

@@ -1,20 +1,20 @@
-//! Whether a consumer should evict the lines that it has read: found out by trying.
+//! Whether a consumer should evict the lines that it has read: decided by measurement at run time.
 //!
-//! A producer that writes a line which its consumer still holds must first have that copy
+//! A producer that writes a line that its consumer's cache still holds must first have that copy
 //! invalidated. Between distant cores (Zen 4, different core complexes, measured) this bounds a queue
-//! at 34 M entries/s whatever else one does; with eviction by the consumer the same queue reaches 80
+//! at 34 M entries/s, whatever else is done; with eviction by the consumer the same queue reaches 80
 //! to 120 M/s. Nothing was gained by prefetching for write, by pausing the consumer, or by
 //! writing back on the producer's side. Between near cores, which share a cache, it is the other way
-//! round: 125 M/s without and 50 M/s with. A virtual machine's CPUs are now the one and now the
-//! other, so a window tries both from time to time and keeps what took less time a line.
+//! round: 125 M/s without eviction and 50 M/s with it. A virtual machine's CPUs are sometimes near and
+//! sometimes distant, so a window tries both from time to time and keeps the faster way per line.
 
 use std::cell::Cell;
 use std::time::Instant;
 
-/// Lines of one stretch, the unit of measurement.
+/// Lines in one stretch, the unit of measurement.
 const STRETCH: u32 = 1024;
-/// Stretches of one trial that are not measured: what a consumer evicts, its producer notices when
-/// it comes round the ring again.
+/// Stretches of one trial that are not measured: the producer notices the consumer's evictions only
+/// when it comes round the ring again.
 const SETTLING: u32 = 4;
 /// Stretches of one trial that are measured. The fastest counts: others may contain a pause.
 const MEASURED: u32 = 4;
@@ -33,7 +33,7 @@ enum Phase {
 pub(crate) struct Eviction {
     possible: bool,
     evicts: Cell<bool>,
-    /// Lines left of this stretch.
+    /// Lines left in this stretch.
     left: Cell<u32>,
     phase: Cell<Phase>,
     /// Stretches of this phase so far.
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tries_both_ways_and_then_keeps_one() {
+    fn both_ways_are_tried_and_one_is_kept() {
         let eviction = Eviction::new(true);
         let run =
             |stretches: u32| (0..stretches * STRETCH).filter(|_| eviction.next()).count() as u32;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn never_evicts_where_it_cannot() {
+    fn nothing_is_evicted_without_the_instruction() {
         let eviction = Eviction::new(false);
         assert!((0..3 * KEEP * STRETCH).all(|_| !eviction.next()));
     }

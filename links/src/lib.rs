@@ -1,10 +1,9 @@
-//! What may lie between host and agent: shared memory, or a modelled interconnect over it.
+//! The links between host and agent: shared memory, or a modelled interconnect over it.
 //!
-//! Implements the core's link traits; knows nothing of queues, messages or what is being decided.
-//! [`memory`] is the window's file, [`payload`] a host's memory for bulk data. [`doorbell`] and [`socket`] are how two
-//! processes get at them and at each other. [`shm`] and [`model`] are the links, [`costs`] what a modelled one charges.
-//! [`cpus`] says where threads may run, [`places`] where files may lie that others must not reach, and [`lines`] writes
-//! what is said in passing.
+//! Implements the core's link traits; knows nothing of queues, messages or what is being decided. [`memory`] is the window's
+//! file, [`payload`] a host's memory for bulk data. [`socket`] hands them over between two processes, and [`doorbell`] wakes
+//! the other side. [`shm`] and [`model`] are the links, [`costs`] the costs of a modelled one. [`cpus`] knows where threads may
+//! run, [`places`] where files can lie out of reach of other users, and [`lines`] writes lines of output without ever waiting.
 
 mod ancillary;
 mod any;

@@ -1,8 +1,8 @@
-//! Lines on a process's output, which must go on whether anybody reads them or not.
+//! Lines on the output of a process that must keep running whether anybody reads them or not.
 //!
-//! `eprintln!` panics where the reader has gone, and waits where a pipe is full. These lines are dropped there: a line goes out
-//! only if it fits at once, and the next one that does says how many were lost. The descriptor is shared with other processes,
-//! so its own flags are left alone.
+//! `eprintln!` panics if the reader has gone, and waits if a pipe is full. Here, such lines are dropped: a line goes out only
+//! if it fits at once, and the next line that does says how many were lost. The descriptor is shared with other processes, so
+//! its flags are left alone.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2, write};
 
-/// Of a line, in bytes: what a pipe takes whole (`PIPE_BUF` of Linux). What is longer is cut off.
+/// The most bytes of a line: as many as a pipe takes whole (`PIPE_BUF` of Linux). Longer lines are cut off.
 pub const LINE_BYTES_MAX: usize = 4096;
-/// To write where the file stands.
+/// The offset that stands for the file's current position.
 const HERE: u64 = u64::MAX;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -49,7 +49,7 @@ fn offer(to: BorrowedFd<'_>, lost: &AtomicU64, line: fmt::Arguments<'_>) {
         0 => String::new(),
         lines => format!("({lines} lines before this one were lost: not read in time)\n"),
     };
-    // A `Display` that fails has said what it could.
+    // If a `Display` fails, the text that it has written so far is used.
     let _ = fmt::write(&mut text, line);
     text.push('\n');
     let mut bytes = text.into_bytes();
@@ -62,9 +62,9 @@ fn offer(to: BorrowedFd<'_>, lost: &AtomicU64, line: fmt::Arguments<'_>) {
     }
 }
 
-/// Whether it was written.
+/// Writes without waiting. Returns whether it did.
 fn write_at_once(to: BorrowedFd<'_>, bytes: &[u8]) -> bool {
-    // Where the other end of a pipe is closed, this says so; writing would be SIGPIPE to a C program.
+    // This detects a pipe whose other end is closed; writing to it would raise SIGPIPE in a C program.
     let mut wanted = [PollFd::from_borrowed_fd(to, PollFlags::OUT)];
     let has_room = match poll(&mut wanted, Some(&AT_ONCE)) {
         Ok(_) => wanted[0].revents() == PollFlags::OUT,
@@ -73,7 +73,7 @@ fn write_at_once(to: BorrowedFd<'_>, bytes: &[u8]) -> bool {
     if !has_room {
         return false;
     }
-    // A disk does not keep anybody for long, and some file systems refuse to be asked so.
+    // A disk does not block for long, and some file systems refuse RWF_NOWAIT.
     if fstat(to).is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::RegularFile) {
         return write(to, bytes).is_ok();
     }
@@ -123,7 +123,7 @@ mod tests {
             offer(writer.as_fd(), &lost, format_args!("unheard"));
         }
         assert_eq!(lost.load(Ordering::Relaxed), 3);
-        // What others do with the same pipe is theirs.
+        // The flags that the pipe shares with other processes are unchanged.
         let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
         assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "{}", writer.as_raw_fd());
         let full = rustix::io::ioctl_fionread(&reader).unwrap() as usize;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_written_where_it_stands() {
+    fn a_file_is_written_at_its_current_position() {
         let mut file = tempfile::tempfile().unwrap();
         let lost = AtomicU64::new(0);
         offer(file.as_fd(), &lost, format_args!("one"));

@@ -1,4 +1,4 @@
-//! The memory that both sides reach: one sealed file in RAM, mapped by host and agent.
+//! The memory that both sides share: one sealed file in RAM, mapped by host and agent.
 //!
 //! # Rules of access
 //!
@@ -12,11 +12,11 @@
 //!
 //! # Lent memory
 //!
-//! Where many processes lend memory to one agent, no page of it may be charged to the agent: a page belongs to the memory
-//! cgroup of whoever touches it first. So the lender touches its pages before it lends them. The borrower maps the file, adds a seal
-//! under which no page is taken away any more (F_SEAL_FUTURE_WRITE: no holes are punched, and nobody maps the file for writing
-//! anew), and then checks once that each page is there (docs/adr/0063). Memory of a user whom the borrower trusts is not sealed, so that
-//! another borrower can take over (docs/adr/0072).
+//! Where many processes lend memory to one agent, no page of it may be charged to the agent: a page is charged to the memory
+//! cgroup of the process that touches it first. So the lender touches its pages before it lends them. The borrower maps the
+//! file, adds a seal under which pages can no longer be taken away (F_SEAL_FUTURE_WRITE: no holes are punched, and nobody maps
+//! the file for writing anew), and then checks once that each page is there (docs/adr/0063). Memory of a user whom the borrower
+//! trusts is not sealed, so that another borrower can take over (docs/adr/0072).
 
 use std::ffi::CString;
 use std::io;
@@ -30,7 +30,7 @@ use wave_core::link::{Home, LINE_BYTES, LINE_WORDS};
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 const SIZE_SEALS: i32 = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
-/// Of lent memory: see the module.
+/// Seals of lent memory: see the module.
 const PAGE_SEALS: i32 = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
 
 /// The memory of one link, mapped into this process.
@@ -43,12 +43,13 @@ pub struct Memory {
     in_kernel: bool,
 }
 
-/// Whose memory is lent.
+/// The user who lends memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lender {
-    /// A stranger's: it is sealed, so that no page is taken away. No other process can borrow it later.
+    /// A stranger: the memory is sealed, so that no page can be taken away. No other process can borrow it later.
     Stranger,
-    /// Of a user who could do the borrower worse: its own, or root. It is not sealed, and the borrower can hand it on.
+    /// A user who could harm the borrower anyway: its own user, or root. The memory is not sealed, and the borrower can hand it
+    /// on.
     Trusted,
 }
 
@@ -66,7 +67,7 @@ impl Lender {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum MapError {
-    /// The peer's fault: the file is not as large as the peer said.
+    /// The peer's fault: the file does not have the offered size.
     #[error("the peer's memory file has {found} bytes, its offer says {expected}")]
     WrongSize {
         /// Bytes that the offered lines need.
@@ -74,7 +75,7 @@ pub enum MapError {
         /// Length of the file in bytes.
         found: u64,
     },
-    /// The peer's fault: it could shrink the file under us.
+    /// The peer's fault: it could shrink the file while this process uses it.
     #[error("the peer's memory file is not sealed against shrinking (seals {seals:#x})")]
     Unsealed { seals: i32 },
     /// The peer's fault: this is not a memfd of ordinary pages.
@@ -83,13 +84,13 @@ pub enum MapError {
     /// The peer's fault: it keeps the file from being sealed, so that it could take pages away.
     #[error("the peer's memory file cannot be sealed against holes: {0}")]
     Unsealable(io::Error),
-    /// The peer's fault: it lends pages that it does not have.
+    /// The peer's fault: it lends pages that it has not touched.
     #[error("the peer's memory file has no page at byte {at}")]
     Hole {
-        /// Offset of the first one.
+        /// Offset of the first missing page.
         at: u64,
     },
-    /// Our caller's fault: there are no lines to map.
+    /// The caller's fault: there are no lines to map.
     #[error("a link's memory needs at least one line")]
     Empty,
     /// A system call on the memory failed.
@@ -98,7 +99,7 @@ pub enum MapError {
 }
 
 impl MapError {
-    /// Whether the peer is to blame (and is to be refused), not this process or system.
+    /// Whether the peer is at fault (and must be refused), not this process or system.
     pub fn is_peers_fault(&self) -> bool {
         !matches!(self, MapError::Empty | MapError::System { .. })
     }
@@ -128,7 +129,7 @@ impl Memory {
         })
     }
 
-    /// As [`Memory::create`], without extra lines, to be lent to a peer that calls [`Memory::map_lent`].
+    /// As [`Memory::create`], without extra lines, for a peer that borrows the memory by [`Memory::map_lent`].
     pub fn create_to_lend(
         name: &str,
         lines_nic: u32,
@@ -151,7 +152,8 @@ impl Memory {
         Ok((memory, fd))
     }
 
-    /// Maps memory that a peer lends ([`Memory::create_to_lend`]), without extra lines. No page of it is this process's.
+    /// Maps memory that a peer lends ([`Memory::create_to_lend`]), without extra lines. No page of it is charged to this
+    /// process.
     ///
     /// # Errors
     /// As [`Memory::map`]; a page that is not there, or could be taken away, is the peer's fault.
@@ -175,8 +177,8 @@ impl Memory {
         Ok(Memory { map, lines_nic, lines_host, lines_extra: 0, in_kernel: false })
     }
 
-    /// Maps memory that the peer created and described as having so many lines: a sealed memfd, or
-    /// a BPF array, which the kernel's host writes from within the kernel.
+    /// Maps memory that the peer created, with these numbers of lines: a sealed memfd, or a BPF array,
+    /// which the kernel's host writes from within the kernel.
     ///
     /// # Errors
     ///
@@ -208,8 +210,8 @@ impl Memory {
         Ok(Memory { map, lines_nic, lines_host, lines_extra, in_kernel })
     }
 
-    /// Maps a device's memory, of `bytes` bytes from byte `offset` of `fd` on: one region, at home on the
-    /// NIC. The caller vouches for it that the file is a device's, or stands for one, and keeps its size.
+    /// Maps `bytes` bytes of a device's memory, from byte `offset` of `fd` on: one region, at home on the
+    /// NIC. The caller guarantees that the file is a device's, or stands for one, and keeps its size.
     pub fn device(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Memory> {
         let lines = u32::try_from(bytes / LINE_BYTES as u64);
         let lines_nic = lines.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -217,8 +219,8 @@ impl Memory {
         Ok(Memory { map, lines_nic, lines_host: 0, lines_extra: 0, in_kernel: false })
     }
 
-    /// Maps memory that lies in pages here and there, in order. The caller vouches for the files as
-    /// in [`Memory::device`], and that each page lies within its own.
+    /// Maps memory that consists of scattered pages, in order. The caller guarantees for the files the same
+    /// as in [`Memory::device`], and that each page lies within its file.
     pub fn of_pages(
         pages: &[Page<'_>],
         lines_nic: u32,
@@ -237,12 +239,12 @@ impl Memory {
         Ok(Memory { map, lines_nic, lines_host, lines_extra: 0, in_kernel: false })
     }
 
-    /// Where it is mapped, and how many bytes that are.
+    /// The address and the number of bytes of the mapping.
     pub(crate) fn mapped_at(&self) -> (*const u8, usize) {
         (self.map.base.as_ptr().cast_const().cast(), self.map.bytes)
     }
 
-    /// Whether it is the kernel's, so that its other side is code in the kernel.
+    /// Whether the memory belongs to the kernel, so that the other side is code in the kernel.
     pub fn is_kernels(&self) -> bool {
         self.in_kernel
     }
@@ -287,7 +289,7 @@ impl Memory {
 pub struct Page<'a> {
     /// File that the page is a part of.
     pub file: BorrowedFd<'a>,
-    /// Where it begins in the file, in bytes: a multiple of [`PAGE_BYTES`].
+    /// Offset of the page in the file, in bytes: a multiple of [`PAGE_BYTES`].
     pub offset: u64,
 }
 
@@ -313,7 +315,7 @@ impl SharedMap {
         SharedMap::with_flags(fd, offset, bytes, libc::MAP_POPULATE)
     }
 
-    /// As [`SharedMap::new`], but pages come when they are touched.
+    /// As [`SharedMap::new`], but pages appear when they are touched.
     pub(crate) fn sparse(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<SharedMap> {
         SharedMap::with_flags(fd, 0, bytes, 0)
     }
@@ -358,7 +360,7 @@ impl SharedMap {
         let map = SharedMap { base, bytes };
         let mut at = 0;
         while let Some(first) = pages.get(at) {
-            // Neighbours go together: there is a limit to how many mappings a process has.
+            // Adjacent pages are mapped together: the number of mappings of a process is limited.
             let follows = |(index, page): &(usize, &Page<'_>)| {
                 page.file.as_raw_fd() == first.file.as_raw_fd()
                     && page.offset == first.offset + *index as u64 * PAGE_BYTES
@@ -406,12 +408,12 @@ fn bytes_of(lines_nic: u32, lines_host: u32, lines_extra: u32) -> u64 {
     (u64::from(lines_nic) + u64::from(lines_host) + u64::from(lines_extra)) * LINE_BYTES as u64
 }
 
-/// A file in memory of exactly `bytes` bytes, all zero, whose size never changes.
+/// Creates a file in memory of exactly `bytes` bytes, all zero, whose size never changes.
 pub(crate) fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     memory_with(name, bytes, SIZE_SEALS | libc::F_SEAL_SEAL)
 }
 
-/// The same, but a borrower may seal it further.
+/// As [`sealed_memory`], but a borrower may seal the file further.
 pub(crate) fn memory_to_lend(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     memory_with(name, bytes, SIZE_SEALS)
 }
@@ -431,7 +433,7 @@ fn memory_with(name: &str, bytes: u64, seals: i32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A sealed memfd of exactly this many bytes.
+/// Checks that this is a sealed memfd of exactly this many bytes.
 pub(crate) fn check_size(fd: BorrowedFd<'_>, expected: u64) -> Result<(), MapError> {
     check_sealed(fd)?;
     let found = file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
@@ -449,8 +451,9 @@ pub(crate) fn keep_pages(fd: BorrowedFd<'_>) -> Result<(), MapError> {
     Ok(())
 }
 
-/// Whether a file has the page that byte `at` lies in, in memory or in swap. A page that was only reserved counts as none, as
-/// touching it would fill it. No answer of mincore(2), which says what a file's owner wants to processes without rights to it.
+/// Whether a file has the page that byte `at` lies in, in memory or in swap. A page that is only reserved does not count,
+/// because touching it would fill it. This does not use mincore(2): to processes without rights to the file, its owner controls
+/// the answer.
 pub(crate) fn has_page(fd: BorrowedFd<'_>, at: u64) -> bool {
     rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)) == Ok(at)
 }
@@ -475,8 +478,8 @@ fn is_bpf_array(fd: BorrowedFd<'_>, bytes: u64) -> bool {
         && size == Some(bytes)
 }
 
-/// An ordinary memfd whose size cannot change any more. Only tmpfs pages fill on touch after a
-/// hole was punched; huge pages may be refused then, which would be SIGBUS again.
+/// Checks that this is an ordinary memfd whose size cannot change any more. Only tmpfs pages fill on
+/// touch after a hole was punched; huge pages may then be refused, which would be SIGBUS again.
 pub(crate) fn check_sealed(fd: BorrowedFd<'_>) -> Result<(), MapError> {
     // SAFETY: the descriptor is open; no memory is involved.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -507,9 +510,9 @@ pub(crate) fn file_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 /// Locks all memory of this process, now and later, so that it never waits for a page. An agent that decides for
-/// the kernel's threads must not: the page may be on its way by a thread that waits for a decision.
+/// the kernel's threads must not wait: the thread that brings the page may itself wait for a decision.
 pub fn stay_resident() -> io::Result<()> {
-    // SAFETY: changes no memory, only that it stays.
+    // SAFETY: it changes no contents of memory; pages only stay resident.
     check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) }).map(|_| ())
 }
 
@@ -574,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_lines_are_there_and_stay() {
+    fn lent_lines_are_resident_and_stay() {
         let (ours, fd) = Memory::create_to_lend("test", 64, 64).unwrap();
         let theirs = Memory::map_lent(fd.as_fd(), 64, 64, Lender::Stranger).unwrap();
         ours.region(Home::Host)[5].store(1, Relaxed);
@@ -598,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lines_is_our_own_mistake() {
+    fn empty_memory_is_the_callers_fault() {
         let error = Memory::map(memfd(0).as_fd(), 0, 0, 0).unwrap_err();
         assert!(!error.is_peers_fault());
     }

@@ -3,14 +3,14 @@
 //! # Rules of access
 //!
 //! 1. The peer may change any byte at any time. No Rust reference to these bytes is ever made: they are copied through
-//!    raw pointers, or named to the kernel. What a copy holds may be a mixture of old and new bytes, and nothing in it may
-//!    be believed before it was checked.
+//!    raw pointers, or named to the kernel. A copy may be a mixture of old and new bytes, and nothing in it may be
+//!    trusted before it is checked.
 //! 2. Writes of another process are outside of Rust's memory model, as a device's are. Within this process, two threads must not
 //!    race either: a [`Payload`] is [`Send`] but not [`Sync`], and a thread that needs the same file maps it again.
-//! 3. The file's size is sealed, as that of [`Memory`](crate::Memory). Pages appear when they are touched, so that a
-//!    large memory costs what is used of it.
-//! 4. The borrower of a payload memory touches only pages that its lender has touched before, so that the lender pays for them. A
-//!    [`LentPayload`] holds to that, even against a hostile lender.
+//! 3. The file's size is sealed, as for [`Memory`](crate::Memory). Pages appear when they are touched, so that a
+//!    large memory costs only the pages in use.
+//! 4. The borrower of a payload memory touches only pages that its lender has touched before, so that they are charged to the
+//!    lender. A [`LentPayload`] ensures that, even against a hostile lender.
 
 use std::cell::Cell;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::memory::{
     memory_to_lend,
 };
 
-/// Bytes outside of a payload memory.
+/// A range that is not within a payload memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes at {at} are not within a payload memory of {memory_bytes} bytes")]
 pub struct OutOfBounds {
@@ -81,7 +81,7 @@ impl Payload {
     /// Size in bytes of a memory that the peer created; the seal keeps it.
     ///
     /// # Errors
-    /// As [`Payload::map`]. A file that is no memfd is refused without asking its file system, which might never answer.
+    /// As [`Payload::map`]. A file that is not a memfd is refused without asking its file system, which might never answer.
     pub fn sealed_bytes(fd: BorrowedFd<'_>) -> Result<u64, MapError> {
         check_sealed(fd)?;
         file_size(fd).map_err(|source| MapError::System { what: "stat", source })
@@ -92,12 +92,12 @@ impl Payload {
         self.bytes
     }
 
-    /// A handle that populates this memory, from any thread, without access to what is in it.
+    /// A handle that populates this memory from any thread, without access to its contents.
     pub fn populator(&self) -> Populator {
         Populator { map: Arc::clone(&self.map), bytes: self.bytes }
     }
 
-    /// See [`Populator::populate`].
+    /// As [`Populator::populate`], on this thread.
     ///
     /// # Errors
     /// As [`Populator::populate`].
@@ -125,7 +125,7 @@ impl Payload {
         Ok(())
     }
 
-    /// `bytes` bytes from offset `at` on, by address: for an `iovec`.
+    /// The `bytes` bytes from offset `at` on, by address: for an `iovec`.
     ///
     /// # Errors
     /// Not all of them lie within the memory.
@@ -141,7 +141,7 @@ impl Payload {
     }
 }
 
-/// Gives pages of a [`Payload`] memory.
+/// Populates pages of a [`Payload`] memory, from any thread.
 #[derive(Clone, Debug)]
 pub struct Populator {
     map: Arc<SharedMap>,
@@ -149,18 +149,19 @@ pub struct Populator {
 }
 
 impl Populator {
-    /// Gives all pages of the `bytes` bytes at `at` memory, of this process's: what an agent touches before is the agent's.
+    /// Backs all pages of the `bytes` bytes at `at` with memory of this process: a page that an agent touches first is charged
+    /// to the agent.
     ///
     /// # Errors
-    /// `ENOMEM` and others: there is no memory. `EINVAL`: not all of them lie within this one.
+    /// `ENOMEM` and others: there is no memory. `EINVAL`: the range is not within this payload memory.
     pub fn populate(&self, at: u64, bytes: u32) -> io::Result<()> {
-        // Of Linux 5.14.
+        // Since Linux 5.14.
         const MADV_POPULATE_WRITE: libc::c_int = 23;
         let end = at.checked_add(bytes.into()).filter(|end| *end <= self.bytes);
         let (start, end) = end
             .map(|end| (at & !(PAGE_BYTES - 1), end))
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: from the beginning of the page in which byte `at` lies to at most the end of the mapping; contents do not change.
+        // SAFETY: the range begins at the page of byte `at` and ends at the mapping's end at most; contents do not change.
         let populated = unsafe {
             let first = self.map.base().as_ptr().add(start as usize);
             libc::madvise(first.cast(), (end - start) as usize, MADV_POPULATE_WRITE)
@@ -169,7 +170,7 @@ impl Populator {
     }
 }
 
-/// A range outside of the lent memory, or with pages that the lender has not touched.
+/// A range outside the lent memory, or with pages that the lender is not known to have touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes at {at} are not among the pages that were lent")]
 pub struct NotLent {
@@ -179,26 +180,26 @@ pub struct NotLent {
     pub bytes: usize,
 }
 
-/// A payload memory that a peer lent; this process touches only pages that the peer has touched before. No page can be taken
-/// out of it.
+/// A payload memory that a peer lent; this process touches only pages that the peer has touched before. The peer cannot take
+/// a page away.
 #[derive(Debug)]
 pub struct LentPayload {
     payload: Payload,
     file: OwnedFd,
-    /// Of each page, whether it was found.
+    /// One bit per page: whether the page was found.
     found: Vec<u64>,
 }
 
 impl LentPayload {
-    /// Most bytes of one [`LentPayload::holds`]: each page that is not known costs a system call.
+    /// The most bytes of one [`LentPayload::holds`]: each page that is not known yet costs a system call.
     pub const LOOK_BYTES_MAX: u32 = 256 << 10;
 
-    /// Takes a memory that the peer created, of exactly `bytes` bytes.
+    /// Takes over a memory that the peer created, of exactly `bytes` bytes.
     ///
     /// # Errors
     /// As [`Payload::map`]; also if pages could be taken away.
     pub fn take(file: OwnedFd, bytes: u64, lender: Lender) -> Result<LentPayload, MapError> {
-        // In this order: once it is sealed, no process maps it for writing.
+        // In this order: once the file is sealed, no process can map it for writing.
         let payload = Payload::map(file.as_fd(), bytes)?;
         lender.seal(file.as_fd())?;
         let words = bytes.div_ceil(PAGE_BYTES).div_ceil(64) as usize;
@@ -215,8 +216,8 @@ impl LentPayload {
         self.payload.bytes
     }
 
-    /// Looks whether the peer has all pages of the `bytes` bytes at `at`, and remembers that. False also beyond
-    /// [`LentPayload::LOOK_BYTES_MAX`], and outside of the memory.
+    /// Checks whether the peer has touched all pages of the `bytes` bytes at `at`, and remembers those. Also false for more
+    /// than [`LentPayload::LOOK_BYTES_MAX`] bytes, and outside the memory.
     pub fn holds(&mut self, at: u64, bytes: u32) -> bool {
         let end = at.checked_add(bytes.into());
         if bytes > LentPayload::LOOK_BYTES_MAX || end.is_none_or(|end| end > self.bytes()) {
@@ -234,7 +235,8 @@ impl LentPayload {
         true
     }
 
-    /// Remembers the pages of the `bytes` bytes at `at`, which an earlier borrower has found. Bytes beyond the memory are ignored.
+    /// Marks the pages of the `bytes` bytes at `at` as found: an earlier borrower has found them. Bytes beyond the memory are
+    /// ignored.
     pub fn found_before(&mut self, at: u64, bytes: u32) {
         let end = at.saturating_add(bytes.into()).min(self.bytes());
         for page in at / PAGE_BYTES..end.div_ceil(PAGE_BYTES) {
@@ -262,17 +264,17 @@ impl LentPayload {
         Ok(())
     }
 
-    /// `bytes` bytes from offset `at` on, by address: for an `iovec`.
+    /// The `bytes` bytes from offset `at` on, by address: for an `iovec`.
     ///
     /// # Errors
-    /// [`LentPayload::holds`] has not found them all.
+    /// [`LentPayload::holds`] has not found all of their pages.
     #[inline]
     pub fn part(&self, at: u64, bytes: usize) -> Result<Part<'_>, NotLent> {
         let not_lent = NotLent { at, bytes };
         let part = self.payload.part(at, bytes).map_err(|_| not_lent)?;
         let (mut page, end) = (at / PAGE_BYTES, (at + bytes as u64).div_ceil(PAGE_BYTES));
         while page < end {
-            // All pages of one word at a time.
+            // Checks all pages of one bitmap word at a time.
             let next = (page / 64 * 64 + 64).min(end);
             let wanted = (u64::MAX >> (64 - (next - page))) << (page % 64);
             if self.found[(page / 64) as usize] & wanted != wanted {
@@ -289,7 +291,7 @@ impl LentPayload {
 pub struct Part<'a> {
     start: NonNull<u8>,
     bytes: usize,
-    /// Makes it neither [`Send`] nor [`Sync`] (rule 2).
+    /// Makes the part neither [`Send`] nor [`Sync`] (rule 2).
     _memory: PhantomData<&'a Payload>,
 }
 
@@ -303,7 +305,7 @@ impl<'a> Part<'a> {
         self.bytes
     }
 
-    /// Whether it has no bytes.
+    /// Whether the part has no bytes.
     pub fn is_empty(self) -> bool {
         self.bytes == 0
     }
@@ -316,7 +318,7 @@ impl<'a> Part<'a> {
     /// The bytes from number `at` on. Panics if there are fewer than `at`.
     pub fn skip(self, at: usize) -> Part<'a> {
         assert!(at <= self.bytes, "a part of {} bytes has no byte {at}", self.bytes);
-        // SAFETY: at most the end of the part.
+        // SAFETY: the result is at most the end of the part.
         let start = unsafe { self.start.add(at) };
         Part { start, bytes: self.bytes - at, ..self }
     }
@@ -326,7 +328,7 @@ impl<'a> Part<'a> {
         Part { bytes: self.bytes.min(bytes), ..self }
     }
 
-    /// Copies from the front of `from`, as many bytes as both have, and returns how many.
+    /// Copies from the start of `from` as many bytes as both have. Returns their number.
     #[inline]
     pub fn copy_from(self, from: &[u8]) -> usize {
         let bytes = self.bytes.min(from.len());
@@ -336,7 +338,7 @@ impl<'a> Part<'a> {
         bytes
     }
 
-    /// Copies to the front of `into`, as many bytes as both have, and returns how many.
+    /// Copies to the start of `into` as many bytes as both have. Returns their number.
     #[inline]
     pub fn copy_to(self, into: &mut [u8]) -> usize {
         let bytes = self.bytes.min(into.len());
@@ -345,24 +347,24 @@ impl<'a> Part<'a> {
         bytes
     }
 
-    /// read(2) of a file or socket straight to these bytes. Returns how many came; 0 is its end.
+    /// Reads from a file or socket straight into these bytes by read(2). Returns the number of bytes read; 0 is the end.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of read(2).
     pub fn fill_from(self, source: impl AsFd) -> io::Result<usize> {
         let (fd, start) = (source.as_fd().as_raw_fd(), self.start.as_ptr());
-        // SAFETY: the part's bytes are mapped and writable during the call; the kernel does not mind who changes them.
+        // SAFETY: the part's bytes are mapped and writable during the call; the kernel allows concurrent changes.
         let got = unsafe { libc::read(fd, start.cast(), self.bytes) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
-    /// write(2) of these bytes to a file or socket. Returns how many it took.
+    /// Writes these bytes to a file or socket by write(2). Returns the number of bytes written.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of write(2).
     pub fn drain_to(self, target: impl AsFd) -> io::Result<usize> {
         let (fd, start) = (target.as_fd().as_raw_fd(), self.start.as_ptr());
-        // SAFETY: the part's bytes are mapped and readable during the call; the kernel does not mind who changes them.
+        // SAFETY: the part's bytes are mapped and readable during the call; the kernel allows concurrent changes.
         let put = unsafe { libc::write(fd, start.cast(), self.bytes) };
         usize::try_from(put).map_err(|_| io::Error::last_os_error())
     }
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_nobody_touched_is_not_there() {
+    fn untouched_memory_is_not_resident() {
         let (payload, fd) = Payload::create("test", 1 << 34).unwrap();
         payload.write((1 << 34) - 1, &[1]).unwrap();
         let file = File::from(fd);
@@ -437,10 +439,10 @@ mod tests {
             assert_eq!(lent.read(at, &mut vec![1; bytes as usize]), Err(refused));
         }
         assert_eq!(blocks(), 0);
-        // Pages 1 to 70: beyond a word of what is remembered.
+        // Pages 1 to 70: more than one word of the bitmap.
         lender.populate(5_000, 69 * 4096).unwrap();
         assert_eq!(blocks(), 70 * 8);
-        assert!(!lent.holds(4096, 71 * 4096), "beyond a look");
+        assert!(!lent.holds(4096, 71 * 4096), "more than LOOK_BYTES_MAX");
         for at in [4096, 36 * 4096] {
             assert!(lent.holds(at, 35 * 4096));
         }
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lender_takes_no_page_back_and_still_populates() {
+    fn a_lender_cannot_take_pages_back_but_can_populate() {
         use rustix::fs::{FallocateFlags, fallocate};
         let (lender, file, mut lent) = lent();
         lender.populate(0, 4096).unwrap();
@@ -469,14 +471,14 @@ mod tests {
         );
         lender.populate(8192, 1).unwrap();
         assert!(lent.holds(8192, 4096));
-        // What is reserved is not there: touching it would fill it.
+        // A page that is only reserved does not count: touching it would fill it.
         fallocate(&file, FallocateFlags::empty(), 16384, 4096).unwrap();
         assert!(!lent.holds(16384, 1));
         assert!(lender.populate(1 << 20, 1).is_err());
     }
 
     #[test]
-    fn files_that_the_peer_could_shrink_or_that_are_none_of_its_size_are_refused() {
+    fn files_that_can_shrink_or_have_another_size_are_refused() {
         let (_payload, fd) = Payload::create("test", 8192).unwrap();
         let error = Payload::map(fd.as_fd(), 4096).unwrap_err();
         assert!(matches!(error, MapError::WrongSize { expected: 4096, found: 8192 }));
@@ -495,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_cut_and_go_to_files_and_back() {
+    fn parts_are_sliced_written_to_files_and_read_back() {
         let (payload, _fd) = Payload::create("test", 4096).unwrap();
         payload.write(100, b"0123456789").unwrap();
         let part = payload.part(100, 10).unwrap().skip(2).first(5);

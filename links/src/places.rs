@@ -1,8 +1,8 @@
 //! Folders and sockets in places that Wave chooses, out of reach of other users.
 //!
-//! A name below `/tmp` can be guessed and taken first, with a link or a folder that leads elsewhere. So everything that Wave
-//! names itself lies in a folder that belongs to this user and that nobody else can enter, and this is checked at each use.
-//! A path that the user names is the user's; but what lies there is replaced only if it is a dead socket of the same user.
+//! A name below `/tmp` can be guessed and taken first, with a link or a folder that leads elsewhere. So every path that Wave
+//! chooses lies in a folder that belongs to this user and that nobody else can enter, and this is checked at each use.
+//! A path that the user names is used as it is; but a file there is replaced only if it is a dead socket of the same user.
 
 use std::env;
 use std::io;
@@ -17,14 +17,14 @@ use rustix::process::{Pid, Uid, geteuid, test_kill_process};
 
 /// Directory of root's sockets.
 pub const ROOTS_RUNTIME_DIR: &str = "/run/wave";
-/// What the mode of a folder of our own must not allow: anything, to anybody else.
+/// The mode bits that Wave's own folder must not have: any access for group or others.
 const OTHERS: u32 = 0o077;
 
 /// Why a place is not used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PlaceError {
-    /// It may be under the control of another user.
+    /// The place may be under the control of another user.
     #[error(
         "{} {why}: Wave keeps its files only in a folder that belongs to this user and that nobody else can enter (mode 0700)",
         path.display()
@@ -35,8 +35,8 @@ pub enum PlaceError {
     System { what: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// The folder for this user's sockets: `/run/wave` for root, `$XDG_RUNTIME_DIR/wave` for others, and where that cannot be had
-/// a folder below the one for temporary files whose name has the user's number. It is made where it is missing.
+/// The folder for this user's sockets: `/run/wave` for root, `$XDG_RUNTIME_DIR/wave` for others, and if that is not possible
+/// a folder in the directory for temporary files, with the user's number in its name. It is created if it is missing.
 ///
 /// # Errors
 /// None of these exists and belongs to this user alone.
@@ -49,7 +49,7 @@ pub fn runtime_dir() -> Result<PathBuf, PlaceError> {
     runtime_dir_in(first, &env::temp_dir(), user)
 }
 
-/// The specification of the variable has it absolute, or else ignored.
+/// By the specification of the variable, a path that is not absolute is ignored.
 fn session_dir(named: Option<PathBuf>) -> Option<PathBuf> {
     named.filter(|named| named.is_absolute()).map(|named| named.join("wave"))
 }
@@ -82,42 +82,42 @@ fn remove_abandoned(folder: &Path) {
         let name = entry.file_name();
         let owner = name.to_str().and_then(owner_of).and_then(Pid::from_raw);
         let is_gone = |owner| matches!(test_kill_process(owner), Err(Errno::SRCH));
-        // One of another container's has its own numbers: it may live though there is no such process here.
+        // A process of another container has its own numbers: it may live although there is no such process here.
         if owner.is_some_and(is_gone) && crate::socket::is_dead(&path) {
             let _ = remove_socket(&path, |_| true);
         }
     }
 }
 
-/// The process in a name that [`socket`] gave.
+/// The process in a name made by [`socket`].
 fn owner_of(name: &str) -> Option<i32> {
     let mut parts = name.strip_suffix(".sock")?.rsplit('-');
     let (_count, pid) = (parts.next()?.parse::<u32>().ok()?, parts.next()?);
     pid.parse().ok()
 }
 
-/// Makes the folder, if it is missing, and opens it once it is known to be a folder of this user's that nobody else can enter,
-/// not a link to one. What is above it must be there.
+/// Opens the folder, after creating it if it is missing. It must be a folder (not a link to one) that belongs to this user and
+/// that nobody else can enter. Its parent must exist.
 ///
 /// # Errors
-/// It is not.
+/// It is not such a folder, or it cannot be created or opened.
 pub fn own_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
     let system = |what| {
         move |error: Errno| PlaceError::System { what, path: path.into(), source: error.into() }
     };
     match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(system("make the folder")(error)),
+        Err(error) => return Err(system("create the folder")(error)),
     }
     let not_ours = |why| PlaceError::NotOurs { path: path.into(), why };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-        Errno::NOTDIR | Errno::LOOP => not_ours("is no folder, or a link to one"),
-        // Not ours to read.
+        Errno::NOTDIR | Errno::LOOP => not_ours("is not a folder, or is a link to one"),
+        // Another user's folder, which this user may not read.
         Errno::ACCESS => not_ours("belongs to another user"),
         error => system("open the folder")(error),
     })?;
-    let stat = rustix::fs::fstat(&folder).map_err(system("look at the folder"))?;
+    let stat = rustix::fs::fstat(&folder).map_err(system("check the owner of the folder"))?;
     if stat.st_uid != geteuid().as_raw() {
         return Err(not_ours("belongs to another user"));
     }
@@ -127,7 +127,7 @@ pub fn own_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
     Ok(folder)
 }
 
-/// Removes a socket's file if `is_it` says so of what lies there, and nothing else: no link is followed. Returns whether it was
+/// Removes a socket's file if `is_it` accepts the file there, and nothing else: no link is followed. Returns whether it was
 /// there.
 pub(crate) fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::Result<bool> {
     let Some(name) = path.file_name() else { return Ok(false) };
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_somebody_took_first_is_refused() {
+    fn a_folder_under_another_users_control_is_refused() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
         own_dir(&path("ours")).unwrap();
@@ -172,7 +172,7 @@ mod tests {
         symlink(path("nothing"), path("dangling")).unwrap();
         fs::write(path("file"), "").unwrap();
         for other in ["link", "dangling", "file"] {
-            assert_eq!(why(&path(other)), "is no folder, or a link to one", "{other}");
+            assert_eq!(why(&path(other)), "is not a folder, or is a link to one", "{other}");
         }
         assert!(!path("nothing").exists());
         for mode in [0o777, 0o1777, 0o770, 0o750, 0o705] {
@@ -189,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn sockets_lie_in_a_folder_of_the_users_own() {
+    fn sockets_lie_in_the_users_own_folder() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
         let chosen = |first| runtime_dir_in(first, scratch.path(), geteuid());
         let last = path(&format!("wave-{}", geteuid().as_raw()));
         assert_eq!(chosen(Some(path("wave"))).unwrap(), path("wave"));
-        // As after `su`: the variable names another user's.
+        // As after `su`: the variable names another user's folder.
         assert_eq!(chosen(Some(path("none/wave"))).unwrap(), last);
         assert_eq!(chosen(None).unwrap(), last);
         assert_eq!(fs::metadata(&last).unwrap().mode() & 0o777, 0o700);
@@ -213,10 +213,10 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_killed_processes_go_and_those_of_others_stay() {
+    fn only_sockets_of_killed_processes_are_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
-        // Beyond what the kernel gives to processes.
+        // Process numbers beyond those that the kernel gives out.
         let dead = [path("linux-a-b-4194305-0.sock"), path("bench-4194306-17.sock")];
         dead.iter().for_each(|path| drop(UnixListener::bind(path).unwrap()));
         let alive = UnixListener::bind(path("bench-4194307-0.sock")).unwrap();

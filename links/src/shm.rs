@@ -1,4 +1,4 @@
-//! A link of ordinary, coherent shared memory: the cheapest there is.
+//! A link of ordinary, coherent shared memory: the cheapest link.
 //!
 //! Every operation is one bounds check and plain loads and stores; nothing is held back, so
 //! publishing and flushing do nothing.
@@ -29,7 +29,7 @@ pub struct ShmWindow {
 unsafe impl Send for ShmWindow {}
 
 impl ShmWindow {
-    /// A view of the region at `home`.
+    /// Creates a view of the region at `home`.
     pub fn new(memory: Arc<Memory>, home: Home) -> ShmWindow {
         let words = memory.region(home);
         let lines = memory.lines(home);
@@ -112,7 +112,7 @@ impl Window for ShmWindow {
 #[cfg(target_arch = "x86_64")]
 fn can_evict() -> bool {
     use std::arch::x86_64::__cpuid;
-    // Asking traps to the hypervisor, where there is one: once is enough.
+    // In a virtual machine, CPUID traps to the hypervisor: ask only once.
     static CAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *CAN.get_or_init(|| __cpuid(0).eax >= 7 && __cpuid(7).ebx & 1 << 23 != 0)
 }
@@ -147,7 +147,7 @@ fn prefetch(line: &Line) {
 #[inline(always)]
 fn prefetch(_line: &Line) {}
 
-/// Copies within coherent memory: done when it returns.
+/// A copy engine within coherent memory: a copy is done when the call returns.
 #[derive(Clone, Debug)]
 pub struct ShmDma {
     nic: ShmWindow,
@@ -165,12 +165,15 @@ impl ShmDma {
 
 impl Dma for ShmDma {
     fn copy(&self, from: Span, to: Span) -> Ticket {
-        assert_eq!(from.lines, to.lines, "a copy needs as many lines as it has");
+        assert_eq!(
+            from.lines, to.lines,
+            "source and target of a copy must have the same number of lines"
+        );
         let (source, target) = (self.window(from.home), self.window(to.home));
         for offset in 0..from.lines {
             let source = source.line(from.line + offset);
             let target = target.line(to.line + offset);
-            // Who finds a new last word in the copy must find the words written before it.
+            // A reader that finds a new last word in the copy must also find the words written before it.
             let last = source[LINE_WORDS - 1].load(Acquire);
             for (target, source) in target.iter().zip(&source[..LINE_WORDS - 1]) {
                 target.store(source.load(Relaxed), Release);

@@ -1,13 +1,13 @@
-//! How an agent comes by its window: one message over a Unix socket, from host to agent.
+//! Hands a window to an agent: one message over a Unix socket, from host to agent.
 //!
-//! Either side listens. Where an agent serves one host, the host listens, checks who connects, and answers with an *offer*
-//! (the window's file, the doorbells and a description of the link) or a *refusal* (a sentence). Where an agent serves many
-//! processes, it listens, and a process that connects sends its offer; the agent may answer with a refusal. Nothing else is
-//! ever said here: the handshake lies in the window, and the open connection only tells each side
-//! whether the other still lives. Sockets are `SOCK_SEQPACKET`, so that each is one message.
+//! Either side listens. Where an agent serves one host, the host listens, checks the connecting process, and answers with an
+//! *offer* (the window's file, the doorbells and a description of the link) or a *refusal* (a sentence). Where an agent serves
+//! many processes, it listens, and a process that connects sends its offer; the agent may answer with a refusal. Nothing else
+//! is ever sent here: the handshake lies in the window, and the open connection only tells each side whether the other still
+//! lives. Sockets are `SOCK_SEQPACKET`, so that each offer or refusal is one message.
 //!
-//! Neither side believes the other: credentials are the kernel's, sizes are checked, descriptors
-//! beyond those announced are closed, and nothing blocks longer than the caller says.
+//! Neither side trusts the other: credentials come from the kernel, sizes are checked, descriptors
+//! beyond those announced are closed, and nothing blocks longer than the caller allows.
 
 use std::fs;
 use std::io;
@@ -26,13 +26,13 @@ use crate::doorbell::poll;
 use crate::memory::check;
 use crate::places::remove_socket;
 
-/// Most doorbells in one offer (the kernel passes at most 253 descriptors in a message).
+/// The most doorbells in one offer (the kernel passes at most 253 descriptors in a message).
 pub const DOORBELLS_MAX: usize = 249;
-/// Most descriptors in one message ([`Connection::send_descriptors`]).
+/// The most descriptors in one message ([`Connection::send_descriptors`]).
 pub const DESCRIPTORS_MAX: usize = 253;
-/// Most files in one offer beside the window's.
+/// The most files in one offer, in addition to the window's.
 pub const FILES_MAX: usize = 3;
-/// Most bytes of text in an offer or refusal.
+/// The most bytes of text in an offer or refusal.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"wavelink");
@@ -40,11 +40,11 @@ const KIND_OFFER: u32 = 1;
 const KIND_REFUSAL: u32 = 2;
 const HEADER_BYTES: usize = 40;
 
-/// What can go wrong between a host's and an agent's socket.
+/// An error on the socket between a host and an agent.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SocketError {
-    /// This system's fault, or the caller's path.
+    /// A system call on the path failed: this system or the path is at fault.
     #[error("cannot {what} {}: {source}", path.display())]
     Path { what: &'static str, path: PathBuf, source: io::Error },
     /// A system call on the socket failed.
@@ -59,20 +59,20 @@ pub enum SocketError {
     /// Something that is not a socket lies there, and is left alone.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
-    /// A socket of another user's lies there, and is left alone.
-    #[error("{} is a socket of user {uid}'s, and is not replaced", path.display())]
+    /// Another user's socket lies there, and is left alone.
+    #[error("{} is a socket of user {uid}, and is not replaced", path.display())]
     AnotherUsers { path: PathBuf, uid: u32 },
-    /// The caller's fault: the folder is missing. None is made, so that a mistyped path leaves nothing behind.
-    #[error("the folder of {} is not there: make it, or name a socket in another one", .0.display())]
+    /// The caller's fault: the folder is missing. It is not created, so that a mistyped path leaves nothing behind.
+    #[error("the folder of {} does not exist: create it, or name a socket in another folder", .0.display())]
     NoFolder(PathBuf),
-    /// The peer's fault: it runs as a user that was not allowed.
+    /// The peer's fault: it runs as a user who is not allowed.
     #[error("process {pid} runs as user {uid}, who may not use this link")]
     Stranger {
         uid: u32,
-        /// Its process, as the kernel knew it when it connected.
+        /// The peer's process when it connected, as the kernel reports it.
         pid: i32,
     },
-    /// The host did not want us, and says why.
+    /// The host refused this agent, for the given reason.
     #[error("the host refused: {0}")]
     Refused(String),
     /// The two sides were built for different versions.
@@ -94,7 +94,7 @@ pub enum SocketError {
     HungUp,
 }
 
-/// What the host hands to an agent.
+/// A window, as a host offers it to an agent.
 #[derive(Clone, Debug)]
 pub struct Offer<'a> {
     /// The version of everything in the window; checked first.
@@ -113,7 +113,7 @@ pub struct Offer<'a> {
     pub link: &'a str,
 }
 
-/// What an agent received. Nothing in it was checked against anything else yet:
+/// An offer as an agent received it. Its parts are not yet checked against each other:
 /// [`crate::Memory::map`] checks file and lines.
 #[derive(Debug)]
 pub struct ReceivedOffer {
@@ -131,7 +131,7 @@ pub struct ReceivedOffer {
     pub link: String,
 }
 
-/// Where one side waits for the other to connect. Its file is removed on drop.
+/// A socket on which one side waits for the other to connect. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -141,13 +141,13 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `path` (mode 0600, in a folder that must be there) for processes of our own user, of root and of the users in
-    /// `allowed`. A socket of this user's that nobody listens on is replaced; anything else there is an error, also a link.
+    /// Listens on `path` (mode 0600, in a folder that must exist) for processes of this user, of root and of the users in
+    /// `allowed`. A socket of this user that nobody listens on is replaced; anything else there is an error, also a link.
     pub fn bind(path: &Path, allowed: &[u32]) -> Result<Listener, SocketError> {
         let failed = |what, source| SocketError::Path { what, path: path.into(), source };
         remove_stale(path)?;
         let fd = socket()?;
-        // The file gets this mode when it is made, so that none is changed that somebody puts in its place.
+        // The file gets this mode at its creation, so that no file put in its place has its mode changed.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)
             .map_err(|error| failed("set the mode of", error.into()))?;
         with_address(path, |address, length| {
@@ -171,7 +171,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`SocketError::Stranger`] names a user that was turned away; listening goes on.
+    /// [`SocketError::Stranger`] names a user who was turned away; listening continues.
     pub fn accept(&self) -> Result<Option<Connection>, SocketError> {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let null = std::ptr::null_mut();
@@ -197,11 +197,11 @@ impl Listener {
         }
     }
 
-    /// Goes on for another process, which has handed the listening socket over. Its file at `path` is this process's from then on: the
-    /// other one must not drop its [`Listener`].
+    /// Takes over the listening socket of another process. Its file at `path` belongs to this process from then on: the other
+    /// process must not drop its [`Listener`].
     ///
     /// # Errors
-    /// The file is not there.
+    /// The file does not exist.
     pub fn adopt(fd: OwnedFd, path: &Path, allowed: &[u32]) -> Result<Listener, SocketError> {
         let metadata = fs::symlink_metadata(path).map_err(|source| SocketError::Path {
             what: "stat",
@@ -226,12 +226,12 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Only our own file: a successor may have replaced it.
+        // Only this listener's own file: a successor may have replaced it.
         let _ = remove_socket(&self.path, |found| (found.st_dev, found.st_ino) == self.file);
     }
 }
 
-/// One host and one agent, whichever of them listens.
+/// A connection of one host and one agent, whichever of them listens.
 #[derive(Debug)]
 pub struct Connection {
     fd: OwnedFd,
@@ -239,7 +239,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the process that listens on `path`, which must run as our own user or root.
+    /// Connects to the process that listens on `path`, which must run as this user or root.
     pub fn connect(path: &Path) -> Result<Connection, SocketError> {
         Connection::connect_allowing(path, &[])
     }
@@ -282,8 +282,8 @@ impl Connection {
         self.send(&header, offer.link, &fds)
     }
 
-    /// Says why there will be no offer, or why an offer is not taken. Never blocks; what exceeds
-    /// [`TEXT_BYTES_MAX`] is cut off.
+    /// Sends the reason why there will be no offer, or why an offer is not accepted. Never blocks; text
+    /// beyond [`TEXT_BYTES_MAX`] is cut off.
     pub fn refuse(&self, why: &str) -> Result<(), SocketError> {
         let mut end = why.len().min(TEXT_BYTES_MAX);
         while !why.is_char_boundary(end) {
@@ -302,7 +302,7 @@ impl Connection {
         self.send(&header, why, &[])
     }
 
-    /// Waits for the host's offer (the agent's side), for ever where there is no `timeout`; a timeout of zero only looks.
+    /// Waits for the host's offer (the agent's side), for ever without a `timeout`; a timeout of zero only looks.
     ///
     /// # Errors
     ///
@@ -318,7 +318,7 @@ impl Connection {
         }
         let mut bytes = vec![0; HEADER_BYTES + TEXT_BYTES_MAX];
         let received = match ancillary::receive(self.as_fd(), &mut bytes) {
-            // A peer that closes with a message of ours unread: the kernel tells this before it gives the peer's own messages.
+            // The peer closed with a message unread: the kernel reports this before it delivers the peer's own messages.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 ancillary::receive(self.as_fd(), &mut bytes)
             }
@@ -346,11 +346,13 @@ impl Connection {
             return Err(SocketError::Malformed("its kind is unknown"));
         }
         if received.truncated {
-            return Err(SocketError::Malformed("some of its descriptors were lost"));
+            return Err(SocketError::Malformed("some of its descriptors are missing"));
         }
         let [doorbells, files] = [header.doorbells, header.files].map(usize::from);
         if received.fds.len() != 1 + doorbells + files {
-            return Err(SocketError::Malformed("it has other descriptors than it announces"));
+            return Err(SocketError::Malformed(
+                "its number of descriptors is not the announced one",
+            ));
         }
         let link = str::from_utf8(text)
             .map_err(|_| SocketError::Malformed("its text is not UTF-8"))?
@@ -359,16 +361,16 @@ impl Connection {
         let memory = fds.next().expect("there is one more than doorbells and files");
         let subsystem = u16::try_from(header.subsystem)
             .map(SubsystemId::new)
-            .map_err(|_| SocketError::Malformed("its subsystem is no number of 16 bits"))?;
+            .map_err(|_| SocketError::Malformed("its subsystem number has more than 16 bits"))?;
         let lines = header.lines;
         let doorbells = fds.by_ref().take(doorbells).collect();
         Ok(ReceivedOffer { subsystem, lines, memory, doorbells, files: fds.collect(), link })
     }
 
-    /// Goes on with a connection that another process has handed over. Its peer is the same.
+    /// Takes over a connection of another process, with the same peer.
     ///
     /// # Errors
-    /// It is no socket.
+    /// The descriptor is not a socket.
     pub fn adopt(fd: OwnedFd) -> Result<Connection, SocketError> {
         Connection::over(fd)
     }
@@ -376,7 +378,7 @@ impl Connection {
     /// Sends a message of the caller's own with at most [`DESCRIPTORS_MAX`] descriptors. Never blocks.
     ///
     /// # Errors
-    /// The peer hung up, or takes nothing more at present.
+    /// The peer hung up, or its queue is full at present.
     pub fn send_descriptors(&self, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
         ancillary::send(self.as_fd(), text, fds).map_err(|source| match source.raw_os_error() {
             Some(libc::EPIPE | libc::ECONNRESET) => SocketError::HungUp,
@@ -387,7 +389,7 @@ impl Connection {
     /// Waits for a message of [`Connection::send_descriptors`]; a timeout of zero only looks.
     ///
     /// # Errors
-    /// None came in time, the peer hung up, or a part of the message was lost.
+    /// No message came in time, the peer hung up, or a part of the message was lost.
     pub fn receive_descriptors(
         &self,
         timeout: Duration,
@@ -408,7 +410,7 @@ impl Connection {
         Ok((bytes, received.fds))
     }
 
-    /// The words in which the peer refused what was sent to it, if it did. Never blocks.
+    /// The text of the peer's refusal, if there is one. Never blocks.
     pub fn refusal(&self) -> Option<String> {
         match self.receive_offer(0, Some(Duration::ZERO)) {
             Err(SocketError::Refused(why)) => Some(why),
@@ -427,8 +429,8 @@ impl Connection {
         !self.hung_up()
     }
 
-    /// The peer's process when it connected (or, seen from who connects, when it began to listen).
-    /// Zero where it is outside our process namespace.
+    /// The peer's process when it connected (or, for the connecting side, when the peer began to listen).
+    /// Zero if it is outside this process namespace.
     pub fn peer_pid(&self) -> i32 {
         self.peer.pid
     }
@@ -537,7 +539,7 @@ fn socket() -> Result<OwnedFd, SocketError> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Removes a socket's file of this user's that nobody listens on.
+/// Removes a socket file of this user that nobody listens on.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let failed = |what, source| SocketError::Path { what, path: path.into(), source };
     let found = match fs::symlink_metadata(path) {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 
-/// A directory of our own, removed on drop.
+/// A test's own directory, removed on drop.
 struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -34,7 +34,7 @@ fn raw(host: &Connection, header: &Header, text: &str, fds: &[BorrowedFd<'_>]) {
     host.send(header, text, fds).unwrap();
 }
 
-/// The header of an offer without anything.
+/// The header of an empty offer.
 const OFFER: Header = Header {
     version: 1,
     kind: KIND_OFFER,
@@ -80,11 +80,11 @@ fn an_offer_arrives_with_memory_doorbells_and_text() {
 }
 
 #[test]
-fn another_version_is_named_with_ours() {
+fn another_version_is_refused_and_both_are_named() {
     let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     let (_memory, fd) = Memory::create("test", 1, 0, 0).unwrap();
-    // The second as hosts of RPCs had it until version 3, with bits above the version.
+    // The second value is that of RPC hosts until version 3, with bits above the version.
     for version in [2, 1 << 30 | 2 << 16 | 2] {
         let offer = Offer {
             version,
@@ -103,7 +103,7 @@ fn another_version_is_named_with_ours() {
 }
 
 #[test]
-fn a_refusal_carries_its_words() {
+fn a_refusal_carries_its_reason() {
     let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     host.refuse("the enclave has an agent").unwrap();
@@ -133,7 +133,7 @@ fn descriptors_that_were_not_announced_are_an_error() {
 }
 
 #[test]
-fn files_follow_the_doorbells_and_an_offer_without_them_keeps_its_bytes() {
+fn files_follow_the_doorbells_and_do_not_change_other_offers() {
     let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     let fds = ["memory", "bell", "payload"].map(|name| {
@@ -192,7 +192,7 @@ fn an_offer_can_be_refused_by_the_side_that_listens() {
 }
 
 #[test]
-fn a_refusal_is_read_although_the_refuser_left_the_offer_unread() {
+fn a_refusal_is_read_even_if_the_offer_was_left_unread() {
     let scratch = Scratch::new();
     let (_listener, agent, host) = pair(&scratch);
     raw(&host, &OFFER, "", &[]);
@@ -214,7 +214,7 @@ fn text_that_is_shorter_than_announced_is_an_error() {
 }
 
 #[test]
-fn a_silent_host_is_a_timeout_and_a_dead_one_is_not() {
+fn a_silent_host_times_out_and_a_dead_host_hangs_up() {
     let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     assert!(matches!(agent.receive_offer(1, Some(Duration::ZERO)), Err(SocketError::Timeout)));
@@ -258,7 +258,7 @@ fn only_a_stale_socket_is_replaced_and_the_file_goes_with_its_listener() {
 }
 
 #[test]
-fn our_own_user_root_and_listed_users_may_attach() {
+fn this_user_root_and_listed_users_may_attach() {
     assert!(may_attach(7, 7, &[]));
     assert!(may_attach(0, 7, &[]));
     assert!(may_attach(8, 7, &[9, 8]));
@@ -273,7 +273,7 @@ fn a_link_is_neither_followed_nor_replaced() {
     symlink(&target, &link).unwrap();
     assert!(matches!(Listener::bind(&link, &[]), Err(SocketError::NotASocket(_))));
     assert!(!target.exists());
-    // Also not to a socket that could be replaced itself.
+    // Not even a link to a socket that could itself be replaced.
     drop(UnixListener::bind(&target).unwrap());
     let before = fs::metadata(&target).unwrap();
     assert!(matches!(Listener::bind(&link, &[]), Err(SocketError::NotASocket(_))));
@@ -295,7 +295,7 @@ fn a_link_in_place_of_the_socket_is_not_removed_with_the_listener() {
 #[test]
 fn a_dead_socket_of_another_user_is_left_alone() {
     if !geteuid().is_root() {
-        println!("skipped: giving files to others takes root");
+        println!("skipped: giving files to other users needs root");
         return;
     }
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! What host and agent agree on, before anything is laid out.
+//! The configuration of a window, on which host and agent agree before anything is laid out.
 
 use super::CONTROL_ENTRIES;
 use crate::clock::Nanos;
@@ -11,7 +11,7 @@ const FIELDS: usize = 6;
 /// Words of a [`Config`] in a header.
 pub const CONFIG_WORDS: usize = FIELDS + POOLS_MAX;
 
-/// How a direction's queues are made.
+/// The configuration of all queues of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
     /// The mechanism that moves entries between the two sides.
@@ -39,7 +39,7 @@ pub enum PoolScope {
     Core = 1,
 }
 
-/// A pool of extents that a subsystem asks for: memory for what is too large for its queues' entries.
+/// A pool of extents that a subsystem asks for: memory for data that is too large for queue entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// The side that fills its extents.
@@ -53,7 +53,7 @@ pub struct PoolConfig {
     /// Whether the control context waits for each copy ([`Transport::DmaSync`]), or checks for its completion later. Extents of
     /// cores are never waited for.
     pub transport: Transport,
-    /// Bytes that still go through the queue, where a subsystem has such a limit: what is longer goes in extents.
+    /// The most bytes that still go through the queue, if the subsystem has such a limit: longer data goes in extents.
     pub inline_max: u32,
 }
 
@@ -78,7 +78,7 @@ impl PoolConfig {
         self.lines as usize * LINE_WORDS
     }
 
-    /// Extents, flags, lines, then the bytes that stay in queues.
+    /// In this order: extents, flags, lines, `inline_max`.
     const fn to_word(self) -> u64 {
         let flags = (self.transport as u64) << 4 | (self.scope as u64) << 1 | self.producer as u64;
         (self.extents as u64) << 56
@@ -101,7 +101,7 @@ impl PoolConfig {
     }
 }
 
-/// Everything both sides must agree on before they speak.
+/// Everything that both sides must agree on before they communicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The subsystem, set by the host when it lays the window out.
@@ -110,17 +110,17 @@ pub struct Config {
     pub cores: u16,
     /// Producing contexts that are not cores: outside threads and the control context (the last).
     pub contexts: u16,
-    /// Subjects at once: ids are below this.
+    /// The most subjects at once: ids are below this number.
     pub subjects: u32,
-    /// Decisions that an agent leaves in a core's queue before the core asks; 0 is none.
+    /// The most decisions that an agent leaves in a core's queue before the core asks; 0 turns prestaging off.
     pub prestage: u16,
     /// Messages and outcomes, host to agent.
     pub messages: QueueConfig,
     /// Decisions, agent to host.
     pub decisions: QueueConfig,
-    /// Memory for what is too large for the queues, as the subsystem asks for it.
+    /// Memory for data that is too large for the queues, as the subsystem asks for it.
     pub pools: [PoolConfig; POOLS_MAX],
-    /// How long a core or an agent without work looks for some before it parks.
+    /// How long an idle core or agent polls for work before it parks.
     pub spin: Nanos,
     /// The watchdog's limit: work has waited this long for a decision.
     pub patience: Nanos,
@@ -190,10 +190,10 @@ impl Config {
         words
     }
 
-    /// From words that [`Config::to_words`] gave; still to be checked ([`Config::check`]).
+    /// Decodes words of [`Config::to_words`]; the result is still to be checked ([`Config::check`]).
     ///
     /// # Errors
-    /// The index of the first word that means nothing.
+    /// The index of the first word without a defined meaning.
     pub fn from_words(words: &[u64; CONFIG_WORDS]) -> Result<Config, usize> {
         let queue = |at: usize| decode_queue(words[at]).ok_or(at);
         let mut pools = [PoolConfig::NONE; POOLS_MAX];
@@ -233,7 +233,7 @@ impl Config {
                 return Err(ConfigError::NotPowerOfTwo { field, value: queue.entries });
             }
         }
-        // A consumer stores its credit without publishing it.
+        // A consumer never publishes its credit store, so write-combining would hold the store back.
         if self.decisions.host == Mapping::WriteCombining {
             return Err(ConfigError::WriteCombiningReader { field: "decisions", side: "host" });
         }
@@ -264,16 +264,16 @@ impl Config {
     }
 }
 
-/// Cores in one enclave. An enclave is scheduled by one agent; more cores want more enclaves
-/// (one agent's prestaging collapses between 24 and 32 cores in the fitted model). A doorbell per
-/// core and two more must fit in one message of a Unix socket, which carries 253 descriptors.
+/// The most cores in one enclave. An enclave is scheduled by one agent; more cores need more
+/// enclaves (one agent's prestaging collapses between 24 and 32 cores in the fitted model). A doorbell
+/// per core and two more must fit in one message of a Unix socket, which carries 253 descriptors.
 pub const CORES_MAX: usize = 240;
 
-/// Producing contexts of one enclave that are not cores: a CPU outside for each, as many as a Linux kernel
-/// commonly knows, and the control context. Each has a queue of messages: 64 KiB by default.
+/// The most producing contexts of one enclave that are not cores: one for each CPU outside the enclave, as many
+/// as a Linux kernel commonly supports, and the control context. Each has a queue of messages: 64 KiB by default.
 pub const CONTEXTS_MAX: usize = 1025;
 
-/// Extents in a core's pool: what a consumer copies in one turn is bounded by it.
+/// The most extents in a core's pool; it bounds what a consumer copies in one turn.
 pub const CORE_EXTENTS_MAX: u8 = 16;
 
 /// A configuration that cannot be laid out.
@@ -290,17 +290,17 @@ pub enum ConfigError {
         /// The largest value that is allowed.
         max: u64,
     },
-    /// A mapping that holds stores back, for the side that reads.
+    /// The reading side has a mapping that holds stores back.
     #[error("{field} are read by the {side}, which cannot map them write-combining")]
     WriteCombiningReader { field: &'static str, side: &'static str },
-    /// A pool of a transport that does not copy.
+    /// A pool's transport does not copy.
     #[error("a pool's extents are copied: its transport must be dma-sync or dma-async")]
     PoolTransport,
-    /// More pools of the window than the control context serves.
+    /// More pools with window scope than the control context serves.
     #[error("at most one pool may belong to the window, and the host must fill it")]
     WindowPools,
-    /// The size of a ring is no power of two.
-    #[error("{field} have queues of {value} entries, which is no power of two")]
+    /// The size of a ring is not a power of two.
+    #[error("{field} have queues of {value} entries, which is not a power of two")]
     NotPowerOfTwo { field: &'static str, value: u32 },
 }
 

@@ -1,6 +1,6 @@
-//! The compact log of one incarnation of an agent: what its policy heard, decided and rang.
+//! The compact log of one incarnation of an agent: its policy's inputs and outputs, and its kicks.
 //!
-//! Everything that a trace or a replay needs passes the agent, so that one format serves native and
+//! Everything that a trace or a replay needs passes through the agent, so one format serves native and
 //! simulated runs. [`LogWriter`] is a [`crate::brain::Recorder`]; [`LogReader`] checks every byte;
 //! [`crate::replay`] feeds a log to a policy again.
 //!
@@ -28,7 +28,7 @@
 //! 9 bulk       count | as many words
 //! ```
 //!
-//! There is no trailer: a log whose agent was killed ends in the middle of a record at worst.
+//! There is no trailer: at worst, the log of a killed agent ends in the middle of a record.
 
 mod read;
 mod write;
@@ -80,7 +80,7 @@ pub struct Header {
     pub config: Config,
     /// The policy's full name, parameters included.
     pub policy: String,
-    /// Where it comes from, for people: scenario, variant, seed.
+    /// The log's origin, for people: scenario, variant, seed.
     pub about: String,
 }
 
@@ -98,14 +98,14 @@ pub struct Record {
 pub enum What {
     /// Something that the policy's state depends on.
     Input(Input),
-    /// It decided. Belongs, like preemptions and notes, to the [`Input::Decide`] before it.
+    /// The policy decided. Belongs, like preemptions and notes, to the [`Input::Decide`] before it.
     Decided {
         /// Core that the decision is for.
         core: u16,
         /// The decision as it was sent.
         decision: Decision,
     },
-    /// It asked for the end of a run.
+    /// The policy asked for the end of a run.
     Preempted(Preemption),
     /// The policy sent a note.
     Noted(Note),
@@ -128,7 +128,7 @@ pub enum Ended {
     },
 }
 
-/// A file that is no log, or a damaged one.
+/// A file that is not a log, or a damaged log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum LogError {
@@ -138,16 +138,16 @@ pub enum LogError {
     /// Another version of the format.
     #[error("the log's version is {found}, this program reads {VERSION}")]
     Version { found: u64 },
-    /// It ends before its first record: the agent was killed at once.
+    /// The log ends before its first record: the agent was killed at once.
     #[error("the log ends within its header, at byte {at}")]
     NoHeader { at: usize },
-    /// A field of the header means nothing.
+    /// A field of the header is not valid.
     #[error("the log is damaged: byte {at}, in its header: {what}")]
     Header { at: usize, what: &'static str },
     /// A configuration that no agent runs with.
     #[error("the log is damaged: its header's configuration: {0}")]
     Config(#[from] ConfigError),
-    /// A field of a record means nothing.
+    /// A field of a record is not valid.
     #[error("the log is damaged: byte {at}, in record {record}: {what}")]
     Record {
         /// Which record, counted from 1.

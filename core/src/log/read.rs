@@ -1,5 +1,5 @@
-//! The checked decoder. A log may come from anywhere: no byte of it is trusted, and whatever it
-//! gives is safe to feed to a [`crate::brain::Brain`] of the header's configuration.
+//! The checked decoder. A log may come from anywhere: no byte of it is trusted, and every record it
+//! returns is safe to feed to a [`crate::brain::Brain`] of the header's configuration.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,8 +18,8 @@ use crate::snapshot::{self, CoreRecord, Snapshot, State};
 
 /// Reads the records of a log, one after the other.
 ///
-/// A log that ends in the middle of a record just ends there ([`LogReader::ended`]); after an error
-/// nothing more comes.
+/// A log that ends in the middle of a record is no error ([`LogReader::ended`]). After an error
+/// the reader returns no more records.
 #[derive(Clone, Debug)]
 pub struct LogReader<'a> {
     cursor: Cursor<'a>,
@@ -48,12 +48,12 @@ impl<'a> LogReader<'a> {
         &self.header
     }
 
-    /// How many records came so far.
+    /// Number of records read so far.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// How the log ends, once the end has come.
+    /// How the log ends; `None` until the end is reached.
     pub fn ended(&self) -> Option<Ended> {
         self.ended
     }
@@ -126,7 +126,7 @@ impl Cursor<'_> {
         Err(Stop::Bad { at, what: "a number of more than 64 bits" })
     }
 
-    /// A number that fits its type.
+    /// Reads a number, which must fit its type.
     fn small<T: TryFrom<u64>>(&mut self, what: &'static str) -> Result<T, Stop> {
         self.checked(what, |number| T::try_from(number).ok())
     }
@@ -149,11 +149,14 @@ impl Cursor<'_> {
     }
 
     fn subject(&mut self) -> Result<Subject, Stop> {
-        Ok(Subject { id: self.small("an id")?, generation: self.small("a generation")? })
+        Ok(Subject {
+            id: self.small("an id out of range")?,
+            generation: self.small("a generation out of range")?,
+        })
     }
 
     fn sequence(&mut self) -> Result<Sequence, Stop> {
-        Ok(Sequence(self.small("a sequence")?))
+        Ok(Sequence(self.small("a sequence out of range")?))
     }
 
     fn txn(&mut self) -> Result<TxnId, Stop> {
@@ -191,7 +194,7 @@ fn header(cursor: &mut Cursor<'_>) -> Result<Header, LogError> {
     let at = cursor.at;
     let words: [u64; CONFIG_WORDS] = cursor.words().map_err(stopped)?;
     let config = Config::from_words(&words)
-        .map_err(|_| LogError::Header { at, what: "a configuration that means nothing" })?;
+        .map_err(|_| LogError::Header { at, what: "a configuration that is not valid" })?;
     let policy = cursor.text().map_err(stopped)?;
     let about = cursor.text().map_err(stopped)?;
     Ok(Header { config, policy, about })
@@ -208,7 +211,7 @@ fn record(cursor: &mut Cursor<'_>, last: Nanos, config: &Config) -> Result<Recor
         _ => 0,
     };
     if flags & !flags_known != 0 {
-        return Err(Stop::Bad { at, what: "flags that this kind of record does not have" });
+        return Err(Stop::Bad { at, what: "flags that are not defined for this kind of record" });
     }
     let what = match kind {
         kind::ENTRY => What::Input(entry(cursor, flags, config)?),
@@ -216,19 +219,20 @@ fn record(cursor: &mut Cursor<'_>, last: Nanos, config: &Config) -> Result<Recor
         kind::BULK => What::Input(Input::Bulk(bulk(cursor, config)?)),
         kind::NOTE => What::Input(Input::Note(note(cursor)?)),
         kind::DECIDE => What::Input(Input::Decide {
-            budget: cursor.small::<u32>("a budget")? as usize,
+            budget: cursor.small::<u32>("a budget out of range")? as usize,
             held: match flags & TAG_HELD {
                 0 => 0,
-                _ => cursor.small::<u16>("a count of held decisions")?.into(),
+                _ => cursor.small::<u16>("a count of held decisions out of range")?.into(),
             },
         }),
         kind::DECIDED => What::Decided { core: cursor.core(config)?, decision: decision(cursor)? },
-        kind::PREEMPTED => {
-            What::Preempted(Preemption { core: cursor.core(config)?, run: cursor.small("a run")? })
-        }
+        kind::PREEMPTED => What::Preempted(Preemption {
+            core: cursor.core(config)?,
+            run: cursor.small("a run out of range")?,
+        }),
         kind::NOTED => What::Noted(note(cursor)?),
         kind::KICKED => What::Kicked { core: cursor.core(config)? },
-        _ => return Err(Stop::Bad { at, what: "no kind of record" }),
+        _ => return Err(Stop::Bad { at, what: "an unknown kind of record" }),
     };
     Ok(Record { now: Nanos(last.0.wrapping_add(since)), what })
 }
@@ -239,39 +243,40 @@ fn entry(cursor: &mut Cursor<'_>, flags: u8, config: &Config) -> Result<Input, S
     let mut entry = Upstream { message: None, outcome: None, asks: flags & TAG_ASKS != 0 };
     if flags & TAG_MESSAGE != 0 {
         entry.message = Some(Message {
-            kind: cursor.small("a kind")?,
+            kind: cursor.small("a kind out of range")?,
             subject: cursor.subject()?,
             sequence: cursor.sequence()?,
-            argument: cursor.small("an argument")?,
+            argument: cursor.small("an argument out of range")?,
             payload: cursor.words()?,
         });
     }
     if flags & TAG_OUTCOME != 0 {
         let code = |number| Code::from_number(u8::try_from(number).ok()?);
         entry.outcome = Some(Outcome {
-            code: cursor.checked("no code of an outcome", code)?,
+            code: cursor.checked("an unknown outcome code", code)?,
             txn: cursor.txn()?,
-            run: cursor.small("a run")?,
+            run: cursor.small("a run out of range")?,
         });
     }
     Ok(Input::Entry { context, entry })
 }
 
-/// As strict as the agent was with the extent that it came in.
+/// Checks as strictly as the agent checked the snapshot's extent.
 fn snapshot(cursor: &mut Cursor<'_>, config: &Config) -> Result<Snapshot, Stop> {
     let is = |number| (number == u64::from(config.cores)).then_some(number);
-    let cores = cursor.checked("a snapshot of other cores than the enclave's", is)?;
+    let cores = cursor.checked("a snapshot with another number of cores than the enclave", is)?;
     let mut snapshot = Snapshot::default();
     for _ in 0..cores {
         snapshot.cores.push(CoreRecord {
-            run: cursor.small("a run")?,
+            run: cursor.small("a run out of range")?,
             txn: cursor.txn()?,
-            asks: cursor.below(2, "neither asking nor not")? != 0,
+            asks: cursor.below(2, "a flag that is neither 0 nor 1")? != 0,
         });
     }
     let subjects = u64::from(config.subjects);
-    let count = cursor.below(subjects + 1, "a snapshot of more subjects than there can be")?;
-    // Each takes six bytes or more: a short log cannot ask for much memory.
+    let count =
+        cursor.below(subjects + 1, "a snapshot of more subjects than the enclave can have")?;
+    // Each record takes six bytes or more: a short log cannot ask for much memory.
     let possible = (cursor.bytes.len() - cursor.at) / 6 + 1;
     snapshot.records = Vec::with_capacity((count as usize).min(possible));
     for _ in 0..count {
@@ -284,9 +289,9 @@ fn snapshot(cursor: &mut Cursor<'_>, config: &Config) -> Result<Snapshot, Stop> 
         snapshot.records.push(snapshot::Record {
             subject,
             sequence: cursor.sequence()?,
-            state: cursor.checked("no state of a subject", state)?,
-            core: cursor.small("a core")?,
-            class: cursor.small("a class")?,
+            state: cursor.checked("an unknown state of a subject", state)?,
+            core: cursor.small("a core out of range")?,
+            class: cursor.small("a class out of range")?,
         });
     }
     Ok(snapshot)
@@ -303,16 +308,20 @@ fn bulk(cursor: &mut Cursor<'_>, config: &Config) -> Result<Vec<u64>, Stop> {
 }
 
 fn note(cursor: &mut Cursor<'_>) -> Result<Note, Stop> {
-    Ok(Note { kind: cursor.small("a kind")?, subject: cursor.subject()?, words: cursor.words()? })
+    Ok(Note {
+        kind: cursor.small("a kind out of range")?,
+        subject: cursor.subject()?,
+        words: cursor.words()?,
+    })
 }
 
 fn decision(cursor: &mut Cursor<'_>) -> Result<Decision, Stop> {
     Ok(Decision {
-        kind: cursor.small("a kind")?,
+        kind: cursor.small("a kind out of range")?,
         subject: cursor.subject()?,
         sequence: cursor.sequence()?,
         txn: cursor.txn()?,
-        flags: cursor.small("flags")?,
+        flags: cursor.small("flags out of range")?,
         argument: cursor.number()?,
     })
 }

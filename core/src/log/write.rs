@@ -15,13 +15,13 @@ use crate::snapshot::Snapshot;
 
 /// Bytes gathered before the sink is called; allocated once.
 pub const BUFFER_BYTES: usize = 64 * 1024;
-/// What is put between two looks at the buffer fits in this: at most a dozen numbers.
+/// The most bytes written between two checks of the buffer: at most a dozen numbers.
 const PIECE_BYTES_MAX: usize = 256;
 const PIECE_NUMBERS: usize = 16;
 
-/// Records into a log: gathers up to [`BUFFER_BYTES`] and gives them to `sink`, a piece after the
-/// other. The sink cannot fail: one that loses its file must say so itself, for an agent does not
-/// leave because its log cannot be written. Flushes when it is dropped.
+/// Writes a log: gathers up to [`BUFFER_BYTES`] and passes them to `sink`, one piece after the other.
+/// The sink cannot fail: one that loses its file must report that itself, because an agent does not
+/// leave when its log cannot be written. Flushes when it is dropped.
 #[derive(Debug)]
 pub struct LogWriter<S: FnMut(&[u8])> {
     buffer: Vec<u8>,
@@ -30,8 +30,8 @@ pub struct LogWriter<S: FnMut(&[u8])> {
 }
 
 impl<S: FnMut(&[u8])> LogWriter<S> {
-    /// Begins a log. The header goes out at once, so that the log of an agent that is killed early
-    /// is one. Texts beyond [`TEXT_BYTES_MAX`] are cut.
+    /// Begins a log. The header goes out at once, so that even an agent that is killed early leaves a
+    /// valid log. Texts beyond [`TEXT_BYTES_MAX`] are cut.
     pub fn new(header: &Header, sink: S) -> LogWriter<S> {
         let mut log = LogWriter { buffer: Vec::with_capacity(BUFFER_BYTES), last: Nanos(0), sink };
         log.buffer.extend_from_slice(&MAGIC);
@@ -48,7 +48,7 @@ impl<S: FnMut(&[u8])> LogWriter<S> {
         log
     }
 
-    /// Appends a record as it was read.
+    /// Appends a record of another log.
     pub fn write(&mut self, record: &Record) {
         let now = record.now;
         match &record.what {
@@ -63,7 +63,7 @@ impl<S: FnMut(&[u8])> LogWriter<S> {
         }
     }
 
-    /// Flushes if the buffer has no room for one more record piece.
+    /// Flushes if the buffer has room for less than [`PIECE_BYTES_MAX`].
     #[inline]
     fn make_room(&mut self) {
         if self.buffer.len() + PIECE_BYTES_MAX > BUFFER_BYTES {
@@ -74,7 +74,7 @@ impl<S: FnMut(&[u8])> LogWriter<S> {
     #[inline]
     fn begin(&mut self, now: Nanos, tag: u8) {
         self.make_room();
-        // Wrapping, so that a clock which goes backwards is recorded as it went.
+        // Wrapping, so that a clock that goes backwards is recorded as it is.
         let since = now.0.wrapping_sub(self.last.0);
         self.last = now;
         if since == 0 {
@@ -146,7 +146,7 @@ impl<S: FnMut(&[u8])> LogWriter<S> {
     }
 }
 
-/// As much of a text as may stand in a header.
+/// The longest prefix of a text that fits in a header.
 fn cut(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -172,7 +172,7 @@ impl<S: FnMut(&[u8])> Recorder for LogWriter<S> {
             Input::Decide { budget, held } => {
                 let flag = if *held > 0 { TAG_HELD } else { 0 };
                 self.begin(now, kind::DECIDE | flag);
-                // No policy makes more decisions than that.
+                // No policy makes more decisions than `u32::MAX`.
                 self.number((*budget).min(u32::MAX as usize) as u64);
                 if *held > 0 {
                     self.number((*held).min(u16::MAX.into()) as u64);

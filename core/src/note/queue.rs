@@ -1,12 +1,12 @@
-//! Notes in a queue: where a front and a policy are in two agents that a link lies between.
+//! Notes in a queue, for a front and a policy in two agents with a link between them.
 //!
 //! The window is a [`Layout`] of one core. Its agent's side is the front, its host's side the policy's agent; decision queue 0
-//! carries the notes, status line 0 says that the policy's agent sleeps. Nothing flows back but the queue's credit.
+//! carries the notes, status line 0 shows whether the policy's agent sleeps. Only the queue's credit flows back.
 //!
 //! # No note is kept
 //!
-//! A note that finds no room is dropped, and the sender is *behind*, as it is when nobody has heard anything yet. When there is
-//! room again it is told of everything that is open ([`NoteSender::catch_up`]): a note too many is harmless, one too few is not.
+//! A note that finds no room is dropped, and the sender is then *behind*, as a new sender is. When there is room again, the
+//! front passes it a note for every open request ([`NoteSender::catch_up`]): a note too many is harmless, one too few is not.
 
 use alloc::vec::Vec;
 
@@ -26,10 +26,10 @@ pub const NOTES: SubsystemId = SubsystemId::new(4);
 
 /// Entries of the queue by default.
 const ENTRIES: u32 = 1024;
-// A sender that is behind has room for a note about each worker once three quarters were taken.
+// A sender that is behind has room for a note about each worker once three quarters of the queue were taken.
 const _: () = assert!(CORES_MAX as u32 <= ENTRIES / 4 * 3);
 
-/// What both sides agree on, given how decisions travel on their link ([`Config::coherent`], [`Config::pcie`]).
+/// The configuration of a notes window, given one for decisions on the same link ([`Config::coherent`], [`Config::pcie`]).
 pub fn config(link: Config) -> Config {
     let mut config =
         Config { subsystem: NOTES, cores: 1, contexts: 1, subjects: 1, prestage: 0, ..link };
@@ -38,7 +38,7 @@ pub fn config(link: Config) -> Config {
     config
 }
 
-/// The peer is at fault: the link is to be given up.
+/// The peer is at fault: give up the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum NoteError {
@@ -46,11 +46,11 @@ pub enum NoteError {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     #[error(
-        "peer's fault: an entry of kind {kind:#x} with flags {flags:#x} and {words} words is no note: those have kinds from \
+        "peer's fault: an entry of kind {kind:#x} with flags {flags:#x} and {words} words is not a note: notes have kinds from \
          {NOTE_REQUEST:#x}, no flags, 3 words"
     )]
     NoNote { kind: u16, flags: u8, words: usize },
-    /// The receiver's credit is impossible: it is ahead of what was sent.
+    /// The receiver's credit is impossible: it exceeds the number of notes sent.
     #[error(transparent)]
     Credit(PushError),
 }
@@ -60,7 +60,7 @@ fn encode(note: &Note) -> (Tag, [u64; 3]) {
     (Tag { kind: note.kind, flags: 0 }, [note.subject.to_word(), first, second])
 }
 
-/// The one way from bytes that a peer wrote to a note.
+/// Decodes a note from an entry that a peer wrote; nothing else does.
 fn decode(entry: &Entry) -> Result<Note, NoteError> {
     let Tag { kind, flags } = entry.tag;
     match *entry.words() {
@@ -100,12 +100,12 @@ impl<L: Port, B: Doorbell> NoteSender<L, B> {
         }
     }
 
-    /// Whether the other side may not have heard of something that is open: [`NoteSender::catch_up`].
+    /// Whether the receiver may have missed an open request: call [`NoteSender::catch_up`].
     pub fn is_behind(&self) -> bool {
         self.is_behind
     }
 
-    /// Sends notes. While it is behind they are dropped: what they are about is open, and will be told again.
+    /// Sends notes. Drops them while the sender is behind: their requests are open, and [`NoteSender::catch_up`] covers them.
     ///
     /// # Errors
     /// The peer is at fault.
@@ -128,8 +128,8 @@ impl<L: Port, B: Doorbell> NoteSender<L, B> {
         Ok(())
     }
 
-    /// Sends a note for all that is open, if there is room for them. There is once the other side has taken what was sent before, for
-    /// up to three quarters of the queue.
+    /// Sends the notes of all open requests, if there is room for them. Once the receiver has taken all earlier notes, there is
+    /// room for up to three quarters of the queue.
     ///
     /// # Errors
     /// The peer is at fault.
@@ -141,7 +141,7 @@ impl<L: Port, B: Doorbell> NoteSender<L, B> {
         Ok(())
     }
 
-    /// Says that another one gets the notes from now on.
+    /// Tells the receiver that another receiver gets the notes from now on.
     pub fn replace(&mut self) {
         let nic = self.port.window(home_of(Side::Agent));
         nic.store(self.incarnation, 0, INCARNATION_REPLACED);
@@ -184,8 +184,8 @@ impl<L: Port> NoteReceiver<L> {
         }
     }
 
-    /// Takes notes, a bounded number. Returns whether there were some. The next entry's line is asked for at once, so that a
-    /// look costs less than the way across the link; what comes after that is seen one look later.
+    /// Takes a bounded number of notes. Returns whether there were any. Prefetches the next entry's line, so that a poll costs
+    /// less than a round trip across the link; an entry that arrives after the prefetch is seen one poll later.
     ///
     /// # Errors
     /// The peer is at fault.
@@ -200,24 +200,24 @@ impl<L: Port> NoteReceiver<L> {
         Ok(notes.len() > before)
     }
 
-    /// Says that the agent is about to sleep. Blocks until a copy of credit that is under way has arrived. Poll once more
-    /// after it; if that finds nothing, wait for the bell, then [`NoteReceiver::unpark`].
+    /// Announces that the agent is about to sleep. Blocks until a copy of credit that is under way has arrived. Then poll
+    /// once more, wait for the bell if that finds nothing, and call [`NoteReceiver::unpark`].
     pub fn prepare_park(&mut self) {
         // A sender that is behind waits for room and never rings: credit that is being copied must arrive first.
         while !self.queue.poll(&self.port) {
             core::hint::spin_loop();
         }
         self.park.park(&self.port);
-        // What was asked for before may be older.
+        // A line that was prefetched earlier may be out of date.
         self.queue.prefetch(&self.port);
     }
 
-    /// Takes PARKED back from the receiver's word.
+    /// Clears PARKED in the receiver's parking word.
     pub fn unpark(&mut self) {
         self.park.unpark(&self.port);
     }
 
-    /// Whether the front has turned to another one: this one is not to come back.
+    /// Whether the front has switched to another receiver: this one must not attach again.
     pub fn is_replaced(&self) -> bool {
         self.port.window(Home::Nic).load(self.incarnation, 0) == INCARNATION_REPLACED
     }

@@ -41,7 +41,7 @@ impl View {
     }
 }
 
-/// As [`wave_core::link`] has it, and no stronger.
+/// Orderings as [`wave_core::link`] requires them, and no stronger.
 impl Window for View {
     fn load(&self, line: u32, word: usize) -> u64 {
         self.load(line, word, Acquire)
@@ -75,7 +75,7 @@ pub struct LoomPort {
     dma: Copying,
 }
 
-/// A copy that is done at once, by the CPU.
+/// A copy engine that copies at once, by the CPU.
 #[derive(Clone)]
 pub struct Copying(View, View);
 

@@ -11,12 +11,12 @@ use rand_pcg::Pcg32;
 use wave_core::layout::{Config, QueueConfig};
 use wave_core::link::{Home, Mapping, Transport};
 
-/// A generator that a number reproduces.
+/// A generator that is reproducible from its seed.
 pub fn rng(seed: u64) -> Pcg32 {
     Pcg32::seed_from_u64(seed)
 }
 
-/// Prints, if the test fails while it lives, the one line that replays it.
+/// Prints the command that replays the test, if the test fails while this value lives.
 pub struct Replay(pub u64, pub &'static str);
 
 impl Drop for Replay {
@@ -31,7 +31,7 @@ impl Drop for Replay {
 pub fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name| {
         let text = std::env::var(name).ok()?;
-        Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+        Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
     };
     match number("WAVE_SEED") {
         Some(seed) => seed..seed + 1,
@@ -71,7 +71,7 @@ pub fn shape(name: &str, messages: u32, decisions: u32) -> (QueueConfig, QueueCo
         "dma-sync" => (up.transport, down.transport) = (Transport::DmaSync, Transport::DmaSync),
         "dma-messages" => up.transport = Transport::DmaAsync,
         "dma-decisions" => down.transport = Transport::DmaAsync,
-        other => panic!("no shape is called {other}"),
+        other => panic!("there is no shape {other}"),
     }
     (up, down)
 }

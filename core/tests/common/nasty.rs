@@ -6,8 +6,8 @@
 //!   Partly filled lines are torn into words in any order.
 //! * Write-through lines are served as they were first seen, until flushed.
 //! * An agent's stores to host memory leave when published, and arrive late.
-//! * A load across the link pushes the context's own posted stores first, and what the other side
-//!   had posted when it returns. Copies are pushed by nothing.
+//! * A load across the link first pushes the context's own posted stores, and on its return those that
+//!   the other side had posted. Nothing pushes copies.
 //! * Every other copy takes its source when it starts, the others as late as possible; their lines
 //!   arrive in any order.
 //!
@@ -36,7 +36,7 @@ enum Access {
     Engine,
 }
 
-/// Some words of a line on their way.
+/// Words of a line on their way.
 #[derive(Clone, Copy, Debug)]
 struct Write {
     order: u64,
@@ -71,7 +71,7 @@ struct Copying {
     from: Span,
     to: Span,
     pending: Vec<u32>,
-    /// The source as it was, where it was taken at the start.
+    /// The source's contents, if they were taken at the start of the copy.
     taken: Option<Vec<Line>>,
 }
 
@@ -227,7 +227,7 @@ impl State {
         words
     }
 
-    /// What the context sees, its own stores included.
+    /// The line as the context sees it, its own stores included.
     fn load(&mut self, context: usize, home: Home, line: u32) -> Line {
         let key = (home as u8, line);
         let mut words = match self.access(context, home, line) {
@@ -285,7 +285,7 @@ fn overlay(words: &mut Line, write: &Write) {
     }
 }
 
-/// A link; clones are the same one.
+/// A link; clones share it.
 #[derive(Clone, Debug)]
 pub struct Link(Rc<RefCell<State>>);
 
@@ -311,12 +311,12 @@ impl Link {
         })))
     }
 
-    /// One more context of `side`.
+    /// Creates one more context of `side`.
     pub fn port(&self, side: Side, layout: &Layout) -> NastyPort {
         self.port_with(side, &layout.mappings(side))
     }
 
-    /// One more context of `side` with these page types.
+    /// Creates one more context of `side` with these page types.
     pub fn port_with(&self, side: Side, page_types: &[(Span, Mapping)]) -> NastyPort {
         let mut state = self.0.borrow_mut();
         let far = match side {
@@ -355,7 +355,7 @@ impl Link {
         NastyPort { nic, host, dma: Engine { state: Rc::clone(&self.0), context } }
     }
 
-    /// Lets up to a few things happen.
+    /// Delivers a few pending stores and copies at most.
     pub fn tick(&self) {
         self.0.borrow_mut().tick();
     }
@@ -478,7 +478,10 @@ impl Window for View {
 
 impl Dma for Engine {
     fn copy(&self, from: Span, to: Span) -> Ticket {
-        assert_eq!(from.lines, to.lines, "a copy needs as many lines as it has");
+        assert_eq!(
+            from.lines, to.lines,
+            "source and target of a copy must have the same number of lines"
+        );
         let mut state = self.state.borrow_mut();
         while state.near_one(self.context) {}
         state.tickets += 1;
@@ -503,7 +506,7 @@ impl Dma for Engine {
     }
 }
 
-/// A doorbell that remembers a ring. Clones are the same one.
+/// A doorbell that remembers a ring. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Bell(Rc<Cell<bool>>);
 

@@ -17,7 +17,7 @@ pub enum Operation {
     Push(u8),
     /// Ask how much room there is.
     Room,
-    /// Make what was pushed travel.
+    /// Publish the pushed entries.
     Publish,
     /// Publish stores, and order them before later ones.
     Fence,
@@ -27,7 +27,7 @@ pub enum Operation {
     Prefetch,
     /// Pop one entry, if there is one.
     Pop,
-    /// See whether an entry is there, from beside the consumer.
+    /// Check whether an entry is there, through an observer of the consumer.
     Look,
     /// Deliver a part of the stores in flight.
     Tick,
@@ -59,13 +59,13 @@ pub enum Direction {
     Decisions,
 }
 
-/// A queue on a nasty link, and a plain one beside it.
+/// A queue on a nasty link, and a plain queue as its oracle.
 pub struct Model {
     link: Link,
     place: QueuePlace,
     sender: Sender,
     receiver: Receiver,
-    /// A receiver that takes nothing, and only looks.
+    /// A receiver that never pops, and only looks.
     watcher: Receiver,
     source: NastyPort,
     sink: NastyPort,
@@ -110,7 +110,10 @@ impl Model {
             Operation::Push(words) => self.push(words),
             Operation::Room => {
                 let room = self.sender.room(&self.source);
-                assert!(room <= self.place.ring.entries - self.held(), "there is no such room");
+                assert!(
+                    room <= self.place.ring.entries - self.held(),
+                    "more room is reported than there is"
+                );
             }
             Operation::Publish => self.sender.publish(&self.source),
             Operation::Fence => self.sender.fence(&self.source),
@@ -124,7 +127,7 @@ impl Model {
     }
 
     fn push(&mut self, words: u8) {
-        // Every word differs from every other that ever stood in its place.
+        // Every word differs from all earlier words in its place.
         let payload: [u64; PAYLOAD_WORDS] =
             std::array::from_fn(|at| (self.pushed + 1) * 8 + at as u64);
         let tag = Tag { kind: !(self.pushed as u16), flags: self.pushed as u8 };
@@ -155,7 +158,10 @@ impl Model {
     fn look(&self) -> bool {
         assert_eq!(self.receiver.consumed(), self.popped);
         let is_there = self.watcher.has(&self.sink, self.popped);
-        assert!(!is_there || !self.oracle.is_empty(), "an entry is seen that was never pushed");
+        assert!(
+            !is_there || !self.oracle.is_empty(),
+            "the watcher sees an entry that was never pushed"
+        );
         is_there
     }
 
@@ -172,8 +178,8 @@ impl Model {
         while !self.oracle.is_empty() {
             self.sender.publish(&self.source);
             self.link.settle();
-            // A prefetch may have taken the line before the entry was there, once.
-            assert!(self.look() || self.look(), "an entry is not seen from beside");
+            // A prefetch may have fetched the line before the entry was there, once.
+            assert!(self.look() || self.look(), "the watcher does not see an entry");
             assert!(self.pop() || self.pop(), "an entry was lost on the way");
         }
         assert!(!self.look() && !self.pop());
@@ -203,7 +209,7 @@ pub fn run(
     model.finish();
 }
 
-/// Bytes as a fuzzer makes them: shape and direction, size, seed, then an operation each.
+/// Runs a fuzzer's bytes: shape and direction, size, seed, then one byte per operation.
 pub fn run_bytes(bytes: &[u8]) {
     let [shape, entries, seed, operations @ ..] = bytes else { return };
     let name = SHAPES[usize::from(*shape) % SHAPES.len()];

@@ -1,4 +1,4 @@
-//! The modelled machine's other side: the real agent loop, whose own work costs time.
+//! The agent of a modelled machine: the real agent loop, whose own work costs virtual time.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ pub struct AgentSetup {
     pub policy: PolicyText,
     /// Clock rate of the agent's CPU, in GHz.
     pub ghz: f64,
-    /// Whether it sleeps when there is nothing to do; otherwise it always polls (Wave 4.1).
+    /// Whether the agent sleeps when it is idle; otherwise it always polls (Wave 4.1).
     pub parks: bool,
 }
 
@@ -50,12 +50,12 @@ enum Maker {
 }
 
 impl PolicyText {
-    /// A policy that schedules threads, of those that are shipped, as `NAME:KEY=VALUE,...`.
+    /// A shipped policy for threads, as `NAME:KEY=VALUE,...`.
     pub fn shipped(text: impl Into<String>) -> PolicyText {
         PolicyText::of(wave_sched::policies::by_name, text)
     }
 
-    /// A policy of a subsystem's.
+    /// A policy of a subsystem, by its maker.
     pub fn of(make: MakePolicy, text: impl Into<String>) -> PolicyText {
         PolicyText { text: text.into(), from: Maker::Subsystem(make) }
     }
@@ -70,7 +70,7 @@ impl PolicyText {
         &self.text
     }
 
-    /// Makes it for an enclave of this configuration.
+    /// Makes the policy for an enclave of this configuration.
     ///
     /// # Errors
     /// No policy has that name, or it refuses its settings or the configuration.
@@ -82,33 +82,33 @@ impl PolicyText {
     }
 }
 
-/// Takes an agent's log, piece by piece.
+/// A sink that takes an agent's log, piece by piece.
 pub type Sink = Box<dyn FnMut(&[u8])>;
-/// Gives each agent of an enclave, numbered from 1, a place for its log.
+/// A function that makes the sink for the log of each agent of an enclave, numbered from 1.
 pub type Logs = dyn FnMut(u64) -> Sink;
 
-/// What an agent's own work costs.
+/// The costs of an agent's own work.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     message: Nanos,
     decision: Nanos,
     poll: Nanos,
-    /// One note, and a look whether there is one.
+    /// Reading one note, and checking for notes.
     note: Nanos,
     note_look: Nanos,
 }
 
-/// Notes of a front that is not the agent's own task, on their way to it, and what they cost the agent.
+/// Notes on their way to the agent from a front that is not its own task, and their costs for the agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     pub(crate) queue: Arc<Mutex<VecDeque<(Nanos, Note)>>>,
-    /// Reading one, and what the policy does with it.
+    /// Cost of reading one note, with the policy's work on it.
     pub(crate) read: Nanos,
-    /// A look whether there is one, in each round of the loop.
+    /// Cost of checking for notes, in each round of the loop.
     pub(crate) look: Nanos,
 }
 
-/// Notes that a front passes on in one round, at most.
+/// The most notes that a front passes on in one round.
 const NOTES_PER_TURN: usize = 16;
 
 impl Front for Notes {
@@ -153,14 +153,14 @@ struct Working<P> {
     policy: P,
     world: World,
     work: Work,
-    /// When it began to decide, the last time that it decided something.
+    /// When the policy last began a `decide` in which it decided something.
     began: Rc<Cell<Nanos>>,
 }
 
 /// A bell that records how much of the time since the policy began to decide was spent on ringing.
 struct TimedBell {
     bell: SimBell,
-    /// Of this core, unless it is the control context's.
+    /// The core that the bell belongs to; `None` for the control context's bell.
     core: Option<u16>,
     enclave: Rc<Enclave>,
     began: Rc<Cell<Nanos>>,
@@ -225,7 +225,7 @@ impl<P: Policy> Policy for Working<P> {
     }
 }
 
-/// Shows what an agent hears.
+/// A recorder that shows an agent's inputs to an [`AgentSpy`].
 struct Spy {
     number: u64,
     spy: AgentSpy,
@@ -237,19 +237,19 @@ impl Recorder for Spy {
     }
 }
 
-/// What an agent's task leaves to tasks that outlive it.
+/// Counts that an agent's task leaves to tasks that outlive it.
 #[derive(Debug, Default)]
 struct Told {
     decided: Cell<u64>,
     kicked: Cell<u64>,
 }
 
-/// How far the agent's clock is from the host's. Neither is ever compared with the other.
+/// The difference between the agent's clock and the host's. The two are never compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Skew {
     /// Nanoseconds by which the agent is ahead.
     pub ahead: u64,
-    /// Parts per million faster.
+    /// Parts per million by which the agent's clock is faster.
     pub ppm: u64,
 }
 
@@ -263,22 +263,22 @@ impl Skew {
 ///
 /// # Panics
 ///
-/// If the policy refuses the setup, or does not exist: [`Setup::check`] says so beforehand.
+/// If the policy refuses the setup, or does not exist: [`Setup::check`] finds that out beforehand.
 pub(crate) fn policy_of(setup: &Setup) -> Box<dyn Policy + Send> {
     setup
         .agent
         .policy
         .make(&setup.config)
-        .unwrap_or_else(|error| panic!("the setup's policy: {error}"))
+        .unwrap_or_else(|error| panic!("the setup's policy cannot be made: {error}"))
 }
 
 impl Enclave {
-    /// Starts an agent with the setup's policy. Another that is attached will be replaced.
+    /// Starts an agent with the setup's policy. It replaces an agent that is attached.
     pub fn start_agent(self: &Rc<Enclave>) -> TaskId {
         self.start_agent_with(policy_of(&self.setup), Skew::default())
     }
 
-    /// Starts an agent with a policy of the caller's, on a clock of its own.
+    /// Starts an agent with the caller's policy, on a clock of its own.
     pub fn start_agent_with(
         self: &Rc<Enclave>,
         policy: Box<dyn Policy + Send>,
@@ -289,7 +289,7 @@ impl Enclave {
         let incarnation = Rc::new(self.new_incarnation());
         let control_port = self.port(&incarnation, 1 << 20);
         write_header(&incarnation.layout, control_port.window(Home::Nic));
-        // Reading it back proves that it has arrived.
+        // Reading the header back proves that it has arrived.
         control_port.window(Home::Nic).load(incarnation.layout.header, 0);
         let (enclave, window) = (Rc::downgrade(self), Rc::clone(&incarnation));
         let task = self.world.spawn(move || {
@@ -363,13 +363,13 @@ impl Enclave {
     }
 }
 
-/// Whether an entry is more than the outcome of a decision, which a core sends alone where it had asked: in the pipeline's
-/// paper a worker says nothing when it takes a request.
+/// Whether an entry has more than the outcome of a decision. A core that had asked sends an outcome alone; in the paper of
+/// the pipeline, a worker sends nothing when it takes a request.
 fn has_message(entry: &[u64; LINE_WORDS]) -> bool {
     (entry[LAP_WORD] >> 16) as u16 != KIND_NONE
 }
 
-/// The life of an agent, from attaching to its end.
+/// Runs an agent, from attaching to its end.
 fn run(
     enclave: &Rc<Enclave>,
     incarnation: &Incarnation,

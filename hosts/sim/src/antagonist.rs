@@ -1,4 +1,4 @@
-//! A neighbour that wants memory bandwidth now and then, and slows every core while it does.
+//! A neighbour that uses memory bandwidth in bursts, and slows every core meanwhile.
 
 use std::rc::Rc;
 
@@ -8,19 +8,19 @@ use wave_sched::wire::Kind;
 use crate::app::{After, Application, Pace};
 use crate::enclave::Enclave;
 
-/// When it is active, and what that does.
+/// The bursts of a neighbour, and their effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Antagonist {
-    /// It is active once in each of these.
+    /// The time from one burst to the next.
     pub period: Nanos,
-    /// For so long, at the period's start.
+    /// Length of a burst, at the start of each period.
     pub burst: Nanos,
     /// Slowdown of work during a burst: at least 1.
     pub slowdown: f64,
 }
 
 impl Antagonist {
-    /// The pace at that time, and when it changes.
+    /// The pace at `now`, and the time of its next change.
     fn pace_at(&self, now: Nanos) -> (Pace, Nanos) {
         let into = now.0 % self.period.0;
         if into < self.burst.0 {
@@ -43,10 +43,13 @@ impl<A: Application + 'static> Beside<A> {
     ///
     /// # Panics
     ///
-    /// Unless the burst is shorter than its period, and slows.
+    /// Unless the burst is shorter than its period, and `slowdown` is at least 1.
     pub fn new(app: Rc<A>, antagonist: Antagonist) -> Rc<Beside<A>> {
         let Antagonist { period, burst, slowdown } = antagonist;
-        assert!(burst < period && slowdown >= 1.0, "a burst within its period, that slows");
+        assert!(
+            burst < period && slowdown >= 1.0,
+            "a burst must be shorter than its period, and its slowdown at least 1"
+        );
         Rc::new(Beside { app, antagonist })
     }
 }
@@ -84,9 +87,9 @@ mod tests {
     use crate::paper::{self, Rung};
     use crate::world::World;
 
-    /// Threads that always run get as much less done as the antagonist's share of time says.
+    /// Threads that always run lose work in proportion to the antagonist's share of time.
     #[test]
-    fn cores_slow_down_by_the_antagonists_share() {
+    fn cores_slow_down_in_proportion_to_the_antagonists_share() {
         let runs = |antagonist: Option<Antagonist>| {
             let mut setup = paper::wave(2, Rung::Prestaged, "fifo");
             setup.costs = Costs::builtin("coherent").unwrap();
@@ -103,7 +106,7 @@ mod tests {
         };
         let (period, burst) = (Nanos::from_micros(700), Nanos::from_micros(350));
         let slow = runs(Some(Antagonist { period, burst, slowdown: 3.0 }));
-        // Half of the time at a third of the pace: two thirds of the work, switches aside.
+        // Half of the time at a third of the pace: two thirds of the work, apart from switches.
         let share = slow / runs(None);
         assert!((0.64..0.71).contains(&share), "{share}");
     }

@@ -9,19 +9,19 @@ use wave_sched::wire::{Event, Kind};
 
 use crate::enclave::{Enclave, HostEvent, Incarnation, SimPort};
 
-/// What a thread does when it has done what it had to.
+/// What a thread does when its work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// The thread goes on, and has this much more to do.
+    /// The thread continues, with this much more work.
     On(Nanos),
-    /// It gives way, and has so much more to do.
+    /// The thread yields, with this much more work to do.
     Again(Nanos),
-    /// It blocks until it is woken.
+    /// The thread blocks until it is woken.
     Block,
-    /// It gives way, and has nothing to do before a front has told the agent of a request for it. Then, or
-    /// before, it looks for so long.
+    /// The thread yields, and has no work until a front has told the agent of a request for it. When it runs
+    /// then, or earlier, it looks for a request for this long.
     Await(Nanos),
-    /// The thread ends, and its id is free.
+    /// The thread ends, and its id becomes free.
     Exit,
 }
 
@@ -33,24 +33,24 @@ impl Pace {
     /// The machine's nominal speed.
     pub const NOMINAL: Pace = Pace(1.0);
 
-    /// How long so much work takes.
+    /// The time that `work` takes at this pace.
     pub fn time_for(self, work: Nanos) -> Nanos {
         if self == Pace::NOMINAL { work } else { Nanos((work.0 as f64 / self.0).ceil() as u64) }
     }
 
-    /// How much work is done in that time.
+    /// The work that is done in `time` at this pace.
     pub fn work_in(self, time: Nanos) -> Nanos {
         if self == Pace::NOMINAL { time } else { Nanos((time.0 as f64 * self.0) as u64) }
     }
 }
 
-/// An application of one enclave. Its methods take no time, unless they say so to the world: they run on the core
-/// that they are about.
+/// An application of one enclave. Its methods take no virtual time, unless they spend it in the world. They run on
+/// the core that they concern.
 pub trait Application {
-    /// Makes its threads, and starts what wakes them.
+    /// Creates the threads, and starts the tasks that wake them.
     fn start(self: Rc<Self>, enclave: &Rc<Enclave>);
 
-    /// How fast `core` is now, and when that changes, if it does.
+    /// The pace of `core` at `now`, and the time of its next change; `None` if it does not change.
     fn pace(&self, _now: Nanos, _core: u16) -> (Pace, Option<Nanos>) {
         (Pace::NOMINAL, None)
     }
@@ -58,20 +58,20 @@ pub trait Application {
     /// Thread `id` is about to run on `core`: work done here overlaps the core's switch to it.
     fn before(&self, _enclave: &Enclave, _core: u16, _id: u32) {}
 
-    /// Thread `id` has run on `core` for so long, up to now.
+    /// Thread `id` has run on `core` for `time`, up to now.
     fn ran(&self, _now: Nanos, _core: u16, _id: u32, _time: Nanos) {}
 
-    /// Thread `id` has done what it had to.
+    /// Thread `id` has done its work. Returns what it does next.
     fn after(&self, enclave: &Enclave, id: u32) -> After;
 
-    /// Thread `id` has left its core, and the table says so.
+    /// Thread `id` has left its core, and the table is updated.
     fn left(&self, _enclave: &Enclave, _id: u32, _kind: Kind) {}
 }
 
-/// A context that is no core: what creates and wakes threads from outside.
+/// A context that is not a core: it creates and wakes threads from outside.
 pub struct Outside {
     enclave: Rc<Enclave>,
-    /// Which of the enclave's outside contexts.
+    /// Index among the enclave's outside contexts.
     index: usize,
     epoch: u64,
     link: Option<(SimPort, Context, Rc<Incarnation>)>,
@@ -84,13 +84,13 @@ impl std::fmt::Debug for Outside {
 }
 
 impl Outside {
-    /// The outside context of that index, below the configuration's `contexts` less one.
+    /// Creates the outside context of this index, which is below the configuration's `contexts` minus one.
     pub fn new(enclave: &Rc<Enclave>, index: usize) -> Outside {
         assert!(index + 1 < usize::from(enclave.setup.config.contexts), "no such context");
         Outside { enclave: Rc::clone(enclave), index, epoch: 0, link: None }
     }
 
-    /// Creates a thread that has `work` to do: `None` where every id is taken.
+    /// Creates a thread that has `work` to do. `None` if every id is taken.
     pub fn create(&mut self, class: u16, work: Nanos, tag: u64) -> Option<u32> {
         let event = self.enclave.create(class, work, tag)?;
         self.announce(&event);

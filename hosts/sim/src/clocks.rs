@@ -1,4 +1,4 @@
-//! How fast cores run: turbo frequencies by the number of active cores, and what timer ticks take.
+//! The pace of cores: turbo frequencies by the number of active cores, and the cost of timer ticks.
 
 use serde::Deserialize;
 use wave_core::clock::Nanos;
@@ -12,11 +12,11 @@ const TURBO: &str = include_str!("../data/turbo.toml");
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The step holds up to this many active logical cores, first siblings counted first.
+    /// The step applies up to this many active logical cores, first siblings counted first.
     pub active_cores_max: u32,
-    /// How fast each active core is.
+    /// Frequency of each active core, in GHz.
     pub ghz: f64,
-    /// How far that may be off, as a fraction.
+    /// Uncertainty of the frequency, as a fraction.
     pub uncertainty: f64,
     /// Source of the table's figures.
     pub source: Source,
@@ -51,7 +51,7 @@ impl Turbo {
     }
 }
 
-/// Timer ticks: each takes `cost` of every core that runs something, idle cores only wake.
+/// Timer ticks: each costs every core that runs something `cost`; idle cores only wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
     /// Time between two ticks.

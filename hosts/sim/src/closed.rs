@@ -1,4 +1,4 @@
-//! A closed pool of threads that give way again and again: the context-switch benchmark.
+//! A closed pool of threads that yield again and again: the context-switch benchmark.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// A pool of `threads` that each run for `work` at a time.
+    /// Creates a pool of `threads` threads that each run for `work` at a time.
     pub fn new(threads: u32, work: Nanos) -> Rc<Closed> {
         Rc::new(Closed { threads, work, runs: Cell::new(0) })
     }

@@ -1,5 +1,5 @@
-//! The control context of the modelled host: agents attach, are watched, and are turned out. It
-//! follows the same states as the runtime's (docs/adr/0003).
+//! The control context of the modelled host: it attaches agents, watches them, and turns them out. It
+//! has the same states as the runtime's control context (docs/adr/0003).
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use crate::world::{Cause, TaskId};
 
 /// How long an agent may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(50);
-/// How soon a snapshot is sent that could not be sent yet.
+/// Time between two attempts to send a snapshot.
 const SNAPSHOT_RETRY: Nanos = Nanos::from_millis(1);
 
 /// An agent that has been given a window.
@@ -192,7 +192,7 @@ impl SupervisedHost for Supervised<'_> {
     }
 }
 
-/// Whether the agent's end of the connection is still there, as a host learns it from a socket.
+/// Whether the agent's end of the connection still exists, as a host learns it from a socket.
 fn is_alive(enclave: &Enclave, incarnation: &Incarnation) -> bool {
     incarnation.agent_task.get().is_none_or(|task| enclave.world.is_alive(task))
 }

@@ -1,4 +1,4 @@
-//! A modelled core: drives the real host protocol, and runs threads that are only durations.
+//! A modelled core: drives the real host protocol, and runs threads that consist only of durations.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use crate::enclave::{Enclave, HostEvent, Incarnation, Mode, SimPort};
 use crate::modelled::Modelled;
 use crate::world::{Cause, TaskId};
 
-/// How long a core that spins waits for a store to its queue before it looks all the same.
+/// How long a spinning core waits for a store to its queue before it looks without one.
 const LOOK_AGAIN: Nanos = Nanos(2_000);
 
 struct CoreLink {
@@ -37,11 +37,11 @@ struct Core {
     was_idle: bool,
 }
 
-/// What a core does with a decision that is committed.
+/// What a core does for a committed decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     Thread(Run),
-    /// It is occupied for so long, by a modelled host.
+    /// The core is occupied for this long, by a modelled host.
     Time(Nanos),
 }
 
@@ -49,10 +49,10 @@ pub(crate) enum Work {
 struct Commits<'a> {
     enclave: &'a Enclave,
     core: u16,
-    /// The core is offline, and was so when it began to look: one that comes back meanwhile still
-    /// refuses, as nobody would carry out what it commits.
+    /// The core was offline when it began to look. Even if it comes back meanwhile it refuses, because
+    /// nobody would carry out a committed decision.
     is_away: bool,
-    /// What reading the words of a decision costs that ours does not have.
+    /// Cost of reading the words of a decision that Wave's entry does not have.
     more_words: Nanos,
 }
 
@@ -192,8 +192,8 @@ impl Core {
         }
     }
 
-    /// Sleeps until something rings. Nothing can happen between the last look and here: the two
-    /// are one step of virtual time.
+    /// Sleeps until a bell rings. Nothing can happen between the last look and the sleep: the two are
+    /// one step of virtual time.
     fn park(&mut self) {
         if self.epoch != self.enclave.epoch.get() {
             return;
@@ -209,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Takes an interrupt, if one has come.
+    /// Takes an interrupt, if one has arrived.
     fn take_kick(&mut self) -> bool {
         let Some(CoreLink { incarnation, .. }) = &self.link else { return false };
         let kicked = incarnation.core_bells[usize::from(self.index)].take();
@@ -264,7 +264,7 @@ impl Core {
         enclave.app.left(&enclave, id, event.kind);
     }
 
-    /// Is occupied for so long by what a modelled host has committed.
+    /// Occupies the core for `time`, by a decision that a modelled host has committed.
     fn carry_out(&mut self, time: Nanos) {
         let enclave = Rc::clone(&self.enclave);
         let shared = &enclave.cores[usize::from(self.index)];
@@ -336,7 +336,7 @@ impl Core {
         }
     }
 
-    /// Answers what lies in the queue with a refusal, and waits to be taken back.
+    /// Refuses all decisions in the queue, and waits until the core is back online.
     fn stay_offline(&mut self) {
         let enclave = Rc::clone(&self.enclave);
         if let Some(link) = &mut self.link {
@@ -381,7 +381,7 @@ impl Core {
             let mut protocol = HostCore::new(layout, self.index, self.runs.run(), prefetches);
             shared.record.set(protocol.record());
             let port = self.enclave.port(&incarnation, u64::from(self.index));
-            // The agent's first snapshot may be of a time when this core was running.
+            // The agent's first snapshot may date from a time when this core was running.
             protocol.ask_anew(&port);
             let signals = protocol.take_signals();
             if !signals.is_empty() {
@@ -395,8 +395,8 @@ impl Core {
     }
 }
 
-/// What reading the words of a decision costs that ours does not have: over an uncached mapping a
-/// round trip each, otherwise they come with the line.
+/// Cost of reading the words of a decision that Wave's entry does not have: a round trip each over an
+/// uncached mapping, otherwise nothing, as they come with the line.
 fn more_words(enclave: &Enclave) -> Nanos {
     let decisions = &enclave.setup.config.decisions;
     let costs = &enclave.setup.costs;

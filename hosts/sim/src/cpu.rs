@@ -1,4 +1,4 @@
-//! A CPU that several tasks share: one runs at a time, until it gives the CPU away.
+//! A CPU that several tasks share: one runs at a time, until it yields the CPU.
 //!
 //! No task is interrupted. An agent and a generator that have to share a CPU behave like that: each
 //! calls `sched_yield` after a bounded piece of work, and the kernel then runs the task that has waited
@@ -20,7 +20,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// A CPU of `world`, not used yet.
+    /// Creates a CPU of `world`, which no task uses yet.
     pub fn new(world: &World, costs: &SharedCpu) -> Cpu {
         Cpu {
             world: world.clone(),
@@ -30,12 +30,12 @@ impl Cpu {
         }
     }
 
-    /// What giving it away costs.
+    /// The costs of sharing the CPU.
     pub fn costs(&self) -> &SharedCpu {
         &self.costs
     }
 
-    /// The calling task, which is `task`, wants to run. Returns when it does.
+    /// The calling task, which is `task`, asks for the CPU. Returns when the task has it.
     pub fn enter(&self, task: TaskId) {
         match self.runs.get() {
             Some(other) if self.world.is_alive(other) => {
@@ -46,13 +46,13 @@ impl Cpu {
         }
     }
 
-    /// The running task gives the CPU to the task that has waited longest, and waits for its own turn.
+    /// The running task yields the CPU to the task that has waited longest, and waits for its own turn.
     pub fn give_way(&self, task: TaskId) {
         if self.pass_on() {
             self.waiting.borrow_mut().push_back(task);
             self.world.wait(task, Cause::TURN, None);
         } else {
-            // Tasks that come meanwhile wait.
+            // Tasks that enter meanwhile wait.
             self.runs.set(Some(task));
             self.world.spend(self.costs.yield_alone.nanos());
         }
@@ -63,10 +63,10 @@ impl Cpu {
         self.pass_on();
     }
 
-    /// Returns whether somebody waited.
+    /// Returns whether a task waited.
     fn pass_on(&self) -> bool {
         self.runs.set(None);
-        // A task that was killed while it waited has no turn.
+        // A task that was killed while it waited gets no turn.
         while let Some(next) = self.waiting.borrow_mut().pop_front() {
             if self.world.is_alive(next) {
                 self.runs.set(Some(next));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_take_turns_and_nobody_runs_beside_another() {
+    fn tasks_take_turns_and_only_one_runs_at_a_time() {
         let world = World::new();
         let cpu = Rc::new(Cpu::new(&world, &costs()));
         let log: Rc<RefCell<Vec<(u64, usize)>>> = Rc::default();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_task_keeps_no_other_waiting() {
+    fn a_killed_task_does_not_block_the_others() {
         let world = World::new();
         let cpu = Rc::new(Cpu::new(&world, &costs()));
         let (ids, done) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));

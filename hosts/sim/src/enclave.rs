@@ -1,5 +1,5 @@
-//! One enclave of the modelled host: what its cores, its outside contexts and its control context
-//! share.
+//! One enclave of the modelled host: the state that its cores, its outside contexts and its control
+//! context share.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -38,14 +38,14 @@ use crate::world::{Cause, Delivery, SimBell, TaskId, World};
 /// One context's access to the modelled link.
 pub type SimPort = ModelPort<VirtualTime>;
 
-/// What an enclave is made of.
+/// The parameters of an enclave.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Cores, queues, prestaging: what host and agent agree on.
     pub config: Config,
     /// Costs of the link between host and agent.
     pub costs: Costs,
-    /// What the machine's own work costs.
+    /// Costs of the machine's own work.
     pub machine: Machine,
     /// Setup of the agents that are started.
     pub agent: AgentSetup,
@@ -70,7 +70,7 @@ impl Setup {
     /// Lays the enclave out and makes its policy, as a run does, and drops both.
     ///
     /// # Errors
-    /// The first refusal of the two. A run of such a setup fails or panics.
+    /// The layout or the policy is refused. A run of such a setup fails or panics.
     pub fn check(&self) -> Result<(), SetupError> {
         let subsystem = match self.config.subsystem {
             SubsystemId::NONE => wave_sched::SUBSYSTEM.id,
@@ -86,18 +86,18 @@ impl Setup {
 /// Events on the host, as observers see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostEvent {
-    /// A thread's state changed, and its message says how.
+    /// A thread's state changed, as its message states.
     Changed(Event),
     /// Something happened to a subject of a modelled host.
     Told {
         /// The message that was sent.
         message: Message,
-        /// The core whose run it ends, if it does.
+        /// The core whose run the message ends, if it ends one.
         core: Option<u16>,
-        /// How the subject stands from now on; `None` if its host has no such id, which breaks its contract.
+        /// The subject's new state; `None` if its host has no such id, which breaks its contract.
         record: Option<Record>,
     },
-    /// A thread, or a subject, got onto a core: by this decision, or by the fallback.
+    /// A thread or a subject got onto a core, by this decision or by the fallback.
     Started {
         /// The core that runs it.
         core: u16,
@@ -114,9 +114,9 @@ pub enum HostEvent {
         core: u16,
         /// The decision that was refused.
         decision: Decision,
-        /// The outcome's code.
+        /// The code of the refusal.
         code: Code,
-        /// It changed something all the same, which breaks the contract of a modelled host.
+        /// Whether it changed something nevertheless, which breaks the contract of a modelled host.
         has_changed: bool,
     },
     /// A core has nothing to run.
@@ -135,14 +135,14 @@ pub enum HostEvent {
     ResyncAsked,
     /// The agent was turned out.
     Lost {
-        /// The watchdog found that work had waited.
+        /// Whether the watchdog found that work had waited too long.
         barked: bool,
-        /// Whether the agent wrote nonsense.
+        /// Whether the agent wrote invalid entries.
         fault: bool,
     },
 }
 
-/// Sees what each agent hears: the agent's number, and the input.
+/// A function that sees each agent's inputs: the agent's number, and the input.
 pub type AgentSpy = Rc<dyn Fn(u64, &Input)>;
 
 /// Sees everything that happens on a host.
@@ -162,7 +162,7 @@ pub(crate) struct Incarnation {
     pub(crate) fault: Cell<bool>,
 }
 
-/// What a core shows to others.
+/// The state of a core that other tasks see.
 pub(crate) struct CoreShared {
     pub(crate) task: Cell<Option<TaskId>>,
     pub(crate) record: Cell<CoreRecord>,
@@ -173,14 +173,14 @@ pub(crate) struct CoreShared {
     pub(crate) usage: CoreUsage,
 }
 
-/// What an enclave counts.
+/// The counters of an enclave.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// Runs that an agent decided.
     pub switches: u64,
     /// Runs that the fallback decided.
     pub fallback_switches: u64,
-    /// Runs that began without the core's having been idle in between.
+    /// Runs that began without an idle time of the core before them.
     pub at_once: u64,
     /// Interrupts that cores took.
     pub kicks: u64,
@@ -196,25 +196,25 @@ pub struct Counters {
     pub open_ns: Vec<u32>,
     /// Outcomes so far, by code.
     pub outcomes: Counts,
-    /// Agents attached, agents lost, watchdog's barks, agents' faults, snapshots, overflows.
+    /// Agents that have attached.
     pub attached: u64,
     /// Agents that were turned out.
     pub lost_agents: u64,
-    /// Of these, by the watchdog.
+    /// Agents that the watchdog turned out.
     pub barks: u64,
-    /// Of these, for what they wrote.
+    /// Agents that were turned out for invalid entries.
     pub faults: u64,
     /// Number of snapshots sent.
     pub snapshots: u64,
     /// Messages that found no room.
     pub overflows: u64,
-    /// What agents decided, and their kicks.
+    /// Decisions that agents made.
     pub decided: u64,
     /// Number of kicks that agents sent.
     pub kicked: u64,
     /// Nanoseconds that agents were busy.
     pub agent_busy: Nanos,
-    /// Errors with which agents left: the host wrote invalid entries, which is our bug.
+    /// Errors with which agents left: the host wrote invalid entries, which is a bug of Wave.
     pub agent_errors: Vec<String>,
 }
 
@@ -223,7 +223,7 @@ pub struct Enclave {
     pub(crate) world: World,
     pub(crate) setup: Setup,
     pub(crate) layout: Layout,
-    /// Threads; none where the host is modelled.
+    /// The threads; empty if the host is modelled.
     pub(crate) table: Table,
     /// The subsystem's own host, instead of threads.
     pub(crate) modelled: Option<Modelled>,
@@ -237,7 +237,7 @@ pub struct Enclave {
     pub(crate) control_task: Cell<Option<TaskId>>,
     pub(crate) kick_fate: RefCell<Option<Rc<dyn Fn() -> Delivery>>>,
     pub(crate) spy: RefCell<Option<AgentSpy>>,
-    /// The CPU that the agent and the generators share, if they have to.
+    /// The CPU that the agent and the generators share, if the machine has it so.
     pub(crate) cpu: Option<Rc<Cpu>>,
     pub(crate) app: Rc<dyn Application>,
     pub(crate) watchers: RefCell<Vec<Box<Watcher>>>,
@@ -245,7 +245,7 @@ pub struct Enclave {
     pub(crate) agents_started: Cell<u64>,
     pub(crate) keeps_times: Cell<bool>,
     pub(crate) logs: RefCell<Option<(String, Box<Logs>)>>,
-    /// Where an RPC stack tells the agents that start from now on of requests.
+    /// The notes by which an RPC stack tells agents of requests; for agents that start from now on.
     pub(crate) notes: RefCell<Option<Notes>>,
 }
 
@@ -256,7 +256,7 @@ impl std::fmt::Debug for Enclave {
 }
 
 impl Enclave {
-    /// An enclave whose cores and application start with the world, under the fallback until an
+    /// Creates an enclave. Its cores and application start with the world, under the fallback until an
     /// agent is started ([`Enclave::start_agent`]).
     pub fn new(
         world: &World,
@@ -275,7 +275,7 @@ impl Enclave {
     ) -> Result<Rc<Enclave>, ConfigError> {
         setup.costs.prefetch_residue.ns += setup.machine.prefetch_residue.value;
         if let Some(pipeline) = &setup.machine.pipeline {
-            // The CPU that sends does it, not the one that decides; the whole way takes as long as before.
+            // The sending CPU does this, not the deciding one; the time of the whole path stays the same.
             let submit = std::mem::take(&mut setup.costs.dma_submit.ns);
             let flight = &mut setup.costs.dma_flight.ns;
             *flight = (*flight + submit - pipeline.send.value).max(0.0);
@@ -323,17 +323,17 @@ impl Enclave {
         Ok(enclave)
     }
 
-    /// Lets `watcher` see what happens from now on.
+    /// Lets `watcher` see all events from now on.
     pub fn watch(&self, watcher: Box<Watcher>) {
         self.watchers.borrow_mut().push(watcher);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counters(&self) -> Counters {
         self.counters.borrow().clone()
     }
 
-    /// Where the time went so far.
+    /// How the cores have spent their time so far.
     pub fn usage(&self) -> Usage {
         let counters = self.counters.borrow();
         let mut usage = Usage {
@@ -347,18 +347,17 @@ impl Enclave {
         usage
     }
 
-    /// Has every agent that is started from now on write a log, whose header says what it is
-    /// `about`.
+    /// Lets every agent that is started from now on write a log, with `about` in its header.
     pub fn record_agents(&self, about: String, logs: Box<Logs>) {
         *self.logs.borrow_mut() = Some((about, logs));
     }
 
-    /// Keeps single times from now on: [`Counters::switch_ns`], [`Counters::open_ns`].
+    /// Records individual times from now on: [`Counters::switch_ns`], [`Counters::open_ns`].
     pub fn keep_times(&self) {
         self.keeps_times.set(true);
     }
 
-    /// Decider of the moment: the agent or the fallback.
+    /// Who decides at present: the agent or the fallback.
     pub fn mode(&self) -> Mode {
         self.fallback.mode()
     }
@@ -383,7 +382,7 @@ impl Enclave {
         self.incarnation.borrow().as_ref()?.agent_task.get()
     }
 
-    /// Kills the attached agent, if there is one. The host learns of it as from a socket: at once.
+    /// Kills the attached agent, if there is one. The host notices at once, as from a socket.
     pub fn kill_agent(&self) {
         if let Some(agent) = self.agent_task() {
             self.world.kill(agent);
@@ -392,12 +391,12 @@ impl Enclave {
         }
     }
 
-    /// Lets `fate` say what becomes of each kick of an agent that starts from now on.
+    /// Lets `fate` decide the delivery of each kick of agents that start from now on.
     pub fn set_kick_fate(&self, fate: Rc<dyn Fn() -> Delivery>) {
         *self.kick_fate.borrow_mut() = Some(fate);
     }
 
-    /// Lets `spy` see what each agent that starts from now on hears, as it hears it.
+    /// Lets `spy` see the inputs of each agent that starts from now on, as they arrive.
     pub fn spy_on_agents(&self, spy: AgentSpy) {
         *self.spy.borrow_mut() = Some(spy);
     }
@@ -417,7 +416,7 @@ impl Enclave {
         Some((port, incarnation.layout.clone()))
     }
 
-    /// Takes a core offline, or back.
+    /// Takes a core offline, or back online.
     pub fn set_online(&self, core: u16, online: bool) {
         let shared = &self.cores[usize::from(core)];
         shared.online.set(online);
@@ -462,7 +461,7 @@ impl Enclave {
         .expect("the setup was checked when the enclave was made")
     }
 
-    /// Does what a context's signals want.
+    /// Does what a context's signals ask for.
     pub(crate) fn obey(&self, signals: Signals, incarnation: &Incarnation) {
         use wave_core::link::Doorbell;
         if signals.ring_agent() {
@@ -479,7 +478,7 @@ impl Enclave {
         }
     }
 
-    /// To be called after a thread has become runnable.
+    /// Must be called after a thread has become runnable.
     pub(crate) fn became_runnable(&self, event: &Event) {
         if self.fallback.became_runnable(event) {
             self.wake_sleeper();
@@ -494,7 +493,7 @@ impl Enclave {
         }
     }
 
-    /// What the host itself has for a core, committed.
+    /// Commits the fallback's choice for a core, if there is one.
     pub(crate) fn pop_fallback(&self, core: u16) -> Option<Work> {
         let (thread, sequence, work) = match &self.modelled {
             Some(modelled) => {
@@ -511,12 +510,12 @@ impl Enclave {
     }
 
     pub(crate) fn enter_fallback(&self) {
-        // Tasks take turns: each sees what the one before it has stored.
+        // Tasks take turns: each sees all stores of the one before it.
         self.fallback.enter(&self.table, || ());
         (0..self.setup.config.cores).for_each(|core| self.nudge_core(core));
     }
 
-    /// Records that a thread left its core on its own or by force: its new state, told to observers.
+    /// Records that a thread left its core, on its own or by force, and tells observers its new state.
     pub(crate) fn change(&self, id: u32, why: Leave, core: u16, ran: Nanos) -> Event {
         let event = self.leave(id, why, core, ran);
         self.tell(&HostEvent::Changed(event));

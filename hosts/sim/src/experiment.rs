@@ -1,4 +1,4 @@
-//! Whole runs: an application under a setup, from an empty world to figures.
+//! Whole runs: an application under a setup, from an empty world to results.
 
 use std::rc::Rc;
 
@@ -13,23 +13,23 @@ use crate::requests::{Arrival, Load, Requests, Served};
 use crate::usage::Usage;
 use crate::world::World;
 
-/// How long requests that arrived in time may take to be done.
+/// How long a run continues after the last arrival, for requests still under way.
 pub(crate) const GRACE: Nanos = Nanos::from_millis(20);
 
-/// What a run of requests came to.
+/// The result of a run of requests.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Measures of the requests.
     pub served: Served,
-    /// The host and its agent.
+    /// Counters of the host and its agent.
     pub counters: Counters,
-    /// Where the cores' time went, until the last request arrived.
+    /// How the cores spent their time, until the last request arrived.
     pub usage: Usage,
     /// End of the run, in virtual time.
     pub until: Nanos,
     /// Bytes that crossed the link, headers included; none over a coherent one.
     pub carried: Carried,
-    /// Tasks resumed: the run's size.
+    /// How often tasks were resumed: the run's size.
     pub resumed: u64,
     /// Equal for equal histories.
     pub trace_hash: u64,
@@ -61,7 +61,7 @@ pub fn serve(setup: &Setup, load: &Load) -> Result<Outcome, ConfigError> {
     serve_logged(setup, load, None)
 }
 
-/// Serves an open loop of requests; its agent writes a log, if it is told about what and where to.
+/// As [`serve`]. With `logs`, a text about the run and a place for each log, the agent writes a log.
 pub fn serve_logged(
     setup: &Setup,
     load: &Load,
@@ -70,7 +70,7 @@ pub fn serve_logged(
     serve_requests(setup, load, Requests::new(load.clone(), setup.seed), logs)
 }
 
-/// Serves exactly these arrivals: those of a native run, say, so that chance is the same in both.
+/// Serves exactly these arrivals: those of a native run, for example, so that both have the same randomness.
 pub fn serve_given(
     setup: &Setup,
     load: &Load,
@@ -106,12 +106,12 @@ fn serve_requests(
     })
 }
 
-/// What the switch benchmark measured, sorted, in nanoseconds.
+/// Times measured by the switch benchmark, sorted, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Switches {
-    /// From the end of a run to the start of the core's next.
+    /// From the end of a run to the start of the core's next run.
     pub switch_ns: Vec<u32>,
-    /// From where the agent began to decide until its kick was sent.
+    /// From the time at which the agent began to decide until its kick was sent.
     pub open_ns: Vec<u32>,
 }
 

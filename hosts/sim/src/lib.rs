@@ -1,9 +1,9 @@
 //! A modelled host in virtual time: production code above a modelled machine and link.
 //!
-//! The queues, the host protocol, the agent's loop and the policies are the real ones; what is
-//! modelled is the machine ([`machine`], [`app`]) and the link (`wave_links::model`). Contexts are
-//! tasks of a [`world`]: every access to the link happens in one global order of time, and the
-//! same setup and seed give the same history, always.
+//! The queues, the host protocol, the agent's loop and the policies are the real ones; the machine
+//! ([`machine`], [`app`]) and the link (`wave_links::model`) are modelled. Contexts are tasks of a
+//! [`world`]: every access to the link happens in one global order of time, and the same setup and
+//! seed always give the same history.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What a modelled machine's own work costs, each figure with where it comes from. What the link
-//! costs is said by [`wave_links::costs::Costs`].
+//! The costs of a modelled machine's own work, each figure with its source. The costs of the link are
+//! in [`wave_links::costs::Costs`].
 
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
@@ -32,7 +32,7 @@ impl Figure {
     }
 }
 
-/// A machine, as a TOML file states it. A file that lacks a figure, or has one more, is refused.
+/// A machine, as a TOML file states it. A file with a missing or an unknown figure is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -44,16 +44,16 @@ pub struct Machine {
     pub switch_before: Figure,
     /// The host's work from a committed decision until the thread runs.
     pub switch_after: Figure,
-    /// What reading a decision costs although it was prefetched, beside the link's own
+    /// The remaining cost of reading a prefetched decision, in addition to the link's own
     /// `prefetch_residue`: work that does not overlap.
     pub prefetch_residue: Figure,
     /// Setting the core's own timer, for a run with a slice.
     pub timer_set: Figure,
-    /// How late that timer is, while the run goes on.
+    /// How late that timer expires; the run continues meanwhile.
     pub timer_late: Figure,
-    /// Taking its interrupt, which ends the run.
+    /// Taking the timer's interrupt, which ends the run.
     pub timer_receive: Figure,
-    /// From an interrupt until an idle core executes again, beside the link's `kick_receive`.
+    /// From an interrupt until an idle core executes again, in addition to the link's `kick_receive`.
     pub idle_exit: Figure,
     /// The host's work for a message that an outside context sends (creating or waking a thread).
     pub spawn: Figure,
@@ -63,41 +63,41 @@ pub struct Machine {
     pub agent_decision: Figure,
     /// One round of the agent's loop.
     pub agent_poll: Figure,
-    /// The agent's clock, in GHz, at which these were measured or fitted.
+    /// The agent's clock rate, in GHz, at which the agent's costs were measured or fitted.
     pub agent_ghz: Figure,
-    /// Words that the host reads for a decision, beyond those of our entry (a count).
+    /// Words that the host reads for a decision, beyond those of Wave's entry (a count).
     pub decision_words_read_more: Figure,
-    /// Words that the agent writes for a decision, beyond those of our entry (a count).
+    /// Words that the agent writes for a decision, beyond those of Wave's entry (a count).
     pub decision_words_written_more: Figure,
-    /// Words that the agent touches for a message, beyond those of our entry (a count).
+    /// Words that the agent touches for a message, beyond those of Wave's entry (a count).
     pub message_words_more: Figure,
-    /// What serving a request costs its core beside the request's own service time.
+    /// Cost of a request for its core, in addition to the request's own service time.
     pub request_overhead: Figure,
     /// Context switches that the host does for one request (a count, with a fraction).
     pub crossings_per_request: Figure,
-    /// Running threads look at the preemption word themselves, at safe points. Without this, as in files
-    /// that do not say, a kick interrupts them.
+    /// Running threads check the preemption word themselves, at safe points. Without this, a kick interrupts
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub safe_points: Option<SafePoints>,
-    /// The agent and the generators share a CPU, which each gives away between looks. Without this,
-    /// as in files that do not say, each has one for itself.
+    /// The agent and the generators share a CPU, which each yields between looks. Without this, each has
+    /// a CPU of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_cpu: Option<SharedCpu>,
-    /// The agent's work is divided over three CPUs in a pipeline: one receives, one decides, one sends. Without this, as in
-    /// files that do not say, one CPU does all.
+    /// The agent's work is divided over three CPUs in a pipeline: one receives, one decides, one sends. Without this, one
+    /// CPU does all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pipeline: Option<Pipeline>,
 }
 
-/// CPUs beside the one that decides, which runs the agent's loop (Mind the Gap, section 3.4.1). Messages from outside
-/// contexts do not pass them: a networker hands those over in memory.
+/// The CPUs beside the deciding one, which runs the agent's loop (Mind the Gap, section 3.4.1). Messages from outside
+/// contexts do not pass through them: a networker hands those over in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pipeline {
-    /// What a core's message occupies the CPU that receives, before the agent's loop can see it.
+    /// Time for which a core's message occupies the receiving CPU, before the agent's loop can see it.
     pub receive: Figure,
-    /// What a decision occupies the CPU that sends. It is a part of the link's way to the host, whose whole stays what
-    /// the link says: `dma_submit` and `dma_flight`.
+    /// Time for which a decision occupies the sending CPU. It is a part of the link's path to the host, whose total stays
+    /// `dma_submit` plus `dma_flight`.
     pub send: Figure,
 }
 
@@ -107,14 +107,14 @@ impl Pipeline {
     }
 }
 
-/// What preemption at safe points costs.
+/// Costs of preemption at safe points.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SafePoints {
-    /// From when the preemption word can be seen, beside reading its line, until the thread has left.
+    /// From the time at which the preemption word is visible until the thread has left, without reading its line.
     pub leave: Figure,
-    /// What the kick of a core that does not sleep occupies the agent, instead of the link's `kick_send`.
-    /// The core is not interrupted.
+    /// Time for which the kick of a core that does not sleep occupies the agent, instead of the link's
+    /// `kick_send`. The core is not interrupted.
     pub ring_core: Figure,
 }
 
@@ -124,22 +124,22 @@ impl SafePoints {
     }
 }
 
-/// What sharing a CPU costs. The shares of one round (generator, switch, agent, switch) only matter
-/// as a sum.
+/// Costs of sharing a CPU. Of the parts of one round (generator, switch, agent, switch), only the sum
+/// matters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharedCpu {
-    /// From giving the CPU away until another, which waited for it, runs.
+    /// From yielding the CPU until another task, which waited for it, runs.
     pub yield_switch: Figure,
-    /// Giving the CPU away when no other task wants it.
+    /// Yielding the CPU when no other task waits for it.
     pub yield_alone: Figure,
-    /// The generator's work between two looks at the clock, beside giving the CPU away.
+    /// The generator's work between two looks at the clock, without yielding the CPU.
     pub generator_look: Figure,
-    /// Occupies the context that wakes a sleeping agent, instead of the link's `kick_send`.
+    /// Time for which waking a sleeping agent occupies the waking context, instead of the link's `kick_send`.
     pub ring_agent: Figure,
-    /// From having the CPU until an agent that slept looks again.
+    /// From getting the CPU until an agent that slept polls again.
     pub wake_agent: Figure,
-    /// What the control context takes of the CPU each time it looks after the agent.
+    /// Time of the CPU that the control context takes each time it checks the agent.
     pub control_look: Figure,
 }
 
@@ -156,14 +156,14 @@ impl SharedCpu {
     }
 }
 
-/// What is wrong with a machine file: its author's fault.
+/// An error in a machine file: its author's fault.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum MachineError {
-    /// Not TOML, or not the figures that a machine has.
+    /// Not TOML, or not the figures of a machine.
     #[error("not a machine file: {0}")]
     Syntax(#[from] toml::de::Error),
-    /// A figure that is negative or absurd.
+    /// A figure that is negative or too large.
     #[error("{field} = {value}: a figure lies between 0 and 1e9")]
     Range { field: &'static str, value: f64 },
 }
@@ -173,7 +173,7 @@ impl Machine {
     pub fn parse(text: &str) -> Result<Machine, MachineError> {
         let machine: Machine = toml::from_str(text)?;
         for (field, figure) in machine.all() {
-            // A clock that stands still is none. Not a number fails this, too.
+            // A clock rate of zero is refused. NaN fails this check, too.
             let stands_still = field == "agent_ghz" && figure.value == 0.0;
             if stands_still || !(0.0..=1e9).contains(&figure.value) {
                 return Err(MachineError::Range { field, value: figure.value });
@@ -198,7 +198,7 @@ impl Machine {
         BUILTIN.iter().map(|(name, _)| *name)
     }
 
-    /// A machine file with these figures.
+    /// The text of a machine file with these figures.
     pub fn to_toml(&self) -> String {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         let mut text = format!(
@@ -232,7 +232,7 @@ impl Machine {
         all
     }
 
-    /// Those that every machine has.
+    /// The figures that every machine has.
     fn own(&self) -> Vec<(&'static str, &Figure)> {
         vec![
             ("switch_before", &self.switch_before),

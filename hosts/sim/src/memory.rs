@@ -1,8 +1,8 @@
-//! Memory under an agent, in virtual time: a modelled address space whose pages the real host side
-//! (`wave_memory::serve`) reads and moves, over the modelled link, as the real agent loop and policy decide.
+//! Memory tiering in virtual time: a modelled address space whose pages the real host side (`wave_memory::serve`)
+//! reads and moves, over the modelled link, by the decisions of the real agent loop and policy.
 //!
-//! One task is the host's, one the agent's. The model covers touches of pages, the time that the kernel takes to read
-//! and move pages ([`Work`]), and the link. The same setup gives the same history, always.
+//! The host is one task, the agent another. The model covers touches of pages, the time that the kernel takes to read
+//! and move pages ([`Work`]), and the link. The same setup always gives the same history.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -35,31 +35,31 @@ use crate::world::{Cause, SimBell, TaskId, World};
 
 /// Id of the only process.
 const SPACE: u32 = 1;
-/// How often the host tells its guard how much is resident.
+/// How often the host reports the number of resident pages to its guard.
 const FIGURES: Nanos = Nanos::from_millis(500);
 
 /// Setup of a run: link, costs, policy and pattern.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Host and agent agree on it: strips, queues and extents.
+    /// The configuration on which host and agent agree: strips, queues and extents.
     pub config: Config,
     /// Costs of the link between host and agent.
     pub costs: Costs,
-    /// What host and agent take for their own work.
+    /// Times of the host's and the agent's own work.
     pub work: Work,
     /// The policy with its settings, as [`by_name`] knows it.
     pub policy: String,
     /// The pages that are touched, and how often.
     pub pattern: Pattern,
-    /// When nothing is paged out.
+    /// The limits beyond which nothing is paged out.
     pub limits: Limits,
-    /// Where the accesses' randomness comes from.
+    /// Seed of the random accesses.
     pub seed: u64,
 }
 
 impl Setup {
-    /// `strips` strips across the paper's PCIe link: messages are write-combined, decisions and readings
-    /// copied by DMA while both sides go on (Wave 7.4.1).
+    /// A setup of `strips` strips across the paper's PCIe link: messages are write-combined, decisions and
+    /// readings copied by DMA while both sides continue (Wave 7.4.1).
     pub fn new(strips: u32, policy: &str, pattern: Pattern) -> Setup {
         let mut config = serve::config(strips);
         config.messages.host = Mapping::WriteCombining;
@@ -77,22 +77,22 @@ impl Setup {
     }
 }
 
-/// What things take, in nanoseconds. The host's are those of Linux 6.18 on one machine, to a third.
+/// Times of single operations, in nanoseconds. The host's are from Linux 6.18 on one machine, accurate to a third.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     /// Reading the access bits of a strip: 0.7 ms per GiB.
     pub read_strip: u64,
-    /// Clearing those of a batch, with what its TLB flush takes: 12 ms per GiB.
+    /// Clearing the access bits of a batch, with the TLB flush: 12 ms per GiB.
     pub clear_batch: u64,
     /// Paging a page out, to compressed memory: 1.1 GiB per second.
     pub page_out: u64,
-    /// Bringing one back: 1.6 GiB per second.
+    /// Bringing a page back: 1.6 GiB per second.
     pub bring_back: u64,
-    /// What a page costs the program that touches it in the slow tier: 3.7 to 4.4 us.
+    /// Time that a program loses by touching a page in the slow tier: 3.7 to 4.4 us.
     pub refault: u64,
-    /// A look of either side at its queues.
+    /// One poll of its queues by either side.
     pub look: u64,
-    /// What the agent takes to hear a word of readings: what an iteration takes (`wave bench sol`), by its words.
+    /// The agent's time for a word of readings: the time of an iteration (`wave bench sol`), divided by its words.
     pub agent_word: u64,
 }
 
@@ -113,7 +113,7 @@ impl Default for Work {
 /// Why a run could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The configuration makes no layout.
+    /// The configuration cannot be laid out.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The policy cannot be made.
@@ -121,34 +121,34 @@ pub enum SetupError {
     Policy(#[from] PolicyError),
 }
 
-/// How things stood at a moment. Pages are as they were when their batch was last read or moved: at most a scan
-/// period before. To sample changes nothing.
+/// The state at one moment. Pages are as they were when their batch was last read or moved: at most a scan
+/// period earlier. Sampling changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Virtual time of the sample.
     pub at: Nanos,
     /// Pages in the fast tier.
     pub resident_pages: u64,
-    /// Pages that were touched in the slow tier so far.
+    /// Number of touches of pages in the slow tier so far.
     pub refaults: u64,
     /// Refaults in the last minute, as the guard counts them.
     pub refaults_per_minute: u64,
-    /// Why nothing is paged out now.
+    /// Why nothing is paged out at present; `None` if page-outs are allowed.
     pub held: Option<Held>,
-    /// Batches by how long ago they were scanned before their last scan: milliseconds, batches.
+    /// Number of batches by the time between their last two scans: milliseconds, batches.
     pub intervals_ms: Vec<(u32, u64)>,
-    /// What the host had done.
+    /// The host's totals so far.
     pub totals: Totals,
-    /// How long the host side had worked.
+    /// How long the host side has worked so far.
     pub host_busy: Nanos,
-    /// How long the agent had worked.
+    /// How long the agent has worked so far.
     pub agent_busy: Nanos,
 }
 
 /// Result of a run, interval by interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// How things stood, at the beginning and after each interval.
+    /// The state at the beginning and after each interval.
     pub samples: Vec<Sample>,
     /// Number of outcomes, by code.
     pub outcomes: Vec<(Code, u64)>,
@@ -158,9 +158,9 @@ pub struct Report {
     pub agent_busy: Nanos,
     /// How long the host side worked.
     pub host_busy: Nanos,
-    /// Why the agent was turned out, if it was.
+    /// Why the agent was turned out; `None` if it was not.
     pub fault: Option<Fault>,
-    /// What the agent could not make sense of.
+    /// The error with which the agent left, if it did.
     pub agent_error: Option<String>,
     /// Equal for equal histories.
     pub trace_hash: u64,
@@ -169,7 +169,7 @@ pub struct Report {
 /// Runs a setup for a number of intervals.
 ///
 /// # Errors
-/// The setup makes no sense; nothing was run.
+/// The setup is not valid; nothing was run.
 ///
 /// # Panics
 /// If the system has no memory for the modelled window.
@@ -178,8 +178,8 @@ pub fn run(setup: &Setup, interval: Nanos, intervals: u32) -> Result<Report, Set
     run_at(setup, &times.collect::<Vec<_>>(), None)
 }
 
-/// Runs a setup until the last of `times`, which ascend, with a sample at the beginning and at each of them. The
-/// agent writes a log, if it is told about what and where to.
+/// Runs a setup until the last of `times`, which ascend, with a sample at the beginning and at each of them. With
+/// `log`, a text about the run and a sink, the agent writes a log.
 ///
 /// # Errors
 /// As for [`run`].
@@ -201,7 +201,7 @@ pub fn run_at(
     };
     let agent = {
         let shared = Rc::clone(&shared);
-        // A task's closure has to be small.
+        // The closure of a task must be small.
         let log = log.map(Box::new);
         world.spawn(move || match log {
             None => shared.agent(policy, ()),
@@ -233,7 +233,7 @@ pub fn run_at(
     Ok(report)
 }
 
-/// What both tasks and their driver share. The two sides meet in the window alone.
+/// The state that both tasks and their driver share. The two sides communicate only through the window.
 struct Shared {
     setup: Setup,
     world: World,
@@ -242,7 +242,7 @@ struct Shared {
     window: u32,
     time: VirtualTime,
     tasks: Cell<[Option<TaskId>; 2]>,
-    /// The core's and the control context's.
+    /// The bells of the core and of the control context.
     host_bells: [SimBell; 2],
     agent_bell: SimBell,
     space: RefCell<Space>,
@@ -301,13 +301,13 @@ impl Shared {
     }
 
     fn sample(&self) -> Sample {
-        // Not in the middle of what the host is doing.
+        // Wait until the host is not in the middle of a step.
         while self.state.try_borrow().is_err() {
             self.world.run_until(self.world.now() + Nanos::from_micros(10));
         }
         let at = self.world.now();
         let (space, state) = (self.space.borrow(), self.state.borrow());
-        // Asking turns its buckets.
+        // Queries advance the guard's buckets, so query a copy.
         let mut guard = state.guard.clone();
         Sample {
             at,
@@ -334,7 +334,7 @@ impl Shared {
         let (world, work) = (&self.world, &self.setup.work);
         let port = self.port(Side::Host);
         write_header(&self.layout, port.window(Home::Nic));
-        // Reading it back proves that it has arrived.
+        // Reading the header back proves that it has arrived.
         port.window(Home::Nic).load(self.layout.header, 0);
         let mut server = Server::new(&self.layout, 0, world.now());
         while server.control().agent_state(&port) != AgentState::Ready {
@@ -381,7 +381,7 @@ impl Shared {
         }
     }
 
-    /// The agent's whole life.
+    /// Runs the agent until its end.
     fn agent<R: Recorder>(&self, policy: impl Policy, recorder: R) {
         let [_, Some(task)] = self.tasks.get() else { return };
         let (world, work) = (&self.world, &self.setup.work);
@@ -390,7 +390,7 @@ impl Shared {
         let layout = loop {
             match read_header(port.window(Home::Nic), nic, host) {
                 Ok(layout) => break layout,
-                // The host has not written it yet.
+                // The host has not written the header yet.
                 Err(_) => world.spend(Nanos::from_micros(10)),
             }
         };
@@ -434,7 +434,7 @@ impl Shared {
     }
 }
 
-/// The modelled address space as tiers. The host is busy while it reads and moves.
+/// The tiers of the modelled address space. The host is busy while it reads and moves pages.
 struct Modelled<'a> {
     shared: &'a Shared,
 }
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn how_often_it_is_sampled_changes_nothing() {
+    fn the_sampling_rate_changes_nothing() {
         let seldom = run(&setup("sol"), EPOCH, 2).unwrap();
         let often: Vec<Nanos> = (1..=96).map(|at| Nanos::from_millis(800 * at)).collect();
         let often = run_at(&setup("sol"), &often, None).unwrap();
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_the_host_waits_for_its_copies_changes_no_verdict() {
+    fn waiting_for_copies_changes_no_decision() {
         let mut waits = setup("sol");
         waits.config.pools[serve::READINGS].transport = Transport::DmaSync;
         let [waits, goes_on] = [waits, setup("sol")].map(|setup| run(&setup, EPOCH, 4).unwrap());
@@ -603,11 +603,11 @@ mod tests {
         let report = run(&moves, EPOCH, 10).unwrap();
         let end = last(&report);
         assert!(end.totals.held_for_refaults > 0, "{end:?}");
-        assert_eq!(end.refaults, HOT_PAGES, "each page of the new part once");
-        assert_eq!(end.resident_pages, HOT_PAGES, "in the end it is as before");
+        assert_eq!(end.refaults, HOT_PAGES, "each page of the new hot set is refaulted once");
+        assert_eq!(end.resident_pages, HOT_PAGES, "in the end only the hot set is resident");
     }
 
-    /// Its refaults alone would pass the limit for a minute.
+    /// The refaults of the sweep alone would exceed the limit for a minute.
     #[test]
     fn a_sweep_does_not_hold_page_outs_back_for_the_rest_of_the_run() {
         let mut swept = setup("sol");
@@ -624,7 +624,7 @@ mod tests {
         assert_eq!(
             soon.held,
             Some(Held::Slowdown),
-            "until it is seen that nothing is touched again"
+            "until the scans show that the swept pages are not touched again"
         );
         assert_eq!(later.held, None);
         assert!(later.refaults_per_minute > cold / 2, "{later:?}");
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setup_that_makes_no_sense_is_refused() {
+    fn an_invalid_setup_is_refused() {
         assert!(matches!(run(&setup("lru"), EPOCH, 1), Err(SetupError::Policy(_))));
         let mut none = setup("sol");
         none.config.cores = 0;

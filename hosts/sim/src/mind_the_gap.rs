@@ -1,6 +1,6 @@
 //! "Mind the Gap: A Case for Informed Request Scheduling at the NIC" (HotNets '19): its experiments as setups and loads.
-//! Policies, queues and the agent's loop are the real ones; machine, link, and the two Arm cores beside the one that
-//! decides are models. What the paper prints is in `data/paper.toml`.
+//! Policies, queues and the agent's loop are the real ones; machine, link, and the two Arm cores beside the deciding one
+//! are models. The paper's printed figures are in `data/paper.toml`.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -16,7 +16,7 @@ use crate::requests::{Class, Load, Service, Threads};
 /// The dispatcher of requests to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// Shinjuku: a core of the host, which workers share cache lines with. A worker has one request at a time.
+    /// Shinjuku: a core of the host, which shares cache lines with the workers. A worker has one request at a time.
     Host,
     /// Shinjuku-Offload: three Arm cores of a Stingray, over packets.
     Offload,
@@ -24,24 +24,25 @@ pub enum System {
     Ideal,
 }
 
-/// What files state about the three systems.
+/// The figures of the three systems, from files.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// `machines/shinjuku.toml`.
     pub host: Machine,
-    /// `machines/shinjuku-offload.toml`, of which the fit gives a part.
+    /// `machines/shinjuku-offload.toml`, some of whose figures are fitted.
     pub offload: Machine,
     /// `machines/shinjuku-ideal.toml`.
     pub ideal: Machine,
-    /// Seed of every setup: of its arrivals, above all.
+    /// Seed of every setup, in particular of its arrivals.
     pub seed: u64,
 }
 
-/// Requests in the system at once, as contexts in Shinjuku. What comes beyond waits in front of them.
+/// The most requests in the system at once, like contexts in Shinjuku. Further requests wait in front of them.
 const CONTEXTS: u32 = 512;
-/// Workers poll for longer than any of them ever waits.
+/// Polling time of workers: longer than any of them ever waits, so that none parks.
 const SPIN: Nanos = Nanos::from_millis(100);
-/// An agent without shared memory reads the credit across the link, three quarters of a ring after the last time.
+/// Entries of a decision queue. An agent without shared memory reads the credit across the link, once per three quarters of a
+/// ring.
 const DECISIONS: u32 = 4096;
 /// Overload offered to find the highest rate that is served, relative to what workers could serve.
 const OVERLOAD: f64 = 1.1;
@@ -58,8 +59,8 @@ impl Model {
         }
     }
 
-    /// A system of `workers` workers, each with a bounded number of requests at hand; the running one counts. Without a
-    /// slice requests run to their ends.
+    /// A system of `workers` workers, each with at most `outstanding` requests, the running one included. Without a
+    /// slice, requests run to completion.
     pub fn setup(
         &self,
         system: System,
@@ -73,14 +74,14 @@ impl Model {
             System::Offload => (&self.offload, link("stingray"), pushed(workers)),
             System::Ideal => (&self.ideal, snooped(link("ideal")), pushed(workers)),
         };
-        // The networker: one core, and one queue of requests.
+        // The networker is one core, with one queue of requests.
         config.contexts = 2;
         config.subjects = CONTEXTS;
         config.spin = SPIN;
         config.prestage = outstanding - 1;
         let policy = match (slice_us, system) {
             (None, _) => "fifo".to_owned(),
-            // Packets are too slow an interrupt: the worker's own timer ends its slice (3.4.4).
+            // Interrupts by packets are too slow: the worker's own timer ends its slice (3.4.4).
             (Some(slice), System::Offload) => format!("shinjuku:slice_us={slice},timer=core"),
             (Some(slice), _) => format!("shinjuku:slice_us={slice}"),
         };
@@ -99,8 +100,8 @@ impl Model {
     }
 }
 
-/// Coherent memory as section 5.1 wants it used: the NIC writes decisions where workers poll, and snoops on the lines that
-/// they write. A line is on its way for as long as a reader would wait for it; no side waits.
+/// Coherent memory as section 5.1 proposes to use it: the NIC writes decisions to lines that workers poll, and snoops on the
+/// lines that they write. A line is on its way for as long as a reader would wait for it; no side waits.
 fn snooped(link: Costs) -> Costs {
     let one_way = link.line_transfer.clone();
     let mut costs = link;
@@ -111,7 +112,7 @@ fn snooped(link: Costs) -> Costs {
     costs
 }
 
-/// Decisions are stored into the host's memory, each a packet over a Stingray; messages go into the NIC's.
+/// Decisions are stored into host memory, each a packet over a Stingray; messages go into NIC memory.
 fn pushed(workers: u16) -> Config {
     let mut config = Config::pcie(workers);
     config.decisions.transport = Transport::Mmio;
@@ -121,12 +122,12 @@ fn pushed(workers: u16) -> Config {
     config
 }
 
-/// Requests that all take so long.
+/// Requests that all take `service`.
 pub fn fixed(service: Nanos) -> Vec<Class> {
     vec![Class { name: "fixed".into(), weight: 1.0, service: Service::Fixed(service) }]
 }
 
-/// Figure 2's: 99.5% of 5 us, and 0.5% of 100 us.
+/// The requests of Figure 2: 99.5% of 5 us, and 0.5% of 100 us.
 pub fn bimodal() -> Vec<Class> {
     let class = |name: &str, weight, us| {
         let service = Service::Fixed(Nanos::from_micros(us));
@@ -135,7 +136,7 @@ pub fn bimodal() -> Vec<Class> {
     vec![class("short", 99.5, 5), class("long", 0.5, 100)]
 }
 
-/// An open loop of these requests on a setup, measured for so long.
+/// An open loop of these requests on a setup, measured for `measure`.
 pub fn load(setup: &Setup, classes: Vec<Class>, per_second: f64, measure: Nanos) -> Load {
     Load {
         per_second,
@@ -148,8 +149,8 @@ pub fn load(setup: &Setup, classes: Vec<Class>, per_second: f64, measure: Nanos)
     }
 }
 
-/// The most requests of this length that a setup serves, per second: under an overload, whose bound is the number of
-/// contexts. Hardly depends on a seed.
+/// The most requests of this length that a setup serves, per second, under an overload that the number of contexts
+/// bounds. Hardly depends on a seed.
 ///
 /// # Panics
 ///
@@ -162,8 +163,8 @@ pub fn throughput(setup: &Setup, service: Nanos, measure: Nanos) -> f64 {
     outcome.served.finished_within as f64 * 1e9 / measure.0 as f64
 }
 
-/// By how many percent the most that 4 workers serve of 1 us grows from one outstanding request to five: the row of
-/// Figure 3 that is fitted.
+/// By how many percent the throughput of 4 workers with requests of 1 us grows from one outstanding request to five: the
+/// fitted row of Figure 3.
 pub fn gain_of_five(model: &Model) -> f64 {
     let most = |outstanding| {
         let setup = model.setup(System::Offload, 4, outstanding, None);

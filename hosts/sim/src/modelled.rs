@@ -27,7 +27,7 @@ pub(crate) struct Modelled {
     host: RefCell<Box<dyn ModelledHost>>,
     subjects: u32,
     events: Cell<Option<TaskId>>,
-    /// Whether refusals are compared with what stood before.
+    /// Whether the records before and after a refusal are compared.
     is_checked: Cell<bool>,
 }
 
@@ -45,13 +45,13 @@ impl Modelled {
         self.host.borrow().record(id)
     }
 
-    /// Every id that was ever used.
+    /// The record of every id that was ever used.
     pub(crate) fn records(&self) -> Vec<Record> {
         let host = self.host.borrow();
         (0..self.subjects).filter_map(|id| host.record(id)).collect()
     }
 
-    /// Every id that was ever used, if refusals are to be compared with what stood before.
+    /// The record of every id that was ever used, if refusals are checked ([`Enclave::check_refusals`]).
     pub(crate) fn checked(&self) -> Option<Vec<Record>> {
         self.is_checked.get().then(|| self.records())
     }
@@ -77,7 +77,7 @@ impl Modelled {
     /// Commits the host's own choice for a core, if it has one.
     ///
     /// # Panics
-    /// If the host refuses what it has just chosen.
+    /// If the host refuses its own choice.
     pub(crate) fn fall_back(&self, now: Nanos, core: u16) -> Option<(Subject, Sequence, Nanos)> {
         let mut host = self.host.borrow_mut();
         let Choice { kind, subject, sequence, argument } = host.fallback(core)?;
@@ -103,7 +103,7 @@ impl Enclave {
         }
     }
 
-    /// The run on `core` is over: the message that says so.
+    /// Ends the run on `core`, and returns the message that ends it.
     pub(crate) fn finish(&self, core: u16) -> Message {
         let modelled = self.modelled.as_ref().expect("asked by modelled hosts alone");
         let now = self.world.now();
@@ -115,12 +115,12 @@ impl Enclave {
         message
     }
 
-    /// Compares every refusal of the modelled host's with what stood before, from now on. This takes a while.
+    /// From now on compares the records before and after every refusal of the modelled host. This is slow.
     pub(crate) fn check_refusals(&self) {
         self.modelled.iter().for_each(|modelled| modelled.is_checked.set(true));
     }
 
-    /// Nothing new happens to the modelled host's subjects from now on.
+    /// The modelled host creates no new events from now on.
     pub(crate) fn stop_model(&self) {
         let modelled = self.modelled.as_ref().expect("asked of modelled hosts alone");
         modelled.host.borrow_mut().stop();
@@ -132,7 +132,7 @@ impl Enclave {
     }
 }
 
-/// The events of a modelled host, each when it is due.
+/// The application of a modelled host: performs each of its events when it is due.
 struct Events;
 
 impl Application for Events {
@@ -167,8 +167,11 @@ fn happen(enclave: &Rc<Enclave>) {
             }
             None => {
                 let next = modelled.host.borrow().next_event();
-                // It would be asked again at once, for ever.
-                assert!(next.is_none_or(|at| at > world.now()), "an event is due, and none comes");
+                // Otherwise this loop would ask again at once, for ever.
+                assert!(
+                    next.is_none_or(|at| at > world.now()),
+                    "the modelled host's next event is due, but `event` returned none"
+                );
                 world.wait(task, Cause::NUDGE, next);
             }
         }
@@ -176,8 +179,8 @@ fn happen(enclave: &Rc<Enclave>) {
 }
 
 impl Enclave {
-    /// An enclave of the configuration's subsystem, whose host is modelled. Its cores and events start with the world, without an agent
-    /// until one is started ([`Enclave::start_agent`]).
+    /// Creates an enclave of the configuration's subsystem, whose host is modelled. Its cores and events start with the world,
+    /// without an agent until one is started ([`Enclave::start_agent`]).
     pub fn with_model(
         world: &World,
         setup: Setup,
@@ -188,20 +191,20 @@ impl Enclave {
     }
 }
 
-/// What came of a simulated subsystem.
+/// The result of simulating a subsystem.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Waits for a decision, in nanoseconds: those that began after the warm-up and are over.
+    /// Waits for a decision, in nanoseconds: those that began after the warm-up and have ended.
     pub waits: Histogram<u64>,
-    /// Subjects that began to wait while it was measured, and waited at the end.
+    /// Subjects that began to wait during the measurement, and still waited at the end.
     pub unfinished: u64,
     /// Subjects that waited at the end.
     pub waiting: u64,
-    /// Subjects that began to wait while it was measured.
+    /// Subjects that began to wait during the measurement.
     pub arrived: u64,
-    /// Decisions that took effect while it was measured, the host's own included.
+    /// Decisions committed during the measurement, the host's own included.
     pub started: u64,
-    /// Time that cores were occupied while it was measured: the sum over all cores.
+    /// Time for which cores were occupied during the measurement: the sum over all cores.
     pub busy: Nanos,
     /// The host and its agents, warm-up included.
     pub counters: Counters,
@@ -211,7 +214,7 @@ pub struct Outcome {
     pub trace_hash: u64,
 }
 
-/// Which waits are measured.
+/// The waits that are measured.
 #[derive(Debug)]
 struct Waits {
     from: Nanos,
@@ -226,7 +229,7 @@ impl Waits {
         match event {
             HostEvent::Told { record: Some(record), .. } => {
                 if record.state == State::Runnable {
-                    // Another message of a subject that already waits leaves its wait as it is.
+                    // Another message of a subject that already waits does not restart its wait.
                     if let Entry::Vacant(wait) = self.since.entry(record.subject) {
                         wait.insert(now);
                         self.arrived += u64::from(now >= self.from);

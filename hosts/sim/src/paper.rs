@@ -1,4 +1,4 @@
-//! The Wave paper's experiments, as setups and loads. What they print is in `data/paper.toml`.
+//! The Wave paper's experiments, as setups and loads. The printed figures are in `data/paper.toml`.
 
 use serde::Deserialize;
 use wave_core::clock::Nanos;
@@ -68,7 +68,7 @@ impl Rung {
 /// The host's clock in section 7.
 pub const HOST_GHZ: f64 = 3.5;
 
-/// Everything that a file states about the paper's machine: what the fit changes, and what it does not.
+/// All figures of the paper's machine from files, both fitted and not.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// The host and the NIC's cores: `machines/ghost.toml`.
@@ -83,7 +83,7 @@ pub struct Model {
     pub coherent: Costs,
     /// The RPC stack: `data/rpc.toml`.
     pub rpc: RpcCosts,
-    /// Seed of every setup: of its arrivals, above all.
+    /// Seed of every setup, in particular of its arrivals.
     pub seed: u64,
 }
 
@@ -103,7 +103,7 @@ impl Model {
         }
     }
 
-    /// Wave on the paper's SmartNIC, with `cores` host cores that all work.
+    /// Wave on the paper's SmartNIC, with `cores` host cores, all of which run threads.
     pub fn wave(&self, cores: u16, rung: Rung, policy: &str) -> Setup {
         let prestaged = rung == Rung::Prestaged;
         let mut config = config(cores, u16::from(prestaged));
@@ -118,7 +118,7 @@ impl Model {
         self.setup(config, &self.mount_evans, &self.ghost, policy, prestaged)
     }
 
-    /// ghOSt on the host: the agent has a core of its own, beside `workers` that work.
+    /// ghOSt on the host: the agent has a core of its own, beside `workers` cores that run threads.
     pub fn on_host(&self, workers: u16, prestaged: bool, policy: &str) -> Setup {
         let config = config(workers, u16::from(prestaged));
         self.setup(config, &self.on_host, &self.ghost_on_host, policy, prestaged)
@@ -128,21 +128,21 @@ impl Model {
     pub fn over_upi(&self, workers: u16, ghz: f64, policy: &str) -> Setup {
         let mut setup =
             self.setup(config(workers, 1), &self.coherent, &self.ghost_on_host, policy, true);
-        // The same instructions send the same interrupt.
+        // Sending the interrupt takes the same instructions on either socket.
         setup.costs.kick_send = self.on_host.kick_send.clone();
         setup.agent.ghz = ghz;
         setup
     }
 
-    /// RocksDB on so many cores behind an RPC stack (7.3). `policy` schedules; if it tells classes apart, requests
-    /// carry their SLOs.
+    /// RocksDB on `workers` cores behind an RPC stack (7.3), scheduled by `policy`. With `slo`, requests carry their
+    /// SLOs.
     pub fn rpc(&self, placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSetup {
         let slo = if slo { SLO.to_vec() } else { Vec::new() };
         self.rpc_over(&self.mount_evans, placement, workers, policy, slo)
     }
 
-    /// The same with another link between host and NIC, and requests of each class that carry these SLOs; none do
-    /// where the list is empty.
+    /// As [`Model::rpc`], with another link between host and NIC, and these SLOs for the requests of each class;
+    /// none if the list is empty.
     pub fn rpc_over(
         &self,
         nic: &Costs,
@@ -211,7 +211,7 @@ impl Model {
     }
 }
 
-/// Queues, and cores that sleep as soon as they have nothing to run, as a kernel's do.
+/// The configuration of queues, with cores that sleep as soon as they are idle, like a kernel's.
 fn config(cores: u16, prestage: u16) -> Config {
     let mut config = Config::pcie(cores);
     config.contexts = 5;
@@ -221,22 +221,22 @@ fn config(cores: u16, prestage: u16) -> Config {
     config
 }
 
-/// [`Model::wave`] of the built-in files.
+/// [`Model::wave`], with the built-in files.
 pub fn wave(cores: u16, rung: Rung, policy: &str) -> Setup {
     Model::builtin().wave(cores, rung, policy)
 }
 
-/// [`Model::on_host`] of the built-in files.
+/// [`Model::on_host`], with the built-in files.
 pub fn on_host(workers: u16, prestaged: bool, policy: &str) -> Setup {
     Model::builtin().on_host(workers, prestaged, policy)
 }
 
-/// [`Model::over_upi`] of the built-in files.
+/// [`Model::over_upi`], with the built-in files.
 pub fn over_upi(workers: u16, ghz: f64, policy: &str) -> Setup {
     Model::builtin().over_upi(workers, ghz, policy)
 }
 
-/// Where the RPC stack and the scheduler are (7.3.1).
+/// The placement of the RPC stack and the scheduler (7.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// Stack and scheduler on the host.
@@ -252,7 +252,7 @@ impl Placement {
     pub const ALL: [Placement; 3] =
         [Placement::OnHostAll, Placement::OnHostScheduler, Placement::OffloadAll];
 
-    /// Name of the policy in the paper.
+    /// Name of the placement in the paper.
     pub fn name(self) -> &'static str {
         match self {
             Placement::OnHostAll => "OnHost-All",
@@ -262,15 +262,15 @@ impl Placement {
     }
 }
 
-/// What a GET and a RANGE of 7.3 may wait: their SLOs, as a multi-queue policy's default objectives.
+/// The SLOs of a GET and a RANGE of 7.3, the same as a multi-queue policy's default objectives.
 const SLO: [Nanos; 2] = [Nanos::from_micros(50), Nanos::from_millis(10)];
 
-/// [`Model::rpc`] of the built-in files.
+/// [`Model::rpc`], with the built-in files.
 pub fn rpc(placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSetup {
     Model::builtin().rpc(placement, workers, policy, slo)
 }
 
-/// [`Model::rpc_over`] of the built-in files.
+/// [`Model::rpc_over`], with the built-in files.
 pub fn rpc_over(
     nic: &Costs,
     placement: Placement,
@@ -281,10 +281,10 @@ pub fn rpc_over(
     Model::builtin().rpc_over(nic, placement, workers, policy, slo)
 }
 
-/// Threads of RocksDB: as many as a window has workers. The paper does not print how many it has.
+/// Threads of RocksDB: as many as a window has workers. The paper does not print its number.
 pub const RPC_WORKERS: u16 = 240;
 
-/// Table 3, rows 2 and 4: threads on one core that run and give way.
+/// Table 3, rows 2 and 4: threads on one core that run and yield.
 ///
 /// # Panics
 ///
@@ -296,9 +296,9 @@ pub fn context_switch(setup: &Setup) -> Switches {
     experiment::switches(&setup, 3, work, measure).expect("a valid configuration")
 }
 
-/// What a request costs its core beside its service: the application's overhead, and the context
-/// switches that the host does for it without the agent, each as long as Table 3's benchmark says
-/// for this setup.
+/// The cost of a request for its core in addition to its service: the application's overhead, and the
+/// context switches that the host does for it without the agent, each as long as in Table 3's benchmark
+/// with this setup.
 pub fn overhead(setup: &Setup) -> Nanos {
     let switches = context_switch(setup);
     let switch = Switches::median(&switches.switch_ns).unwrap_or(0);
@@ -327,7 +327,7 @@ pub fn gets_and_ranges(per_second: f64, overhead: Nanos) -> Load {
     load.classes[0].weight = 99.5;
     let service = Service::Fixed(Nanos::from_millis(10));
     load.classes.push(Class { name: "RANGE".into(), weight: 0.5, service });
-    // A scan keeps its worker while it waits for its turns.
+    // A scan occupies its worker while it waits for its turns.
     load.threads = Threads::Pool(3000);
     load.warmup = Nanos::from_millis(60);
     load.measure = Nanos::from_millis(200);
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_printed_figure_has_a_name_of_its_own_and_a_range() {
+    fn every_printed_figure_has_a_unique_name_and_a_range() {
         let rows = printed();
         for (at, row) in rows.iter().enumerate() {
             assert!(row.low <= row.high, "{}", row.id);

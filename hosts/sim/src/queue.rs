@@ -1,4 +1,4 @@
-//! Events in the order of (time, number): the whole of the engine's determinism.
+//! Events in the order of (time, number), on which the engine's determinism rests.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ struct Entry<E> {
 }
 
 impl<E> Entry<E> {
-    /// Whether it comes sooner than `other`. One comparison of wide numbers, which needs no branch.
+    /// Whether this entry comes before `other`. One comparison of wide numbers, which needs no branch.
     #[inline(always)]
     fn before(&self, other: &Entry<E>) -> bool {
         let key = |entry: &Entry<E>| u128::from(entry.at) << 64 | u128::from(entry.number);
@@ -24,8 +24,8 @@ impl<E> Entry<E> {
     }
 }
 
-/// Children of a place in the heap: four entries lie in two or three lines of a cache, and the heap
-/// is half as deep as with two.
+/// Children of an entry in the heap: four entries lie in two or three cache lines, and the heap is half
+/// as deep as with two.
 const CHILDREN: usize = 4;
 
 /// Events of one kind, soonest first; events of one time in the order in which they were pushed.
@@ -33,10 +33,10 @@ const CHILDREN: usize = 4;
 pub struct EventQueue<E> {
     /// A heap: no entry comes before its parent, which for the entry at `n` is at `(n - 1) / 4`.
     heap: Vec<Entry<E>>,
-    /// The first entry has been taken. Its place waits for the next push, as most events push one:
-    /// that is one way down, where taking and pushing are a way down and a way up.
+    /// The first entry has been taken. Its place is kept for the next push, as most events push one: that
+    /// takes one pass down the heap, where a pop and a push take a pass down and a pass up.
     taken: bool,
-    /// Numbers of events that were taken back and have not been passed yet.
+    /// Numbers of cancelled events whose times have not passed yet.
     cancelled: HashSet<u64>,
     number: u64,
 }
@@ -48,17 +48,17 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// A queue without events.
+    /// Creates a queue without events.
     pub fn new() -> EventQueue<E> {
         EventQueue { heap: Vec::new(), taken: false, cancelled: HashSet::new(), number: 0 }
     }
 
-    /// Takes back an event that has not come yet. Costs memory until its time has passed.
+    /// Cancels an event that has not come yet. The event uses memory until its time has passed.
     pub fn cancel(&mut self, ticket: Ticket) {
         self.cancelled.insert(ticket.0);
     }
 
-    /// When the next event comes. One that was cancelled counts until it has been passed.
+    /// The time of the next event. A cancelled event counts until it has been removed.
     #[inline]
     pub fn next_at(&self) -> Option<Nanos> {
         let first = if self.taken {
@@ -115,7 +115,7 @@ impl<E: Copy> EventQueue<E> {
         Some(first)
     }
 
-    /// Puts `entry` in the first one's stead, or below.
+    /// Puts `entry` in the first place, or below it.
     #[inline]
     fn sink(&mut self, entry: Entry<E>) {
         let heap = &mut self.heap[..];
@@ -123,7 +123,7 @@ impl<E: Copy> EventQueue<E> {
         loop {
             let children = CHILDREN * place + 1;
             let soonest = if let Some([a, b, c, d]) = heap.get(children..children + CHILDREN) {
-                // Two pairs and a final: shorter than one after the other.
+                // Compare two pairs, then the winners: a shorter chain than four in sequence.
                 let (first, left) = if b.before(a) { (b, 1) } else { (a, 0) };
                 let (second, right) = if d.before(c) { (d, 3) } else { (c, 2) };
                 children + if second.before(first) { right } else { left }
@@ -145,7 +145,7 @@ impl<E: Copy> EventQueue<E> {
         heap[place] = entry;
     }
 
-    /// Puts `entry` last, or above.
+    /// Puts `entry` in the last place, or above it.
     #[inline]
     fn rise(&mut self, entry: Entry<E>) {
         let mut place = self.heap.len();
@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn events_come_by_time_and_then_by_age(
+        fn events_come_in_order_of_time_then_of_their_pushes(
             times in prop::collection::vec(0u64..8, 0..200),
             cancelled in prop::collection::vec(any::<prop::sample::Index>(), 0..50),
         ) {
@@ -188,7 +188,7 @@ mod tests {
         }
 
         #[test]
-        fn pushes_between_pops_come_in_their_turn(
+        fn pushes_between_pops_keep_the_order(
             steps in prop::collection::vec(prop::option::weighted(0.6, 0u64..50), 0..300),
         ) {
             let mut queue = EventQueue::new();
@@ -197,7 +197,7 @@ mod tests {
                 match step {
                     Some(time) => {
                         queue.push(Nanos(time), number);
-                        // Its number among pushes grows with its number among steps.
+                        // The number of a push grows with the number of its step.
                         left.insert((time, number));
                     }
                     None => {

@@ -1,5 +1,5 @@
-//! Randomness: one stream per entity, so that changing one leaves the others as they were (common
-//! random numbers).
+//! Randomness: one stream per entity, so that a change of one entity leaves the others unchanged
+//! (common random numbers).
 
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
@@ -7,7 +7,7 @@ use rand_pcg::Pcg64Mcg;
 /// A stream of random numbers.
 pub type Stream = Pcg64Mcg;
 
-/// The stream of an entity: its name and its number, under the run's seed.
+/// The stream of an entity, given by its name and number, under the run's seed.
 pub fn stream(seed: u64, entity: &str, number: u64) -> Stream {
     let mut mixed = mix(seed ^ 0x9e37_79b9_7f4a_7c15);
     for byte in entity.bytes() {

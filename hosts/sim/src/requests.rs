@@ -71,7 +71,7 @@ pub struct Class {
 /// Threads that serve requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// A new thread each, as the runtime does; refused where every id is taken.
+    /// A new thread for each request, as in the runtime; the request is refused if every id is taken.
     PerRequest,
     /// A pool of this many workers, which block in between; requests queue in front of them.
     Pool(u32),
@@ -82,17 +82,17 @@ pub enum Threads {
 pub struct Load {
     /// Requests a second, at the times of a Poisson process.
     pub per_second: f64,
-    /// The classes. At least one.
+    /// The classes of requests, at least one.
     pub classes: Vec<Class>,
     /// Threads that serve the requests.
     pub threads: Threads,
-    /// What each request costs its core beside its service.
+    /// Cost of each request for its core, in addition to its service.
     pub overhead: Nanos,
-    /// Requests that arrive before this are not counted.
+    /// Requests that arrive before this time are not counted.
     pub warmup: Nanos,
     /// How long requests are counted.
     pub measure: Nanos,
-    /// How many contexts submit.
+    /// Number of contexts that submit requests.
     pub generators: usize,
 }
 
@@ -102,13 +102,13 @@ impl Load {
         self.warmup + self.measure
     }
 
-    /// Whether what arrives then is counted.
+    /// Whether a request that arrives at `at` is counted.
     pub fn counts(&self, at: Nanos) -> bool {
         (self.warmup..self.end()).contains(&at)
     }
 }
 
-/// A request of a load that is given one by one, instead of by its rate.
+/// A request of a load whose arrivals are given one by one, instead of by a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Time at which the request is due.
@@ -117,32 +117,32 @@ pub struct Arrival {
     pub class: u16,
 }
 
-/// As many requests as a generator submits before it gives way.
+/// The most requests that a generator submits before it yields.
 const BURST_MAX: u32 = 64;
 
-/// What became of the requests that arrived in the window.
+/// The results of the requests that arrived in the measurement window.
 #[derive(Clone, Debug)]
 pub struct Served {
     /// Requests that arrived in the window.
     pub sent: u64,
-    /// Of these, those that were done.
+    /// Of the requests sent, those that were completed.
     pub done: u64,
-    /// Of these, those that found no thread.
+    /// Of the requests sent, those that found no thread.
     pub refused: u64,
-    /// Requests done within the window, whenever they arrived.
+    /// Requests completed within the window, whenever they arrived.
     pub finished_within: u64,
     /// Latencies in nanoseconds by class, from a request's intended arrival.
     pub latencies: Vec<Histogram<u64>>,
-    /// How late the generators were, in nanoseconds, for each request that counts.
+    /// How late the generators were, in nanoseconds, for each counted request.
     pub lags: Histogram<u64>,
-    /// The longest that a generator was late, warm-up included.
+    /// The longest lag of a generator, warm-up included.
     pub lag_max: Nanos,
-    /// How late the last request was.
+    /// The lag of the last request.
     pub lag_last: Nanos,
 }
 
 impl Served {
-    /// No results yet, for `classes` classes.
+    /// Empty results for `classes` classes.
     pub(crate) fn none(classes: usize) -> Served {
         let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
         Served {
@@ -167,7 +167,7 @@ struct State {
 /// An application that serves requests.
 pub struct Requests {
     load: Load,
-    /// The arrivals, where they are not drawn.
+    /// The given arrivals; `None` if they are drawn.
     given: Option<Rc<[Arrival]>>,
     seed: u64,
     state: RefCell<State>,
@@ -181,13 +181,13 @@ impl std::fmt::Debug for Requests {
 }
 
 impl Requests {
-    /// An open loop under this seed.
+    /// Creates an open loop under this seed.
     pub fn new(load: Load, seed: u64) -> Rc<Requests> {
         Requests::with(load, None, seed)
     }
 
-    /// Exactly these requests, in ascending order, which a single generator submits; `load` says
-    /// everything else.
+    /// Creates a load of exactly these requests, in ascending order, which a single generator submits;
+    /// everything else is as in `load`.
     pub fn given(load: Load, arrivals: Rc<[Arrival]>, seed: u64) -> Rc<Requests> {
         Requests::with(Load { generators: 1, ..load }, Some(arrivals), seed)
     }
@@ -199,12 +199,12 @@ impl Requests {
         Rc::new(Requests { load, given, seed, state, generators })
     }
 
-    /// What became of the requests so far.
+    /// The results of the requests so far.
     pub fn served(&self) -> Served {
         self.state.borrow().served.clone()
     }
 
-    /// Requests that wait in front of the workers.
+    /// Number of requests that wait in front of the workers.
     pub fn backlog(&self) -> usize {
         self.state.borrow().backlog.len()
     }
@@ -227,7 +227,7 @@ impl Requests {
         loop {
             let at = arrivals.at();
             if at >= self.load.end() {
-                // What waits is still served.
+                // Requests that wait are still served.
                 cpu.inspect(|cpu| cpu.leave());
                 world.wait(task, Cause::NUDGE, None);
                 cpu.inspect(|cpu| cpu.enter(task));
@@ -291,7 +291,7 @@ impl Requests {
     }
 }
 
-/// The requests that are still to come of one generator.
+/// The requests of one generator that are still to come.
 pub(crate) enum Upcoming<'a> {
     /// Arrivals of a Poisson process.
     Drawn {
@@ -313,7 +313,7 @@ impl<'a> Upcoming<'a> {
         }
     }
 
-    /// Those of one of the load's generators.
+    /// The drawn requests of one of the load's generators.
     pub(crate) fn drawn(load: &'a Load, random: &mut random::Stream) -> Upcoming<'a> {
         let rate = load.per_second / load.generators as f64 / 1e9;
         let gaps = Exp::new(rate.max(1e-18)).expect("a rate above zero");
@@ -330,7 +330,7 @@ impl<'a> Upcoming<'a> {
         }
     }
 
-    /// The class of the next, which is now past.
+    /// Takes the next request, and returns its class.
     pub(crate) fn take(&mut self, random: &mut random::Stream) -> u16 {
         match self {
             Upcoming::Drawn { gaps, next, classes, total } => {

@@ -1,5 +1,5 @@
-//! The modelled host's threads: the table that users' threads are in ([`wave_sched::mechanism::table`]), and the data that the
-//! simulator keeps beside it.
+//! The modelled host's threads: the same table as for users' threads ([`wave_sched::mechanism::table`]), and the simulator's
+//! own data for each thread.
 
 use std::cell::Cell;
 
@@ -18,7 +18,7 @@ pub type Table = table::Table<Own>;
 pub struct Own {
     /// Work left before the thread asks its application what comes next.
     pub remaining: Cell<Nanos>,
-    /// A number for the application, which alone gives it a meaning.
+    /// A number whose meaning only the application knows.
     pub tag: Cell<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Enclave {
         Some(self.table.create(id, class, NO_CORE, |own| own.set(work, tag)))
     }
 
-    /// Creates a parked thread, which its first wake-up announces. `None` if every id is taken.
+    /// Creates a parked thread, which is announced at its first wake-up. `None` if every id is taken.
     pub fn create_parked(&self, class: u16) -> Option<u32> {
         let id = self.free.borrow_mut().pop()?;
         self.table.create_parked(id, class);

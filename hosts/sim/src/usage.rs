@@ -1,4 +1,4 @@
-//! Where the time of an enclave's cores went.
+//! How the cores of an enclave spent their time.
 
 use std::cell::{Cell, RefCell};
 
@@ -6,31 +6,31 @@ use wave_core::clock::Nanos;
 use wave_core::outcome::Counts;
 use wave_links::model::Charges;
 
-/// What the cores of an enclave and its agent did, from the start of the world on.
+/// The time of an enclave's cores and its agent, from the start of the world.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
-    /// Cores ran threads: the sum over all cores.
+    /// Time for which cores ran threads: the sum over all cores.
     pub busy: Nanos,
-    /// Cores slept: the sum over all cores.
+    /// Time for which cores slept: the sum over all cores.
     pub parked: Nanos,
     /// Time for which agents were busy.
     pub agent: Nanos,
     /// Number of runs that began.
     pub switches: u64,
-    /// What the link charged the cores.
+    /// Costs that the link charged the cores.
     pub charges: Charges,
     /// Outcomes of decisions, by code.
     pub outcomes: Counts,
 }
 
-/// One core's part. What its link did is noted at every switch, as the link is the core's own.
+/// One core's part. The counts of its link are copied at every switch, because the core owns its link.
 #[derive(Debug, Default)]
 pub(crate) struct CoreUsage {
     busy: Cell<Nanos>,
     parked: Cell<Nanos>,
     running_since: Cell<Option<Nanos>>,
     parked_since: Cell<Option<Nanos>>,
-    /// Over the current incarnation's link, and over all before it.
+    /// Counts of the current incarnation's link, and of all links before it.
     link: RefCell<(Charges, Counts)>,
     past: RefCell<(Charges, Counts)>,
 }
@@ -56,12 +56,12 @@ impl CoreUsage {
         }
     }
 
-    /// The link's counts, as of now.
+    /// Updates the counts of the present link.
     pub(crate) fn link(&self, charges: Charges, outcomes: &Counts) {
         *self.link.borrow_mut() = (charges, outcomes.clone());
     }
 
-    /// Adds the link's counts to those of past links: the core has given it up.
+    /// Adds the link's counts to those of past links, because the core has dropped the link.
     pub(crate) fn unlink(&self) {
         let (charges, outcomes) = std::mem::take(&mut *self.link.borrow_mut());
         let mut past = self.past.borrow_mut();
@@ -69,7 +69,7 @@ impl CoreUsage {
         past.1.merge(&outcomes);
     }
 
-    /// Adds this core's part, with what has begun and not ended yet.
+    /// Adds this core's part, including a run or sleep that has not ended yet.
     pub(crate) fn add_to(&self, usage: &mut Usage, now: Nanos) {
         let begun = |since: &Cell<Option<Nanos>>| since.get().map_or(Nanos(0), |at| now.since(at));
         usage.busy = usage.busy + self.busy.get() + begun(&self.running_since);

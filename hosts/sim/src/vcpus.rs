@@ -8,10 +8,10 @@ use wave_core::clock::Nanos;
 use crate::app::{After, Application, Outside, Pace};
 use crate::enclave::Enclave;
 
-/// When an agent that starts with the world has attached for certain.
+/// The time by which an agent that starts with the world has certainly attached.
 const ATTACHED: Nanos = Nanos::from_millis(1);
 
-/// A number of vCPUs, each always busy, at one pace.
+/// A number of vCPUs, each always busy, all at the same pace.
 #[derive(Debug)]
 pub struct Vcpus {
     count: u32,
@@ -21,7 +21,7 @@ pub struct Vcpus {
 }
 
 impl Vcpus {
-    /// `count` vCPUs on cores of this pace. Work counts from `since` on.
+    /// Creates `count` vCPUs on cores of this pace. Work counts from `since` on.
     pub fn new(count: u32, pace: Pace, since: Nanos) -> Rc<Vcpus> {
         Rc::new(Vcpus { count, pace, since: Cell::new(since), work: Cell::new(0.0) })
     }
@@ -32,13 +32,13 @@ impl Vcpus {
     }
 }
 
-/// Work is counted as they run, at their pace. They never end, so the cores' own does not matter.
+/// Work is counted as the vCPUs run, at their pace. They never end, so the cores' own pace does not matter.
 impl Application for Vcpus {
     fn start(self: Rc<Self>, enclave: &Rc<Enclave>) {
         let weak = Rc::downgrade(enclave);
         enclave.world().spawn(move || {
             let Some(enclave) = weak.upgrade() else { return };
-            // They never give way: until an agent is there, the fallback would run the first for ever.
+            // The vCPUs never yield: without an agent, the fallback would run the first ones for ever.
             enclave.world().spend(ATTACHED);
             let mut outside = Outside::new(&enclave, 0);
             for _ in 0..self.count {

@@ -14,20 +14,20 @@ use crate::queue::EventQueue;
 /// Stack of a task. Production code above the model needs little; untouched pages take no memory.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Why a waiting task is woken; several may be waited for.
+/// The cause of a wake-up, or several causes that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause(u8);
 
 impl Cause {
     /// A store to a line that the task watches has become visible.
     pub const STORE: Cause = Cause(1);
-    /// Its doorbell was rung: a kick.
+    /// The task's doorbell was rung: a kick.
     pub const KICK: Cause = Cause(2);
-    /// Another part of the same machine wants it.
+    /// Another part of the same machine asks for the task.
     pub const NUDGE: Cause = Cause(4);
-    /// The CPU that it shares is its own now.
+    /// The task has got the CPU that it shares.
     pub const TURN: Cause = Cause(8);
-    /// A store to its preemption word has become visible.
+    /// A store to the task's preemption word has become visible.
     pub const WORD: Cause = Cause(16);
 
     /// The union of both causes.
@@ -42,7 +42,7 @@ pub struct TaskId(u32);
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A task's time has come, or its deadline, if this is still the turn it waits for.
+    /// The task's time or deadline has come; ignored if the task's turn is another one by now.
     Resume(u32, u32),
     Wake(u32, Cause),
     Kill(u32),
@@ -61,17 +61,17 @@ struct State {
     phase: Phase,
     /// Causes that wake the task.
     mask: u8,
-    /// What came while it was busy.
+    /// Causes that occurred while the task was busy.
     pending: u8,
-    /// Counts its turns, so that a deadline that was overtaken means nothing.
+    /// Counts the task's turns, so that an outdated deadline is ignored.
     turn: u32,
-    /// Stopped until then: what is due earlier comes then.
+    /// The task is stopped until this time; earlier events are postponed to it.
     stopped_until: u64,
-    /// A wake on its way, so that several stores at one time cause one look.
+    /// The last wake-up on its way, so that several stores at one time cause only one.
     last_wake: (u64, u8),
 }
 
-/// Lines of one window: the tasks that watch words of each, and the cause that a store to them is.
+/// Lines of one window: for each, the task that watches a word of it, and the cause of its wake-up.
 #[derive(Debug, Default)]
 struct Watched([Vec<(u32, u8, Cause)>; 2]);
 
@@ -85,7 +85,7 @@ struct Inner {
     hash: Cell<u64>,
 }
 
-/// The world, as its driver and its tasks share it.
+/// The world, which its driver and its tasks share.
 #[derive(Clone)]
 pub struct World(Rc<Inner>);
 
@@ -102,7 +102,7 @@ impl Default for World {
 }
 
 impl World {
-    /// An empty world at time zero.
+    /// Creates an empty world at time zero.
     pub fn new() -> World {
         let inner = Rc::new(Inner {
             time: VirtualTime::new(),
@@ -143,7 +143,7 @@ impl World {
         self.add_staged_window(nic_lines, host_lines, Vec::new())
     }
 
-    /// The same, where stages take some of the lines.
+    /// As [`World::add_window`], for a window in which stages take some of the lines.
     pub fn add_staged_window(
         &self,
         nic_lines: u32,
@@ -157,7 +157,7 @@ impl World {
         (window, self.0.time.for_staged_window(window, stages))
     }
 
-    /// Wakes `task` by `cause` for every store to that word of these lines, when it becomes visible.
+    /// Wakes `task` by `cause` for every store to word `word` of these lines, when it becomes visible.
     pub fn watch(&self, window: u32, lines: Span, word: usize, task: TaskId, cause: Cause) {
         let Watched(watched) = &mut self.0.watched.borrow_mut()[window as usize];
         let range = lines.line as usize..(lines.line + lines.lines) as usize;
@@ -194,7 +194,7 @@ impl World {
         {
             let state = &mut self.0.states.borrow_mut()[task.0 as usize];
             if at <= self.now() {
-                // What it does not wait for it will see when it looks.
+                // The task will see other changes when it looks.
                 match state.phase {
                     Phase::Waiting if state.mask & cause.0 != 0 => {}
                     Phase::Busy => {
@@ -211,24 +211,24 @@ impl World {
         self.push(at, Event::Wake(task.0, cause));
     }
 
-    /// Pauses the running task, which is `task`, until one of the causes or the deadline.
+    /// Pauses the running task, which is `task`, until one of the causes occurs or the deadline comes.
     pub fn wait(&self, task: TaskId, causes: Cause, deadline: Option<Nanos>) {
         self.0.states.borrow_mut()[task.0 as usize].mask = causes.0;
         self.0.time.wait(deadline);
     }
 
-    /// Keeps the running task busy.
+    /// Keeps the running task busy for `span`.
     pub fn spend(&self, span: Nanos) {
         self.0.time.spend(span);
     }
 
-    /// Stops a task where it stands, until then.
+    /// Stops a task at its present point, until `until`.
     pub fn stop(&self, task: TaskId, until: Nanos) {
         let state = &mut self.0.states.borrow_mut()[task.0 as usize];
         state.stopped_until = state.stopped_until.max(until.0);
     }
 
-    /// Ends a task where it stands, now. Not for the running one.
+    /// Ends a task now, at its present point. Not for the running task.
     pub fn kill(&self, task: TaskId) {
         self.push(self.now(), Event::Kill(task.0));
     }
@@ -238,7 +238,7 @@ impl World {
         self.0.states.borrow()[task.0 as usize].phase != Phase::Ended
     }
 
-    /// Lets the world go on until `end`. Returns false where nothing would ever happen any more.
+    /// Runs the world until `end`. Returns false if no event is left.
     pub fn run_until(&self, end: Nanos) -> bool {
         loop {
             let Some(at) = self.0.events.borrow().next_at() else {
@@ -250,7 +250,7 @@ impl World {
                 return true;
             }
             let Some((at, event)) = self.0.events.borrow_mut().pop() else { continue };
-            // Later than due only if the creator of the world has spent time from outside it.
+            // An event is late only if the creator of the world has spent time from outside it.
             let at = at.max(self.now());
             self.0.time.set_now(at);
             match event {
@@ -297,7 +297,7 @@ impl World {
         self.0.resumed.set(self.0.resumed.get() + 1);
         let hash = self.0.hash.get() ^ at.0.rotate_left(20) ^ u64::from(id);
         self.0.hash.set(hash.wrapping_mul(0x0000_0100_0000_01b3));
-        // Nor beyond the end: the caller would see events that have not happened yet.
+        // The horizon is not beyond the end: the caller would see events of the future.
         let next = self.0.events.borrow().next_at().unwrap_or(Nanos::MAX);
         self.0.time.set_horizon(next.min(Nanos(end.0.saturating_add(1))));
         let pause = task.resume();
@@ -330,25 +330,25 @@ impl World {
         self.0.hash.get()
     }
 
-    /// Ends every task, which breaks the cycle of references to the world. To be called by its maker.
+    /// Ends every task, which breaks the cycle of references to the world. The creator of the world must call this.
     pub fn end(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         drop(tasks);
     }
 }
 
-/// What becomes of a kick on its way.
+/// The delivery of a kick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It takes as long as it should.
+    /// The kick takes the time of the model.
     OnTime,
-    /// It takes so much longer.
+    /// The kick takes this much longer.
     Late(Nanos),
-    /// The ring never arrives.
+    /// The kick never arrives.
     Lost,
 }
 
-/// A doorbell of the modelled machine: rings after a flight, unless a fault is on its way.
+/// A doorbell of the modelled machine: a ring arrives after a flight, unless a fault delays or drops it.
 #[derive(Clone)]
 pub struct SimBell(Rc<Bell>);
 
@@ -359,7 +359,7 @@ struct Bell {
     send: Nanos,
     flight: Nanos,
     rung: Cell<u64>,
-    /// Arrival times of rings that were not yet taken.
+    /// Arrival times of rings that are not taken yet.
     arrivals: RefCell<Vec<Nanos>>,
     fate: RefCell<Option<Box<dyn FnMut() -> Delivery>>>,
 }
@@ -371,7 +371,7 @@ impl fmt::Debug for SimBell {
 }
 
 impl SimBell {
-    /// A bell that occupies its ringer for `send`, and wakes its target `flight` later.
+    /// Creates a bell that occupies its ringer for `send`, and wakes its target `flight` later.
     pub fn new(world: &World, cause: Cause, send: Nanos, flight: Nanos) -> SimBell {
         SimBell(Rc::new(Bell {
             world: world.clone(),
@@ -390,7 +390,7 @@ impl SimBell {
         self.0.target.set(Some(task));
     }
 
-    /// Lets `fate` say what becomes of each ring.
+    /// Lets `fate` decide the delivery of each ring.
     pub fn set_fate(&self, fate: Box<dyn FnMut() -> Delivery>) {
         *self.0.fate.borrow_mut() = Some(fate);
     }
@@ -411,7 +411,7 @@ impl Doorbell for SimBell {
 }
 
 impl SimBell {
-    /// Rings, which occupies the ringer for `send`.
+    /// Rings the bell, and occupies the ringer for `send`.
     pub fn ring_for(&self, send: Nanos) {
         let bell = &self.0;
         bell.world.spend(send);

@@ -1,10 +1,10 @@
-//! The committed files hold what the fit gives.
+//! The committed files hold the values of the fit.
 
 use wave_sim::fit::Fit;
 use wave_sim::fit::offload::Offload;
 
 #[test]
-fn the_committed_files_are_what_the_fit_gives_and_meet_every_row() {
+fn the_committed_files_match_the_fit_and_meet_every_row() {
     let fit = Fit::builtin();
     let found = fit.search(|_| ());
     for (row, ours) in fit.rows.iter().zip(&found.rows) {
@@ -14,7 +14,7 @@ fn the_committed_files_are_what_the_fit_gives_and_meet_every_row() {
 }
 
 #[test]
-fn the_committed_prototype_is_what_its_fit_gives_and_meets_its_row() {
+fn the_committed_prototype_matches_its_fit_and_meets_its_row() {
     let fit = Offload::builtin();
     let found = fit.search(2);
     assert!(fit.row.residual(found.row).abs() <= 1.0, "{}", found.row);

@@ -1,4 +1,4 @@
-//! A short fuzz in every test run; `wave fuzz` has the long ones.
+//! A short fuzz in every test run; `wave fuzz` does long ones.
 
 use wave_sim::fuzz::{Overrides, Plan, run};
 
@@ -10,9 +10,9 @@ fn no_history_breaks_a_rule() {
     let mut messages = 0;
     for seed in 0..SEEDS {
         let report = run(&Plan::new(seed, &[]));
-        assert_eq!(report.violation, None, "again: wave fuzz --seed {seed}");
+        assert_eq!(report.violation, None, "to reproduce: wave fuzz --seed {seed}");
         assert!(report.messages >= 10_000, "seed {seed}: {} messages", report.messages);
-        assert!(report.faults.values().sum::<u64>() > 0, "seed {seed}: nothing went wrong");
+        assert!(report.faults.values().sum::<u64>() > 0, "seed {seed}: no fault took effect");
         messages += report.messages;
     }
     assert!(messages > 0);
@@ -20,7 +20,7 @@ fn no_history_breaks_a_rule() {
 
 /// The same seed gives the same history: on every run, in every build, on every machine.
 #[test]
-fn a_seed_is_a_history() {
+fn a_seed_always_gives_the_same_history() {
     let hash = |seed| run(&Plan::new(seed, &[])).trace_hash;
     assert_eq!(hash(1), hash(1));
     assert_ne!(hash(1), hash(2));
@@ -29,7 +29,7 @@ fn a_seed_is_a_history() {
     assert_eq!(
         expected.collect::<Vec<_>>(),
         found,
-        "if the change was meant, these are the new lines of hosts/sim/tests/trace_hashes.txt"
+        "if the change is intended, put these lines into hosts/sim/tests/trace_hashes.txt"
     );
 }
 
@@ -44,9 +44,9 @@ fn a_stalled_coherent_link_delays_transfers_not_stores() {
     }
 }
 
-/// Found by `wave fuzz --seed 119`: a core that goes through a queue full of a hostile agent's nonsense,
-/// word by word across a slow link, finishes that look although another agent has taken over.
+/// Found by `wave fuzz --seed 119`: a core that reads a queue full of a hostile agent's invalid entries,
+/// word by word across a slow link, finishes that poll although another agent has taken over.
 #[test]
-fn seed_119_a_long_look_at_a_revoked_window_is_finished() {
+fn seed_119_a_long_poll_of_a_revoked_window_is_finished() {
     assert_eq!(run(&Plan::new(119, &[])).violation, None);
 }

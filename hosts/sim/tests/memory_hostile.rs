@@ -1,4 +1,4 @@
-//! An agent that writes anything, while what is mapped changes: the host side of memory management touches
+//! An agent that writes arbitrary words while mappings change: the host side of memory management touches
 //! nothing that is not mapped, splits no huge page, counts no page twice, and never panics.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use wave_memory::wire::{Place, STRIP_BYTES, bits, whole};
 const STRIPS: u32 = 6;
 const SPACES: u32 = 3;
 
-/// What is mapped, by space and address; checks what it is asked for.
+/// The mapped batches, by space and address; checks every request against them.
 #[derive(Default)]
 struct Model {
     now: Nanos,
@@ -33,7 +33,7 @@ struct Model {
 impl Model {
     fn check_mapped(&self, place: Place, batches: u64) {
         let mapped = self.mapped.get(&place).copied().unwrap_or(0);
-        assert_eq!(batches & !mapped, 0, "{place:?} is not mapped there");
+        assert_eq!(batches & !mapped, 0, "{place:?}: batches that are not mapped");
     }
 
     fn check_whole(&self, place: Place, batches: u64) {
@@ -69,7 +69,7 @@ impl Tiers for Model {
     fn page_out(&mut self, place: Place, batches: u64, _seen: &Bits) -> Result<Cost, Code> {
         self.check_mapped(place, batches);
         self.check_whole(place, batches);
-        // Any but parts of huge pages may not compress.
+        // Any page may be incompressible, except parts of huge pages.
         let huge = whole(self.huge.get(&place).copied().unwrap_or(0));
         let incompressible = batches & !huge & self.moves.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         *self.out.entry(place).or_default() |= batches & !incompressible;
@@ -85,7 +85,7 @@ impl Tiers for Model {
     }
 }
 
-/// Changes what a space has mapped, and tells the table as a survey does.
+/// Changes the mappings of a space, and updates the table as a survey does.
 fn remap(rng: &mut Pcg64Mcg, model: &mut Model, state: &mut State) {
     let space = rng.random_range(0..SPACES);
     let mut now = BTreeMap::new();
@@ -97,7 +97,7 @@ fn remap(rng: &mut Pcg64Mcg, model: &mut Model, state: &mut State) {
     for (&address, &mask) in now.iter().filter(|(_, mask)| **mask != 0) {
         let place = Place { space, address };
         model.mapped.insert(place, mask);
-        // Huge pages are where a unit is mapped whole.
+        // A huge page is a unit that is mapped as a whole.
         let units = (0..8).filter(|unit| mask & whole(1 << unit) == whole(1 << unit));
         let huge =
             units.filter(|_| rng.random_range(0..3) == 0).fold(0, |all, unit| all | 1 << unit);
@@ -130,7 +130,7 @@ fn a_hostile_agent_moves_only_what_is_mapped() {
             model.now = Nanos(model.now.0 + rng.random_range(0..20_000_000));
             match rng.random_range(0..12) {
                 0 => remap(&mut rng, &mut model, &mut state),
-                // A decision that could be meant: any kind, subject, sequence and batches.
+                // A plausible decision: any kind, subject, sequence and batches.
                 1..=8 => {
                     let near = agent.window(ring_home(&layout));
                     let line = ring.first + (sent % u64::from(ring.entries)) as u32;
@@ -138,7 +138,7 @@ fn a_hostile_agent_moves_only_what_is_mapped() {
                         rng.random_range(0..3_u64) << 32 | rng.random_range(0..STRIPS as u64 + 1);
                     let mut second = sent << 32 | rng.random_range(0..6_u64);
                     let mut subject = subject;
-                    // Half of them are of a strip as it is.
+                    // Half of them name the current state of a strip.
                     let records: Vec<_> = state.table.records().collect();
                     if rng.random() && !records.is_empty() {
                         let record = &records[rng.random_range(0..records.len())];
@@ -157,7 +157,7 @@ fn a_hostile_agent_moves_only_what_is_mapped() {
                     near.fence();
                     sent += 1;
                 }
-                // Something of the core's own: snapshots, returns of extents that it has or has not.
+                // Messages of the core crate: snapshots, returns of extents, lent or not.
                 10 if round % 3 == 0 => {
                     let ring = layout.control.ring;
                     let line = ring.first + (asked % u64::from(ring.entries)) as u32;
@@ -167,7 +167,7 @@ fn a_hostile_agent_moves_only_what_is_mapped() {
                     agent.window(Home::Nic).write_line(line, &[word], lap << 32 | kind << 16 | 1);
                     asked += 1;
                 }
-                // Anything, anywhere that the agent may write.
+                // Any word, anywhere that the agent may write.
                 9 if round % 5 == 0 => {
                     let home = if rng.random() { Home::Nic } else { Home::Host };
                     let lines =
@@ -187,7 +187,7 @@ fn a_hostile_agent_moves_only_what_is_mapped() {
                     Ok(_) => {}
                     Err(fault) => {
                         faults += u64::from(fault == Fault::Nonsense);
-                        // Turned out: the next one has the same window here, emptied.
+                        // The agent is turned out; the next one gets the same window here, zeroed.
                         for home in [Home::Nic, Home::Host] {
                             let lines = if home == Home::Nic {
                                 layout.nic_lines
@@ -214,7 +214,7 @@ fn a_hostile_agent_moves_only_what_is_mapped() {
         }
         moves += model.moves;
     }
-    println!("{moves} moves, {faults} agents turned out for nonsense");
+    println!("{moves} moves, {faults} agents turned out for invalid entries");
     assert!(moves > 1_000 && faults > 0, "{moves} {faults}");
 }
 

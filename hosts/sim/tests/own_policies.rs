@@ -1,5 +1,5 @@
-//! User-registered policies in the simulator: what `wave_sched::scheduler` adds to them holds under every fault, and the fuzzer finds
-//! what is wrong with one.
+//! User-registered policies in the simulator: they keep every rule under faults with the help of `wave_sched::scheduler`, and
+//! the fuzzer finds a faulty policy.
 
 use std::collections::VecDeque;
 
@@ -115,7 +115,10 @@ fn a_setup_that_cannot_run_is_refused_with_its_cause() {
     };
     assert_eq!(check(2, &few_cores), Ok(()));
     let refused = check(3, &few_cores).unwrap_err();
-    assert_eq!(refused.to_string(), "policy `few-cores`: `cores` is 3, and there are 2 places");
+    assert_eq!(
+        refused.to_string(),
+        "policy `few-cores`: `cores` is 3, but there are only 2 places"
+    );
     let nosuch = check(2, &PolicyText::shipped("nosuch")).unwrap_err();
     assert!(matches!(nosuch, SetupError::Policy(_)), "{nosuch}");
     let no_cores = check(0, &PolicyText::shipped("fifo")).unwrap_err();

@@ -1,5 +1,5 @@
-//! The fuzzer finds what it is there to find: each fault planted in the production code is caught,
-//! and the same histories without it are clean.
+//! The fuzzer catches each fault that is planted in the production code, and the same histories without
+//! the fault are clean.
 
 mod plans;
 
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use wave_core::planted::{Planted, plant};
 use wave_sim::fuzz::{Plan, run};
 
-/// Histories tried for each fault, at most.
+/// The most histories tried for each fault.
 const SEEDS: u64 = 200;
 
-/// Faults of the machine: in the simulator, as no host's code stands for them.
+/// Faults of the machine: planted in the simulator, because they are in no host's code.
 const OF_HARDWARE: [Planted; 2] = [Planted::BackTooSoon, Planted::StrayKick];
 
 /// Every Rust file below a folder.
@@ -39,7 +39,7 @@ fn sites(fault: Planted) -> Vec<String> {
     sites
 }
 
-/// A fault that is planted in the simulator says nothing of what users run.
+/// A fault that is planted in the simulator proves nothing about the code that users run.
 #[test]
 fn faults_are_planted_in_code_that_users_run() {
     for fault in Planted::ALL {
@@ -50,14 +50,15 @@ fn faults_are_planted_in_code_that_users_run() {
     }
 }
 
-/// One test plants them all, as a planted fault is the whole process's. `--nocapture` shows a line of JSON for each fault.
+/// One test plants them all, because a planted fault affects the whole process. `--nocapture` shows a line of JSON for each
+/// fault.
 #[test]
 fn every_planted_fault_is_caught() {
     let mut report = String::new();
     let mut missed = Vec::new();
     let drawn = || (0..SEEDS).map(|seed| (format!("seed {seed}"), Plan::new(seed, &[])));
     for fault in Planted::ALL {
-        // Some need a chance that few seeds give them, and come first to histories that do.
+        // Few seeds trigger some of the faults; for these, plans that do are tried first.
         let named = match fault {
             Planted::BackTooSoon => vec![plans::cores_that_come_back_while_they_refuse()],
             Planted::RefusalsCountAsWork => plans::agents_that_decide_what_cannot_be(),

@@ -36,7 +36,7 @@ fn every_request_is_answered_wherever_stack_and_scheduler_are() {
             assert_eq!((served.done, served.refused), (served.sent, 0), "{placement:?} {policy}");
             assert_eq!(counters.lost_agents, 0, "{placement:?} {policy}: {counters:?}");
             assert!(counters.agent_errors.is_empty(), "{:?}", counters.agent_errors);
-            // A request's run, and those that its slices make of it; at the start each worker looks in vain.
+            // One run per request, and more if slices end; at the start each worker looks once without success.
             let runs = counters.switches + counters.fallback_switches;
             let most = served.sent * 2 + counters.preempted + found.looks;
             assert!(runs <= most, "{placement:?} {policy}: {runs} runs, {}", found.looks);
@@ -46,7 +46,7 @@ fn every_request_is_answered_wherever_stack_and_scheduler_are() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_history() {
+fn the_same_seed_gives_the_same_history() {
     let setup = paper::rpc(Placement::OffloadAll, 4, POLICIES[2].0, true);
     let [first, second] = [serve(&setup, 30e3), serve(&setup, 30e3)];
     assert_eq!(first.outcome.trace_hash, second.outcome.trace_hash);
@@ -80,7 +80,7 @@ fn the_schedulers_log_replays_to_the_same_decisions() {
 }
 
 #[test]
-fn a_request_that_is_fetched_during_the_switch_is_served_sooner() {
+fn prefetching_a_request_during_the_switch_serves_it_sooner() {
     let mut setup = paper::rpc(Placement::OffloadAll, 4, "shinjuku:slice_us=30", false);
     let median = |setup: &RpcSetup| {
         let found = serve(setup, 10e3);
@@ -90,19 +90,19 @@ fn a_request_that_is_fetched_during_the_switch_is_served_sooner() {
     let without = median(&setup);
     setup.prefetch = true;
     let with = median(&setup);
-    // A read across the link, of 750 ns, is what there is to hide.
+    // The prefetch can hide a read of 750 ns across the link.
     assert!((400..=1_000).contains(&(without - with)), "{without} ns, prefetched {with} ns");
 }
 
 #[test]
-fn the_stacks_time_is_of_what_arrived_and_was_done() {
+fn the_stacks_time_covers_arrived_work_and_no_more_than_elapsed() {
     let mut setup = paper::rpc(Placement::OffloadAll, 4, "fifo", false);
     let each = setup.stack.request.value + setup.stack.reply.value;
     let (load, found) = (load(&setup, 20e3), serve(&setup, 20e3));
     let expected = 20e3 * load.end().0 as f64 / 1e9 * each;
     let ratio = found.stack_time.0 as f64 / expected;
     assert!((0.9..1.1).contains(&ratio), "{ratio} of the calls' work");
-    // More than the cores can do: no more time than has passed.
+    // Under an overload, the time counted is at most the time that has passed.
     setup.stack.cores.value = 1.0;
     setup.stack.request.value = 100e3;
     let found = serve(&setup, 20e3);
@@ -111,10 +111,10 @@ fn the_stacks_time_is_of_what_arrived_and_was_done() {
 }
 
 #[test]
-fn a_request_that_is_left_ahead_needs_no_decision() {
+fn a_prestaged_request_needs_no_decision() {
     let mut setup = paper::rpc(Placement::OffloadAll, 4, "fifo", false);
     (setup.workers, setup.scheduler.config.subjects) = (8, 8);
-    // More than four cores serve, so that requests wait.
+    // More load than four cores can serve, so that requests wait.
     let serve = |setup: &RpcSetup| {
         let mut load = paper::gets(300e3, paper::overhead(&setup.scheduler));
         (load.warmup, load.measure) = (Nanos::from_millis(2), Nanos::from_millis(5));

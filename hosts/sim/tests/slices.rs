@@ -1,4 +1,4 @@
-//! The end of a slice: by the agent, by a word and a kick across the link, or the core's own timer.
+//! The end of a slice: by the agent, with a word and a kick across the link, or by the core's own timer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use wave_sim::paper::{self, Rung};
 use wave_sim::vcpus::Vcpus;
 use wave_sim::world::World;
 
-/// Requests to four cores, of 60 us in the mean: three quarters of what these could serve.
+/// Requests of 60 us on average to four cores: three quarters of their capacity.
 const CORES: u16 = 4;
 const PER_SECOND: f64 = 50_000.0;
 
@@ -36,7 +36,7 @@ fn get_p99_us(outcome: &Outcome) -> f64 {
 }
 
 #[test]
-fn the_cores_own_timer_keeps_the_tail_as_the_agent_does_and_asks_for_no_kick() {
+fn the_cores_own_timer_bounds_the_tail_like_the_agent_with_fewer_kicks() {
     let fifo = get_p99_us(&serve("fifo"));
     for (agent, core) in [
         ("shinjuku", "shinjuku:timer=core"),
@@ -57,7 +57,7 @@ fn the_cores_own_timer_keeps_the_tail_as_the_agent_does_and_asks_for_no_kick() {
 
 const SLICE: Nanos = Nanos::from_micros(30);
 
-/// Slices of the core's own, and an agent that asks for the end of each run when it is `after` old.
+/// A policy whose slices the core's own timer ends, while the agent also asks for the end of each run after `after`.
 struct Both {
     policy: Box<dyn Policy + Send>,
     after: Nanos,
@@ -91,8 +91,8 @@ impl Policy for Both {
     }
 }
 
-/// How long runs lasted that were ended by PREEMPT, on one core whose threads never stop; and the
-/// kicks that it took.
+/// The lengths of the runs that ended by PREEMPT on one core whose threads never stop, and the number
+/// of kicks.
 fn runs(threads: u32, after: Nanos) -> (Vec<Nanos>, u64) {
     let setup = paper::wave(1, Rung::Prestaged, "shinjuku:slice_us=30,timer=core");
     let policy = policies::by_name(setup.agent.policy.text(), &setup.config).unwrap();
@@ -114,7 +114,7 @@ fn runs(threads: u32, after: Nanos) -> (Vec<Nanos>, u64) {
     (runs.take(), enclave.counters().kicks)
 }
 
-/// What the machine says of its timer: late by nothing, and an interrupt.
+/// The machine's costs of a timer: never late, and an interrupt of this time.
 const INTERRUPT: Nanos = Nanos(363);
 
 #[test]
@@ -132,7 +132,7 @@ fn agent_and_core_timer_end_a_run_once() {
     let (by_agent, _) = runs_by(10);
     assert!(by_agent.len() > 200, "{}", by_agent.len());
     assert!(by_agent.iter().all(|ran| *ran < SLICE), "{by_agent:?}");
-    // A word that names a run whose slice is over finds another, which keeps its own.
+    // A preemption word for a run whose slice is over finds the next run, which keeps its whole slice.
     let (by_core, kicks) = runs_by(30);
     assert!(by_core.len() > 100 && kicks > 100, "{}, {kicks}", by_core.len());
     assert!(by_core.iter().all(|ran| *ran >= SLICE), "{by_core:?}");

@@ -1,4 +1,4 @@
-//! The memory of a PCI device, as sysfs has it: told from every other file.
+//! Opens the memory of a PCI device in sysfs, and no other file.
 
 use std::fs::File;
 use std::io;
@@ -8,16 +8,16 @@ use std::path::Path;
 /// `SYSFS_MAGIC` of `linux/magic.h`.
 const SYSFS: u32 = 0x6265_6572;
 
-/// Opens a `resourceN` or `resourceN_wc` of a PCI device in sysfs, however its path leads there.
+/// Opens a `resourceN` or `resourceN_wc` of a PCI device in sysfs, by any path that leads there.
 ///
 /// # Errors
-/// It is another file, which is not opened then; or the system refuses it.
+/// The path leads to another file, which is then not opened; or the system refuses to open it.
 pub fn open(path: &Path) -> io::Result<File> {
     let no_bar = || {
-        let why = "this is no PCI BAR: those are /sys/bus/pci/devices/ADDRESS/resourceN";
+        let why = "this is not a PCI BAR: name a file /sys/bus/pci/devices/ADDRESS/resourceN";
         io::Error::new(io::ErrorKind::InvalidInput, why)
     };
-    // Only the kernel makes links or files there, so the path keeps its meaning.
+    // Only the kernel creates links or files there, so the checked path stays valid.
     let path = path.canonicalize()?;
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -41,11 +41,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_bar_is_named_as_one() {
+    fn only_names_of_bars_are_accepted() {
         for bar in ["resource0", "resource5", "resource2_wc"] {
             assert!(is_resource(bar), "{bar}");
         }
-        // `resource` lists them all; 6 is the expansion ROM.
+        // `resource` lists all BARs; 6 is the expansion ROM.
         for other in ["resource", "resource6", "resource10", "resource2_uc", "config", "rom", ""] {
             assert!(!is_resource(other), "{other}");
         }

@@ -1,8 +1,8 @@
-//! Pinning threads, and giving them their CPUs back.
+//! Pinning threads, and restoring their CPUs.
 
 pub(super) use crate::cpus::{allowed, pin};
 
-/// Restores the calling thread's CPUs on drop. Stays in its thread.
+/// Restores the calling thread's CPUs on drop. Must stay in its thread.
 pub(super) struct Pinned {
     before: Option<Vec<usize>>,
     _not_send: std::marker::PhantomData<*const ()>,
@@ -11,14 +11,14 @@ pub(super) struct Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // They were ours a moment ago; where they no longer are, the system has decided.
+            // The thread had these CPUs before; if it may not use them any more, the system's decision stands.
             let _ = pin(before);
         }
     }
 }
 
-/// Pins this thread to the first CPU it may use. Also says this CPU and the last one it may use,
-/// where they differ.
+/// Pins this thread to the first CPU that it may use. Also returns this CPU and the last one that it
+/// may use, if they differ.
 pub(super) fn pin_here(warnings: &mut Vec<String>) -> (Pinned, Option<(usize, usize)>) {
     let not_pinned = Pinned { before: None, _not_send: std::marker::PhantomData };
     let before = match allowed() {

@@ -1,7 +1,7 @@
-//! What this machine's memory, doorbells or PCI device really cost.
+//! Measures the actual costs of this machine's memory, doorbells or PCI device.
 //!
-//! The rows of the Wave paper's Table 2, and what a model needs besides. Rows are measured in
-//! interleaved chunks, so that a slow moment of the machine hits all of them; each is the median of
+//! The rows of the Wave paper's Table 2, and further figures that a model needs. Rows are measured in
+//! interleaved chunks, so that a slow moment of the machine affects all of them; each is the median of
 //! its chunks with the 5th and 95th percentile. Nothing is subtracted, not even the loop.
 
 mod bar;
@@ -59,11 +59,11 @@ impl Spread {
     }
 }
 
-/// What was measured. A row is missing where this machine, or the caller's permission, does not
-/// give it.
+/// The measured rows. A row is missing if this machine, or the caller's permissions, cannot
+/// provide it.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// What it was measured on.
+    /// The memory that was measured.
     pub subject: String,
     /// Whether the memory is coherent (not a device's).
     pub coherent: bool,
@@ -71,23 +71,23 @@ pub struct Measured {
     pub word_read: Option<Spread>,
     /// Time to store a word across the link.
     pub word_write: Option<Spread>,
-    /// Loading a line that was flushed.
+    /// Time to load a line that was flushed.
     pub line_read: Option<Spread>,
     /// Time to flush a cached line.
     pub flush: Option<Spread>,
-    /// Loading a line that was flushed, and prefetched in good time.
+    /// Time to load a line that was flushed, and prefetched in good time.
     pub prefetched_read: Option<Spread>,
-    /// Storing a line around the cache (it combines in a buffer) and a fence.
+    /// Time to store a line around the cache (it combines in a buffer), with a fence.
     pub line_write: Option<Spread>,
     /// Time to ring a doorbell without a waiter.
     pub bell_send: Option<Spread>,
-    /// Taking a ring that has arrived.
+    /// Time to take a ring that has arrived.
     pub bell_receive: Option<Spread>,
-    /// From ringing to the waiting thread on another CPU running.
+    /// Time from ringing until the waiting thread on another CPU runs.
     pub bell_end_to_end: Option<Spread>,
-    /// From storing a line to a spinning reader on another CPU seeing it.
+    /// Time from storing a line until a spinning reader on another CPU sees it.
     pub line_transfer: Option<Spread>,
-    /// What did not go as it should have, such as threads that could not be pinned.
+    /// Problems during the measurement, such as threads that could not be pinned.
     pub warnings: Vec<String>,
 }
 
@@ -105,7 +105,9 @@ pub fn shared_memory(effort: Effort) -> io::Result<Measured> {
     rows::doorbell(&mut measured, effort)?;
     match cpus {
         Some((_, other)) => rows::two_threads(&mut measured, lines, other, effort)?,
-        None => measured.warnings.push("only one CPU: nothing between two was measured".into()),
+        None => {
+            measured.warnings.push("only one CPU: rows between two CPUs were not measured".into())
+        }
     }
     drop(pinned);
     Ok(measured)
@@ -115,8 +117,8 @@ pub fn shared_memory(effort: Effort) -> io::Result<Measured> {
 /// (`resourceN_wc` maps it write-combining). Any other file is refused.
 ///
 /// Only the 64-byte line at byte `read_at` is ever read, and only the one at `write_at` written;
-/// both must be multiples of 64. Even reading a device's registers can have effects: it is the
-/// caller that knows that these lines are memory.
+/// both must be multiples of 64. Even reading a device's registers can have effects: the caller
+/// must know that these lines are memory.
 pub fn pci_bar(
     path: &Path,
     read_at: u64,
@@ -138,7 +140,7 @@ fn lines_of(
             let error = format!("offset {at} is not a multiple of {LINE_BYTES}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
-        // Touching what lies beyond would be SIGBUS.
+        // Touching bytes beyond the end would raise SIGBUS.
         if file.metadata()?.len() < at.saturating_add(LINE_BYTES as u64) {
             let error = format!("offset {at} lies beyond the end of {}", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
@@ -186,7 +188,7 @@ impl Measured {
         ]
     }
 
-    /// The costs of a modelled link like this. What was not measured is taken from a built-in
+    /// The costs of a modelled link like this one. Costs that were not measured come from a built-in
     /// link, as `assumed`.
     pub fn costs(&self, name: &str) -> Costs {
         let base = if self.coherent { "coherent" } else { "mount-evans" };
@@ -281,17 +283,17 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_bar_is_refused_and_left_as_it_was() {
+    fn a_file_that_is_not_a_bar_is_refused_unchanged() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("resource0");
         std::fs::write(&path, [7u8; 8192]).unwrap();
         let link = scratch.path().join("resource2");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        // A file of the kernel's that is no BAR; a device, which opening may already change.
+        // A file of the kernel that is no BAR; and a device, whose state opening alone may change.
         for other in [&path, &link, Path::new("/sys/kernel/uevent_seqnum"), Path::new("/dev/zero")]
         {
             let error = pci_bar(other, 0, Some(0), QUICK).unwrap_err();
-            assert!(error.to_string().contains("no PCI BAR"), "{}: {error}", other.display());
+            assert!(error.to_string().contains("not a PCI BAR"), "{}: {error}", other.display());
         }
         assert_eq!(std::fs::read(&path).unwrap(), [7u8; 8192]);
     }

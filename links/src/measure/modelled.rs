@@ -1,4 +1,4 @@
-//! What a modelled link takes on this machine: its stated costs, and what the model itself needs.
+//! The time that a modelled link takes on this machine: its stated costs, and the model's own overhead.
 
 use std::hint::black_box;
 use std::io;
@@ -16,12 +16,12 @@ use crate::costs::Costs;
 use crate::memory::Memory;
 use crate::model::{ModelPort, RealTime, Timebase, extra_lines};
 
-/// Lines of each kind of mapping.
+/// Number of lines of each kind of mapping.
 const LINES: u32 = 32;
-/// Words of a message: what a line is given or asked for at a time.
+/// Words of a message: as many words of a line are stored or loaded at a time.
 const WORDS: usize = 6;
 
-/// What is measured. The other side touches the lines in between, as a peer does.
+/// The measured operation. The other side touches the lines in between, as a peer does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Row {
     /// The host loads words of uncached lines.
@@ -32,7 +32,7 @@ enum Row {
     Drain,
     /// The host drops write-through lines.
     Flush,
-    /// The host prefetches write-through lines, and loads them when they are there.
+    /// The host prefetches write-through lines, and loads them after they have arrived.
     Prefetched,
     /// The agent loads words of near lines that it maps uncached.
     NearUncached,
@@ -61,7 +61,7 @@ impl Row {
         }
     }
 
-    /// Which of the mappings' lines.
+    /// The lines that this row uses.
     fn span(self) -> Span {
         let first = match self {
             Row::FarLoad | Row::FarStore => 0,
@@ -73,7 +73,7 @@ impl Row {
         Span { home: Home::Nic, line: first, lines: LINES }
     }
 
-    /// What the other side does with the line first.
+    /// Touches a line as the other side does before the measurement.
     fn touch(self, port: &impl Port, line: u32, value: u64) {
         let window = port.window(self.span().home);
         match self {
@@ -84,7 +84,7 @@ impl Row {
         }
     }
 
-    /// Nanoseconds for each of the lines.
+    /// Nanoseconds per line.
     fn time(self, port: &impl Port) -> f64 {
         let Span { home, line, lines } = self.span();
         let window = port.window(home);
@@ -127,8 +127,8 @@ fn wait(span: Nanos) {
     RealTime.spend(span);
 }
 
-/// The costs of `stated`, a link that is not coherent, as its model on the real clock has them here.
-/// Medians of `chunks` chunks. Costs of time in flight are left unchanged. `Ok(None)` where there is one CPU only.
+/// Measures the costs of `stated`, a link that is not coherent, as its model on the real clock has them here.
+/// Medians of `chunks` chunks. Times in flight are left unchanged. `Ok(None)` if there is only one CPU.
 ///
 /// # Panics
 ///
@@ -157,7 +157,7 @@ pub fn modelled(stated: &Costs, chunks: usize) -> io::Result<Option<Costs>> {
     let chunks = chunks.max(1);
     let steps = 2 * (chunks * ROWS.len()) as u64;
     let turn = AtomicU64::new(0);
-    // Both go through the same rows; one touches, the other measures.
+    // Both threads go through the same rows; one touches, the other measures.
     let side = |side: Side, port: ModelPort<RealTime>| {
         let mut found = vec![vec![]; ROWS.len()];
         for step in 0..steps {
@@ -223,7 +223,7 @@ mod tests {
     use crate::costs::SourceKind;
 
     #[test]
-    fn the_model_takes_at_least_what_it_states() {
+    fn the_model_takes_at_least_its_stated_costs() {
         let stated = Costs::builtin("mount-evans").unwrap();
         let Some(here) = modelled(&stated, 3).unwrap() else {
             return;
@@ -236,7 +236,7 @@ mod tests {
             ("agent_access_uncached", &here.agent_access_uncached, &stated.agent_access_uncached),
             ("dma_submit", &here.dma_submit, &stated.dma_submit),
         ] {
-            // A clock of whole nanoseconds, and costs rounded to them.
+            // The clock counts whole nanoseconds, and costs are rounded to them.
             assert!(here.ns >= stated.ns - 1.0, "{what}: {} < {}", here.ns, stated.ns);
             assert_eq!(here.source.kind, SourceKind::Measured);
         }

@@ -1,4 +1,4 @@
-//! The single measurements.
+//! The measurements of the single rows.
 
 use std::hint::black_box;
 use std::io;
@@ -65,7 +65,7 @@ pub(super) fn one_thread(measured: &mut Measured, lines: Lines<'_>, effort: Effo
     }
 }
 
-/// Measures the rows that store.
+/// Measures the rows of stores.
 pub(super) fn writes(measured: &mut Measured, lines: Lines<'_>, effort: Effort) {
     assert!(lines.may_write);
     let (mut words, mut whole) = (vec![], vec![]);
@@ -83,7 +83,7 @@ pub(super) fn writes(measured: &mut Measured, lines: Lines<'_>, effort: Effort) 
     measured.line_write = Spread::of(whole);
 }
 
-/// A doorbell's two ends in one thread.
+/// Measures a doorbell's two ends in one thread.
 pub(super) fn doorbell(measured: &mut Measured, effort: Effort) -> io::Result<()> {
     let bell = EventFd::new()?;
     let (mut sends, mut receives) = (vec![], vec![]);
@@ -103,7 +103,7 @@ pub(super) fn doorbell(measured: &mut Measured, effort: Effort) -> io::Result<()
     Ok(())
 }
 
-/// Rows between this thread and one on CPU `other`.
+/// Measures the rows between this thread and a thread on CPU `other`.
 pub(super) fn two_threads(
     measured: &mut Measured,
     lines: Lines<'_>,
@@ -183,7 +183,7 @@ fn once(operation: impl FnOnce()) -> f64 {
     start.elapsed().as_nanos() as f64
 }
 
-/// Loads, and does not go on before the value is there.
+/// Loads a word, and waits until its value has arrived.
 fn read_and_wait(line: &[AtomicU64]) {
     black_box(line[0].load(Relaxed));
     #[cfg(target_arch = "x86_64")]

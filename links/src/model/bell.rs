@@ -16,10 +16,10 @@ use crate::costs::Costs;
 use crate::doorbell::EventFd;
 use crate::memory::Memory;
 
-/// An event descriptor that costs what an interrupt of the modelled link costs.
+/// An event descriptor with the costs of an interrupt of the modelled link.
 ///
 /// Ringing occupies `kick_send`. A waiter returns when `kick_flight` has passed since then, and is
-/// occupied for `kick_receive` after that; the time that waking it really took counts towards the
+/// occupied for `kick_receive` after that; the time that waking it actually took counts towards the
 /// flight. The time of the last ring is a word of the window: a second ring during a flight delays
 /// the first (a kick may be late), by one flight at most.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl<T: Timebase> ModelDoorbell<T> {
     /// Charges for a ring that was just taken from [`ModelDoorbell::event_fd`].
     pub fn receive(&self) {
         let now = self.time.now().0;
-        // The peer may have written any time; no wait is longer than a kick.
+        // The peer may have written any value as the time; no wait is longer than a kick.
         let longest = now.saturating_add(self.send).saturating_add(self.flight);
         let sent = self.stamps.ring(self.vector).load(Acquire);
         let arrival = sent.saturating_add(self.flight).clamp(now, longest);

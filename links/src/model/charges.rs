@@ -25,22 +25,22 @@ impl AddAssign for Tally {
     }
 }
 
-/// What one context did on a modelled link, and what it was charged.
+/// The accesses of one context on a modelled link, and their costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charges {
-    /// Loads that crossed the link, with waiting for what they push.
+    /// Loads that crossed the link, including the wait for the stores that they push.
     pub far_loads: Tally,
     /// Uncached and write-through stores that crossed the link.
     pub far_stores: Tally,
-    /// Write-combined lines drained; for an agent, lines stored through the copy engine.
+    /// Drained write-combined lines; for an agent, lines stored through the copy engine.
     pub line_drains: Tally,
     /// Write-through lines dropped from the cache.
     pub flushes: Tally,
     /// Accesses to near memory that is mapped uncached.
     pub near_accesses: Tally,
-    /// Coherent links: loads of a line that someone changed.
+    /// Coherent links: loads of a line that another context changed.
     pub line_transfers: Tally,
-    /// Loads of a prefetched line that had not arrived, or left a residue.
+    /// Loads of a prefetched line that waited for it to arrive, or for the residue.
     pub prefetch_waits: Tally,
     /// Copies that were started.
     pub copies: Tally,
@@ -52,7 +52,7 @@ pub struct Charges {
     pub prefetch_hits: u64,
     /// Loads of write-through lines served from the cache.
     pub cache_hits: u64,
-    /// Those among them that got another value than memory had.
+    /// Cache hits whose value differed from memory.
     pub stale_hits: u64,
 }
 
@@ -62,7 +62,7 @@ impl Charges {
         self.parts().iter().map(|(_, tally)| tally.ns).sum()
     }
 
-    /// What time was charged for, by name.
+    /// The charged parts, by name.
     pub fn parts(&self) -> [(&'static str, Tally); 9] {
         [
             ("far_loads", self.far_loads),

@@ -1,4 +1,4 @@
-//! One context of a modelled link: what its accesses cost and what they see.
+//! One context of a modelled link: the costs of its accesses and the values that they see.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -48,15 +48,15 @@ struct Buffer {
     mask: u8,
 }
 
-/// Lines as this context last saw them, made in runs when one of them is first used: a context uses
-/// few of the lines that it could.
+/// Lines as this context last saw them, allocated in runs at the first use of one of them: a context
+/// uses few of all lines.
 struct Cache(Vec<Option<Box<[Line; LINES_TOGETHER]>>>);
 
 #[derive(Clone, Copy)]
 struct Line {
-    /// [`ABSENT`], [`CACHED`], or when a prefetched line that was not used yet arrives.
+    /// [`ABSENT`], [`CACHED`], or the arrival time of a prefetched line that was not used yet.
     ready: u64,
-    /// Coherent links: the stamp of the line when last seen.
+    /// Coherent links: the line's stamp when this context last saw it.
     seen: u64,
     /// Write-through lines: their words.
     words: [u64; LINE_WORDS],
@@ -109,7 +109,7 @@ impl<T: Timebase> Context<T> {
         Ok(Context { stamps, time, side, prices: Prices::new(costs, side), access, state })
     }
 
-    /// Whether a copy that arrives then has arrived.
+    /// Whether a copy with this time of arrival has arrived.
     pub fn has_arrived(&self, then: u64) -> bool {
         let arrived = self.time.now().0 >= then;
         if !arrived {
@@ -127,7 +127,7 @@ impl<T: Timebase> Context<T> {
     }
 
     /// Loads `words.len()` words of a line, from `first` on.
-    #[inline(never)] // so that a choice between links costs the others nothing
+    #[inline(never)] // so that links of other kinds pay nothing for it
     pub fn load(&self, home: Home, line: u32, first: usize, words: &mut [u64]) {
         assert!(first + words.len() <= LINE_WORDS, "a line has {LINE_WORDS} words");
         let state = &mut *self.state.borrow_mut();
@@ -176,7 +176,7 @@ impl<T: Timebase> Context<T> {
                     state.charges.far_stores.charge(occupied);
                     self.time.carried(Carried::write(home, WORD_BYTES));
                     self.time.spend_until(Nanos(start.saturating_add(occupied)));
-                    // Without effect where the line is not cached.
+                    // Without effect if the line is not cached.
                     state.caches[home as usize].line(line).words[word] = words[word];
                 }
             }
@@ -190,7 +190,7 @@ impl<T: Timebase> Context<T> {
         self.store(home, line, words, if combining { WHOLE_LINE } else { mask });
     }
 
-    /// Drains the region's buffers, in any order where they are the CPU's.
+    /// Drains the region's buffers; buffers of the CPU drain in any order.
     pub fn publish(&self, home: Home) {
         let state = &mut *self.state.borrow_mut();
         if self.side == Side::Host {
@@ -229,7 +229,7 @@ impl<T: Timebase> Context<T> {
         let arrives = match access {
             Access::Through if state.caches[home as usize].line(line).ready == ABSENT => {
                 let now = self.tick(state);
-                // As demand loads do, it follows our own posted stores, and sees them.
+                // Like a demand load, it follows this context's own posted stores, and sees them.
                 let horizon = now.max(state.last_visible);
                 let cached = state.caches[home as usize].line(line);
                 self.sample(home, line, 0, &mut cached.words, horizon);
@@ -253,9 +253,12 @@ impl<T: Timebase> Context<T> {
         state.charges.prefetches += 1;
     }
 
-    /// Starts a copy. Returns when it arrives.
+    /// Starts a copy. Returns its time of arrival.
     pub fn copy(&self, from: Span, to: Span) -> u64 {
-        assert_eq!(from.lines, to.lines, "a copy needs as many lines as it has");
+        assert_eq!(
+            from.lines, to.lines,
+            "source and target of a copy must have the same number of lines"
+        );
         let state = &mut *self.state.borrow_mut();
         let start = self.tick(state);
         let kib = f64::from(from.lines) * LINE_BYTES as f64 / 1024.0;
@@ -281,7 +284,7 @@ impl<T: Timebase> Context<T> {
             last = last.max(seen);
         }
         let bytes = u64::from(from.lines) * LINE_BYTES as u64;
-        // The engine is the NIC's: it writes to the host, and reads from it.
+        // The engine belongs to the NIC: it writes to host memory, and reads from it.
         self.time.carried(match to.home {
             Home::Host => Carried::write(Home::Host, bytes),
             Home::Nic => Carried::read(Home::Host, bytes),
@@ -299,7 +302,7 @@ impl<T: Timebase> Context<T> {
         }
     }
 
-    /// The time, which is also remembered.
+    /// Reads the clock, and keeps the time as the latest seen.
     fn tick(&self, state: &mut State) -> u64 {
         state.now = state.now.max(self.time.now().0);
         state.now
@@ -318,7 +321,7 @@ impl<T: Timebase> Context<T> {
         }
         for (offset, word) in words.iter_mut().enumerate() {
             let index = first + offset;
-            // The clock is asked only where the time last seen does not settle it.
+            // The clock is read only if the last known time does not decide.
             if self.stamps.stamp(home, line, index) > state.now {
                 self.tick(state);
             }
@@ -348,14 +351,14 @@ impl<T: Timebase> Context<T> {
         self.time.stored(home, line, mask, Nanos(state.now));
     }
 
-    /// Loads words across the link: pushes our posted stores, is served there, and on its way back
-    /// pushes the peer's.
+    /// Loads words across the link: the load pushes this context's posted stores, is served on the other
+    /// side, and on its way back pushes the peer's.
     fn load_far(&self, state: &mut State, home: Home, line: u32, first: usize, words: &mut [u64]) {
         let start = self.tick(state);
         let there = self.prices.there.saturating_add(self.time.held_up().0);
         let served = start.saturating_add(there).max(state.last_visible);
         self.time.spend_until(Nanos(served));
-        // Nothing below may be loaded before the clock said so.
+        // No load below may happen before that time.
         fence(SeqCst);
         let horizon = self.tick(state).max(served);
         self.sample(home, line, first, words, horizon);
@@ -370,7 +373,7 @@ impl<T: Timebase> Context<T> {
         self.time.carried(Carried::read(home, words.len() as u64 * WORD_BYTES));
     }
 
-    /// Reads several words at once. The last comes first: a reader that finds a new last word in the
+    /// Reads several words at once, the last one first: a reader that finds a new last word in the
     /// result must also find the words that were written before it.
     fn sample(&self, home: Home, line: u32, first: usize, words: &mut [u64], horizon: u64) {
         for (offset, word) in words.iter_mut().enumerate().rev() {
@@ -448,7 +451,7 @@ impl<T: Timebase> Context<T> {
         state.charges.prefetch_hits += u64::from(ready <= now);
     }
 
-    /// Lets the named words of a line fly, after `occupied` from now. Returns when they arrive.
+    /// Posts the named words of a line, which leave after `occupied` from now. Returns their time of arrival.
     fn post(
         &self,
         state: &mut State,
@@ -460,7 +463,7 @@ impl<T: Timebase> Context<T> {
     ) -> u64 {
         self.wait_for_words(state, home, line, mask);
         let flown = state.now.saturating_add(occupied).saturating_add(self.prices.flight);
-        // Of a coherent link that stalls it is the transfers that wait, not the stores.
+        // If a coherent link stalls, transfers wait, not stores.
         let held_up = if self.prices.coherent { 0 } else { self.time.held_up().0 };
         let arrives = state.last_visible.max(flown.saturating_add(held_up));
         state.last_visible = self.time.staged(home, line, words, Nanos(arrives)).0;
@@ -472,7 +475,7 @@ impl<T: Timebase> Context<T> {
         state.last_visible
     }
 
-    /// The latest time until which a store that the peer announced can be under way. The peer may lie, so the wait is bounded.
+    /// The latest time until which a store announced by the peer can be under way. The peer may lie, so the wait is bounded.
     fn believable(&self, now: u64) -> u64 {
         now.saturating_add(self.prices.wait_max).saturating_add(self.time.held_up().0)
     }

@@ -1,5 +1,5 @@
-//! A modelled interconnect between two processes or threads: stated costs, and an incoherence of
-//! its own that is nastier than hardware, so that a forgotten publish or flush shows.
+//! A modelled interconnect between two processes or threads: it has stated costs, and is incoherent
+//! in a nastier way than hardware, so that a forgotten publish or flush shows.
 //!
 //! One engine over any [`Timebase`]: in real time it spins, in virtual time it counts. What it
 //! models, for a link that is not coherent:
@@ -16,26 +16,26 @@
 //! | the agent's store to host memory | `dma_submit` a line when published | `dma_flight` later |
 //! | copy | `dma_submit` | `dma_flight`, its size and some jitter later, whole |
 //!
-//! On a coherent link every mapping is write-back, stores cost nothing and are seen
-//! `posted_flight` later, and loading a line that someone changed costs `line_transfer`.
+//! On a coherent link every mapping is write-back, stores cost nothing and are visible
+//! `posted_flight` later, and loading a line that another context changed costs `line_transfer`.
 //!
 //! # What holds
 //!
 //! * One context's posted stores become visible in the order in which they left it. Lines that are
 //!   drained by one publish leave in any order, a partly filled one word by word in any order.
-//! * A far load first pushes the context's own posted stores: it is served after they arrived. And
-//!   its completion pushes what the peer had posted when it was served: all of it (also what the
-//!   agent stores by its copy engine, which hardware does not promise so broadly) is visible to
-//!   this side when the load returns. Copies are not pushed by anything.
-//! * A prefetch takes the line as it is when it is issued.
+//! * A far load first pushes the context's own posted stores: it is served after they have arrived.
+//!   And its completion pushes all that the peer had posted when the load was served: all of it (also
+//!   the agent's stores by its copy engine, which hardware does not promise so broadly) is visible to
+//!   this side when the load returns. Nothing pushes copies.
+//! * A prefetch takes the line as it is when the prefetch is issued.
 //! * Each word has one store in flight at most. A context that stores a word again before the last store
 //!   has arrived stalls until then, which hardware does not do; it is counted.
 //!
 //! # What is not modelled
 //!
-//! Bandwidth and credits of the link (bytes are counted, and take no time of their own), a bound on outstanding prefetches, cache evictions (they
-//! would hide a missing flush), and a source that is overwritten while it is copied: a copy takes
-//! its source when it is started.
+//! Bandwidth and credits of the link (bytes are counted, and take no time of their own), a bound on
+//! outstanding prefetches, cache evictions (they would hide a missing flush), and a source that is
+//! overwritten while it is copied: a copy takes its source when it starts.
 
 mod bell;
 mod charges;

@@ -1,4 +1,4 @@
-//! How many bytes an access puts on a PCIe link, headers and framing included (Neugebauer et al.,
+//! The number of bytes that an access puts on a PCIe link, headers and framing included (Neugebauer et al.,
 //! "Understanding PCIe performance for end host networking", SIGCOMM 2018, section 3).
 
 use wave_core::link::Home;
@@ -11,10 +11,10 @@ const READ_MAX: u64 = 512;
 const COMPLETION_BOUNDARY: u64 = 64;
 /// Framing, sequence number, header and checksums of a write or a read request.
 const REQUEST_BYTES: u64 = 24;
-/// The same of a completion.
+/// Framing, sequence number, header and checksums of a completion.
 const COMPLETION_BYTES: u64 = 20;
 
-/// Bytes that crossed the link, each way.
+/// Bytes that crossed the link, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// From the host to the NIC.
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_those_of_the_published_formulas() {
+    fn bytes_match_the_published_formulas() {
         assert_eq!(Carried::write(Home::Nic, 8), Carried { to_nic: 32, to_host: 0 });
         assert_eq!(Carried::write(Home::Host, 300), Carried { to_nic: 0, to_host: 348 });
         assert_eq!(Carried::read(Home::Nic, 8), Carried { to_nic: 24, to_host: 28 });

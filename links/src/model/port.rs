@@ -43,10 +43,10 @@ const _: () = {
 };
 
 impl<T: Timebase> ModelPort<T> {
-    /// A context of `side` over `memory`, whose extra region has [`super::extra_lines`].
+    /// Creates a context of `side` over `memory`, whose extra region has [`super::extra_lines`].
     ///
-    /// `page_types` says how this side maps which lines; of the others, near memory is write-back
-    /// and far memory uncached. An agent reaches host memory through its copy engine, whatever
+    /// `page_types` lists how this side maps lines; other lines are write-back in near memory and
+    /// uncached in far memory. An agent reaches host memory through its copy engine, whatever
     /// the page type. `seed` decides what hardware leaves open.
     pub fn new(
         memory: Arc<Memory>,
@@ -76,7 +76,7 @@ impl<T: Timebase> ModelPort<T> {
 }
 
 impl<T> ModelPort<T> {
-    /// The parts. The caller keeps them in one place, as the port did.
+    /// Takes the port apart. The caller keeps the parts in one place, as the port did.
     pub(crate) fn into_parts(self) -> (ModelWindow<T>, ModelWindow<T>, ModelDma<T>) {
         (self.nic, self.host, self.dma)
     }

@@ -1,11 +1,11 @@
-//! How a context of a modelled link is set up: its prices, and how it reaches each line.
+//! The setup of a context of a modelled link: its costs, and its access to each line.
 
 use wave_core::link::{Home, Mapping, Side, Span};
 
 use super::stamps::Stamps;
 use crate::costs::Costs;
 
-/// Why a modelled link cannot be set up so. The configuration's fault.
+/// Why a modelled link cannot be set up. The configuration is at fault.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ModelError {
@@ -13,14 +13,14 @@ pub enum ModelError {
     #[error("the window's extra region is too small for a modelled link")]
     NoRoom,
     /// A page type for lines that do not exist.
-    #[error("page type for lines {}..{} of a {:?} region that has {lines}",
+    #[error("a page type names lines {}..{} of a {:?} region that has {lines} lines",
         span.line, u64::from(span.line) + u64::from(span.lines), span.home)]
     Outside { span: Span, lines: u32 },
-    /// Nothing would keep the caches of such lines coherent.
+    /// A write-back mapping of far memory, whose caches nothing would keep coherent.
     #[error("line {} of far memory cannot be mapped write-back over a link that is not coherent",
         .0.line)]
     FarWriteBack(Span),
-    /// There are [`super::VECTORS_MAX`] doorbells.
+    /// The vector is not below [`super::VECTORS_MAX`].
     #[error("a modelled link has no doorbell {0}")]
     NoSuchVector(usize),
 }
@@ -57,7 +57,7 @@ pub(super) struct Prices {
     pub dma_flight: u64,
     pub dma_ns_per_kib: f64,
     pub line_transfer: u64,
-    /// A far load's way there, after which it is served, and back.
+    /// A far load's way to the other side, where it is served, and its way back.
     pub there: u64,
     pub back: u64,
     /// A posted store's flight.
@@ -94,7 +94,7 @@ impl Prices {
     }
 }
 
-/// How each line of the two regions is reached.
+/// The kind of access to each line of the two regions.
 pub(super) fn access_table(
     stamps: &Stamps,
     side: Side,

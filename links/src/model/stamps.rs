@@ -2,18 +2,18 @@
 //!
 //! ```text
 //! line 0, word 0         when the host's last posted store arrives
-//! line 1, word 0         when the agent's does
+//! line 1, word 0         when the agent's last posted store arrives
 //! lines 2..34            when each doorbell vector was last rung
 //! then, for each line    a line of stamps and a line of previous values
 //! ```
 //!
 //! A word's *stamp* is the time at which its value becomes visible; until then, its *previous*
-//! value is. A writer stores previous value, stamp and value in this order, and only when the last
-//! stamp has passed; a reader takes the value or the previous one according to the stamp, and
-//! again if the stamp changed under its hands.
+//! value is visible. A writer stores previous value, stamp and value in this order, and only when the
+//! last stamp has passed. A reader takes the value or the previous one according to the stamp, and
+//! starts again if the stamp changed meanwhile.
 //!
-//! The peer may write here too. A stamp that lies can make words invisible, which the peer could
-//! have done by not writing them; no side waits for a stamp that is further off than any true one.
+//! The peer may write here too. A false stamp can make words invisible, which the peer could have
+//! done by not writing them; no side waits for a stamp that is further off than any true one.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -29,7 +29,7 @@ pub const VECTORS_MAX: usize = 256;
 const RINGS_LINE: usize = 2;
 const WORDS_LINE: usize = RINGS_LINE + VECTORS_MAX / LINE_WORDS;
 
-/// How often a reader looks again before it takes what it has: a word is stored far more rarely
+/// How often a reader retries before it takes the value that it has: a word is stored far more rarely
 /// than this, unless the peer is hostile.
 const LOOKS_MAX: usize = 16;
 
@@ -53,7 +53,7 @@ pub(super) struct Stamps {
 }
 
 impl Stamps {
-    /// None where the memory has not room enough.
+    /// `None` if the memory has too little room.
     pub fn new(memory: Arc<Memory>) -> Option<Stamps> {
         let (nic, host) = (memory.lines(Home::Nic), memory.lines(Home::Host));
         if memory.lines_extra() < extra_lines(nic, host) {
@@ -75,7 +75,7 @@ impl Stamps {
         self.records(home, line)[word].load(Acquire)
     }
 
-    /// The latest stamp of a line that is not after `horizon`.
+    /// The latest of a line's stamps that are not after `horizon`.
     pub fn newest(&self, home: Home, line: u32, horizon: u64) -> u64 {
         let stamps = &self.records(home, line)[..LINE_WORDS];
         let visible = stamps.iter().map(|stamp| stamp.load(Acquire)).filter(|at| *at <= horizon);
@@ -101,7 +101,7 @@ impl Stamps {
         }
     }
 
-    /// Stores a word that becomes visible at `visible`. Its last store must have become so.
+    /// Stores a word that becomes visible at `visible`. The word's last store must be visible already.
     #[inline]
     pub fn put(&self, home: Home, line: u32, word: usize, value: u64, visible: u64) {
         let records = self.records(home, line);
@@ -121,17 +121,17 @@ impl Stamps {
         }
     }
 
-    /// Notes that a store posted by `side` arrives at `visible`.
+    /// Records that a store posted by `side` arrives at `visible`.
     pub fn posted(&self, side: Side, visible: u64) {
         self.memory.extra()[side as usize * LINE_WORDS].fetch_max(visible, SeqCst);
     }
 
-    /// When everything that `side` has posted will have arrived.
+    /// The time at which all posted stores of `side` have arrived.
     pub fn arrival(&self, side: Side) -> u64 {
         self.memory.extra()[side as usize * LINE_WORDS].load(SeqCst)
     }
 
-    /// Where the time of a vector's last ring is kept.
+    /// The word that holds the time of a vector's last ring.
     pub fn ring(&self, vector: usize) -> &AtomicU64 {
         assert!(vector < VECTORS_MAX, "a modelled link has {VECTORS_MAX} doorbells");
         &self.memory.extra()[RINGS_LINE * LINE_WORDS + vector]

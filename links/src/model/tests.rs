@@ -15,7 +15,7 @@ use crate::memory::Memory;
 const LINES: u32 = 64;
 const START: u64 = 1_000_000;
 
-/// Lines of the NIC region by the host's page type.
+/// First lines of the NIC region's parts, by the host's page type.
 const UC: u32 = 0;
 const WC: u32 = 16;
 const WT: u32 = 48;
@@ -163,7 +163,7 @@ fn a_prefetch_takes_the_line_as_it_is_when_issued() {
     nic(&agent).write_line(WT, &[1], 2);
     link.pass(750);
     assert_eq!(nic(&host).load(WT, 7), 0);
-    // A line that is cached stays as it is.
+    // A prefetch leaves a cached line as it is.
     nic(&host).prefetch(WT);
     link.pass(750);
     assert_eq!(nic(&host).load(WT, 7), 0);
@@ -255,7 +255,7 @@ fn reading_back_proves_arrival() {
     assert_eq!(nic(&agent).load(WC, 7), 0);
     nic(&host).load(UC, 0);
     assert_eq!(nic(&agent).load(WC, 7), 2);
-    // Words of a partly filled line dawdle, but are pushed as well.
+    // Words of a partly filled line arrive late, but are pushed as well.
     for word in 0..4 {
         nic(&host).store(WC + 1, word, 3);
     }
@@ -279,7 +279,7 @@ fn reading_across_pushes_what_the_peer_had_posted() {
 
 type Action = Box<dyn FnOnce()>;
 
-/// A clock on which something happens at a given time, no matter which task runs then.
+/// A clock that performs an action at a given time, whichever task runs then.
 struct Scripted {
     time: ManualTime,
     script: RefCell<Option<(u64, Action)>>,
@@ -324,19 +324,19 @@ fn park_at_once(decisions: Home) {
         host.window(Home::Nic).fence();
         host.window(Home::Nic).load(UC, 0);
         let host_saw = host.window(decisions).load(WT, 7) == 1;
-        // Later still, in case that the agent had not acted yet.
+        // One more load, in case the agent had not acted yet.
         host.window(Home::Nic).load(UC, 0);
         assert!(host_saw || agent.1.get(), "both missed each other at {lead} ns");
     }
 }
 
 #[test]
-fn one_of_two_that_park_at_once_sees_the_other() {
+fn of_two_sides_that_park_at_once_one_sees_the_other() {
     park_at_once(Home::Nic);
 }
 
 #[test]
-fn one_of_two_that_park_at_once_sees_the_other_although_decisions_are_pushed() {
+fn of_two_sides_that_park_at_once_one_sees_the_other_with_pushed_decisions() {
     park_at_once(Home::Host);
 }
 
@@ -349,7 +349,7 @@ fn a_context_sees_its_own_stores() {
         nic(&host).store(line, 0, 7);
         assert_eq!(nic(&host).load(line, 0), 7);
     }
-    // Also those that are evicted late, word by word in any order.
+    // This includes stores that are evicted late, word by word in any order.
     for last in 0..7 {
         let line = WC + 1 + last as u32;
         for word in 0..7 {
@@ -366,7 +366,7 @@ fn a_context_sees_its_own_stores() {
 }
 
 #[test]
-fn a_word_that_is_stored_often_is_still_seen_and_in_order() {
+fn stores_to_one_word_are_seen_in_order() {
     let link = Link::new("mount-evans");
     let (host, agent) = (link.host(), link.agent());
     let mut last = 0;
@@ -480,7 +480,7 @@ fn a_kick_takes_its_flight() {
 }
 
 #[test]
-fn a_peer_that_lies_about_time_holds_nobody_up() {
+fn false_stamps_of_the_peer_do_not_hold_up_this_side() {
     let link = Link::new("mount-evans");
     let (host, agent) = (link.host(), link.agent());
     for word in link.memory.extra() {
@@ -526,15 +526,15 @@ fn a_line_outside_the_region_panics() {
 }
 
 #[test]
-fn a_stage_takes_lines_one_after_the_other_and_lets_the_others_pass() {
+fn a_stage_takes_its_lines_one_by_one_and_passes_others() {
     let lines = Span { home: Home::Nic, line: 4, lines: 2 };
     let stage = Stage::new(lines, Nanos(100), |words| words[0] != 0);
     let time = VirtualTime::new().for_staged_window(1, vec![stage]);
     let seen =
         |home, line, word, arrives| time.staged(home, line, &[word; LINE_WORDS], Nanos(arrives)).0;
     assert_eq!(seen(Home::Nic, 4, 1, 1_000), 1_100);
-    assert_eq!(seen(Home::Nic, 5, 1, 1_010), 1_200, "it waits for the one before it");
-    assert_eq!(seen(Home::Nic, 5, 0, 1_020), 1_020, "not for the stage");
+    assert_eq!(seen(Home::Nic, 5, 1, 1_010), 1_200, "the line waits for the one before it");
+    assert_eq!(seen(Home::Nic, 5, 0, 1_020), 1_020, "the stage does not take these words");
     assert_eq!(seen(Home::Nic, 6, 1, 1_030), 1_030, "another line");
     assert_eq!(seen(Home::Host, 4, 1, 1_040), 1_040, "in other memory");
     assert_eq!(seen(Home::Nic, 4, 1, 5_000), 5_100);

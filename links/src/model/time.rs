@@ -23,16 +23,16 @@ pub trait Timebase: Clock {
         }
     }
 
-    /// How much longer than usual what leaves now is on its way: a link that stalls.
+    /// The extra time that data leaving now is on its way: a link that stalls.
     fn held_up(&self) -> Nanos {
         Nanos(0)
     }
 
-    /// A store to those words of a line that `mask` names is visible from `visible` on.
+    /// Called for a store to the words of a line that `mask` names, visible from `visible` on.
     #[inline]
     fn stored(&self, _home: Home, _line: u32, _mask: u8, _visible: Nanos) {}
 
-    /// When a line with these words that arrives at `arrives` can be seen, where another CPU takes it first.
+    /// The time at which a line with these words, which arrives at `arrives`, is visible: later if a stage takes it first.
     #[inline]
     fn staged(&self, _home: Home, _line: u32, _words: &[u64; LINE_WORDS], arrives: Nanos) -> Nanos {
         arrives
@@ -42,12 +42,12 @@ pub trait Timebase: Clock {
     #[inline]
     fn carried(&self, _bytes: Carried) {}
 
-    /// The calling context looked for the end of a copy, which has not come.
+    /// Called when the context polled a copy that has not completed.
     #[inline]
     fn looked_in_vain(&self) {}
 }
 
-/// This machine's monotonic clock, the same in all processes; spends by spinning.
+/// This machine's monotonic clock, the same in all processes; it spends time by spinning.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealTime;
 

@@ -2,7 +2,7 @@
 //! next event of another.
 //!
 //! A context is a [`Task`]: ordinary code on a stack of its own. Each charge of the model moves
-//! the clock; where that would pass the *horizon*, the time of the next event of anybody else, the
+//! the clock. If that would pass the *horizon*, the time of the next event of another context, the
 //! task pauses, and the driver of the tasks resumes it when its time has come. So every load and
 //! store of every context happens in one global order of time, production code runs unchanged
 //! above it, and a context can be stopped for ever or for a while between any two accesses.
@@ -21,15 +21,15 @@ use wave_core::link::{Home, LINE_WORDS, Span};
 use super::pcie::Carried;
 use super::time::Timebase;
 
-/// What a context that looks and finds a copy under way is charged for the look.
+/// The charge for polling a copy that is still under way.
 const LOOK: Nanos = Nanos(20);
 
-/// The reason for which a task gave way.
+/// Why a task paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// The task is busy until this time.
     Busy(Nanos),
-    /// It waits, until somebody wakes it or until then.
+    /// The task waits until it is woken, or until this time.
     Waiting(Option<Nanos>),
     /// The task has returned.
     Ended,
@@ -46,17 +46,17 @@ pub struct Stored {
     pub home: Home,
     /// Index of the line in its region.
     pub line: u32,
-    /// Stored words of the line, a bit each.
+    /// Stored words of the line, one bit for each.
     pub mask: u8,
-    /// When it becomes visible.
+    /// The time at which the store becomes visible.
     pub visible: Nanos,
 }
 
 /// A function that sees each store as it arrives.
 pub type Observer = dyn Fn(Stored);
 
-/// A CPU that takes what is stored or copied to some lines, one after the other, before it can be seen: a stage of a
-/// pipeline.
+/// A stage of a pipeline: a CPU that takes the stores and copies to some lines, one after the other, before they become
+/// visible.
 #[derive(Debug)]
 pub struct Stage {
     lines: Span,
@@ -66,7 +66,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A stage that each store or copy to one of `lines` occupies for so long, if it takes the words.
+    /// Creates a stage that each store or copy to one of `lines` occupies for `occupied`, if `takes` accepts the words.
     pub fn new(lines: Span, occupied: Nanos, takes: fn(&[u64; LINE_WORDS]) -> bool) -> Stage {
         Stage { lines, occupied: occupied.0, takes, free_at: Cell::new(0) }
     }
@@ -76,7 +76,7 @@ impl Stage {
         own == home && (first..first + lines).contains(&line) && (self.takes)(words)
     }
 
-    /// First come, first served: when it is done with what arrives then.
+    /// First come, first served: returns the time at which the stage is done with a line that arrives at `arrives`.
     fn serve(&self, arrives: u64) -> u64 {
         let done = arrives.max(self.free_at.get()).saturating_add(self.occupied);
         self.free_at.set(done);
@@ -128,12 +128,12 @@ impl VirtualTime {
         VirtualTime { shared: Rc::new(shared), window: 0, stages: Rc::new([]) }
     }
 
-    /// The same clock, for the contexts of the window with this number.
+    /// This clock, for the contexts of the window with this number.
     pub fn for_window(&self, window: u32) -> VirtualTime {
         self.for_staged_window(window, Vec::new())
     }
 
-    /// The same, for a window with lines that stages take.
+    /// As [`VirtualTime::for_window`], for a window with lines that stages take.
     pub fn for_staged_window(&self, window: u32, stages: Vec<Stage>) -> VirtualTime {
         VirtualTime { shared: Rc::clone(&self.shared), window, stages: stages.into() }
     }
@@ -148,17 +148,17 @@ impl VirtualTime {
         self.shared.now.set(now.0);
     }
 
-    /// Sets the time that no task may pass without giving way.
+    /// Sets the time that no task may pass without pausing.
     pub fn set_horizon(&self, horizon: Nanos) {
         self.shared.horizon.set(horizon.0);
     }
 
-    /// Something new happens at `at`: no task may pass that either.
+    /// Announces a new event at `at`: no task may pass that time either.
     pub fn lower_horizon(&self, at: Nanos) {
         self.shared.horizon.set(self.shared.horizon.get().min(at.0));
     }
 
-    /// Everything that leaves for the other side before `until` is held up until then.
+    /// Holds up everything that leaves for the other side before `until`, until that time.
     pub fn stall_link(&self, until: Nanos) {
         self.shared.stalled_until.set(until.0);
     }
@@ -168,7 +168,7 @@ impl VirtualTime {
         self.shared.carried.get()
     }
 
-    /// Pauses the running task until it is woken, or until `deadline`. Outside a task, returns.
+    /// Pauses the running task until it is woken, or until `deadline`. Outside a task, returns at once.
     pub fn wait(&self, deadline: Option<Nanos>) {
         self.pause(Pause::Waiting(deadline));
     }
@@ -240,11 +240,11 @@ impl Timebase for VirtualTime {
     }
 }
 
-/// Ordinary code on a stack of its own, which gives way when its time has not come yet.
+/// Ordinary code on a stack of its own, which pauses when its time has not come yet.
 ///
-/// Dropping a task that has not ended unwinds its stack; what its destructors do then takes no time.
+/// Dropping a task that has not ended unwinds its stack; its destructors then take no virtual time.
 pub struct Task {
-    /// None only while it is dropped.
+    /// `None` only during drop.
     coroutine: Option<Coroutine<(), Pause, (), DefaultStack>>,
     yielder: Rc<Cell<*const TaskYielder>>,
     time: VirtualTime,
@@ -257,7 +257,7 @@ impl fmt::Debug for Task {
 }
 
 impl Task {
-    /// A task that will run `body` on a stack of `stack_bytes`.
+    /// Creates a task that will run `body` on a stack of `stack_bytes`.
     pub fn new(
         time: &VirtualTime,
         stack_bytes: usize,
@@ -274,7 +274,7 @@ impl Task {
         Ok(Task { coroutine: Some(coroutine), yielder, time: time.clone() })
     }
 
-    /// Runs the task until it gives way.
+    /// Runs the task until it pauses or ends.
     ///
     /// # Panics
     ///
@@ -296,7 +296,7 @@ impl Drop for Task {
     }
 }
 
-/// While it lives, another task (or none) runs; afterwards the one before does, also after a panic.
+/// While this lives, another task (or none) counts as running; on drop the earlier one does again, also after a panic.
 struct Turn<'a> {
     running: &'a Cell<*const TaskYielder>,
     before: *const TaskYielder,

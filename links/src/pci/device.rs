@@ -1,8 +1,8 @@
-//! The host's side of a PCI device: its memory, its registers, its interrupts, and what it may reach.
+//! The host's side of a PCI device: its memory, its registers, its interrupts, and its access to host memory.
 //!
 //! Through VFIO the kernel hands all of that to this process: interrupts become eventfds, and behind an
-//! IOMMU the device reaches just those pages that are mapped for it. Through sysfs there is only the
-//! device's memory: no interrupts (a waiter must poll), and the device reaches everything.
+//! IOMMU the device reaches only the pages that are mapped for it. Through sysfs there is only the
+//! device's memory: no interrupts (a waiter must poll), and the device reaches all memory.
 
 use std::fs::{self, File};
 use std::io;
@@ -30,7 +30,7 @@ pub enum Access {
     Sysfs,
 }
 
-/// Why a device cannot be had.
+/// Why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DeviceError {
@@ -43,17 +43,17 @@ pub enum DeviceError {
     )]
     Taken { address: String, driver: String },
     #[error(
-        "PCI device {0} is behind no IOMMU, so that it could reach all memory: switch it on in the \
+        "PCI device {0} is not behind an IOMMU, so it could reach all memory: switch the IOMMU on in the \
          firmware and the kernel (intel_iommu=on)"
     )]
     NoIommu(String),
-    #[error("the kernel's VFIO driver is not there: modprobe vfio-pci")]
+    #[error("the kernel's VFIO driver is not loaded: run `modprobe vfio-pci`")]
     NoVfio,
     /// A call to VFIO failed for this device.
     #[error("{doing} PCI device {address} through VFIO: {error}")]
     Vfio { doing: &'static str, address: String, error: VfioError },
-    /// It has less than is needed.
-    #[error("PCI device {address} has {have} {what}, {need} are needed")]
+    /// The device has less of a resource than is needed.
+    #[error("PCI device {address} has {have} {what}, but {need} are needed")]
     TooSmall { address: String, what: &'static str, have: u64, need: u64 },
     /// A system call failed for this device.
     #[error("{doing} PCI device {address}: {error}")]
@@ -68,7 +68,7 @@ pub struct Device {
 
 enum Inner {
     Vfio {
-        // Before the container, which it is in; and both before the kernel's driver.
+        // Dropped before the container that it is in; both are dropped before the binding to the kernel's driver.
         device: VfioDevice,
         container: Arc<VfioContainer>,
         _bound: Option<Bound>,
@@ -86,8 +86,8 @@ impl std::fmt::Debug for Device {
 }
 
 impl Device {
-    /// Opens the device at `address` (`0000:00:01.0`, or without the domain 0000). For VFIO it is bound to the
-    /// kernel's driver first, where it has none, and taken back at the end.
+    /// Opens the device at `address` (`0000:00:01.0`, or without the domain 0000). For VFIO, a device without a
+    /// driver is first bound to the kernel's VFIO driver, and unbound at the end.
     pub fn open(address: &str, access: Access) -> Result<Device, DeviceError> {
         let full = format!("0000:{address}");
         let address = if address.matches(':').count() == 1 { &full } else { address };
@@ -123,7 +123,7 @@ impl Device {
         Ok(Device { address: address.into(), inner })
     }
 
-    /// Where it is on the bus.
+    /// The device's address on the bus.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -142,7 +142,7 @@ impl Device {
         mapped.map_err(|error| self.system("mapping a BAR of", error))
     }
 
-    /// Where a BAR is, as the host's CPUs address it.
+    /// The address of a BAR, as the host's CPUs see it.
     pub fn bar_address(&self, index: usize) -> Result<u64, DeviceError> {
         let path = Path::new("/sys/bus/pci/devices").join(&self.address).join("resource");
         let text = fs::read_to_string(path).map_err(|error| self.system("asking for", error))?;
@@ -176,8 +176,8 @@ impl Device {
         }
     }
 
-    /// Lets the device interrupt, each vector by its own eventfd, from 0 on. Without VFIO there are no
-    /// interrupts: then it returns nothing.
+    /// Enables the interrupts of vectors 0 to `count` - 1, each with its own eventfd. `None` without VFIO,
+    /// where there are no interrupts.
     pub fn vectors(&self, count: usize) -> Result<Option<Vec<EventFd>>, DeviceError> {
         let Inner::Vfio { device, .. } = &self.inner else { return Ok(None) };
         let have = device.get_irq_info(MSIX).map_or(0, |irq| irq.count);
@@ -190,17 +190,17 @@ impl Device {
             });
         }
         let bells = (0..count).map(|_| EventFd::new()).collect::<io::Result<Vec<_>>>();
-        let bells = bells.map_err(|error| self.system("making eventfds for", error))?;
+        let bells = bells.map_err(|error| self.system("creating eventfds for", error))?;
         let theirs = bells.iter().map(their_handle).collect::<io::Result<Vec<_>>>();
-        let theirs = theirs.map_err(|error| self.system("making eventfds for", error))?;
+        let theirs = theirs.map_err(|error| self.system("creating eventfds for", error))?;
         device
             .enable_msix(theirs.iter().collect())
             .map_err(|error| self.vfio("switching on the interrupts of", error))?;
         Ok(Some(bells))
     }
 
-    /// Lets the device reach memory: the addresses of its pages on the device's side, which are their
-    /// physical ones. So one list serves a device behind an IOMMU and one without.
+    /// Lets the device reach memory. Returns the addresses of its pages on the device's side, which are the
+    /// physical ones: so one list serves a device behind an IOMMU and a device without.
     pub fn reach(&self, memory: &Memory) -> Result<Vec<u64>, DeviceError> {
         let pages = physical_pages(memory)
             .map_err(|error| self.system("finding the pages of a window for", error))?;
@@ -221,7 +221,7 @@ impl Device {
         Ok(pages)
     }
 
-    /// Keeps the device from pages that [`Device::reach`] has named.
+    /// Takes away the device's access to pages that [`Device::reach`] has returned.
     pub fn forget(&self, pages: &[u64]) {
         if let Inner::Vfio { container, .. } = &self.inner {
             for page in pages {
@@ -231,8 +231,9 @@ impl Device {
         }
     }
 
-    /// Where the kernel itself has mapped a BAR, uncached, for a program within it to read. VFIO's driver
-    /// maps a BAR when it is first read through it; the kernel's list of mappings says where.
+    /// The address at which the kernel itself has mapped a BAR, uncached, for a program within the kernel to
+    /// read. VFIO's driver maps a BAR when it is first read through it; the kernel's list of mappings has the
+    /// address.
     pub fn kernel_address(&self, bar: u32) -> Result<u64, DeviceError> {
         if let Inner::Vfio { device, .. } = &self.inner {
             device.region_read(bar, &mut [0; 4], 0);
@@ -279,7 +280,7 @@ fn driver_of(folder: &Path) -> Option<String> {
     Some(link.file_name()?.to_string_lossy().into_owned())
 }
 
-/// A device that was handed to the kernel's VFIO driver, and is taken back at the end.
+/// A device that was bound to the kernel's VFIO driver, and is unbound on drop.
 struct Bound {
     address: String,
     folder: PathBuf,
@@ -287,13 +288,13 @@ struct Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Somebody may have been faster.
+        // Another process may have unbound it already.
         let _ = fs::write(self.folder.join("driver/unbind"), &self.address);
         let _ = fs::write(self.folder.join("driver_override"), "\n");
     }
 }
 
-/// Hands the device to the kernel's VFIO driver, if no driver has it.
+/// Binds the device to the kernel's VFIO driver, if it has no driver.
 fn bind(address: &str, folder: &Path) -> Result<Option<Bound>, DeviceError> {
     const DRIVER: &str = "vfio-pci";
     match driver_of(folder) {
@@ -314,7 +315,7 @@ fn bind(address: &str, folder: &Path) -> Result<Option<Bound>, DeviceError> {
     Ok(Some(bound))
 }
 
-/// Lets the device write to memory (bus mastering), as it does for each interrupt. VFIO leaves that to us.
+/// Lets the device write to memory (bus mastering), as it does for each interrupt. VFIO leaves that to its user.
 fn be_master(device: &VfioDevice) {
     const CONFIGURATION: u32 = 7;
     const COMMAND: u64 = 4;
@@ -325,8 +326,8 @@ fn be_master(device: &VfioDevice) {
     device.region_write(CONFIGURATION, &command.to_le_bytes(), COMMAND);
 }
 
-/// The kernel's list of its mappings. It shows addresses to root where `kptr_restrict` is 1; where that is 0,
-/// which shows others to everybody, it is 1 for this moment.
+/// The kernel's list of its mappings. It shows true addresses to root if `kptr_restrict` is 1. If that is 0,
+/// under which everybody sees false ones, this sets it to 1 for the moment.
 fn list_of_mappings() -> io::Result<String> {
     const SETTING: &str = "/proc/sys/kernel/kptr_restrict";
     const LIST: &str = "/proc/vmallocinfo";
@@ -339,7 +340,7 @@ fn list_of_mappings() -> io::Result<String> {
     list
 }
 
-/// The kernel's address of what is mapped from a physical one on, in its list of mappings.
+/// Looks up the kernel's address of the mapping that begins at a physical address.
 fn mapping_of(physical: u64, list: &str) -> Option<u64> {
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
     list.lines()
@@ -366,7 +367,7 @@ fn physical_pages(memory: &Memory) -> io::Result<Vec<u64>> {
             let entry = u64::from_le_bytes(entry);
             let frame = entry & FRAME;
             if entry & PRESENT == 0 || frame == 0 {
-                let why = "the kernel does not say where a page is; that takes root";
+                let why = "the kernel does not tell the physical address of a page: run as root";
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
             }
             Ok(frame * PAGE_BYTES)
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_is_found_by_what_it_maps() {
+    fn a_mapping_is_found_by_its_physical_address() {
         let list = "0xffffb3c000000000-0xffffb3c000005000   20480 load_module+0x1 pages=4 vmalloc\n\
                     0xffffb3c000800000-0xffffb3c000c01000 4198400 vfio_pci_core_setup_barmap+0x86/0xd0 \
                     phys=0x00000000fe400000 ioremap\n";
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_where_the_kernel_says() {
+    fn mappings_of_one_file_have_the_same_physical_pages() {
         let (memory, fd) = Memory::create("test", 256, 0, 0).unwrap();
         let Ok(pages) = physical_pages(&memory) else { return };
         assert_eq!(pages.len(), 4);

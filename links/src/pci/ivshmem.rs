@@ -1,10 +1,9 @@
 //! QEMU's ivshmem: memory that machines share, and eventfds that interrupt them.
 //!
 //! A *server* hands the same memory to every *peer* that connects to its socket, and an eventfd for each
-//! of the other's vectors. To a virtual machine all this is a PCI device (`ivshmem-doorbell`); to an
-//! agent beside the machine, that is, on the far side of the device, it is what this module says. The
-//! protocol is QEMU's (its `docs/specs/ivshmem-spec`): numbers of eight bytes, little-endian, some with a
-//! descriptor.
+//! of the other peers' vectors. A virtual machine sees all this as a PCI device (`ivshmem-doorbell`). An
+//! agent beside the machine, that is, on the far side of the device, uses this module. The protocol is
+//! QEMU's (its `docs/specs/ivshmem-spec`): numbers of eight bytes, little-endian, some with a descriptor.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -19,13 +18,13 @@ use crate::memory::sealed_memory;
 
 /// The protocol's only version.
 const VERSION: i64 = 0;
-/// Stands before the memory's descriptor.
+/// The number that precedes the memory's descriptor.
 const MEMORY: i64 = -1;
-/// How long the server may take to say everything to a new peer.
+/// How long the server may take to introduce a new peer.
 const GREETING: Duration = Duration::from_secs(5);
 /// Registers in BAR 0, by byte: the device's own number, and the doorbell (peer << 16 | vector).
 pub const REGISTER_OWN_ID: usize = 8;
-/// See [`REGISTER_OWN_ID`].
+/// The doorbell register: see [`REGISTER_OWN_ID`].
 pub const REGISTER_DOORBELL: usize = 12;
 
 /// Hands out memory and eventfds, for as long as [`Server::serve`] runs.
@@ -46,8 +45,8 @@ struct Seat {
 }
 
 impl Server {
-    /// Listens on `path`, which must not be there. The memory has `bytes` bytes, all zero (a power of two,
-    /// as a BAR's size is one), and each peer gets so many vectors.
+    /// Listens on `path`, which must not exist. The memory has `bytes` bytes, all zero (a power of two, as
+    /// the size of a BAR), and each peer gets `vectors` vectors.
     pub fn bind(path: &Path, bytes: u64, vectors: usize) -> io::Result<Server> {
         assert!(bytes.is_power_of_two(), "a BAR's size is a power of two");
         let listener = UnixListener::bind(path)?;
@@ -55,7 +54,7 @@ impl Server {
         Ok(Server { listener, memory, vectors, peers: BTreeMap::new(), next: 0 })
     }
 
-    /// Serves until the process ends; returns only where listening fails.
+    /// Serves until the process ends; returns only if listening fails.
     pub fn serve(mut self) -> io::Result<()> {
         loop {
             let mut entries: Vec<libc::pollfd> = [self.listener.as_raw_fd()]
@@ -81,8 +80,8 @@ impl Server {
     }
 
     fn enter(&mut self, stream: UnixStream) -> io::Result<()> {
-        // Never the number of one that has left: QEMU (7.2) frees what it keeps
-        // of a peer that leaves, and writes there when the number comes again.
+        // Numbers are never reused: QEMU (7.2) frees its record of a peer that
+        // leaves, and writes to it when the number comes again.
         let id = self.next;
         self.next = id.checked_add(1).ok_or(io::ErrorKind::OutOfMemory)?;
         let vectors = (0..self.vectors).map(|_| EventFd::new()).collect::<io::Result<Vec<_>>>()?;
@@ -115,7 +114,7 @@ impl Server {
     fn leave(&mut self, id: u16) {
         self.peers.remove(&id);
         for seat in self.peers.values() {
-            // A peer that cannot be told is about to leave as well.
+            // A peer that cannot be notified is about to leave as well.
             let _ = say(&seat.stream, id.into(), None);
         }
     }
@@ -135,29 +134,29 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Connects to the server at `path`, and returns when it has told of the other peers and of this
-    /// one's first vector.
+    /// Connects to the server at `path`, and returns when the server has announced the other peers and
+    /// this peer's first vector.
     ///
     /// # Errors
-    /// `InvalidData` where it does not speak the protocol, `TimedOut` where it says too little.
+    /// `InvalidData` if the server does not speak the protocol, `TimedOut` if its greeting is incomplete.
     pub fn connect(path: &Path) -> io::Result<Peer> {
         let stream = UnixStream::connect(path)?;
         let deadline = Instant::now() + GREETING;
         let nonsense = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let hear = || hear(&stream, Some(deadline));
         if !matches!(hear()?, Some((VERSION, None))) {
-            return Err(nonsense("the server speaks another version than 0"));
+            return Err(nonsense("the server speaks a version other than 0"));
         }
         let id = match hear()? {
-            Some((id, None)) => u16::try_from(id).map_err(|_| nonsense("no number of a peer"))?,
-            _ => return Err(nonsense("the server gives no number")),
+            Some((id, None)) => u16::try_from(id).map_err(|_| nonsense("not a peer's number"))?,
+            _ => return Err(nonsense("the server sent no peer number")),
         };
         let memory = match hear()? {
             Some((MEMORY, Some(memory))) => memory,
-            _ => return Err(nonsense("the server gives no memory")),
+            _ => return Err(nonsense("the server sent no memory")),
         };
         let mut peer = Peer { stream, id, memory, vectors: BTreeMap::new() };
-        // Its own come last.
+        // Its own vectors come last.
         while peer.own().is_empty() {
             peer.listen(Some(deadline))?;
         }
@@ -180,22 +179,22 @@ impl Peer {
         self.of(self.id)
     }
 
-    /// A peer's vectors, none where there is no such peer (now).
+    /// A peer's vectors; none if there is no such peer at present.
     pub fn of(&self, id: u16) -> &[EventFd] {
         self.vectors.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// Hears of peers that have come and gone since.
+    /// Takes in the server's news of peers that came or left since the last call.
     pub fn update(&mut self) -> io::Result<()> {
         while self.listen(None)? {}
         Ok(())
     }
 
-    /// Takes in what the server says next. Returns whether there was anything; without a deadline it does not wait.
+    /// Takes the server's next announcement. Returns whether there was one; without a deadline it does not wait.
     fn listen(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
         let Some((number, fd)) = hear(&self.stream, deadline)? else { return Ok(false) };
         let id = u16::try_from(number)
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no number of a peer"))?;
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not a peer's number"))?;
         match fd {
             Some(fd) => self.vectors.entry(id).or_default().push(EventFd::from_fd(fd)?),
             None => drop(self.vectors.remove(&id)),
@@ -204,7 +203,7 @@ impl Peer {
     }
 }
 
-/// One number, with its descriptor. None where nothing came (without a deadline it does not wait).
+/// Receives a number, with its descriptor. `None` if nothing came (without a deadline it does not wait).
 fn hear(
     mut stream: &UnixStream,
     deadline: Option<Instant>,
@@ -222,9 +221,14 @@ fn hear(
     let mut bytes = [0; 8];
     let received = ancillary::receive(stream.as_fd(), &mut bytes)?;
     match received.bytes {
-        0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server has gone")),
+        0 => {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the server closed the connection",
+            ));
+        }
         8 => {}
-        // A number that is under way.
+        // The rest of the number is under way.
         some => {
             stream.set_read_timeout(Some(GREETING))?;
             stream.read_exact(&mut bytes[some..])?;

@@ -1,4 +1,4 @@
-//! How host and agent meet over a device: words in its memory (BAR 2), until there is a window.
+//! The mailbox by which an agent gets its window over a device: words in the device's memory (BAR 2).
 //!
 //! ```text
 //! line 0    host     MAGIC | version | life | number under which the device rings the host | vectors
@@ -8,11 +8,11 @@
 //! line 8    host     the window's pages, a word each; or why there is no window
 //! ```
 //!
-//! The agent writes a request, any number but 0, and rings for control; the host makes a window, lists
-//! where its pages are, and rings back. A page is in the host's memory, at the address that the device
-//! uses to reach it, or in the device's own memory, from the start of BAR 2: then bit 0 is set. From then
-//! on all is said in the window. An agent that leaves takes its request back; a host that ends takes
-//! `MAGIC` back; one that begins anew has another life.
+//! The agent writes a request, any number except 0, and rings the control vector; the host makes a window,
+//! lists the places of its pages, and rings back. A page is in the host's memory, at the address that the
+//! device uses to reach it, or in the device's own memory, as an offset from the start of BAR 2: then bit 0
+//! is set. From then on host and agent communicate in the window. An agent that leaves clears its request; a
+//! host that ends clears `MAGIC`; a host that starts anew has another life number.
 
 use wave_core::link::{LINE_WORDS, Window};
 
@@ -20,7 +20,7 @@ use wave_core::link::{LINE_WORDS, Window};
 const MAGIC: u64 = u64::from_le_bytes(*b"WAVEpci1");
 /// The most vectors that a mailbox has words for.
 pub const VECTORS_MAX: usize = 4 * LINE_WORDS;
-/// The vector that asks the host's control context to look; the cores' follow, in order.
+/// The vector that rings the host's control context; the cores' vectors follow, in order.
 pub const CONTROL_VECTOR: usize = 0;
 const HOST: u32 = 0;
 const ANSWER: u32 = 1;
@@ -29,7 +29,7 @@ const RINGS: u32 = 4;
 const LIST: u32 = 8;
 const IN_DEVICE: u64 = 1;
 
-/// Where a page of the window is.
+/// The place of a page of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the host's memory, at this address on the device's side.
@@ -49,20 +49,20 @@ pub struct Offer {
     pub pages: Vec<Place>,
 }
 
-/// What an agent finds of the host.
+/// The host's introduction to agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// The version of everything in a window.
     pub version: u32,
-    /// Another number for each host.
+    /// A number that differs for each host process.
     pub life: u64,
-    /// The host's number at the device's doorbells.
+    /// The number under which the device rings the host.
     pub number: u16,
-    /// Vectors that reach the host.
+    /// Number of vectors that reach the host.
     pub vectors: usize,
 }
 
-/// Most pages that a mailbox of `lines` lines can list.
+/// The most pages that a mailbox of `lines` lines can list.
 pub fn pages_max(lines: u32) -> usize {
     lines.saturating_sub(LIST) as usize * LINE_WORDS
 }
@@ -77,7 +77,7 @@ fn list_word(at: usize) -> (u32, usize) {
     (LIST + (at / LINE_WORDS) as u32, at % LINE_WORDS)
 }
 
-/// The mailbox's end of the host.
+/// The host's end of the mailbox.
 #[derive(Debug)]
 pub struct HostEnd<W> {
     window: W,
@@ -85,7 +85,8 @@ pub struct HostEnd<W> {
 }
 
 impl<W: Window> HostEnd<W> {
-    /// Over a device's memory of `lines` lines. Clears what another host has left; no agent is greeted yet.
+    /// Creates the host's end in a device's memory of `lines` lines. Clears an earlier host's words; agents see no greeting
+    /// yet.
     pub fn new(window: W, lines: u32) -> HostEnd<W> {
         window.store(HOST, 0, 0);
         window.store(ANSWER, 0, 0);
@@ -97,7 +98,7 @@ impl<W: Window> HostEnd<W> {
         HostEnd { window, lines }
     }
 
-    /// Begins: agents may ask.
+    /// Publishes the greeting: from now on agents may send requests.
     pub fn greet(&self, greeting: Greeting) {
         self.window.store(HOST, 1, greeting.version.into());
         self.window.store(HOST, 2, greeting.life);
@@ -107,7 +108,7 @@ impl<W: Window> HostEnd<W> {
         self.window.publish();
     }
 
-    /// What an agent asks for, 0 where none does, and the number to ring it under.
+    /// The agent's request, 0 if there is none, and the number to ring the agent under.
     pub fn request(&self) -> (u64, u32) {
         let request = self.window.load(AGENT, 0);
         (request, self.window.load(AGENT, 1) as u32)
@@ -128,7 +129,7 @@ impl<W: Window> HostEnd<W> {
         self.answer(request, offer.pages.len(), false);
     }
 
-    /// Answers that there is none, and why.
+    /// Answers a request with a refusal and its reason.
     pub fn refuse(&self, request: u64, why: &str) {
         let bytes = &why.as_bytes()[..why.len().min(1024).min(pages_max(self.lines) * 8)];
         for (at, bytes) in bytes.chunks(8).enumerate() {
@@ -162,14 +163,14 @@ impl<W: Window> HostEnd<W> {
         &self.window
     }
 
-    /// Says that there is no host any more.
+    /// Announces that the host is gone.
     pub fn close(&self) {
         self.window.store(HOST, 0, 0);
         self.window.publish();
     }
 }
 
-/// The mailbox's end of the agent.
+/// The agent's end of the mailbox.
 #[derive(Clone, Debug)]
 pub struct AgentEnd<W> {
     window: W,
@@ -179,21 +180,21 @@ pub struct AgentEnd<W> {
 /// Why there is no window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoOffer {
-    /// Nothing was answered yet.
+    /// The host has not answered yet.
     NotYet,
     /// The host refused, with its reason.
     Refused(String),
-    /// The answer makes no sense.
+    /// The answer is not valid.
     Nonsense,
 }
 
 impl<W: Window> AgentEnd<W> {
-    /// Over a device's memory of `lines` lines.
+    /// Creates the agent's end in a device's memory of `lines` lines.
     pub fn new(window: W, lines: u32) -> AgentEnd<W> {
         AgentEnd { window, lines }
     }
 
-    /// What a host says of itself, if there is one.
+    /// The host's greeting; `None` if there is no host.
     pub fn greeting(&self) -> Option<Greeting> {
         if self.window.load(HOST, 0) != MAGIC {
             return None;
@@ -206,7 +207,7 @@ impl<W: Window> AgentEnd<W> {
         })
     }
 
-    /// Asks for a window; the number rings this agent. `request` is not 0.
+    /// Asks for a window. `number` is the one to ring this agent under; `request` is not 0.
     pub fn request(&self, request: u64, number: u32) {
         self.window.store(AGENT, 1, number.into());
         self.window.store(AGENT, 0, request);
@@ -244,7 +245,7 @@ impl<W: Window> AgentEnd<W> {
         })
     }
 
-    /// Takes a request back, if no other agent has asked since.
+    /// Clears this agent's request, unless another agent has asked since.
     pub fn leave(&self, request: u64) {
         if self.window.load(AGENT, 0) == request {
             self.window.store(AGENT, 0, 0);
@@ -252,7 +253,7 @@ impl<W: Window> AgentEnd<W> {
         }
     }
 
-    /// Says that a vector rings, for a host that gets no interrupts.
+    /// Counts a ring of a vector, for a host that gets no interrupts.
     pub fn ring(&self, vector: usize) {
         let (line, word) = (RINGS + (vector / LINE_WORDS) as u32, vector % LINE_WORDS);
         self.window.store(line, word, self.window.load(line, word).wrapping_add(1));
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_longer_than_the_device_is_nonsense() {
+    fn a_list_longer_than_the_device_is_not_valid() {
         let (host, agent) = ends();
         host.window().store(ANSWER, 3, pages_max(LINES) as u64 + 1);
         host.window().store(ANSWER, 0, 1);
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_leaves_late_takes_back_only_its_own_request() {
+    fn a_leaving_agent_clears_only_its_own_request() {
         let (host, agent) = ends();
         agent.request(1, 0);
         agent.request(2, 0);
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_begins_anew_is_another() {
+    fn a_restarted_host_has_another_life() {
         let (host, agent) = ends();
         agent.request(1, 0);
         host.close();

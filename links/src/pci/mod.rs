@@ -1,5 +1,5 @@
 //! A link over PCI: the window lies in the host's memory, where the device reaches it by DMA, or partly
-//! in the device's own; the host is rung by MSI-X, the agent by a register.
+//! in the device's own memory; the host is rung by MSI-X, the agent by a register.
 //!
 //! ```text
 //!   host                                   device                             agent
@@ -9,9 +9,9 @@
 //!          `------------- register ------> doorbell (BAR 0) ----------------> wakes up
 //! ```
 //!
-//! [`device`] is the host's side. [`mailbox`] is how the two meet before there is a window. [`ivshmem`] is
-//! a device that QEMU gives to a virtual machine, and its other side. A card differs from it in how its
-//! own processor maps the host's pages and raises interrupts: see the guide "Bring your own NIC".
+//! [`device`] is the host's side. [`mailbox`] is the handshake before there is a window. [`ivshmem`] is a
+//! device that QEMU gives to a virtual machine, and its other side. On a card, the way in which its own
+//! processor maps the host's pages and raises interrupts differs: see the guide "Bring your own NIC".
 
 pub mod device;
 pub mod ivshmem;
@@ -35,7 +35,7 @@ pub struct DeviceBell {
 }
 
 impl DeviceBell {
-    /// The vector whose interrupt is behind this eventfd.
+    /// Creates the bell of a vector, whose interrupt is behind this eventfd.
     pub fn new(interrupt: EventFd, end: AgentEnd<ShmWindow>, vector: usize) -> DeviceBell {
         DeviceBell { interrupt, end, vector }
     }

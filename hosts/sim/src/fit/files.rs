@@ -1,4 +1,4 @@
-//! The files that state fitted values: reading and writing single figures without changing the text around them.
+//! The files with fitted values: reads and writes single figures without changing the text around them.
 
 use wave_links::costs::Costs;
 
@@ -37,23 +37,23 @@ impl File {
     }
 }
 
-/// A figure that is not what the fit gives.
+/// A figure that differs from the fit's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The file's path in the repository.
     pub path: &'static str,
     /// Key of the figure in its file.
     pub key: String,
-    /// What the file states; none where it lacks the key.
+    /// Value in the file; `None` if the file lacks the key.
     pub stated: Option<f64>,
     /// Value that the fit gives.
     pub fitted: f64,
-    /// The file states another source than the fit.
+    /// Whether the file states another source than the fit.
     pub source_differs: bool,
 }
 
 impl Fit {
-    /// Each figure that the fit gives: its file's name, key, value, and source unless the file keeps its own.
+    /// Each figure of the fit: its file's name, key, value, and source unless the file keeps its own.
     fn figures(&self, values: &[f64]) -> Vec<(&str, &str, f64, Option<String>)> {
         let source = |source: &str| format!("fitted: wave fit: {source}");
         let fitted = self.values.iter().zip(values).map(|(value, x)| {
@@ -67,7 +67,7 @@ impl Fit {
         fitted.chain(follows).collect()
     }
 
-    /// The text of each file of [`FILES`] with these values in it; `read` gives the text that it has.
+    /// The text of each file of [`FILES`] with these values in it; `read` gives the file's present text.
     ///
     /// # Panics
     ///
@@ -79,7 +79,7 @@ impl Fit {
             for (name, key, value, source) in &figures {
                 if *name == file.name {
                     text = set(&text, key, *value, source.as_deref())
-                        .unwrap_or_else(|| panic!("{} has no {key}", file.path));
+                        .unwrap_or_else(|| panic!("{} lacks the figure {key}", file.path));
                 }
             }
             text
@@ -87,7 +87,7 @@ impl Fit {
         FILES.iter().map(write).collect()
     }
 
-    /// Where files differ from these values.
+    /// The figures in files that differ from these values.
     pub fn differences(&self, values: &[f64], read: &dyn Fn(&File) -> String) -> Vec<Difference> {
         let figures = self.figures(values);
         let mut differences = Vec::new();
@@ -116,13 +116,13 @@ impl Fit {
     }
 }
 
-/// What the built-in file states for a value.
+/// The figure in the built-in file for a value.
 pub(super) fn stated(value: &super::Value) -> Option<f64> {
     let file = FILES.iter().find(|file| file.name == value.file)?;
     get(file.builtin(), &value.key).map(|(stated, _)| stated)
 }
 
-/// The model that texts in the order of [`FILES`] state.
+/// The model in these texts, which are in the order of [`FILES`].
 pub(super) fn parse(texts: &[String]) -> Model {
     let machine = |at: usize| Machine::parse(&texts[at]).expect("only figures were changed");
     let costs = |at: usize| Costs::parse(&texts[at]).expect("only figures were changed");
@@ -149,7 +149,7 @@ fn parts(line: &str) -> Option<[&str; 5]> {
     Some([&line[..start], &line[start..end], &line[end..quote], &line[quote..last], &line[last..]])
 }
 
-/// Whether each line of a text states the figure of that key.
+/// Each line of a text, and whether it states the figure of this key.
 fn lines<'a>(text: &'a str, key: &'a str) -> impl Iterator<Item = (&'a str, bool)> {
     let (table, key) = key.split_once('.').unwrap_or(("", key));
     let mut within = "";
@@ -192,7 +192,7 @@ mod tests {
                         late = { value = 2, source = \"assumed: d\" } # e\n";
 
     #[test]
-    fn a_figure_is_set_and_everything_else_stays() {
+    fn setting_a_figure_leaves_the_rest_of_the_file_unchanged() {
         assert_eq!(get(TEXT, "late"), Some((1.5, "assumed: b, c".to_owned())));
         assert_eq!(get(TEXT, "nic.late"), Some((2.0, "assumed: d".to_owned())));
         assert_eq!(get(TEXT, "host.late"), None);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_state_other_figures_are_named() {
+    fn files_with_other_figures_are_named() {
         let fit = Fit::builtin();
         let values = fit.rounded(&fit.values.iter().map(|value| value.high).collect::<Vec<_>>());
         let texts = fit.written(&values, &|file| file.builtin().to_owned());
@@ -224,9 +224,9 @@ mod tests {
         assert_eq!(found[0].stated, Some(values[0]));
     }
 
-    /// So that no fitted value that a file states can matter to the search.
+    /// No fitted value in a file may influence the search.
     #[test]
-    fn figures_of_the_fit_are_the_same_whatever_files_stated_before() {
+    fn the_fit_does_not_depend_on_figures_in_the_files() {
         let fit = Fit::builtin();
         let lows: Vec<f64> = fit.values.iter().map(|value| value.low).collect();
         let highs: Vec<f64> = fit.values.iter().map(|value| value.high).collect();

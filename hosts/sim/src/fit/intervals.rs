@@ -1,5 +1,5 @@
-//! What the fit leaves open of the rows that follow from it: the least and the most that they come to under parameter
-//! sets that meet the fitted rows as well. Rows of Figure 6 are left out: what they rest on is assumed beside the fit.
+//! The intervals that the fit leaves open for rows that follow from it: their least and greatest values under parameter
+//! sets that also meet the fitted rows. Rows of Figure 6 are left out: they rest on assumptions outside the fit.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -24,15 +24,15 @@ const HEAD: &str = "\
 # is of data/fit.toml and of the figures in the files of the fit.
 ";
 
-/// What the fit leaves open of a row of `paper.toml`.
+/// The interval that the fit leaves open for a row of `paper.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
     /// Id of the row, as in `paper.toml`.
     pub id: String,
-    /// The least under any of the sets.
+    /// Lower end of the interval: the least value under any of the sets.
     pub low: f64,
-    /// Upper end of the interval.
+    /// Upper end of the interval: the greatest value under any of the sets.
     pub high: f64,
 }
 
@@ -40,7 +40,7 @@ pub struct Interval {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intervals {
-    /// Of what they depend on: [`digest`] when they were found.
+    /// [`digest`] of the inputs when the intervals were found.
     pub digest: String,
     /// Parameter sets, the fit's own included.
     pub sets: usize,
@@ -55,7 +55,7 @@ impl Intervals {
         toml::from_str(KEPT).expect("the file is tested")
     }
 
-    /// The least and the most of each row, of rows under several sets.
+    /// The interval of each row, from its values under several sets.
     pub fn of(sets: &[BTreeMap<String, f64>]) -> Intervals {
         let mut found: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
         for (id, x) in sets.iter().flatten() {
@@ -72,19 +72,19 @@ impl Intervals {
         Intervals { digest: digest(), sets: sets.len(), rows }
     }
 
-    /// What the fit leaves open of a row; none where it does not follow from the fit.
+    /// The interval of a row; `None` if the row does not follow from the fit.
     pub fn of_row(&self, id: &str) -> Option<[f64; 2]> {
         self.rows.iter().find(|row| row.id == id).map(|row| [row.low, row.high])
     }
 
-    /// The file with these intervals.
+    /// The text of the file with these intervals.
     pub fn to_toml(&self) -> String {
         let text = toml::to_string(self).expect("strings, numbers and tables have a TOML form");
         format!("{HEAD}\n{text}")
     }
 }
 
-/// Of the description of the fit and of every figure in its files (FNV-1a).
+/// A digest of the description of the fit and of every figure in its files (FNV-1a).
 pub fn digest() -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut add = |text: &str| {
@@ -103,7 +103,7 @@ pub fn digest() -> String {
 
 type MakeLoad = fn(f64, Nanos) -> Load;
 
-/// One saturation that rows compare.
+/// One saturation on which rows depend.
 struct Curve {
     name: &'static str,
     setup: Setup,
@@ -131,7 +131,7 @@ impl Curve {
     }
 }
 
-/// Saturations are found to this share.
+/// Relative resolution of the saturations.
 const RESOLUTION: f64 = 0.002;
 /// Slices of 30 us (7.2.3).
 const SHINJUKU: &str = "shinjuku:slice_us=30";
@@ -142,7 +142,7 @@ fn curves(model: &Model) -> Vec<Curve> {
     let upi = |ghz| model.over_upi(15, ghz, SHINJUKU);
     let curve = |name, setup, load: MakeLoad, guess| Curve { name, setup, load, guess };
     let (gets, scans): (MakeLoad, MakeLoad) = (paper::gets, paper::gets_and_ranges);
-    // The longest first.
+    // The longest run first.
     vec![
         curve("scans-on-host", on_host(SHINJUKU), scans, 220e3),
         curve("scans-15", wave(15, SHINJUKU), scans, 210e3),
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn committed_intervals_belong_to_the_committed_fit() {
         let kept = Intervals::builtin();
-        assert_eq!(kept.digest, digest(), "{PATH} is out of date: wave fit --intervals");
+        assert_eq!(kept.digest, digest(), "{PATH} is out of date: run wave fit --intervals");
         assert!(kept.sets > 1 && !kept.rows.is_empty());
         let printed = paper::printed();
         for Interval { id, low, high } in &kept.rows {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_holds_every_set_and_survives_its_file() {
+    fn an_interval_covers_every_set_and_round_trips_through_its_file() {
         let set = |x: f64| BTreeMap::from([("a".to_owned(), x)]);
         let found = Intervals::of(&[set(1.0), set(-2.006), set(0.5)]);
         assert_eq!(found.of_row("a"), Some([-2.01, 1.0]));

@@ -14,8 +14,8 @@ impl Term {
     }
 }
 
-/// The variables that minimise the sum of the squares of `terms`, each within its bounds; the terms determine every
-/// variable. An active set: a variable that would pass a bound stays there until the others no longer push it out.
+/// The variables that minimise the sum of the squares of `terms`, each within its bounds; the terms must determine every
+/// variable. An active-set method: a variable that would pass a bound stays there until the others no longer push it out.
 pub(super) fn least_squares(terms: &[Term], bounds: &[(f64, f64)]) -> Vec<f64> {
     let count = bounds.len();
     let mut matrix = vec![vec![0.0; count]; count];
@@ -73,7 +73,7 @@ pub(super) fn least_squares(terms: &[Term], bounds: &[(f64, f64)]) -> Vec<f64> {
     at
 }
 
-/// The variables that minimise the squares where those that are held stay: Gauss's elimination.
+/// The variables that minimise the squares while the held ones stay: Gaussian elimination.
 fn solve(matrix: &[Vec<f64>], side: &[f64], at: &[f64], held: &[bool]) -> Vec<f64> {
     let free: Vec<usize> = (0..at.len()).filter(|index| !held[*index]).collect();
     let mut rows: Vec<Vec<f64>> = free
@@ -124,11 +124,11 @@ mod tests {
     fn a_variable_stays_at_its_bound_and_others_compensate() {
         let terms = [term([1.0, 1.0], 5.0), term([1.0, -1.0], 1.0)];
         let found = least_squares(&terms, &[(0.0, 2.0), (0.0, 10.0)]);
-        // At x = 2: the least of (y - 3)^2 + (1 - y)^2.
+        // At x = 2: the minimum of (y - 3)^2 + (1 - y)^2.
         assert!((found[0] - 2.0).abs() < 1e-9 && (found[1] - 2.0).abs() < 1e-9, "{found:?}");
     }
 
-    /// Against a search by single coordinates, which is slow and plain.
+    /// Compares with a search by single coordinates, which is slow and simple.
     #[test]
     fn least_squares_agree_with_a_search_by_coordinates() {
         use rand::Rng;

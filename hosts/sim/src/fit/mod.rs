@@ -1,8 +1,8 @@
-//! The fit of the paper's machine: values of cost files derived from what the paper prints.
+//! The fit of the paper's machine: values of cost files derived from the paper's printed figures.
 //!
 //! `data/fit.toml` names the fitted values, their ranges, the printed rows and the objective. [`Fit::search`] begins at
-//! the middles of the ranges and reads no fitted value; [`Fit::differences`] compares files with what it finds, and
-//! [`Fit::written`] puts it into them. Mind the Gap's prototype has a fit of its own, of one value ([`offload`]).
+//! the middles of the ranges and reads no fitted value; [`Fit::differences`] compares files with the result, and
+//! [`Fit::written`] writes it into them. Mind the Gap's prototype has a fit of its own, of one value ([`offload`]).
 
 mod files;
 pub mod intervals;
@@ -28,22 +28,23 @@ const FIT: &str = include_str!("../../data/fit.toml");
 pub struct Value {
     /// Its file: a name of [`FILES`].
     pub file: String,
-    /// Its key there, after its table's name and a dot where it is in one.
+    /// Its key there, with the table's name and a dot before it if it is in a table.
     pub key: String,
-    /// The least that it may be.
+    /// Lower end of the range.
     pub low: f64,
     /// Upper end of the range.
     pub high: f64,
-    /// The unit in which the file states it.
+    /// The step to which the file rounds it.
     pub step: f64,
-    /// It is a count, searched exhaustively.
+    /// Whether it is a count, which is searched exhaustively.
     #[serde(default)]
     pub whole: bool,
     /// Reason for the range.
     pub range: String,
-    /// What determines it: the source that the file states.
+    /// The rows that determine it: the source that the file states.
     pub source: String,
-    /// It is not searched but follows from another, as the rows determine only its sum with others.
+    /// A rule by which it follows from another value instead of being searched, because the rows determine only its sum with
+    /// others.
     pub rule: Option<Rule>,
 }
 
@@ -58,14 +59,14 @@ impl Value {
         f64::midpoint(self.low, self.high)
     }
 
-    /// The value rounded as its file states it.
+    /// The value, rounded as in its file.
     fn rounded(&self, value: f64) -> f64 {
         let steps = 1.0 / self.step;
         ((value * steps).round() / steps).clamp(self.low, self.high)
     }
 }
 
-/// `of` times a factor, and a summand.
+/// `of` times a factor, plus a summand.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -102,7 +103,7 @@ fn one() -> f64 {
 }
 
 impl Follower {
-    /// What follows from the fitted value.
+    /// The value that follows from the fitted one.
     fn value(&self, fitted: f64) -> f64 {
         self.times * fitted + self.plus
     }
@@ -142,11 +143,11 @@ impl Row {
         let printed = printed.iter().find(|row| row.id == target.id);
         let printed = printed.expect("the file is tested").clone();
         let half = target.half.unwrap_or((printed.high - printed.low) / 2.0);
-        assert!(half > 0.0, "{}: a row has a rounding", printed.id);
+        assert!(half > 0.0, "{}: a row needs a range or a rounding", printed.id);
         Row { middle: f64::midpoint(printed.low, printed.high), half, printed }
     }
 
-    /// How far `simulated` is from what is printed, in halves: at most 1 within the printed rounding.
+    /// The distance of `simulated` from the printed figure, in units of [`Row::half`]: at most 1 within the printed rounding.
     pub fn residual(&self, simulated: f64) -> f64 {
         (simulated - self.middle) / self.half
     }
@@ -166,11 +167,11 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The one of `data/fit.toml`.
+    /// The description in `data/fit.toml`.
     ///
     /// # Panics
     ///
-    /// If the file names what there is not; it is tested.
+    /// If the file names values or rows that do not exist; a test checks it.
     pub fn builtin() -> Fit {
         let stated: Stated = toml::from_str(FIT).expect("the file is tested");
         let printed = paper::printed();
@@ -190,16 +191,16 @@ impl Fit {
     /// Index of the value of that name.
     fn index(&self, name: &str) -> usize {
         let at = self.values.iter().position(|value| value.name() == name);
-        at.unwrap_or_else(|| panic!("no fitted value is called {name}"))
+        at.unwrap_or_else(|| panic!("there is no fitted value {name}"))
     }
 
-    /// The values as files state them: in steps and within their ranges.
+    /// The values as in files: in steps and within their ranges.
     fn stated(&self, values: &[f64]) -> Vec<f64> {
         let round = |(value, x): (&Value, &f64)| value.rounded(*x);
         self.values.iter().zip(values).map(round).collect()
     }
 
-    /// The same, and those with a rule by their rules.
+    /// As [`Fit::stated`], with the values that have a rule set by their rules.
     fn rounded(&self, values: &[f64]) -> Vec<f64> {
         let mut rounded = self.stated(values);
         for (at, value) in self.values.iter().enumerate() {
@@ -217,7 +218,7 @@ impl Fit {
         self.values.iter().map(stated).collect()
     }
 
-    /// The model with these values, and what follows from them. The figures that the files state for them are not read.
+    /// The model with these values, and the values that follow from them. Their present figures in the files are not read.
     pub fn model(&self, values: &[f64]) -> Model {
         let texts = self.written(values, &|file| file.builtin().to_owned());
         files::parse(&texts)

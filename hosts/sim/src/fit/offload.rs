@@ -20,13 +20,13 @@ const OPEN_HEAD: &str = "\
 ";
 /// The file of the machine, as a path in the repository.
 pub const MACHINE_PATH: &str = "hosts/sim/machines/shinjuku-offload.toml";
-/// The file of what the fit leaves open, as a path in the repository.
+/// The file of the interval that the fit leaves open, as a path in the repository.
 pub const OPEN_PATH: &str = "hosts/sim/data/open-offload.toml";
 const MACHINE: &str = "shinjuku-offload";
-/// Steps of the first look at the range.
+/// Steps of the first scan of the range.
 const GRID: u64 = 32;
 
-/// Values that meet the row: the ends.
+/// The interval of values that meet the row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Open {
@@ -42,7 +42,7 @@ impl Open {
         toml::from_str(OPEN).expect("the file is tested")
     }
 
-    /// The file with these ends.
+    /// The text of the file with this interval.
     pub fn to_toml(self) -> String {
         let text = toml::to_string(&self).expect("numbers have a TOML form");
         format!("{OPEN_HEAD}\n{text}")
@@ -73,20 +73,20 @@ pub struct Offload {
 pub struct Found {
     /// The value, as the file states it.
     pub value: f64,
-    /// What the model gives for the row.
+    /// The model's result for the row.
     pub row: f64,
     /// Interval that the fit leaves open.
     pub open: Open,
 }
 
 impl Offload {
-    /// The one of `data/fit-offload.toml`.
+    /// The description in `data/fit-offload.toml`.
     pub fn builtin() -> Offload {
         let Stated { value, follows, row } = toml::from_str(FIT).expect("the file is tested");
         Offload { value, follows, row: Row::new(row, &paper::printed()) }
     }
 
-    /// The built-in machine with this value, and what follows from it.
+    /// The built-in machine with this value, and the values that follow from it.
     pub fn model(&self, value: f64) -> Model {
         let text = self.written(value, Machine::builtin_text(MACHINE).expect("built in"));
         let offload = Machine::parse(&text).expect("only figures were changed");
@@ -125,7 +125,7 @@ impl Offload {
         Found { value: value_of(found), row: row_at(found), open }
     }
 
-    /// The number between two, or of them, whose row is nearest to what is printed, if the row falls or rises in between.
+    /// The number from `from` to `to` whose row is nearest to the printed figure, if the row is monotonic between them.
     fn crossing(&self, [mut from, mut to]: [u64; 2], row_at: &mut impl FnMut(u64) -> f64) -> u64 {
         let is_above = |row: f64| row > self.row.middle;
         let first = is_above(row_at(from));
@@ -156,7 +156,7 @@ impl Offload {
         rows.into_inner().expect("no thread panics while holding it")
     }
 
-    /// Each figure that the fit gives: its key, value and source.
+    /// Each figure of the fit: its key, value and source.
     fn figures(&self, value: f64) -> Vec<(&str, f64, String)> {
         let source = |source: &str| format!("fitted: wave fit: {source}");
         let fitted = (self.value.key.as_str(), value, source(&self.value.source));
@@ -175,11 +175,11 @@ impl Offload {
     pub fn written(&self, value: f64, text: &str) -> String {
         self.figures(value).iter().fold(text.to_owned(), |text, (key, value, source)| {
             set(&text, key, *value, Some(source))
-                .unwrap_or_else(|| panic!("{MACHINE_PATH} has no {key}"))
+                .unwrap_or_else(|| panic!("{MACHINE_PATH} lacks the figure {key}"))
         })
     }
 
-    /// Where the texts of the machine's file and of the file of what is open differ from what was found.
+    /// The figures in the texts of the machine's file and of the interval's file that differ from the result.
     pub fn differences(&self, found: &Found, machine: &str, open: &str) -> Vec<Difference> {
         let mut differences = Vec::new();
         for (key, fitted, source) in self.figures(found.value) {
@@ -205,7 +205,7 @@ impl Offload {
         differences
     }
 
-    /// The text of the machine's file, and of the file of what is open, that were compiled in.
+    /// The texts of the machine's file and of the interval's file that were compiled in.
     pub fn builtin_texts() -> [&'static str; 2] {
         [Machine::builtin_text(MACHINE).expect("built in"), OPEN]
     }

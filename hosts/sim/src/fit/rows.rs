@@ -1,4 +1,4 @@
-//! What the model gives for the printed rows: Tables 2 and 3 by their benchmarks, the ladder by saturation.
+//! The model's results for the printed rows: Tables 2 and 3 by their benchmarks, the ladder by saturation.
 
 use wave_core::clock::Nanos;
 
@@ -8,11 +8,11 @@ use crate::paper::{self, Model, Rung};
 use crate::requests::{Load, Served};
 
 const CORES: u16 = 16;
-/// A search for saturation ends where its bounds are as close as this.
+/// A search for saturation ends when its bounds are this close, relative to each other.
 const RESOLUTION: f64 = 0.005;
-/// Seeds of the first rung.
+/// Number of seeds for the first rung.
 const SEEDS: u64 = 8;
-/// The load that shows what a rung serves at most, beside the expected saturation.
+/// The overload that shows the most that a rung serves, relative to the expected saturation.
 const OVERLOAD: f64 = 1.1;
 /// Saturation: at least this share is served, and a GET's p99 is at most this long (the glossary in ARCHITECTURE.md).
 const SERVED_MIN: f64 = 0.99;
@@ -30,13 +30,13 @@ pub(super) fn rung(id: &str) -> Option<Rung> {
     Some(Rung::ALL[at])
 }
 
-/// What Tables 2 and 3 are in this model.
+/// Tables 2 and 3 in this model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tables {
     end_to_end: f64,
     /// A switch, and opening a decision, for each rung.
     rungs: [[f64; 2]; 4],
-    /// The same on the host, without and with prestaging.
+    /// A switch, and opening a decision, on the host: without and with prestaging.
     on_host: [[f64; 2]; 2],
 }
 
@@ -51,12 +51,12 @@ impl Tables {
         }
     }
 
-    /// A context switch of a rung.
+    /// The time of a context switch of a rung.
     pub fn switch(&self, rung: Rung) -> f64 {
         self.rungs[rung as usize][0]
     }
 
-    /// The row of that name; none where it is of the ladder.
+    /// The row of this name; `None` for a row of the ladder.
     pub fn row(&self, id: &str) -> Option<f64> {
         Some(match id {
             "table2-msix-end-to-end" => self.end_to_end,
@@ -83,9 +83,9 @@ fn benchmark(setup: &Setup) -> [f64; 2] {
 /// The saturation of a rung, which is expected to be near `guess`.
 ///
 /// From seed to seed, the saturation of a window of 40 ms differs by some percent, as its arrivals do. Where the cores
-/// are the bottleneck, its mean is what the rung serves of an overload, which hardly depends on a seed. On the first
-/// rung the agent is the bottleneck, and serves more of an overload than it can at a bounded latency: there it is the
-/// mean over seeds.
+/// are the bottleneck, the mean saturation is the rate that the rung serves of an overload, which hardly depends on a
+/// seed. On the first rung the agent is the bottleneck, and serves more of an overload than it can at a bounded latency:
+/// there the saturation is the mean over seeds.
 pub(super) fn saturation(model: &Model, rung: Rung, guess: f64) -> f64 {
     if rung != Rung::Baseline {
         return capacity(model, rung, guess);
@@ -103,7 +103,7 @@ pub(super) fn saturation(model: &Model, rung: Rung, guess: f64) -> f64 {
     (1..=SEEDS).map(of_seed).sum::<f64>() / SEEDS as f64
 }
 
-/// The saturation of what `serve` serves at a load, sought from `guess` up and down.
+/// The saturation of `serve`, which serves a load, searched from `guess` up and down.
 pub(super) fn saturation_of(serve: impl Fn(f64) -> Served, guess: f64, resolution: f64) -> f64 {
     let sustains = |per_second: f64| {
         let served = serve(per_second);
@@ -136,7 +136,7 @@ pub(super) fn saturation_of(serve: impl Fn(f64) -> Served, guess: f64, resolutio
     f64::midpoint(low, high)
 }
 
-/// What a rung serves of an overload, per second.
+/// The rate that a rung serves of an overload, per second.
 fn capacity(model: &Model, rung: Rung, expected: f64) -> f64 {
     let setup = model.wave(CORES, rung, "fifo");
     let mut load = paper::gets(OVERLOAD * expected, paper::overhead(&setup));
@@ -151,7 +151,7 @@ fn serve(setup: &Setup, load: Load) -> Served {
     experiment::serve(setup, &load).expect("the paper's setups can be laid out").served
 }
 
-/// Nanoseconds of a core, or of the agent where that is the bottleneck, for each request at this saturation.
+/// Nanoseconds of a core, or of the agent if that is the bottleneck, for each request at this saturation.
 pub(super) fn time(rung: Rung, per_second: f64) -> f64 {
     let servers = if rung == Rung::Baseline { 1 } else { CORES };
     f64::from(servers) * 1e9 / per_second

@@ -1,10 +1,10 @@
 //! The search for the values of least objective.
 //!
-//! In rounds: simulate the rows, make them linear there, and solve the linear problem within the ranges and within reach
-//! of the best values so far, once for each combination of counts. A round that brings the objective down doubles the
-//! reach, another divides it by four. Tables 2 and 3 are linear by differences of simulations. A rung of the ladder is
-//! linear by a closed form (a core's time is the request's, its overhead and its context switches; on the first rung the
-//! agent's time is two messages and a decision) that is shifted to meet the simulated saturation, so that it only tells
+//! In rounds: simulate the rows, linearise them there, and solve the linear problem within the ranges and within reach
+//! of the best values so far, once for each combination of counts. A round that lowers the objective doubles the
+//! reach, any other divides it by four. Tables 2 and 3 are linearised by differences of simulations. A rung of the ladder
+//! is linearised by a closed form (a core's time is the request's, its overhead and its context switches; on the first rung
+//! the agent's time is two messages and a decision) that is shifted to meet the simulated saturation, so that it only gives
 //! the direction; where the agent's work delays switches, that too comes from differences of simulations.
 
 use std::thread::ScopedJoinHandle;
@@ -14,28 +14,28 @@ use super::rows::{self, Tables};
 use super::{Fit, Value};
 use crate::paper::{Model, Rung};
 
-/// Most rounds of a search.
+/// The most rounds of a search.
 const ROUNDS: usize = 16;
-/// Rounds before the ladder is simulated: until then the closed form alone leads near.
+/// Rounds before the ladder is simulated: until then the closed form alone leads near the result.
 const COARSE: usize = 2;
-/// Half of how far a value moves at first, as a share of its range, once the ladder is simulated.
+/// Half of the first reach once the ladder is simulated, as a share of a value's range.
 const REACH: f64 = 0.1;
 
-/// The search ends where values may move by less than this share of their ranges.
+/// The search ends when the reach is less than this share of the ranges.
 const REACH_MIN: f64 = 0.01;
 
 /// Result of a search over the values' ranges.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The values, in the order of [`Fit::values`], as files state them.
+    /// The values, in the order of [`Fit::values`], rounded as in files.
     pub values: Vec<f64>,
-    /// What the model gives for each of [`Fit::rows`].
+    /// The model's result for each of [`Fit::rows`].
     pub rows: Vec<f64>,
     /// Value of the objective.
     pub objective: f64,
 }
 
-/// A piece of the search, to show progress.
+/// A step of the search, to show progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A round of this number begins.
@@ -44,19 +44,19 @@ pub enum Step {
     Ended,
 }
 
-/// What a solution of the linear rows is to come near.
+/// The target of a solution of the linear rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aim<'a> {
     pub rows: &'a [f64],
-    /// For each value, where the rows leave it open.
+    /// The preferred value of each variable, where the rows leave it open.
     pub values: &'a [f64],
     /// Weight of the preferred values in the objective.
     pub prefer: f64,
-    /// Values with a rule follow it, and are not solved for.
+    /// Whether values with a rule follow it, instead of being solved for.
     pub rules: bool,
 }
 
-/// Rows made linear around `at`: for the ladder, times of a request.
+/// Rows linearised around `at`: for the ladder, times of a request.
 #[derive(Debug)]
 pub(super) struct Linear {
     at: Vec<f64>,
@@ -68,7 +68,7 @@ pub(super) struct Linear {
 }
 
 impl Fit {
-    /// Rounds that a search takes, at most.
+    /// The most rounds that a search takes.
     pub const ROUNDS: usize = ROUNDS;
 
     /// The sum that the fit minimises.
@@ -120,8 +120,8 @@ impl Fit {
         best.expect("there are more rounds than coarse ones").0
     }
 
-    /// Simulates the ladder at the values of `linear`, whose closed form is shifted to meet it: the rows there.
-    /// What was known of another place tells where to look.
+    /// Simulates the ladder at the values of `linear`, and shifts its closed form to meet the simulation. Returns the rows
+    /// there. `known` rows of another place tell where to begin the search.
     fn simulated(&self, linear: &mut Linear, known: Option<&Linear>) -> Vec<f64> {
         let model = self.model(&linear.at);
         let mut rows = linear.rows.clone();
@@ -152,13 +152,13 @@ impl Fit {
         self.rows.iter().enumerate().filter_map(rung)
     }
 
-    /// The rows around `values`, the ladder by its closed form.
+    /// The rows linearised around `values`, the ladder by its closed form.
     fn linear(&self, values: &[f64]) -> Linear {
         let here = Tables::of(&self.model(values));
         let table = |tables: &Tables, row: &super::Row| tables.row(&row.printed.id).unwrap_or(0.0);
         let mut rows: Vec<f64> = self.rows.iter().map(|row| table(&here, row)).collect();
         let mut slopes = vec![vec![0.0; self.values.len()]; rows.len()];
-        // A context switch of each rung, by value.
+        // The time of a context switch of each rung, by value.
         let mut switches = vec![[0.0; 4]; self.values.len()];
         for at in 0..self.values.len() {
             let step = self.far(at, values[at]);
@@ -184,7 +184,7 @@ impl Fit {
         let overhead = self.index("ghost.request_overhead");
         for (at, rung) in self.rungs() {
             if rung == Rung::Baseline {
-                // A context switch waits for one message and one decision; a request is two messages and a decision.
+                // A context switch waits for one message and one decision; a request takes two messages and a decision.
                 let in_switch = switches[access][0];
                 let in_decision = OUR_WORDS + values[written];
                 let accesses = 2.0 * in_switch - in_decision;
@@ -208,8 +208,8 @@ impl Fit {
         Linear { at: values.to_vec(), rows, slopes, shifts: [0.0; 4] }
     }
 
-    /// What the agent's work does to the rungs above the first, where switches wait for the agent: by differences of
-    /// simulations.
+    /// The effect of the agent's work on the rungs above the first, where switches wait for the agent, by differences
+    /// of simulations.
     fn slopes_of_agent(&self, linear: &mut Linear) {
         let here = self.model(&linear.at);
         for (row, rung) in self.rungs().filter(|(_, rung)| *rung != Rung::Baseline) {
@@ -225,15 +225,15 @@ impl Fit {
         }
     }
 
-    /// How far a value is moved to find a slope: enough that whole nanoseconds do not matter, and within the range.
+    /// How far a value is moved to find a slope: far enough that rounding to nanoseconds does not matter, and within the range.
     fn far(&self, at: usize, from: f64) -> f64 {
         let value = &self.values[at];
         let far = if value.whole { 1.0 } else { (value.high - value.low) / 20.0 };
         if from + far <= value.high { far } else { -far }
     }
 
-    /// The values of least objective of the linear rows, none farther from those of `linear` than this share of its
-    /// range; a count may move by one at least.
+    /// The values of least objective of the linear rows, none farther from that of `linear` than the share `reach` of its
+    /// range; a count may always move by one.
     pub(super) fn solved(&self, linear: &Linear, reach: f64, aim: &Aim<'_>) -> Vec<f64> {
         let mut counts = vec![linear.at.clone()];
         for (at, value) in self.values.iter().enumerate() {
@@ -256,7 +256,7 @@ impl Fit {
         best.expect("there is a combination").0
     }
 
-    /// The same with the counts of `counts`, and the objective.
+    /// As [`Fit::solved`], for these counts. Also returns the objective.
     fn solved_with(
         &self,
         linear: &Linear,
@@ -320,7 +320,7 @@ impl Fit {
             if value.key == "decision_words_read_more" || uncached == 0.0 {
                 base += slopes[at] * counts[at];
             } else {
-                // An uncached word costs an access: the product of two values.
+                // An uncached word costs one access, so the row has a product of two values.
                 base += slopes[at] * linear.at[at];
                 weights[access] += slopes[at] / uncached * (counts[at] - linear.at[at]);
             }
@@ -341,7 +341,7 @@ impl Fit {
         }
     }
 
-    /// How far the linear rows are from what is printed, in roundings.
+    /// The distance of the linear rows from the printed figures, in roundings.
     pub(super) fn residuals(&self, linear: &Linear, values: &[f64]) -> Vec<f64> {
         let residual = |row: usize| {
             let (weights, base) = self.plane(linear, row, values);
@@ -352,7 +352,7 @@ impl Fit {
         (0..self.rows.len()).map(residual).collect()
     }
 
-    /// Simulates the rows at `values`, and makes them linear there.
+    /// Simulates the rows at `values`, and linearises them there.
     pub(super) fn around(&self, values: &[f64], known: Option<&Linear>) -> (Vec<f64>, Linear) {
         let mut linear = self.linear(values);
         let rows = self.simulated(&mut linear, known);
@@ -361,7 +361,7 @@ impl Fit {
     }
 }
 
-/// Words of our decision that the agent writes.
+/// Words that the agent writes for a decision of Wave.
 const OUR_WORDS: f64 = 4.0;
 /// Service time of a GET, in nanoseconds.
 const GET_NS: f64 = 10_000.0;

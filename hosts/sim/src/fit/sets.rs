@@ -1,8 +1,8 @@
-//! Parameter sets that meet the fitted rows: what the fit leaves open.
+//! Parameter sets that meet the fitted rows: they show what the fit leaves open.
 //!
-//! Each set begins with a wish: a random corner of the ranges. The solution of the linear rows that lies nearest to the
-//! wish, with every row within its rounding, is simulated; where a row of the simulation is outside, the rows are made
-//! linear there and must stay within a smaller share of their rounding. A value with a rule is open, too: rules choose
+//! Each set begins with a target: a random corner of the ranges. The solution of the linear rows that is nearest to the
+//! target, with every row within its rounding, is simulated; if a row of the simulation is outside, the rows are
+//! linearised there and must stay within a smaller share of their rounding. A value with a rule is open, too: rules choose
 //! between sets that the rows cannot tell apart.
 
 use rand::Rng;
@@ -11,13 +11,13 @@ use super::search::{Aim, Linear};
 use super::{Fit, Row};
 use crate::random;
 
-/// How strongly a wish pulls, from far to near: the first that leaves every row within its rounding is taken.
+/// Weights of the target, from strong to weak: the first that leaves every row within its rounding is used.
 const PULLS: [f64; 10] = [10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003];
-/// Of a rounding, the share that the linear rows may use at first: they are not exact.
+/// The share of a rounding that the linear rows may use at first, because they are not exact.
 const MARGIN: f64 = 0.8;
-/// Simulations for one wish.
+/// The most simulations for one target.
 const TRIES: usize = 4;
-/// Sets are the same in every run.
+/// The seed, which makes the sets the same in every run.
 const SEED: u64 = 1;
 
 /// A source of parameter sets.
@@ -25,12 +25,12 @@ const SEED: u64 = 1;
 pub struct Sets<'a> {
     fit: &'a Fit,
     linear: Linear,
-    /// The most that a row may be off: its rounding, or what the fit leaves where that is more.
+    /// The most that a row may be off: its rounding, or the fit's own residual if that is larger.
     allowed: Vec<f64>,
 }
 
 impl Fit {
-    /// The sets around these values, which are the fit's.
+    /// The sets around these values, which are the result of the fit.
     pub fn sets(&self, values: &[f64]) -> Sets<'_> {
         let (rows, linear) = self.around(values, None);
         let off = |(row, ours): (&Row, &f64)| row.residual(*ours).abs().max(1.0);
@@ -39,7 +39,7 @@ impl Fit {
 }
 
 impl Sets<'_> {
-    /// The set of this number; none where its wish leads to none.
+    /// The set with this number; `None` if no set is found for its target.
     pub fn set(&self, number: u64) -> Option<Vec<f64>> {
         let fit = self.fit;
         let mut random = random::stream(SEED, "fitted sets", number);
@@ -61,7 +61,7 @@ impl Sets<'_> {
         None
     }
 
-    /// The solution of the linear rows nearest to `wish`, each within this share of what is allowed.
+    /// The solution of the linear rows nearest to `wish`, with each row within the share `margin` of what is allowed.
     fn nearest(&self, linear: &Linear, wish: &[f64], margin: f64) -> Option<Vec<f64>> {
         let fit = self.fit;
         let middles: Vec<f64> = fit.rows.iter().map(|row| row.middle).collect();

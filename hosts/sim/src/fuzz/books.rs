@@ -1,5 +1,5 @@
-//! The checkers: books of their own about every thread and core, kept from what is seen to happen. [`RULES`] says what is checked.
-//! What is said of threads holds for a modelled host's subjects, too (ADR 44).
+//! The checkers: they keep their own record of every thread and core from observed events. [`RULES`] lists the checks.
+//! Rules about threads also hold for the subjects of a modelled host (ADR 44).
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use wave_sched::wire::{Event, Kind};
 use super::bounds::{Bounds, Excuses};
 use crate::enclave::HostEvent;
 
-/// Every rule by its name, and what it says. The bounds are those of [`super::bounds`].
+/// Every rule: its name, and its statement. The bounds are those of [`super::bounds`].
 pub const RULES: [(&str, &str); 19] = [
-    ("thread", "a thread's messages tell a possible history, one version after the other"),
-    ("class", "a thread's messages tell the class that it was created or last woken with"),
+    ("thread", "a thread's messages describe a possible history, one version after the other"),
+    ("class", "a thread's messages carry the class with which it was created or last woken"),
     (
         "subject",
-        "a subject's messages tell a possible history, one version after the other, and agree with the host's records",
+        "a subject's messages describe a possible history, one version after the other, and agree with the host's records",
     ),
     ("refusal", "a host that refuses a decision has changed nothing"),
     ("model", "the host's own check passes"),
@@ -25,10 +25,10 @@ pub const RULES: [(&str, &str); 19] = [
     ("current", "a decision is committed only if it names the thread's generation and sequence"),
     ("slice", "the core's own timer ends a run not before its slice is over, and not much later"),
     ("answer", "as far as the host knows, it answers each decision of a window once, in order"),
-    ("outcome", "the agent hears of each decision once, in order"),
+    ("outcome", "the agent receives the outcome of each decision at most once, in order"),
     (
         "order",
-        "the policy hears each thread's messages in order, with none missing between resyncs",
+        "the policy receives each thread's messages in order, with none missing between resyncs",
     ),
     (
         "revoked",
@@ -49,7 +49,7 @@ pub const RULES: [(&str, &str); 19] = [
 /// A rule that a history broke, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Its name, one of [`RULES`].
+    /// Name of the rule, one of [`RULES`].
     pub rule: &'static str,
     /// The checker's observation, in words.
     pub what: String,
@@ -72,28 +72,28 @@ struct Thread {
     generation: u32,
     sequence: Sequence,
     state: State,
-    /// As NEW or the last WAKEUP told; 0 for a subject of a modelled host.
+    /// The class in NEW or in the last WAKEUP; 0 for a subject of a modelled host.
     class: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Core {
     runs: Option<u32>,
-    /// The slice of that run; zero: none, or it may be ended for another reason.
+    /// The slice of this run; zero if there is none, or if the run may end for another reason.
     slice: Nanos,
     idle_since: Option<Nanos>,
     online: bool,
-    /// The attach that it has adopted.
+    /// Number of the attachment that the core has adopted.
     adopted: u64,
-    /// The last decision of that window that it answered.
+    /// The last decision of that window that the core answered.
     answered: Option<TxnId>,
-    /// Commits from a window that was revoked, since it adopted one.
+    /// Commits from a revoked window, since the core adopted a window.
     from_revoked: u32,
-    /// Whether entries of the window that it looks at may be anything.
+    /// Whether the core's window may contain invalid entries.
     tainted: bool,
 }
 
-/// The books of one enclave's host.
+/// The checkers' record of one enclave's host.
 #[derive(Debug)]
 pub struct Books {
     /// Subjects of a modelled host, in place of threads.
@@ -104,16 +104,16 @@ pub struct Books {
     turned_at: Nanos,
     bounds: Bounds,
     excuses: Excuses,
-    /// Whether entries of this window may be anything.
+    /// Whether the current window may contain invalid entries.
     tainted: bool,
-    /// The longest that a core was seen idle beside a waiting thread without an excuse.
+    /// The longest time that a core was seen idle while a thread waited, without an excuse.
     idle_longest: Nanos,
-    /// A hash over everything that happened.
+    /// A hash over all events.
     hash: u64,
 }
 
 impl Books {
-    /// Books of `cores` idle cores, which run threads or, if `is_modelled`, the subjects of a modelled host.
+    /// Creates the record of `cores` idle cores, which run threads or, if `is_modelled`, the subjects of a modelled host.
     pub fn new(cores: u16, bounds: Bounds, is_modelled: bool) -> Books {
         let core = Core {
             runs: None,
@@ -132,7 +132,7 @@ impl Books {
             attaches: 0,
             turned_at: Nanos(0),
             bounds,
-            // The first agent has to attach.
+            // The first agent has yet to attach.
             excuses: bounds.turn(Nanos(0)),
             tainted: false,
             idle_longest: Nanos(0),
@@ -140,22 +140,22 @@ impl Books {
         }
     }
 
-    /// Adds excuses for what a fault may delay.
+    /// Adds the excuses of a fault.
     pub fn excuse(&mut self, excuses: Excuses) {
         self.excuses.add(excuses);
     }
 
-    /// Until when anything may be slow, as far as is known.
+    /// The time until which decisions may be slow, as far as is known.
     pub fn slow_until(&self) -> Nanos {
         self.excuses.slow
     }
 
-    /// From when on nothing is excused, as far as is known.
+    /// The time from which nothing is excused, as far as is known.
     pub fn calm_from(&self) -> Nanos {
         self.excuses.end()
     }
 
-    /// The longest that a core was seen idle beside a waiting thread without an excuse.
+    /// The longest time that a core was seen idle while a thread waited, without an excuse.
     pub fn idle_longest(&self) -> Nanos {
         self.idle_longest
     }
@@ -165,7 +165,7 @@ impl Books {
         self.hash
     }
 
-    /// Somebody writes nonsense into the current window.
+    /// Marks the current window: a fault writes invalid entries into it.
     pub fn taint(&mut self) {
         self.tainted = true;
         for core in &mut self.cores {
@@ -173,14 +173,14 @@ impl Books {
         }
     }
 
-    /// A core went offline, or came back.
+    /// A core went offline, or came back online.
     pub fn set_online(&mut self, now: Nanos, core: u16, online: bool) {
         let core = &mut self.cores[usize::from(core)];
         (core.online, core.slice) = (online, Nanos(0));
         core.idle_since = core.idle_since.map(|_| now);
     }
 
-    /// Something happened on the host.
+    /// Checks and records an event on the host.
     pub fn on_event(&mut self, now: Nanos, event: &HostEvent) -> Result<(), Broken> {
         self.note(now, event);
         match *event {
@@ -189,9 +189,10 @@ impl Books {
             HostEvent::Started { core, thread, sequence, decision } => {
                 self.started(core, thread, sequence, decision)
             }
-            HostEvent::Refused { decision, has_changed: true, .. } => {
-                broken("refusal", format!("{decision:?} is refused, and something has changed"))
-            }
+            HostEvent::Refused { decision, has_changed: true, .. } => broken(
+                "refusal",
+                format!("{decision:?} is refused, but the host's state has changed"),
+            ),
             HostEvent::Refused { core, decision, .. } => self.answers(core, &decision),
             HostEvent::Idle { core } => {
                 self.cores[usize::from(core)].idle_since = Some(now);
@@ -282,7 +283,7 @@ impl Books {
         if !(possible && follows && same) {
             return broken("thread", format!("{event:?} after {before:?}"));
         }
-        // A waker may give the thread another class; nothing else does.
+        // Only a waker may give the thread another class.
         let sets_class = matches!(kind, Kind::New | Kind::Wakeup);
         if before.is_some_and(|thread| !sets_class && thread.class != class) {
             return broken("class", format!("{event:?} after {before:?}"));
@@ -308,7 +309,7 @@ impl Books {
         Ok(())
     }
 
-    /// A message of a modelled host. `core`: the core whose run it ends.
+    /// Checks a message of a modelled host. `core` is the core whose run it ends.
     fn told(
         &mut self,
         now: Nanos,
@@ -365,7 +366,7 @@ impl Books {
             self.answers(core, &decision)?;
             let place = &mut self.cores[usize::from(core)];
             place.from_revoked += u32::from(place.adopted != self.attaches);
-            // It may have been in the middle of a look, which one commit ends.
+            // The core may have been in the middle of a poll, which ends with one commit.
             if place.from_revoked > 1 {
                 return broken("revoked", format!("core {core} committed {decision:?}"));
             }
@@ -404,7 +405,7 @@ impl Books {
         Ok(())
     }
 
-    /// Looks for an idle core beside a waiting thread.
+    /// Looks for a core that is idle while a thread waits.
     pub fn look(&mut self, now: Nanos) -> Result<(), Broken> {
         let idle = self.cores.iter().filter(|core| core.online).filter_map(|core| core.idle_since);
         let Some(idle) = idle.min() else { return Ok(()) };
@@ -425,11 +426,14 @@ impl Books {
         }
         let both = now.since(since).0;
         let who = if self.is_modelled { "subject" } else { "thread" };
-        let what = format!("{who} {id} waits and a core is idle for {both} ns, of {}", bound.0);
+        let what = format!(
+            "{who} {id} has waited and a core has been idle for {both} ns, at most {} are allowed",
+            bound.0
+        );
         broken(rule, what)
     }
 
-    /// Threads that have not ended; of a modelled host's subjects, those that wait or run.
+    /// Number of threads that have not ended, or of a modelled host's subjects that wait or run.
     pub fn living(&self) -> usize {
         let ends = |state| match state {
             State::Gone => true,

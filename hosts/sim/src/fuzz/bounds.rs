@@ -1,4 +1,4 @@
-//! How long things may take, from the costs of link and machine; and what a fault excuses.
+//! Bounds on delays, from the costs of link and machine; and the excuses of a fault.
 
 use wave_core::agent::RESYNC_PATIENCE;
 use wave_core::clock::Nanos;
@@ -12,14 +12,14 @@ use crate::enclave::Setup;
 /// Bounds that hold for one enclave.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// How long a core may be idle beside a waiting thread while nothing is wrong.
+    /// How long a core may be idle while a thread waits, without a fault.
     pub idle_max: Nanos,
-    /// The same while something is wrong, under one agent: until the watchdog turns it out, and the
-    /// fallback decides.
+    /// How long a core may be idle while a thread waits under a fault, with one agent: until the watchdog
+    /// turns it out, and the fallback decides.
     pub recovery_max: Nanos,
     /// How much longer than its slice a run may be.
     pub late_max: Nanos,
-    /// How long a new agent needs until it knows everything, and cores listen to it.
+    /// How long a new agent needs until it knows the host's state, and cores take its decisions.
     settle: Nanos,
     patience: Nanos,
 }
@@ -32,7 +32,7 @@ impl Bounds {
             costs.host_read.ns.max(2.0 * costs.posted_flight.ns + costs.line_transfer.ns);
         let copy = costs.dma_submit.ns + 1.5 * costs.dma_flight.ns;
         let kick = costs.kick_send.ns + costs.kick_flight.ns + costs.kick_receive.ns;
-        // What the agent pulls from host memory it loads by its copy engine, lap word and line.
+        // From host memory, the agent loads through its copy engine: the lap word, then the line.
         let is_pulled = config.messages.transport == Transport::Mmio
             && config.messages.home == Home::Host
             && !costs.coherent;
@@ -45,36 +45,36 @@ impl Bounds {
         let contexts = f64::from(config.cores + config.contexts);
         let round = contexts * (3.0 * load + machine.agent_message.value)
             + f64::from(config.cores) * (machine.agent_decision.value + 2.0 * copy + kick);
-        // A core's way from one thread to the next: message, two looks at decisions, word by word.
+        // A core's path from one thread to the next: message, two looks at decisions, word by word.
         let write = 8.0 * costs.host_write.ns + costs.line_drain.ns + costs.flush.ns;
         let switch = machine.switch_before.value + machine.switch_after.value;
         let turn = run_max.0 as f64 + switch + 2.0 * write + 14.0 * round_trip + 2.0 * copy + kick;
-        // A thread that was left for a busy core waits for the runs before it.
+        // A thread that is prestaged for a busy core waits for the runs before it.
         let runs = f64::from(config.prestage) + 2.0;
         let idle_max = Nanos((4.0 * round + runs * turn) as u64) + config.spin;
-        // The core may be taking a kick when its timer comes.
+        // The core may be taking a kick when its timer expires.
         let interrupts = machine.timer_receive.value + 2.0 * (costs.kick_receive.ns + round_trip);
         let late_max = machine.timer_late.nanos() + Nanos(interrupts as u64);
         let settle = GAP_MAX + RESYNC_PATIENCE + idle_max + idle_max;
-        // The watchdog looks four times as often as its patience: once until it knows the core as idle,
-        // once until it has found the thread, and once too late.
+        // The watchdog looks four times per patience: one look until it knows that the core is idle,
+        // one until it has found the thread, and one that comes too late.
         let patience = Nanos(config.patience.0 * 7 / 4);
         Bounds { idle_max, recovery_max: patience + idle_max + stall, late_max, settle, patience }
     }
 
-    /// What a new agent excuses.
+    /// The excuses of a new agent.
     pub fn turn(&self, now: Nanos) -> Excuses {
         let until = now + self.settle;
         Excuses { slow: until, loss: Nanos(0), resync: until }
     }
 
-    /// What messages excuse that found no room.
+    /// The excuses of messages that found no room.
     pub fn overflow(&self, now: Nanos) -> Excuses {
         let until = now + self.patience + self.settle;
         Excuses { slow: until, loss: until, resync: until }
     }
 
-    /// What a fault excuses that begins now.
+    /// The excuses of a fault that begins now.
     pub fn excuses(&self, now: Nanos, injection: &Injection) -> Excuses {
         let end = now + injection.lasts;
         let (settled, found) = (end + self.settle, end + self.patience + self.settle);
@@ -83,7 +83,7 @@ impl Bounds {
             Fault::LostKick | Fault::AgentStop | Fault::Hostile => {
                 Excuses { slow: found, loss: found, resync: found }
             }
-            // No wait for a kick, or for the agent, is long enough for the watchdog to bark.
+            // No wait for a kick, or for the agent, is long enough to trigger the watchdog.
             Fault::LateKick => Excuses { slow: end + self.patience, loss: none, resync: none },
             Fault::AgentContinue | Fault::LinkStall => {
                 Excuses { slow: settled, loss: none, resync: settled }
@@ -99,14 +99,14 @@ impl Bounds {
     }
 }
 
-/// Until when what may be slow, lost or asked for again.
+/// What a fault excuses, each until a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Excuses {
-    /// Until when decisions may come late.
+    /// Decisions may come late until this time.
     pub slow: Nanos,
-    /// The agent is turned out.
+    /// The agent may be turned out until this time.
     pub loss: Nanos,
-    /// The agent asks for a snapshot.
+    /// The agent may ask for a snapshot until this time.
     pub resync: Nanos,
 }
 
@@ -118,7 +118,7 @@ impl Excuses {
         self.resync = self.resync.max(more.resync);
     }
 
-    /// From when on nothing is excused.
+    /// The time from which nothing is excused.
     pub fn end(&self) -> Nanos {
         self.slow.max(self.loss).max(self.resync)
     }

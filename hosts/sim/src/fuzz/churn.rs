@@ -1,4 +1,4 @@
-//! The fuzzer's application: threads that come, run, give way, block, are woken and end.
+//! The fuzzer's application: threads that are created, run, yield, block, are woken and end.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -15,7 +15,7 @@ use crate::enclave::Enclave;
 use crate::random::{self, Stream};
 use crate::world::{Cause, TaskId};
 
-/// Classes that threads belong to.
+/// Number of classes of threads.
 const CLASSES: u16 = 4;
 
 /// Threads to wake, soonest first.
@@ -43,7 +43,7 @@ impl Churn {
         })
     }
 
-    /// No new threads from now on. Those that live go on to their end.
+    /// Creates no new threads from now on. Those that live continue to their end.
     pub fn stop(&self) {
         self.stopped.set(true);
     }
@@ -110,7 +110,7 @@ impl Application for Churn {
         match kind {
             Kind::Blocked => {
                 let mut random = self.random.borrow_mut();
-                // At once now and then: the WAKEUP may then overtake the BLOCKED.
+                // Sometimes at once: the WAKEUP may then overtake the BLOCKED.
                 let soon = random.random_bool(0.2);
                 let delay = if soon { 0 } else { random.random_range(0..30_000) };
                 let at = enclave.world().now() + Nanos(delay);

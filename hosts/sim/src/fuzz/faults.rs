@@ -1,4 +1,4 @@
-//! What can go wrong, and how it is made to.
+//! The kinds of faults, and their injection.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,31 +21,31 @@ use crate::world::Delivery;
 /// A kind of fault that the fuzzer injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
-    /// Interrupts of cores get lost for a while.
+    /// Kicks of cores get lost for a while.
     LostKick,
-    /// Interrupts of cores come late for a while.
+    /// Kicks of cores arrive late for a while.
     LateKick,
-    /// The agent dies where it stands; another starts later.
+    /// The agent dies at any point; another starts later.
     AgentCrash,
-    /// The agent dies where it stands, and another starts at once.
+    /// The agent dies at any point, and another starts at once.
     AgentRestart,
-    /// The agent stops where it stands, is turned out and replaced, and then goes on.
+    /// The agent stops at any point, is turned out and replaced, and then continues.
     AgentStop,
-    /// The agent stops where it stands, and goes on before any patience runs out.
+    /// The agent stops at any point, and continues before any patience runs out.
     AgentContinue,
-    /// Another agent takes over from one that lives.
+    /// Another agent takes over from a live one.
     Replacement,
     /// Nothing crosses the link for a while.
     LinkStall,
     /// Queues so short that messages find no room.
     FullQueue,
-    /// The agent writes nonsense, decides what it must not, or nothing that can be done.
+    /// The agent writes invalid entries, makes forbidden decisions, or only decisions that cannot be committed.
     Hostile,
     /// Copies of several queues arrive in any order.
     Reordered,
-    /// The agent's clock is not the host's.
+    /// The agent's clock differs from the host's.
     ClockSkew,
-    /// A core goes offline, and comes back.
+    /// A core goes offline, and comes back online.
     CoreOffline,
 }
 
@@ -86,7 +86,7 @@ impl Fault {
         }
     }
 
-    /// Whether it happens wherever it is injected, and not only where the history gives it a chance.
+    /// Whether the fault takes effect whenever it is injected, and not only if the history gives it a chance.
     pub fn is_certain(self) -> bool {
         let chances = [Fault::LostKick, Fault::LateKick, Fault::FullQueue, Fault::Reordered];
         !chances.contains(&self)
@@ -98,7 +98,7 @@ impl Fault {
     }
 }
 
-/// Fate of kicks as the history goes on.
+/// The delivery of kicks as the history proceeds.
 #[derive(Debug)]
 pub(super) struct Kicks {
     fate: Cell<(u64, Delivery)>,
@@ -134,13 +134,13 @@ impl Kicks {
     }
 }
 
-/// Scribbles into the window of the attached agent, as that agent could. Returns whether there was
-/// one.
+/// Writes random words into the window of the attached agent, as that agent could. Returns whether
+/// an agent was attached.
 pub(super) fn scribble(enclave: &Rc<Enclave>, injection: &Injection) -> bool {
     let Some((port, layout)) = enclave.agents_port() else { return false };
     let mut random = random::stream(injection.seed, "hostile", 0);
     for _ in 0..random.random_range(1..40) {
-        // The queues that an agent writes, and now and then anything else of the window.
+        // The queues that an agent writes, and now and then any other line of the window.
         let decisions = &layout.decisions[random.random_range(0..layout.decisions.len())];
         let (home, line) = match random.random_range(0..10) {
             0..5 => (
@@ -175,14 +175,14 @@ pub(super) fn scribble(enclave: &Rc<Enclave>, injection: &Injection) -> bool {
     true
 }
 
-/// A policy that decides, beside what it should, what it must not: what was true once, what another
-/// life of a thread was, what never was. Or nothing else.
+/// A policy that makes invalid decisions, in addition to its valid ones or instead of them: with stale
+/// sequences or generations, or with subjects that never existed.
 pub(super) struct Lying {
     policy: Box<dyn Policy + Send>,
     random: Stream,
-    /// It gives every core something to refuse, and nothing to do.
+    /// Whether it gives every core only decisions to refuse.
     starves: bool,
-    /// What its decisions are.
+    /// Kind of its decisions.
     kind: u16,
     /// Threads as of some earlier message.
     known: Vec<(Subject, Sequence)>,

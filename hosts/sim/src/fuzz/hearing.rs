@@ -1,4 +1,4 @@
-//! Messages that agents receive, and the inputs of their policies.
+//! Checks the messages that agents receive, and the inputs of their policies.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,17 +12,17 @@ use wave_core::snapshot::Snapshot;
 
 use super::books::{Broken, broken};
 
-/// Messages and snapshots that one agent got.
+/// The messages and outcomes that one agent received.
 #[derive(Debug, Default)]
 pub struct Hearing {
     outcomes: HashMap<u16, TxnId>,
-    /// Messages that came before one that precedes them.
+    /// Number of messages that arrived after a later one of the same subject.
     pub reordered: u64,
     arrived: HashMap<u32, Sequence>,
 }
 
 impl Hearing {
-    /// An entry came from a core or an outside context.
+    /// Checks an entry from a core or an outside context.
     pub fn on_entry(&mut self, context: u16, entry: &Upstream) -> Result<(), Broken> {
         if let Some(message) = entry.message {
             let last = self.arrived.entry(message.subject.id).or_insert(message.sequence);
@@ -34,7 +34,7 @@ impl Hearing {
         }
         if let Some(outcome) = entry.outcome {
             let last = self.outcomes.insert(context, outcome.txn).unwrap_or(TxnId::new(0));
-            // Some may have found no room, but none comes again.
+            // Some outcomes may have found no room, but none comes twice.
             if !(1..1 << 23).contains(&outcome.txn.after(last)) {
                 return broken("outcome", format!("core {context}: {outcome:?} after {last:?}"));
             }
@@ -43,19 +43,19 @@ impl Hearing {
     }
 }
 
-/// What one policy was told.
+/// The messages and snapshots that one policy received.
 #[derive(Debug, Default)]
 pub struct Told {
     last: HashMap<u32, (Sequence, bool)>,
 }
 
 impl Told {
-    /// A message was delivered.
+    /// Checks a message that was delivered.
     pub fn on_message(&mut self, message: &Message) -> Result<(), Broken> {
         let told = self.last.insert(message.subject.id, (message.sequence, false));
         let Some((last, fresh_snapshot)) = told else { return Ok(()) };
         let ahead = message.sequence.ahead_of(last);
-        // What was told before a snapshot that is older comes once more after it.
+        // After a snapshot that is out of date, the last message delivered before it comes once more.
         if ahead == 1 || (fresh_snapshot && ahead >= 0) {
             return Ok(());
         }
@@ -65,14 +65,14 @@ impl Told {
         )
     }
 
-    /// A snapshot said how things stand.
+    /// Takes the state of a snapshot.
     pub fn on_snapshot(&mut self, records: impl Iterator<Item = (u32, Sequence)>) {
         self.last.clear();
         self.last.extend(records.map(|(id, sequence)| (id, (sequence, true))));
     }
 }
 
-/// Sees what the policy is told. It belongs to the agent, which could live on another thread.
+/// Observes the inputs of the policy. It belongs to the agent, which could live on another thread.
 pub(super) struct ToldPolicy {
     pub(super) policy: Box<dyn Policy + Send>,
     pub(super) told: Told,

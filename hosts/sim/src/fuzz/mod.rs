@@ -1,8 +1,8 @@
 //! Histories under faults: everything drawn from a seed, run on the real code, checked from outside.
 //!
-//! [`plan::Plan`] says what a seed means, `churn` is the application, [`faults`] injects,
-//! [`books`] checks what happens on the host against [`bounds`], `hearing` what agents are told,
-//! [`run()`] puts them together, [`shrink()`] makes a failing plan smaller. The same plan gives the same history, always.
+//! [`plan::Plan`] is drawn from a seed, `churn` is the application, [`faults`] injects faults,
+//! [`books`] checks events on the host against [`bounds`], `hearing` checks what agents receive,
+//! [`run()`] puts them together, [`shrink()`] makes a failing plan smaller. The same plan always gives the same history.
 
 pub mod books;
 pub mod bounds;

@@ -1,4 +1,4 @@
-//! What a seed means: machine, link, queues, policy, workload and faults.
+//! The plan drawn from a seed: machine, link, queues, policy, workload and faults.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -28,9 +28,9 @@ pub struct Injection {
     pub at: Nanos,
     /// Kind of the injected fault.
     pub fault: Fault,
-    /// For how long, where it lasts.
+    /// Duration of a fault that lasts; otherwise 0.
     pub lasts: Nanos,
-    /// Decides what the fault leaves open.
+    /// Seed of the fault's random details.
     pub seed: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct EnclavePlan {
     pub setup: Setup,
     /// The first agent's clock.
     pub skew: Skew,
-    /// Threads alive at once, at most; or subjects.
+    /// The most threads (or subjects) alive at once.
     pub threads: u32,
     /// The subsystem whose modelled host takes the place of threads.
     pub subsystem: Option<&'static Subsystem>,
@@ -60,7 +60,7 @@ pub struct Plan {
     pub messages: u64,
 }
 
-/// What to change of a seed's plan: how a smaller failing history is named.
+/// Changes to a seed's plan: they name a smaller failing history.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// Keep only these faults of the first enclave, by number.
@@ -73,12 +73,12 @@ pub struct Overrides {
     pub alone: bool,
     /// The subsystem whose modelled host takes the place of threads. It has a model and policies.
     pub subsystem: Option<&'static Subsystem>,
-    /// Every agent's policy, instead of one that is drawn.
+    /// Every agent's policy, instead of a drawn one.
     pub policy: Option<PolicyText>,
 }
 
 impl Overrides {
-    /// The same as arguments of the command `fuzz`, each with a space before it.
+    /// The overrides as arguments of the command `fuzz`, each with a space before it.
     pub fn to_arguments(&self) -> String {
         let mut text = String::new();
         if let Some(faults) = &self.faults {
@@ -116,12 +116,12 @@ impl Plan {
             .collect();
         let mut plans: Vec<_> =
             (0..enclaves).map(|index| enclave(&mut random, seed ^ index << 40)).collect();
-        // The first enclave has the faults; the others must not notice.
+        // Only the first enclave has faults; the others must not notice them.
         let first = &mut plans[0];
         let count = random.random_range(1..=4);
         let mut injections: Vec<_> =
             (0..count).map(|_| injection(&mut random, first, &kinds)).collect();
-        // At least one that takes place for certain, if any such is wanted.
+        // Include at least one fault that is certain to take effect, if any such is wanted.
         let certain: Vec<Fault> = kinds.iter().copied().filter(|kind| kind.is_certain()).collect();
         let has_certain =
             injections.iter().any(|injection: &Injection| injection.fault.is_certain());
@@ -136,7 +136,7 @@ impl Plan {
     /// Checks each enclave's setup.
     ///
     /// # Errors
-    /// The first that cannot be run: an override's policy may refuse a configuration that was drawn.
+    /// The first setup that cannot run: an override's policy may refuse a drawn configuration.
     pub fn check(&self) -> Result<(), SetupError> {
         self.enclaves.iter().try_for_each(|enclave| enclave.setup.check())
     }
@@ -168,7 +168,7 @@ impl Plan {
 }
 
 impl EnclavePlan {
-    /// Puts a modelled host in the place of threads.
+    /// Replaces threads by a modelled host.
     ///
     /// # Panics
     /// If the subsystem has none, or no policy.
@@ -181,7 +181,7 @@ impl EnclavePlan {
         self.subsystem = Some(subsystem);
     }
 
-    /// The modelled host, if there is one: the same for the same plan.
+    /// Makes the modelled host, if the plan has one. The same plan gives the same host.
     ///
     /// # Panics
     /// If the subsystem has none.
@@ -195,7 +195,7 @@ impl EnclavePlan {
             per_second: 1,
             seed: *seed,
         };
-        // From a few runs at a time to more than all cores can do.
+        // From a few runs at a time to more than all cores can serve.
         let runs = f64::from(config.cores) * 1e9 / make(&model).run_max().0.max(1) as f64;
         let load = runs * random.random_range(0.25..4.0);
         model.per_second = (load as u32).clamp(1, 1_000_000_000);
@@ -230,7 +230,7 @@ fn injection(random: &mut Stream, enclave: &mut EnclavePlan, kinds: &[Fault]) ->
             Fault::AgentContinue => random.random_range(patience / 8..patience / 2),
             Fault::LinkStall => random.random_range(20_000..patience / 2),
             Fault::LostKick | Fault::LateKick => random.random_range(200_000..2_000_000),
-            // Some shorter than a look at a queue.
+            // Some are shorter than one poll of a queue.
             Fault::CoreOffline => 1_000 << random.random_range(0..12),
             Fault::Hostile => random.random_range(patience / 8..4 * patience),
             _ => 0,
@@ -259,7 +259,7 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
     config.prestage = random.random_range(0..=4).min((config.decisions.entries / 2) as u16);
     let policy = *policies::NAMES.choose(random).expect("not empty");
     let mut machine = Machine::builtin("user").expect("built in");
-    // Streams of their own, so that seeds that draw nothing from them keep their history.
+    // These have streams of their own, so that seeds that draw nothing from them keep their history.
     let policy = with_slices(&mut random::stream(seed, "slices", 0), policy);
     if random::stream(seed, "interrupts", 0).random_bool(0.5) {
         machine.safe_points = None;
@@ -284,8 +284,8 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
     }
 }
 
-/// A policy with slices shorter than most runs, that either the agent ends or the core's own timer does;
-/// any other as it is.
+/// Gives a policy slices shorter than most runs, ended by the agent or by the core's own timer. Leaves
+/// policies without slices as they are.
 fn with_slices(random: &mut Stream, policy: &str) -> String {
     let slice = match policy {
         "shinjuku" | "multi-queue" => "slice_us",
@@ -296,7 +296,7 @@ fn with_slices(random: &mut Stream, policy: &str) -> String {
     format!("{policy}:{slice}={},timer={timer}", random.random_range(2..=12))
 }
 
-/// Costs of no link in particular: each up to four times dearer or cheaper than it was.
+/// Makes each cost up to four times higher or lower, as of no particular link.
 fn disturb(random: &mut Stream, costs: &mut Costs) {
     let flights = [&mut costs.posted_flight, &mut costs.kick_flight, &mut costs.dma_flight];
     let rest = [
@@ -311,14 +311,14 @@ fn disturb(random: &mut Stream, costs: &mut Costs) {
         &mut costs.line_transfer,
     ];
     for cost in flights.into_iter().chain(rest) {
-        // A power of two, which every machine multiplies alike.
+        // A power of two, so that every machine computes the same product.
         cost.ns = (cost.ns * [0.25, 0.5, 1.0, 2.0, 4.0][random.random_range(0..5)]).round();
     }
 }
 
-/// Queues in one direction, as any configuration allows them over such a link.
+/// Draws the queues of one direction, from those that a configuration may have over such a link.
 fn queue(random: &mut Stream, coherent: bool, messages: bool) -> QueueConfig {
-    // Messages are as many as threads have states; decisions as many as an agent leaves ahead.
+    // The number of messages depends on the number of threads, that of decisions on prestaging.
     let sizes = if messages { [64, 256, 1024] } else { [4, 16, 256] };
     let entries = *sizes.choose(random).expect("not empty");
     let mut queue = QueueConfig {

@@ -23,15 +23,15 @@ use crate::world::{Cause, Delivery, TaskId, World};
 
 /// How often the checkers look for idle cores.
 const LOOK: Nanos = Nanos::from_micros(100);
-/// How long most dead agents stay away.
+/// How long it takes until most dead agents are replaced.
 const RESTART: Nanos = Nanos::from_micros(700);
-/// When a history that has not sent its messages is given up: far beyond what any needs.
+/// The time at which a history that has not sent its messages is given up: far more than any history needs.
 const END_MAX: Nanos = Nanos::from_millis(4_000);
-/// How long all threads may take to end when the faults are over, beside a recovery.
+/// How long all threads may take to end after the faults, in addition to a recovery.
 const DRAIN_MAX: Nanos = Nanos::from_millis(10);
-/// How long every fourth history goes on when nothing is excused any more.
+/// How long every fourth history continues once nothing is excused any more.
 const CALM: Nanos = Nanos::from_micros(500);
-/// When it ends although something is always excused: where queues are full again and again.
+/// The time at which it ends even if something is still excused, because queues are full again and again.
 const CALM_MAX: Nanos = Nanos::from_millis(30);
 
 /// A rule that was broken, and when.
@@ -41,18 +41,18 @@ pub struct Violation {
     pub at: Nanos,
     /// Index of the enclave that broke the rule.
     pub enclave: usize,
-    /// Which rule, by its name in [`super::books::RULES`].
+    /// Name of the rule in [`super::books::RULES`].
     pub rule: &'static str,
     /// The checker's observation, in words.
     pub what: String,
 }
 
-/// What a history came to.
+/// The result of a history.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Messages that the hosts sent.
     pub messages: u64,
-    /// Faults that took place, by kind.
+    /// Number of faults that took effect, by kind.
     pub faults: BTreeMap<Fault, u64>,
     /// The first rule that was broken, if any.
     pub violation: Option<Violation>,
@@ -60,8 +60,8 @@ pub struct Report {
     pub trace_hash: u64,
     /// Virtual time of the end.
     pub until: Nanos,
-    /// The longest that a core was seen idle beside a waiting thread without an excuse, as a share of
-    /// what it may be.
+    /// The longest time that a core was seen idle while a thread waited, without an excuse, as a share of
+    /// the bound.
     pub idle_share: f64,
 }
 
@@ -86,13 +86,13 @@ impl Watch {
     }
 }
 
-/// Each agent by its number, and whether somebody wrote nonsense into its window.
+/// The task of each agent, by number, and whether a fault wrote invalid entries into its window.
 type Agents = Rc<RefCell<Vec<(Option<TaskId>, Arc<AtomicBool>)>>>;
 
 /// One enclave of a running history.
 struct Running {
     enclave: Rc<Enclave>,
-    /// The threads; none where the host is modelled.
+    /// The threads; `None` if the host is modelled.
     churn: Option<Rc<Churn>>,
     watch: Rc<Watch>,
     kicks: Rc<Kicks>,
@@ -100,13 +100,13 @@ struct Running {
     plan: EnclavePlan,
     hearing: Rc<RefCell<BTreeMap<u64, Hearing>>>,
     agents: Agents,
-    /// Observers of every enclave: a link that stalls does so for all.
+    /// Observers of all enclaves, because a stalled link affects all.
     everyone: Rc<RefCell<Vec<Rc<Watch>>>>,
-    /// Faults that are still to come or to end.
+    /// Number of faults that have not begun or not ended.
     open: Cell<usize>,
     bounds: Bounds,
     overflows: Cell<u64>,
-    /// Agents that may leave because of what they read.
+    /// Number of agents that may leave because of invalid entries.
     errors: Cell<usize>,
     losses: Cell<u64>,
     keeper: Cell<Option<TaskId>>,
@@ -193,7 +193,7 @@ impl Running {
         let (told, tainted) = (Told::default(), Arc::<AtomicBool>::default());
         let broken = Arc::clone(&self.told);
         let policy = ToldPolicy { policy, told, broken, tainted: Arc::clone(&tainted) };
-        // Before it starts, as its number is its place here.
+        // Added before the agent starts, because its number is its index here.
         self.agents.borrow_mut().push((None, tainted));
         let place = self.agents.borrow().len() - 1;
         let task = self.enclave.start_agent_with(Box::new(policy), skew);
@@ -201,13 +201,13 @@ impl Running {
         task
     }
 
-    /// What the attached agent reads from now on may be anything.
+    /// Marks the attached agent's window: from now on it may contain invalid entries.
     fn taint(&self) {
         self.watch.books.borrow_mut().taint();
         let attached = self.enclave.agent_task();
         for (task, tainted) in self.agents.borrow().iter() {
             if task.is_some() && *task == attached && !tainted.swap(true, Ordering::Relaxed) {
-                // It may find that out, and leave.
+                // The agent may detect that, and leave.
                 self.errors.set(self.errors.get() + 1);
             }
         }
@@ -221,8 +221,8 @@ impl Running {
         self.watch.books.borrow_mut().excuse(excuses);
     }
 
-    /// Replaces agents that were turned out, which would leave the fallback for ever. Runs as a task:
-    /// starting one takes time.
+    /// Replaces agents that were turned out; otherwise the fallback would decide for ever. Runs as a
+    /// task, because starting an agent takes time.
     fn keep(&self, world: &World, task: TaskId) {
         let mut replaced = 0;
         loop {
@@ -305,7 +305,7 @@ impl Running {
                     }
                 }
                 pause(until);
-                // In any state of the agent, its successor must find the host in order.
+                // Whatever the agent has done, its successor must find the host in a valid state.
                 self.start_agent(Skew::default(), None);
             }
             Fault::CoreOffline => {
@@ -317,13 +317,13 @@ impl Running {
                 self.watch.books.borrow_mut().set_online(world.now(), core, true);
                 enclave.set_online(core, true);
             }
-            // Properties of the whole history; counted where they show.
+            // Properties of the whole history, counted where they take effect.
             Fault::FullQueue | Fault::Reordered => {}
             Fault::ClockSkew => self.watch.count(fault, 1),
         }
     }
 
-    /// How long a dead agent stays away. Every fourth one does until the fallback must have served every waiting thread.
+    /// How long a dead agent is not replaced: for every fourth one, until the fallback must have served every waiting thread.
     fn absence(&self, seed: u64) -> Nanos {
         match seed % 4 {
             0 => RESTART + self.bounds.recovery_max + self.bounds.recovery_max,
@@ -331,12 +331,12 @@ impl Running {
         }
     }
 
-    /// One look of the checkers.
+    /// Runs the checkers once.
     fn look(&self, now: Nanos) {
         let counters = self.enclave.counters();
         if counters.overflows > self.overflows.replace(counters.overflows) {
-            // Queues hold more than all threads have to say, unless no agent reads: what excuses that
-            // excuses this, and nothing more.
+            // Queues have room for the messages of all threads, unless no agent reads. An overflow is
+            // therefore excused only while a slow agent is.
             if self.plan.injections.iter().any(|each| each.fault == Fault::FullQueue) {
                 self.excuse(self.bounds.overflow(now));
             } else if now > self.watch.books.borrow().slow_until() {
@@ -362,7 +362,7 @@ impl Running {
         self.watch.check(result.map_err(|what| Broken { rule: "model", what }));
     }
 
-    /// No new threads or events from now on.
+    /// Creates no new threads or events from now on.
     fn stop(&self) {
         match &self.churn {
             Some(churn) => churn.stop(),
@@ -370,7 +370,7 @@ impl Running {
         }
     }
 
-    /// Threads that have not ended, or a modelled host's subjects that wait or run.
+    /// Number of threads that have not ended, or of a modelled host's subjects that wait or run.
     fn alive(&self) -> usize {
         let of_model = || self.watch.books.borrow().living();
         self.churn.as_ref().map_or_else(of_model, |churn| churn.alive() as usize)
@@ -394,7 +394,7 @@ impl Running {
     }
 }
 
-/// Ends the world's tasks also when something panics.
+/// Ends the world's tasks, also on a panic.
 struct Ended(World);
 
 impl Drop for Ended {
@@ -403,7 +403,7 @@ impl Drop for Ended {
     }
 }
 
-/// Starts a task of a cell's that is told its own name.
+/// Starts a task of a cell, and passes its own id to it.
 fn spawn(world: &World, cell: &Rc<Running>, body: fn(&Running, &World, TaskId)) -> TaskId {
     let (cell, inside) = (Rc::clone(cell), world.clone());
     let name: Rc<Cell<Option<TaskId>>> = Rc::default();
@@ -422,8 +422,8 @@ pub fn run(plan: &Plan) -> Report {
     report
 }
 
-/// Whether the last enclave's history is the same without the faults of the first. A link that stalls
-/// does so for both.
+/// Checks that the last enclave's history is the same without the faults of the first. Skipped if a
+/// link stalls, because that affects both.
 fn apart(plan: &Plan, marks: &[u64]) -> Option<Violation> {
     let (first, others) = plan.enclaves.split_first()?;
     if others.is_empty() || first.injections.iter().any(|each| each.fault == Fault::LinkStall) {
@@ -437,12 +437,12 @@ fn apart(plan: &Plan, marks: &[u64]) -> Option<Violation> {
         at: Nanos((at as u64 + 1) * LOOK.0),
         enclave: others.len(),
         rule: "apart",
-        what: "it goes another way without the other enclave's faults".to_owned(),
+        what: "its history differs without the other enclave's faults".to_owned(),
     })
 }
 
-/// A run whose panics are violations: none of what an agent, a link or a machine does may end the
-/// host, and an assertion that fails is a rule that is broken.
+/// Runs a history, and reports a panic as a violation: nothing that an agent, a link or a machine does
+/// may end the host, and a failed assertion is a broken rule.
 fn guarded(plan: &Plan) -> (Report, Vec<u64>) {
     let world = World::new();
     let _ended = Ended(world.clone());
@@ -458,7 +458,7 @@ fn guarded(plan: &Plan) -> (Report, Vec<u64>) {
     })
 }
 
-/// Also returns a hash over the last enclave's history, as of each look while it was busy.
+/// Runs a history. Also returns a hash over the last enclave's history at each check before the drain.
 fn history(plan: &Plan, world: &World) -> (Report, Vec<u64>) {
     let everyone = Rc::default();
     let injections = plan.enclaves.iter().flat_map(|each| &each.injections);

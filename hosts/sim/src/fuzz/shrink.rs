@@ -4,7 +4,7 @@ use super::faults::Fault;
 use super::plan::{Overrides, Plan};
 use super::run::run;
 
-/// Most plans that are tried.
+/// The most plans that are tried.
 const TRIES: usize = 60;
 
 /// The smallest overrides found under which `seed` still breaks `rule`.

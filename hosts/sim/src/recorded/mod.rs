@@ -1,12 +1,12 @@
-//! A workload that was recorded elsewhere ([`wave_sched::workload`]), replayed under any policy.
+//! Replays a recorded workload ([`wave_sched::workload`]) under any policy.
 //!
-//! Each recorded thread is a thread here. It needs the CPU time that it needed, run by run, and blocks
-//! in between. What woke it then wakes it now:
+//! Each recorded thread is a thread here. It needs the same CPU time as in the recording, run by run, and blocks
+//! in between. The recorded waker also wakes it here:
 //!
-//! - a recorded thread: as soon as that one has used as much CPU time as it had when it did so. If a
-//!   policy is late with the waker, it is late with the threads that it wakes; if it is early, it is early.
+//! - a recorded thread: as soon as that thread has used as much CPU time as at the wake-up in the recording. If a
+//!   policy delays the waker, it delays the threads that it wakes; if the waker is early, they are early.
 //! - anything else (a timer, a device, a thread that was not recorded): as long after the thread blocks as in the
-//!   recording (docs/adr/0071). A thread's first run has no such time before it, and comes at the recorded one.
+//!   recording (docs/adr/0071). A thread's first run follows no block, and comes at the recorded time.
 
 mod schedule;
 
@@ -28,11 +28,11 @@ use crate::world::{Cause, TaskId, World};
 
 pub use schedule::{Latency, Schedule, ThreadSchedule};
 
-/// When the recording begins here: an agent that starts with the world has attached by then.
+/// The virtual time at which the recording begins: an agent that starts with the world has attached by then.
 const BEGINS: Nanos = Nanos::from_millis(1);
-/// Cores that one context wakes threads for.
+/// Number of cores per context that wakes threads.
 const CORES_PER_WAKER: u16 = 8;
-/// How far the world goes between two looks whether all is done. Tests look everywhere.
+/// Virtual time between two checks whether all threads are done. Tests check far more often.
 const LOOK: Nanos = if cfg!(test) { Nanos(499) } else { Nanos::from_millis(10) };
 
 /// Result of a replay under one policy.
@@ -40,17 +40,17 @@ const LOOK: Nanos = if cfg!(test) { Nanos(499) } else { Nanos::from_millis(10) }
 pub struct Replayed {
     /// Times at which threads ran.
     pub schedule: Schedule,
-    /// Threads that did not come to their end.
+    /// Number of threads that did not finish.
     pub unfinished: u64,
-    /// The host and its agent.
+    /// Counters of the host and its agent.
     pub counters: Counters,
     /// Equal for equal histories.
     pub trace_hash: u64,
 }
 
-/// A host to replay on: so many cores of the paper's host with Wave on its SmartNIC, and room for this
-/// workload's threads. All optimisations are on but prestaging: a decision that is left for a core whose
-/// thread then runs for seconds would keep another thread waiting beside a core that is free.
+/// A host to replay on: `cores` cores of the paper's host with Wave on its SmartNIC, and room for this
+/// workload's threads. All optimisations are on except prestaging: a decision prestaged for a core whose
+/// thread then runs for seconds would keep its thread waiting although another core is idle.
 pub fn setup(workload: &Workload, cores: u16, policy: &str) -> Setup {
     let mut setup = paper::wave(cores, Rung::HostCombining, policy);
     setup.config.subjects = (workload.threads.len() as u32).max(1);
@@ -66,7 +66,7 @@ fn wakers(cores: u16) -> usize {
 ///
 /// # Errors
 ///
-/// Where the setup cannot be laid out.
+/// The setup cannot be laid out.
 pub fn replay(setup: &Setup, workload: &Rc<Workload>) -> Result<Replayed, ConfigError> {
     let world = World::new();
     let _ended = Ended(world.clone());
@@ -74,7 +74,7 @@ pub fn replay(setup: &Setup, workload: &Rc<Workload>) -> Result<Replayed, Config
     let enclave = Enclave::new(&world, setup.clone(), Rc::clone(&app) as _)?;
     app.watch(&enclave);
     enclave.start_agent();
-    // Generous: everything one after the other, and 100 us more for each run.
+    // A generous limit: all runs one after the other, and 100 us more for each run.
     let runs = workload.runs().count() as u64;
     let ends = workload.ends_ns().max(workload.header.duration_ns);
     let limit = BEGINS + Nanos(ends + 2 * workload.cpu_ns() + 100_000 * runs + 1_000_000_000);
@@ -95,25 +95,25 @@ pub fn replay(setup: &Setup, workload: &Rc<Workload>) -> Result<Replayed, Config
 struct Progress {
     /// Its id in the table, once it has arrived.
     id: Option<u32>,
-    /// The run that it is in, or waits for.
+    /// Index of the present run, or of the next one while the thread waits.
     run: usize,
-    /// It waits for that run's waker.
+    /// Whether the thread waits for that run's waker.
     waits: bool,
-    /// When it was woken, until it runs.
+    /// The time at which it was woken, until it runs.
     ready: Option<Nanos>,
     /// CPU time that it has used, up to the last look.
     used_ns: u64,
-    /// What it will have used when this run ends.
+    /// CPU time that it will have used when this run ends.
     run_ends_ns: u64,
-    /// Of those that it wakes, how many it has woken.
+    /// How many of the threads that it wakes it has woken.
     woke: usize,
     preemptions: u64,
     latencies_ns: Vec<u64>,
-    /// When its last run ended.
+    /// The time at which its last run ended.
     ended: Option<Nanos>,
 }
 
-/// Somebody is to be woken when a thread has used so much CPU time.
+/// A wake-up that is due when a thread has used a certain CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Point {
     cpu_ns: u64,
@@ -124,13 +124,13 @@ struct Point {
 #[derive(Debug, Default)]
 struct State {
     threads: Vec<Progress>,
-    /// Runs whose waker has come before the thread blocked.
+    /// Runs whose waker came before the thread blocked.
     released: BTreeSet<(u32, usize)>,
-    /// Threads to wake and when, by waking context.
+    /// Threads to wake and their times, by waking context.
     due: Vec<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
-    /// Counts what was due, so that equal times keep their order.
+    /// Counts the entries of `due`, so that equal times keep their order.
     number: u64,
-    /// Threads that can run, or have not left their core yet.
+    /// Number of threads that can run, or have not left their core yet.
     active: usize,
     finished: usize,
 }
@@ -139,7 +139,7 @@ struct State {
 #[derive(Debug)]
 pub struct Recorded {
     workload: Rc<Workload>,
-    /// Threads that each thread wakes, in order.
+    /// The wake-ups by each thread, in order.
     points: Vec<Vec<Point>>,
     state: RefCell<State>,
     tasks: RefCell<Vec<TaskId>>,
@@ -148,7 +148,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// An application that replays the workload once.
+    /// Creates an application that replays the workload once.
     pub fn new(workload: Rc<Workload>) -> Rc<Recorded> {
         let mut points = vec![Vec::new(); workload.threads.len()];
         for (thread, recorded) in workload.threads.iter().enumerate() {
@@ -169,12 +169,12 @@ impl Recorded {
         })
     }
 
-    /// Threads that have not come to their end.
+    /// Number of threads that have not finished.
     pub fn unfinished(&self) -> usize {
         self.workload.threads.len() - self.state.borrow().finished
     }
 
-    /// Whether anything can still happen: a workload that was written by hand may wait for itself.
+    /// Whether anything can still happen: in a workload written by hand, threads may wait for each other for ever.
     fn goes_on(&self) -> bool {
         let state = self.state.borrow();
         state.active > 0 || state.due.iter().any(|due| !due.is_empty())
@@ -189,7 +189,7 @@ impl Recorded {
             let tag = enclave.table().own(thread.id).tag.get() as usize;
             let progress = &mut app.state.borrow_mut().threads[tag];
             let Some(ready) = progress.ready.take() else { return };
-            // What was not measured when it was recorded is not compared.
+            // Waits that were not measured in the recording are not compared.
             if app.workload.threads[tag].runs[progress.run].waited_ns.is_some() {
                 let begins = now + enclave.setup().machine.switch_after.nanos();
                 progress.latencies_ns.push(begins.since(ready).0);
@@ -197,7 +197,7 @@ impl Recorded {
         }));
     }
 
-    /// A thread waits for its next run: blocked, or not there yet.
+    /// Lets a thread wait for its next run: it is blocked, or has not arrived yet.
     fn wait(&self, enclave: &Enclave, thread: u32) {
         let due = {
             let state = &mut *self.state.borrow_mut();
@@ -222,7 +222,7 @@ impl Recorded {
         }
     }
 
-    /// A thread has got to where it wakes another.
+    /// Performs a wake-up: a thread has used the CPU time at which it wakes another.
     fn release(&self, enclave: &Enclave, point: Point) {
         let waits = {
             let state = &mut *self.state.borrow_mut();
@@ -248,13 +248,13 @@ impl Recorded {
             state.number += 1;
             context
         };
-        // While the world starts there are no tasks yet, and they look first.
+        // While the world starts there are no tasks yet; they check `due` when they begin.
         if let Some(task) = self.tasks.borrow().get(context) {
             enclave.world().wake(*task, enclave.world().now(), Cause::NUDGE);
         }
     }
 
-    /// A context that wakes threads when they are due, for as long as the world lasts.
+    /// The body of a context's task: wakes threads when they are due, for as long as the world lasts.
     fn wake_threads(&self, enclave: &Rc<Enclave>, context: usize) {
         let task = self.tasks.borrow()[context];
         let world = enclave.world().clone();
@@ -285,7 +285,7 @@ impl Recorded {
         }
     }
 
-    /// What a thread runs until it wakes somebody, or its run ends.
+    /// How long a thread runs until it wakes another one, or its run ends.
     fn piece(&self, thread: u32, progress: &Progress) -> Nanos {
         let point = self.points[thread as usize].get(progress.woke);
         let until = point.map_or(progress.run_ends_ns, |at| at.cpu_ns.min(progress.run_ends_ns));

@@ -1,4 +1,4 @@
-//! When the threads of a workload ran: as it was recorded, or as it was replayed.
+//! The schedule of a workload's threads: recorded or replayed.
 
 use wave_core::clock::Nanos;
 use wave_sched::workload::{Thread, Workload};
@@ -6,7 +6,7 @@ use wave_sched::workload::{Thread, Workload};
 use super::{BEGINS, Recorded};
 use crate::enclave::Counters;
 
-/// Scheduling latencies, each from when a thread was woken until it ran, in nanoseconds.
+/// Scheduling latencies, each from a thread's wake-up until it ran, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     /// Number of times measured.
@@ -20,7 +20,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of these, in any order.
+    /// Summarises these latencies, given in any order.
     pub fn of(mut latencies_ns: Vec<u64>) -> Latency {
         latencies_ns.sort_unstable();
         let count = latencies_ns.len();
@@ -38,7 +38,7 @@ impl Latency {
 pub struct ThreadSchedule {
     /// Time from wake-up to run.
     pub latency: Latency,
-    /// When its last run ended, from the recording's beginning; `None` where it did not come to that.
+    /// End of its last run, from the recording's beginning; `None` if the thread did not finish.
     pub ended_ns: Option<u64>,
     /// How often it lost its core.
     pub preemptions: u64,
@@ -51,7 +51,7 @@ pub struct Schedule {
     pub threads: Vec<ThreadSchedule>,
     /// Time from wake-up to run, over all threads.
     pub latency: Latency,
-    /// From when the first thread could run until the last run ended.
+    /// From the time at which the first thread could run until the last run ended.
     pub makespan_ns: u64,
     /// CPU time that was used.
     pub cpu_ns: u64,
@@ -59,12 +59,12 @@ pub struct Schedule {
     pub cores: u32,
     /// Times that a thread got a core.
     pub switches: u64,
-    /// Times that a thread lost one.
+    /// Times that a thread lost its core.
     pub preemptions: u64,
 }
 
 impl Schedule {
-    /// The schedule that Linux had made.
+    /// The schedule of the recording, made by Linux.
     pub fn recorded(workload: &Workload) -> Schedule {
         let waited = |thread: &Thread| -> Vec<u64> {
             thread.runs.iter().filter_map(|run| run.waited_ns).collect()

@@ -45,7 +45,7 @@ fn replayed(workload: &Rc<Workload>, cores: u16, policy: &str) -> Replayed {
     replayed
 }
 
-/// So much, and not more than a hundredth and 100 us above it: what switches and the link cost.
+/// Checks that `ns` is at least `expected`, and at most 1% and 100 us above it: the cost of switches and the link.
 #[track_caller]
 fn nearly(ns: u64, expected: u64) {
     assert!((expected..=expected + expected / 100 + 100_000).contains(&ns), "{ns} for {expected}");
@@ -61,15 +61,15 @@ fn two_threads_share_a_core_or_have_one_each() {
     let schedule = replayed(&both, 1, "fifo").schedule;
     nearly(schedule.latency.max_ns, 10 * MS);
     assert_eq!((schedule.switches, schedule.preemptions), (2, 0));
-    // Slices of 30 us: each waits for one, and both end late.
+    // With slices of 30 us, each waits for a slice of the other, and both end late.
     let schedule = replayed(&both, 1, "shinjuku").schedule;
     assert!(schedule.latency.max_ns < MS && schedule.preemptions > 300, "{schedule:?}");
     assert!(schedule.threads.iter().all(|thread| thread.ended_ns > Some(19 * MS)));
 }
 
 #[test]
-fn a_thread_sleeps_as_long_as_it_slept_when_it_was_recorded() {
-    // 7 ms after its first run, 2 ms after its second, for which it had been preempted, and at once.
+fn a_thread_sleeps_as_long_as_in_the_recording() {
+    // It sleeps 7 ms after its first run, 2 ms after its second, in which it was preempted, and not at all after its third.
     let recorded = |at_ns, cpu_ns, blocked_ns| Run { blocked_ns, ..run(at_ns, cpu_ns, None) };
     let sleeper = vec![
         recorded(0, 3 * MS, None),
@@ -81,25 +81,25 @@ fn a_thread_sleeps_as_long_as_it_slept_when_it_was_recorded() {
     nearly(schedule.makespan_ns, 19 * MS);
     assert_eq!((schedule.switches, schedule.latency.count), (4, 4));
     assert!(schedule.latency.max_ns < 100_000);
-    // Where another holds it up for 50 ms before it first runs, it still sleeps as long.
+    // Even if another thread delays its first run by 50 ms, it sleeps as long.
     let held_up = workload(vec![vec![run(0, 50 * MS, None)], sleeper]);
     nearly(replayed(&held_up, 1, "fifo").schedule.makespan_ns, 69 * MS);
-    // In version 1 the time for which it had lost its CPU counts as sleep.
+    // In version 1, the time for which it had lost its core counts as sleep.
     let of_version_1 =
         vec![run(0, 3 * MS, None), run(10 * MS, 5 * MS, None), run(30 * MS, MS, None)];
     nearly(replayed(&workload(vec![of_version_1]), 1, "fifo").schedule.makespan_ns, 31 * MS);
 }
 
-/// Three pipelines `head | gzip | md5sum`, recorded on two CPUs beside other programs: all took `disturbed` times as
-/// long as they needed. The wakers of every seventh run of `gzip` and of every run of `md5sum` were not recorded.
+/// Three pipelines `head | gzip | md5sum`, recorded on two CPUs beside other programs, which slowed all of them by the
+/// factor `disturbed`. The wakers of every seventh run of `gzip` and of every run of `md5sum` were not recorded.
 fn pipelines(disturbed: u64) -> Rc<Workload> {
     const CHUNKS: u64 = 40;
     const HEAD_NS: u64 = 200_000;
     const GZIP_NS: u64 = 2_300_000;
     const SUM_NS: u64 = 50_000;
-    /// How long a thread was blocked before something woke it that was not recorded.
+    /// How long a thread was blocked before an unrecorded waker woke it.
     const BLOCKED_NS: u64 = 30_000;
-    // Two CPUs, of which each pipeline has two thirds.
+    // Each of the three pipelines has two thirds of a CPU.
     let chunk_ns = (HEAD_NS + GZIP_NS + SUM_NS) * 3 / 2 * disturbed;
     let outside = |at_ns, cpu_ns| Run { blocked_ns: Some(BLOCKED_NS), ..run(at_ns, cpu_ns, None) };
     let mut threads = Vec::new();
@@ -108,7 +108,7 @@ fn pipelines(disturbed: u64) -> Rc<Workload> {
         let [mut heads, mut gzips, mut sums] = [Vec::new(), Vec::new(), Vec::new()];
         for chunk in 0..CHUNKS {
             let at_ns = chunk * chunk_ns;
-            // `gzip` has room in its pipe again when it has begun with the last chunk.
+            // `gzip`'s pipe has room again when it has begun with the previous chunk.
             let room = (chunk > 0).then(|| (gzip, (chunk - 1) * GZIP_NS + 1));
             heads.push(run(at_ns, HEAD_NS, room));
             let filled = Some((head, (chunk + 1) * HEAD_NS));
@@ -127,7 +127,7 @@ fn pipelines(disturbed: u64) -> Rc<Workload> {
 }
 
 #[test]
-fn makespans_of_pipelines_scale_with_cores_though_some_wakers_were_not_recorded() {
+fn makespans_of_pipelines_scale_with_cores_despite_unrecorded_wakers() {
     let work = pipelines(2);
     let cpu_ns = work.cpu_ns();
     let one_pipeline_ns = cpu_ns / 3;
@@ -142,7 +142,7 @@ fn makespans_of_pipelines_scale_with_cores_though_some_wakers_were_not_recorded(
         let eight = percent(eight, one_pipeline_ns);
         assert!((88..=102).contains(&eight), "{policy}: {eight}% of one pipeline's CPU time");
     }
-    // What others took from the recorded program makes no difference.
+    // The slowdown by other programs during the recording makes no difference.
     for cores in [1, 2, 8] {
         let makespan = |work| replayed(&work, cores, "fifo").schedule.makespan_ns;
         assert_eq!(makespan(pipelines(2)), makespan(pipelines(5)));
@@ -150,7 +150,7 @@ fn makespans_of_pipelines_scale_with_cores_though_some_wakers_were_not_recorded(
 }
 
 #[test]
-fn a_thread_woken_by_another_waits_for_it() {
+fn a_thread_waits_for_its_waker() {
     // The second is woken when the first has used 2 of 6 ms; its recorded time does not matter.
     let first = vec![run(0, 6 * MS, None)];
     let second = vec![run(MS, MS, Some((0, 2 * MS)))];
@@ -170,7 +170,7 @@ fn a_thread_woken_by_another_waits_for_it() {
 
 #[test]
 fn a_delayed_thread_delays_the_threads_that_it_wakes() {
-    // Two that hand a token to each other, beside one that computes for 50 ms.
+    // Two threads pass a token to each other, beside a thread that computes for 50 ms.
     let there = |turn: u64| run(turn * MS, MS / 2, (turn > 0).then_some((1, turn * MS / 2)));
     let back = |turn: u64| run(turn * MS, MS / 2, Some((0, (turn + 1) * MS / 2)));
     let token = |side: &dyn Fn(u64) -> Run| (0..10).map(side).collect::<Vec<_>>();
@@ -184,7 +184,7 @@ fn a_delayed_thread_delays_the_threads_that_it_wakes() {
 }
 
 #[test]
-fn nobody_waits_for_a_long_run_while_another_core_is_free() {
+fn no_thread_waits_for_a_long_run_while_another_core_is_idle() {
     let often = |at: u64| (0..50).map(|turn| run((turn * 2 + at) * MS, MS / 10, None)).collect();
     let mut threads = vec![often(1); 6];
     threads.push(vec![run(0, 150 * MS, None)]);
@@ -195,7 +195,7 @@ fn nobody_waits_for_a_long_run_while_another_core_is_free() {
 }
 
 #[test]
-fn without_an_agent_the_host_itself_runs_it() {
+fn without_an_agent_the_fallback_runs_the_workload() {
     let work = workload(vec![vec![run(0, MS, None), run(3 * MS, MS, None)]; 3]);
     let world = World::new();
     let _ended = Ended(world.clone());
@@ -209,7 +209,7 @@ fn without_an_agent_the_host_itself_runs_it() {
 }
 
 #[test]
-fn wakers_that_wait_for_each_other_are_told_and_not_waited_for() {
+fn cyclic_wakers_are_reported_as_unfinished() {
     let work = workload(vec![vec![run(0, MS, Some((1, MS)))], vec![run(0, MS, Some((0, MS)))]]);
     let replayed = replay(&setup(&work, 1, "fifo"), &work).unwrap();
     assert_eq!((replayed.unfinished, replayed.schedule.cpu_ns), (2, 0));
@@ -240,7 +240,7 @@ fn quantiles_are_those_of_the_nearest_rank() {
     assert_eq!(Latency::of(Vec::new()), Latency::default());
 }
 
-/// Workloads in which whoever wakes came before: as a recording has them.
+/// Workloads in which each waker has run before the thread that it wakes, as in a recording.
 fn recorded() -> impl Strategy<Value = Rc<Workload>> {
     let run = (0..2 * MS, 0..MS, prop::option::of(any::<prop::sample::Index>()));
     let threads = prop::collection::vec(prop::collection::vec(run, 1..8), 1..8);
@@ -252,7 +252,7 @@ fn recorded() -> impl Strategy<Value = Rc<Workload>> {
             for (at, runs) in threads.iter().enumerate() {
                 let Some((gap, cpu_ns, waker)) = &runs.get(round) else { continue };
                 let waker = waker.map(|index| index.index(threads.len()));
-                // Of one that has run, what it had used by then: in order of these loops.
+                // The waker has run already; its CPU time so far is known, because of the order of these loops.
                 let waker = waker.filter(|waker| *waker != at && used[*waker] > 0);
                 let at_ns = ends[at] + gap;
                 let waker = waker.map(|waker| (waker as u32, used[waker]));
@@ -269,7 +269,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn all_cpu_time_is_used_under_each_policy_and_always_alike(
+    fn all_cpu_time_is_used_under_each_policy_and_runs_are_reproducible(
         workload in recorded(),
         cores in 1..4_u16,
     ) {

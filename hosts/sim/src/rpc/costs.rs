@@ -1,4 +1,4 @@
-//! What an RPC stack's own work costs, each figure with where it comes from.
+//! The costs of an RPC stack's own work, each figure with its source.
 
 use serde::Deserialize;
 
@@ -10,15 +10,15 @@ const COSTS: &str = include_str!("../../data/rpc.toml");
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StackCosts {
-    /// Cores that process RPCs side by side (a count).
+    /// Cores that process RPCs in parallel (a count).
     pub cores: Figure,
     /// From a request's arrival until it can be steered.
     pub request: Figure,
     /// From a reply's arrival at the stack until it leaves.
     pub reply: Figure,
-    /// Choosing a worker, on the one core that does.
+    /// Choosing a worker, on the one core that steers.
     pub steer: Figure,
-    /// What a note costs a scheduler beside the stack.
+    /// Cost of a note for a scheduler on the same side as the stack.
     pub note: Figure,
 }
 
@@ -35,13 +35,13 @@ impl StackCosts {
     }
 }
 
-/// What a scheduler loads that the stack is not beside.
+/// The words that a scheduler loads if the stack is on the other side of the link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcrossCosts {
     /// Words of a request's header (a count).
     pub header_words: Figure,
-    /// Words in which the SLO is (a count).
+    /// Words that hold the SLO (a count).
     pub slo_words: Figure,
 }
 
@@ -58,7 +58,7 @@ pub struct RpcCosts {
 }
 
 impl RpcCosts {
-    /// Those that come with this crate.
+    /// The costs that come with this crate.
     pub fn builtin() -> RpcCosts {
         RpcCosts::parse(COSTS).expect("the file is tested")
     }

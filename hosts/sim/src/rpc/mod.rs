@@ -1,4 +1,4 @@
-//! Serving RPCs in virtual time (Wave 7.3): an RPC stack in front of threads that a scheduler's agent schedules.
+//! RPCs in virtual time (Wave 7.3): an RPC stack in front of threads that a scheduler's agent schedules.
 //!
 //! ```text
 //!  arrivals -> stack's cores -> Dispatch ══ requests ══> Stub  a worker's thread, on a host core
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Steering, frames, queues, the agent's loop, its policy and the host's protocol are the real ones, over modelled
-//! links. The stack's processing is figures (`data/rpc.toml`).
+//! links. The stack's processing is modelled by figures (`data/rpc.toml`).
 
 pub mod costs;
 mod stack;
@@ -47,16 +47,16 @@ const CALLS: u32 = 8192;
 /// Entries of a worker's queues.
 const ENTRIES: u32 = 8;
 
-/// Where everything is, and what it costs.
+/// The placement of the components, and their costs.
 #[derive(Clone, Debug)]
 pub struct RpcSetup {
     /// The host's cores and the scheduler.
     pub scheduler: Setup,
-    /// What lies between the stack and the host's cores.
+    /// The link between the stack and the host's cores.
     pub link: Costs,
     /// Costs of the RPC stack.
     pub stack: StackCosts,
-    /// What a note costs the scheduler: reading it and what its policy does with it, and each look whether there is one.
+    /// Costs of notes for the scheduler: reading one note with the policy's work on it, and each check for notes.
     pub note: (Nanos, Nanos),
     /// Threads that serve requests, one at a time each.
     pub workers: u16,
@@ -64,21 +64,21 @@ pub struct RpcSetup {
     pub steering: String,
     /// Whether a core fetches a thread's next request while it switches to it.
     pub prefetch: bool,
-    /// Whether a thread looks for its next request before it awaits one: `steering` may have left it ahead of time, as an agent
+    /// Whether a thread looks for its next request before it awaits one: `steering` may have sent it ahead of time, as an agent
     /// prestages decisions (Wave 5.4).
     pub prestaged: bool,
-    /// The SLO that a request of each class carries; empty where none does.
+    /// The SLO of the requests of each class; empty if they carry none.
     pub slo: Vec<Nanos>,
 }
 
 /// Result of a run at one load.
 #[derive(Clone, Debug)]
 pub struct RpcOutcome {
-    /// Measures, as of other requests.
+    /// The outcome, as for other requests.
     pub outcome: Outcome,
     /// The share of its time that a core of the stack was busy.
     pub stack_busy: f64,
-    /// How long the stack's cores worked until the last request arrived, in all; as [`Outcome::usage`] for the host's.
+    /// Total time that the stack's cores worked until the last request arrived; for the host's cores see [`Outcome::usage`].
     pub stack_time: Nanos,
     /// Runs in which a worker found no request.
     pub looks: u64,
@@ -118,10 +118,10 @@ impl RpcWindow {
             self.time.clone(),
             self.seed ^ context << 40,
         )
-        .expect("a layout of ours can be mapped")
+        .expect("every valid layout can be mapped")
     }
 
-    /// Says what is served, as a server's control thread does.
+    /// Announces the service, as a server's control thread does.
     fn serve(&self) {
         let port = self.port(Side::Host, 1);
         write_header(&self.layout, port.window(Home::Nic));
@@ -147,7 +147,7 @@ pub fn serve(setup: &RpcSetup, load: &Load) -> Result<RpcOutcome, ConfigError> {
     serve_logged(setup, load, None)
 }
 
-/// Serves an open loop of RPCs; the scheduler's agent writes a log, if it is told about what and where to.
+/// As [`serve`]. With `logs`, a text about the run and a place for each log, the scheduler's agent writes a log.
 ///
 /// # Errors
 /// As for [`serve`].

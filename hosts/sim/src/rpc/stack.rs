@@ -1,4 +1,4 @@
-//! The RPC stack: its cores as figures, and the real dispatcher, in a task of its own.
+//! The RPC stack: modelled cores and the real dispatcher, in a task of its own.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -21,10 +21,10 @@ use crate::random;
 use crate::requests::{Load, Served, Upcoming};
 use crate::world::{Cause, SimBell, TaskId, World};
 
-/// Calls that begin in one round, at most.
+/// The most calls that begin in one round.
 const CALLS_PER_ROUND: usize = 16;
 
-/// What the stack's task leaves for others to see.
+/// The state of the stack's task that others see.
 pub(super) struct Stack {
     served: RefCell<Served>,
     busy: Cell<Nanos>,
@@ -32,11 +32,11 @@ pub(super) struct Stack {
     task: Cell<Option<TaskId>>,
 }
 
-/// Cores that work side by side: when each of them is free.
+/// Cores that work in parallel: the time at which each of them is free.
 struct Pool(BinaryHeap<Reverse<Nanos>>);
 
 impl Pool {
-    /// When work that comes at `at` is done.
+    /// Assigns work that arrives at `at` to a core. Returns the time at which it is done.
     fn run(&mut self, at: Nanos, work: Nanos) -> Nanos {
         let Reverse(free) = self.0.pop().expect("a stack has cores");
         let end = free.max(at) + work;
@@ -44,7 +44,7 @@ impl Pool {
         end
     }
 
-    /// Work that is left at `now`: a core with a backlog does not pause.
+    /// Work left at `now`: a core with a backlog works without pause.
     fn left(&self, now: Nanos) -> Nanos {
         Nanos(self.0.iter().map(|Reverse(free)| free.0.saturating_sub(now.0)).sum())
     }
@@ -58,7 +58,7 @@ struct Coming {
     work: Nanos,
 }
 
-/// What the task works with.
+/// The state of the stack's task.
 struct Running {
     world: World,
     enclave: Weak<Enclave>,
@@ -66,7 +66,7 @@ struct Running {
     setup: RpcSetup,
     load: Load,
     dispatch: Dispatch<SimPort, SimBell>,
-    /// Of each call: when it arrived, and its class.
+    /// Arrival time and class of each call.
     calls: Vec<(Nanos, u16)>,
     coming: VecDeque<Coming>,
     notes: Arc<Mutex<VecDeque<(Nanos, Note)>>>,
@@ -96,16 +96,17 @@ impl Stack {
         // Workers do not sleep here: they are threads, which their scheduler wakes.
         let bells = (0..layout.doorbells()).map(|_| bell()).collect();
         let steering = steer::by_name(&setup.steering, &layout.config);
-        let steering = steering.unwrap_or_else(|error| panic!("the setup's steering: {error}"));
+        let steering = steering
+            .unwrap_or_else(|error| panic!("the setup's steering policy cannot be made: {error}"));
         let watched: Vec<_> =
             layout.messages.iter().map(|place| (place.home, place.ring)).collect();
-        // A task's closure has to be small.
+        // The closure of a task must be small.
         let running = Box::new(Running {
             world: world.clone(),
             enclave: Rc::downgrade(enclave),
             stack: Rc::clone(&stack),
             setup: setup.clone(),
-            // One task brings all.
+            // One task generates all arrivals.
             load: Load { generators: 1, ..load.clone() },
             dispatch: Dispatch::new(layout, port, bells, steering),
             calls: vec![(Nanos(0), 0); CALLS as usize],
@@ -122,17 +123,17 @@ impl Stack {
         stack
     }
 
-    /// What became of the requests so far.
+    /// The results of the requests so far.
     pub(super) fn served(&self) -> Served {
         self.served.borrow().clone()
     }
 
-    /// The work that the stack's cores have taken up, in all.
+    /// Total work that the stack's cores have accepted.
     pub(super) fn busy(&self) -> Nanos {
         self.busy.get()
     }
 
-    /// How long the stack's cores have worked until `now`, in all.
+    /// Total time that the stack's cores have worked until `now`.
     pub(super) fn worked(&self, now: Nanos) -> Nanos {
         self.busy.get().since(self.pool.borrow().left(now))
     }
@@ -169,12 +170,12 @@ impl Running {
                     let until = until.map(|at| at.max(self.world.now()));
                     self.world.wait(task, Cause::STORE, until);
                 }
-                Err(error) => panic!("the host is ours: {error}"),
+                Err(error) => panic!("an honest host wrote invalid entries: {error}"),
             }
         }
     }
 
-    /// A request has arrived: one of the stack's cores takes it up.
+    /// A request has arrived: one of the stack's cores accepts it.
     fn arrive(&mut self, at: Nanos, class: u16, work: Nanos) {
         if self.load.counts(at) {
             let served = &mut *self.stack.served.borrow_mut();
@@ -191,7 +192,7 @@ impl Running {
         self.stack.pool.borrow_mut().run(at, work)
     }
 
-    /// Steers what the stack's cores are done with.
+    /// Steers the requests that the stack's cores have processed.
     fn begin(&mut self) {
         for _ in 0..CALLS_PER_ROUND {
             if self.coming.front().is_none_or(|coming| coming.ready > self.world.now()) {

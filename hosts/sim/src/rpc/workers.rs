@@ -17,7 +17,7 @@ use crate::enclave::{Enclave, SimPort};
 const REPLY: [u8; 24] = [0; 24];
 
 struct Worker {
-    /// A core uses it exclusively, which takes time.
+    /// Taken by the core that uses it, for as long as that takes.
     stub: Option<Stub>,
     serves: Option<Subject>,
     core: u16,
@@ -53,7 +53,7 @@ impl Workers {
         self.looks.get()
     }
 
-    /// Lets a thread's core use its stub. No borrow is held meanwhile: others go on.
+    /// Lets a thread's core use its stub. No borrow is held meanwhile, so others can continue.
     fn with<R>(&self, id: u32, body: impl FnOnce(&mut Stub, &SimPort) -> R) -> R {
         let (mut stub, core) = {
             let worker = &mut self.workers.borrow_mut()[id as usize];
@@ -64,7 +64,7 @@ impl Workers {
         result
     }
 
-    /// The request that waits for a thread: its call, and how much work it is.
+    /// The request that waits for a thread: its call, and its work.
     fn look(&self, enclave: &Enclave, id: u32) -> Option<(Subject, Nanos)> {
         let now = enclave.world().now();
         self.with(id, |stub, port| match stub.poll(port, now).expect("an honest agent") {
@@ -112,7 +112,7 @@ impl Application for Workers {
                 stub.publish(port).expect("an honest agent");
             });
             if !self.prestaged {
-                // It has one call at a time, and a note comes for the next.
+                // A worker has one call at a time; a note announces the next.
                 return After::Await(Nanos(0));
             }
         }

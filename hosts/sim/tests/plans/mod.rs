@@ -1,5 +1,5 @@
-//! Histories that once broke a rule, spelled out, so that they stay what they are however seeds are
-//! drawn.
+//! Histories that once broke a rule, written out as plans, so that they stay the same however plans
+//! are drawn from seeds.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -43,7 +43,7 @@ fn inject(plan: &mut Plan, fault: Fault, at: Nanos, lasts: Nanos, seed: u64) {
     plan.enclaves[0].injections.push(Injection { at, fault, lasts, seed });
 }
 
-/// Cores with decisions left for them that take long to read, which go offline for a moment.
+/// Cores that go offline for a moment, with prestaged decisions that take long to read.
 pub fn cores_that_come_back_while_they_refuse() -> Plan {
     let mut plan = plan("stingray", 2, 16, |config| {
         config.decisions.host = Mapping::Uncached;
@@ -57,25 +57,25 @@ pub fn cores_that_come_back_while_they_refuse() -> Plan {
     plan
 }
 
-/// Messages that the agent pulls from host memory, and nothing else that it writes there.
+/// The agent pulls messages from host memory, and writes nothing else there.
 pub fn messages_in_host_memory() -> Plan {
     let mut plan = plan("mount-evans", 4, 12, |config| {
         config.messages.home = Home::Host;
         config.messages.host = Mapping::WriteBack;
     });
-    // Long after the agent has settled.
+    // The history ends long after the agent has settled.
     plan.messages = 10_000;
     plan
 }
 
-/// Agents some of which give every core a decision to refuse, and no valid one.
+/// Agents, some of which give every core only decisions to refuse.
 pub fn agents_that_decide_what_cannot_be() -> Vec<Plan> {
     let hostile = |seed| {
         let mut plan = plan("coherent", 4, 12, |config| config.prestage = 1);
         inject(&mut plan, Fault::Hostile, Nanos::from_millis(1), Nanos::from_millis(12), seed);
         plan
     };
-    // Even numbers lie in their decisions, odd ones scribble.
+    // Even seeds make invalid decisions, odd ones write random words.
     (0..8).map(|number| hostile(2 * number)).collect()
 }
 
@@ -85,7 +85,7 @@ pub fn kicks_that_get_lost_beside_many_threads() -> Vec<Plan> {
         let mut plan = plan("mount-evans", 12, 20, |config| config.subjects = 256);
         plan.enclaves[0].setup.seed = seed;
         inject(&mut plan, Fault::LostKick, Nanos::from_millis(1), Nanos::from_millis(1), 1);
-        // Until nothing can have been late for that reason any more.
+        // The history lasts until no delay can have this cause any more.
         plan.messages = 30_000;
         plan
     };
