@@ -265,9 +265,8 @@ impl State {
                 if batches == 0 {
                     return Err(Code::Unsupported);
                 }
-                self.table.takes(id, batches, &bytes);
                 let after = tiers.read(place).ok_or(Code::TargetNotFound)?;
-                let moved = self.table.paged_out(id, batches, &before, &after);
+                let moved = self.table.paged_out(id, batches, &bytes, &before, &after);
                 self.totals.pages_out += moved.pages;
                 self.totals.stayed += moved.stayed;
                 if moved.partial == 0 {

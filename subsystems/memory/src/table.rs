@@ -386,12 +386,6 @@ impl Table {
         batches
     }
 
-    /// Sets the bytes per page of these batches in the slow tier.
-    pub fn takes(&mut self, id: u32, batches: u64, bytes: &[u16; LANES]) {
-        let slot = &mut self.slots[id as usize];
-        wire::bits(batches).for_each(|batch| slot.bytes[batch as usize] = bytes[batch as usize]);
-    }
-
     /// The pages that are in the slow tier because they were paged out here, and their memory there.
     pub fn account(&self) -> Account {
         let mut account = Account::default();
@@ -475,13 +469,27 @@ impl Table {
         wire::bits(batches).map(|batch| slot.came_back(batch as usize, bits, now)).sum()
     }
 
-    /// Batches of a strip were paged out; `before` and `after` are the strip's bits.
-    pub fn paged_out(&mut self, id: u32, batches: u64, before: &Bits, after: &Bits) -> Moved {
+    /// Batches of a strip were paged out; `before` and `after` are the strip's bits. `bytes` is the memory in the slow tier of a page
+    /// of each batch that left now: pages that left earlier keep their own estimate.
+    pub fn paged_out(
+        &mut self,
+        id: u32,
+        batches: u64,
+        bytes: &[u16; LANES],
+        before: &Bits,
+        after: &Bits,
+    ) -> Moved {
         let slot = &mut self.slots[id as usize];
         let mut moved = Moved::default();
         for batch in wire::bits(batches) {
             let at = batch as usize;
             let went = before.present[at] & !after.present[at];
+            let (earlier, now) = (slot.out[at].count_ones(), went.count_ones());
+            if let Some(mean) = (earlier * u32::from(slot.bytes[at]) + now * u32::from(bytes[at]))
+                .checked_div(earlier + now)
+            {
+                slot.bytes[at] = mean as u16;
+            }
             slot.out[at] |= went;
             moved.pages += u64::from(went.count_ones());
             let asked = before.present[at] & !before.young[at];
@@ -543,6 +551,8 @@ impl Table {
 mod tests {
     use super::*;
     use std::vec;
+
+    const NO_COST: [u16; LANES] = [0; LANES];
 
     const SPACE: u32 = 7;
     const FIRST: u64 = 3 * wire::STRIP_BYTES;
@@ -635,7 +645,7 @@ mod tests {
         let mut some = none.clone();
         (some.present[0], some.young[0]) = (0b111, 0b111);
         let moved = Moved { pages: 128, ..Moved::default() };
-        assert_eq!(table.paged_out(0, 0b11, &all, &none), moved);
+        assert_eq!(table.paged_out(0, 0b11, &NO_COST, &all, &none), moved);
         let refaults =
             |table: &mut Table, bits: &Bits| table.read(0, 0b11, bits, at(9), &mut vec![]).refaults;
         assert_eq!(refaults(&mut table, &some), 3);
@@ -657,7 +667,7 @@ mod tests {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, 0b11)]));
         let (all, none) = (Bits { present: [u64::MAX; LANES], ..Bits::default() }, Bits::default());
-        table.paged_out(0, 0b11, &all, &none);
+        table.paged_out(0, 0b11, &NO_COST, &all, &none);
         let look = |table: &mut Table, young: [u64; 2], ms| {
             let mut bits = all.clone();
             (bits.young[0], bits.young[1]) = (young[0], young[1]);
@@ -680,7 +690,7 @@ mod tests {
         let mut after = before.clone();
         // Of the first batch a few pages stay, the second stays, and of the third half is touched meanwhile.
         (after.present[0], after.present[2], after.young[2]) = (0b111, 0xffff, 0xffff);
-        let moved = table.paged_out(0, 0b111, &before, &after);
+        let moved = table.paged_out(0, 0b111, &NO_COST, &before, &after);
         assert_eq!(moved, Moved { pages: 61 + 48, stayed: 3 + 64, partial: 0b010 });
         let mut extent = vec![];
         table.show(0, 0b111, &after, &mut extent);
@@ -691,6 +701,29 @@ mod tests {
         touched.young = touched.present;
         let refaults = table.read(0, 0b111, &touched, at(9), &mut vec![]).refaults;
         assert_eq!(refaults, moved.pages, "only pages that left can come back");
+    }
+
+    #[test]
+    fn pages_that_left_at_an_earlier_try_keep_their_estimate() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, 0b1)]));
+        let pages = |present| {
+            let mut bits = Bits::default();
+            bits.present[0] = present;
+            bits
+        };
+        let cost = |bytes| {
+            let mut all = NO_COST;
+            all[0] = bytes;
+            all
+        };
+        table.paged_out(0, 1, &cost(1_000), &pages(u64::MAX), &pages(0xffff));
+        assert_eq!(table.account(), Account { pages: 48, bytes: 48_000 });
+        table.paged_out(0, 1, &cost(3_000), &pages(0xffff), &pages(0));
+        assert_eq!(table.account(), Account { pages: 64, bytes: 64 * 1_500 });
+        // Nothing is left that could be sampled.
+        table.paged_out(0, 1, &cost(4_096), &pages(0), &pages(0));
+        assert_eq!(table.account(), Account { pages: 64, bytes: 64 * 1_500 });
     }
 
     #[test]
@@ -712,7 +745,7 @@ mod tests {
         let (before, mut out) = (bits.clone(), bits.clone());
         out.huge = 0;
         (8..16).for_each(|batch| (out.present[batch], out.young[batch]) = (0, 0));
-        assert_eq!(table.paged_out(0, 0xff00, &before, &out).pages, 512);
+        assert_eq!(table.paged_out(0, 0xff00, &NO_COST, &before, &out).pages, 512);
         assert_eq!(table.read(0, 0xff00, &out, at(3), &mut extent).batches, 1);
         assert_eq!(told(&mut table, 9), []);
         (out.present[9], out.young[9]) = (0b111, 0b111);
