@@ -233,7 +233,8 @@ impl<C: Classifier> Tiered<C> {
         let most = &mut self.pages[id];
         let mut sights = Sights::new(reading.interval_us);
         let (mut resting, mut seen, mut count) = (0, 0, 0);
-        // Batches of which a good part is present and rests.
+        // Batches that were or are being paged out, and those of them of which a good part is present and rests.
+        let paged_out = strip.wanted & (strip.slow | strip.moving);
         let mut at_rest = 0;
         // Mapped batches without a page so far.
         let mut empty = 0;
@@ -251,7 +252,10 @@ impl<C: Classifier> Tiered<C> {
             }
             resting |= u64::from(present != young) << batch;
             let rests = present & !young;
-            at_rest |= u64::from(wire::is_good_part(rests, (*pages).into()) && rests != 0) << batch;
+            // Counting is a good part of this loop's time, so that it is done for few batches.
+            if rests != 0 && paged_out >> batch & 1 != 0 {
+                at_rest |= u64::from(wire::is_good_part(rests, (*pages).into())) << batch;
+            }
             seen |= 1 << batch;
             (sights.lanes[count], sights.young[count], sights.pages[count]) =
                 (batch as u8, *young, *pages);
@@ -261,7 +265,7 @@ impl<C: Classifier> Tiered<C> {
         strip.resting = strip.resting & !reading.batches | resting;
         if reading.interval_us == 0 {
             // The result of a page-out, which comes before or after its outcome: which of the batches stayed.
-            let moved = reading.batches & strip.wanted & (strip.slow | strip.moving);
+            let moved = reading.batches & paged_out;
             strip.stayed = strip.stayed & !moved | at_rest & moved;
             strip.slow &= !strip.stayed;
             return true;
