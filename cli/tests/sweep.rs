@@ -158,3 +158,33 @@ fn killed_and_restarted_shards_give_the_same_bytes_as_one_process() {
     let other = output(&["sweep", "small.toml", "--out", "whole"], directory);
     assert!(refusal(&other).contains("another text of small, which differs from line 6 on"));
 }
+
+/// Memory, simulated, and agents that are killed: kinds whose points are whole experiments.
+#[test]
+fn scenarios_of_other_kinds_are_swept_as_whole_experiments() {
+    let memory = "name = \"small\"\nkind = \"memory\"\n[workload]\nkeys = 20_000\n[run]\nseconds = 2\n[[variant]]\n\
+                  name = \"without\"\n[[variant]]\nname = \"SOL\"\npolicy = \"sol\"\n\
+                  [sweep]\n\"workload.keys\" = [20_000, 40_000]\n";
+    let crash = "name = \"small\"\nkind = \"crash\"\n[workload]\nkeys = 1_000\n[crash]\nkills = 2\nevery_ms = 20\n\
+                 load_per_second = 5_000\n[[variant]]\nname = \"agent\"\nplacement = \"offload\"\npolicy = \"fifo\"\n\
+                 [sweep]\n\"crash.load_per_second\" = [5_000, 10_000]\n\"run.seed\" = [1, 2]\n";
+    for (text, rows, figure) in [
+        (memory, 2, "variants[SOL].resident_before_bytes"),
+        (crash, 4, "crashes"),
+    ] {
+        let directory = directory(text);
+        let swept = output(&["sweep", "small.toml", "--out", "out", "-q"], directory.path());
+        assert!(swept.status.success(), "{}", String::from_utf8_lossy(&swept.stderr));
+        let again = output(&["sweep", "small.toml", "--out", "out", "--json"], directory.path());
+        let again: Value = serde_json::from_slice(&again.stdout).unwrap();
+        assert_eq!((&again["kept"], &again["ran"]), (&rows.into(), &0.into()));
+        let merged = output(&["merge", "out"], directory.path());
+        assert!(merged.status.success(), "{}", String::from_utf8_lossy(&merged.stderr));
+        let csv = fs::read_to_string(directory.path().join("out/results.csv")).unwrap();
+        assert_eq!(csv.lines().count(), rows + 1, "{csv}");
+        assert!(csv.lines().next().unwrap().split(',').any(|name| name == figure), "{csv}");
+        let json = fs::read(directory.path().join("out/results.json")).unwrap();
+        let json: Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(json["rows"][0]["whole"]["host"], "sim");
+    }
+}

@@ -54,7 +54,7 @@ pub struct Wave {
 enum Command {
     /// Run an experiment and write its report.
     Run(run::RunArgs),
-    /// Simulate every combination of a scenario's values, or one shard of them.
+    /// Run every combination of a scenario's values, or one shard of them.
     Sweep(sweep::SweepArgs),
     /// Write the results of a finished sweep.
     Merge(merge::MergeArgs),

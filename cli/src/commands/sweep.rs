@@ -1,4 +1,4 @@
-//! `wave sweep`: simulates every combination of a scenario's values, or one shard of them.
+//! `wave sweep`: runs every combination of a scenario's values, or one shard of them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +9,8 @@ use wave_sched::policies;
 
 use wave_experiments::interrupt;
 use wave_experiments::run::{Failure, machine};
-use wave_experiments::sweep::{self, Plan, Ran, Shard, Simulator, Store, run_shard};
+use wave_experiments::experiment::Host;
+use wave_experiments::sweep::{self, Plan, Ran, Shard, Store, ThisMachine, Work, run_shard};
 use wave_lab::terminal::{counted, note, out};
 
 #[derive(Args, Debug)]
@@ -18,19 +19,22 @@ use wave_lab::terminal::{counted, note, out};
   \"host.cores\" = [16, 32, 64]
   \"variant.prestage\" = [0, 2]                 # in every [[variant]]
   \"variant[over PCIe].prefetch\" = [true, false]  # in the variant of this name
-Every combination, with every variant and every load, is a point. Each is simulated, and written to
-DIR/points/ under the hash of its inputs. Finished points are kept: a killed sweep resumes with the
-same command.
+Of kind = \"load\" and \"ladder\", every combination with every variant and every load is a point. Of
+all other kinds, every combination is one: it runs as with `wave run`, whose files are in DIR/runs/.
+Points are simulated if the kind has a simulation. Otherwise they run on this machine, one after the
+other. Each is written to DIR/points/ under the hash of its inputs. Finished points are kept: a
+killed sweep resumes with the same command.
 
 Examples:
   wave sweep scenarios/cores.toml --out out/cores
   wave sweep scenarios/cores.toml --out /shared/cores --shard 3/16
   wave merge out/cores
+  wave sweep my-rpc.toml --out out/my-rpc
 
 Exit codes: 0 all points of the shard are done; 1 some could not be run; 2 a bad scenario, or
 DIR holds another sweep; 3 DIR cannot be written.")]
 pub struct SweepArgs {
-    /// Scenario to simulate, with or without a table `[sweep]`.
+    /// Scenario to run, with or without a table `[sweep]`.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// Directory for points, shared by all shards of a sweep and used for nothing else.
@@ -39,7 +43,7 @@ pub struct SweepArgs {
     /// Run only the points whose number modulo N is I; numbers count from 0.
     #[arg(long, value_name = "I/N", default_value_t = Shard::WHOLE)]
     shard: Shard,
-    /// Number of points to run at the same time [default: one per CPU].
+    /// Number of simulated points to run at the same time [default: one per CPU].
     #[arg(long, short, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Print one JSON object instead of text.
@@ -76,9 +80,15 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
             interrupt::same_command()
         )
     })?;
-    let threads = args.jobs.map_or_else(cpus, usize::from);
+    let is_native = |work: &Work| matches!(work, Work::Whole(whole) if whole.host == Host::User);
+    // Runs on this machine would take each other's CPUs.
+    let threads = match jobs.iter().any(|job| is_native(&job.work)) {
+        true => 1,
+        false => args.jobs.map_or_else(cpus, usize::from),
+    };
+    let runner = ThisMachine { runs: args.out.join(sweep::RUNS) };
     let quiet = args.quiet || args.json;
-    let ran = run_shard(&jobs, args.shard, &store, &Simulator, threads, quiet)?;
+    let ran = run_shard(&jobs, args.shard, &store, &runner, threads, quiet)?;
     let Ran { kept, ran, failed } = ran;
     if args.json {
         let failed: Vec<_> =

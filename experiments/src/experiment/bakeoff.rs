@@ -9,8 +9,9 @@ use super::{Experiment, Host, Kind, Report, Source, Wanted, digest};
 use crate::bakeoff::report::Results;
 use crate::bakeoff::{self, Plan};
 use crate::run::Journal;
+use crate::scenario::ScenarioError;
 
-pub(super) const KIND: Kind = Kind { names: &[bakeoff::KIND], read };
+pub(super) const KIND: Kind = Kind { names: &[bakeoff::KIND], takes_agent: false, read };
 
 /// A bake-off, and its file.
 struct BakeOff {
@@ -18,10 +19,8 @@ struct BakeOff {
     file: PathBuf,
 }
 
-fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, Failure> {
-    let plan = bakeoff::parse(source.path, source.text);
-    let plan = plan.map_err(|error| Failure::Scenario(error.to_string()))?;
-    source.without_agent()?;
+fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
+    let plan = bakeoff::parse(source.path, source.text)?;
     Ok(Box::new(BakeOff { plan, file: source.path.to_path_buf() }))
 }
 

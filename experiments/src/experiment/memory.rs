@@ -9,15 +9,12 @@ use super::{Experiment, Host, Kind, Report, Source, Wanted, digest, without_live
 use crate::interrupt;
 use crate::run::Journal;
 use crate::run::memory::{self, MemoryResult};
-use crate::scenario::{Memory, parse_memory};
+use crate::scenario::{Memory, ScenarioError, parse_memory};
 
-pub(super) const KIND: Kind = Kind { names: &["memory"], read };
+pub(super) const KIND: Kind = Kind { names: &["memory"], takes_agent: false, read };
 
-fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, Failure> {
-    let memory = parse_memory(source.path, source.text);
-    let memory = memory.map_err(|error| Failure::Scenario(error.to_string()))?;
-    source.without_agent()?;
-    Ok(Box::new(memory))
+fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
+    Ok(Box::new(parse_memory(source.path, source.text)?))
 }
 
 impl Experiment for Memory {

@@ -17,9 +17,10 @@ use serde::Serialize;
 use wave_lab::Failure;
 
 use crate::run::Journal;
+use crate::run::agent::policies_of;
 use crate::run::machine::hash;
 use crate::scenario::error::check_files;
-use crate::scenario::{ScenarioError, kind_of};
+use crate::scenario::{ScenarioError, kind_of, refuse_sweep};
 
 /// The side that enforces decisions in an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,27 +115,23 @@ pub trait Report {
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
-    /// A user's program, started in place of every agent.
-    agent: Option<&'a Path>,
+    agent: Option<&'a OwnAgent<'a>>,
 }
 
-impl Source<'_> {
-    /// Refuses `--agent`, for kinds that run only Wave's own agents.
-    fn without_agent(&self) -> Result<(), Failure> {
-        match self.agent {
-            None => Ok(()),
-            Some(_) => {
-                let why = "--agent is for scenarios that schedule threads";
-                Err(Failure::Scenario(format!("{}: {why}", self.path.display())))
-            }
-        }
-    }
+/// A user's program, started in place of every agent.
+#[derive(Debug)]
+struct OwnAgent<'a> {
+    program: &'a Path,
+    /// Names of its policies for threads.
+    policies: Vec<String>,
 }
 
 /// A kind of experiment: its values of `kind`, and its parser.
 struct Kind {
     names: &'static [&'static str],
-    read: fn(&Source<'_>) -> Result<Box<dyn Experiment>, Failure>,
+    /// Whether its agents may be a user's program.
+    takes_agent: bool,
+    read: fn(&Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError>,
 }
 
 /// All kinds. The first reads files without a `kind`, and refuses them.
@@ -162,12 +159,34 @@ pub fn load(path: &Path, agent: Option<&Path>) -> Result<Box<dyn Experiment>, Fa
     let text = std::fs::read_to_string(path);
     let text =
         text.map_err(|source| wrong(ScenarioError::Read { file: path.to_path_buf(), source }))?;
-    let name = kind_of(path, &text, &kinds()).map_err(wrong)?;
-    let is_it = |kind: &&Kind| name.as_deref().is_some_and(|name| kind.names.contains(&name));
-    let kind = KINDS.iter().find(is_it).unwrap_or(&KINDS[0]);
-    let experiment = (kind.read)(&Source { path, text: &text, agent })?;
+    let kind = kind(path, &text).map_err(wrong)?;
+    if agent.is_some() && !kind.takes_agent {
+        let why = "--agent is for scenarios that schedule threads";
+        return Err(Failure::Scenario(format!("{}: {why}", path.display())));
+    }
+    let own = match agent {
+        Some(program) => Some(OwnAgent { program, policies: policies_of(program)? }),
+        None => None,
+    };
+    refuse_sweep(path, &text).map_err(wrong)?;
+    let experiment = (kind.read)(&Source { path, text: &text, agent: own.as_ref() });
+    let experiment = experiment.map_err(wrong)?;
     check_files(path, &text).map_err(wrong)?;
     Ok(experiment)
+}
+
+/// Reads the experiment in `text`, whose file is `path`.
+///
+/// # Errors
+/// The line at fault, and why.
+pub(crate) fn read(path: &Path, text: &str) -> Result<Box<dyn Experiment>, ScenarioError> {
+    (kind(path, text)?.read)(&Source { path, text, agent: None })
+}
+
+fn kind(path: &Path, text: &str) -> Result<&'static Kind, ScenarioError> {
+    let name = kind_of(path, text, &kinds())?;
+    let is_it = |kind: &&Kind| name.as_deref().is_some_and(|name| kind.names.contains(&name));
+    Ok(KINDS.iter().find(is_it).unwrap_or(&KINDS[0]))
 }
 
 /// Hash of an experiment and of the contents of these files.

@@ -6,28 +6,25 @@ use std::sync::Arc;
 use wave_lab::Failure;
 use wave_sched::policies;
 
-use super::{Experiment, Host, Kind, Report, Source, Wanted, digest};
+use super::{Experiment, Host, Kind, OwnAgent, Report, Source, Wanted, digest};
 use crate::interrupt;
 use crate::live::{Feed, Live};
-use crate::run::agent::policies_of;
 use crate::run::{self, Finished, Journal};
-use crate::scenario::{self, Machine, Scenario};
+use crate::scenario::{self, Machine, Scenario, ScenarioError};
 
-pub(super) const KIND: Kind = Kind { names: scenario::REQUEST_KINDS, read };
+pub(super) const KIND: Kind = Kind { names: scenario::REQUEST_KINDS, takes_agent: true, read };
 
-fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, Failure> {
-    let own = source.agent.map_or(Ok(Vec::new()), policies_of)?;
-    let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let names = if source.agent.is_some() { &own } else { policies::NAMES };
-    let scenario = scenario::parse(source.path, source.text, names);
-    let mut scenario = scenario.map_err(|error| Failure::Scenario(error.to_string()))?;
-    if let Some(program) = source.agent {
-        if scenario.agents().next().is_none() {
-            let why = "--agent: no variant of the scenario has an agent";
-            return Err(Failure::Scenario(format!("{}: {why}", source.path.display())));
-        }
-        scenario.agents_mut().for_each(|agent| agent.program = Some(program.to_owned()));
+fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
+    let Some(OwnAgent { program, policies }) = source.agent else {
+        return Ok(Box::new(scenario::parse(source.path, source.text, policies::NAMES)?));
+    };
+    let names: Vec<&str> = policies.iter().map(String::as_str).collect();
+    let mut scenario = scenario::parse(source.path, source.text, &names)?;
+    if scenario.agents().next().is_none() {
+        let why = "--agent: no variant of the scenario has an agent";
+        return Err(ScenarioError::meaning(source.path, 1, why.to_owned()));
     }
+    scenario.agents_mut().for_each(|agent| agent.program = Some((*program).to_owned()));
     Ok(Box::new(scenario))
 }
 
@@ -50,6 +47,10 @@ impl Experiment for Scenario {
     fn check(&self, wanted: &Wanted<'_>) -> Result<(), Failure> {
         let refuse = |why: &str| Err(Failure::Scenario(why.to_owned()));
         match wanted.host {
+            Host::Sim if matches!(self.kind, scenario::Kind::Chaos(_)) => Err(Failure::Scenario(format!(
+                "{}: kind = \"chaos\" preempts real code, so there is nothing to simulate: run it without --host sim",
+                self.name
+            ))),
             Host::Sim if self.agents().any(|agent| agent.program.is_some()) => {
                 refuse("--agent starts a process, and simulated runs have none")
             }

@@ -8,15 +8,12 @@ use wave_lab::Failure;
 use super::{Experiment, Host, Kind, Report, Source, Wanted, digest, without_live};
 use crate::interrupt;
 use crate::run::{Finished, Journal, rpc};
-use crate::scenario::{Rpc, parse_rpc};
+use crate::scenario::{Rpc, ScenarioError, parse_rpc};
 
-pub(super) const KIND: Kind = Kind { names: &["rpc"], read };
+pub(super) const KIND: Kind = Kind { names: &["rpc"], takes_agent: false, read };
 
-fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, Failure> {
-    let rpc = parse_rpc(source.path, source.text);
-    let rpc = rpc.map_err(|error| Failure::Scenario(error.to_string()))?;
-    source.without_agent()?;
-    Ok(Box::new(rpc))
+fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
+    Ok(Box::new(parse_rpc(source.path, source.text)?))
 }
 
 impl Experiment for Rpc {

@@ -20,12 +20,8 @@ macro_rules! on_this_machine {
     ($kind:ident, $name:literal, $scenario:ty, $parse:path, $run:path, $result:ty) => {
         pub(super) const $kind: Kind = Kind {
             names: &[$name],
-            read: |source| {
-                let scenario = $parse(source.path, source.text);
-                let scenario = scenario.map_err(|error| Failure::Scenario(error.to_string()))?;
-                source.without_agent()?;
-                Ok(Box::new(scenario))
-            },
+            takes_agent: false,
+            read: |source| Ok(Box::new($parse(source.path, source.text)?)),
         };
 
         impl Experiment for $scenario {

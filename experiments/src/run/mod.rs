@@ -240,13 +240,15 @@ fn planned(points: u64, seconds: f64) -> String {
     format!("{points} steps of {seconds} s or more: {whole} at least")
 }
 
-/// A fact for the report if a native run's scenario names a machine, which only simulated hosts have.
+/// A fact for the report if a native run's scenario has a field that only simulated hosts have.
 fn simulated_only(scenario: &Scenario) -> Option<(String, String)> {
     let default = Machine::Builtin(defaults::MACHINE.to_owned());
-    (scenario.machine != default).then(|| {
-        let what = format!("host.machine = \"{}\" has no effect here", scenario.machine);
-        (what, "it applies to simulated hosts (--host sim); this run is on this machine".to_owned())
-    })
+    let machine = (scenario.machine != default)
+        .then(|| format!("host.machine = \"{}\" has no effect here", scenario.machine));
+    let ghz = || scenario.agents().find_map(|agent| agent.ghz);
+    let ghz = || ghz().map(|ghz| format!("variant.agent_ghz = {ghz} has no effect here"));
+    let what = machine.or_else(ghz)?;
+    Some((what, "it applies to simulated hosts (--host sim); this run is on this machine".to_owned()))
 }
 
 fn kind_name(kind: &Kind) -> &'static str {
@@ -369,6 +371,10 @@ mod tests {
         assert_eq!(simulated_only(&scenario("load", "machine = \"user\"")), None);
         let (what, _) = simulated_only(&scenario("load", "machine = \"ghost\"")).unwrap();
         assert_eq!(what, "host.machine = \"ghost\" has no effect here");
+        let mut slow = scenario("load", "");
+        slow.agents_mut().for_each(|agent| agent.ghz = Some(2.5));
+        let (what, _) = simulated_only(&slow).unwrap();
+        assert_eq!(what, "variant.agent_ghz = 2.5 has no effect here");
     }
 
     #[test]

@@ -203,10 +203,6 @@ const WEIGHT_MAX: f64 = 1e9;
 
 /// Fills in defaults and checks `raw`.
 pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, ScenarioError> {
-    if let Some(sweep) = &raw.sweep {
-        let message = "[sweep] makes many scenarios of this one: run them with `wave sweep`, or remove the table";
-        return Err(source.refuse(sweep.span(), message));
-    }
     let name = source.name(&raw.name)?;
     let kind = kind(&raw, source)?;
     let mut run = run(raw.run.as_ref(), raw.crash.as_ref(), &kind, raw.kind.span(), source)?;

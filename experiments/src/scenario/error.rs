@@ -70,10 +70,7 @@ pub(crate) fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> 
                     let span = value.span();
                     let field = key.get_ref().to_string();
                     let value = value.into_inner();
-                    let named = value.as_str().filter(|name| name.ends_with(".toml"));
-                    if let Some(name) = named
-                        && ["link", "machine"].contains(&field.as_str())
-                    {
+                    if let Some(name) = value.as_str().filter(|name| names_file(&field, name)) {
                         let file = folder.join(name.strip_prefix("model:").unwrap_or(name));
                         if let Err(error) = std::fs::File::open(&file) {
                             let file = file.display();
@@ -91,6 +88,36 @@ pub(crate) fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> 
     Ok(())
 }
 
+/// Makes the paths of files of costs in a scenario absolute, so that it can be moved from `path`.
+pub(crate) fn absolute_files(path: &Path, table: &mut toml::Table) {
+    let folder = path.parent().unwrap_or(path);
+    let mut left: Vec<(String, &mut toml::Value)> =
+        table.iter_mut().map(|(key, value)| (key.clone(), value)).collect();
+    while let Some((field, value)) = left.pop() {
+        match value {
+            toml::Value::String(name) if names_file(&field, name) => {
+                let (model, file) = match name.strip_prefix("model:") {
+                    Some(file) => ("model:", file),
+                    None => ("", name.as_str()),
+                };
+                let file = folder.join(file);
+                let file = std::path::absolute(&file).unwrap_or(file);
+                *name = format!("{model}{}", file.display());
+            }
+            toml::Value::Array(items) => left.extend(items.iter_mut().map(|item| (field.clone(), item))),
+            toml::Value::Table(fields) => {
+                left.extend(fields.iter_mut().map(|(key, value)| (key.clone(), value)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the text at a field is the path of a file of costs.
+fn names_file(field: &str, text: &str) -> bool {
+    ["link", "machine"].contains(&field) && text.ends_with(".toml")
+}
+
 impl ScenarioError {
     /// The message without the place.
     pub(super) fn message(&self) -> String {
@@ -100,7 +127,7 @@ impl ScenarioError {
         }
     }
 
-    pub(super) fn form(path: &Path, line: usize, message: String) -> Self {
+    pub(crate) fn form(path: &Path, line: usize, message: String) -> Self {
         Self::Form { file: path.to_path_buf(), line, message }
     }
 

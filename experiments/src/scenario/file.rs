@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path as FieldPath, Segment};
 use toml::Spanned;
 
@@ -23,8 +23,6 @@ pub(super) struct RawScenario {
     pub crash: Option<Spanned<RawCrash>>,
     pub enclaves: Option<Spanned<RawEnclaves>>,
     pub chaos: Option<Spanned<RawChaos>>,
-    /// Removed by [`super::sweep`] before the rest is read.
-    pub sweep: Option<Spanned<IgnoredAny>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -106,6 +104,7 @@ pub(super) struct RawVariant {
     pub cores: Option<Spanned<u32>>,
     pub prestage: Option<Spanned<u32>>,
     pub prefetch: Option<Spanned<bool>>,
+    pub agent_ghz: Option<Spanned<f64>>,
     pub threads: Option<Spanned<Threads>>,
 }
 

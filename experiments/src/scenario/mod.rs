@@ -24,6 +24,7 @@ pub use model::{
     Operation, Placement, Queue, Run, Scenario, Scheduler, Threads, Transport, Variant, Workload,
 };
 pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack, parse as parse_rpc};
+pub(crate) use sweep::refuse_sweep;
 pub use sweep::{Sweep, SweepAxis, parse_sweep};
 pub use udp::{Udp, parse as parse_udp};
 pub use udp_feedback::{UdpFeedback, parse as parse_udp_feedback};
@@ -33,6 +34,12 @@ use std::path::Path;
 
 /// Kinds of scenarios that schedule requests.
 pub(crate) const REQUEST_KINDS: &[&str] = &["load", "ladder", "crash", "enclaves", "chaos"];
+
+/// Whether the text is a scenario whose variants and loads are points of their own in a sweep.
+pub(crate) fn has_points(text: &str) -> bool {
+    let kind = named_kind(text);
+    kind.is_some_and(|kind| matches!(kind.get_ref().as_str(), Some("load" | "ladder")))
+}
 
 #[derive(serde::Deserialize)]
 struct Kinds {

@@ -194,6 +194,9 @@ pub struct Agent {
     pub prestage: u32,
     /// Whether the host asks for the line of its next decision before it needs it.
     pub prefetch: bool,
+    /// Clock rate of its core, in GHz, on a simulated host. None: the machine's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ghz: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -12,25 +12,25 @@
 //! a list of tables, a path goes into all of them, or into the one named in brackets. Each combination of values is put into
 //! the file, and the result is checked like any other scenario.
 
+use std::ops::Range;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
 use super::error::{ScenarioError, line_of};
-use super::model::Scenario;
-use super::{REQUEST_KINDS, check, file, named_kind};
+use super::file;
 
 /// Maximum number of scenarios of one file; ten thousand take seconds to check.
 pub const EXPANSIONS_MAX: usize = 10_000;
 
 /// A file and the expansions of its `[sweep]`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sweep {
+pub struct Sweep<S> {
     /// In the file's order; empty if the file has no `[sweep]`.
     pub axes: Vec<SweepAxis>,
     /// Every combination of values, in order; the last axis varies fastest. At least one.
-    pub expansions: Vec<Expansion>,
+    pub expansions: Vec<Expansion<S>>,
 }
 
 /// A path into the file, and its values.
@@ -46,26 +46,30 @@ pub struct SweepAxis {
 
 /// One combination of values.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Expansion {
+pub struct Expansion<S> {
     /// Index of each axis' value, in the axes' order.
     pub at: Vec<usize>,
     /// The scenario with these values.
-    pub scenario: Scenario,
+    pub scenario: S,
 }
 
-/// Expands the scenario in `text`; `path` is its source, for messages and for the files that it names.
+/// The source of a sweep, and the parser of its scenarios.
+struct Source<'a, S> {
+    path: &'a Path,
+    text: &'a str,
+    read: &'a dyn Fn(&str) -> Result<S, ScenarioError>,
+}
+
+/// Expands the scenario in `text`; `path` is its source, for messages. `read` parses a scenario of any kind.
 ///
 /// # Errors
-/// As for [`super::parse`]. If the value of an axis is at fault, the message names both.
-pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, ScenarioError> {
-    let source = check::Source::new(path, text, policies);
-    let is_of_others =
-        |kind: &toml::Value| kind.as_str().is_none_or(|name| !REQUEST_KINDS.contains(&name));
-    if let Some(kind) = named_kind(text).filter(|kind| is_of_others(kind.get_ref())) {
-        let expected = "expected kind = \"load\" or \"ladder\"";
-        let message = format!("kind = {} cannot be swept, {expected}", kind.get_ref());
-        return Err(ScenarioError::meaning(path, line_of(text, kind.span().start), message));
-    }
+/// Those of `read`. If the value of an axis is at fault, the message names both.
+pub fn parse_sweep<S>(
+    path: &Path,
+    text: &str,
+    read: &dyn Fn(&str) -> Result<S, ScenarioError>,
+) -> Result<Sweep<S>, ScenarioError> {
+    let source = &Source { path, text, read };
     let mut base: Table = match toml::from_str(text) {
         Ok(base) => base,
         // Parsing it as an ordinary scenario gives a better message.
@@ -77,7 +81,7 @@ pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, 
         }
     };
     let written = base.remove("sweep");
-    let axes = written.map_or(Ok(Vec::new()), |written| axes(&written, source))?;
+    let axes = written.map_or(Ok(Vec::new()), |written| axes(&written, path, text))?;
     let sizes: Vec<usize> = axes.iter().map(|axis| axis.values.len()).collect();
     let count = sizes.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
     if count.is_none_or(|count| count > EXPANSIONS_MAX) {
@@ -97,6 +101,40 @@ pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, 
     Ok(Sweep { axes, expansions })
 }
 
+/// Refuses a file with a `[sweep]`, where a single scenario is expected.
+pub(crate) fn refuse_sweep(path: &Path, text: &str) -> Result<(), ScenarioError> {
+    let Some(at) = written(text).map(|(key, _)| key.start) else { return Ok(()) };
+    let message = "[sweep] makes many scenarios of this one: run them with `wave sweep`, or remove the table";
+    Err(ScenarioError::meaning(path, line_of(text, at), message.to_owned()))
+}
+
+/// Ranges of the key `sweep` in `text`, and of all keys and values below it. None if there is no such key.
+fn written(text: &str) -> Option<(Range<usize>, Vec<Range<usize>>)> {
+    let table = DeTable::parse(text).ok()?;
+    let (key, value) = table.get_ref().iter().find(|(key, _)| key.get_ref() == "sweep")?;
+    let (mut below, mut left) = (Vec::new(), vec![value.get_ref()]);
+    while let Some(value) = left.pop() {
+        let DeValue::Table(table) = value else { continue };
+        for (key, value) in table {
+            below.extend([key.span(), value.span()]);
+            left.push(value.get_ref());
+        }
+    }
+    Some((key.span(), below))
+}
+
+/// The text with empty lines in place of its `[sweep]`.
+fn without_sweep(text: &str) -> String {
+    let Some((key, below)) = written(text) else { return text.to_owned() };
+    let spans = below.into_iter().chain([key]);
+    let lines: Vec<_> = spans
+        .map(|span| line_of(text, span.start)..=line_of(text, span.end.saturating_sub(1)))
+        .collect();
+    let is_swept = |line: usize| lines.iter().any(|lines| lines.contains(&line));
+    let kept = text.lines().enumerate();
+    kept.map(|(at, line)| if is_swept(at + 1) { "\n".to_owned() } else { format!("{line}\n") }).collect()
+}
+
 /// Every combination of indices into lists of these `sizes`; the last varies fastest.
 fn combinations(sizes: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..sizes.iter().product()).map(move |mut number: usize| {
@@ -110,12 +148,12 @@ fn combinations(sizes: &[usize]) -> impl Iterator<Item = Vec<usize>> {
 }
 
 /// The scenario with each axis at its index in `at`. Lines in error messages refer to the changed text.
-fn expand(
+fn expand<S>(
     base: &Table,
     axes: &[SweepAxis],
     at: &[usize],
-    source: check::Source<'_>,
-) -> Result<Scenario, ScenarioError> {
+    source: &Source<'_, S>,
+) -> Result<S, ScenarioError> {
     let mut table = Value::Table(base.clone());
     for (axis, &position) in axes.iter().zip(at) {
         let refuse = |why| ScenarioError::meaning(source.path, axis.line, why);
@@ -124,24 +162,20 @@ fn expand(
     }
     let text = toml::to_string(&table)
         .map_err(|error| ScenarioError::form(source.path, 1, error.to_string()))?;
-    check::check(file::parse(source.path, &text)?, check::Source { text: &text, ..source })
+    (source.read)(&text)
 }
 
 /// Converts `error`, from the values `at`, to one that the author of the file can use: with the line and the field at fault.
-fn blame(
+fn blame<S>(
     error: ScenarioError,
     base: &Table,
     axes: &[SweepAxis],
     at: &[usize],
-    source: check::Source<'_>,
+    source: &Source<'_, S>,
 ) -> ScenarioError {
     let same = |other: &ScenarioError| other.message() == error.message();
     // The file would be refused without the sweep as well: that error has the right line.
-    let unswept = file::parse::<file::RawScenario>(source.path, source.text).and_then(|mut raw| {
-        raw.sweep = None;
-        check::check(raw, source)
-    });
-    if let Err(unswept) = unswept
+    if let Err(unswept) = (source.read)(&without_sweep(source.text))
         && same(&unswept)
     {
         return unswept;
@@ -164,23 +198,23 @@ fn blame(
     ScenarioError::meaning(source.path, axes[first].line, message)
 }
 
-fn axes(written: &Value, source: check::Source<'_>) -> Result<Vec<SweepAxis>, ScenarioError> {
-    let spans = DeTable::parse(source.text).expect("this text was parsed before");
+fn axes(written: &Value, path: &Path, text: &str) -> Result<Vec<SweepAxis>, ScenarioError> {
+    let (file, spans) = (path, DeTable::parse(text).expect("this text was parsed before"));
     let mut keys = spans.get_ref().iter().filter(|(key, _)| key.get_ref() == "sweep");
     let (key, value) = keys.next().expect("the same text has the same keys");
-    let sweep_line = line_of(source.text, key.span().start);
+    let sweep_line = line_of(text, key.span().start);
     let mut found = Vec::new();
     flatten("", key.span().start, value.get_ref(), written, &mut found);
     // A table's entries are sorted by name; restores the file's order.
     found.sort_by_key(|(start, ..)| *start);
     if found.is_empty() {
         let message = "[sweep] is empty: a sweep over nothing, expected lists of values, as `\"host.cores\" = [1, 2]`";
-        return Err(ScenarioError::meaning(source.path, sweep_line, message.to_owned()));
+        return Err(ScenarioError::meaning(file, sweep_line, message.to_owned()));
     }
     let axis = |(start, path, written): (usize, String, &Value)| {
-        let line = line_of(source.text, start);
+        let line = line_of(text, start);
         let refuse = |why: String| {
-            Err(ScenarioError::meaning(source.path, line, format!("[sweep] \"{path}\" {why}")))
+            Err(ScenarioError::meaning(file, line, format!("[sweep] \"{path}\" {why}")))
         };
         let Value::Array(values) = written else {
             return refuse(format!("is {written}, expected a list of values, as [{written}]"));
@@ -195,6 +229,9 @@ fn axes(written: &Value, source: check::Source<'_>) -> Result<Vec<SweepAxis>, Sc
             return refuse(
                 "changes nothing but a name, expected a field that a run depends on".to_owned(),
             );
+        }
+        if path == "kind" {
+            return refuse("cannot be swept: a sweep is of one kind".to_owned());
         }
         if let Err(why) = steps(&path) {
             return refuse(why);

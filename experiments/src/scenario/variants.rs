@@ -85,6 +85,10 @@ pub(super) fn check(
 /// Maximum number of prestaged decisions: as many as any queue is certain to hold.
 const PRESTAGE_MAX: u32 = 64;
 
+/// Range of the clock rate of an agent's core, in GHz: from a microcontroller's to more than any processor's.
+const GHZ_MIN: f64 = 0.1;
+const GHZ_MAX: f64 = 10.0;
+
 /// Values for every variant that does not override them.
 #[derive(Clone, Copy)]
 struct Shared {
@@ -131,6 +135,7 @@ fn linux(raw: &RawVariant, shared: Shared, source: Source<'_>) -> Result<Schedul
         ("decisions", raw.decisions.as_ref().map(Spanned::span)),
         ("prestage", raw.prestage.as_ref().map(Spanned::span)),
         ("prefetch", raw.prefetch.as_ref().map(Spanned::span)),
+        ("agent_ghz", raw.agent_ghz.as_ref().map(Spanned::span)),
         ("threads", raw.threads.as_ref().map(Spanned::span)),
     ];
     if let Some((field, Some(span))) = said.into_iter().find(|(_, span)| span.is_some()) {
@@ -200,6 +205,11 @@ fn agent(
             0..=PRESTAGE_MAX,
         )?,
         prefetch: raw.prefetch.as_ref().map_or(defaults::PREFETCH, |prefetch| *prefetch.get_ref()),
+        ghz: raw
+            .agent_ghz
+            .as_ref()
+            .map(|ghz| source.within("variant.agent_ghz", Some(ghz), 1.0, GHZ_MIN..=GHZ_MAX))
+            .transpose()?,
         link,
     })
 }

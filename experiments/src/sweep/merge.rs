@@ -7,9 +7,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use wave_workloads::point::{Point, SearchResult};
 
-use super::plan::{Axis, Manifest, Row};
+use super::plan::{Axis, Manifest, OneVariant, Row};
 use super::shard::Shard;
 use super::store::{Measured, Store};
+use super::whole::figures;
 use crate::interrupt::quoted;
 use wave_lab::Failure;
 use wave_report::sweep as report;
@@ -53,7 +54,8 @@ pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
         Ok(found) => found,
         Err(missing) => return Ok(Err(missing)),
     };
-    let sheet = sheet(&manifest, &found);
+    let figures = figures_of(&found);
+    let sheet = sheet(&manifest, &found, &figures);
     let cannot = |error: wave_report::ReportError| Failure::cannot(error);
     let contents = [
         results(&manifest, &found),
@@ -81,7 +83,8 @@ pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
 pub fn table(root: &Path) -> Result<Option<String>, Failure> {
     let (store, manifest) = Store::existing(root)?;
     let found = read(&store, &manifest, root)?;
-    Ok(found.ok().map(|found| report::text(&sheet(&manifest, &found))))
+    let text = |found| report::text(&sheet(&manifest, &found, &figures_of(&found)));
+    Ok(found.ok().map(text))
 }
 
 /// All points of a store, by id, or those that it lacks.
@@ -140,9 +143,21 @@ fn commands(root: &Path, store: &Store, missing: &[usize]) -> Vec<(String, usize
     indexes.into_iter().filter_map(lacks).collect()
 }
 
+/// Figures of whole experiments, by point.
+type Figures<'a> = HashMap<&'a str, Vec<(String, f64)>>;
+
+fn figures_of<'a>(found: &HashMap<&'a str, Measured>) -> Figures<'a> {
+    let figures = |(id, measured): (&&'a str, &Measured)| match measured {
+        Measured::Whole(result) => Some((*id, figures(result))),
+        _ => None,
+    };
+    found.iter().filter_map(figures).collect()
+}
+
 /// The result shown in a row: a point, and the saturation if it was searched for.
 fn shown(measured: &Measured) -> (Option<&Point>, Option<&SearchResult>) {
     match measured {
+        Measured::Whole(_) => (None, None),
         Measured::Point(point) => (Some(point), None),
         Measured::Search(search) => {
             let at = |point: &&Point| {
@@ -169,13 +184,9 @@ struct ResultRow<'a> {
     id: &'a str,
     /// The value of each axis, by its path.
     axes: Map<String, Value>,
-    variant: &'a str,
-    placement: &'a str,
-    link: &'a str,
-    policy: &'a str,
-    workers: u32,
-    seed: u64,
-    load_per_second: Option<f64>,
+    /// None if the row is a whole experiment.
+    #[serde(flatten)]
+    one: Option<&'a OneVariant>,
     #[serde(flatten)]
     measured: &'a Measured,
 }
@@ -188,13 +199,7 @@ fn results(manifest: &Manifest, found: &HashMap<&str, Measured>) -> Vec<u8> {
     let rows = manifest.rows.iter().map(|each| ResultRow {
         id: &each.point,
         axes: row(each),
-        variant: &each.variant,
-        placement: &each.placement,
-        link: &each.link,
-        policy: &each.policy,
-        workers: each.workers,
-        seed: each.seed,
-        load_per_second: each.load_per_second,
+        one: each.one.as_ref(),
         measured: &found[each.point.as_str()],
     });
     let results = Results {
@@ -209,7 +214,11 @@ fn results(manifest: &Manifest, found: &HashMap<&str, Measured>) -> Vec<u8> {
     text
 }
 
-fn sheet<'a>(manifest: &'a Manifest, found: &'a HashMap<&str, Measured>) -> report::Sheet<'a> {
+fn sheet<'a>(
+    manifest: &'a Manifest,
+    found: &'a HashMap<&str, Measured>,
+    figures: &'a Figures<'_>,
+) -> report::Sheet<'a> {
     let plain = |value: &Value| match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -223,15 +232,18 @@ fn sheet<'a>(manifest: &'a Manifest, found: &'a HashMap<&str, Measured>) -> repo
         report::Row {
             id: &row.point,
             at: &row.at,
-            variant: &row.variant,
-            placement: &row.placement,
-            link: &row.link,
-            policy: &row.policy,
-            workers: row.workers,
-            seed: row.seed,
-            load_per_second: row.load_per_second,
+            one: row.one.as_ref().map(|one| report::OneVariant {
+                variant: &one.variant,
+                placement: &one.placement,
+                link: &one.link,
+                policy: &one.policy,
+                workers: one.workers,
+                seed: one.seed,
+                load_per_second: one.load_per_second,
+            }),
             search,
             point,
+            figures: figures.get(row.point.as_str()).map_or(&[], Vec::as_slice),
         }
     };
     report::Sheet {

@@ -1,23 +1,28 @@
 //! Sweeps: every combination of a scenario's values, run by any number of processes and machines.
 //!
-//! A [`Plan`] is made from a scenario file: its points, each with an id derived from everything that it depends on. A [`Shard`]
-//! of them is [run](run_shard) by a [`PointRunner`], each point into a file of its own in a [`Store`], a directory that shards
+//! A [`Plan`] lists the points of a scenario file, each with an id derived from everything that it depends on. A [`Shard`]
+//! of them is [run](run_shard) by a [`Runner`], each point into a file of its own in a [`Store`], a directory that shards
 //! share. Finished points are never run again, so a shard that was killed is simply started once more. [`merge()`] makes the
-//! results of a complete store; they are the same to the byte however the points were divided. Nothing in a store or in the
-//! results says when, where or for how long something ran.
+//! results of a complete store. Nothing in the results of simulated points says when, where or for how long something ran:
+//! they are the same to the byte however the points were divided.
+//!
+//! In a `load` or a `ladder`, a point is one variant under one load. In all other kinds, it is a whole [experiment](Whole).
 
 mod merge;
 mod plan;
 mod shard;
-mod simulated;
 mod store;
+mod this_machine;
+mod whole;
 
 pub use merge::{FILES as RESULT_FILES, Merged, Missing, merge, table};
-pub use plan::Plan;
+pub use plan::{Plan, Work};
 pub use shard::{Ran, Shard, run_shard};
-pub use simulated::Simulator;
-pub use store::Store;
+pub use store::{RUNS, Store};
+pub use this_machine::ThisMachine;
+pub use whole::Whole;
 
+use serde_json::Value;
 use wave_workloads::point::Point;
 
 use crate::scenario::Scenario;
@@ -27,23 +32,29 @@ pub type RunError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs points, on as many threads at once as the caller chooses.
 ///
-/// The point must be determined by the arguments and the program's version alone: run again elsewhere, it must be the same to
-/// the bit.
-pub trait PointRunner: Sync {
-    /// Runs `scenario.variants[variant]` under `load_per_second` requests per second, for the time in `scenario.run`, with
+/// A simulated point must be determined by the arguments and the program's version alone: run again elsewhere, it must be the
+/// same to the bit.
+pub trait Runner: Sync {
+    /// Simulates `scenario.variants[variant]` under `load_per_second` requests per second, for the time in `scenario.run`, with
     /// every random stream from `seed`.
     ///
     /// An invalid point says so itself ([`wave_workloads::point::GeneratorLag::valid`]).
     ///
     /// # Errors
     /// There is no point, and why: the scenario cannot be run, or requests were lost.
-    fn run(
+    fn point(
         &self,
         scenario: &Scenario,
         variant: usize,
         load_per_second: f64,
         seed: u64,
     ) -> Result<Point, RunError>;
+
+    /// Runs a whole experiment, the point `id`, and returns the object that `wave run --json` prints of it.
+    ///
+    /// # Errors
+    /// There is no result, and why: the experiment cannot be run, a check failed, or other processes disturbed it.
+    fn whole(&self, id: &str, whole: &Whole) -> Result<Value, RunError>;
 }
 
 #[cfg(test)]

@@ -1,18 +1,20 @@
 //! The plan of a sweep: points to run, and rows to show.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::whole::Whole;
 use crate::run::machine::hash;
-use crate::scenario::{self, Kind, Link, Load, Machine, Scenario, Scheduler, Sweep, Variant};
+use crate::scenario::{
+    self, Link, Load, Machine, Scenario, ScenarioError, Scheduler, Sweep, SweepAxis, Variant,
+};
 use wave_lab::Failure;
 
 /// Version of the files' format in a store; any other is refused.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A sweep's scenario, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +38,7 @@ pub struct Manifest {
     pub axes: Vec<Axis>,
     /// Ids of the points, each once, in the order in which shards count them.
     pub points: Vec<String>,
-    /// Every combination of values, variant and load, in that order.
+    /// Every combination of values, and of variant and load if points have them, in that order.
     pub rows: Vec<Row>,
     pub text: String,
 }
@@ -58,6 +60,14 @@ pub struct Row {
     pub point: String,
     /// Index of each axis' value, from 0.
     pub at: Vec<usize>,
+    /// None if the point is a whole experiment.
+    pub one: Option<OneVariant>,
+}
+
+/// A variant under a load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OneVariant {
     pub variant: String,
     /// `linux`, `onhost` or `offload`.
     pub placement: String,
@@ -78,8 +88,15 @@ pub struct Job {
     pub id: String,
     /// Description for progress and errors.
     pub label: String,
-    /// With one variant, and one load or search: the point depends on nothing else.
-    pub scenario: Scenario,
+    pub work: Work,
+}
+
+/// The work of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Work {
+    /// One variant, and one load or search: the point depends on nothing else.
+    Point(Box<Scenario>),
+    Whole(Whole),
 }
 
 impl Plan {
@@ -96,46 +113,101 @@ impl Plan {
 
     /// Makes the plan of the file's `text`; reads the files that it names.
     pub fn new(path: &Path, text: &str, policies: &[&str], version: &str) -> Result<Plan, Failure> {
-        let sweep = scenario::parse_sweep(path, text, policies)
-            .map_err(|error| Failure::Scenario(error.to_string()))?;
+        let wrong = |error: ScenarioError| Failure::Scenario(error.to_string());
+        if scenario::has_points(text) {
+            let read = |text: &str| scenario::parse(path, text, policies);
+            let sweep = scenario::parse_sweep(path, text, &read).map_err(wrong)?;
+            Plan::of_points(path, text, version, &sweep)
+        } else {
+            let read = |text: &str| Whole::read(path, text);
+            let sweep = scenario::parse_sweep(path, text, &read).map_err(wrong)?;
+            Plan::of_wholes(path, text, version, sweep)
+        }
+    }
+
+    fn of_points(
+        path: &Path,
+        text: &str,
+        version: &str,
+        sweep: &Sweep<Scenario>,
+    ) -> Result<Plan, Failure> {
         let mut files = Files::default();
         let (mut jobs, mut rows, mut known) = (Vec::new(), Vec::new(), HashSet::new());
         for expansion in &sweep.expansions {
             let expanded = &expansion.scenario;
-            if !matches!(expanded.kind, Kind::Load | Kind::Ladder) {
-                let why = "this kind cannot be swept, expected kind = \"load\" or \"ladder\"";
-                return Err(Failure::Scenario(format!("{}: {why}", path.display())));
-            }
             for variant in &expanded.variants {
                 for load in loads(&expanded.run.load) {
                     let scenario = only(expanded, variant, &load);
                     let id = id(&scenario, version, &mut files)?;
                     let row = row(&id, &expansion.at, &scenario);
                     if known.insert(id.clone()) {
-                        let label = label(&sweep, &row);
-                        jobs.push(Job { id, label, scenario });
+                        let label = label(&sweep.axes, &row);
+                        jobs.push(Job { id, label, work: Work::Point(Box::new(scenario)) });
                     }
                     rows.push(row);
                 }
             }
         }
-        idle_axis(path, &sweep, &rows)?;
-        let first = &sweep.expansions[0].scenario;
-        let axis = |axis: &scenario::SweepAxis| Axis {
-            path: axis.path.clone(),
-            values: axis.values.iter().map(json).collect(),
-        };
-        let manifest = Manifest {
-            format: FORMAT,
-            scenario: first.name.clone(),
-            description: first.description.clone(),
-            version: version.to_owned(),
-            axes: sweep.axes.iter().map(axis).collect(),
-            points: jobs.iter().map(|job| job.id.clone()).collect(),
-            rows,
-            text: text.to_owned(),
-        };
-        Ok(Plan { manifest, jobs })
+        let Scenario { name, description, .. } = &sweep.expansions[0].scenario;
+        let manifest = manifest(name, description, text, version, &sweep.axes);
+        Plan::with(path, manifest, &sweep.axes, jobs, rows)
+    }
+
+    fn of_wholes(
+        path: &Path,
+        text: &str,
+        version: &str,
+        sweep: Sweep<Whole>,
+    ) -> Result<Plan, Failure> {
+        let Whole { name, description, .. } = &sweep.expansions[0].scenario;
+        let manifest = manifest(name, description, text, version, &sweep.axes);
+        let (mut jobs, mut rows, mut known) = (Vec::new(), Vec::new(), HashSet::new());
+        for expansion in sweep.expansions {
+            let id = expansion.scenario.id(version);
+            let row = Row { point: id.clone(), at: expansion.at, one: None };
+            if known.insert(id.clone()) {
+                let label = label(&sweep.axes, &row);
+                jobs.push(Job { id, label, work: Work::Whole(expansion.scenario) });
+            }
+            rows.push(row);
+        }
+        Plan::with(path, manifest, &sweep.axes, jobs, rows)
+    }
+
+    fn with(
+        path: &Path,
+        manifest: Manifest,
+        axes: &[SweepAxis],
+        jobs: Vec<Job>,
+        rows: Vec<Row>,
+    ) -> Result<Plan, Failure> {
+        idle_axis(path, axes, &rows)?;
+        let points = jobs.iter().map(|job| job.id.clone()).collect();
+        Ok(Plan { manifest: Manifest { points, rows, ..manifest }, jobs })
+    }
+}
+
+/// A manifest without points and rows.
+fn manifest(
+    scenario: &str,
+    description: &str,
+    text: &str,
+    version: &str,
+    axes: &[SweepAxis],
+) -> Manifest {
+    let axis = |axis: &SweepAxis| Axis {
+        path: axis.path.clone(),
+        values: axis.values.iter().map(json).collect(),
+    };
+    Manifest {
+        format: FORMAT,
+        scenario: scenario.to_owned(),
+        description: description.to_owned(),
+        version: version.to_owned(),
+        axes: axes.iter().map(axis).collect(),
+        points: Vec::new(),
+        rows: Vec::new(),
+        text: text.to_owned(),
     }
 }
 
@@ -245,44 +317,47 @@ fn row(id: &str, at: &[usize], scenario: &Scenario) -> Row {
     Row {
         point: id.to_owned(),
         at: at.to_vec(),
-        variant: variant.name.clone(),
-        placement: variant.placement().to_owned(),
-        link: agent.map_or_else(String::new, |agent| link(&agent.link)),
-        policy: agent.map_or_else(String::new, |agent| agent.policy.clone()),
-        workers: variant.host.cores,
-        seed: scenario.run.seed,
-        load_per_second: match &scenario.run.load {
-            Load::Each(loads) => Some(loads[0]),
-            Load::Search { .. } => None,
-        },
+        one: Some(OneVariant {
+            variant: variant.name.clone(),
+            placement: variant.placement().to_owned(),
+            link: agent.map_or_else(String::new, |agent| link(&agent.link)),
+            policy: agent.map_or_else(String::new, |agent| agent.policy.clone()),
+            workers: variant.host.cores,
+            seed: scenario.run.seed,
+            load_per_second: match &scenario.run.load {
+                Load::Each(loads) => Some(loads[0]),
+                Load::Search { .. } => None,
+            },
+        }),
     }
 }
 
 /// A label such as `host.cores = 16, offload: 50.0 k/s`.
-fn label(sweep: &Sweep, row: &Row) -> String {
-    let mut label = String::new();
-    for (axis, at) in sweep.axes.iter().zip(&row.at) {
-        let _ = write!(label, "{} = {}, ", axis.path, axis.values[*at]);
-    }
-    let _ = match row.load_per_second {
-        Some(load) => write!(label, "{}: {:.1} k/s", row.variant, load / 1e3),
-        None => write!(label, "{}: saturation", row.variant),
-    };
-    label
+fn label(axes: &[SweepAxis], row: &Row) -> String {
+    let values = axes.iter().zip(&row.at);
+    let values = values.map(|(axis, at)| format!("{} = {}", axis.path, axis.values[*at]));
+    let one = row.one.as_ref().map(|one| match one.load_per_second {
+        Some(load) => format!("{}: {:.1} k/s", one.variant, load / 1e3),
+        None => format!("{}: saturation", one.variant),
+    });
+    let label: Vec<String> = values.chain(one).collect();
+    if label.is_empty() { "the whole file".to_owned() } else { label.join(", ") }
 }
 
 /// Refuses an axis whose values make no difference: it is misspelt, or every variant overrides it.
-fn idle_axis(path: &Path, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
-    for (index, axis) in sweep.axes.iter().enumerate().filter(|(_, axis)| axis.values.len() > 1) {
-        let mut seen: HashMap<(Vec<usize>, &str, usize), &str> = HashMap::new();
+fn idle_axis(path: &Path, axes: &[SweepAxis], rows: &[Row]) -> Result<(), Failure> {
+    let variant = |row: &'_ Row| row.one.as_ref().map_or("", |one| one.variant.as_str()).to_owned();
+    for (index, axis) in axes.iter().enumerate().filter(|(_, axis)| axis.values.len() > 1) {
+        let mut seen: HashMap<(Vec<usize>, String, usize), &str> = HashMap::new();
         let (mut number, mut last) = (0, None);
         let differs = rows.iter().any(|row| {
             // Index among the loads of its variant: the loads themselves may be what varies.
-            number = if last == Some((&row.at, &row.variant)) { number + 1 } else { 0 };
-            last = Some((&row.at, &row.variant));
+            let here = Some((&row.at, variant(row)));
+            number = if last == here { number + 1 } else { 0 };
+            last = here;
             let mut others = row.at.clone();
             others[index] = 0;
-            let first = seen.entry((others, &row.variant, number)).or_insert(&row.point);
+            let first = seen.entry((others, variant(row), number)).or_insert(&row.point);
             *first != row.point
         });
         if !differs {

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wave_workloads::point::{self as measured, Point};
 
-use super::plan::Job;
+use super::plan::{Job, Work};
 use super::store::{Measured, Store, Stored};
-use super::{PointRunner, RunError};
+use super::{RunError, Runner};
 use crate::run::{Failure, failed_point, limits};
 use crate::scenario::{Load, Scenario};
 use wave_lab::progress::Progress;
@@ -95,7 +95,7 @@ pub fn run_shard(
     jobs: &[Job],
     shard: Shard,
     store: &Store,
-    runner: &dyn PointRunner,
+    runner: &dyn Runner,
     threads: usize,
     quiet: bool,
 ) -> Result<Ran, Failure> {
@@ -147,18 +147,22 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn run_job(job: &Job, runner: &dyn PointRunner) -> Result<Measured, RunError> {
+fn run_job(job: &Job, runner: &dyn Runner) -> Result<Measured, RunError> {
+    let run = || match &job.work {
+        Work::Point(scenario) => measure(scenario, runner),
+        Work::Whole(whole) => runner.whole(&job.id, whole).map(Measured::Whole),
+    };
     // Unwind safe: a runner shares nothing between points.
-    catch_unwind(AssertUnwindSafe(|| measure(&job.scenario, runner))).unwrap_or_else(|panic| {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         Err(format!("the run panicked: {}", text.unwrap_or("no reason given")).into())
     })
 }
 
-fn measure(scenario: &Scenario, runner: &dyn PointRunner) -> Result<Measured, RunError> {
+fn measure(scenario: &Scenario, runner: &dyn Runner) -> Result<Measured, RunError> {
     let run =
-        |load: f64| -> Result<Point, RunError> { runner.run(scenario, 0, load, scenario.run.seed) };
+        |load: f64| -> Result<Point, RunError> { runner.point(scenario, 0, load, scenario.run.seed) };
     let (low, high, probes) = match scenario.run.load {
         Load::Each(ref loads) => return run(loads[0]).map(Measured::Point),
         Load::Search { low, high, probes } => (low, high, probes),

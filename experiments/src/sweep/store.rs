@@ -4,6 +4,7 @@
 //! sweep.json            the manifest
 //! points/<id>.json      one point each
 //! shards/<i>-of-<n>     a started shard: the path of its scenario file
+//! runs/<id>/            the files of a whole experiment, as `wave run` writes them
 //! ```
 //!
 //! Every file appears complete or not at all, and is on disk when it appears. Files with a leading dot were being written when
@@ -15,6 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use wave_workloads::point::{Point, SearchResult};
 
 use super::plan::Manifest;
@@ -26,6 +28,8 @@ use wave_report::make_folder;
 const MANIFEST: &str = "sweep.json";
 const POINTS: &str = "points";
 const SHARDS: &str = "shards";
+/// Directory for the files of whole experiments.
+pub const RUNS: &str = "runs";
 
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -46,6 +50,8 @@ pub enum Measured {
     Point(Point),
     /// The saturation, and the points tried.
     Search(SearchResult),
+    /// The object that a whole experiment printed.
+    Whole(Value),
 }
 
 impl Stored {

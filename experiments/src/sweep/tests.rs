@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use wave_workloads::point::{ClassLatency, GeneratorLag, Point};
 use wave_workloads::recorder::{Latency, encode, histogram};
@@ -46,8 +47,15 @@ struct Formula {
     hangs_after: Option<usize>,
 }
 
-impl PointRunner for Formula {
-    fn run(
+impl Runner for Formula {
+    fn whole(&self, _: &str, whole: &Whole) -> Result<Value, RunError> {
+        let text: toml::Table = toml::from_str(&whole.text)?;
+        let load = text["crash"]["load_per_second"].as_float().unwrap_or(0.0);
+        let of_agent = json!({ "name": "agent", "p99_ns": load * 3.0, "points": [1, 2] });
+        Ok(json!({ "scenario": whole.name, "crashes": 8, "lost": load / 7.0, "variants": [of_agent] }))
+    }
+
+    fn point(
         &self,
         scenario: &Scenario,
         variant: usize,
@@ -98,8 +106,12 @@ impl PointRunner for Formula {
 /// Fails at 32 cores, and panics at 64.
 struct Picky;
 
-impl PointRunner for Picky {
-    fn run(
+impl Runner for Picky {
+    fn whole(&self, _: &str, _: &Whole) -> Result<Value, RunError> {
+        Err("a check failed".into())
+    }
+
+    fn point(
         &self,
         scenario: &Scenario,
         variant: usize,
@@ -109,7 +121,7 @@ impl PointRunner for Picky {
         match scenario.variants[variant].host.cores {
             32 => Err("32 requests were lost".into()),
             64 => panic!("the table is full"),
-            _ => Formula::default().run(scenario, variant, load, seed),
+            _ => Formula::default().point(scenario, variant, load, seed),
         }
     }
 }
@@ -127,7 +139,7 @@ fn directory() -> TempDir {
 }
 
 /// Runs `shard` of `plan` into `out`.
-fn run(plan: &Plan, out: &Path, shard: Shard, runner: &dyn PointRunner) -> Ran {
+fn run(plan: &Plan, out: &Path, shard: Shard, runner: &dyn Runner) -> Ran {
     let store = Store::open(out, &plan.manifest).unwrap_or_else(|failure| panic!("{failure}"));
     store.mark(shard, Path::new("my scenarios/cores.toml")).unwrap();
     run_shard(&plan.jobs, shard, &store, runner, 2, true).unwrap()
@@ -149,9 +161,10 @@ fn points_cover_variants_loads_and_values_and_run_once() {
     let ids: HashSet<&String> = plan.manifest.points.iter().collect();
     assert_eq!(ids.len(), POINTS);
     for job in &plan.jobs {
-        assert_eq!(job.scenario.variants.len(), 1, "{}", job.label);
+        let Work::Point(scenario) = &job.work else { panic!("{} is an experiment", job.label) };
+        assert_eq!(scenario.variants.len(), 1, "{}", job.label);
     }
-    let first = &plan.manifest.rows[1];
+    let first = plan.manifest.rows[1].one.as_ref().unwrap();
     assert_eq!((first.variant.as_str(), first.load_per_second), ("Linux", Some(33_333.3)));
     assert_eq!(
         plan.jobs[2].label,
@@ -207,9 +220,58 @@ fn axes_without_effect_are_refused() {
         "scenarios/cores.toml:19: [sweep] \"host.cores\" makes no difference to any variant, \
          expected a field that no variant overrides"
     );
-    let crash = "name = \"c\"\nkind = \"crash\"\n[crash]\nload_per_second = 500\n[[variant]]\n\
-                 name = \"a\"\nplacement = \"onhost\"\npolicy = \"fifo\"\n";
-    assert!(refused(crash).ends_with("cannot be swept, expected kind = \"load\" or \"ladder\""));
+}
+
+/// A scenario whose points are whole experiments.
+const CRASH: &str = r#"name = "c"
+kind = "crash"
+[crash]
+load_per_second = 500
+[[variant]]
+name = "a"
+placement = "onhost"
+policy = "fifo"
+[sweep]
+"crash.load_per_second" = [700, 1400]
+"run.seed" = [1, 2]
+"#;
+
+#[test]
+fn each_combination_of_an_experiment_is_a_point_with_the_figures_that_differ() {
+    let plan = plan_of(CRASH).unwrap();
+    assert_eq!((plan.manifest.rows.len(), plan.jobs.len()), (4, 4));
+    assert_eq!(plan.jobs[1].label, "crash.load_per_second = 700, run.seed = 2");
+    let out = directory();
+    let failed = run(&plan, out.path(), Shard::WHOLE, &Picky).failed;
+    assert_eq!((failed.len(), failed[0].1.as_str()), (4, "a check failed"));
+    assert_eq!(run(&plan, out.path(), Shard::WHOLE, &Formula::default()).ran, 4);
+    let merged = merge(out.path()).unwrap().unwrap();
+    // What is equal in all rows is not shown.
+    let head = merged.table.lines().next().unwrap();
+    assert!(head.contains("lost") && !head.contains("crashes"), "{}", merged.table);
+    assert!(merged.table.contains("p99_ns") && merged.table.contains("4200"), "{}", merged.table);
+    let csv = fs::read_to_string(out.path().join("results.csv")).unwrap();
+    let mut lines = csv.lines();
+    let head = "id,crash.load_per_second,run.seed,crashes,lost,variants[agent].p99_ns";
+    assert_eq!(lines.next(), Some(head));
+    assert!(lines.next().unwrap().ends_with(",700,1,8,100,2100"), "{csv}");
+    let page = fs::read_to_string(out.path().join("report.html")).unwrap();
+    assert!(page.contains("Against crash.load_per_second"));
+    let json = fs::read(out.path().join("results.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["rows"][3]["whole"]["variants"][0]["points"], json!([1, 2]));
+}
+
+#[test]
+fn a_file_of_an_experiment_is_named_by_its_absolute_path() {
+    let text = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1]\n[host]\nlink = \"model:mine.toml\"\n\
+                [sweep]\n\"run.seed\" = [1, 2]\n";
+    let folder = directory();
+    fs::write(folder.path().join("mine.toml"), "").unwrap();
+    let plan = Plan::new(&folder.path().join("x.toml"), text, &["fifo"], "1").unwrap();
+    let Work::Whole(whole) = &plan.jobs[0].work else { panic!("not an experiment") };
+    let mine = format!("model:{}", folder.path().join("mine.toml").display());
+    assert!(whole.text.contains(&mine), "{}", whole.text);
 }
 
 proptest! {

@@ -2,6 +2,7 @@
 //!
 //! The output has no times, hosts or durations: the same [`Sheet`] gives the same bytes.
 
+mod figures;
 mod page;
 mod plot;
 mod table;
@@ -22,7 +23,7 @@ pub struct Sheet<'a> {
     /// Number of points that were run; rows may share a point.
     pub points: usize,
     pub axes: Vec<Axis>,
-    /// Every combination of values, variant and load.
+    /// Every combination of values, and of variant and load if rows have them.
     pub rows: Vec<Row<'a>>,
 }
 
@@ -40,6 +41,18 @@ pub struct Row<'a> {
     pub id: &'a str,
     /// Index of the value on each axis, from 0.
     pub at: &'a [usize],
+    /// None if the row is a whole experiment; no row of a sheet has one then.
+    pub one: Option<OneVariant<'a>>,
+    pub search: Option<&'a SearchResult>,
+    /// The point. For a search the point at saturation, if it found any.
+    pub point: Option<&'a Point>,
+    /// Figures of a whole experiment, by their paths in its result.
+    pub figures: &'a [(String, f64)],
+}
+
+/// A variant under a load.
+#[derive(Debug, Clone)]
+pub struct OneVariant<'a> {
     pub variant: &'a str,
     /// `linux`, `onhost` or `offload`.
     pub placement: &'a str,
@@ -52,12 +65,22 @@ pub struct Row<'a> {
     pub seed: u64,
     /// Offered load; None for a search for saturation.
     pub load_per_second: Option<f64>,
-    pub search: Option<&'a SearchResult>,
-    /// The point. For a search the point at saturation, if it found any.
-    pub point: Option<&'a Point>,
 }
 
 impl Row<'_> {
+    fn variant(&self) -> &str {
+        self.one.as_ref().map_or("", |one| one.variant)
+    }
+
+    fn load_per_second(&self) -> Option<f64> {
+        self.one.as_ref()?.load_per_second
+    }
+
+    /// A figure of a whole experiment.
+    fn figure(&self, path: &str) -> Option<f64> {
+        self.figures.iter().find(|(other, _)| other == path).map(|(_, value)| *value)
+    }
+
     /// The class that limits apply to: GET, or the first.
     fn headline(&self) -> Option<&ClassLatency> {
         let classes = &self.point?.classes;
@@ -72,6 +95,11 @@ impl Row<'_> {
 }
 
 impl Sheet<'_> {
+    /// Whether rows are whole experiments.
+    fn is_of_wholes(&self) -> bool {
+        self.rows.iter().all(|row| row.one.is_none())
+    }
+
     /// Name of the class whose latencies are shown.
     fn headline(&self) -> &str {
         let class = self.rows.iter().find_map(Row::headline);

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Row, Sheet, plot, table};
+use super::{Row, Sheet, figures, plot, table};
 use crate::html::{document, figure};
 use crate::number::{micros, short, thousands};
 use crate::save::ReportError;
@@ -38,6 +38,9 @@ fn conditions(sheet: &Sheet<'_>) -> Markup {
 }
 
 fn rows(sheet: &Sheet<'_>) -> Markup {
+    if sheet.is_of_wholes() {
+        return figures::rows(sheet);
+    }
     let searched = sheet.rows.iter().any(|row| row.search.is_some());
     html! {
         section {
@@ -78,7 +81,7 @@ fn row(sheet: &Sheet<'_>, row: &Row<'_>, searched: bool) -> Markup {
     html! {
         tr.invalid[!row.valid()] {
             @for (axis, at) in sheet.axes.iter().zip(row.at) { td { (axis.values[*at]) } }
-            td { (row.variant) }
+            td { (row.variant()) }
             @if searched {
                 td.n { (or_dash(row.search.and_then(|search| search.saturation_per_second).map(thousands))) }
             }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::{Row, Sheet};
+use super::{Row, Sheet, figures};
 use crate::plot::chart::{Axis as ChartAxis, chart};
 use crate::plot::style::{
     DrawError, Key, MUTED, axis_number, colour, legend, legend_height, log_number, log_ticks,
@@ -18,30 +18,46 @@ use crate::save::ReportError;
 const HEIGHT: u32 = 400;
 
 /// A figure of a row, and its axis.
-struct Metric {
+struct Metric<'a> {
     title: String,
+    /// Empty if the title says it.
     unit: &'static str,
     /// Whether its axis is logarithmic.
     log: bool,
     /// Minimum upper end of its axis, unless that is logarithmic.
     at_least: f64,
-    of: fn(&Row<'_>) -> Option<f64>,
+    of: Box<dyn Fn(&Row<'_>) -> Option<f64> + 'a>,
 }
 
-fn metrics(class: &str) -> [Metric; 6] {
-    let latency = |percentile: &str, of| Metric {
+fn metrics<'a>(sheet: &'a Sheet<'_>) -> Vec<Metric<'a>> {
+    if !sheet.is_of_wholes() {
+        return metrics_of_points(sheet.headline()).into();
+    }
+    let metric = |path: &'a str| Metric {
+        title: path.to_owned(),
+        unit: "",
+        log: false,
+        at_least: 1e-9,
+        of: Box::new(move |row| row.figure(path)),
+    };
+    figures::shown(sheet).0.into_iter().map(metric).collect()
+}
+
+fn metrics_of_points(class: &str) -> [Metric<'static>; 6] {
+    type Of = fn(&Row<'_>) -> Option<f64>;
+    let latency = |percentile: &str, of: Of| Metric {
         title: format!("{class} {percentile} latency"),
         unit: "µs, log scale",
         log: true,
         at_least: 0.0,
-        of,
+        of: Box::new(of),
     };
-    let rate = |title: &str, of| Metric {
+    let rate = |title: &str, of: Of| Metric {
         title: title.to_owned(),
         unit: "thousand per second",
         log: false,
         at_least: 1e-9,
-        of,
+        of: Box::new(of),
     };
     [
         rate("saturation", |row| Some(row.search?.saturation_per_second? / 1e3)),
@@ -51,7 +67,7 @@ fn metrics(class: &str) -> [Metric; 6] {
             unit: "percent",
             log: false,
             at_least: 100.0,
-            of: |row| Some(row.point?.served() * 100.0),
+            of: Box::new(|row| Some(row.point?.served() * 100.0)),
         },
         latency("p50", |row| Some(row.headline()?.latency.p50_ns as f64 / 1e3)),
         latency("p99", |row| Some(row.headline()?.latency.p99_ns as f64 / 1e3)),
@@ -80,7 +96,7 @@ const LOAD: &str = "offered load";
 
 /// The plots of each axis with more than one value, by its name.
 pub fn all(sheet: &Sheet<'_>) -> Result<Vec<(String, Vec<String>)>, ReportError> {
-    let metrics = metrics(sheet.headline());
+    let metrics = metrics(sheet);
     let mut all = Vec::new();
     for below in belows(sheet) {
         let mut plots = Vec::new();
@@ -99,11 +115,11 @@ pub fn all(sheet: &Sheet<'_>) -> Result<Vec<(String, Vec<String>)>, ReportError>
 }
 
 fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
-    let mut loads: Vec<f64> = sheet.rows.iter().filter_map(|row| row.load_per_second).collect();
+    let mut loads: Vec<f64> = sheet.rows.iter().filter_map(Row::load_per_second).collect();
     loads.sort_by(f64::total_cmp);
     loads.dedup();
     let load_of = |row: &Row<'_>| {
-        let load = row.load_per_second?;
+        let load = row.load_per_second()?;
         loads.iter().position(|other| *other == load)
     };
     let load_names: Vec<String> =
@@ -145,12 +161,13 @@ fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
 /// Position on the horizontal axis, value, and whether the point is valid.
 type Dot = (f64, f64, bool);
 
-fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<String>, DrawError> {
+fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric<'_>) -> Result<Option<String>, DrawError> {
     let mut variants: Vec<&str> = Vec::new();
     let mut curves: BTreeMap<(usize, &[usize]), Vec<Dot>> = BTreeMap::new();
     for (number, row) in sheet.rows.iter().enumerate() {
-        let variant = variants.iter().position(|name| *name == row.variant).unwrap_or_else(|| {
-            variants.push(row.variant);
+        let name = row.variant();
+        let variant = variants.iter().position(|other| *other == name).unwrap_or_else(|| {
+            variants.push(name);
             variants.len() - 1
         });
         let drawable = |value: &f64| value.is_finite() && (*value > 0.0 || !metric.log);
@@ -186,7 +203,10 @@ fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<Stri
         }
         false => variants.iter().map(|name| (*name).to_owned()).collect(),
     };
-    let y_title = format!("{} ({})", metric.title, metric.unit);
+    let y_title = match metric.unit {
+        "" => metric.title.clone(),
+        unit => format!("{} ({unit})", metric.title),
+    };
     let y = if metric.log {
         // Wide enough for a tick: 2 and 5 are furthest apart.
         let (low, high) = (low - 0.21, high + 0.21);
@@ -252,6 +272,8 @@ fn curve_name(
         }
     }
     match words.is_empty() {
+        // Whole experiments are of no variant.
+        true if variants[variant].is_empty() => "as in the scenario".to_owned(),
         true => variants[variant].to_owned(),
         false => words.join(", "),
     }

@@ -1,6 +1,6 @@
 //! A row per combination, as CSV.
 
-use super::{Row, Sheet};
+use super::{Row, Sheet, figures};
 use crate::save::ReportError;
 
 const HEAD: [&str; 7] =
@@ -26,6 +26,9 @@ const TAIL: [&str; 2] = ["valid", "why_invalid"];
 
 /// A header and a row per combination: id, the axes by their paths, then the metrics, empty where there are none.
 pub fn csv(sheet: &Sheet<'_>) -> Result<Vec<u8>, ReportError> {
+    if sheet.is_of_wholes() {
+        return figures::csv(sheet);
+    }
     let mut classes: Vec<&str> = Vec::new();
     for class in sheet.rows.iter().filter_map(|row| row.point).flat_map(|point| &point.classes) {
         if !classes.contains(&class.name.as_str()) {
@@ -52,14 +55,15 @@ fn record(sheet: &Sheet<'_>, row: &Row<'_>, classes: &[&str]) -> Vec<String> {
     let optional = |number: Option<f64>| number.map_or_else(String::new, |n| n.to_string());
     let mut record = vec![row.id.to_owned()];
     record.extend(sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone()));
+    let Some(one) = &row.one else { return record };
     record.extend([
-        row.variant.to_owned(),
-        row.placement.to_owned(),
-        row.link.to_owned(),
-        row.policy.to_owned(),
-        row.workers.to_string(),
-        row.seed.to_string(),
-        optional(row.load_per_second),
+        one.variant.to_owned(),
+        one.placement.to_owned(),
+        one.link.to_owned(),
+        one.policy.to_owned(),
+        one.workers.to_string(),
+        one.seed.to_string(),
+        optional(one.load_per_second),
         optional(row.search.and_then(|search| search.saturation_per_second)),
         row.search.map_or_else(String::new, |search| end(search.end)),
     ]);

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
-use super::{Row, Sheet, table};
+use super::{Row, Sheet, figures, table};
 use crate::number::{micros, short, thousands};
 use crate::terminal::marked;
 
@@ -11,6 +11,10 @@ const ROWS_MAX: usize = 60;
 
 /// A row per combination. Latencies of an invalid point are in brackets.
 pub fn text(sheet: &Sheet<'_>) -> String {
+    if sheet.is_of_wholes() {
+        let (head, rows) = figures::table(sheet);
+        return drawn(&head, sheet.axes.len(), rows.into_iter());
+    }
     let searched = sheet.rows.iter().any(|row| row.search.is_some());
     let mut head: Vec<String> = sheet.axes.iter().map(|axis| axis.name.clone()).collect();
     head.push("variant".to_owned());
@@ -21,21 +25,27 @@ pub fn text(sheet: &Sheet<'_>) -> String {
     let class = sheet.headline();
     head.extend(["offered\nk/s", "achieved\nk/s", "served\n%"].map(str::to_owned));
     head.extend(["p50", "p99"].map(|percentile| format!("{class} {percentile}\nus")));
+    drawn(&head, names, sheet.rows.iter().map(|row| cells(sheet, row, searched)))
+}
+
+/// A table whose first `names` columns are no numbers.
+fn drawn(head: &[String], names: usize, rows: impl ExactSizeIterator<Item = Vec<String>>) -> String {
     let mut drawn = Table::new();
     drawn
         .load_preset(presets::NOTHING)
         .set_style(TableComponent::HeaderLines, '─')
         .set_style(TableComponent::MiddleHeaderIntersections, '─')
-        .set_header(&head);
-    for row in sheet.rows.iter().take(ROWS_MAX) {
-        drawn.add_row(cells(sheet, row, searched));
+        .set_header(head);
+    let count = rows.len();
+    for row in rows.take(ROWS_MAX) {
+        drawn.add_row(row);
     }
     for column in names..head.len() {
         if let Some(column) = drawn.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    match sheet.rows.len().saturating_sub(ROWS_MAX) {
+    match count.saturating_sub(ROWS_MAX) {
         0 => drawn.to_string(),
         more => format!("{drawn}\nand {more} more rows in results.csv"),
     }
@@ -45,7 +55,7 @@ fn cells(sheet: &Sheet<'_>, row: &Row<'_>, searched: bool) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let mut cells: Vec<String> =
         sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone()).collect();
-    cells.push(row.variant.to_owned());
+    cells.push(row.variant().to_owned());
     if let Some(search) = row.search {
         cells.push(
             search

@@ -43,11 +43,6 @@ pub fn run(
 ) -> Result<Finished, Failure> {
     let started = journal.started();
     let mut scenario = scenario.clone();
-    if let Kind::Chaos(_) = scenario.kind {
-        let why = "kind = \"chaos\" is about real code that is preempted, there is nothing to simulate: \
-                   run it without --host sim";
-        return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
-    }
     let (modelled, others): (Vec<Variant>, Vec<Variant>) =
         scenario.variants.into_iter().partition(|variant| not_modelled(variant).is_none());
     scenario.variants = modelled;

@@ -54,7 +54,7 @@ impl Simulated {
             costs: costs(&agent.link, &machine)?,
             agent: AgentSetup {
                 policy: PolicyText::shipped(&agent.policy),
-                ghz: machine.agent_ghz.value,
+                ghz: agent.ghz.unwrap_or(machine.agent_ghz.value),
                 parks,
             },
             machine,

@@ -105,6 +105,16 @@ fn killed_and_stopped_agents_lose_no_request() {
 }
 
 #[test]
+fn an_agent_with_a_slower_core_decides_later() {
+    let p50_ns = |ghz| {
+        let mut loads = scenario("load", "loads_per_second = [40_000]", "");
+        loads.agents_mut().for_each(|agent| agent.ghz = ghz);
+        result(&loads).variants.last().unwrap().points[0].classes[0].latency.p50_ns
+    };
+    assert!(p50_ns(Some(0.3)) > p50_ns(None));
+}
+
+#[test]
 fn killing_an_enclaves_agent_does_not_disturb_others() {
     let enclaves = scenario("enclaves", "loads_per_second = [40_000]", "[enclaves]\ncount = 3\n");
     let result = result(&enclaves);

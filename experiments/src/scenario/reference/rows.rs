@@ -296,6 +296,9 @@ pub(super) const REQUESTS: &[Row] = &[
     row("variant.prestage", "`host.prestage` of this variant.").default("`host.prestage`"),
     row("variant.prefetch", "Whether the host asks for the line of its next decision before it needs it (Wave 5.4).")
         .default("true"),
+    row("variant.agent_ghz", "Clock rate of the agent's core in GHz. Only with `--host sim`.")
+        .default("the machine's")
+        .range("0.1 to 10"),
     row("variant.threads", "`host.threads` of this variant.").default("`host.threads`"),
     row("crash", "Kills of agents. Only `crash`, which needs it."),
     row("crash.kills", "Agents to kill for each variant."),
@@ -305,10 +308,6 @@ pub(super) const REQUESTS: &[Row] = &[
     row("enclaves.count", "Enclaves, each with cores and an agent."),
     row("chaos", "Only `chaos`."),
     row("chaos.threads", "Threads of a variant."),
-    row(
-        "sweep",
-        "Lists of values for fields, by their paths. `wave sweep` simulates every combination. Only `load` and `ladder`.",
-    ),
 ];
 
 pub(super) const MEMORY: &[Row] = &[

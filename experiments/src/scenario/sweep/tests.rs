@@ -22,12 +22,13 @@ link = "model:mount-evans"
 /// Number of lines of [`BASE`], including the line of `[sweep]`.
 const BEFORE: usize = 15;
 
-fn sweep_of(text: &str) -> Result<Sweep, ScenarioError> {
-    parse_sweep(Path::new("scenarios/x.toml"), text, &["fifo", "shinjuku"])
+fn sweep_of(text: &str) -> Result<Sweep<Scenario>, ScenarioError> {
+    let path = Path::new("scenarios/x.toml");
+    parse_sweep(path, text, &|text| crate::scenario::parse(path, text, &["fifo", "shinjuku"]))
 }
 
 /// [`BASE`] with `axes` in its sweep.
-fn sweep(axes: &str) -> Result<Sweep, ScenarioError> {
+fn sweep(axes: &str) -> Result<Sweep<Scenario>, ScenarioError> {
     sweep_of(&format!("{BASE}[sweep]\n{axes}"))
 }
 
@@ -181,6 +182,7 @@ fn bad_axis_is_refused_with_its_name_and_the_allowed_values() {
             1,
             "[sweep] \"description\" changes nothing but a name, expected a field that a run depends on",
         ),
+        ("\"kind\" = [\"load\", \"ladder\"]", 1, "[sweep] \"kind\" cannot be swept: a sweep is of one kind"),
     ];
     for (axes, line, expected) in cases {
         assert_eq!(message(axes), format!("scenarios/x.toml:{}: {expected}", BEFORE + line));
@@ -206,12 +208,17 @@ fn errors_outside_of_the_sweep_keep_their_lines() {
     assert!(refused("policy", "polcy").starts_with("scenarios/x.toml:13: unknown field `polcy`"));
     assert!(refused("[1000, 2000]", "[2000, 1000]").starts_with("scenarios/x.toml:4: "));
     assert!(refused("kind = \"load\"", "kind = ").starts_with("scenarios/x.toml:2: "));
+    // Of a sweep between other tables, lines below keep their numbers as well.
+    let sweep = "[sweep]\n\"host.cores\" = [\n  1,\n  2,\n]\n";
+    let text = BASE.replace("[host]", &format!("{sweep}[host]")).replace("policy", "polcy");
+    let refused = sweep_of(&text).expect_err("this is to be refused").to_string();
+    assert!(refused.starts_with("scenarios/x.toml:18: unknown field `polcy`"), "{refused}");
 }
 
 #[test]
 fn scenario_with_a_sweep_is_refused_as_a_single_scenario() {
     let text = format!("{BASE}[sweep]\n\"host.cores\" = [1]\n");
-    let refused = crate::scenario::parse(Path::new("x.toml"), &text, &["fifo"]).unwrap_err();
+    let refused = refuse_sweep(Path::new("x.toml"), &text).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "x.toml:15: [sweep] makes many scenarios of this one: run them with `wave sweep`, or remove the table"

@@ -1,0 +1,63 @@
+//! Points on this machine: simulated ones here, whole experiments in processes of their own.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::Value;
+use wave_workloads::point::Point;
+
+use super::{RunError, Runner, Whole};
+use crate::launch;
+use crate::run::journal;
+use crate::run::sim::Simulated;
+use crate::scenario::Scenario;
+
+/// Simulates points, each in a world of its own whose time is virtual. Runs an experiment as `wave run` does, with its
+/// files in a directory of the store.
+#[derive(Clone, Debug)]
+pub struct ThisMachine {
+    /// Directory for the files of experiments, one below it for each.
+    pub runs: PathBuf,
+}
+
+impl Runner for ThisMachine {
+    fn point(
+        &self,
+        scenario: &Scenario,
+        variant: usize,
+        load_per_second: f64,
+        seed: u64,
+    ) -> Result<Point, RunError> {
+        let mut simulated = Simulated::new(scenario, &scenario.variants[variant])?;
+        simulated.setup.seed = seed;
+        Ok(simulated.run(load_per_second, None)?.measured)
+    }
+
+    fn whole(&self, id: &str, whole: &Whole) -> Result<Value, RunError> {
+        let folder = self.runs.join(id);
+        fs::create_dir_all(&folder)?;
+        let file = folder.join("scenario.toml");
+        fs::write(&file, &whole.text)?;
+        let mut command = launch::wave(["run", "--json", "--quiet", "--host", whole.host.name(), "--out"])?;
+        command.arg(&folder).arg(&file);
+        // An interrupted run has kept its finished points.
+        let results = wave_report::folder(&folder, &whole.name, whole.host.name());
+        if results.join(journal::FILE).exists() {
+            command.arg("--resume");
+        }
+        let output = command.stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().last().unwrap_or("no reason given");
+        let last = last.strip_prefix("wave run: ").unwrap_or(last);
+        match output.status.code() {
+            Some(0) => Ok(whole.result(serde_json::from_slice(&output.stdout)?)),
+            Some(NOT_MEASURED) => Err("other processes disturbed the run, so it has no result: sweep again".into()),
+            Some(_) => Err(last.into()),
+            None => Err(format!("its process was killed: {}", output.status).into()),
+        }
+    }
+}
+
+/// Exit code of a run that other processes disturbed.
+const NOT_MEASURED: i32 = 4;
