@@ -105,8 +105,8 @@ pub struct TcpFront<W, R = Sack> {
     inquiries: Inquiries,
     captures: Captures,
     traces: Traces,
-    /// Processes by number.
-    processes: Vec<Option<Seated>>,
+    /// Processes by number. Boxed: few agents have many.
+    processes: Vec<Option<Box<Seated>>>,
     /// Numbers of processes that could not be taken over, while the stack still has connections of theirs.
     lost: Vec<u16>,
     seats: Seats,
@@ -256,7 +256,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         if at == self.processes.len() {
             self.processes.push(None);
         }
-        self.processes[at] = Some(seated);
+        self.processes[at] = Some(Box::new(seated));
     }
 
     /// Prints a message about a process, at most every [`SAY_EVERY`]: it may be the same in every turn.

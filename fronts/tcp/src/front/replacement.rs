@@ -215,7 +215,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 }
             };
             seated.iter().for_each(|seated| self.seats.take_over(seated));
-            self.processes.push(seated);
+            self.processes.push(seated.map(Box::new));
         }
         for fd in fds {
             self.door.adopt_waiting(now, fd)?;
