@@ -360,7 +360,7 @@ fn impossible_requests_are_refused_and_change_nothing() {
     let _alone = alone();
     if !std::fs::read_to_string("/proc/swaps").unwrap().contains('/') {
         let text = refused(&["run", "--", "sleep", "9"], 3);
-        assert!(text.contains("there is no swap") && text.contains("--zram"), "{text}");
+        assert!(text.contains("has no swap") && text.contains("--zram"), "{text}");
     }
 }
 

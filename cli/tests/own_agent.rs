@@ -83,7 +83,7 @@ fn a_program_that_is_no_agent_is_refused_before_anything_runs() {
             "#!/bin/sh\necho 'mine (any): about'\n",
             "mine",
             &["--host", "sim"],
-            "simulated run has none",
+            "simulated runs have none",
         ),
     ] {
         let (output, folder) = run(script, policy, more);

@@ -168,10 +168,9 @@ fn scenarios_of_other_kinds_are_swept_as_whole_experiments() {
     let crash = "name = \"small\"\nkind = \"crash\"\n[workload]\nkeys = 1_000\n[crash]\nkills = 2\nevery_ms = 20\n\
                  load_per_second = 5_000\n[[variant]]\nname = \"agent\"\nplacement = \"offload\"\npolicy = \"fifo\"\n\
                  [sweep]\n\"crash.load_per_second\" = [5_000, 10_000]\n\"run.seed\" = [1, 2]\n";
-    for (text, rows, figure) in [
-        (memory, 2, "variants[SOL].resident_before_bytes"),
-        (crash, 4, "crashes"),
-    ] {
+    for (text, rows, figure) in
+        [(memory, 2, "variants[SOL].resident_before_bytes"), (crash, 4, "crashes")]
+    {
         let directory = directory(text);
         let swept = output(&["sweep", "small.toml", "--out", "out", "-q"], directory.path());
         assert!(swept.status.success(), "{}", String::from_utf8_lossy(&swept.stderr));

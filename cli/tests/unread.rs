@@ -160,7 +160,7 @@ fn serve_creates_no_folders() {
     let output = wave(&line).stderr(Stdio::piped()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{stderr}");
-    assert!(stderr.contains("the folder of") && stderr.contains("is not there"), "{stderr}");
+    assert!(stderr.contains("the folder of") && stderr.contains("does not exist"), "{stderr}");
     assert!(!folder.path().join("typo").exists());
 }
 

@@ -439,7 +439,7 @@ mod tests {
         let args = parse("--seeds 20 --policy few-cores --quiet");
         let sum = run(&args, &args.overrides(&registry()).unwrap(), 0, 20);
         let (seed, why) = sum.refused.unwrap();
-        assert!(seed < 20 && why.contains("there are 2 places"), "{seed}: {why}");
+        assert!(seed < 20 && why.contains("there are only 2 places"), "{seed}: {why}");
         assert_eq!(execute(&registry(), &args), ExitCode::from(2));
     }
 }

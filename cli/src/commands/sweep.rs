@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::json;
 use wave_sched::policies;
 
+use wave_experiments::experiment::Host;
 use wave_experiments::interrupt;
 use wave_experiments::run::{Failure, machine};
-use wave_experiments::experiment::Host;
 use wave_experiments::sweep::{self, Plan, Ran, Shard, Store, ThisMachine, Work, run_shard};
 use wave_lab::terminal::{counted, note, out};
 

@@ -47,10 +47,12 @@ impl Experiment for Scenario {
     fn check(&self, wanted: &Wanted<'_>) -> Result<(), Failure> {
         let refuse = |why: &str| Err(Failure::Scenario(why.to_owned()));
         match wanted.host {
-            Host::Sim if matches!(self.kind, scenario::Kind::Chaos(_)) => Err(Failure::Scenario(format!(
-                "{}: kind = \"chaos\" preempts real code, so there is nothing to simulate: run it without --host sim",
-                self.name
-            ))),
+            Host::Sim if matches!(self.kind, scenario::Kind::Chaos(_)) => {
+                Err(Failure::Scenario(format!(
+                    "{}: kind = \"chaos\" preempts real code, so there is nothing to simulate: run it without --host sim",
+                    self.name
+                )))
+            }
             Host::Sim if self.agents().any(|agent| agent.program.is_some()) => {
                 refuse("--agent starts a process, and simulated runs have none")
             }

@@ -248,7 +248,10 @@ fn simulated_only(scenario: &Scenario) -> Option<(String, String)> {
     let ghz = || scenario.agents().find_map(|agent| agent.ghz);
     let ghz = || ghz().map(|ghz| format!("variant.agent_ghz = {ghz} has no effect here"));
     let what = machine.or_else(ghz)?;
-    Some((what, "it applies to simulated hosts (--host sim); this run is on this machine".to_owned()))
+    Some((
+        what,
+        "it applies to simulated hosts (--host sim); this run is on this machine".to_owned(),
+    ))
 }
 
 fn kind_name(kind: &Kind) -> &'static str {

@@ -104,7 +104,9 @@ pub(crate) fn absolute_files(path: &Path, table: &mut toml::Table) {
                 let file = std::path::absolute(&file).unwrap_or(file);
                 *name = format!("{model}{}", file.display());
             }
-            toml::Value::Array(items) => left.extend(items.iter_mut().map(|item| (field.clone(), item))),
+            toml::Value::Array(items) => {
+                left.extend(items.iter_mut().map(|item| (field.clone(), item)))
+            }
             toml::Value::Table(fields) => {
                 left.extend(fields.iter_mut().map(|(key, value)| (key.clone(), value)));
             }

@@ -104,7 +104,8 @@ pub fn parse_sweep<S>(
 /// Refuses a file with a `[sweep]`, where a single scenario is expected.
 pub(crate) fn refuse_sweep(path: &Path, text: &str) -> Result<(), ScenarioError> {
     let Some(at) = written(text).map(|(key, _)| key.start) else { return Ok(()) };
-    let message = "[sweep] makes many scenarios of this one: run them with `wave sweep`, or remove the table";
+    let message =
+        "[sweep] makes many scenarios of this one: run them with `wave sweep`, or remove the table";
     Err(ScenarioError::meaning(path, line_of(text, at), message.to_owned()))
 }
 
@@ -132,7 +133,8 @@ fn without_sweep(text: &str) -> String {
         .collect();
     let is_swept = |line: usize| lines.iter().any(|lines| lines.contains(&line));
     let kept = text.lines().enumerate();
-    kept.map(|(at, line)| if is_swept(at + 1) { "\n".to_owned() } else { format!("{line}\n") }).collect()
+    kept.map(|(at, line)| if is_swept(at + 1) { "\n".to_owned() } else { format!("{line}\n") })
+        .collect()
 }
 
 /// Every combination of indices into lists of these `sizes`; the last varies fastest.

@@ -164,7 +164,7 @@ fn wrong_form_is_refused_with_line_field_and_allowed_values() {
     assert_eq!(
         message_with("policy = ", "polcy = "),
         "scenarios/x.toml:8: unknown field `polcy`, expected one of `name`, `placement`, `policy`, `link`, \
-         `messages`, `decisions`, `cores`, `prestage`, `prefetch`, `threads`"
+         `messages`, `decisions`, `cores`, `prestage`, `prefetch`, `agent_ghz`, `threads`"
     );
     assert_eq!(
         message_with("[run]\n", "[run]\nseed = \"one\"\n"),

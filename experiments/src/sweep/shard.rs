@@ -161,8 +161,9 @@ fn run_job(job: &Job, runner: &dyn Runner) -> Result<Measured, RunError> {
 }
 
 fn measure(scenario: &Scenario, runner: &dyn Runner) -> Result<Measured, RunError> {
-    let run =
-        |load: f64| -> Result<Point, RunError> { runner.point(scenario, 0, load, scenario.run.seed) };
+    let run = |load: f64| -> Result<Point, RunError> {
+        runner.point(scenario, 0, load, scenario.run.seed)
+    };
     let (low, high, probes) = match scenario.run.load {
         Load::Each(ref loads) => return run(loads[0]).map(Measured::Point),
         Load::Search { low, high, probes } => (low, high, probes),

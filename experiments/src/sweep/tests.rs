@@ -50,9 +50,11 @@ struct Formula {
 impl Runner for Formula {
     fn whole(&self, _: &str, whole: &Whole) -> Result<Value, RunError> {
         let text: toml::Table = toml::from_str(&whole.text)?;
-        let load = text["crash"]["load_per_second"].as_float().unwrap_or(0.0);
+        let load = text["crash"]["load_per_second"].as_integer().unwrap() as f64;
         let of_agent = json!({ "name": "agent", "p99_ns": load * 3.0, "points": [1, 2] });
-        Ok(json!({ "scenario": whole.name, "crashes": 8, "lost": load / 7.0, "variants": [of_agent] }))
+        Ok(
+            json!({ "scenario": whole.name, "crashes": 8, "lost": load / 7.0, "variants": [of_agent] }),
+        )
     }
 
     fn point(
@@ -265,7 +267,7 @@ fn each_combination_of_an_experiment_is_a_point_with_the_figures_that_differ() {
 #[test]
 fn a_file_of_an_experiment_is_named_by_its_absolute_path() {
     let text = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1]\n[host]\nlink = \"model:mine.toml\"\n\
-                [sweep]\n\"run.seed\" = [1, 2]\n";
+                [sweep]\n\"run.rounds\" = [1, 2]\n";
     let folder = directory();
     fs::write(folder.path().join("mine.toml"), "").unwrap();
     let plan = Plan::new(&folder.path().join("x.toml"), text, &["fifo"], "1").unwrap();

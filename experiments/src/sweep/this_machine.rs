@@ -39,7 +39,8 @@ impl Runner for ThisMachine {
         fs::create_dir_all(&folder)?;
         let file = folder.join("scenario.toml");
         fs::write(&file, &whole.text)?;
-        let mut command = launch::wave(["run", "--json", "--quiet", "--host", whole.host.name(), "--out"])?;
+        let mut command =
+            launch::wave(["run", "--json", "--quiet", "--host", whole.host.name(), "--out"])?;
         command.arg(&folder).arg(&file);
         // An interrupted run has kept its finished points.
         let results = wave_report::folder(&folder, &whole.name, whole.host.name());
@@ -52,7 +53,9 @@ impl Runner for ThisMachine {
         let last = last.strip_prefix("wave run: ").unwrap_or(last);
         match output.status.code() {
             Some(0) => Ok(whole.result(serde_json::from_slice(&output.stdout)?)),
-            Some(NOT_MEASURED) => Err("other processes disturbed the run, so it has no result: sweep again".into()),
+            Some(NOT_MEASURED) => {
+                Err("other processes disturbed the run, so it has no result: sweep again".into())
+            }
             Some(_) => Err(last.into()),
             None => Err(format!("its process was killed: {}", output.status).into()),
         }

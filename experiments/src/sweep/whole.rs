@@ -73,9 +73,16 @@ pub(super) fn figures(result: &Value) -> Vec<(String, f64)> {
     found
 }
 
-fn collect(path: &str, value: &Value, found: &mut Vec<(String, f64)>, later: &mut Vec<(String, f64)>) {
+fn collect(
+    path: &str,
+    value: &Value,
+    found: &mut Vec<(String, f64)>,
+    later: &mut Vec<(String, f64)>,
+) {
     match value {
-        Value::Number(number) => found.extend(number.as_f64().map(|number| (path.to_owned(), number))),
+        Value::Number(number) => {
+            found.extend(number.as_f64().map(|number| (path.to_owned(), number)))
+        }
         Value::Object(fields) => {
             for (key, value) in fields {
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -106,7 +113,8 @@ mod tests {
             "variants": [{ "name": "agent", "p50_ns": 7, "points": [{ "p50_ns": 1 }], "cpu": { "host": 0.5 } }],
             "text": "3", "none": null, "ratio": 2.5, "list": [1, 2],
         });
-        let expected = [("ratio", 2.5), ("variants[agent].cpu.host", 0.5), ("variants[agent].p50_ns", 7.0)];
+        let expected =
+            [("ratio", 2.5), ("variants[agent].cpu.host", 0.5), ("variants[agent].p50_ns", 7.0)];
         let mut found = figures(&result);
         assert_eq!(found[0].0, "ratio");
         found.sort_by(|a, b| a.0.cmp(&b.0));
@@ -124,7 +132,9 @@ mod tests {
         for file in ["rocksdb-sol.toml", "rpc-rocksdb.toml", "agent-crash.toml", "enclaves.toml"] {
             assert_eq!(host(file), Host::Sim, "{file}");
         }
-        for file in ["udp-outstanding.toml", "mtg-fig2.toml", "preempt-chaos.toml", "memory-bakeoff.toml"] {
+        for file in
+            ["udp-outstanding.toml", "mtg-fig2.toml", "preempt-chaos.toml", "memory-bakeoff.toml"]
+        {
             assert_eq!(host(file), Host::User, "{file}");
         }
     }

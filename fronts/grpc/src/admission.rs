@@ -237,7 +237,8 @@ impl Admission {
 type Candidate = (Reverse<usize>, (u8, Nanos), Address, u64);
 
 impl Lists {
-    /// Chooses the connection that gets a GOAWAY: of the address with the most, but of none that has fewer than `own`.
+    /// Chooses the connection that gets a GOAWAY, or ends at once if its handshakes are not done: of the address with the most,
+    /// but of none that has fewer than `own`.
     fn tell_one(&mut self, own: usize, now: Nanos) -> Option<Leave> {
         let mut looks = 0;
         let mut first: Option<Candidate> = None;

@@ -254,7 +254,7 @@ static void handle(wave_rpc_worker *worker, const wave_rpc_event *event)
     case WAVE_RPC_BEGIN: {
         struct pair pair;
         struct bytes message = { event->message, event->message_bytes };
-        /* Each of these methods takes one message, and the agent delivers it together with the beginning of the call. */
+        /* Each of these methods takes one message, which the agent delivers together with the beginning of the call. */
         if (!(event->flags & WAVE_RPC_HAS_MESSAGE) || !(event->flags & WAVE_RPC_END))
             finish(worker, event->call, UNIMPLEMENTED, "the method takes one message");
         else if (!read_pair(message, &pair))

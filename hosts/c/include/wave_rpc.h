@@ -7,22 +7,22 @@
  *
  * A server has workers. Each worker belongs to one thread at a time. The thread polls it for events
  * (wave_rpc_worker_poll), answers them, publishes the answers (wave_rpc_worker_publish), and waits when there are no
- * events (wave_rpc_worker_wait). Requests and replies are encoded protobuf messages, which this library does not decode.
- * docs/guide/rpc-c.md walks through examples/kv.c.
+ * events (wave_rpc_worker_wait). Requests and replies are encoded protobuf messages, which this library does not
+ * decode. docs/guide/rpc-c.md walks through examples/kv.c.
  *
  * Errors. Functions return WAVE_RPC_OK (0), WAVE_RPC_YES (1) if they answer a question, or a negative number, and have
  * then done nothing. wave_rpc_error() describes the last failure of the calling thread in words.
  *
  * Handles. They are created by this library, and stay valid for the life of the process. For a handle that is null, of
- * another kind, or of a stopped server, functions return a negative number. Any other value is undefined behaviour, like
- * any wrong pointer.
+ * another kind, or of a stopped server, functions return a negative number. Any other value is undefined behaviour,
+ * like any wrong pointer.
  *
  * Threads. Functions of a server may be called by any thread, those of a worker by one thread at a time, and different
  * workers by different threads at once. If another thread is using the handle, functions return WAVE_RPC_BUSY; there is
  * never a race.
  *
- * Memory. Arguments are read during the call and not kept. The memory that an event points to belongs to the worker, and
- * does not change until the next wave_rpc_worker_poll of that worker.
+ * Memory. Arguments are read during the call and not kept. The memory that an event points to belongs to the worker,
+ * and does not change until the next wave_rpc_worker_poll of that worker.
  */
 #ifndef WAVE_RPC_H
 #define WAVE_RPC_H
@@ -108,8 +108,8 @@ typedef struct wave_rpc_worker wave_rpc_worker;
 /* Starts a server, and stores its handle in *server. The server listens for an agent at once, on a thread of the
  * library. An agent may attach, go, and be replaced by another one at any time.
  *
- * Fails with WAVE_RPC_BAD_ARGUMENT (invalid options) or WAVE_RPC_SYSTEM (the socket: another server listens there, or no
- * permission); *server is then unchanged. */
+ * Fails with WAVE_RPC_BAD_ARGUMENT (invalid options) or WAVE_RPC_SYSTEM (the socket: another server listens there, or
+ * no permission); *server is then unchanged. */
 int32_t wave_rpc_server_start(const wave_rpc_options *options, wave_rpc_server **server);
 
 /* Stores the handle of worker number `index`, from 0 to workers - 1, in *worker. No call reaches a server unless every
@@ -119,9 +119,9 @@ int32_t wave_rpc_server_worker(wave_rpc_server *server, uint16_t index, wave_rpc
 /* Whether an agent is attached: WAVE_RPC_YES or WAVE_RPC_OK. */
 int32_t wave_rpc_server_has_agent(wave_rpc_server *server);
 
-/* Stops a server: its socket is removed, its agent is disconnected, and clients with open calls get UNAVAILABLE from the
- * agent. Waiting workers are woken. Every function of a worker then returns WAVE_RPC_STOPPED, and the first one that does
- * frees the worker's memory. To lose no reply, end all calls first. */
+/* Stops a server: its socket is removed, its agent is disconnected, and clients with open calls get UNAVAILABLE from
+ * the agent. Waiting workers are woken. Every function of a worker then returns WAVE_RPC_STOPPED, and the first one
+ * that does frees the worker's memory. To lose no reply, end all calls first. */
 int32_t wave_rpc_server_stop(wave_rpc_server *server);
 
 /* ---- Events ---- */
@@ -140,7 +140,7 @@ typedef uint64_t wave_rpc_call;
 
 /* wave_rpc_event.flags, and those of replies (wave_rpc_worker_message) */
 #define WAVE_RPC_HAS_MESSAGE 1 /* there is a message, which may be empty */
-#define WAVE_RPC_END 2         /* the client sends nothing more; in a reply: it is the last, and the call ends with OK */
+#define WAVE_RPC_END 2         /* the client sends nothing more; in a reply: the last one, which ends with OK */
 #define WAVE_RPC_COMPRESSED 4  /* it arrived compressed; in a reply: compress it, if the client accepts that */
 
 /* wave_rpc_event.remaining_ns: the call has no deadline. */
@@ -162,9 +162,9 @@ typedef struct wave_rpc_event {
     size_t metadata_bytes;
 } wave_rpc_event;
 
-/* A pair of metadata. In a pair that the program passes, `key` ends with a zero byte, and key_bytes is ignored. In a pair
- * that it gets, `key` has key_bytes bytes and no zero byte after them. Keys consist of lower-case letters, digits, `_`,
- * `-` and `.`; a value is ASCII, 0x20 to 0x7e, or any bytes if its key ends with "-bin". */
+/* A pair of metadata. In a pair that the program passes, `key` ends with a zero byte, and key_bytes is ignored. In a
+ * pair that it gets, `key` has key_bytes bytes and no zero byte after them. Keys consist of lower-case letters, digits,
+ * `_`, `-` and `.`; a value is ASCII, 0x20 to 0x7e, or any bytes if its key ends with "-bin". */
 typedef struct wave_rpc_pair {
     const char *key;
     size_t key_bytes;
@@ -182,12 +182,12 @@ int32_t wave_rpc_worker_poll(wave_rpc_worker *worker, wave_rpc_event *event);
  * separate threads.) */
 int32_t wave_rpc_worker_wait(wave_rpc_worker *worker);
 
-/* Gets pair number `index` of the metadata of a WAVE_RPC_BEGIN: WAVE_RPC_YES and *pair, or WAVE_RPC_OK if there are fewer
- * pairs. Only for the event of the worker's last poll. */
+/* Gets pair number `index` of the metadata of a WAVE_RPC_BEGIN: WAVE_RPC_YES and *pair, or WAVE_RPC_OK if there are
+ * fewer pairs. Only for the event of the worker's last poll. */
 int32_t wave_rpc_event_metadata(const wave_rpc_event *event, size_t index, wave_rpc_pair *pair);
 
-/* Whether the call was cancelled: WAVE_RPC_YES or WAVE_RPC_OK. Cheap enough to ask every few microseconds of a long call;
- * the WAVE_RPC_CANCEL event follows regardless. */
+/* Whether the call was cancelled: WAVE_RPC_YES or WAVE_RPC_OK. Cheap enough to ask every few microseconds of a long
+ * call; the WAVE_RPC_CANCEL event follows regardless. */
 int32_t wave_rpc_worker_is_cancelled(wave_rpc_worker *worker, wave_rpc_call call);
 
 /* Stores the time left until the call's deadline in *remaining_ns: 0 if it has passed, or WAVE_RPC_FOREVER. */
@@ -199,9 +199,9 @@ int32_t wave_rpc_worker_remaining(wave_rpc_worker *worker, wave_rpc_call call, u
 int32_t wave_rpc_worker_headers(wave_rpc_worker *worker, wave_rpc_call call, const wave_rpc_pair *pairs,
                                 size_t pairs_count);
 
-/* Sends a reply. With WAVE_RPC_END in `flags`, it is the last, and the call ends with OK; with WAVE_RPC_COMPRESSED, it is
- * compressed. Returns WAVE_RPC_BLOCKED if the client must read earlier replies first: nothing was sent; poll, and try
- * again. */
+/* Sends a reply. With WAVE_RPC_END in `flags`, it is the last, and the call ends with OK; with WAVE_RPC_COMPRESSED, it
+ * is compressed. Returns WAVE_RPC_BLOCKED if the client must read earlier replies first: nothing was sent; poll, and
+ * try again. */
 int32_t wave_rpc_worker_message(wave_rpc_worker *worker, wave_rpc_call call, const void *message, size_t message_bytes,
                                 uint32_t flags);
 
@@ -210,8 +210,8 @@ int32_t wave_rpc_worker_message(wave_rpc_worker *worker, wave_rpc_call call, con
 int32_t wave_rpc_worker_finish(wave_rpc_worker *worker, wave_rpc_call call, int32_t code, const char *message,
                                const wave_rpc_pair *trailers, size_t trailers_count);
 
-/* Publishes all answers since the last publish, and so makes them visible to the agent. Publish after each reply for the
- * least delay, or after several for the least work. wave_rpc_worker_wait publishes as well. */
+/* Publishes all answers since the last publish, and so makes them visible to the agent. Publish after each reply for
+ * the least delay, or after several for the least work. wave_rpc_worker_wait publishes as well. */
 int32_t wave_rpc_worker_publish(wave_rpc_worker *worker);
 
 #ifdef __cplusplus

@@ -55,7 +55,8 @@ impl<T: Kind + Send + 'static> Shell<T> {
         if !handle.is_aligned() {
             return Err(bad("a misaligned pointer"));
         }
-        // SAFETY: each handle of this library points to such a word, which is never freed (the caller's promise).
+        // SAFETY: each handle of this library points to a shell, which begins with such a word and is never freed (the
+        // caller's promise).
         let word = unsafe { &*handle.cast::<AtomicU64>() };
         if word.load(Ordering::Relaxed) != T::WORD {
             return Err(bad("of another kind"));

@@ -17,6 +17,9 @@ use crate::save::ReportError;
 
 const HEIGHT: u32 = 400;
 
+/// Reads a figure of a row.
+type Read<'a> = dyn Fn(&Row<'_>) -> Option<f64> + 'a;
+
 /// A figure of a row, and its axis.
 struct Metric<'a> {
     title: String,
@@ -26,7 +29,7 @@ struct Metric<'a> {
     log: bool,
     /// Minimum upper end of its axis, unless that is logarithmic.
     at_least: f64,
-    of: Box<dyn Fn(&Row<'_>) -> Option<f64> + 'a>,
+    of: Box<Read<'a>>,
 }
 
 fn metrics<'a>(sheet: &'a Sheet<'_>) -> Vec<Metric<'a>> {
@@ -161,7 +164,11 @@ fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
 /// Position on the horizontal axis, value, and whether the point is valid.
 type Dot = (f64, f64, bool);
 
-fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric<'_>) -> Result<Option<String>, DrawError> {
+fn draw(
+    sheet: &Sheet<'_>,
+    below: &Below,
+    metric: &Metric<'_>,
+) -> Result<Option<String>, DrawError> {
     let mut variants: Vec<&str> = Vec::new();
     let mut curves: BTreeMap<(usize, &[usize]), Vec<Dot>> = BTreeMap::new();
     for (number, row) in sheet.rows.iter().enumerate() {

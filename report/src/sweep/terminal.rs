@@ -29,7 +29,11 @@ pub fn text(sheet: &Sheet<'_>) -> String {
 }
 
 /// A table whose first `names` columns are no numbers.
-fn drawn(head: &[String], names: usize, rows: impl ExactSizeIterator<Item = Vec<String>>) -> String {
+fn drawn(
+    head: &[String],
+    names: usize,
+    rows: impl ExactSizeIterator<Item = Vec<String>>,
+) -> String {
     let mut drawn = Table::new();
     drawn
         .load_preset(presets::NOTHING)

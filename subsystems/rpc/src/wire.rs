@@ -17,7 +17,7 @@
 //! | MESSAGE | | message | |
 //! | HALF_CLOSE | | | |
 //! | CANCEL | | | the reason, as a [`Code`] |
-//! | GRANT | | | replies that reached the client, as a [`Load`] |
+//! | GRANT | | | replies that were passed on to the client, as a [`Load`] |
 //!
 //! | host to agent | first part | second part | argument |
 //! | --- | --- | --- | --- |
@@ -55,7 +55,7 @@ pub const DATA: u16 = 3;
 pub const HALF_CLOSE: u16 = 4;
 /// Agent to host: the call was cancelled. The worker must still end it by a STATUS.
 pub const CANCEL: u16 = 5;
-/// Agent to host: replies reached the client, and the worker may send as much again.
+/// Agent to host: replies were passed on to the client, and the worker may send as much again.
 pub const GRANT: u16 = 6;
 /// Host to agent: the metadata before the replies.
 pub const HEADERS: u16 = 7;

@@ -394,7 +394,7 @@ mod tests {
         assert!(refused(&good.replace("2,90]", "2,301]")).contains("blocked for 301 ns"));
         assert!(refused(&good.replace("2,90]", "2,null]")).starts_with("line 3: a run has"));
         assert!(refused(&good.replace("0,300]", "0,701]")).contains("never used 701 ns"));
-        assert!(refused(&good.replace("0,300]", "2,300]")).contains("thread 2 never"));
+        assert!(refused(&good.replace("0,300]", "2,300]")).contains("thread 2, never"));
         assert!(refused(&good.replace("[[0,null,700,0]]", "[]")).contains("never ran"));
         let twice = good.replace("[[0,null,700,0]]", "[[5,null,700,0],[4,0,1,0]]");
         assert!(refused(&twice).contains("a run at 4 ns comes after one at 5 ns"));

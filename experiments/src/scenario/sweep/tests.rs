@@ -182,7 +182,11 @@ fn bad_axis_is_refused_with_its_name_and_the_allowed_values() {
             1,
             "[sweep] \"description\" changes nothing but a name, expected a field that a run depends on",
         ),
-        ("\"kind\" = [\"load\", \"ladder\"]", 1, "[sweep] \"kind\" cannot be swept: a sweep is of one kind"),
+        (
+            "\"kind\" = [\"load\", \"ladder\"]",
+            1,
+            "[sweep] \"kind\" cannot be swept: a sweep is of one kind",
+        ),
     ];
     for (axes, line, expected) in cases {
         assert_eq!(message(axes), format!("scenarios/x.toml:{}: {expected}", BEFORE + line));

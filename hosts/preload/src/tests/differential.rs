@@ -434,7 +434,7 @@ fn draw(random: &mut Pcg32, list: &[Option<Socket>]) -> Call {
     let mut flag = |flags: &[c_int]| {
         flags.iter().filter(|_| random.random_ratio(1, 5)).fold(0, |all, flag| all | flag)
     };
-    // MSG_MORE is left out: the two stacks hold bytes back for different times.
+    // MSG_MORE is left out: the kernel holds bytes back for 200 ms at most, and we hold them until the first call after that.
     let sends = flag(&[libc::MSG_DONTWAIT, libc::MSG_NOSIGNAL]);
     let receives = flag(&[libc::MSG_DONTWAIT, libc::MSG_PEEK, libc::MSG_WAITALL, libc::MSG_TRUNC]);
     match random.random_range(0..60) {

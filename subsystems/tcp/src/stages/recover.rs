@@ -72,7 +72,7 @@ pub enum Cause {
     Next,
     /// It was lost, while later bytes arrived.
     Hole,
-    /// It makes the peer acknowledge what it has (RFC 8985, section 7). The congestion window does not limit it.
+    /// It makes the peer acknowledge what it has (RFC 8985, section 7). Neither the congestion window nor a recovery limits it.
     TailProbe,
 }
 
@@ -180,8 +180,8 @@ impl Recovery for Sack {
     }
 
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
-        // The bytes that the peer had before this acknowledgement: if it starts a recovery, its own bytes count in that (RFC
-        // 9937, 6.1).
+        // The bytes that the peer had before this acknowledgement: if it starts a recovery, the bytes that it newly delivers
+        // count in that recovery, too (RFC 9937, 6.1).
         let had = delivered(flow) - heard.newly;
         if !flow.is_selective {
             return count_duplicates(flow, heard, had, now);
