@@ -677,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a scan needs tables in order")]
+    #[should_panic(expected = "a scan needs a database opened in order")]
     fn a_scan_of_hashed_tables_is_refused() {
         let _ = Database::open(None).unwrap().scan(0, |_, _| true);
     }

@@ -151,9 +151,8 @@ fn agent_refuses_a_window_that_differs_from_its_offer() {
     let honest = word.fetch_xor(7 << 48, std::sync::atomic::Ordering::Relaxed);
     let error = host.offer(PROTOCOL_VERSION, lines, host.file.as_fd(), bells, "shm");
     assert!(matches!(&error, AttachError::Subsystem { .. }), "{error}");
-    assert!(
-        error.to_string().contains("the offer says subsystem 1, its window's header subsystem 6")
-    );
+    let both = "the offer names subsystem 1, but its window's header names subsystem 6";
+    assert!(error.to_string().contains(both), "{error}");
     word.store(honest, std::sync::atomic::Ordering::Relaxed);
 
     // The same in the header, as an offer cannot be trusted.
