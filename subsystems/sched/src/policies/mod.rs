@@ -107,7 +107,7 @@ pub fn slice(text: &str) -> Option<Nanos> {
     }
 }
 
-/// As [`slice`], but only for policies with a single queue. Such a policy equals [`crate::oracles::RoundRobin`] where
+/// As [`slice()`], but only for policies with a single queue. Such a policy equals [`crate::oracles::RoundRobin`] where
 /// scheduling costs nothing.
 pub fn slice_of_one_queue(text: &str) -> Option<Nanos> {
     slice(text).filter(|_| check(text) != Ok("multi-queue"))
