@@ -522,8 +522,8 @@ fn two_runs_share_one_swap_and_account_for_it_separately() {
     let [first, second] = runs.map(|run| object(&run.wait_with_output().unwrap()));
     let sum_at = |name: &str, at: f64| {
         let near = |found| {
-            let near = samples(found, name)
-                .min_by_key(|(seconds, _)| ((seconds - at).abs() * 1e3) as u64);
+            let near =
+                samples(found, name).min_by_key(|(seconds, _)| ((seconds - at).abs() * 1e3) as u64);
             near.unwrap().1
         };
         near(&first) + near(&second)

@@ -175,6 +175,7 @@ struct Results<'a> {
     scenario: &'a str,
     description: &'a str,
     version: &'a str,
+    is_simulated: bool,
     axes: &'a [Axis],
     rows: Vec<ResultRow<'a>>,
 }
@@ -206,6 +207,7 @@ fn results(manifest: &Manifest, found: &HashMap<&str, Measured>) -> Vec<u8> {
         scenario: &manifest.scenario,
         description: &manifest.description,
         version: &manifest.version,
+        is_simulated: manifest.is_simulated,
         axes: &manifest.axes,
         rows: rows.collect(),
     };
@@ -250,6 +252,7 @@ fn sheet<'a>(
         scenario: &manifest.scenario,
         description: &manifest.description,
         version: &manifest.version,
+        is_simulated: manifest.is_simulated,
         points: manifest.points.len(),
         axes: manifest.axes.iter().map(axis).collect(),
         rows: manifest.rows.iter().map(row).collect(),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::whole::Whole;
+use crate::experiment::Host;
 use crate::run::machine::hash;
 use crate::scenario::{
     self, Link, Load, Machine, Scenario, ScenarioError, Scheduler, Sweep, SweepAxis, Variant,
@@ -35,6 +36,8 @@ pub struct Manifest {
     pub description: String,
     /// Version of the program that runs the points.
     pub version: String,
+    /// Whether points are simulated; otherwise they run on this machine.
+    pub is_simulated: bool,
     pub axes: Vec<Axis>,
     /// Ids of the points, each once, in the order in which shards count them.
     pub points: Vec<String>,
@@ -160,7 +163,9 @@ impl Plan {
         sweep: Sweep<Whole>,
     ) -> Result<Plan, Failure> {
         let Whole { name, description, .. } = &sweep.expansions[0].scenario;
+        let is_simulated = sweep.expansions.iter().all(|each| each.scenario.host == Host::Sim);
         let manifest = manifest(name, description, text, version, &sweep.axes);
+        let manifest = Manifest { is_simulated, ..manifest };
         let (mut jobs, mut rows, mut known) = (Vec::new(), Vec::new(), HashSet::new());
         for expansion in sweep.expansions {
             let id = expansion.scenario.id(version);
@@ -187,7 +192,7 @@ impl Plan {
     }
 }
 
-/// A manifest without points and rows.
+/// A manifest of simulated points, without points and rows.
 fn manifest(
     scenario: &str,
     description: &str,
@@ -204,6 +209,7 @@ fn manifest(
         scenario: scenario.to_owned(),
         description: description.to_owned(),
         version: version.to_owned(),
+        is_simulated: true,
         axes: axes.iter().map(axis).collect(),
         points: Vec::new(),
         rows: Vec::new(),

@@ -80,6 +80,7 @@ impl Store {
     /// The directory holds another sweep, or cannot be written.
     pub fn open(root: &Path, manifest: &Manifest) -> Result<Store, Failure> {
         let store = Store { root: root.to_path_buf() };
+        store.is_ours()?;
         for directory in [POINTS, SHARDS] {
             make_folder(&root.join(directory))?;
         }
@@ -95,6 +96,23 @@ impl Store {
                 "{} holds a sweep of {what}: give another directory with --out, or remove this one",
                 root.display()
             ))),
+        }
+    }
+
+    /// Refuses a directory with files of others.
+    fn is_ours(&self) -> Result<(), Failure> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let foreign = |name: &String| ![MANIFEST, POINTS, SHARDS, RUNS].contains(&name.as_str());
+        let mut foreign = entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| foreign(name) && !name.starts_with(".new-"));
+        match foreign.next() {
+            // Results of `wave merge` are beside a manifest.
+            Some(name) if !self.root.join(MANIFEST).exists() => Err(Failure::Scenario(format!(
+                "{} holds other files, such as {name}: give a new directory with --out",
+                self.root.display()
+            ))),
+            _ => Ok(()),
         }
     }
 

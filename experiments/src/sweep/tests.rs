@@ -249,9 +249,11 @@ fn each_combination_of_an_experiment_is_a_point_with_the_figures_that_differ() {
     assert_eq!(run(&plan, out.path(), Shard::WHOLE, &Formula::default()).ran, 4);
     let merged = merge(out.path()).unwrap().unwrap();
     // What is equal in all rows is not shown.
-    let head = merged.table.lines().next().unwrap();
-    assert!(head.contains("lost") && !head.contains("crashes"), "{}", merged.table);
-    assert!(merged.table.contains("p99_ns") && merged.table.contains("4200"), "{}", merged.table);
+    let table = &merged.table;
+    assert!(table.starts_with("SIMULATED in virtual time"), "{table}");
+    assert!(table.contains("lost") && !table.contains("crashes"), "{table}");
+    assert!(table.contains("p99_ns") && table.contains("4200"), "{table}");
+    assert!(table.ends_with("2 of 3 figures; results.csv has all."), "{table}");
     let csv = fs::read_to_string(out.path().join("results.csv")).unwrap();
     let mut lines = csv.lines();
     let head = "id,crash.load_per_second,run.seed,crashes,lost,variants[agent].p99_ns";

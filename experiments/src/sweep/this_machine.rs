@@ -1,14 +1,14 @@
 //! Points on this machine: simulated ones here, whole experiments in processes of their own.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use wave_workloads::point::Point;
 
 use super::{RunError, Runner, Whole};
-use crate::launch;
 use crate::run::journal;
 use crate::run::sim::Simulated;
 use crate::scenario::Scenario;
@@ -39,8 +39,16 @@ impl Runner for ThisMachine {
         fs::create_dir_all(&folder)?;
         let file = folder.join("scenario.toml");
         fs::write(&file, &whole.text)?;
-        let mut command =
-            launch::wave(["run", "--json", "--quiet", "--host", whole.host.name(), "--out"])?;
+        // Not by its path, at which another build may be by now.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("wave").args([
+            "run",
+            "--json",
+            "--quiet",
+            "--host",
+            whole.host.name(),
+            "--out",
+        ]);
         command.arg(&folder).arg(&file);
         // An interrupted run has kept its finished points.
         let results = wave_report::folder(&folder, &whole.name, whole.host.name());

@@ -179,7 +179,12 @@ pub fn log_ticks(low: f64, high: f64) -> Vec<f64> {
 /// A number on an axis: 0.5, 20, 1,000.
 pub fn axis_number(number: f64) -> String {
     if number < 1000.0 {
-        let text = format!("{number:.2}");
+        // Two significant digits below 1: ticks of a small figure differ.
+        let decimals = match number.abs() {
+            size if size > 0.0 && size < 1.0 => (1 - size.log10().floor() as i32).min(12) as usize,
+            _ => 2,
+        };
+        let text = format!("{number:.decimals$}");
         return text.trim_end_matches('0').trim_end_matches('.').to_owned();
     }
     let digits = format!("{number:.0}");

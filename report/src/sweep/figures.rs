@@ -7,7 +7,18 @@ use crate::number::short;
 use crate::save::ReportError;
 
 /// Figures that tables and plots show; results.csv has all.
-const SHOWN_MAX: usize = 6;
+const SHOWN_MAX: usize = 8;
+
+/// Last parts of the paths of figures that come first, also if they are the same in all rows.
+const FIRST: [&str; 7] = [
+    "resident_reduction",
+    "net_reduction",
+    "refaults_per_second",
+    "saturation_per_second",
+    "requests_lost",
+    "p99_ns",
+    "daemon_core_share",
+];
 
 /// Paths of all figures, in the order of the first row that has them.
 fn paths<'a>(sheet: &'a Sheet<'_>) -> Vec<&'a str> {
@@ -21,14 +32,58 @@ fn paths<'a>(sheet: &'a Sheet<'_>) -> Vec<&'a str> {
     paths
 }
 
-/// Paths of the first figures in which rows differ, and the number of such figures.
+/// Paths of the figures that are shown, and the number of all: the [`FIRST`], then those in which rows differ. A figure that equals an
+/// axis or an earlier figure in all rows is left out.
 pub(super) fn shown<'a>(sheet: &'a Sheet<'_>) -> (Vec<&'a str>, usize) {
-    let first = |path: &str| sheet.rows.first().and_then(|row| row.figure(path));
-    let differs = |path: &&str| sheet.rows.iter().any(|row| row.figure(path) != first(path));
-    let mut differing: Vec<&str> = paths(sheet).into_iter().filter(differs).collect();
-    let count = differing.len();
-    differing.truncate(SHOWN_MAX);
-    (differing, count)
+    let paths = paths(sheet);
+    let column = |path: &str| -> Vec<Option<u64>> {
+        sheet.rows.iter().map(|row| row.figure(path).map(f64::to_bits)).collect()
+    };
+    let axis = |(at, axis): (usize, &super::Axis)| -> Vec<Option<u64>> {
+        let value = |row: &Row<'_>| axis.values[row.at[at]].parse().ok().map(f64::to_bits);
+        sheet.rows.iter().map(value).collect()
+    };
+    let mut known: Vec<Vec<Option<u64>>> = sheet.axes.iter().enumerate().map(axis).collect();
+    let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_owned();
+    let rank = |path: &str| FIRST.iter().position(|first| *first == last(path));
+    let mut ranked: Vec<(usize, &str)> = Vec::new();
+    for path in &paths {
+        let column = column(path);
+        let differs = sheet.rows.len() == 1 || column.iter().any(|value| *value != column[0]);
+        match rank(path) {
+            Some(rank) => ranked.push((rank, *path)),
+            None if differs => ranked.push((FIRST.len(), *path)),
+            None => {}
+        }
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    let mut shown = Vec::new();
+    for (_, path) in ranked {
+        let column = column(path);
+        if shown.len() < SHOWN_MAX && !known.contains(&column) {
+            known.push(column);
+            shown.push(path);
+        }
+    }
+    (shown, paths.len())
+}
+
+/// Says which figures a table has, if it has not all.
+pub(super) fn selection(sheet: &Sheet<'_>) -> Option<String> {
+    let (shown, count) = shown(sheet);
+    (count > shown.len())
+        .then(|| format!("{} of {count} figures; results.csv has all.", shown.len()))
+}
+
+/// Three significant digits at least, also of a small figure.
+fn digits(number: f64) -> String {
+    match number.abs() {
+        size if size > 0.0 && size < 1.0 => {
+            let decimals = (2 - size.log10().floor() as i32).min(12) as usize;
+            format!("{number:.decimals$}")
+        }
+        _ => short(number),
+    }
 }
 
 /// Header and cells: the axes, then the shown figures.
@@ -37,7 +92,7 @@ pub(super) fn table(sheet: &Sheet<'_>) -> (Vec<String>, Vec<Vec<String>>) {
     let axes = sheet.axes.iter().map(|axis| axis.name.clone());
     // A path may be long: its parts stand below each other.
     let paths = shown.iter().map(|path| path.replace("].", "]\n"));
-    let cell = |row: &Row<'_>, path| row.figure(path).map_or_else(|| "-".to_owned(), short);
+    let cell = |row: &Row<'_>, path| row.figure(path).map_or_else(|| "-".to_owned(), digits);
     let cells = |row: &Row<'_>| {
         let values = sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone());
         values.chain(shown.iter().map(|path| cell(row, path))).collect()
@@ -62,13 +117,13 @@ pub(super) fn csv(sheet: &Sheet<'_>) -> Result<Vec<u8>, ReportError> {
 
 /// The table of the page.
 pub(super) fn rows(sheet: &Sheet<'_>) -> Markup {
-    let ((head, rows), (shown, count)) = (table(sheet), shown(sheet));
+    let (head, rows) = table(sheet);
     html! {
         section {
             h2 { "Every combination" }
             p {
-                @if count > shown.len() { "The first " (shown.len()) " of " (count) " figures in which rows differ. " }
-                "All figures are in results.csv, the whole results in results.json."
+                @if let Some(selection) = selection(sheet) { (selection) " " }
+                "The whole results are in results.json, and each run's report in runs/."
             }
             div.scroll { table {
                 thead { tr { @for name in &head { th { (name) } } th { "point" } } }

@@ -20,6 +20,8 @@ pub struct Sheet<'a> {
     pub description: &'a str,
     /// Version of the program that ran the points.
     pub version: &'a str,
+    /// Whether points are simulated; otherwise they ran on a machine.
+    pub is_simulated: bool,
     /// Number of points that were run; rows may share a point.
     pub points: usize,
     pub axes: Vec<Axis>,
@@ -94,7 +96,15 @@ impl Row<'_> {
     }
 }
 
+/// Notice above the results of simulated points.
+const SIMULATED: &str = "SIMULATED in virtual time: no figure was measured.";
+
 impl Sheet<'_> {
+    /// Notice that the results are simulated, if they are.
+    fn notice(&self) -> Option<&'static str> {
+        self.is_simulated.then_some(SIMULATED)
+    }
+
     /// Whether rows are whole experiments.
     fn is_of_wholes(&self) -> bool {
         self.rows.iter().all(|row| row.one.is_none())

@@ -11,6 +11,7 @@ use crate::save::ReportError;
 pub fn page(sheet: &Sheet<'_>) -> Result<String, ReportError> {
     let plots = plot::all(sheet)?;
     let body = html! {
+        @if let Some(notice) = sheet.notice() { p { strong { (notice) } } }
         p.lead { (sheet.description) }
         (conditions(sheet))
         @for (axis, plots) in &plots { section {

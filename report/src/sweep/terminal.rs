@@ -11,9 +11,16 @@ const ROWS_MAX: usize = 60;
 
 /// A row per combination. Latencies of an invalid point are in brackets.
 pub fn text(sheet: &Sheet<'_>) -> String {
+    let notice = sheet.notice().map(|notice| format!("{notice}\n\n"));
+    notice.unwrap_or_default() + &table_of(sheet)
+}
+
+fn table_of(sheet: &Sheet<'_>) -> String {
     if sheet.is_of_wholes() {
         let (head, rows) = figures::table(sheet);
-        return drawn(&head, sheet.axes.len(), rows.into_iter());
+        let drawn = drawn(&head, sheet.axes.len(), rows.into_iter());
+        let selection = figures::selection(sheet).map(|told| format!("\n{told}"));
+        return drawn + &selection.unwrap_or_default();
     }
     let searched = sheet.rows.iter().any(|row| row.search.is_some());
     let mut head: Vec<String> = sheet.axes.iter().map(|axis| axis.name.clone()).collect();
