@@ -184,6 +184,6 @@ fn scenarios_of_other_kinds_are_swept_as_whole_experiments() {
         assert!(csv.lines().next().unwrap().split(',').any(|name| name == figure), "{csv}");
         let json = fs::read(directory.path().join("out/results.json")).unwrap();
         let json: Value = serde_json::from_slice(&json).unwrap();
-        assert_eq!(json["rows"][0]["whole"]["host"], "sim");
+        assert_eq!(json["rows"][0]["run"]["host"], "sim");
     }
 }

@@ -80,7 +80,7 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
             interrupt::same_command()
         )
     })?;
-    let is_native = |work: &Work| matches!(work, Work::Whole(whole) if whole.host == Host::User);
+    let is_native = |work: &Work| matches!(work, Work::Run(run) if run.host == Host::User);
     // Runs on this machine would take each other's CPUs.
     let threads = match jobs.iter().any(|job| is_native(&job.work)) {
         true => 1,

@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use wave_workloads::point::{Point, SearchResult};
 
+use super::experiment_run::figures;
 use super::plan::{Axis, Manifest, OneVariant, Row};
 use super::shard::Shard;
 use super::store::{Measured, Store};
-use super::whole::figures;
 use crate::interrupt::quoted;
 use wave_lab::Failure;
 use wave_report::sweep as report;
@@ -148,7 +148,7 @@ type Figures<'a> = HashMap<&'a str, Vec<(String, f64)>>;
 
 fn figures_of<'a>(found: &HashMap<&'a str, Measured>) -> Figures<'a> {
     let figures = |(id, measured): (&&'a str, &Measured)| match measured {
-        Measured::Whole(result) => Some((*id, figures(result))),
+        Measured::Run(result) => Some((*id, figures(result))),
         _ => None,
     };
     found.iter().filter_map(figures).collect()
@@ -157,7 +157,7 @@ fn figures_of<'a>(found: &HashMap<&'a str, Measured>) -> Figures<'a> {
 /// The result shown in a row: a point, and the saturation if it was searched for.
 fn shown(measured: &Measured) -> (Option<&Point>, Option<&SearchResult>) {
     match measured {
-        Measured::Whole(_) => (None, None),
+        Measured::Run(_) => (None, None),
         Measured::Point(point) => (Some(point), None),
         Measured::Search(search) => {
             let at = |point: &&Point| {

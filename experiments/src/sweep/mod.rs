@@ -6,21 +6,22 @@
 //! results of a complete store. Nothing in the results of simulated points says when, where or for how long something ran:
 //! they are the same to the byte however the points were divided.
 //!
-//! In a `load` or a `ladder`, a point is one variant under one load. In all other kinds, it is a whole [experiment](Whole).
+//! In a `load` or a `ladder`, a point is one variant under one load. In all other kinds, it is the
+//! [run of an experiment](ExperimentRun).
 
+mod experiment_run;
 mod merge;
 mod plan;
 mod shard;
 mod store;
 mod this_machine;
-mod whole;
 
+pub use experiment_run::ExperimentRun;
 pub use merge::{FILES as RESULT_FILES, Merged, Missing, merge, table};
 pub use plan::{Plan, Work};
 pub use shard::{Ran, Shard, run_shard};
 pub use store::{RUNS, Store};
 pub use this_machine::ThisMachine;
-pub use whole::Whole;
 
 use serde_json::Value;
 use wave_workloads::point::Point;
@@ -54,7 +55,7 @@ pub trait Runner: Sync {
     ///
     /// # Errors
     /// There is no result, and why: the experiment cannot be run, a check failed, or other processes disturbed it.
-    fn whole(&self, id: &str, whole: &Whole) -> Result<Value, RunError>;
+    fn run_experiment(&self, id: &str, run: &ExperimentRun) -> Result<Value, RunError>;
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::whole::Whole;
+use super::experiment_run::ExperimentRun;
 use crate::experiment::Host;
 use crate::run::machine::hash;
 use crate::scenario::{
@@ -99,7 +99,7 @@ pub struct Job {
 pub enum Work {
     /// One variant, and one load or search: the point depends on nothing else.
     Point(Box<Scenario>),
-    Whole(Whole),
+    Run(ExperimentRun),
 }
 
 impl Plan {
@@ -122,9 +122,9 @@ impl Plan {
             let sweep = scenario::parse_sweep(path, text, &read).map_err(wrong)?;
             Plan::of_points(path, text, version, &sweep)
         } else {
-            let read = |text: &str| Whole::read(path, text);
+            let read = |text: &str| ExperimentRun::read(path, text);
             let sweep = scenario::parse_sweep(path, text, &read).map_err(wrong)?;
-            Plan::of_wholes(path, text, version, sweep)
+            Plan::of_runs(path, text, version, sweep)
         }
     }
 
@@ -156,13 +156,13 @@ impl Plan {
         Plan::with(path, manifest, &sweep.axes, jobs, rows)
     }
 
-    fn of_wholes(
+    fn of_runs(
         path: &Path,
         text: &str,
         version: &str,
-        sweep: Sweep<Whole>,
+        sweep: Sweep<ExperimentRun>,
     ) -> Result<Plan, Failure> {
-        let Whole { name, description, .. } = &sweep.expansions[0].scenario;
+        let ExperimentRun { name, description, .. } = &sweep.expansions[0].scenario;
         let is_simulated = sweep.expansions.iter().all(|each| each.scenario.host == Host::Sim);
         let manifest = manifest(name, description, text, version, &sweep.axes);
         let manifest = Manifest { is_simulated, ..manifest };
@@ -172,7 +172,7 @@ impl Plan {
             let row = Row { point: id.clone(), at: expansion.at, one: None };
             if known.insert(id.clone()) {
                 let label = label(&sweep.axes, &row);
-                jobs.push(Job { id, label, work: Work::Whole(expansion.scenario) });
+                jobs.push(Job { id, label, work: Work::Run(expansion.scenario) });
             }
             rows.push(row);
         }

@@ -150,7 +150,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 fn run_job(job: &Job, runner: &dyn Runner) -> Result<Measured, RunError> {
     let run = || match &job.work {
         Work::Point(scenario) => measure(scenario, runner),
-        Work::Whole(whole) => runner.whole(&job.id, whole).map(Measured::Whole),
+        Work::Run(run) => runner.run_experiment(&job.id, run).map(Measured::Run),
     };
     // Unwind safe: a runner shares nothing between points.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {

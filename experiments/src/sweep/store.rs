@@ -51,7 +51,7 @@ pub enum Measured {
     /// The saturation, and the points tried.
     Search(SearchResult),
     /// The object that a whole experiment printed.
-    Whole(Value),
+    Run(Value),
 }
 
 impl Stored {
@@ -80,7 +80,7 @@ impl Store {
     /// The directory holds another sweep, or cannot be written.
     pub fn open(root: &Path, manifest: &Manifest) -> Result<Store, Failure> {
         let store = Store { root: root.to_path_buf() };
-        store.is_ours()?;
+        store.refuse_other_files()?;
         for directory in [POINTS, SHARDS] {
             make_folder(&root.join(directory))?;
         }
@@ -99,8 +99,8 @@ impl Store {
         }
     }
 
-    /// Refuses a directory with files of others.
-    fn is_ours(&self) -> Result<(), Failure> {
+    /// Refuses a directory with files that no sweep has made.
+    fn refuse_other_files(&self) -> Result<(), Failure> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let foreign = |name: &String| ![MANIFEST, POINTS, SHARDS, RUNS].contains(&name.as_str());
         let mut foreign = entries

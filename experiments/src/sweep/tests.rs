@@ -48,12 +48,12 @@ struct Formula {
 }
 
 impl Runner for Formula {
-    fn whole(&self, _: &str, whole: &Whole) -> Result<Value, RunError> {
-        let text: toml::Table = toml::from_str(&whole.text)?;
+    fn run_experiment(&self, _: &str, run: &ExperimentRun) -> Result<Value, RunError> {
+        let text: toml::Table = toml::from_str(&run.text)?;
         let load = text["crash"]["load_per_second"].as_integer().unwrap() as f64;
         let of_agent = json!({ "name": "agent", "p99_ns": load * 3.0, "points": [1, 2] });
         Ok(
-            json!({ "scenario": whole.name, "crashes": 8, "lost": load / 7.0, "variants": [of_agent] }),
+            json!({ "scenario": run.name, "crashes": 8, "lost": load / 7.0, "variants": [of_agent] }),
         )
     }
 
@@ -109,7 +109,7 @@ impl Runner for Formula {
 struct Picky;
 
 impl Runner for Picky {
-    fn whole(&self, _: &str, _: &Whole) -> Result<Value, RunError> {
+    fn run_experiment(&self, _: &str, _: &ExperimentRun) -> Result<Value, RunError> {
         Err("a check failed".into())
     }
 
@@ -263,7 +263,7 @@ fn each_combination_of_an_experiment_is_a_point_with_the_figures_that_differ() {
     assert!(page.contains("Against crash.load_per_second"));
     let json = fs::read(out.path().join("results.json")).unwrap();
     let json: Value = serde_json::from_slice(&json).unwrap();
-    assert_eq!(json["rows"][3]["whole"]["variants"][0]["points"], json!([1, 2]));
+    assert_eq!(json["rows"][3]["run"]["variants"][0]["points"], json!([1, 2]));
 }
 
 #[test]
@@ -273,9 +273,9 @@ fn a_file_of_an_experiment_is_named_by_its_absolute_path() {
     let folder = directory();
     fs::write(folder.path().join("mine.toml"), "").unwrap();
     let plan = Plan::new(&folder.path().join("x.toml"), text, &["fifo"], "1").unwrap();
-    let Work::Whole(whole) = &plan.jobs[0].work else { panic!("not an experiment") };
+    let Work::Run(run) = &plan.jobs[0].work else { panic!("not an experiment") };
     let mine = format!("model:{}", folder.path().join("mine.toml").display());
-    assert!(whole.text.contains(&mine), "{}", whole.text);
+    assert!(run.text.contains(&mine), "{}", run.text);
 }
 
 proptest! {

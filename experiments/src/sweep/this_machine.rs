@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use wave_workloads::point::Point;
 
-use super::{RunError, Runner, Whole};
+use super::{ExperimentRun, RunError, Runner};
 use crate::run::journal;
 use crate::run::sim::Simulated;
 use crate::scenario::Scenario;
@@ -34,24 +34,17 @@ impl Runner for ThisMachine {
         Ok(simulated.run(load_per_second, None)?.measured)
     }
 
-    fn whole(&self, id: &str, whole: &Whole) -> Result<Value, RunError> {
+    fn run_experiment(&self, id: &str, run: &ExperimentRun) -> Result<Value, RunError> {
         let folder = self.runs.join(id);
         fs::create_dir_all(&folder)?;
         let file = folder.join("scenario.toml");
-        fs::write(&file, &whole.text)?;
+        fs::write(&file, &run.text)?;
         // Not by its path, at which another build may be by now.
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("wave").args([
-            "run",
-            "--json",
-            "--quiet",
-            "--host",
-            whole.host.name(),
-            "--out",
-        ]);
+        command.arg0("wave").args(["run", "--json", "--quiet", "--host", run.host.name(), "--out"]);
         command.arg(&folder).arg(&file);
         // An interrupted run has kept its finished points.
-        let results = wave_report::folder(&folder, &whole.name, whole.host.name());
+        let results = wave_report::folder(&folder, &run.name, run.host.name());
         if results.join(journal::FILE).exists() {
             command.arg("--resume");
         }
@@ -60,7 +53,7 @@ impl Runner for ThisMachine {
         let last = said.lines().last().unwrap_or("no reason given");
         let last = last.strip_prefix("wave run: ").unwrap_or(last);
         match output.status.code() {
-            Some(0) => Ok(whole.result(serde_json::from_slice(&output.stdout)?)),
+            Some(0) => Ok(run.result(serde_json::from_slice(&output.stdout)?)),
             Some(NOT_MEASURED) => {
                 Err("other processes disturbed the run, so it has no result: sweep again".into())
             }

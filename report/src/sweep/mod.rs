@@ -106,7 +106,7 @@ impl Sheet<'_> {
     }
 
     /// Whether rows are whole experiments.
-    fn is_of_wholes(&self) -> bool {
+    fn is_of_runs(&self) -> bool {
         self.rows.iter().all(|row| row.one.is_none())
     }
 

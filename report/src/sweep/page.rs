@@ -39,7 +39,7 @@ fn conditions(sheet: &Sheet<'_>) -> Markup {
 }
 
 fn rows(sheet: &Sheet<'_>) -> Markup {
-    if sheet.is_of_wholes() {
+    if sheet.is_of_runs() {
         return figures::rows(sheet);
     }
     let searched = sheet.rows.iter().any(|row| row.search.is_some());

@@ -33,7 +33,7 @@ struct Metric<'a> {
 }
 
 fn metrics<'a>(sheet: &'a Sheet<'_>) -> Vec<Metric<'a>> {
-    if !sheet.is_of_wholes() {
+    if !sheet.is_of_runs() {
         return metrics_of_points(sheet.headline()).into();
     }
     let metric = |path: &'a str| Metric {

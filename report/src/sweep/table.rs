@@ -26,7 +26,7 @@ const TAIL: [&str; 2] = ["valid", "why_invalid"];
 
 /// A header and a row per combination: id, the axes by their paths, then the metrics, empty where there are none.
 pub fn csv(sheet: &Sheet<'_>) -> Result<Vec<u8>, ReportError> {
-    if sheet.is_of_wholes() {
+    if sheet.is_of_runs() {
         return figures::csv(sheet);
     }
     let mut classes: Vec<&str> = Vec::new();

@@ -16,7 +16,7 @@ pub fn text(sheet: &Sheet<'_>) -> String {
 }
 
 fn table_of(sheet: &Sheet<'_>) -> String {
-    if sheet.is_of_wholes() {
+    if sheet.is_of_runs() {
         let (head, rows) = figures::table(sheet);
         let drawn = drawn(&head, sheet.axes.len(), rows.into_iter());
         let selection = figures::selection(sheet).map(|told| format!("\n{told}"));

@@ -78,7 +78,7 @@ pub fn run(
         Kind::Ladder => load::ladder(&ground),
         Kind::Crash(times) => crash::run(&ground, times),
         Kind::Enclaves(enclaves) => enclaves::run(&ground, enclaves),
-        Kind::Chaos(_) => unreachable!("refused above"),
+        Kind::Chaos(_) => unreachable!("Experiment::check refuses it"),
     }?;
     let mut facts = skipped;
     facts.extend(first.facts());

@@ -12,7 +12,7 @@ use crate::scenario::error::absolute_files;
 
 /// A whole experiment with one combination of values.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Whole {
+pub struct ExperimentRun {
     /// Name of the scenario.
     pub name: String,
     pub description: String,
@@ -24,9 +24,9 @@ pub struct Whole {
     digest: String,
 }
 
-impl Whole {
+impl ExperimentRun {
     /// Reads the scenario in `text`, whose file is `path`.
-    pub(super) fn read(path: &Path, text: &str) -> Result<Whole, ScenarioError> {
+    pub(super) fn read(path: &Path, text: &str) -> Result<ExperimentRun, ScenarioError> {
         let experiment = experiment::read(path, text)?;
         let refuse = |failure: Failure| ScenarioError::meaning(path, 1, failure.to_string());
         let wanted = |host| Wanted { host, quiet: true, live: false, record: None };
@@ -38,7 +38,7 @@ impl Whole {
         let description = table.get("description").and_then(toml::Value::as_str);
         let description = description.unwrap_or_default().to_owned();
         absolute_files(path, &mut table);
-        Ok(Whole {
+        Ok(ExperimentRun {
             name: experiment.name().to_owned(),
             description,
             host,
@@ -127,7 +127,7 @@ mod tests {
         let host = |file: &str| {
             let file = folder.join(file);
             let text = std::fs::read_to_string(&file).unwrap();
-            Whole::read(&file, &text).unwrap_or_else(|error| panic!("{error}")).host
+            ExperimentRun::read(&file, &text).unwrap_or_else(|error| panic!("{error}")).host
         };
         for file in ["rocksdb-sol.toml", "rpc-rocksdb.toml", "agent-crash.toml", "enclaves.toml"] {
             assert_eq!(host(file), Host::Sim, "{file}");
