@@ -77,7 +77,7 @@ fn every_placement_starts_serves_and_ends() {
             let is_result = output.status.code() == Some(0) || figures["valid"] == true;
             assert!(figures["served"].as_f64().unwrap() > 0.0 || !is_result, "{placed}");
             for name in ["total_us_per_rpc", "host_us_per_rpc"] {
-                assert!(figures[name].as_f64().unwrap() > 0.0, "{name}: {placed}");
+                assert!(figures[name].as_f64().unwrap() > 0.0 || !is_result, "{name}: {placed}");
             }
         }
     }

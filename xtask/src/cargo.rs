@@ -35,15 +35,17 @@ pub fn built_as_tested(program: Program) -> Result<String, String> {
     let mut cargo = cargo();
     cargo.args(["build", "--locked"]).args(flags).args([&format!("--{kind}"), name]);
     let is_it = |artifact: &Value| {
-        // PATH#NAME@VERSION, without NAME if the folder has the same name.
         let id = artifact["package_id"].as_str().unwrap_or_default();
-        let (path, version) = id.rsplit_once('#').unwrap_or_default();
-        let name_of_package =
-            version.split_once('@').map_or_else(|| path.rsplit('/').next(), |(name, _)| Some(name));
         let target = &artifact["target"];
-        name_of_package == Some(package) && target["name"] == name && target["kind"][0] == kind
+        name_of_package(id) == Some(package) && target["name"] == name && target["kind"][0] == kind
     };
     executable(cargo.stderr(Stdio::piped()), is_it)
+}
+
+/// The package's name from its id in cargo's messages: PATH#NAME@VERSION, without NAME if the folder has the same name.
+pub fn name_of_package(id: &str) -> Option<&str> {
+    let (path, version) = id.rsplit_once('#')?;
+    version.split_once('@').map_or_else(|| path.rsplit('/').next(), |(name, _)| Some(name))
 }
 
 /// Builds a package's program with the package's own features, and returns its path.

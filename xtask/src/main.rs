@@ -15,6 +15,7 @@ mod conformance;
 mod documents;
 mod figures;
 mod release;
+mod suite;
 mod test;
 mod vm;
 mod words;

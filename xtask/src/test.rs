@@ -7,13 +7,12 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cargo::{cargo, workspace};
-use crate::vm;
+use crate::{suite, vm};
 
 pub const USAGE: &str = "usage: cargo xtask test                  run every test: the workspace's, the guide's \
                          crate's and the virtual machine's";
 
-/// With `--no-fail-fast`, a failed test program does not hide what later ones find.
-const WORKSPACE: &[&str] = &["test", "--workspace", "--locked", "--no-fail-fast"];
+const WORKSPACE: &[&str] = &["test", "--workspace", "--locked"];
 const GUIDE: &[&str] = &[
     "test",
     "--manifest-path",
@@ -48,7 +47,7 @@ fn tested() -> Result<(), String> {
     println!("test: what the next steps need is built meanwhile, when CPUs are idle");
     let mut guide = Spare::start(&[GUIDE, NO_RUN].concat());
     let mut release = has_machine.then(|| Spare::start(RELEASE));
-    passes(WORKSPACE)?;
+    suite::run()?;
     guide.hurry();
     passes(GUIDE)?;
     release.iter_mut().for_each(Spare::hurry);
