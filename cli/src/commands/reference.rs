@@ -59,8 +59,8 @@ allowed values. `run.seconds` in a table below is the field `seconds` of the tab
 `variant.cores` the field `cores` of each table `[[variant]]`. A field's unit is last in its name: `_us` are microseconds. \
 `wave scenarios KIND` prints the same.
 
-A file with a `kind` may have a table `[sweep]`: lists of values for fields, by their paths, such as `\"host.cores\" = [1, 2]`. \
-`wave sweep FILE --out DIR` runs every combination, in the simulator if the kind has a simulation.\n"
+A file with a `kind` may have a table `[sweep]`. {SWEEP}\n",
+        SWEEP = scenarios::SWEEP
     );
     for form in forms() {
         let names = scenarios::names(&form);

@@ -28,6 +28,10 @@ pub struct ScenariosArgs {
 /// Name for the form of files without a kind.
 pub const ENCLAVE: &str = "enclave";
 
+/// Meaning of the table `[sweep]`, which a file of every kind may have.
+pub const SWEEP: &str = "Lists of values for fields, by their paths, such as `\"run.seed\" = [1, 2, 3]`: `wave sweep FILE --out DIR` runs \
+                         every combination, in the simulator if the kind has a simulation.";
+
 /// Names of a form: its kinds, or [`ENCLAVE`].
 pub fn names(form: &Form) -> &'static [&'static str] {
     if form.kinds.is_empty() { &[ENCLAVE] } else { form.kinds }
@@ -65,6 +69,9 @@ fn print(form: &Form, kind: &str) {
         let form: Vec<&str> =
             form.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();
         out!("  {path}\n      {}\n      {meaning}", form.join("; "));
+    }
+    if !form.kinds.is_empty() {
+        out!("  sweep\n      table; optional\n      {SWEEP}");
     }
     let at = names(form).iter().position(|name| *name == kind).unwrap_or(0);
     out!("\nThe smallest file:\n");

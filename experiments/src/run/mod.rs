@@ -240,18 +240,20 @@ fn planned(points: u64, seconds: f64) -> String {
     format!("{points} steps of {seconds} s or more: {whole} at least")
 }
 
-/// A fact for the report if a native run's scenario has a field that only simulated hosts have.
+/// A fact for the report of a native run: `what`, a field of its scenario, is one that only simulated hosts have.
+fn without_effect(what: &str) -> (String, String) {
+    let why = "it applies to simulated hosts (--host sim); this run is on this machine";
+    (format!("{what} has no effect here"), why.to_owned())
+}
+
+/// This fact, for the first such field.
 fn simulated_only(scenario: &Scenario) -> Option<(String, String)> {
     let default = Machine::Builtin(defaults::MACHINE.to_owned());
-    let machine = (scenario.machine != default)
-        .then(|| format!("host.machine = \"{}\" has no effect here", scenario.machine));
+    let machine =
+        (scenario.machine != default).then(|| format!("host.machine = \"{}\"", scenario.machine));
     let ghz = || scenario.agents().find_map(|agent| agent.ghz);
-    let ghz = || ghz().map(|ghz| format!("variant.agent_ghz = {ghz} has no effect here"));
-    let what = machine.or_else(ghz)?;
-    Some((
-        what,
-        "it applies to simulated hosts (--host sim); this run is on this machine".to_owned(),
-    ))
+    let what = machine.or_else(|| Some(format!("variant.agent_ghz = {}", ghz()?)))?;
+    Some(without_effect(&what))
 }
 
 fn kind_name(kind: &Kind) -> &'static str {

@@ -21,7 +21,7 @@ use super::model::{
 #[path = "variants.rs"]
 mod variants;
 
-pub(super) use variants::link;
+pub(super) use variants::{GHZ_MAX, GHZ_MIN, link};
 
 /// Source of the fields, and the known names of policies.
 #[derive(Clone, Copy)]

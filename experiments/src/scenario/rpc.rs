@@ -9,9 +9,12 @@ use wave_core::layout::{CORES_MAX, Config};
 use wave_rpc::steer;
 use wave_sched::policies;
 
-use super::check::{Source, link};
+use super::check::{GHZ_MAX, GHZ_MIN, Source, link};
 use super::error::ScenarioError;
 use super::{Link, defaults, file};
+
+/// Maximum number of cores of a simulated RPC stack.
+const STACK_CORES_MAX: u32 = 240;
 
 /// A checked experiment on RPCs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -122,6 +125,19 @@ pub struct Stack {
     pub steer: String,
     /// The link between the host and agents off it.
     pub link: Link,
+    /// Cores of a simulated RPC stack, if not the paper's number.
+    pub stack_cores: Option<u32>,
+    /// Clock rate of the simulated cores of agent and stack in GHz, if not the machine's.
+    pub agent_ghz: Option<f64>,
+}
+
+impl Stack {
+    /// Each of its fields that only simulated hosts have, as in the file.
+    pub fn simulated_only(&self) -> Vec<String> {
+        let cores = self.stack_cores.map(|cores| format!("variant.stack_cores = {cores}"));
+        let ghz = self.agent_ghz.map(|ghz| format!("variant.agent_ghz = {ghz}"));
+        cores.into_iter().chain(ghz).collect()
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -180,6 +196,8 @@ struct RawVariant {
     policy: Option<Spanned<String>>,
     steer: Option<Spanned<String>>,
     link: Option<Spanned<String>>,
+    stack_cores: Option<Spanned<u32>>,
+    agent_ghz: Option<Spanned<f64>>,
 }
 
 pub fn parse(path: &Path, text: &str) -> Result<Rpc, ScenarioError> {
@@ -375,8 +393,47 @@ fn variant(raw: &RawVariant, source: Source<'_>) -> Result<Stack, ScenarioError>
         }
         None => Link::Shm,
     };
+    let (stack_cores, agent_ghz) = simulated_cores(raw, source)?;
     let name = raw.name.get_ref().clone();
-    Ok(Stack { name, placement, policy, steer, link })
+    Ok(Stack { name, placement, policy, steer, link, stack_cores, agent_ghz })
+}
+
+/// Number of the stack's cores, and clock rate of these and the agent's, where the simulator has a model of them.
+fn simulated_cores(
+    raw: &RawVariant,
+    source: Source<'_>,
+) -> Result<(Option<u32>, Option<f64>), ScenarioError> {
+    use RpcPlacement::{OffloadAll, OnhostAll, OnhostScheduler};
+
+    let refuse = |field: &str, span, expected: &str| {
+        let placement = raw.placement.get_ref().name();
+        let message = format!(
+            "`{field}` has no meaning with placement = \"{placement}\", expected {expected}"
+        );
+        Err(source.refuse(span, message))
+    };
+    let placement = raw.placement.get_ref();
+    let cores = match &raw.stack_cores {
+        Some(cores) if !matches!(placement, OffloadAll | OnhostAll | OnhostScheduler) => {
+            let expected = "offload-all, onhost-all or onhost-scheduler";
+            return refuse("variant.stack_cores", cores.span(), expected);
+        }
+        cores => cores
+            .as_ref()
+            .map(|cores| source.within("variant.stack_cores", Some(cores), 1, 1..=STACK_CORES_MAX))
+            .transpose()?,
+    };
+    let ghz = match &raw.agent_ghz {
+        // With `onhost-scheduler`, stack and scheduler have different kinds of cores.
+        Some(ghz) if !matches!(placement, OffloadAll | OnhostAll) => {
+            return refuse("variant.agent_ghz", ghz.span(), "offload-all or onhost-all");
+        }
+        ghz => ghz
+            .as_ref()
+            .map(|ghz| source.within("variant.agent_ghz", Some(ghz), 1.0, GHZ_MIN..=GHZ_MAX))
+            .transpose()?,
+    };
+    Ok((cores, ghz))
 }
 
 impl Rpc {
@@ -444,6 +501,18 @@ mod tests {
                 "\"tonic\"\n",
                 "\"tonic\"\nsteer = \"rss\"\n",
                 "r.toml:16: `variant.steer` has no meaning",
+            ),
+            (
+                "\"tonic\"\n",
+                "\"tonic\"\nstack_cores = 4\n",
+                "r.toml:16: `variant.stack_cores` has no meaning with placement = \"tonic\"",
+            ),
+            ("\"fifo\"", "\"fifo\"\nstack_cores = 0", "r.toml:12: `variant.stack_cores` is 0"),
+            ("\"fifo\"", "\"fifo\"\nagent_ghz = 11", "r.toml:12: `variant.agent_ghz` is 11"),
+            (
+                "\"offload-all\"",
+                "\"onhost-scheduler\"\nagent_ghz = 2",
+                "r.toml:11: `variant.agent_ghz` has no meaning",
             ),
             ("\"tonic\"\n", "\"sideboard\"\n", "r.toml:15: "),
             ("\"t\"", "\"All\"", "r.toml:14: `variant.name` is \"All\""),

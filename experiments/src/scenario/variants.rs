@@ -86,8 +86,8 @@ pub(super) fn check(
 const PRESTAGE_MAX: u32 = 64;
 
 /// Range of the clock rate of an agent's core, in GHz: from a microcontroller's to more than any processor's.
-const GHZ_MIN: f64 = 0.1;
-const GHZ_MAX: f64 = 10.0;
+pub const GHZ_MIN: f64 = 0.1;
+pub const GHZ_MAX: f64 = 10.0;
 
 /// Values for every variant that does not override them.
 #[derive(Clone, Copy)]

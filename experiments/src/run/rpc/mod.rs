@@ -103,6 +103,8 @@ pub fn run(
         }
     }
     let mut facts = found::facts(scenario, &database, equal, &twins);
+    let simulated_only = scenario.variants.iter().flat_map(Stack::simulated_only);
+    facts.extend(simulated_only.map(|what| super::without_effect(&what)));
     facts.extend(journal.fact());
     facts.extend(recording.as_ref().map(|recording| recording.fact()));
     let mut rows = Vec::new();

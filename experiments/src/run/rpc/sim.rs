@@ -12,6 +12,7 @@ use wave_links::costs::Costs;
 use wave_rpc::steer;
 use wave_sim::paper::{self, Placement};
 use wave_sim::requests::{Load, Service};
+use wave_sim::rpc::costs::StackCosts;
 use wave_sim::rpc::{self, RpcOutcome, RpcSetup};
 use wave_workloads::grpc::load::{Answers, Open};
 use wave_workloads::grpc::store::Worked;
@@ -35,6 +36,8 @@ struct Simulated<'a> {
     stack: &'a Stack,
     seats: Seats,
     setup: RpcSetup,
+    /// Costs of the RPC stack before the scenario's own cores took their place.
+    of_paper: StackCosts,
     /// Cost of a call to its core, besides its service.
     overhead: Nanos,
 }
@@ -183,6 +186,13 @@ impl<'a> Simulated<'a> {
         setup.scheduler.seed = scenario.seed;
         setup.steering.clone_from(&stack.steer);
         setup.prestaged = leaves_ahead(&stack.steer);
+        let of_paper = setup.stack.clone();
+        if let Some(cores) = stack.stack_cores {
+            setup.stack.cores.value = cores.into();
+        }
+        if let Some(ghz) = stack.agent_ghz {
+            setup.run_agent_at(ghz);
+        }
         setup.scheduler.config.check().map_err(|error| bad(&error))?;
         wave_sched::policies::by_name(&stack.policy, &setup.scheduler.config)
             .map_err(|error| bad(&error))?;
@@ -191,7 +201,7 @@ impl<'a> Simulated<'a> {
         steer::by_name(&stack.steer, &steered).map_err(|error| bad(&error))?;
         let overhead = paper::overhead(&setup.scheduler);
         let seats = seats(scenario, stack, equal, &setup);
-        Ok(Simulated { scenario, stack, seats, setup, overhead })
+        Ok(Simulated { scenario, stack, seats, setup, of_paper, overhead })
     }
 
     fn load(&self, per_second: f64) -> Load {
@@ -267,14 +277,11 @@ impl<'a> Simulated<'a> {
         let wall = load.end().0 as f64;
         let ends = outcome.served.finished_within as f64;
         let calls = ends * wall / load.measure.0.max(1) as f64;
-        let counts = || outcome.served.latencies.iter().map(|class| class.len() as f64);
-        let service = load.classes.iter().zip(counts());
-        let service: f64 =
-            service.map(|(class, count)| class.service.mean().0 as f64 * count).sum();
-        let each = service / counts().sum::<f64>().max(1.0);
+        // Of every call, also of those that have not ended, this time is no service.
+        let service = delta.busy_ns - calls * load.overhead.0 as f64;
         Used {
             wall_ns: load.end().0,
-            worked: Worked { calls: calls.round() as u64, ns: (calls * each).round() as u64 },
+            worked: Worked { calls: calls.round() as u64, ns: service.max(0.0).round() as u64 },
             total_ns: None,
             host_ns: (delta.cores_ns - delta.parked_ns - delta.polling_ns).max(0.0).round() as u64,
             stalled_ns: None,
@@ -290,7 +297,7 @@ fn facts(systems: &[Simulated<'_>]) -> Vec<(String, String)> {
     let mut facts = vec![
         fact(
             "RPC stack, machine and costs are those of `wave reproduce fig6a fig6b`",
-            "including the stack's cores, whatever the scenario says about the host",
+            "except for `variant.stack_cores` and `variant.agent_ghz`, where the scenario has them",
         ),
         fact(
             "over shared memory the stack has cores of the host, beside those that serve",
@@ -310,10 +317,14 @@ fn facts(systems: &[Simulated<'_>]) -> Vec<(String, String)> {
         ),
     ];
     let mut told = Vec::new();
-    for Simulated { setup: RpcSetup { scheduler, stack, link, .. }, .. } in systems {
+    for Simulated { stack, setup, of_paper, .. } in systems {
+        facts.extend(
+            stack.simulated_only().into_iter().map(|it| (it, format!("in {:?}", stack.name))),
+        );
+        let RpcSetup { scheduler, link, .. } = setup;
         let machine = &scheduler.machine;
-        let cores = ("cores of the stack", &stack.cores);
-        let parts = stack.all().map(|(name, figure)| match name {
+        let cores = ("cores of the stack", &of_paper.cores);
+        let parts = of_paper.all().map(|(name, figure)| match name {
             "cores" => cores,
             "request" => ("a request in the stack, ns", figure),
             "reply" => ("a reply in the stack, ns", figure),

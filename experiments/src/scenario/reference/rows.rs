@@ -405,6 +405,18 @@ pub(super) const RPC: &[Row] = &[
          `offload-all` and `onhost-scheduler` have another than `shm`.",
     )
     .default("\"shm\""),
+    row(
+        "variant.stack_cores",
+        "Cores of the RPC stack. Only with `--host sim`; not with `sidecar` and `tonic`.",
+    )
+    .default("the paper's")
+    .range("1 to 240"),
+    row(
+        "variant.agent_ghz",
+        "Clock rate of the cores of agent and stack in GHz. Only with `--host sim`; only `offload-all` and `onhost-all`.",
+    )
+    .default("the machine's")
+    .range("0.1 to 10"),
 ];
 
 pub(super) const UDP: &[Row] = &[

@@ -71,6 +71,18 @@ pub struct RpcSetup {
     pub slo: Vec<Nanos>,
 }
 
+impl RpcSetup {
+    /// Changes the clock rate of the agent's cores, which also run the stack, to `ghz`: their work takes longer or less long in
+    /// proportion, and the link's costs stay.
+    pub fn run_agent_at(&mut self, ghz: f64) {
+        let pace = self.scheduler.agent.ghz / ghz;
+        let StackCosts { cores: _, request, reply, steer, note } = &mut self.stack;
+        [request, reply, steer, note].into_iter().for_each(|figure| figure.value *= pace);
+        self.note.0 = Nanos((self.note.0.0 as f64 * pace).round() as u64);
+        self.scheduler.agent.ghz = ghz;
+    }
+}
+
 /// Result of a run at one load.
 #[derive(Clone, Debug)]
 pub struct RpcOutcome {

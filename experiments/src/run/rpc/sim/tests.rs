@@ -90,6 +90,47 @@ fn cpu_time_of_agents_does_not_depend_on_the_span() {
     }
 }
 
+/// At half the clock rate the stack works twice as long on each call; on one core it answers fewer calls.
+#[test]
+fn number_and_clock_rate_of_the_agents_cores_are_the_scenarios() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    let mut figures = |stack_cores: Option<u32>, agent_ghz: Option<f64>, load: f64| {
+        scenario.variants[0].stack_cores = stack_cores;
+        scenario.variants[0].agent_ghz = agent_ghz;
+        (scenario.loads_per_second, scenario.compare_at) = (vec![load], load);
+        let found = result(&scenario);
+        let placed = &found.extra["placements"][0];
+        let value = |path: &str| placed.pointer(path).and_then(Value::as_f64).unwrap();
+        let facts: Vec<String> = found.facts.iter().map(|(what, _)| what.clone()).collect();
+        let values = ["/compared/agent_us_per_rpc", "/compared/served", "/agent_cores"].map(value);
+        (values, facts)
+    };
+    let rate = paper::rpc(Placement::OffloadAll, 16, "fifo", false).scheduler.agent.ghz;
+    let ([of_paper, _, cores], _) = figures(None, None, 60_000.0);
+    let ([at_half, ..], facts) = figures(None, Some(rate / 2.0), 60_000.0);
+    assert!((1.8..=2.0).contains(&(at_half / of_paper)), "{at_half}, {of_paper}");
+    assert!(facts.contains(&format!("variant.agent_ghz = {}", rate / 2.0)), "{facts:?}");
+    let ([_, served_by_all, _], _) = figures(None, None, 300_000.0);
+    let ([_, served_by_one, with_one], facts) = figures(Some(1), None, 300_000.0);
+    assert_eq!((with_one, cores > 2.0), (2.0, true), "the stack's core, and the scheduler's");
+    assert!(served_by_one < served_by_all * 0.8, "{served_by_one}, {served_by_all}");
+    assert!(facts.contains(&"variant.stack_cores = 1".to_owned()), "{facts:?}");
+}
+
+/// Time outside of service is switches and work for each call: no longer negative where few calls end in a run.
+#[test]
+fn time_beside_service_is_positive_in_a_short_run() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    (scenario.seconds, scenario.warmup_seconds) = (0.1, 0.05);
+    for seed in 1..=8 {
+        scenario.seed = seed;
+        let figures = result(&scenario).extra["placements"][0]["compared"].clone();
+        let value = |name: &str| figures[name].as_f64().unwrap();
+        let (beside, host) = (value("host_beside_service_us_per_rpc"), value("host_us_per_rpc"));
+        assert!(beside > 0.0 && beside < host, "seed {seed}: {beside} of {host}");
+    }
+}
+
 #[test]
 fn variant_without_a_model_is_left_out_with_a_reason() {
     let scenario = scenario(&[
