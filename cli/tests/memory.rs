@@ -196,7 +196,7 @@ fn cold_memory_is_paged_out_and_explained() {
     let share = found["resident_reduction"].as_f64().unwrap();
     assert!(share > 0.4, "four fifths are rarely used: {found}");
     assert!(found["net_saved_bytes"].as_i64().unwrap() > 0, "{found}");
-    assert_eq!(found["agents"], serde_json::json!([1, 0]));
+    assert_eq!(found["agents"], serde_json::json!({ "attached": 1, "lost": 0 }));
     for file in ["report.html", "memory.svg", "heat.svg", "samples.csv", "results.json"] {
         assert!(Path::new(&out).join(file).exists(), "{file}");
     }
@@ -335,10 +335,37 @@ fn a_dry_run_changes_nothing() {
     let pid = target.0.id();
     let arguments = ["run", "--dry-run", "--policy", QUICK, "--seconds", "4", "--json"];
     let found = object(&wave(&arguments).args(["--pid", &pid.to_string()]).output().unwrap());
-    assert!(found["would_be_paged_out_bytes"].as_u64().unwrap() > 0, "it would have: {found}");
+    let bytes = |name: &str| found[name].as_u64().unwrap();
+    let (would, compressed) =
+        (bytes("would_be_paged_out_bytes"), bytes("would_be_compressed_bytes"));
+    assert!(would > 0 && (1..would).contains(&compressed), "it would have: {found}");
+    // It needs no swap, so its lack is no reason.
+    let held = found["course"]["held_seconds"].as_object().unwrap();
+    assert!(held.keys().all(|why| !why.contains("swap")), "{found}");
     // Nothing is paged out, while host and agent use memory.
     assert_eq!(status(pid, "VmSwap"), 0);
     assert!(found["net_saved_bytes"].as_i64().unwrap() < 0, "{found}");
+    assert!(target.answer().starts_with("intact"));
+}
+
+#[test]
+fn the_table_has_means_and_says_that_savings_end_with_the_runs_swap() {
+    let Some((swap, _alone)) = swap(1 << 28) else { return };
+    drop(swap);
+    let target = Target::of("64 idle");
+    let mut brief = Command::new("sleep").arg("4").spawn().unwrap();
+    let pids = [target.0.id(), brief.id()].map(|pid| pid.to_string());
+    let mut run = wave(&["run", "--policy", QUICK, "--seconds", "8", "--zram", "256MiB"]);
+    run.args(["--slowdown", "100000", "--pressure", "100", "--pid", &pids[0], "--pid", &pids[1]]);
+    let output = run.output().unwrap();
+    brief.wait().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let ended = format!("Process {} ended after", pids[1]);
+    for part in ["mean", "Swap: ", "set up for the run", "is in memory again after that", &ended] {
+        assert!(text.contains(part), "{part}: {text}{errors}");
+    }
+    assert_eq!(status(target.0.id(), "VmSwap"), 0, "the swap is gone");
     assert!(target.answer().starts_with("intact"));
 }
 
@@ -355,6 +382,8 @@ fn impossible_requests_are_refused_and_change_nothing() {
     assert!(text.contains("lru"), "{text}");
     let text = refused(&["run", "--dry-run", "--policy", "fifo", "--", "sleep", "9"], 2);
     assert!(text.contains("fifo"), "{text}");
+    let text = refused(&["run", "--zram", "1000TiB", "--", "sleep", "9"], 2);
+    assert!(text.contains("times this machine's memory"), "{text}");
     let text = refused(&["explain", "/dev/null"], 2);
     assert!(text.contains("/dev/null"), "{text}");
     let _alone = alone();

@@ -15,7 +15,7 @@ use wave_memory::policies;
 use super::device::Way;
 use wave_experiments::bakeoff::medians::Medians;
 use wave_experiments::bakeoff::report::Results;
-use wave_experiments::memory::run::Wanted;
+use wave_experiments::memory::run::{Wanted, too_short};
 use wave_experiments::memory::{explain, run, size};
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
@@ -57,7 +57,7 @@ it. A swap file or partition (`swapon`) works as well.
 Examples:
   sudo wave memory run --pid $(pidof my-server) --zram 4GiB
   sudo wave memory run --cgroup /sys/fs/cgroup/batch --slowdown 3 --out /tmp/memory
-  sudo wave memory run --dry-run --seconds 60 --policy threshold -- my-server --port 80
+  sudo wave memory run --dry-run --seconds 120 --policy threshold -- my-server --port 80
   sudo wave memory run --pid 1234 --record x.wavelog; wave memory explain x.wavelog
 
 Policies: sol, threshold; each takes settings as in `sol:shortest_ms=600`.
@@ -106,7 +106,7 @@ struct RunArgs {
     #[arg(long, value_name = "NAME", value_parser = backend)]
     backend: Option<Backend>,
     /// Add this much compressed memory as swap for the run; concurrent runs share the first one's.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = zram)]
     zram: Option<u64>,
     /// Duration in seconds [default: until the programs end, or Ctrl-C].
     #[arg(long, value_name = "N", value_parser = seconds)]
@@ -205,6 +205,21 @@ fn link(text: &str) -> Result<LinkSpec, String> {
     LinkSpec::parse(&file).map_err(|error| format!("{text}: {error}"))
 }
 
+/// A size of compressed memory; what it holds takes some of the machine's memory.
+fn zram(text: &str) -> Result<u64, String> {
+    const TIMES_MEMORY_MAX: u64 = 4;
+    let bytes = size::parse(text)?;
+    let info = rustix::system::sysinfo();
+    let most = TIMES_MEMORY_MAX * info.totalram as u64 * u64::from(info.mem_unit.max(1));
+    match bytes <= most {
+        true => Ok(bytes),
+        false => Err(format!(
+            "expected {} at most, {TIMES_MEMORY_MAX} times this machine's memory",
+            size::show(most)
+        )),
+    }
+}
+
 fn backend(text: &str) -> Result<Backend, String> {
     let found = Backend::ALL.iter().find(|backend| backend.name() == text);
     found.copied().ok_or_else(|| {
@@ -232,11 +247,15 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
     let config = wave_core::layout::Config::coherent(1);
     let policy = policies::by_name(&args.policy, &config)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
+    if let Some(why) = too_short(args.seconds, policy.epoch()) {
+        note!("wave memory: --seconds: {why}");
+    }
     let wanted = Wanted {
         groups: processes.chain(cgroups).collect(),
         command: args.command.clone(),
         policy: args.policy.clone(),
         longest_period: policy.longest_period(),
+        epoch: policy.epoch(),
         link: args.link.clone(),
         device: args.device.clone().map(|address| DeviceOptions {
             address,

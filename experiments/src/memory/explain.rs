@@ -46,13 +46,48 @@ struct Event {
     what: String,
 }
 
+/// The policy's view of a batch: its verdict, which dates from the end of the last epoch, beside its estimate now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It has never had a page.
+    Empty,
+    Cold,
+    NotCold,
+    /// Judged cold, and estimated warm since.
+    LooksWarm,
+    /// Not judged cold, and estimated cold since.
+    LooksCold,
+}
+
+impl Verdict {
+    fn of(told: &Explanation) -> Verdict {
+        match (told.pages, told.cold, told.warmth < told.limit) {
+            (0, ..) => Verdict::Empty,
+            (_, true, true) => Verdict::Cold,
+            (_, true, false) => Verdict::LooksWarm,
+            (_, false, true) => Verdict::LooksCold,
+            (_, false, false) => Verdict::NotCold,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Verdict::Empty => "no pages",
+            Verdict::Cold => "cold",
+            Verdict::NotCold => "not cold",
+            Verdict::LooksWarm => "cold, looks warm",
+            Verdict::LooksCold => "looks cold",
+        }
+    }
+}
+
 /// Neighbouring batches in the same state.
 #[derive(Clone, Debug)]
 struct Range {
     place: Place,
     end: u64,
     slow: bool,
-    cold: bool,
+    verdict: Verdict,
     period_ms: u64,
     warmth: [f32; 2],
     limit: f32,
@@ -311,11 +346,12 @@ fn opinion(told: &Explanation) -> String {
 impl Told {
     fn add(&mut self, place: Place, length: u64, told: &Explanation) {
         let step = |warmth: f32| (warmth * STEPS) as u32;
+        let verdict = Verdict::of(told);
         let period_ms = told.period.0 / 1_000_000;
         if let Some(last) = self.ranges.last_mut()
             && last.place.space == place.space
             && last.end == place.address
-            && (last.slow, last.cold, last.period_ms) == (told.slow, told.cold, period_ms)
+            && (last.slow, last.verdict, last.period_ms) == (told.slow, verdict, period_ms)
             && step(last.warmth[0]) == step(told.warmth)
         {
             last.end += length;
@@ -327,7 +363,7 @@ impl Told {
             place,
             end: place.address + length,
             slow: told.slow,
-            cold: told.cold,
+            verdict,
             period_ms,
             warmth: [told.warmth; 2],
             limit: told.limit,
@@ -393,7 +429,7 @@ impl Told {
                 format!("{:#x}", range.place.address),
                 show(range.end - range.place.address),
                 if range.slow { "slow" } else { "fast" }.to_owned(),
-                if range.cold { "cold" } else { "not cold" }.to_owned(),
+                range.verdict.name().to_owned(),
                 format!("{low:.2} to {high:.2}"),
                 format!("{:.1} s", range.period_ms as f64 / 1e3),
             ]);
@@ -403,17 +439,24 @@ impl Told {
         if left > 0 {
             let _ = write!(text, "\n{left} smaller ranges are not shown (--json has all).");
         }
-        let bytes = |cold: bool| -> u64 {
-            let of = self.ranges.iter().filter(|range| range.cold == cold);
-            of.map(|range| range.end - range.place.address).sum()
+        let bytes = |verdicts: &[Verdict]| -> String {
+            let of = self.ranges.iter().filter(|range| verdicts.contains(&range.verdict));
+            show(of.map(|range| range.end - range.place.address).sum())
         };
         let limit = self.ranges[0].limit;
         let _ = write!(
             text,
             "\n{} cold, {} not; cold below {limit:.2}. --address ADDRESS shows the history of a batch.",
-            show(bytes(true)),
-            show(bytes(false)),
+            bytes(&[Verdict::Cold, Verdict::LooksWarm]),
+            bytes(&[Verdict::NotCold, Verdict::LooksCold]),
         );
+        if self.ranges.iter().any(|range| range.verdict == Verdict::LooksCold) {
+            let _ = write!(
+                text,
+                "\n{} of that looks cold by now: the next judgement comes at the end of the epoch.",
+                bytes(&[Verdict::LooksCold])
+            );
+        }
         text
     }
 
@@ -427,7 +470,8 @@ impl Told {
                     "start": range.place.address,
                     "end": range.end,
                     "slow": range.slow,
-                    "cold": range.cold,
+                    "cold": matches!(range.verdict, Verdict::Cold | Verdict::LooksWarm),
+                    "verdict": range.verdict.name(),
                     "period_ms": range.period_ms,
                     "warmth": range.warmth,
                     "limit": range.limit,
@@ -481,6 +525,10 @@ mod tests {
             state(&told(false, false, 0.134, None)),
             "not judged cold; it looks cold by now, and is judged again in 12.0 s"
         );
+        assert_eq!(Verdict::of(&told(false, false, 0.134, None)), Verdict::LooksCold);
+        assert_eq!(Verdict::of(&told(true, true, 0.4, None)), Verdict::LooksWarm);
+        let unseen = Explanation { pages: 0, ..told(false, false, 0.5, None) };
+        assert_eq!(Verdict::of(&unseen), Verdict::Empty);
         assert_eq!(state(&told(false, false, 0.5, None)), "not judged cold");
         assert_eq!(state(&told(true, true, 0.1, None)), "cold, and in the slow tier");
         assert!(state(&told(true, true, 0.4, None)).contains("looks warm by now"));

@@ -1,5 +1,6 @@
 //! Results of a run: a table, one JSON object, and a folder with a page, a plot and the samples.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -124,6 +125,28 @@ pub fn held_by_guard(held: Held) -> &'static str {
     }
 }
 
+/// Numbers of page-outs that were held back, by reason.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct HeldBack {
+    pub for_refaults: u64,
+    pub for_pressure: u64,
+}
+
+/// Numbers of agents.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Agents {
+    pub attached: u64,
+    pub lost: u64,
+}
+
+/// A process that ended during the run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ended {
+    pub pid: i32,
+    /// Seconds since the run began.
+    pub seconds: f64,
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Programs managed at the start.
@@ -135,12 +158,17 @@ pub struct Report {
     pub limits: String,
     /// The swap, and whether the run set it up.
     pub swap: String,
+    /// Whether this swap is removed after the run.
+    #[serde(skip)]
+    swap_goes: bool,
     pub course: Course,
     /// Plot of warmth over time and address.
     #[serde(skip)]
     heat: Option<String>,
     /// The policy with its settings, as text.
     pub policy: String,
+    /// Time between two of its judgements of a batch.
+    pub epoch_seconds: f64,
     pub link: String,
     /// Backend that read access bits.
     pub backend: &'static str,
@@ -155,12 +183,15 @@ pub struct Report {
     pub net_saved_bytes: i64,
     /// CPU time of host and agent, as a share of one core, over the second half of the run.
     pub daemon_core_share: f64,
-    /// Outcomes of all agents' decisions.
-    pub outcomes: Vec<(String, u64)>,
-    /// Page-outs held back: for refaults, and for pressure.
-    pub held_back: [u64; 2],
+    /// Number of all agents' decisions by outcome.
+    pub outcomes: BTreeMap<String, u64>,
+    pub held_back: HeldBack,
     /// For a dry run: bytes that would have been paged out at any time.
     pub would_be_paged_out_bytes: u64,
+    /// Bytes that these would have taken in compressed memory: estimated from a sample of the pages.
+    pub would_be_compressed_bytes: u64,
+    /// Processes of `--pid` that ended during the run.
+    pub ended: Vec<Ended>,
     /// Measured cost of a refault on this machine, in microseconds; None if not measured.
     pub refault_us: Option<f64>,
     /// Bytes not paged out because they do not compress.
@@ -172,8 +203,7 @@ pub struct Report {
     pub unclearable_batches: u64,
     /// Strips that found no room in the table.
     pub strips_left_out: u64,
-    /// Agents attached, and agents lost.
-    pub agents: [u64; 2],
+    pub agents: Agents,
     /// Exit code of the command; 128 plus the signal if one ended it. None without a command.
     pub exit: Option<i32>,
 }
@@ -190,9 +220,11 @@ impl Report {
             machine: machine::machine(cpus),
             limits: limits(&wanted.limits),
             swap: swap_words(swap, wanted.zram, &stats),
+            swap_goes: swap.is_some(),
             course: Course::default(),
             heat: None,
             policy: wanted.policy.clone(),
+            epoch_seconds: wanted.epoch.0 as f64 / 1e9,
             link: wanted.link.name().to_owned(),
             backend: enclave.map_or("none", |enclave| enclave.backend().name()),
             dry_run: wanted.dry_run,
@@ -202,16 +234,29 @@ impl Report {
             resident_reduction: 0.0,
             net_saved_bytes: 0,
             daemon_core_share: 0.0,
-            outcomes: Vec::new(),
-            held_back: [0; 2],
+            outcomes: BTreeMap::new(),
+            held_back: HeldBack::default(),
             would_be_paged_out_bytes: 0,
+            would_be_compressed_bytes: 0,
+            ended: Vec::new(),
             refault_us: None,
             incompressible_bytes: 0,
             stayed_bytes: 0,
             unclearable_batches: 0,
             strips_left_out: 0,
-            agents: [0; 2],
+            agents: Agents::default(),
             exit: None,
+        }
+    }
+
+    /// Notes the processes of these groups that have ended.
+    pub fn note_ends(&mut self, groups: &[Group], stats: &Stats, seconds: f64) {
+        for group in groups {
+            let Group::Process(pid) = *group else { continue };
+            let lives = stats.programs.iter().any(|program| program.pid == pid);
+            if !lives && self.ended.iter().all(|ended| ended.pid != pid) {
+                self.ended.push(Ended { pid, seconds });
+            }
         }
     }
 
@@ -221,14 +266,18 @@ impl Report {
             |(code, count): &(wave_core::outcome::Code, u64)| (code.name().to_owned(), *count);
         self.outcomes = stats.outcomes.iter().map(name).collect();
         let totals = &stats.totals;
-        self.held_back = [totals.held_for_refaults, totals.held_for_pressure];
+        self.held_back = HeldBack {
+            for_refaults: totals.held_for_refaults,
+            for_pressure: totals.held_for_pressure,
+        };
         self.would_be_paged_out_bytes = totals.dry_pages * PAGE_BYTES;
+        self.would_be_compressed_bytes = totals.dry_compressed_bytes;
         self.refault_us = stats.refault.map(|time| time.as_secs_f64() * 1e6);
         self.incompressible_bytes = totals.incompressible * PAGE_BYTES;
         self.stayed_bytes = totals.stayed * PAGE_BYTES;
         self.unclearable_batches = totals.unclearable;
         self.strips_left_out = stats.left_out;
-        self.agents = [stats.agents, stats.lost_agents];
+        self.agents = Agents { attached: stats.agents, lost: stats.lost_agents };
         let left_alone = super::run::about(stats);
         if !left_alone.is_empty() {
             self.left_alone = left_alone;
@@ -332,13 +381,15 @@ impl Report {
     }
 
     /// Rows of the table; None if no process was seen.
-    fn rows(&self) -> Option<Vec<[String; 4]>> {
+    fn rows(&self) -> Option<Vec<[String; 5]>> {
         let first = self.samples.first()?;
         let last = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0)?;
         let row = |name: &str, of: &dyn Fn(&Sample) -> i64| {
             let most = self.samples.iter().map(of).max().unwrap_or(0);
-            let [first, most, last] = [of(first), most, of(last)].map(show_signed);
-            [name.to_owned(), first, most, last]
+            let sum: i64 = self.samples.iter().map(of).sum();
+            let mean = sum / self.samples.len() as i64;
+            let [first, most, mean, last] = [of(first), most, mean, of(last)].map(show_signed);
+            [name.to_owned(), first, most, mean, last]
         };
         Some(vec![
             row("resident", &|sample| sample.resident_bytes as i64),
@@ -366,21 +417,43 @@ impl Report {
             self.link,
             last.pages_out,
             last.refaults,
-            counted(self.agents[0], "agent"),
-            self.agents[1],
+            counted(self.agents.attached, "agent"),
+            self.agents.lost,
             100.0 * self.daemon_core_share,
             last.host_cpu_seconds,
             last.agent_cpu_seconds
         );
         if self.dry_run {
-            let bytes = show(self.would_be_paged_out_bytes);
-            let _ = write!(text, "\nDry run: {bytes} would have been paged out.");
+            let [bytes, compressed] =
+                [self.would_be_paged_out_bytes, self.would_be_compressed_bytes].map(show);
+            let _ = write!(
+                text,
+                "\nDry run: {bytes} would have been paged out, and would take {compressed} in compressed memory (estimate). \
+                 A longer dry run sees more: {} judges memory every {} s.",
+                self.policy,
+                short(self.epoch_seconds)
+            );
+        } else {
+            let _ = write!(text, "\nSwap: {}.", self.swap);
         }
-        if self.held_back[0] + self.held_back[1] > 0 {
+        if self.swap_goes && last.swapped_bytes > 0 {
+            text.push_str(
+                "\nThis swap is removed once no run uses it: what was paged out is in memory again after that, and the savings \
+                 above are those of the run.",
+            );
+        }
+        for Ended { pid, seconds } in &self.ended {
+            let _ = write!(
+                text,
+                "\nProcess {pid} ended after {seconds:.0} s; later figures are without it."
+            );
+        }
+        let HeldBack { for_refaults, for_pressure } = self.held_back;
+        if for_refaults + for_pressure > 0 {
             let _ = write!(
                 text,
                 "\nHeld back: {} page-outs because pages came back, {} because tasks waited for memory.",
-                self.held_back[0], self.held_back[1]
+                for_refaults, for_pressure
             );
         }
         if let Some(us) = self.refault_us {
@@ -559,7 +632,7 @@ fn swap_words(swap: Option<&Swap>, asked: Option<u64>, stats: &Stats) -> String 
 }
 
 /// Columns of the table.
-const HEAD: [&str; 4] = ["", "at the start", "at most", "at the end"];
+const HEAD: [&str; 5] = ["", "at the start", "at most", "mean", "at the end"];
 
 fn managed(stats: &Stats) -> u64 {
     stats.programs.iter().map(|program| program.movable).sum()

@@ -19,7 +19,7 @@ use wave_linux::memory::{
 
 use super::agent;
 use super::overhead::Before;
-use super::report::{Report, Sample};
+use super::report::{Report, Sample, held_by_guard};
 use crate::run::agent::AgentProcess;
 use wave_lab::Failure;
 
@@ -46,6 +46,8 @@ pub struct Wanted {
     pub policy: String,
     /// Longest time for which the policy may scan nothing.
     pub longest_period: Nanos,
+    /// Time between two of the policy's judgements of a batch.
+    pub epoch: Nanos,
     pub link: LinkSpec,
     /// The device behind which agents attach; then none is started here.
     pub device: Option<DeviceOptions>,
@@ -69,6 +71,14 @@ pub struct Wanted {
     pub quiet: bool,
     /// Whether the report is JSON; then the command's output goes to our standard error.
     pub json: bool,
+}
+
+/// Says that a run of this length ends before its policy's first epoch, if so.
+pub fn too_short(length: Option<Duration>, epoch: Nanos) -> Option<String> {
+    let (length, epoch) = (length?.as_secs_f64(), epoch.0 as f64 / 1e9);
+    let why = "before which it pages nothing out";
+    (length <= epoch)
+        .then(|| format!("{length} s end before the policy's first epoch of {epoch} s, {why}"))
 }
 
 pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
@@ -149,7 +159,13 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             let cpu = agents_spent + agent_spent;
             let agents: Vec<i32> = agent.iter().map(|agent| agent.pid().as_raw_pid()).collect();
             let tool_bytes = before.grown(&agents);
-            let sample = Sample::of(&enclave.stats(), began.elapsed(), cpu, tool_bytes);
+            let stats = enclave.stats();
+            let mut sample = Sample::of(&stats, began.elapsed(), cpu, tool_bytes);
+            if wanted.dry_run {
+                // It needs no swap.
+                sample.held = stats.held.map(|held| held_by_guard(held).to_owned());
+            }
+            report.note_ends(&wanted.groups, &stats, sample.seconds);
             view.show(&report, &sample);
             report.samples.push(sample);
             next += SAMPLE;
@@ -286,8 +302,8 @@ pub fn about(stats: &Stats) -> Vec<String> {
     let mut lines = Vec::new();
     for program in &stats.programs {
         let kinds = [
-            ("shared with other processes", program.shared),
-            ("of files", program.file),
+            ("mapped shared", program.shared),
+            ("mapped from files", program.file),
             ("locked", program.locked),
         ];
         let left: Vec<String> = kinds
@@ -296,7 +312,8 @@ pub fn about(stats: &Stats) -> Vec<String> {
             .map(|(kind, bytes)| format!("{} {kind}", super::size::show(*bytes)))
             .collect();
         if !left.is_empty() {
-            lines.push(format!("process {}: left alone: {}", program.pid, left.join(", ")));
+            let left = left.join(", ");
+            lines.push(format!("process {}: left alone, resident or not: {left}", program.pid));
         }
     }
     let more = lines.len().saturating_sub(LINES_MAX);
@@ -305,4 +322,18 @@ pub fn about(stats: &Stats) -> Vec<String> {
         lines.push(format!("and memory of {more} more processes"));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_ends_before_the_first_epoch_is_told_so() {
+        let epoch = Nanos::from_millis(38_400);
+        assert_eq!(too_short(None, epoch), None);
+        assert_eq!(too_short(Some(Duration::from_secs(39)), epoch), None);
+        let why = too_short(Some(Duration::from_secs(5)), epoch).unwrap();
+        assert!(why.contains("5 s") && why.contains("38.4 s"), "{why}");
+    }
 }

@@ -67,6 +67,12 @@ pub trait Tiers {
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: no later attempt can succeed. HELD: the slow tier is full.
     fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<Cost, Code>;
 
+    /// Estimates the cost of these batches in compressed memory, except for pages that `seen` shows as young. None in a model,
+    /// whose pages have no contents.
+    fn cost(&mut self, _place: Place, _batches: u64, _seen: &Bits) -> Cost {
+        Cost::NONE
+    }
+
     /// Moves batches to the fast tier, in pieces.
     ///
     /// # Errors
@@ -114,6 +120,8 @@ pub struct Totals {
     pub held_for_pressure: u64,
     /// Pages that would have been paged out, had it not been a dry run.
     pub dry_pages: u64,
+    /// Bytes that these would have taken in compressed memory. An estimate.
+    pub dry_compressed_bytes: u64,
     /// Pages of batches that were left out because they do not compress.
     pub incompressible: u64,
     /// Batches that were left out because clearing their bits has no effect: memory that a fork shares.
@@ -239,7 +247,13 @@ impl State {
     ) -> Result<(), Code> {
         if self.dry_run {
             let bits = tiers.read(place).ok_or(Code::TargetNotFound)?;
-            self.totals.dry_pages += self.table.would_page_out(id, batches, &bits);
+            let fresh = self.table.would_page_out(id, batches);
+            let cost = tiers.cost(place, fresh, &bits).bytes;
+            for batch in wire::bits(fresh).map(|batch| batch as usize) {
+                let pages = u64::from((bits.present[batch] & !bits.young[batch]).count_ones());
+                self.totals.dry_pages += pages;
+                self.totals.dry_compressed_bytes += pages * u64::from(cost[batch]);
+            }
             return Err(Code::Held);
         }
         match self.guard.held(tiers.now()) {

@@ -356,13 +356,12 @@ impl Table {
         changed != 0
     }
 
-    /// Records batches that a dry run would have paged out. Returns the number of pages in those not recorded before.
-    pub fn would_page_out(&mut self, id: u32, batches: u64, bits: &Bits) -> u64 {
+    /// Records batches that a dry run would have paged out. Returns those not recorded before.
+    pub fn would_page_out(&mut self, id: u32, batches: u64) -> u64 {
         let slot = &mut self.slots[id as usize];
         let fresh = batches & !slot.dry;
         slot.dry |= fresh;
-        let pages = |batch: usize| bits.present[batch] & !bits.young[batch];
-        wire::bits(fresh).map(|batch| u64::from(pages(batch as usize).count_ones())).sum()
+        fresh
     }
 
     /// Leaves out batches whose bits cannot be cleared: they are reported as not mapped.
@@ -528,22 +527,27 @@ impl Table {
         out.map(|out| u64::from(out.count_ones())).sum()
     }
 
-    /// A histogram of intervals: milliseconds of batches' last readings, 0 where none is known yet, and number of batches.
-    /// Ascending, by powers of two: intervals of one period differ a little.
+    /// A histogram of intervals: mean milliseconds of batches' last readings, 0 where none is known yet, and number of batches.
+    /// Ascending; intervals up to about twice as long as each other are one class, as those of one period differ a little.
     pub fn intervals_ms(&self) -> Vec<(u32, u64)> {
-        let mut classes: Vec<(u32, u64)> = Vec::new();
+        // Power of two, sum of the intervals, and batches.
+        let mut classes: Vec<(u32, u64, u64)> = Vec::new();
         for slot in self.slots.iter().filter(|slot| slot.place.is_some()) {
             let tails = wire::whole(slot.huge) & !wire::firsts(slot.huge);
             for batch in wire::bits(slot.mapped & !tails) {
                 let ms = slot.interval_us[batch as usize] / 1_000;
                 let class = if ms == 0 { 0 } else { (ms + ms / 2).next_power_of_two() / 2 };
-                match classes.binary_search_by_key(&class, |(class, _)| *class) {
-                    Ok(at) => classes[at].1 += 1,
-                    Err(at) => classes.insert(at, (class, 1)),
-                }
+                let at = classes.binary_search_by_key(&class, |(class, ..)| *class);
+                let at = at.unwrap_or_else(|at| {
+                    classes.insert(at, (class, 0, 0));
+                    at
+                });
+                classes[at].1 += u64::from(ms);
+                classes[at].2 += 1;
             }
         }
-        classes
+        let mean = |(_, sum, batches): (u32, u64, u64)| ((sum / batches) as u32, batches);
+        classes.into_iter().map(mean).collect()
     }
 }
 

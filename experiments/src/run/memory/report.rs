@@ -1,14 +1,18 @@
 //! Results: tables, one JSON object, and a folder with a page, plots and a row per second.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use wave_core::layout::Config;
 use wave_linux::memory::Stats;
+use wave_memory::policies;
 use wave_workloads::recorder::{self, Latency};
 
 use super::process::Ready;
 use crate::memory::report::Sample;
+use crate::memory::run::too_short;
 use crate::memory::size::{show, show_signed};
 use crate::run::{Failure, machine};
 use crate::scenario::{Managed, Memory};
@@ -316,7 +320,14 @@ impl MemoryResult {
             variants.map(|(ran, compared)| Variant { summary: ran.summary(), ran, compared });
         let variants: Vec<Variant> = variants.collect();
         let offered = memory.workload.gets_per_second;
+        let length = Duration::from_secs_f64(memory.seconds);
+        let config = Config::coherent(1);
         for Variant { ran, summary, .. } in &variants {
+            let policy = ran.policy.as_ref();
+            let policy = policy.and_then(|policy| policies::by_name(policy, &config).ok());
+            if let Some(why) = policy.and_then(|policy| too_short(Some(length), policy.epoch())) {
+                facts.push((format!("warning: {}", ran.name), why));
+            }
             if let Some(served) = summary.gets_per_second.filter(|gets| *gets < SERVED * offered) {
                 facts.push((
                     format!(

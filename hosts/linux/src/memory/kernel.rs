@@ -15,7 +15,7 @@ use super::areas::{Area, Areas, Kind, Map};
 use super::bits::{AccessBits, Strip};
 use super::figures::{Figures, Part, Pressure};
 use super::process::{Process, processes_of};
-use super::sample::{Sampled, Sampler};
+use super::sample::Sampler;
 use super::swap::{SwapKind, SwapState, swap_state};
 use super::{Group, TargetError, refault};
 
@@ -306,22 +306,20 @@ impl Tiers for Kernel {
         if self.is_swap_full() {
             return Err(Code::Held);
         }
-        let target = self.targets.get(&place.space).ok_or(Code::TargetNotFound)?;
         let to_zram = self.swap.first().is_some_and(|device| device.kind == SwapKind::Zram);
-        let cost = match to_zram {
-            true => {
-                let sampled = self.sampler.sample(&target.process, place.address, batches, seen);
-                let Sampled { bytes, incompressible } = sampled;
-                Cost { bytes, incompressible }
-            }
-            false => Cost::NONE,
-        };
+        let cost = if to_zram { self.cost(place, batches, seen) } else { Cost::NONE };
         let mut ranges = resting(batches & !cost.incompressible, seen);
         shorten(&mut ranges, self.swap_room());
         let advised = self.advise(place, &ranges, Advice::PageOut);
         let advised = advised.ok_or(Code::TargetNotFound)?;
         self.swap.free_bytes = self.swap.free_bytes.saturating_sub(advised.bytes);
         code_of(&advised).map(|()| cost)
+    }
+
+    fn cost(&mut self, place: Place, batches: u64, seen: &Bits) -> Cost {
+        let Some(target) = self.targets.get(&place.space) else { return Cost::NONE };
+        let sampled = self.sampler.sample(&target.process, place.address, batches, seen);
+        Cost { bytes: sampled.bytes, incompressible: sampled.incompressible }
     }
 
     fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code> {

@@ -43,6 +43,9 @@ pub trait Tiering: Policy {
 
     /// The longest time in which the policy may scan nothing at all.
     fn longest_period(&self) -> Nanos;
+
+    /// The time after which the policy first moves batches.
+    fn epoch(&self) -> Nanos;
 }
 
 /// Why a batch is where it is.

@@ -425,6 +425,10 @@ impl<C: Classifier> Tiering for Tiered<C> {
     fn longest_period(&self) -> Nanos {
         Nanos(self.schedule.shortest.0 << (self.schedule.levels - 1))
     }
+
+    fn epoch(&self) -> Nanos {
+        Nanos(self.schedule.shortest.0 * u64::from(self.schedule.epoch_periods))
+    }
 }
 
 impl<C: Classifier> Policy for Tiered<C> {
