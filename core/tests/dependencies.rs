@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::process::Command;
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
@@ -147,4 +148,35 @@ fn only_marked_crates_contain_unsafe() {
         }
         assert!(roots > 0, "{place} has neither library nor binary");
     }
+}
+
+/// The guide's crate: who writes a policy builds this, and reads what it needs.
+#[test]
+fn a_policy_of_ones_own_needs_at_most_60_packages() {
+    const PACKAGES_MAX: usize = 60;
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/my-policy/Cargo.toml");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Unlike the graph in cargo's metadata, the tree has the features of a build without tests.
+    let mut tree = Command::new(cargo);
+    tree.args([
+        "tree",
+        "--locked",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--manifest-path",
+        manifest,
+    ]);
+    let output = tree.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    // Name and version; a package that is listed again has a star.
+    let words = text.lines().filter_map(|line| line.split_once(' '));
+    let packages: BTreeSet<(&str, &str)> =
+        words.map(|(name, rest)| (name, rest.split(' ').next().unwrap_or_default())).collect();
+    let count = packages.len();
+    assert!(count > 10 && count <= PACKAGES_MAX, "{count}: {packages:?}");
+    let heavy = ["tonic", "tokio", "rustls", "rocksdb", "hyper"];
+    assert!(packages.iter().all(|(name, _)| !heavy.contains(name)), "{packages:?}");
 }
