@@ -3,7 +3,8 @@
 
     sudo scripts/memory/programs.py target/release/wave memcached fork ...
 
-Cases: memcached, memcached-no-crawler, jvm, jvm-gc, fork, two, incompressible, scan; all of them without a name.
+Cases: memcached, memcached-no-crawler, jvm, jvm-slow (a quarter of jvm's garbage, so that G1 marks a quarter as often), jvm-gc, fork,
+two, incompressible, scan; all of them without a name.
 Needs root, zram, Python, and for some cases memcached and a JDK. A row per case:
 
     resident  of the program at the end, MiB
@@ -33,7 +34,8 @@ public class Cold {
     static final class Node { Node next; long a, b; byte[] bytes; }
     static Node cold; static int[] hot = new int[8 << 20]; static byte[] garbage; static volatile long rounds;
     public static void main(String[] args) throws Exception {
-        boolean gc = args.length > 0;
+        int bytes = Integer.parseInt(args[0]);
+        boolean gc = args.length > 1;
         Random random = new Random(1);
         for (int at = 0; at < 2_200_000; at++) {
             Node node = new Node(); node.next = cold; node.a = at; node.b = random.nextLong();
@@ -45,7 +47,7 @@ public class Cold {
         long last = System.currentTimeMillis();
         while (true) {
             for (int at = 0; at < hot.length; at += 16) hot[at] += at;
-            garbage = new byte[200_000]; rounds++;
+            garbage = new byte[bytes]; rounds++;
             Thread.sleep(5);
             if (gc && System.currentTimeMillis() - last > 30_000) { System.gc(); last = System.currentTimeMillis(); }
         }
@@ -141,8 +143,9 @@ def start(case):
         folder = tempfile.mkdtemp()
         open(folder + "/Cold.java", "w").write(JAVA)
         subprocess.run(["javac", "-d", folder, folder + "/Cold.java"], check=True)
+        more = ["50000" if case == "jvm-slow" else "200000"] + (["gc"] if case == "jvm-gc" else [])
         log = f"-Xlog:gc:file={folder}/gc.log"
-        return [Printing(["java", "-Xmx1g", log, "-cp", folder, "Cold"] + (["gc"] if case == "jvm-gc" else []))]
+        return [Printing(["java", "-Xmx1g", log, "-cp", folder, "Cold"] + more)]
     command = [sys.executable, os.path.abspath(__file__), "--program", case]
     return [Printing(command) for _ in range(2 if case == "two" else 1)]
 
@@ -227,6 +230,6 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     if arguments.program:
         program(arguments.program)
-    every = ["memcached", "memcached-no-crawler", "jvm", "jvm-gc", "fork", "two", "incompressible", "scan"]
+    every = ["memcached", "memcached-no-crawler", "jvm", "jvm-slow", "jvm-gc", "fork", "two", "incompressible", "scan"]
     for case in arguments.case or every:
         measure(arguments.wave, case, arguments.seconds, arguments.extra.split())

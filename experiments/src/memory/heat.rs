@@ -1,6 +1,7 @@
 //! A picture of how hot memory was, over time and address.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use plotters::prelude::*;
 use wave_memory::wire::Place;
@@ -18,6 +19,8 @@ const ROWS: usize = 240;
 const HEIGHT: u32 = 620;
 /// Memory touched within this time is hot: SOL's longest period.
 const HORIZON_US: f64 = 9_600_000.0;
+/// Shades of warmth: more than an eye tells apart.
+const SHADES: f64 = 24.0;
 /// Colour of pages in the slow tier.
 const AWAY: RGBColor = RGBColor(0xC6, 0xDB, 0xEF);
 
@@ -107,13 +110,13 @@ impl Heat {
             let y = Axis::new(0.0, top, ticks(top, 6), axis_number, "MiB, by address");
             let mut chart = chart(&upper, x, y)?;
             let wide = last / COLUMNS as f64;
-            let seen = cells.iter().enumerate().filter_map(|(at, cell)| Some((at, cell.colour()?)));
-            chart.draw_series(seen.map(|(at, colour)| {
-                let (row, column) = (at / COLUMNS, at % COLUMNS);
-                let corner = |right: usize, up: usize| {
-                    ((column + right) as f64 * wide, (row + up) as f64 * per)
-                };
-                Rectangle::new([corner(0, 0), corner(1, 1)], colour.filled())
+            let rows = cells.chunks(COLUMNS).enumerate();
+            let runs =
+                rows.flat_map(|(row, cells)| runs(cells).into_iter().map(move |run| (row, run)));
+            chart.draw_series(runs.map(|(row, (columns, colour))| {
+                let corner = |column: usize, row: usize| (column as f64 * wide, row as f64 * per);
+                let corners = [corner(columns.start, row), corner(columns.end, row + 1)];
+                Rectangle::new(corners, colour.filled())
             }))?;
             let entries = [(warm(0.0), "nothing"), (warm(0.5), "half"), (warm(1.0), "all of it")];
             let entries = entries.into_iter().chain([(AWAY, "in the slow tier")]);
@@ -128,6 +131,19 @@ impl Heat {
             Ok(())
         })
     }
+}
+
+/// Neighbouring columns of one colour, of a row. A picture of single cells has megabytes.
+fn runs(row: &[Cell]) -> Vec<(Range<usize>, RGBColor)> {
+    let mut runs: Vec<(Range<usize>, RGBColor)> = Vec::new();
+    for (column, cell) in row.iter().enumerate() {
+        let Some(colour) = cell.colour() else { continue };
+        match runs.last_mut() {
+            Some((columns, last)) if columns.end == column && *last == colour => columns.end += 1,
+            _ => runs.push((column..column + 1, colour)),
+        }
+    }
+    runs
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -166,10 +182,33 @@ impl Cell {
 fn warm(share: f64) -> RGBColor {
     const STOPS: [(f64, f64, f64); 4] =
         [(255.0, 247.0, 236.0), (253.0, 212.0, 158.0), (239.0, 101.0, 72.0), (127.0, 0.0, 0.0)];
-    let at = share.clamp(0.0, 1.0) * (STOPS.len() - 1) as f64;
+    let share = (share.clamp(0.0, 1.0) * SHADES).round() / SHADES;
+    let at = share * (STOPS.len() - 1) as f64;
     let low = (at as usize).min(STOPS.len() - 2);
     let part = at - low as f64;
     let mix = |from: f64, to: f64| (from + (to - from) * part).round() as u8;
     let ((r, g, b), (r1, g1, b1)) = (STOPS[low], STOPS[low + 1]);
     RGBColor(mix(r, r1), mix(g, g1), mix(b, b1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_of_one_colour_are_one_rectangle() {
+        let cell = |warmth: f64, away: f64| Cell { warmth, away, looks: 1.0 };
+        let none = Cell::default();
+        let row = [
+            cell(0.2, 0.0),
+            cell(0.201, 0.0),
+            cell(0.9, 0.0),
+            none,
+            cell(0.9, 0.0),
+            cell(0.1, 1.0),
+        ];
+        let found: Vec<Range<usize>> = runs(&row).into_iter().map(|(columns, _)| columns).collect();
+        assert_eq!(found, [0..2, 2..3, 4..5, 5..6]);
+        assert_eq!(runs(&row)[3].1, AWAY);
+    }
 }

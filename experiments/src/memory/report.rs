@@ -367,7 +367,8 @@ impl Report {
     /// Text for a terminal, at the end of the run.
     pub fn text(&self) -> String {
         let Some(rows) = self.rows() else {
-            return "No process lived long enough to be seen.".to_owned();
+            return "No process was seen: none lived long enough, or the cgroup stayed empty."
+                .to_owned();
         };
         let mut table = wave_lab::table(&HEAD);
         for row in rows {
