@@ -150,7 +150,7 @@ fn only_marked_crates_contain_unsafe() {
     }
 }
 
-/// The guide's crate: who writes a policy builds this, and reads what it needs.
+/// The guide's crate, which authors of policies build first.
 #[test]
 fn a_policy_of_ones_own_needs_at_most_60_packages() {
     const PACKAGES_MAX: usize = 60;

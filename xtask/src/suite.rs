@@ -20,9 +20,9 @@ const LONGEST: &[(&str, &str)] = &[
 ];
 
 /// Programs that run at the same time.
-const LANES: usize = 2;
+const AT_ONCE: usize = 2;
 
-/// A program of tests, as cargo built it.
+/// A test program that cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
     package: String,
@@ -51,14 +51,14 @@ pub fn run() -> Result<(), String> {
     std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
     let count = programs.len();
     println!(
-        "test: {count} programs, {LANES} at a time; the output of each is printed when it ends, and is in {}",
+        "test: {count} programs, {AT_ONCE} at a time; the output of each is printed when it ends, and is in {}",
         logs.display()
     );
     let (waiting, ended) = (Mutex::new(programs.into_iter()), Mutex::new(Vec::new()));
     let next = || lock(&waiting).next();
-    let lane = || {
+    let worker = || {
         while let Some(program) = next() {
-            // Unlike its name, the file's has a hash.
+            // The file name has cargo's hash: programs of one name get separate logs.
             let file = program.path.file_name().unwrap_or_default();
             let log = logs.join(file).with_extension("log");
             println!("test: {} {} has started", program.package, program.name);
@@ -71,7 +71,7 @@ pub fn run() -> Result<(), String> {
         }
     };
     let began = Instant::now();
-    std::thread::scope(|scope| (0..LANES).for_each(|_| drop(scope.spawn(lane))));
+    std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(worker))));
     let ended = ended.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     println!("{}", summary(&ended, began.elapsed()));
     let failed: Vec<String> = ended
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_output_and_end_are_known() {
+    fn output_and_exit_status_of_a_program_are_recorded() {
         let folder = std::env::temp_dir();
         let log = folder.join(format!("wave-suite-{}.log", std::process::id()));
         let shell =

@@ -205,7 +205,7 @@ fn link(text: &str) -> Result<LinkSpec, String> {
     LinkSpec::parse(&file).map_err(|error| format!("{text}: {error}"))
 }
 
-/// A size of compressed memory; what it holds takes some of the machine's memory.
+/// Parses the size of `--zram`. More than four times the machine's memory is refused: zram keeps its pages in that memory.
 fn zram(text: &str) -> Result<u64, String> {
     const TIMES_MEMORY_MAX: u64 = 4;
     let bytes = size::parse(text)?;

@@ -29,7 +29,7 @@ pub struct ScenariosArgs {
 pub const ENCLAVE: &str = "enclave";
 
 /// Meaning of the table `[sweep]`, which a file of every kind may have.
-pub const SWEEP: &str = "Lists of values for fields, by their paths, such as `\"run.seed\" = [1, 2, 3]`: `wave sweep FILE --out DIR` runs \
+pub const SWEEP: &str = "Each entry gives a list of values for one field, by its path, such as `\"run.seed\" = [1, 2, 3]`. `wave sweep FILE --out DIR` runs \
                          every combination, in the simulator if the kind has a simulation.";
 
 /// Names of a form: its kinds, or [`ENCLAVE`].

@@ -76,7 +76,7 @@ impl Verdict {
             Verdict::Cold => "cold",
             Verdict::NotCold => "not cold",
             Verdict::LooksWarm => "cold, looks warm",
-            Verdict::LooksCold => "looks cold",
+            Verdict::LooksCold => "not cold, looks cold",
         }
     }
 }
@@ -453,7 +453,7 @@ impl Told {
         if self.ranges.iter().any(|range| range.verdict == Verdict::LooksCold) {
             let _ = write!(
                 text,
-                "\n{} of that looks cold by now: the next judgement comes at the end of the epoch.",
+                "\n{} of the memory that is not cold looks cold by now: it is judged again at the end of its epoch.",
                 bytes(&[Verdict::LooksCold])
             );
         }

@@ -19,7 +19,7 @@ const ROWS: usize = 240;
 const HEIGHT: u32 = 620;
 /// Memory touched within this time is hot: SOL's longest period.
 const HORIZON_US: f64 = 9_600_000.0;
-/// Shades of warmth: more than an eye tells apart.
+/// Number of shades of warmth: the fewer, the longer the runs of one colour.
 const SHADES: f64 = 24.0;
 /// Colour of pages in the slow tier.
 const AWAY: RGBColor = RGBColor(0xC6, 0xDB, 0xEF);
@@ -133,7 +133,7 @@ impl Heat {
     }
 }
 
-/// Neighbouring columns of one colour, of a row. A picture of single cells has megabytes.
+/// Runs of neighbouring cells of one colour in a row. One rectangle per cell makes a file of 3 MB.
 fn runs(row: &[Cell]) -> Vec<(Range<usize>, RGBColor)> {
     let mut runs: Vec<(Range<usize>, RGBColor)> = Vec::new();
     for (column, cell) in row.iter().enumerate() {

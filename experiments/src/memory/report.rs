@@ -177,7 +177,7 @@ pub struct Report {
     pub left_alone: Vec<String>,
     pub managed_bytes: u64,
     pub samples: Vec<Sample>,
-    /// 1 - resident at the end / at the start.
+    /// 1 - resident at the end / at most.
     pub resident_reduction: f64,
     /// Bytes in swap less what compressed swap, host and agent take, at the end.
     pub net_saved_bytes: i64,
@@ -430,7 +430,7 @@ impl Report {
             let _ = write!(
                 text,
                 "\nDry run: {bytes} would have been paged out, and would take {compressed} in compressed memory (estimate). \
-                 A longer dry run sees more: {} judges memory every {} s.",
+                 A run on zram leaves out what does not compress. A longer dry run sees more: {} judges memory every {} s.",
                 self.policy,
                 short(self.epoch_seconds)
             );
@@ -439,11 +439,12 @@ impl Report {
         }
         if self.swap_goes && last.swapped_bytes > 0 {
             text.push_str(
-                "\nThis swap is removed once no run uses it: what was paged out is in memory again after that, and the savings \
-                 above are those of the run.",
+                "\nThis swap is removed once no run uses it: its pages then return to memory, and the savings above end.",
             );
         }
-        for Ended { pid, seconds } in &self.ended {
+        // Those with which the run ended need no mention.
+        let end = self.samples.last().map_or(0.0, |sample| sample.seconds);
+        for Ended { pid, seconds } in self.ended.iter().filter(|ended| ended.seconds < end) {
             let _ = write!(
                 text,
                 "\nProcess {pid} ended after {seconds:.0} s; later figures are without it."

@@ -73,12 +73,15 @@ pub struct Wanted {
     pub json: bool,
 }
 
-/// Says that a run of this length ends before its policy's first epoch, if so.
+/// Says that a run of this length ends within its policy's first epoch, if so.
 pub fn too_short(length: Option<Duration>, epoch: Nanos) -> Option<String> {
     let (length, epoch) = (length?.as_secs_f64(), epoch.0 as f64 / 1e9);
-    let why = "before which it pages nothing out";
-    (length <= epoch)
-        .then(|| format!("{length} s end before the policy's first epoch of {epoch} s, {why}"))
+    (length <= epoch).then(|| {
+        format!(
+            "{length} s is no longer than the policy's epoch ({epoch} s), in which it judges each batch once: little or \
+             nothing may be paged out"
+        )
+    })
 }
 
 pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
@@ -301,11 +304,8 @@ impl View {
 pub fn about(stats: &Stats) -> Vec<String> {
     let mut lines = Vec::new();
     for program in &stats.programs {
-        let kinds = [
-            ("mapped shared", program.shared),
-            ("mapped from files", program.file),
-            ("locked", program.locked),
-        ];
+        let kinds =
+            [("shared", program.shared), ("of files", program.file), ("locked", program.locked)];
         let left: Vec<String> = kinds
             .iter()
             .filter(|(_, bytes)| *bytes >= 1 << 20)
@@ -313,7 +313,7 @@ pub fn about(stats: &Stats) -> Vec<String> {
             .collect();
         if !left.is_empty() {
             let left = left.join(", ");
-            lines.push(format!("process {}: left alone, resident or not: {left}", program.pid));
+            lines.push(format!("process {}: not managed, in mapped bytes: {left}", program.pid));
         }
     }
     let more = lines.len().saturating_sub(LINES_MAX);
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_ends_before_the_first_epoch_is_told_so() {
+    fn a_run_that_ends_within_the_first_epoch_is_reported() {
         let epoch = Nanos::from_millis(38_400);
         assert_eq!(too_short(None, epoch), None);
         assert_eq!(too_short(Some(Duration::from_secs(39)), epoch), None);

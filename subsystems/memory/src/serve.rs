@@ -67,8 +67,8 @@ pub trait Tiers {
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: no later attempt can succeed. HELD: the slow tier is full.
     fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<Cost, Code>;
 
-    /// Estimates the cost of these batches in compressed memory, except for pages that `seen` shows as young. None in a model,
-    /// whose pages have no contents.
+    /// Estimates the cost of these batches in compressed memory, except for pages that `seen` shows as young. By default
+    /// [`Cost::NONE`]: a model's pages have no contents.
     fn cost(&mut self, _place: Place, _batches: u64, _seen: &Bits) -> Cost {
         Cost::NONE
     }

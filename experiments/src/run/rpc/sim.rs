@@ -277,7 +277,7 @@ impl<'a> Simulated<'a> {
         let wall = load.end().0 as f64;
         let ends = outcome.served.finished_within as f64;
         let calls = ends * wall / load.measure.0.max(1) as f64;
-        // Of every call, also of those that have not ended, this time is no service.
+        // Cores were also busy with calls that have not ended. The overhead of those that have is no service.
         let service = delta.busy_ns - calls * load.overhead.0 as f64;
         Used {
             wall_ns: load.end().0,

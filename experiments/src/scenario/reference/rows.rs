@@ -413,9 +413,10 @@ pub(super) const RPC: &[Row] = &[
     .range("1 to 240"),
     row(
         "variant.agent_ghz",
-        "Clock rate of the cores of agent and stack in GHz. Only with `--host sim`; only `offload-all` and `onhost-all`.",
+        "Clock rate, in GHz, of the agent's cores, which also run the stack. Only with `--host sim` and the placements `offload-all` \
+         and `onhost-all`.",
     )
-    .default("the machine's")
+    .default("the paper's")
     .range("0.1 to 10"),
 ];
 

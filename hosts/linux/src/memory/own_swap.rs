@@ -92,7 +92,7 @@ pub enum SwapError {
     )]
     NotPermitted,
     /// The size is too small for swap.
-    #[error("a size of {0} B is too little for swap: use 1 MiB or more")]
+    #[error("{0} B is too small for swap: use 1 MiB or more")]
     TooSmall(u64),
     /// Swap worked neither on zram nor in a file.
     #[error("cannot set up swap, neither on zram ({zram}) nor in a file ({file})")]

@@ -72,8 +72,8 @@ pub struct RpcSetup {
 }
 
 impl RpcSetup {
-    /// Changes the clock rate of the agent's cores, which also run the stack, to `ghz`: their work takes longer or less long in
-    /// proportion, and the link's costs stay.
+    /// Changes the clock rate of the agent's cores, which also run the stack, to `ghz`: the time of their work scales inversely, and the
+    /// link's costs do not change.
     pub fn run_agent_at(&mut self, ghz: f64) {
         let pace = self.scheduler.agent.ghz / ghz;
         let StackCosts { cores: _, request, reply, steer, note } = &mut self.stack;

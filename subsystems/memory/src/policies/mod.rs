@@ -44,7 +44,7 @@ pub trait Tiering: Policy {
     /// The longest time in which the policy may scan nothing at all.
     fn longest_period(&self) -> Nanos;
 
-    /// The time after which the policy first moves batches.
+    /// The time in which the policy judges each batch once.
     fn epoch(&self) -> Nanos;
 }
 

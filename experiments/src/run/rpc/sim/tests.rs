@@ -92,7 +92,7 @@ fn cpu_time_of_agents_does_not_depend_on_the_span() {
 
 /// At half the clock rate the stack works twice as long on each call; on one core it answers fewer calls.
 #[test]
-fn number_and_clock_rate_of_the_agents_cores_are_the_scenarios() {
+fn stack_cores_and_agent_ghz_of_the_scenario_are_used() {
     let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
     let mut figures = |stack_cores: Option<u32>, agent_ghz: Option<f64>, load: f64| {
         scenario.variants[0].stack_cores = stack_cores;
@@ -117,7 +117,7 @@ fn number_and_clock_rate_of_the_agents_cores_are_the_scenarios() {
     assert!(facts.contains(&"variant.stack_cores = 1".to_owned()), "{facts:?}");
 }
 
-/// Time outside of service is switches and work for each call: no longer negative where few calls end in a run.
+/// Time outside service is switches and work for each call: it is positive even if few calls end in the run.
 #[test]
 fn time_beside_service_is_positive_in_a_short_run() {
     let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
