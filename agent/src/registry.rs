@@ -141,7 +141,13 @@ impl Registry {
         let all =
             self.deciding().map(|known| format!("for {}: {}", known.name, self.names_for(known)));
         let all = all.collect::<Vec<_>>().join("; ");
-        format!("there is no policy `{name}`; known policies {all}")
+        let own = match self.own.is_empty() {
+            true => {
+                "; policies of your own are known to your own program (docs/guide/write-your-own-policy.md)"
+            }
+            false => "",
+        };
+        format!("there is no policy `{name}`; known policies {all}{own}")
     }
 
     /// Checks that the policy of this name, with the settings that follow the name, can be made for some host.

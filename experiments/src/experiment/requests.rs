@@ -53,9 +53,10 @@ impl Experiment for Scenario {
                     self.name
                 )))
             }
-            Host::Sim if self.agents().any(|agent| agent.program.is_some()) => {
-                refuse("--agent starts a process, and simulated runs have none")
-            }
+            Host::Sim if self.agents().any(|agent| agent.program.is_some()) => refuse(
+                "--agent starts a process, and simulated runs have none: the laboratory of your policies simulates them \
+                     (docs/guide/write-your-own-policy.md)",
+            ),
             Host::Sim if wanted.live => {
                 refuse("--live watches native runs only, not simulated ones")
             }

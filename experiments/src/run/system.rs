@@ -102,7 +102,7 @@ impl Hosted {
         }
         let why = match stats.barks - self.barks {
             0 => "the agent was lost".to_owned(),
-            _ => "the watchdog turned the agent out: it had no CPU for 20 ms, or hung".to_owned(),
+            _ => "the watchdog turned the agent out: it had no CPU for 20 ms, hung, or its policy left a thread waiting".to_owned(),
         };
         (self.lost, self.barks) = (stats.lost_agents, stats.barks);
         self.agent = None;

@@ -159,11 +159,12 @@ fn agent(
     };
     let name = policy.get_ref().split(':').next().unwrap_or_default();
     if !source.policies.contains(&name) {
-        let message = format!(
-            "`variant.policy` is \"{}\", expected {}",
-            policy.get_ref(),
-            one_of(source.policies)
-        );
+        let own = match source.policies == policies::NAMES {
+            true => "; --agent PROGRAM runs policies of your own",
+            false => "",
+        };
+        let (policy_name, known) = (policy.get_ref(), one_of(source.policies));
+        let message = format!("`variant.policy` is \"{policy_name}\", expected {known}{own}");
         return Err(source.refuse(policy.span(), message));
     }
     // A user's program checks the settings of its policies itself.

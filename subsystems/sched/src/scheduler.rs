@@ -58,7 +58,7 @@ pub trait Scheduler {
         true
     }
 
-    /// A thread has run for the duration `_time`, as the host measures it.
+    /// A thread has run for the duration `_time`, as the host measures it. If it waits for a core again, `ready` follows.
     fn ran(&mut self, _thread: Thread, _time: Nanos) {}
 }
 
@@ -68,6 +68,7 @@ pub struct Thread {
     id: u32,
     class: u16,
     core: u16,
+    woken: bool,
 }
 
 impl Thread {
@@ -79,6 +80,13 @@ impl Thread {
     /// The class chosen by the thread's spawner, or that of the request that it serves.
     pub fn class(self) -> u16 {
         self.class
+    }
+
+    /// Whether the thread begins new work: it was created, woke up, or a request came for it. Otherwise it was preempted, has
+    /// yielded, or waits still. Threads of a pool serve one request after the other: what a policy remembers of a
+    /// request (the time that it took so far, say) ends here.
+    pub fn is_woken(self) -> bool {
+        self.woken
     }
 
     /// The core that the thread ran on last; [`NO_CORE`](crate::wire::NO_CORE) for a new one.
@@ -166,7 +174,8 @@ impl<S: Scheduler> Discipline for Order<S> {
         self.waiting += 1;
         if cause != Cause::Runs && known.handed & bit(thread.class) == 0 {
             known.handed |= bit(thread.class);
-            self.scheduler.ready(Thread { id, class: thread.class, core: thread.core });
+            let (class, core, woken) = (thread.class, thread.core, cause == Cause::Woken);
+            self.scheduler.ready(Thread { id, class, core, woken });
         }
     }
 
@@ -200,7 +209,8 @@ impl<S: Scheduler> Discipline for Order<S> {
     }
 
     fn charge(&mut self, id: u32, thread: &mut common::Thread, ran: Nanos) {
-        self.scheduler.ran(Thread { id, class: thread.class, core: thread.core }, ran);
+        let (class, core, woken) = (thread.class, thread.core, false);
+        self.scheduler.ran(Thread { id, class, core, woken }, ran);
     }
 
     fn rank(&self, now: Nanos, _thread: &common::Thread) -> u64 {
@@ -217,5 +227,42 @@ impl<S: Scheduler> Discipline for Order<S> {
 
     fn slice_in_decisions(&self) -> Nanos {
         self.slice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes what it is told, and picks in that order.
+    #[derive(Default)]
+    struct Told(Vec<Thread>);
+
+    impl Scheduler for Told {
+        fn ready(&mut self, thread: Thread) {
+            self.0.push(thread);
+        }
+        fn pick(&mut self, _core: u16) -> Option<Run> {
+            (!self.0.is_empty()).then(|| Run::to_completion(self.0.remove(0)))
+        }
+    }
+
+    #[test]
+    fn threads_that_begin_new_work_are_told_from_those_that_continue() {
+        let known = alloc::vec![Known::default(); 1];
+        let mut order = Order { scheduler: Told::default(), known, waiting: 0, slice: Nanos(0) };
+        let mut thread = common::UNKNOWN;
+        for (cause, is_woken) in [
+            (Cause::Woken, true),
+            (Cause::Preempted, false),
+            (Cause::Yielded, false),
+            (Cause::Refused, false),
+            (Cause::Found, false),
+            (Cause::Woken, true),
+        ] {
+            order.enter(Nanos(0), 0, &mut thread, cause);
+            assert_eq!(order.scheduler.0[0].is_woken(), is_woken, "{cause:?}");
+            assert_eq!(order.take(Nanos(0), 0, &[thread]), Some(0));
+        }
     }
 }

@@ -226,7 +226,7 @@ impl Serving {
         }
         if self.lost_agents() > self.lost_before {
             return Some(
-                "the watchdog turned the agent out: it had no CPU for 20 ms, or hung".into(),
+                "the watchdog turned the agent out: it had no CPU for 20 ms, hung, or its policy left a thread waiting".into(),
             );
         }
         let mut left =

@@ -168,7 +168,7 @@ impl Serving {
         }
         if self.enclave.stats().lost_agents > self.lost_before {
             return Some(
-                "the watchdog turned the agent out: it had no CPU for 20 ms, or hung".into(),
+                "the watchdog turned the agent out: it had no CPU for 20 ms, hung, or its policy left a thread waiting".into(),
             );
         }
         let left = self.agent.wait_for_end(Duration::ZERO);

@@ -19,6 +19,8 @@ mod preemptive;
 mod runs;
 mod slice;
 
+#[cfg(test)]
+pub(crate) use preemptive::UNKNOWN;
 pub use preemptive::{Cause, Discipline, Preemptive, Thread};
 pub use runs::{Run, Runs};
 pub use slice::{Slice, Timer};

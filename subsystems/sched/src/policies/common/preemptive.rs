@@ -56,7 +56,7 @@ pub struct Thread {
     pub mark: u64,
 }
 
-const UNKNOWN: Thread = Thread {
+pub(crate) const UNKNOWN: Thread = Thread {
     generation: 0,
     sequence: Sequence(0),
     place: Place::Away,
