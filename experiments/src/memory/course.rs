@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use wave_linux::memory::Stats;
 
-use super::report::Sample;
+use super::sample::Sample;
 
 /// Means over the run, and the times without page-outs.
 #[derive(Clone, Debug, Default, Serialize)]

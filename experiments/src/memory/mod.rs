@@ -7,5 +7,6 @@ mod heat;
 pub mod overhead;
 pub mod report;
 pub mod run;
+pub mod sample;
 pub mod size;
 pub mod swap;

@@ -19,7 +19,8 @@ use wave_linux::memory::{
 
 use super::agent;
 use super::overhead::Before;
-use super::report::{Report, Sample, held_by_guard};
+use super::report::Report;
+use super::sample::{Sample, held_by_guard};
 use crate::run::agent::AgentProcess;
 use wave_lab::Failure;
 

@@ -67,7 +67,7 @@ pub trait Tiers {
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: no later attempt can succeed. HELD: the slow tier is full.
     fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<Cost, Code>;
 
-    /// Estimates the cost of these batches in compressed memory, except for pages that `seen` shows as young. By default
+    /// Estimates the cost of these batches in the slow tier, except for pages that `seen` shows as young. By default
     /// [`Cost::NONE`]: a model's pages have no contents.
     fn cost(&mut self, _place: Place, _batches: u64, _seen: &Bits) -> Cost {
         Cost::NONE
@@ -248,11 +248,15 @@ impl State {
         if self.dry_run {
             let bits = tiers.read(place).ok_or(Code::TargetNotFound)?;
             let fresh = self.table.would_page_out(id, batches);
-            let cost = tiers.cost(place, fresh, &bits).bytes;
+            let Cost { bytes, incompressible } = tiers.cost(place, fresh, &bits);
             for batch in wire::bits(fresh).map(|batch| batch as usize) {
                 let pages = u64::from((bits.present[batch] & !bits.young[batch]).count_ones());
+                if incompressible >> batch & 1 != 0 {
+                    self.totals.incompressible += pages;
+                    continue;
+                }
                 self.totals.dry_pages += pages;
-                self.totals.dry_compressed_bytes += pages * u64::from(cost[batch]);
+                self.totals.dry_compressed_bytes += pages * u64::from(bytes[batch]);
             }
             return Err(Code::Held);
         }

@@ -33,7 +33,7 @@ use super::seating::{self, Seating};
 use super::{Failure, Journal, describe, machine};
 use crate::memory::agent;
 use crate::memory::overhead::Before;
-use crate::memory::report::Sample;
+use crate::memory::sample::Sample;
 use crate::run::agent::AgentProcess;
 use crate::scenario::{Managed, Memory};
 use wave_lab::progress::Progress;

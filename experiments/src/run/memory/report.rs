@@ -11,8 +11,8 @@ use wave_memory::policies;
 use wave_workloads::recorder::{self, Latency};
 
 use super::process::Ready;
-use crate::memory::report::Sample;
 use crate::memory::run::too_short;
+use crate::memory::sample::Sample;
 use crate::memory::size::{show, show_signed};
 use crate::run::{Failure, machine};
 use crate::scenario::{Managed, Memory};

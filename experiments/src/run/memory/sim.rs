@@ -13,7 +13,7 @@ use wave_memory::wire::{BATCH_PAGES, STRIP_BATCHES};
 use wave_sim::memory::{self, Report, Setup, Work};
 
 use super::report::{MemoryResult, Ran, Second};
-use crate::memory::report::{Sample, held_by_guard};
+use crate::memory::sample::{Sample, held_by_guard};
 use crate::memory::size::show;
 use crate::run::recording::{Logs, Recording};
 use crate::run::sim::parallel;

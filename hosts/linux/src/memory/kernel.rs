@@ -306,8 +306,7 @@ impl Tiers for Kernel {
         if self.is_swap_full() {
             return Err(Code::Held);
         }
-        let to_zram = self.swap.first().is_some_and(|device| device.kind == SwapKind::Zram);
-        let cost = if to_zram { self.cost(place, batches, seen) } else { Cost::NONE };
+        let cost = self.cost(place, batches, seen);
         let mut ranges = resting(batches & !cost.incompressible, seen);
         shorten(&mut ranges, self.swap_room());
         let advised = self.advise(place, &ranges, Advice::PageOut);
@@ -317,7 +316,11 @@ impl Tiers for Kernel {
     }
 
     fn cost(&mut self, place: Place, batches: u64, seen: &Bits) -> Cost {
-        let Some(target) = self.targets.get(&place.space) else { return Cost::NONE };
+        // A dry run without swap is one for compressed memory.
+        let compresses = self.swap.first().is_none_or(|device| device.kind == SwapKind::Zram);
+        let Some(target) = self.targets.get(&place.space).filter(|_| compresses) else {
+            return Cost::NONE;
+        };
         let sampled = self.sampler.sample(&target.process, place.address, batches, seen);
         Cost { bytes: sampled.bytes, incompressible: sampled.incompressible }
     }
