@@ -249,7 +249,9 @@ impl Kernel {
             return;
         }
         for target in self.targets.values_mut() {
-            target.part = Part::of(&target.process).unwrap_or(target.part);
+            // A process that has ended, and that no survey has missed yet, has no part: another has all of what they shared.
+            let before = if target.process.is_alive() { target.part } else { Part::default() };
+            target.part = Part::of(&target.process).unwrap_or(before);
         }
         self.parts_at = now + Nanos(super::now().since(now).0 * PARTS_SHARE);
     }

@@ -64,7 +64,7 @@ fn own_swap_is_removed_when_it_is_dropped() {
     assert!(!is_swap(&path));
     assert!(is_free(&path), "{}", path.display());
     let too_small = Swap::set_up(1).unwrap_err();
-    assert!(too_small.to_string().contains("too little"), "{too_small}");
+    assert!(too_small.to_string().contains("too small"), "{too_small}");
 }
 
 /// Whether the file or device is gone, or is an unused device that existed before.
