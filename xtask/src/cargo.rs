@@ -77,6 +77,15 @@ pub fn cargo() -> Command {
 
 /// Runs cargo, and returns the path of the last program that it reports and `is_it` accepts.
 fn executable(cargo: &mut Command, is_it: impl Fn(&Value) -> bool) -> Result<String, String> {
+    let messages = messages(cargo)?;
+    let mut programs =
+        messages.iter().rev().filter(|message| message["executable"].is_string() && is_it(message));
+    let program = programs.next().ok_or("cargo built no such program")?;
+    Ok(program["executable"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Runs cargo, and returns its messages about what it built.
+pub fn messages(cargo: &mut Command) -> Result<Vec<Value>, String> {
     cargo.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
     let output = cargo.spawn().and_then(std::process::Child::wait_with_output);
     let output = output.map_err(|error| format!("cargo: {error}"))?;
@@ -85,9 +94,5 @@ fn executable(cargo: &mut Command, is_it: impl Fn(&Value) -> bool) -> Result<Str
         return Err(format!("cargo failed ({}): {}", output.status, said.trim()));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut programs =
-        messages.filter(|message| message["executable"].is_string() && is_it(message));
-    let program = programs.next().ok_or("cargo built no such program")?;
-    Ok(program["executable"].as_str().unwrap_or_default().to_owned())
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::cargo::{cargo, name_of_package, target_folder, workspace};
+use crate::cargo::{cargo, messages, name_of_package, target_folder, workspace};
 
-/// The programs that take a minute or more, longest first: they start first. Package and program.
+/// The programs that take a minute or more, which start first. Package and program.
 const LONGEST: &[(&str, &str)] = &[
     ("wave", "memory"),
     ("wave", "tcp_programs"),
@@ -24,7 +24,7 @@ const AT_ONCE: usize = 2;
 
 /// A test program that cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Program {
+pub struct Program {
     package: String,
     /// Name of the test or of the crate.
     name: String,
@@ -41,12 +41,12 @@ struct Ended {
     time: Duration,
 }
 
-/// Builds all test programs and runs them, then the tests in documentation. One that fails stops no other.
+/// Runs these programs, then the tests in documentation. One that fails stops no other.
 ///
 /// # Errors
-/// A build failed, or tests did; the error names their programs.
-pub fn run() -> Result<(), String> {
-    let programs = ordered(programs()?);
+/// Tests failed; the error names their programs.
+pub fn run(programs: Vec<Program>) -> Result<(), String> {
+    let programs = ordered(programs)?;
     let logs = target_folder().join("suite");
     std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
     let count = programs.len();
@@ -74,7 +74,7 @@ pub fn run() -> Result<(), String> {
     std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(worker))));
     let ended = ended.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     println!("{}", summary(&ended, began.elapsed()));
-    let failed: Vec<String> = ended
+    let mut failed: Vec<String> = ended
         .iter()
         .filter(|ended| !ended.passed)
         .map(|Ended { program: Program { package, name, .. }, .. }| format!("{package} {name}"))
@@ -84,11 +84,10 @@ pub fn run() -> Result<(), String> {
     documented.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
     let documented = documented.current_dir(workspace()).stdin(Stdio::null()).status();
     let documented = documented.map_err(|error| format!("cargo: {error}"))?;
-    match (failed.is_empty(), documented.success()) {
-        (true, true) => Ok(()),
-        (true, false) => Err("failed: tests in documentation".to_owned()),
-        (false, _) => Err(format!("failed: {}", failed.join(", "))),
+    if !documented.success() {
+        failed.push("tests in documentation".to_owned());
     }
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
 /// A panic while the lock was held left nothing half done.
@@ -96,20 +95,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Builds the test programs of the workspace.
-fn programs() -> Result<Vec<Program>, String> {
+/// Builds the test programs of the workspace, with cargo's progress on standard error.
+///
+/// # Errors
+/// The build failed.
+pub fn programs() -> Result<Vec<Program>, String> {
     let mut cargo = cargo();
-    cargo.args(["test", "--workspace", "--locked", "--no-run"]);
-    cargo.arg("--message-format=json-render-diagnostics").current_dir(workspace());
-    let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| format!("cargo: {error}"))?;
-    if !output.status.success() {
-        return Err("failed: cargo test --workspace --no-run".to_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let programs: Vec<Program> = messages.filter_map(|message| program(&message)).collect();
-    if programs.is_empty() { Err("cargo built no tests".to_owned()) } else { Ok(programs) }
+    cargo.args(["test", "--workspace", "--locked", "--no-run"]).current_dir(workspace());
+    Ok(messages(cargo.stdin(Stdio::null()))?.iter().filter_map(program).collect())
 }
 
 /// The test program that a message of cargo's is about, if it is about one.
@@ -123,15 +116,22 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { package, name, folder, path: message["executable"].as_str()?.into() })
 }
 
-/// The longest first, the others by name.
-fn ordered(mut programs: Vec<Program>) -> Vec<Program> {
-    let rank = |program: &Program| {
-        let is_it =
-            |(package, name): &&(&str, &str)| *package == program.package && *name == program.name;
-        LONGEST.iter().position(|longest| is_it(&longest)).unwrap_or(LONGEST.len())
+/// The longest first, the others by name. The error names one of [`LONGEST`] that is not among them.
+fn ordered(mut programs: Vec<Program>) -> Result<Vec<Program>, String> {
+    let is_it = |program: &Program, (package, name): &(&str, &str)| {
+        program.package == *package && program.name == *name
     };
-    programs.sort_by_key(|program| (rank(program), program.package.clone(), program.name.clone()));
-    programs
+    let is_there = |longest: &&(&str, &str)| programs.iter().any(|program| is_it(program, longest));
+    if let Some((package, name)) = LONGEST.iter().find(|longest| !is_there(longest)) {
+        return Err(format!(
+            "LONGEST in xtask/src/suite.rs names {package} {name}, which was not built"
+        ));
+    }
+    let rank = |program: &Program| LONGEST.iter().position(|longest| is_it(program, longest));
+    programs.sort_by_key(|program| {
+        (rank(program).unwrap_or(LONGEST.len()), program.package.clone(), program.name.clone())
+    });
+    Ok(programs)
 }
 
 /// Runs a program as cargo does, with its output in a file. Returns whether its tests passed.
@@ -211,14 +211,21 @@ mod tests {
 
     #[test]
     fn the_longest_programs_start_first() {
-        let programs =
-            [("b", "x"), ("a", "y"), ("wave-sim", "fit"), ("a", "x"), ("wave", "memory")];
-        let order = ordered(programs.map(|(package, name)| built(package, name)).to_vec());
+        let others = [("b", "x"), ("a", "y"), ("a", "x")];
+        let mut programs: Vec<Program> = others
+            .iter()
+            .chain(LONGEST.iter().rev())
+            .map(|(package, name)| built(package, name))
+            .collect();
+        let order = ordered(programs.clone()).unwrap();
         let order: Vec<_> =
             order.iter().map(|it| (it.package.as_str(), it.name.as_str())).collect();
-        assert_eq!(
-            order,
-            [("wave", "memory"), ("wave-sim", "fit"), ("a", "x"), ("a", "y"), ("b", "x")]
+        assert_eq!(order[..LONGEST.len()], *LONGEST);
+        assert_eq!(order[LONGEST.len()..], [("a", "x"), ("a", "y"), ("b", "x")]);
+        programs.pop();
+        assert!(
+            ordered(programs).unwrap_err().contains("wave memory"),
+            "a program that was renamed"
         );
     }
 

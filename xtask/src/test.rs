@@ -12,7 +12,6 @@ use crate::{suite, vm};
 pub const USAGE: &str = "usage: cargo xtask test                  run every test: the workspace's, the guide's \
                          crate's and the virtual machine's";
 
-const WORKSPACE: &[&str] = &["test", "--workspace", "--locked"];
 const GUIDE: &[&str] = &[
     "test",
     "--manifest-path",
@@ -40,14 +39,15 @@ pub fn run() -> ExitCode {
 fn tested() -> Result<(), String> {
     // The set of installed programs must not change while tests run.
     let prepared = std::thread::spawn(vm::prepare);
-    let built = passes(&[WORKSPACE, &["--no-run"]].concat());
+    println!("test: building the workspace's tests");
+    let programs = suite::programs();
     let has_machine = prepared.join().is_ok_and(|prepared| prepared.is_ok());
-    built?;
+    let programs = programs?;
 
     println!("test: what the next steps need is built meanwhile, when CPUs are idle");
     let mut guide = Spare::start(&[GUIDE, NO_RUN].concat());
     let mut release = has_machine.then(|| Spare::start(RELEASE));
-    suite::run()?;
+    suite::run(programs)?;
     guide.hurry();
     passes(GUIDE)?;
     release.iter_mut().for_each(Spare::hurry);

@@ -247,7 +247,9 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
     let config = wave_core::layout::Config::coherent(1);
     let policy = policies::by_name(&args.policy, &config)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
-    if let Some(why) = too_short(args.seconds, policy.epoch()) {
+    // An agent behind a device has a policy of its own.
+    let ours = args.seconds.filter(|_| args.device.is_none());
+    if let Some(why) = too_short(ours, policy.epoch()) {
         note!("wave memory: --seconds: {why}");
     }
     let wanted = Wanted {

@@ -179,7 +179,7 @@ fn shared_buffers_of_postgresql_are_recognised_and_left_alone() {
         &run.args(["--slowdown", "100000", "--pressure", "100", "--json"]).output().unwrap(),
     );
     let words = found["left_alone"].to_string();
-    assert!(words.contains(" shared"), "{found}");
+    assert!(words.contains("MiB shared"), "{found}");
     let program = found["left_alone"].as_array().unwrap();
     assert!(program.iter().any(|line| line.as_str().unwrap().contains(&pid)), "{found}");
     assert!(shared("VmSwap") < 64 * MIB, "none of the 192 MiB of shared memory is paged out");

@@ -14,7 +14,6 @@ pub struct Course {
     pub net_saved_bytes_max: i64,
     pub net_saved_bytes_mean: f64,
     pub resident_bytes_mean: f64,
-    pub swapped_bytes_mean: f64,
     pub refaults_per_second: f64,
     /// Time that the programs lost because pages came back, as a share of the run, in percent.
     pub slowdown_percent: f64,
@@ -33,7 +32,6 @@ impl Course {
             course.net_saved_bytes_max = course.net_saved_bytes_max.max(sample.net_saved());
             course.net_saved_bytes_mean += sample.net_saved() as f64 / samples.len() as f64;
             course.resident_bytes_mean += sample.resident_bytes as f64 / samples.len() as f64;
-            course.swapped_bytes_mean += sample.swapped_bytes as f64 / samples.len() as f64;
         }
         for pair in samples.windows(2) {
             if let Some(why) = &pair[1].held {

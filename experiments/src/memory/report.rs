@@ -11,7 +11,7 @@ use wave_linux::memory::{Enclave, Group, Limits, Stats, Swap};
 use super::course::Course;
 use super::explain::{Asked, explain};
 use super::run::Wanted;
-use super::sample::Sample;
+use super::sample::{PAGE_BYTES, Sample};
 use super::size::{show, show_signed};
 use crate::run::machine;
 use wave_lab::Failure;
@@ -22,7 +22,6 @@ use wave_report::plot::curves;
 use wave_report::plot::style::DrawError;
 use wave_report::{Directory, document, figure};
 
-const PAGE_BYTES: u64 = 4096;
 /// Minimum of stayed bytes that is reported: the kernel holds some pages for a moment at any time.
 const STAYED_LEAST: u64 = 16 << 20;
 

@@ -80,7 +80,7 @@ pub fn too_short(length: Option<Duration>, epoch: Nanos) -> Option<String> {
     (length <= epoch).then(|| {
         format!(
             "{length} s is no longer than the policy's epoch ({epoch} s), in which it judges each batch once: little or \
-             nothing may be paged out"
+             nothing may be paged out. Several epochs show more"
         )
     })
 }

@@ -7,7 +7,7 @@ use wave_linux::memory::{Held, Stats};
 
 use super::size::{show, show_signed};
 
-const PAGE_BYTES: u64 = 4096;
+pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// State at one moment.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -250,8 +250,11 @@ impl Kernel {
         }
         for target in self.targets.values_mut() {
             // A process that has ended, and that no survey has missed yet, has no part: another has all of what they shared.
-            let before = if target.process.is_alive() { target.part } else { Part::default() };
-            target.part = Part::of(&target.process).unwrap_or(before);
+            target.part = match Part::of(&target.process) {
+                Some(part) => part,
+                None if target.process.is_alive() => target.part,
+                None => Part::default(),
+            };
         }
         self.parts_at = now + Nanos(super::now().since(now).0 * PARTS_SHARE);
     }
