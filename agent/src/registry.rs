@@ -143,7 +143,7 @@ impl Registry {
         let all = all.collect::<Vec<_>>().join("; ");
         let own = match self.own.is_empty() {
             true => {
-                "; policies of your own are known to your own program (docs/guide/write-your-own-policy.md)"
+                "; a policy of your own needs your own agent or laboratory (docs/guide/write-your-own-policy.md)"
             }
             false => "",
         };

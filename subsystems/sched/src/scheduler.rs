@@ -62,7 +62,7 @@ pub trait Scheduler {
     fn ran(&mut self, _thread: Thread, _time: Nanos) {}
 }
 
-/// A thread that waits or ran.
+/// A thread that waits or ran. Compare threads by their numbers: the other parts change from run to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Thread {
     id: u32,
