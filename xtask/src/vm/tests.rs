@@ -251,9 +251,12 @@ pub fn in_guest(kernel: &Kernel, line: &str) -> Result<Answer, String> {
 pub fn in_machine(kernel: &Kernel, wanted: &Wanted) -> Result<Answer, String> {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let outcome = session::run(kernel, wanted, &mut out, &mut err);
-    let exit_code = outcome.map_err(|error| error.to_string())?.exit_code;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Answer { exit_code, out: text(out), err: text(err) })
+    let (out, err) = (text(out), text(err));
+    match outcome {
+        Ok(outcome) => Ok(Answer { exit_code: outcome.exit_code, out, err }),
+        Err(error) => Err(format!("{error}\nwhat the command wrote:\n{out}{err}")),
+    }
 }
 
 /// Compares an answer with the expected one.
