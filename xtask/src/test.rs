@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -40,7 +41,9 @@ fn tested() -> Result<(), String> {
     // The set of installed programs must not change while tests run.
     let prepared = std::thread::spawn(vm::prepare);
     println!("test: building the workspace's tests");
+    let began = Instant::now();
     let programs = suite::programs();
+    println!("test: the build took {:.0} s", began.elapsed().as_secs_f64());
     let has_machine = prepared.join().is_ok_and(|prepared| prepared.is_ok());
     let programs = programs?;
 
@@ -54,12 +57,14 @@ fn tested() -> Result<(), String> {
     passes(VIRTUAL_MACHINE)
 }
 
-/// Runs cargo to its end, with our own output.
+/// Runs cargo to its end, with our own output, and prints how long it took.
 fn passes(arguments: &[&str]) -> Result<(), String> {
     println!("test: cargo {}", arguments.join(" "));
+    let began = Instant::now();
     let mut command = cargo();
     let command = command.args(arguments).current_dir(workspace()).stdin(Stdio::null());
     let status = command.status().map_err(|error| format!("cargo: {error}"))?;
+    println!("test: cargo {} took {:.0} s", arguments[0], began.elapsed().as_secs_f64());
     if status.success() { Ok(()) } else { Err(format!("failed: cargo {}", arguments.join(" "))) }
 }
 
