@@ -40,6 +40,8 @@ pub mod seq;
 pub mod sequencer;
 pub mod stages;
 pub mod summary;
+#[cfg(feature = "threads")]
+mod sync;
 pub mod trace;
 pub mod tuples;
 pub mod wheel;

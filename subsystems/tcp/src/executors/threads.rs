@@ -16,9 +16,6 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::num::NonZeroUsize;
 use core::time::Duration;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, RwLock};
-use std::thread::{self, JoinHandle};
 
 use wave_core::clock::Nanos;
 
@@ -31,6 +28,10 @@ use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
 use crate::reorder::Reorder;
 use crate::stages::post::statistics;
 use crate::stages::recover::{Recovery, Sack};
+use crate::sync::{
+    Arc, Builder, JoinHandle, Mutex, Receiver, RecvTimeoutError, RwLock, SyncSender, TryRecvError,
+    sync_channel,
+};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
 
@@ -107,7 +108,7 @@ impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    let thread = thread::Builder::new().name(name.into()).spawn(run);
+    let thread = Builder::new().name(name.into()).spawn(run);
     thread.expect("the system can start a thread")
 }
 

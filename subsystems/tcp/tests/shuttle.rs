@@ -1,0 +1,294 @@
+//! The executor with threads, in thousands of interleavings. The model compiles the library's own file over shuttle's threads, locks
+//! and channels, and compares its output with that of the executor on one core. A thread that waits for ever is reported as a
+//! deadlock, with the schedule that leads to it.
+//!
+//! Not covered: timeouts, which shuttle has none of, and weak memory, as every access to shared data is behind a lock or in a channel.
+
+extern crate alloc;
+
+/// shuttle's types under the names of `src/sync.rs`.
+mod sync {
+    pub use shuttle::sync::mpsc::{
+        Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel,
+    };
+    pub use shuttle::sync::{Arc, Mutex, RwLock};
+
+    #[derive(Debug)]
+    pub struct Builder(shuttle::thread::Builder);
+
+    #[derive(Debug)]
+    pub struct JoinHandle<T>(shuttle::thread::JoinHandle<T>);
+
+    impl Builder {
+        pub fn new() -> Builder {
+            Builder(shuttle::thread::Builder::new())
+        }
+
+        pub fn name(self, name: String) -> Builder {
+            Builder(self.0.name(name))
+        }
+
+        pub fn spawn<F, T>(self, run: F) -> std::io::Result<JoinHandle<T>>
+        where
+            F: FnOnce() -> T + Send + 'static,
+            T: Send + 'static,
+        {
+            self.0.spawn(run).map(JoinHandle)
+        }
+    }
+
+    impl<T> JoinHandle<T> {
+        pub fn join(self) -> std::thread::Result<T> {
+            self.0.join()
+        }
+
+        /// The executor asks after a timeout, which does not occur here.
+        pub fn is_finished(&self) -> bool {
+            unreachable!("shuttle has no timeouts")
+        }
+    }
+}
+
+/// The faults that these tests plant, under the names of `src/planted.rs`.
+mod planted {
+    use std::cell::Cell;
+
+    #[derive(Clone, Copy)]
+    pub enum Planted {
+        NoSequencer,
+    }
+
+    thread_local! {
+        /// shuttle runs all threads of a model in the thread of its test.
+        static IS_UNORDERED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub fn is_planted(Planted::NoSequencer: Planted) -> bool {
+        IS_UNORDERED.get()
+    }
+
+    pub fn plant() {
+        IS_UNORDERED.set(true);
+    }
+}
+
+#[allow(dead_code, unused_imports, reason = "the model uses a part of it")]
+#[path = "../src/executors/mod.rs"]
+mod executors;
+#[allow(dead_code, reason = "the model uses a part of it")]
+#[path = "../src/reorder.rs"]
+mod reorder;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+
+use executors::{Executor, Inline, Threads};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, Runner};
+use wave_core::clock::Nanos;
+use wave_tcp::context::{ContextId, Filled, Moved, Tail};
+use wave_tcp::datapath::{
+    Checksum, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Tuple,
+};
+use wave_tcp::flextoe::Settings;
+use wave_tcp::packet::tcp::HEADERS_BYTES_MAX;
+use wave_tcp::packet::{Ecn, Flags, Options, TcpHeader, build_tcp};
+use wave_tcp::pipeline::{Copied, Entry, Stamped};
+use wave_tcp::seq::{Seq, seq_of};
+use wave_tcp::stages::marks::Marks;
+use wave_tcp::stages::receive::When;
+// The executors' files look for these in the root of their crate.
+use wave_tcp::{datapath, flextoe, flow, pipeline, stages, trace, tuples};
+
+const REPLICAS: NonZeroUsize = NonZeroUsize::new(2).expect("two");
+const RING: u32 = 1 << 14;
+const SETTINGS: Settings = Settings { mac: [1; 6], super_bytes: 0, flows: 4, key: (1, 2) };
+const SEND_BASE: Seq = Seq(u32::MAX - 100);
+const RECEIVE_BASE: Seq = Seq(u32::MAX - 150);
+const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
+/// Payload of each received segment, in bytes.
+const PAYLOAD: usize = 100;
+
+fn local() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 2], 80))
+}
+
+fn remote(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], port))
+}
+
+/// A new connection to a port.
+fn established(port: u16) -> Established {
+    let ring = |offset| Ring { offset, bytes: RING };
+    Established {
+        tuple: Tuple { local: local(), remote: remote(port) },
+        peer_mac: [2; 6],
+        context: CONTEXT,
+        socket: port.into(),
+        sending: Sending {
+            ring: ring(0),
+            base: SEND_BASE,
+            acknowledged: 0,
+            sent: 0,
+            written: 0,
+            edge: RING.into(),
+            fin: Fin::No,
+            scale: 0,
+            mss: 1000,
+            filled: RING,
+        },
+        receiving: Receiving {
+            ring: ring(RING.into()),
+            base: RECEIVE_BASE,
+            received: 0,
+            read: 0,
+            edge: RING.into(),
+            intervals: Default::default(),
+            fin: None,
+            scale: 0,
+            filled: RING,
+        },
+        timestamps: None,
+        is_selective: true,
+        ecn: None,
+        is_eager: false,
+        limits: Limits { window_bytes: 1 << 20, ..Limits::default() },
+    }
+}
+
+/// The peer's segment at this position.
+fn segment(port: u16, position: usize) -> Entry<Vec<u8>> {
+    let header = TcpHeader {
+        source_mac: [2; 6],
+        destination_mac: SETTINGS.mac,
+        source: remote(port),
+        destination: local(),
+        ecn: Ecn::NotCapable,
+        ttl: 64,
+        seq: seq_of(RECEIVE_BASE, position as u64),
+        ack: Some(SEND_BASE),
+        flags: Flags::PSH,
+        window: u16::MAX,
+        options: Options::default(),
+    };
+    let mut frame = vec![0; HEADERS_BYTES_MAX];
+    let head = build_tcp(&mut frame, &header, PAYLOAD as u32);
+    frame.truncate(head);
+    frame.extend(std::iter::repeat_n(7, PAYLOAD));
+    Entry::Packet(Packet { frame, checksum: Checksum::Good, segment_bytes: 0 })
+}
+
+/// A connection receives three segments, two of them out of order, and sends two.
+fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
+    let copied = |landed| Copied { landed, acknowledge: Some(When::Now), marks: Marks::default() };
+    let written = Moved {
+        flow,
+        written: 1_500,
+        read: 0,
+        is_finished: false,
+        is_eager: true,
+        tail: Tail::Whole,
+        filled: Filled { receive: RING, send: RING },
+    };
+    vec![
+        segment(port, PAYLOAD),
+        Entry::Request(CONTEXT, written),
+        segment(port, 0),
+        Entry::Transmit(flow),
+        segment(port, 2 * PAYLOAD),
+        Entry::Copied(flow, copied(3 * PAYLOAD as u64)),
+        Entry::Transmit(flow),
+        Entry::Speak(flow, 0),
+    ]
+}
+
+/// Entries of two connections, with a frame that ends in the pre stage and one for the control plane.
+fn entries(flows: [FlowId; 2]) -> Vec<Stamped<Vec<u8>>> {
+    let broken = Packet { frame: vec![0; 20], checksum: Checksum::Good, segment_bytes: 0 };
+    let mut entries = vec![Entry::Packet(broken)];
+    for (one, other) in turns(flows[0], PORTS[0]).into_iter().zip(turns(flows[1], PORTS[1])) {
+        entries.extend([one, other]);
+    }
+    entries.insert(5, segment(9_999, 0));
+    let stamped = |(entry, number)| Stamped { number, now: Nanos(1_000 * number), entry };
+    entries.into_iter().zip(0..).map(stamped).collect()
+}
+
+const PORTS: [u16; 2] = [5_000, 5_001];
+
+/// Everything that leaves an executor, in order.
+fn output<E: Executor<Vec<u8>>>(mut executor: E) -> Vec<String> {
+    let flows = PORTS.map(|port| executor.install(Nanos(0), None, &established(port)).unwrap());
+    let (mut output, mut effects) = (Vec::new(), VecDeque::new());
+    let mut leave = |executor: &mut E, waits| {
+        let outcome = executor.pop(waits, &mut effects);
+        let effects: Vec<_> = effects.drain(..).collect();
+        output.extend(outcome.map(|outcome| format!("{outcome:?} {effects:?}")));
+    };
+    for entry in entries(flows) {
+        while executor.room() == 0 {
+            leave(&mut executor, true);
+        }
+        executor.push(entry);
+        leave(&mut executor, false);
+        // The control plane looks at a connection while stages work on it.
+        assert!(executor.inspect(flows[0]).is_some() && executor.statistics(flows[1]).is_some());
+    }
+    while executor.in_flight() > 0 {
+        leave(&mut executor, true);
+    }
+    let ends = flows.map(|flow| executor.remove(flow).unwrap());
+    output.push(format!("{ends:?}"));
+    output
+}
+
+fn check(scheduler: impl Scheduler + 'static, body: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    config.stack_size = 1 << 18;
+    Runner::new(scheduler, config).run(body);
+}
+
+fn in_threads() -> Vec<String> {
+    output(Threads::<_>::start(SETTINGS, REPLICAS))
+}
+
+#[test]
+fn threads_give_the_output_of_one_core() {
+    let expected = output(Inline::<_>::new(SETTINGS));
+    assert_eq!(expected.len(), 19);
+    let same = move || assert_eq!(in_threads(), expected);
+    check(RandomScheduler::new(1_000), same.clone());
+    check(PctScheduler::new(3, 1_000), same);
+}
+
+#[test]
+fn without_a_sequencer_the_output_differs() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    let expected = output(Inline::<_>::new(SETTINGS));
+    planted::plant();
+    let different = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&different);
+    let body = move || {
+        count.fetch_add(u32::from(in_threads() != expected), Ordering::Relaxed);
+    };
+    check(RandomScheduler::new(100), body);
+    assert!(different.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn stages_end_with_entries_in_flight() {
+    let body = || {
+        let mut executor = Threads::<_>::start(SETTINGS, REPLICAS);
+        let flows = PORTS.map(|port| executor.install(Nanos(0), None, &established(port)).unwrap());
+        for entry in entries(flows) {
+            executor.push(entry);
+        }
+        let _ = executor.pop(true, &mut VecDeque::new());
+        drop(executor);
+    };
+    check(RandomScheduler::new(500), body);
+    check(PctScheduler::new(3, 500), body);
+}
