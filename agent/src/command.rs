@@ -26,6 +26,7 @@ use crate::run::{Exit, Seat, run_with, serve};
 /// The arguments that every agent takes, of any subsystem.
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("scheduler").args(["attach", "device"]))]
+#[command(group = ArgGroup::new("chooses").args(["attach", "device", "policies"]).multiple(true))]
 pub struct AgentArgs {
     /// Socket of the host. An agent that is attached there is replaced without stopping the workload.
     #[arg(long, value_name = "SOCKET")]
@@ -35,7 +36,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "FOLDER", conflicts_with = "attach")]
     pub device: Option<PathBuf>,
     /// Policy to run, with its settings.
-    #[arg(long, value_name = "NAME", default_value = "fifo", requires = "scheduler")]
+    #[arg(long, value_name = "NAME", default_value = "fifo", requires = "chooses")]
     pub policy: String,
     /// Run the agent on this CPU only.
     #[arg(long, value_name = "N")]
@@ -61,7 +62,7 @@ pub struct AgentArgs {
     /// a thread.
     #[arg(long, value_name = "SOCKET", requires = "scheduler")]
     pub notes_from: Option<PathBuf>,
-    /// List the policies with their settings, and exit.
+    /// List the policies with their settings, check the policy that --policy names, and exit.
     #[arg(long)]
     pub policies: bool,
     /// End when the process that started this one ends.
@@ -93,7 +94,8 @@ impl AgentArgs {
         if self.policies {
             // A failed write is ignored: nobody reads standard output then.
             let _ = std::io::stdout().write_all(registry.describe().as_bytes());
-            return Some(ExitCode::SUCCESS);
+            let checked = registry.check(&self.policy);
+            return Some(checked.map_or_else(|why| fail(2, why), |()| ExitCode::SUCCESS));
         }
         if self.leave_with_parent && !leave_with_parent() {
             return Some(ExitCode::SUCCESS);

@@ -85,6 +85,12 @@ fn a_program_that_is_no_agent_is_refused_before_anything_runs() {
             &["--host", "sim"],
             "simulated runs have none",
         ),
+        (
+            "#!/bin/sh\necho 'mine (any): about'\n[ \"$2\" != --policy ] || { echo 'wave agent: bad slice' >&2; exit 2; }\n",
+            "mine:slice_us=0",
+            &[],
+            "own.toml:10: `variant.policy` is \"mine:slice_us=0\", but ./own refuses it: bad slice",
+        ),
     ] {
         let (output, folder) = run(script, policy, more);
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -13,7 +13,7 @@ use wave_sched::policies;
 
 use super::device::DeviceArgs;
 use wave_experiments::experiment::{self, Host, Report, Wanted};
-use wave_experiments::run::agent::policies_of;
+use wave_experiments::run::agent::{check_policy, policies_of};
 use wave_experiments::run::journal::Identity;
 use wave_experiments::run::linux::{Part, Work};
 use wave_experiments::run::{self, Failure, Journal};
@@ -269,7 +269,6 @@ fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
         }
     };
     match &args.agent {
-        // The program itself checks the policy's settings.
         Some(program) => {
             let (names, name) = (policies_of(program)?, policy.split(':').next().unwrap_or(policy));
             if !names.iter().any(|known| known == name) {
@@ -277,6 +276,7 @@ fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
                 let why = format!("{} has no policy `{name}`; it has {names}", program.display());
                 return Err(Failure::Scenario(why));
             }
+            check_policy(program, policy).map_err(Failure::Scenario)?;
         }
         None => {
             policies::check(policy).map_err(|error| Failure::Scenario(error.to_string()))?;

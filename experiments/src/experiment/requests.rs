@@ -9,6 +9,7 @@ use wave_sched::policies;
 use super::{Experiment, Host, Kind, OwnAgent, Report, Source, Wanted, digest};
 use crate::interrupt;
 use crate::live::{Feed, Live};
+use crate::run::agent::check_policy;
 use crate::run::{self, Finished, Journal};
 use crate::scenario::{self, Machine, Scenario, ScenarioError};
 
@@ -23,6 +24,15 @@ fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
     if scenario.agents().next().is_none() {
         let why = "--agent: no variant of the scenario has an agent";
         return Err(ScenarioError::meaning(source.path, 1, why.to_owned()));
+    }
+    let mut chosen: Vec<&str> = scenario.agents().map(|agent| agent.policy.as_str()).collect();
+    chosen.dedup();
+    for policy in chosen {
+        check_policy(program, policy).map_err(|why| {
+            let line = source.text.lines().position(|line| line.contains(policy));
+            let why = format!("`variant.policy` is \"{policy}\", but {why}");
+            ScenarioError::meaning(source.path, line.map_or(1, |line| line + 1), why)
+        })?;
     }
     scenario.agents_mut().for_each(|agent| agent.program = Some((*program).to_owned()));
     Ok(Box::new(scenario))

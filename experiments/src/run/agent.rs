@@ -1,11 +1,12 @@
 //! An agent in a process of its own: the same binary, as `wave agent`, or a user's program.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -140,21 +141,7 @@ impl AgentProcess {
 
 /// Names of the policies for threads in a user's agent.
 pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
-    let refuse = |why: String| Failure::Scenario(format!("--agent {}: {why}", program.display()));
-    let mut command = Command::new(program);
-    command.arg("--policies").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| refuse(error.to_string()))?;
-    let (sender, receiver) = channel();
-    let out = child.stdout.take();
-    std::thread::spawn(move || {
-        let mut text = String::new();
-        let read = out.map(|out| out.take(LIST_BYTES_MAX).read_to_string(&mut text));
-        let _ = sender.send(read.is_some_and(|read| read.is_ok()).then_some(text));
-    });
-    let text = receiver.recv_timeout(LIST_PATIENCE).ok().flatten().unwrap_or_default();
-    // The program may run for ever.
-    let _ = child.kill();
-    let _ = child.wait();
+    let Listed { text, .. } = listed(program, &[])?;
     // Lines `NAME (SUBSYSTEM): ABOUT`; indented lines belong to the one above.
     let name = |line: &str| {
         let (name, rest) = line.split_once(" (")?;
@@ -163,12 +150,78 @@ pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
     };
     let names: Vec<_> = text.lines().filter_map(name).collect();
     if names.is_empty() {
-        return Err(refuse(format!(
-            "it lists no policies within {} s when asked with --policies; an agent's `main` must call wave_agent::main_with",
-            LIST_PATIENCE.as_secs()
-        )));
+        return Err(refused(
+            program,
+            format_args!(
+                "it lists no policies within {} s when asked with --policies; an agent's `main` must call wave_agent::main_with",
+                LIST_PATIENCE.as_secs()
+            ),
+        ));
     }
     Ok(names)
+}
+
+/// Has a user's agent check the settings of one of its policies. The error is the agent's own message.
+///
+/// # Errors
+/// The agent refuses the policy, or cannot be started.
+pub fn check_policy(program: &Path, policy: &str) -> Result<(), String> {
+    let asked = listed(program, &["--policy", policy]).map_err(|error| error.to_string())?;
+    let Listed { errors, status, .. } = asked;
+    match status.and_then(|status| status.code()) {
+        Some(2) => {
+            let why = errors.trim_start_matches("wave agent: ").trim_end();
+            Err(format!("{} refuses it: {why}", program.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a user's agent writes when it is asked for its policies. It has no status if it did not end in time.
+struct Listed {
+    text: String,
+    errors: String,
+    status: Option<ExitStatus>,
+}
+
+/// Starts a user's agent with `--policies` and `more`.
+fn listed(program: &Path, more: &[&str]) -> Result<Listed, Failure> {
+    let mut command = Command::new(program);
+    command.arg("--policies").args(more).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| refused(program, error))?;
+    let (text, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let deadline = Instant::now() + LIST_PATIENCE;
+    let next = |text: Receiver<String>| {
+        text.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap_or_default()
+    };
+    let (text, errors) = (next(text), next(errors));
+    // Both pipes are closed, so a program that ends does so now; another may run for ever.
+    let mut status = None;
+    while status.is_none() && Instant::now() < deadline {
+        status = child.try_wait().ok().flatten();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Ok(Listed { text, errors, status })
+}
+
+/// Reads a pipe to its end, in a thread.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = pipe.map(|pipe| pipe.take(LIST_BYTES_MAX).read_to_string(&mut text));
+        if read.is_some_and(|read| read.is_ok()) {
+            let _ = sender.send(text);
+        }
+    });
+    receiver
+}
+
+fn refused(program: &Path, why: impl Display) -> Failure {
+    Failure::Scenario(format!("--agent {}: {why}", program.display()))
 }
 
 fn starting(error: std::io::Error) -> Failure {

@@ -167,7 +167,7 @@ fn agent(
         let message = format!("`variant.policy` is \"{policy_name}\", expected {known}{own}");
         return Err(source.refuse(policy.span(), message));
     }
-    // A user's program checks the settings of its policies itself.
+    // A user's program checks the settings of its policies itself: see `check_policy`.
     let are_shipped = source.policies == policies::NAMES;
     if let (true, Err(error)) = (are_shipped, policies::check(policy.get_ref())) {
         return Err(source.refuse(policy.span(), format!("`variant.policy`: {error}")));
