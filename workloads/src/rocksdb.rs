@@ -1,6 +1,7 @@
 //! A RocksDB database in memory, read by number.
 
 mod ffi;
+mod folder;
 mod memory;
 mod options;
 mod terminate;
@@ -11,8 +12,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
-
-use tempfile::TempDir;
 
 use self::options::{Cache, Index, Options};
 use self::terminate::Directory;
@@ -98,7 +97,7 @@ impl Database {
         options: &Options,
         cache: Option<Cache>,
     ) -> Result<Database, Error> {
-        let directory = Directory::new(make_directory(parent)?);
+        let directory = Directory::new(folder::make(parent)?);
         let name = CString::new(directory.path().as_os_str().as_bytes())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let handle = checked("open its database", |error| {
@@ -371,15 +370,6 @@ fn word_of(key: u64, index: u64) -> u64 {
 pub fn write_value(key: u64, value: &mut [u8]) {
     for (index, chunk) in (0..).zip(value.chunks_mut(8)) {
         chunk.copy_from_slice(&word_of(key, index).to_le_bytes()[..chunk.len()]);
-    }
-}
-
-fn make_directory(parent: Option<&Path>) -> io::Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("wave-rocksdb-");
-    match parent {
-        Some(parent) => builder.tempdir_in(parent),
-        None => builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()),
     }
 }
 

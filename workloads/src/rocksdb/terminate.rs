@@ -3,7 +3,7 @@
 //! RocksDB then throws an exception, which cannot be caught across its C interface, and C++ would call abort. This module has it
 //! call a function instead, which prints a message, removes the databases and ends the process.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once};
 
@@ -17,24 +17,27 @@ const WORDS: &str = "wave: RocksDB gets no thread or no memory from the system a
 static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A database's directory: removed on drop, and when RocksDB ends the process.
-pub struct Directory(TempDir);
+pub struct Directory {
+    directory: TempDir,
+    _lock: File,
+}
 
 impl Directory {
-    pub fn new(directory: TempDir) -> Directory {
+    pub fn new((directory, lock): (TempDir, File)) -> Directory {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(set_handler);
         directories(|all| all.push(directory.path().to_owned()));
-        Directory(directory)
+        Directory { directory, _lock: lock }
     }
 
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.directory.path()
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        directories(|all| all.retain(|path| path != self.0.path()));
+        directories(|all| all.retain(|path| path != self.directory.path()));
     }
 }
 
