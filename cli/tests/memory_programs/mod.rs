@@ -163,6 +163,8 @@ fn shared_buffers_of_postgresql_are_recognised_and_left_alone() {
     assert!(made.success(), "initdb");
     let mut server = as_postgres(&bin.join("postgres"));
     server.arg("-D").arg(&data).args(["-c", "shared_buffers=192MB", "-c", "listen_addresses="]);
+    // A killed server's segments would stay in /dev/shm.
+    server.args(["-c", "dynamic_shared_memory_type=mmap"]);
     server.arg("-c").arg(format!("unix_socket_directories={}", folder.path().display()));
     let server = Server(server.process_group(0).spawn().unwrap());
     wait_for("PostgreSQL", || ask(folder.path(), &bin, "select 1"));

@@ -337,8 +337,10 @@ fn postgresql_serves_each_connection_in_a_child_of_its_postmaster() {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let rules = data.join("pg_hba.conf");
         fs::write(&rules, "host all all 10.77.0.0/24 trust\n").unwrap();
-        let program = [POSTGRES, "-D", at, "-h", "10.77.0.2", "-k", "", "-c", "fsync=off"];
-        let over = up.over(&program);
+        // A killed server's segments would stay in /dev/shm.
+        let own = ["-c", "dynamic_shared_memory_type=mmap", "-c", "fsync=off"];
+        let program = [POSTGRES, "-D", at, "-h", "10.77.0.2", "-k", ""];
+        let over = up.over(&[&program[..], &own].concat());
         let words: Vec<&str> = [over.get_program()]
             .into_iter()
             .chain(over.get_args())

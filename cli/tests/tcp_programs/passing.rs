@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
 
 use crate::network::{
     AGENT, Running, Up, connect, has, in_a_network, python, server, within_patience,
@@ -33,7 +34,7 @@ fn serves(program: &str) {
         let mut command = up.over(&[python, script.to_str().unwrap()]);
         let complaints = up.path("complaints");
         let stderr = fs::File::create(&complaints).unwrap();
-        command.current_dir(up.folder.path()).stderr(stderr);
+        command.current_dir(up.folder.path()).stderr(stderr).process_group(0);
         let _running = Running(command.spawn().unwrap());
         let served = std::panic::catch_unwind(|| echo(7000));
         assert_eq!(fs::read_to_string(complaints).unwrap(), "");

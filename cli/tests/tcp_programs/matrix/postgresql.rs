@@ -29,8 +29,10 @@ const POSTGRESQL: Program = Program {
         let (ip, most) = (site.ip().to_string(), (site.connections + 20).to_string());
         let most = format!("max_connections={most}");
         let more = ["-c", "fsync=off", "-c", "autovacuum=off", "-c", "timezone=UTC", "-c", &most];
+        // A killed server's segments would stay in /dev/shm.
+        let own = ["-c", "dynamic_shared_memory_type=mmap"];
         let line = [POSTGRES, "-D", &data, "-h", &ip, "-k", ""];
-        line.into_iter().chain(more).map(str::to_owned).collect()
+        line.into_iter().chain(own).chain(more).map(str::to_owned).collect()
     },
     ready: |site| {
         let is_there = || psql(site, "select 1").contains("(1 row)").then_some(());
