@@ -14,7 +14,7 @@ use rand_pcg::Pcg64Mcg;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use wave_linux::memory::{AccessBits, Swap, SwapError};
+use wave_linux::memory::{AccessBits, Swap, SwapError, swap_state};
 use wave_skip::skip;
 
 const ROLE: &str = "WAVE_TEST_MEMORY_ROLE";
@@ -515,8 +515,10 @@ fn small_swap_is_filled_before_it_is_reported_full() {
     let pid = target.0.id().to_string();
     let mut run = wave(&["run", "--pid", &pid, "--policy", QUICK, "--seconds", "8", "--json"]);
     let found = object(&run.args(["--slowdown", "100000", "--pressure", "100"]).output().unwrap());
-    let most = samples(&found, "swapped_bytes").map(|(_, bytes)| bytes).max().unwrap();
-    assert!(most > 58 * MIB as u64, "{} of 64 MiB; {found}", most >> 20);
+    // Another reclaimer of this machine, such as a DAMON scheme, may have filled a part of it.
+    let state = swap_state().unwrap();
+    let used = state.total_bytes - state.free_bytes;
+    assert!(used > 58 * MIB as u64, "{} of 64 MiB; {found}", used >> 20);
     assert_eq!(found["samples"].as_array().unwrap().last().unwrap()["held"], "swap is full");
     assert!(target.answer().starts_with("intact"));
 }
