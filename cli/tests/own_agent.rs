@@ -74,7 +74,7 @@ fn a_program_that_cannot_be_executed_is_refused() {
 }
 
 #[test]
-fn a_program_that_is_no_agent_is_refused_before_anything_runs() {
+fn unusable_agent_or_policy_is_refused_before_the_run() {
     let not_one = "#!/bin/sh\nexit 0\n";
     for (script, policy, more, why) in [
         (not_one, "fifo", &[][..], "it lists no policies"),
@@ -89,7 +89,7 @@ fn a_program_that_is_no_agent_is_refused_before_anything_runs() {
             "#!/bin/sh\necho 'mine (any): about'\n[ \"$2\" != --policy ] || { echo 'wave agent: bad slice' >&2; exit 2; }\n",
             "mine:slice_us=0",
             &[],
-            "own.toml:10: `variant.policy` is \"mine:slice_us=0\", but ./own refuses it: bad slice",
+            "/own refuses policy `mine:slice_us=0`: bad slice",
         ),
     ] {
         let (output, folder) = run(script, policy, more);

@@ -71,10 +71,10 @@ impl Setting {
         words: &[],
     };
 
-    /// A setting that is a number within a range. A default that is no number describes itself in words.
+    /// A setting that is a number within a range. The default may be a description instead, such as `as many as cores`.
     ///
     /// # Panics
-    /// The default is outside the range. In a `static`, this is an error of the compiler.
+    /// The default is outside the range. In a `static` or `const`, this is a compile error.
     pub const fn number(
         key: &'static str,
         default: &'static str,
@@ -87,6 +87,9 @@ impl Setting {
     }
 
     /// Declares a setting with one number per class.
+    ///
+    /// # Panics
+    /// As [`Setting::number`].
     pub const fn per_class(
         key: &'static str,
         default: &'static str,
@@ -97,6 +100,9 @@ impl Setting {
     }
 
     /// A setting that is a span of time.
+    ///
+    /// # Panics
+    /// As [`Setting::number`].
     pub const fn span(
         key: &'static str,
         default: &'static str,
@@ -109,10 +115,10 @@ impl Setting {
     /// A setting that is a share, above 0 and below 1.
     ///
     /// # Panics
-    /// The default is not. In a `static`, this is an error of the compiler.
+    /// The default is not `0.` and digits, above 0. In a `static` or `const`, this is a compile error.
     pub const fn share(key: &'static str, default: &'static str, help: &'static str) -> Setting {
         let is_share = is_share(default.as_bytes());
-        assert!(is_share, "a share's default is not above 0 and below 1, such as 0.25");
+        assert!(is_share, "a share's default must be above 0 and below 1, written like 0.25");
         Setting { key, help, default, is_share: true, ..Setting::ANY }
     }
 
@@ -173,7 +179,7 @@ impl core::fmt::Display for Setting {
     }
 }
 
-/// Whether all numbers of a default are within a range. Words have none.
+/// Whether the numbers of a default (`N`, `N/N` or `N..N`) are within a range. Any other text describes a default, and is accepted.
 const fn fits(default: &[u8], (least, most): (u64, u64)) -> bool {
     let (mut at, mut number, mut has_digits) = (0, 0, false);
     while at <= default.len() {
@@ -565,8 +571,9 @@ mod tests {
         assert!(Settings::parse(&alloc::format!("slo_us={many}"), &ALLOWED).is_err());
         assert!(Settings::parse(&alloc::format!("slo_us={}", &many[2..]), &ALLOWED).is_ok());
     }
+
     #[test]
-    fn defaults_outside_their_range_are_found() {
+    fn default_outside_its_range_is_refused() {
         for default in ["30", "1/100", "5..10", "100", "as many as cores", "10 per core"] {
             assert!(fits(default.as_bytes(), (1, 100)), "{default}");
         }

@@ -52,19 +52,19 @@ fn tested() -> Result<(), String> {
     let mut release = has_machine.then(|| Spare::start(RELEASE));
     suite::run(programs)?;
     guide.hurry();
-    passes(GUIDE)?;
+    passes("the guide's tests", GUIDE)?;
     release.iter_mut().for_each(Spare::hurry);
-    passes(VIRTUAL_MACHINE)
+    passes("the virtual machine's tests", VIRTUAL_MACHINE)
 }
 
-/// Runs cargo to its end, with our own output, and prints how long it took.
-fn passes(arguments: &[&str]) -> Result<(), String> {
+/// Runs cargo to its end, with our own output, and prints how long these tests took.
+fn passes(tests: &str, arguments: &[&str]) -> Result<(), String> {
     println!("test: cargo {}", arguments.join(" "));
     let began = Instant::now();
     let mut command = cargo();
     let command = command.args(arguments).current_dir(workspace()).stdin(Stdio::null());
     let status = command.status().map_err(|error| format!("cargo: {error}"))?;
-    println!("test: cargo {} took {:.0} s", arguments[0], began.elapsed().as_secs_f64());
+    println!("test: {tests} took {:.0} s", began.elapsed().as_secs_f64());
     if status.success() { Ok(()) } else { Err(format!("failed: cargo {}", arguments.join(" "))) }
 }
 

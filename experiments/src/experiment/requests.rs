@@ -30,7 +30,7 @@ fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
     for policy in chosen {
         check_policy(program, policy).map_err(|why| {
             let line = source.text.lines().position(|line| line.contains(policy));
-            let why = format!("`variant.policy` is \"{policy}\", but {why}");
+            let why = format!("`variant.policy`: {why}");
             ScenarioError::meaning(source.path, line.map_or(1, |line| line + 1), why)
         })?;
     }

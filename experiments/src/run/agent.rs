@@ -161,17 +161,17 @@ pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// Has a user's agent check the settings of one of its policies. The error is the agent's own message.
+/// Asks a user's agent whether it accepts a policy, given by its name and settings. Exit code 2 is a refusal.
 ///
 /// # Errors
-/// The agent refuses the policy, or cannot be started.
+/// The agent refuses the policy; the error has its message. Or it cannot be started.
 pub fn check_policy(program: &Path, policy: &str) -> Result<(), String> {
     let asked = listed(program, &["--policy", policy]).map_err(|error| error.to_string())?;
     let Listed { errors, status, .. } = asked;
     match status.and_then(|status| status.code()) {
         Some(2) => {
             let why = errors.trim_start_matches("wave agent: ").trim_end();
-            Err(format!("{} refuses it: {why}", program.display()))
+            Err(format!("{} refuses policy `{policy}`: {why}", program.display()))
         }
         _ => Ok(()),
     }
@@ -196,7 +196,7 @@ fn listed(program: &Path, more: &[&str]) -> Result<Listed, Failure> {
         text.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap_or_default()
     };
     let (text, errors) = (next(text), next(errors));
-    // Both pipes are closed, so a program that ends does so now; another may run for ever.
+    // A program that closed both pipes is about to end; another is killed at the deadline.
     let mut status = None;
     while status.is_none() && Instant::now() < deadline {
         status = child.try_wait().ok().flatten();
@@ -207,7 +207,7 @@ fn listed(program: &Path, more: &[&str]) -> Result<Listed, Failure> {
     Ok(Listed { text, errors, status })
 }
 
-/// Reads a pipe to its end, in a thread.
+/// Reads at most [`LIST_BYTES_MAX`] bytes of a pipe, in a thread.
 fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

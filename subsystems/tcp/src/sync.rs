@@ -1,5 +1,5 @@
-//! The threads, locks and channels of the executor with threads. The shuttle model compiles that executor over a module with the
-//! same names (`tests/shuttle.rs`).
+//! The threads, locks and channels of the executor with threads. The shuttle model compiles that executor against a module with
+//! the same names (`tests/shuttle.rs`).
 
 pub use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 pub use std::sync::{Arc, Mutex, RwLock};

@@ -1,8 +1,9 @@
-//! The executor with threads, in thousands of interleavings. The model compiles the library's own file over shuttle's threads, locks
-//! and channels, and compares its output with that of the executor on one core. A thread that waits for ever is reported as a
-//! deadlock, with the schedule that leads to it.
+//! The executor with threads, under thousands of schedules. The model compiles the library's `executors/` and `reorder.rs` against
+//! shuttle's threads, locks and channels, and compares the output with that of the executor on one core. A thread that waits for
+//! ever is reported as a deadlock, with the schedule that leads to it.
 //!
-//! Not covered: timeouts, which shuttle has none of, and weak memory, as every access to shared data is behind a lock or in a channel.
+//! Not covered: timeouts, as shuttle's `recv_timeout` never expires, and weak memory. All shared data but the trace, which is off
+//! here, is behind locks or passes through channels.
 
 extern crate alloc;
 
@@ -118,7 +119,7 @@ fn remote(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-/// A new connection to a port.
+/// A new connection from this port of the peer.
 fn established(port: u16) -> Established {
     let ring = |offset| Ring { offset, bytes: RING };
     Established {
@@ -157,7 +158,7 @@ fn established(port: u16) -> Established {
     }
 }
 
-/// The peer's segment at this position.
+/// The peer's segment at this position of its stream.
 fn segment(port: u16, position: usize) -> Entry<Vec<u8>> {
     let header = TcpHeader {
         source_mac: [2; 6],
@@ -179,7 +180,7 @@ fn segment(port: u16, position: usize) -> Entry<Vec<u8>> {
     Entry::Packet(Packet { frame, checksum: Checksum::Good, segment_bytes: 0 })
 }
 
-/// A connection receives three segments, two of them out of order, and sends two.
+/// A connection receives three segments, the first two of them swapped, and sends two.
 fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
     let copied = |landed| Copied { landed, acknowledge: Some(When::Now), marks: Marks::default() };
     let written = Moved {
@@ -263,7 +264,7 @@ fn threads_give_the_output_of_one_core() {
 }
 
 #[test]
-fn without_a_sequencer_the_output_differs() {
+fn output_differs_without_reorder_buffers() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -240,7 +240,7 @@ fn reading_during_repeated_exec_succeeds_or_is_refused() {
         let (mut read, mut changed, mut strips) = (0, 0, Vec::new());
         if let Ok(process) = &process {
             let name = format!("/proc/{}/comm", process.pid());
-            // About one in thirty of these programs refuses a reading; 300 take minutes on an emulated machine.
+            // Two refusals are enough. Natively about one exec in thirty causes one; all 300 take minutes in an emulated guest.
             while changed < 2 && std::fs::read_to_string(&name).unwrap() != "sleep\n" {
                 let Ok(map) = areas.map(process) else { continue };
                 let movable = map.areas.iter().filter(|area| area.kind == Kind::Movable);

@@ -168,7 +168,10 @@ fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
         if missing.is_empty() {
             break;
         }
-        assert!(began.elapsed() < Duration::from_secs(120), "nothing was refused as {missing:?}");
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "refusals that did not occur within 120 s: {missing:?}"
+        );
         if !stats.agent_decides {
             drop(agent.take());
             agent = Some(Agent::launch(&enclave, "hostile::hostile_agent_process", "decisions"));
@@ -225,7 +228,7 @@ fn run(attached: Attached, nonsense: bool) {
     nic.store(layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
     nic.fence();
     host_bells[layout.control_vector()].ring();
-    // Each agent draws other numbers: one that the watchdog turns out early has drawn few.
+    // A seed for each process: the watchdog may turn an agent out after few draws, and the next must not repeat them.
     let mut random = rand_pcg::Pcg64::seed_from_u64(u64::from(std::process::id()));
     for round in 0u64.. {
         let told: Vec<u32> = layout
