@@ -70,7 +70,8 @@ pub struct Database {
 
 impl Database {
     /// Opens an empty database in a new directory below `parent`. Without `parent` that is below
-    /// `/dev/shm`, or else below the system's directory for temporary files.
+    /// `/dev/shm`, or else below the system's directory for temporary files. Directories beside it that killed processes of this
+    /// user have left are removed.
     pub fn open(parent: Option<&Path>) -> Result<Database, Error> {
         Database::open_with(parent, &Options::for_plain_tables(Index::Hash), None)
     }

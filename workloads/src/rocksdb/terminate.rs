@@ -19,11 +19,11 @@ static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// A database's directory: removed on drop, and when RocksDB ends the process.
 pub struct Directory {
     directory: TempDir,
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl Directory {
-    pub fn new((directory, lock): (TempDir, File)) -> Directory {
+    pub fn new((directory, lock): (TempDir, Option<File>)) -> Directory {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(set_handler);
         directories(|all| all.push(directory.path().to_owned()));
