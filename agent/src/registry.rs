@@ -47,7 +47,11 @@ impl Registry {
     }
 
     /// Adds policies of your own; they hide earlier ones of the same names.
+    ///
+    /// # Panics
+    /// The default of a setting is not a valid value for it.
     pub fn with_policies(mut self, policies: &'static Policies<dyn Policy + Send>) -> Registry {
+        policies.0.iter().for_each(|(known, _)| check_defaults(known));
         self.own.insert(0, policies);
         self
     }
@@ -213,6 +217,17 @@ fn name_of(text: &str) -> &str {
 
 fn has(subsystem: &Subsystem, name: &str) -> bool {
     subsystem.policies.iter().any(|policy| policy.name == name)
+}
+
+fn check_defaults(policy: &Known) {
+    for setting in policy.settings {
+        let Setting { key, default, .. } = setting;
+        let name = policy.name;
+        assert!(
+            setting.has_valid_default(),
+            "policy `{name}`: the default of `{key}` is {default}, not {setting}"
+        );
+    }
 }
 
 #[cfg(test)]

@@ -98,4 +98,13 @@ fn unusable_agent_or_policy_is_refused_before_the_run() {
         assert!(errors.contains(why), "{errors}");
         assert!(!folder.path().join("out").exists());
     }
+    // A real agent with one more policy; and one whose wrapper leaves a process behind that holds its standard error.
+    let agent = format!("#!/bin/sh\necho 'mine (any): about'\nexec {} agent \"$@\"\n", wave());
+    for script in [agent.clone(), agent.replace("exec", "sleep 20 >/dev/null &\nexec")] {
+        let (output, _folder) = run(&script, "shinjuku:slice_us=0", &[]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("own.toml:12: `variant.policy`: "), "{errors}");
+        assert!(errors.contains("/own refuses policy `shinjuku:slice_us=0`: "), "{errors}");
+    }
 }

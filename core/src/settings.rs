@@ -115,6 +115,14 @@ impl Setting {
         Setting { key, help, default: words[0], words, ..Setting::ANY }
     }
 
+    /// Whether the default is a valid value, or a description of one, such as `as many as cores`.
+    pub fn has_valid_default(&self) -> bool {
+        let is_value = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'/' | b'.');
+        let is_described =
+            !self.is_share && self.words.is_empty() && !self.default.bytes().all(is_value);
+        is_described || self.check(self.default)
+    }
+
     fn divider(&self) -> &'static str {
         if self.is_span { ".." } else { "/" }
     }
@@ -519,5 +527,22 @@ mod tests {
         let many = ["1"; CLASSES_MAX + 1].join("/");
         assert!(Settings::parse(&alloc::format!("slo_us={many}"), &ALLOWED).is_err());
         assert!(Settings::parse(&alloc::format!("slo_us={}", &many[2..]), &ALLOWED).is_ok());
+    }
+
+    #[test]
+    fn default_is_a_valid_value_or_a_description() {
+        let number = |default| Setting::number("n", default, 1..=100, "");
+        let per_class = |default| Setting::per_class("n", default, 1..=100, "");
+        let span = |default| Setting::span("n", default, 1..=100, "");
+        let share = |default| Setting::share("n", default, "");
+        for valid in [number("30"), number("0.5 per core"), per_class("1/100"), span("5..10")] {
+            assert!(valid.has_valid_default(), "{}", valid.default);
+        }
+        let wrong = [number("0"), number("101"), number("1/2"), number(""), per_class("50/101")];
+        for wrong in wrong.into_iter().chain([span("9..3"), share("1.5"), share("half")]) {
+            assert!(!wrong.has_valid_default(), "{}", wrong.default);
+        }
+        assert!(share("0.25").has_valid_default());
+        assert!(ALLOWED[0].has_valid_default() && !ALLOWED[1].has_valid_default());
     }
 }

@@ -26,10 +26,13 @@ fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
         return Err(ScenarioError::meaning(source.path, 1, why.to_owned()));
     }
     let mut chosen: Vec<&str> = scenario.agents().map(|agent| agent.policy.as_str()).collect();
+    chosen.sort_unstable();
     chosen.dedup();
     for policy in chosen {
         check_policy(program, policy).map_err(|why| {
-            let line = source.text.lines().position(|line| line.contains(policy));
+            let written = [format!("\"{policy}\""), format!("'{policy}'")];
+            let line =
+                source.text.lines().position(|line| written.iter().any(|it| line.contains(it)));
             let why = format!("`variant.policy`: {why}");
             ScenarioError::meaning(source.path, line.map_or(1, |line| line + 1), why)
         })?;

@@ -6,7 +6,8 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -141,7 +142,7 @@ impl AgentProcess {
 
 /// Names of the policies for threads in a user's agent.
 pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
-    let Listed { text, .. } = listed(program, &[])?;
+    let Listed { text, errors, .. } = listed(program, &[])?;
     // Lines `NAME (SUBSYSTEM): ABOUT`; indented lines belong to the one above.
     let name = |line: &str| {
         let (name, rest) = line.split_once(" (")?;
@@ -150,74 +151,92 @@ pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
     };
     let names: Vec<_> = text.lines().filter_map(name).collect();
     if names.is_empty() {
-        return Err(refused(
-            program,
-            format_args!(
-                "it lists no policies within {} s when asked with --policies; an agent's `main` must call wave_agent::main_with",
-                LIST_PATIENCE.as_secs()
-            ),
-        ));
+        let why = format!(
+            "it lists no policies within {} s when asked with --policies; an agent's `main` must call wave_agent::main_with\n{errors}",
+            LIST_PATIENCE.as_secs()
+        );
+        return Err(refused(program, why.trim_end()));
     }
     Ok(names)
 }
 
-/// Asks a user's agent whether it accepts a policy, given by its name and settings. Exit code 2 is a refusal.
+/// Asks a user's agent whether it accepts a policy, given by its name and settings.
 ///
 /// # Errors
-/// The agent refuses the policy; the error has its message. Or it cannot be started.
+/// The agent refuses the policy, cannot be started, or fails; the error has its message.
 pub fn check_policy(program: &Path, policy: &str) -> Result<(), String> {
     let asked = listed(program, &["--policy", policy]).map_err(|error| error.to_string())?;
-    let Listed { errors, status, .. } = asked;
-    match status.and_then(|status| status.code()) {
-        Some(2) => {
-            let why = errors.trim_start_matches("wave agent: ").trim_end();
-            Err(format!("{} refuses policy `{policy}`: {why}", program.display()))
+    let (errors, program) = (asked.errors.trim_end(), program.display());
+    match asked.status.map(|status| (status, status.code())) {
+        Some((_, Some(2))) => match errors.strip_prefix("wave agent: ") {
+            Some(why) => Err(format!("{program} refuses policy `{policy}`: {why}")),
+            // An agent of an earlier version, which has no such question.
+            None => Ok(()),
+        },
+        Some((status, _)) if !status.success() => {
+            Err(format!("{program} failed when asked for policy `{policy}` ({status})\n{errors}"))
         }
         _ => Ok(()),
     }
 }
 
-/// What a user's agent writes when it is asked for its policies. It has no status if it did not end in time.
+/// What a user's agent writes when it is asked for its policies, and how it ended.
 struct Listed {
     text: String,
     errors: String,
     status: Option<ExitStatus>,
 }
 
-/// Starts a user's agent with `--policies` and `more`.
+/// Starts a user's agent with `--policies` and `more`, and kills it if it does not end.
 fn listed(program: &Path, more: &[&str]) -> Result<Listed, Failure> {
     let mut command = Command::new(program);
     command.arg("--policies").args(more).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| refused(program, error))?;
-    let (text, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let (text, errors) = (Reader::of(child.stdout.take()), Reader::of(child.stderr.take()));
     let deadline = Instant::now() + LIST_PATIENCE;
-    let next = |text: Receiver<String>| {
-        text.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap_or_default()
+    let wait = |is_over: &mut dyn FnMut() -> bool| {
+        while !is_over() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     };
-    let (text, errors) = (next(text), next(errors));
-    // A program that closed both pipes is about to end; another is killed at the deadline.
-    let mut status = None;
-    while status.is_none() && Instant::now() < deadline {
-        status = child.try_wait().ok().flatten();
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait(&mut || !matches!(child.try_wait(), Ok(None)));
     let _ = child.kill();
-    let _ = child.wait();
-    Ok(Listed { text, errors, status })
+    let status = child.wait().ok();
+    // A process that the program has left behind may hold its pipes open.
+    wait(&mut || text.is_at_end() && errors.is_at_end());
+    Ok(Listed { text: text.text(), errors: errors.text(), status })
 }
 
 /// Reads at most [`LIST_BYTES_MAX`] bytes of a pipe, in a thread.
-fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut text = String::new();
-        let read = pipe.map(|pipe| pipe.take(LIST_BYTES_MAX).read_to_string(&mut text));
-        if read.is_some_and(|read| read.is_ok()) {
-            let _ = sender.send(text);
-        }
-    });
-    receiver
+struct Reader {
+    read: Arc<Mutex<Vec<u8>>>,
+    thread: JoinHandle<()>,
+}
+
+impl Reader {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> Reader {
+        let read = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&read);
+        let thread = std::thread::spawn(move || {
+            let Some(mut pipe) = pipe.map(|pipe| pipe.take(LIST_BYTES_MAX)) else { return };
+            let mut some = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut some) {
+                all.lock().unwrap_or_else(PoisonError::into_inner).extend(&some[..count]);
+            }
+        });
+        Reader { read, thread }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// What was read so far.
+    fn text(&self) -> String {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&read).into_owned()
+    }
 }
 
 fn refused(program: &Path, why: impl Display) -> Failure {
