@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use wave_skip::skip;
@@ -97,11 +97,7 @@ impl Drop for Master {
 pub struct Running(pub Child);
 
 impl Drop for Running {
-    /// Also kills a program's children, if it has a process group of its own.
     fn drop(&mut self) {
-        if let Some(group) = Pid::from_raw(self.0.id() as i32) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

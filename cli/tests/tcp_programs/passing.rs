@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 
+use rustix::process::{Pid, Signal, kill_process_group};
+
 use crate::network::{
     AGENT, Running, Up, connect, has, in_a_network, python, server, within_patience,
 };
@@ -17,6 +19,17 @@ const ECHO: &str = "import os, socket, sys\n\
      c = socket.socket(fileno=os.dup(fd))\n\
      c.getpeername()\n\
      while data := os.read(fd, 5000):\n    c.sendall(data)\n";
+
+/// A server with a process group of its own, which ends with it.
+struct Group(Running);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group =
+            Pid::from_raw(self.0.0.id() as i32).expect("the server has not been waited for");
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
 
 /// Runs a Python server that has other programs echo, over many connections at once.
 fn serves(program: &str) {
@@ -35,7 +48,7 @@ fn serves(program: &str) {
         let complaints = up.path("complaints");
         let stderr = fs::File::create(&complaints).unwrap();
         command.current_dir(up.folder.path()).stderr(stderr).process_group(0);
-        let _running = Running(command.spawn().unwrap());
+        let _running = Group(Running(command.spawn().unwrap()));
         let served = std::panic::catch_unwind(|| echo(7000));
         assert_eq!(fs::read_to_string(complaints).unwrap(), "");
         served.unwrap();

@@ -204,14 +204,16 @@ fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
     ]
 }
 
-/// Entries of two connections, with a frame that ends in the pre stage and one for the control plane.
-fn entries(flows: [FlowId; 2]) -> Vec<Stamped<Vec<u8>>> {
+/// Entries of two connections, with a frame that ends in the pre stage and one for the control plane; then `more` that ask the
+/// first connection to speak.
+fn entries(flows: [FlowId; 2], more: usize) -> Vec<Stamped<Vec<u8>>> {
     let broken = Packet { frame: vec![0; 20], checksum: Checksum::Good, segment_bytes: 0 };
     let mut entries = vec![Entry::Packet(broken)];
     for (one, other) in turns(flows[0], PORTS[0]).into_iter().zip(turns(flows[1], PORTS[1])) {
         entries.extend([one, other]);
     }
     entries.insert(5, segment(9_999, 0));
+    entries.extend((0..more).map(|_| Entry::Speak(flows[0], pipeline::asked::CHALLENGE)));
     let stamped = |(entry, number)| Stamped { number, now: Nanos(1_000 * number), entry };
     entries.into_iter().zip(0..).map(stamped).collect()
 }
@@ -219,7 +221,7 @@ fn entries(flows: [FlowId; 2]) -> Vec<Stamped<Vec<u8>>> {
 const PORTS: [u16; 2] = [5_000, 5_001];
 
 /// Everything that leaves an executor, in order.
-fn output<E: Executor<Vec<u8>>>(mut executor: E) -> Vec<String> {
+fn output<E: Executor<Vec<u8>>>(mut executor: E, more: usize) -> Vec<String> {
     let flows = PORTS.map(|port| executor.install(Nanos(0), None, &established(port)).unwrap());
     let (mut output, mut effects) = (Vec::new(), VecDeque::new());
     let mut leave = |executor: &mut E, waits| {
@@ -227,18 +229,22 @@ fn output<E: Executor<Vec<u8>>>(mut executor: E) -> Vec<String> {
         let effects: Vec<_> = effects.drain(..).collect();
         output.extend(outcome.map(|outcome| format!("{outcome:?} {effects:?}")));
     };
-    for entry in entries(flows) {
+    for entry in entries(flows, more) {
         while executor.room() == 0 {
             leave(&mut executor, true);
         }
         executor.push(entry);
-        leave(&mut executor, false);
+        // With more entries, the executor is full before the first one leaves.
+        if more == 0 {
+            leave(&mut executor, false);
+        }
         // The control plane looks at a connection while stages work on it.
-        assert!(executor.inspect(flows[0]).is_some() && executor.statistics(flows[1]).is_some());
+        assert!(executor.inspect(flows[0]).is_some());
     }
     while executor.in_flight() > 0 {
         leave(&mut executor, true);
     }
+    output.push(format!("{:?}", flows.map(|flow| executor.statistics(flow))));
     let ends = flows.map(|flow| executor.remove(flow).unwrap());
     output.push(format!("{ends:?}"));
     output
@@ -250,17 +256,30 @@ fn check(scheduler: impl Scheduler + 'static, body: impl Fn() + Send + Sync + 's
     Runner::new(scheduler, config).run(body);
 }
 
-fn in_threads() -> Vec<String> {
-    output(Threads::<_>::start(SETTINGS, REPLICAS))
+fn in_threads(more: usize) -> Vec<String> {
+    output(Threads::<_>::start(SETTINGS, REPLICAS), more)
+}
+
+fn on_one_core(more: usize) -> Vec<String> {
+    output(Inline::<_>::new(SETTINGS), more)
 }
 
 #[test]
 fn threads_give_the_output_of_one_core() {
-    let expected = output(Inline::<_>::new(SETTINGS));
-    assert_eq!(expected.len(), 19);
-    let same = move || assert_eq!(in_threads(), expected);
+    let expected = on_one_core(0);
+    assert_eq!(expected.len(), 20);
+    let same = move || assert_eq!(in_threads(0), expected);
     check(RandomScheduler::new(1_000), same.clone());
     check(PctScheduler::new(3, 1_000), same);
+}
+
+/// The executor has room for 64 entries.
+#[test]
+fn full_executor_gives_the_output_of_one_core() {
+    let expected = on_one_core(70);
+    let same = move || assert_eq!(in_threads(70), expected);
+    check(RandomScheduler::new(50), same.clone());
+    check(PctScheduler::new(3, 50), same);
 }
 
 #[test]
@@ -268,12 +287,12 @@ fn output_differs_without_reorder_buffers() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    let expected = output(Inline::<_>::new(SETTINGS));
+    let expected = on_one_core(0);
     planted::plant();
     let different = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&different);
     let body = move || {
-        count.fetch_add(u32::from(in_threads() != expected), Ordering::Relaxed);
+        count.fetch_add(u32::from(in_threads(0) != expected), Ordering::Relaxed);
     };
     check(RandomScheduler::new(100), body);
     assert!(different.load(Ordering::Relaxed) > 0);
@@ -284,7 +303,7 @@ fn stages_end_with_entries_in_flight() {
     let body = || {
         let mut executor = Threads::<_>::start(SETTINGS, REPLICAS);
         let flows = PORTS.map(|port| executor.install(Nanos(0), None, &established(port)).unwrap());
-        for entry in entries(flows) {
+        for entry in entries(flows, 0) {
             executor.push(entry);
         }
         let _ = executor.pop(true, &mut VecDeque::new());

@@ -241,7 +241,8 @@ fn reading_during_repeated_exec_succeeds_or_is_refused() {
         if let Ok(process) = &process {
             let name = format!("/proc/{}/comm", process.pid());
             // Two refusals are enough. Natively about one exec in thirty causes one; all 300 take minutes in an emulated guest.
-            while changed < 2 && std::fs::read_to_string(&name).unwrap() != "sleep\n" {
+            while (changed < 2 || read == 0) && std::fs::read_to_string(&name).unwrap() != "sleep\n"
+            {
                 let Ok(map) = areas.map(process) else { continue };
                 let movable = map.areas.iter().filter(|area| area.kind == Kind::Movable);
                 let address = |start: u64| start - start % STRIP_BYTES;
