@@ -174,7 +174,11 @@ pub fn check_policy(program: &Path, policy: &str) -> Result<(), String> {
             None => Ok(()),
         },
         Some((status, _)) if !status.success() => {
-            Err(format!("{program} failed when asked for policy `{policy}` ({status})\n{errors}"))
+            let seconds = LIST_PATIENCE.as_secs();
+            let why = format!(
+                "{program} did not answer within {seconds} s, or failed, when asked with --policies --policy '{policy}' ({status})\n{errors}"
+            );
+            Err(why.trim_end().to_owned())
         }
         _ => Ok(()),
     }
