@@ -35,8 +35,6 @@ const ROUNDS: u32 = 200;
 const NAP: Duration = Duration::from_micros(200);
 /// Steps of a worker's work.
 const WORK: u64 = 10_000;
-/// Longest time for the agent to attach.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The scheduler of a chunk's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,17 +299,8 @@ pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
 }
 
 fn wait_until_attached(agent: &mut AgentProcess, enclave: &Enclave) -> Result<(), String> {
-    let began = Instant::now();
-    while !enclave.stats().agent_decides {
-        if let Some(status) = agent.wait_for_end(Duration::ZERO) {
-            return Err(format!("the agent ended at once ({status})"));
-        }
-        if began.elapsed() > ATTACH_PATIENCE {
-            return Err("the agent did not attach within 10 s".to_owned());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
+    let attached = agent.wait_until(|| Ok(enclave.stats().agent_decides));
+    attached.map_err(|error| error.to_string())
 }
 
 fn outcomes(stats: &Stats) -> impl Iterator<Item = (Code, u64)> {

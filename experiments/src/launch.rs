@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
+/// Time allowed for a started process to do what it was started for. Loading a program takes over ten seconds in an emulated
+/// machine whose cores others use too.
+pub const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Polling interval while waiting for a process to end.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 

@@ -10,8 +10,6 @@ use wave_linux::memory::Enclave;
 
 use crate::run::agent::AgentProcess;
 
-/// Time allowed for an agent to attach.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// Time allowed for an agent behind a device to attach.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -35,22 +33,17 @@ pub fn start(
 
 /// Waits until an agent decides: this one, or without it one behind a device.
 pub fn wait_until_attached(
-    mut ours: Option<&mut AgentProcess>,
+    ours: Option<&mut AgentProcess>,
     enclave: &Enclave,
 ) -> Result<(), Failure> {
-    let patience = if ours.is_some() { ATTACH_PATIENCE } else { DEVICE_PATIENCE };
+    let is_attached = || enclave.stats().agents > 0;
+    if let Some(agent) = ours {
+        return agent.wait_until(|| Ok(is_attached()));
+    }
     let start = Instant::now();
-    while enclave.stats().agents == 0 {
-        let ended = ours.as_mut().and_then(|agent| agent.wait_for_end(Duration::ZERO));
-        if let Some(status) = ended {
-            let text = format!("the agent left before it was attached ({status})");
-            return Err(match status.code() {
-                Some(2) => Failure::Scenario(text),
-                _ => Failure::Cannot(text),
-            });
-        }
-        if start.elapsed() > patience {
-            let text = format!("no agent attached within {} s", patience.as_secs());
+    while !is_attached() {
+        if start.elapsed() > DEVICE_PATIENCE {
+            let text = format!("no agent attached within {} s", DEVICE_PATIENCE.as_secs());
             return Err(Failure::Cannot(text));
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use wave_agent::TURNED_OUT;
+use wave_links::say;
 use wave_user::Enclave;
 
 use super::Failure;
 use super::recording::Log;
-use crate::launch::{self, Process};
+use crate::launch::{self, Process, START_PATIENCE};
 
-/// Time allowed for an agent to attach.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-/// Time allowed for a user's program to list its policies, and the most bytes that it may write.
-const LIST_PATIENCE: Duration = Duration::from_secs(10);
+/// Time after which a wait for an agent is reported.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The most bytes that a user's program may write when it lists its policies.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// A running agent. Killed on drop, and by the kernel when the thread that started it ends.
@@ -98,22 +98,39 @@ impl AgentProcess {
         }
     }
 
-    /// Waits until `enclave` has had more than `before` agents, including this one. By then it may have been turned out again,
-    /// if others keep it from its CPU.
-    pub fn wait_until_attached(&mut self, enclave: &Enclave, before: u64) -> Result<(), Failure> {
-        let start = Instant::now();
-        while enclave.stats().agents <= before {
+    /// Waits until `is_attached` returns true.
+    ///
+    /// # Errors
+    /// That of `is_attached`; the agent ended before; it did not attach within [`START_PATIENCE`].
+    pub fn wait_until(
+        &mut self,
+        mut is_attached: impl FnMut() -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let (start, mut is_reported) = (Instant::now(), false);
+        while !is_attached()? {
             if let Some(status) = self.wait_for_end(Duration::ZERO) {
                 let text = format!("the agent left before it was attached ({status})");
-                return Err(Failure::Cannot(text));
+                return Err(match status.code() {
+                    Some(2) => Failure::Scenario(text),
+                    _ => Failure::Cannot(text),
+                });
             }
-            if start.elapsed() > ATTACH_PATIENCE {
-                let text = format!("no agent attached within {} s", ATTACH_PATIENCE.as_secs());
-                return Err(Failure::Cannot(text));
+            let (waited, most) = (start.elapsed(), START_PATIENCE.as_secs());
+            if waited > START_PATIENCE {
+                return Err(Failure::Cannot(format!("the agent did not attach within {most} s")));
+            }
+            if waited > SILENCE && !std::mem::replace(&mut is_reported, true) {
+                say!("wave: the agent has not attached yet; waiting up to {most} s");
             }
             std::thread::sleep(Duration::from_micros(50));
         }
         Ok(())
+    }
+
+    /// As [`wait_until`](Self::wait_until), until `enclave` has had more than `before` agents, including this one. By then it
+    /// may have been turned out again, if others keep it from its CPU.
+    pub fn wait_until_attached(&mut self, enclave: &Enclave, before: u64) -> Result<(), Failure> {
+        self.wait_until(|| Ok(enclave.stats().agents > before))
     }
 
     pub fn pid(&self) -> Pid {
@@ -153,7 +170,7 @@ pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
     if names.is_empty() {
         let why = format!(
             "it lists no policies within {} s when asked with --policies; an agent's `main` must call wave_agent::main_with\n{errors}",
-            LIST_PATIENCE.as_secs()
+            START_PATIENCE.as_secs()
         );
         return Err(refused(program, why.trim_end()));
     }
@@ -174,7 +191,7 @@ pub fn check_policy(program: &Path, policy: &str) -> Result<(), String> {
             None => Ok(()),
         },
         Some((status, _)) if !status.success() => {
-            let seconds = LIST_PATIENCE.as_secs();
+            let seconds = START_PATIENCE.as_secs();
             let why = format!(
                 "{program} did not answer within {seconds} s, or failed, when asked with --policies --policy '{policy}' ({status})\n{errors}"
             );
@@ -198,7 +215,7 @@ fn listed(program: &Path, more: &[&str]) -> Result<Listed, Failure> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| refused(program, error))?;
     let (text, errors) = (Reader::of(child.stdout.take()), Reader::of(child.stderr.take()));
-    let deadline = Instant::now() + LIST_PATIENCE;
+    let deadline = Instant::now() + START_PATIENCE;
     let wait = |is_over: &mut dyn FnMut() -> bool| {
         while !is_over() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -249,4 +266,33 @@ fn refused(program: &Path, why: impl Display) -> Failure {
 
 fn starting(error: std::io::Error) -> Failure {
     Failure::Cannot(format!("the agent's process cannot be started: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(script: &str) -> AgentProcess {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        AgentProcess::spawn(command, &[], None, false).unwrap()
+    }
+
+    #[test]
+    fn wait_for_an_agent_ends_when_it_has_attached_when_it_has_left_and_when_told() {
+        let mut asked = 0;
+        let mut is_third = || {
+            asked += 1;
+            Ok(asked == 3)
+        };
+        agent("exec sleep 1000").wait_until(&mut is_third).unwrap();
+        let codes = [("exit 2", 2), ("exit 7", 3)];
+        for (script, code) in codes {
+            let error = agent(script).wait_until(|| Ok(false)).unwrap_err();
+            assert_eq!(error.exit_code(), code);
+            assert!(error.to_string().contains("left before it was attached"), "{error}");
+        }
+        let told = agent("exec sleep 1000").wait_until(|| Err(Failure::Check("enough".to_owned())));
+        assert_eq!(told.unwrap_err().to_string(), "enough");
+    }
 }

@@ -35,8 +35,6 @@ use work::{Ended, Started};
 const LOOK: Duration = Duration::from_millis(5);
 /// Delay until a new agent replaces a lost one, so that an agent that fails at once does not cause a storm of restarts.
 const REST: Duration = Duration::from_millis(100);
-/// Time allowed for an agent to attach.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// Time for which threads wait for an agent behind a device.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -102,7 +100,7 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
         .ok();
     let mut running = Vec::new();
     for at in 0..shown.parts.len() {
-        running.push(Running::start(&shown, at, wanted.record)?);
+        running.push(Running::start(&shown, &signals, at, wanted.record)?);
     }
     for part in &mut running {
         part.begin(wanted.json)?;
@@ -262,15 +260,21 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Starts the enclave with an agent that decides; behind a device there may be none yet.
+    /// Starts the enclave with an agent that decides; behind a device there may be none yet. A signal to end, which `signals`
+    /// tells of, ends the wait for the agent.
     fn start(
         shown: &'a Shown,
+        signals: &Signals,
         at: usize,
         record: Option<&'a Path>,
     ) -> Result<Running<'a>, Failure> {
         let mut running =
             Running { shown, at, record, agent: None, agents: 0, lost_at: None, started: None };
         let began = Instant::now();
+        let go_on = || match signals.take().end {
+            true => Err(Failure::Cannot("told to end before the agent attached".to_owned())),
+            false => Ok(()),
+        };
         if let Some(device) = &running.part().device {
             say!(
                 "wave run: waiting up to {} s for an agent behind {}",
@@ -282,21 +286,17 @@ impl<'a> Running<'a> {
                     say!("wave run: no agent yet; the host decides until one attaches");
                     break;
                 }
+                go_on()?;
                 std::thread::sleep(Duration::from_millis(1));
             }
             return Ok(running);
         }
-        running.start_agent()?;
-        while !running.enclave().stats().agent_decides {
-            let agent = running.agent.as_mut();
-            if let Some(status) = agent.and_then(|agent| agent.wait_for_end(Duration::ZERO)) {
-                return Err(Failure::Cannot(format!("the agent left at once ({status})")));
-            }
-            if began.elapsed() > ATTACH_PATIENCE {
-                return Err(Failure::Cannot("the agent did not attach within 10 s".to_owned()));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let mut agent = running.start_agent()?;
+        agent.wait_until(|| {
+            go_on()?;
+            Ok(running.enclave().stats().agent_decides)
+        })?;
+        running.agent = Some(agent);
         Ok(running)
     }
 
@@ -308,7 +308,7 @@ impl<'a> Running<'a> {
         &self.shown.enclaves[self.at]
     }
 
-    fn start_agent(&mut self) -> Result<(), Failure> {
+    fn start_agent(&mut self) -> Result<AgentProcess, Failure> {
         let (part, seat) = (self.part(), &self.shown.seats[self.at]);
         let log = self.record.map(|folder| log(folder, self.agents, part)).transpose()?;
         self.agents += 1;
@@ -322,8 +322,7 @@ impl<'a> Running<'a> {
             log,
         )?;
         self.shown.agents[self.at].store(agent.pid().as_raw_pid(), Ordering::SeqCst);
-        self.agent = Some(agent);
-        Ok(())
+        Ok(agent)
     }
 
     /// Moves the threads into the enclave.
@@ -354,7 +353,7 @@ impl<'a> Running<'a> {
         }
         let here = self.part().device.is_none();
         if here && self.agent.is_none() && self.lost_at.is_none_or(|at| at.elapsed() >= REST) {
-            self.start_agent()?;
+            self.agent = Some(self.start_agent()?);
         }
         Ok(None)
     }

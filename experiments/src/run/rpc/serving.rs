@@ -18,6 +18,7 @@ use wave_workloads::point::Point;
 use wave_workloads::rocksdb::Database;
 
 use super::seats::Seats;
+use crate::launch::START_PATIENCE;
 use crate::run::agent::AgentProcess;
 use crate::run::recording::{Log, Logs};
 use crate::run::seating::Seating;
@@ -28,8 +29,6 @@ use crate::{cpu_time, store};
 
 /// Entries of 56 bytes in each queue of a worker that holds one call at a time.
 const ENTRIES: u32 = 64;
-/// Time allowed for servers to start answering.
-const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Time allowed for answers after a point's last call.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Threads of an enclave besides the workers'.

@@ -12,6 +12,7 @@ use wave_workloads::point::Point;
 use wave_workloads::udp::{Generator, Outcome, Settings, Stalls};
 
 use super::KEYS;
+use crate::launch::START_PATIENCE;
 use crate::run::agent::AgentProcess;
 use crate::run::rpc::{enclave_options, host_options};
 use crate::run::seating::Seating;
@@ -25,8 +26,6 @@ const STEER: &str = "jbsq:k=1";
 /// Time for which cores poll for work before they sleep: longer than any pause of a load, because the paper's workers poll
 /// (3.4.3).
 const SPIN: Nanos = Nanos::from_millis(1);
-/// Time allowed for a new system to answer.
-const START_PATIENCE: Duration = Duration::from_secs(30);
 /// Time allowed for the last answers of a load.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Time from the last answer until cores have parked and published their counters.
