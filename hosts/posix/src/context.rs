@@ -121,7 +121,7 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Handles the agent's death: processes its last events, then fails every socket.
-    pub fn mourn(&mut self) {
+    pub fn handle_death(&mut self) {
         while self.look() {}
         self.die();
     }

@@ -37,7 +37,8 @@ pub use context::Context;
 pub use line::{Fault, Line, Queues, ToeError, Woken};
 pub use listener::Listener;
 pub use socket::{
-    FIRST_FILL, HEIRLOOM_WORDS, Heirloom, Phase, Receiving, Sending, Socket, address, address_words,
+    CHECKPOINT_WORDS, Checkpoint, FIRST_FILL, Phase, Receiving, Sending, Socket, address,
+    address_words,
 };
 pub use stream::{Readiness, Stream};
 pub use toe::{Options, StreamId, Toe};

@@ -59,9 +59,9 @@ pub struct Socket {
     pub sending: Sending,
 }
 
-/// A snapshot of a connection, with which another process can take it over.
+/// The state of a connection with which another process can take it over.
 #[derive(Clone, Copy, Debug)]
-pub struct Heirloom {
+pub struct Checkpoint {
     pub(crate) flow: FlowId,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
@@ -72,13 +72,13 @@ pub struct Heirloom {
     is_eager: bool,
 }
 
-/// Number of words of a [`Heirloom`].
-pub const HEIRLOOM_WORDS: usize = 12;
+/// Number of words of a [`Checkpoint`].
+pub const CHECKPOINT_WORDS: usize = 12;
 
-impl Heirloom {
+impl Checkpoint {
     /// Encodes it as words, for another process.
-    pub fn to_words(&self) -> [u64; HEIRLOOM_WORDS] {
-        let Heirloom { flow, local, remote, received, read, written, acknowledged, is_eager } =
+    pub fn to_words(&self) -> [u64; CHECKPOINT_WORDS] {
+        let Checkpoint { flow, local, remote, received, read, written, acknowledged, is_eager } =
             *self;
         let [a, b, c] = address_words(local);
         let [d, e, f] = address_words(remote);
@@ -87,11 +87,11 @@ impl Heirloom {
     }
 
     /// Decodes words that another process has written. `None` if no connection that can be taken over has such positions.
-    pub fn from_words(words: &[u64; HEIRLOOM_WORDS]) -> Option<Heirloom> {
+    pub fn from_words(words: &[u64; CHECKPOINT_WORDS]) -> Option<Checkpoint> {
         let [flow, a, b, c, d, e, f, received, read, written, acknowledged, is_eager] = *words;
         let most = u64::from(FILL_MAX);
         let can_be = read <= received && acknowledged <= written && received.max(written) <= most;
-        can_be.then_some(Heirloom {
+        can_be.then_some(Checkpoint {
             flow: FlowId::from_word(flow),
             local: address([a, b, c]),
             remote: address([d, e, f]),
@@ -205,12 +205,12 @@ impl Socket {
         }
     }
 
-    /// See [`Context::heirloom`](crate::Context::heirloom).
-    pub(crate) fn heirloom(&self) -> Option<Heirloom> {
+    /// See [`Context::checkpoint`](crate::Context::checkpoint).
+    pub(crate) fn checkpoint(&self) -> Option<Checkpoint> {
         let (receiving, sending) = (&self.receiving, &self.sending);
-        let is_young = receiving.filled <= FILL_MAX && sending.filled <= FILL_MAX;
-        let flow = self.flow().filter(|_| is_young && !sending.is_finished)?;
-        Some(Heirloom {
+        let fits = receiving.filled <= FILL_MAX && sending.filled <= FILL_MAX;
+        let flow = self.flow().filter(|_| fits && !sending.is_finished)?;
+        Some(Checkpoint {
             flow,
             local: self.local,
             remote: self.remote,
@@ -223,7 +223,7 @@ impl Socket {
     }
 
     /// Continues from another process's state. Both rings have `filled` bytes of memory, of which the agent knows.
-    pub(crate) fn resume(&mut self, from: &Heirloom, filled: u32) {
+    pub(crate) fn resume(&mut self, from: &Checkpoint, filled: u32) {
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
         (receiving.filled, receiving.told_filled) = (filled, filled);
         (receiving.received, receiving.read, receiving.told) =

@@ -176,7 +176,7 @@ impl Toe {
         }
         // The doorbell's rings so far announced events that have just been processed.
         if context.line.wait(Duration::ZERO) == Woken::HungUp {
-            context.mourn();
+            context.handle_death();
             return Err(Errno::CONNRESET.into());
         }
         context.line.park();
@@ -279,7 +279,7 @@ impl Inner {
             if left == Some(Duration::ZERO) {
                 // Calls that never wait must detect a dead agent as well.
                 if !context.is_dead() && context.line.has_gone_by(now, LIFE_CHECK) {
-                    context.mourn();
+                    context.handle_death();
                     continue;
                 }
                 return Err(late.into());
@@ -298,7 +298,7 @@ impl Inner {
                 Woken::HungUp => true,
             };
             if has_gone {
-                context.mourn();
+                context.handle_death();
             }
         }
     }

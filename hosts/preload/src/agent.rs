@@ -19,24 +19,31 @@ pub struct Agent {
     pub context: Context<Line>,
     pub payload: Payload,
     /// Distinguishes this agent from earlier and later ones.
-    pub life: u64,
+    pub incarnation: u64,
     /// The agent's doorbell, which a thread can poll while other threads use the context.
     pub bell: Arc<OwnedFd>,
     /// Index of the description that owns a socket, by the socket's name at the agent.
     pub owners: HashMap<u32, usize>,
     /// The family secret that was sent to the agent.
-    pub family: Option<u128>,
+    pub family_secret: Option<u128>,
 }
 
 impl Agent {
     /// Connects to the agent at `path`.
-    pub fn attach(path: &Path, life: u64, patience: Duration) -> Result<Agent, ToeError> {
+    pub fn attach(path: &Path, incarnation: u64, patience: Duration) -> Result<Agent, ToeError> {
         let Options { payload_bytes, receive_bytes, send_bytes, .. } = Options::default();
         let (payload, file) = Payload::create("wave-toe-payload", payload_bytes)?;
         let line = Line::connect(path, &[], (&payload, file.as_fd()), patience)?;
         let bell = Arc::new(line.bell().try_clone_to_owned()?);
         let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
-        Ok(Agent { context, payload, life, bell, owners: HashMap::new(), family: None })
+        Ok(Agent {
+            context,
+            payload,
+            incarnation,
+            bell,
+            owners: HashMap::new(),
+            family_secret: None,
+        })
     }
 
     /// Numbers of the line's descriptors, which are hidden from the program.
@@ -49,7 +56,7 @@ impl Agent {
     pub fn check_life(&mut self) {
         let context = &mut self.context;
         if !context.is_dead() && context.line.has_gone_by(Instant::now(), LIFE_CHECK) {
-            context.mourn();
+            context.handle_death();
         }
     }
 
@@ -60,7 +67,7 @@ impl Agent {
             false => self.context.line.hung_up(),
         };
         if has_gone && !self.context.is_dead() {
-            self.context.mourn();
+            self.context.handle_death();
         }
     }
 }

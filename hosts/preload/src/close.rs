@@ -48,7 +48,7 @@ impl Sockets {
         if is_last && is_left {
             world.leave_listener(at);
         }
-        let Description { life, state, .. } = *world.description(at);
+        let Description { incarnation, state, .. } = *world.description(at);
         let deferred = match state {
             _ if !is_last => None,
             State::Open(name) if others_may_have_it => Some(ClosedSocket::Connection(name)),
@@ -58,7 +58,7 @@ impl Sockets {
             }
             _ => None,
         };
-        if deferred.is_some_and(|socket| world.defer_close(fd, life, socket)) {
+        if deferred.is_some_and(|socket| world.defer_close(fd, incarnation, socket)) {
             world.description(at).state = State::Idle;
             world.remove(fd);
             world.release(at);
@@ -66,7 +66,7 @@ impl Sockets {
         }
         let description = world.description(at);
         if let (true, State::Open(name), Some(patience)) = (is_last, description.state, linger) {
-            let life = description.life;
+            let incarnation = description.incarnation;
             if patience.is_zero() {
                 world.remove(fd);
                 world.abort(at, name);
@@ -75,7 +75,7 @@ impl Sockets {
             }
             if view.tcp == Tcp::Open {
                 let deadline = Instant::now().checked_add(patience);
-                let shut = world.context(life).shutdown(name, std::net::Shutdown::Write);
+                let shut = world.context(incarnation).shutdown(name, std::net::Shutdown::Write);
                 let description = world.description(at);
                 description.is_write_shut |= shut.is_ok();
                 description.handles += 1;
@@ -119,7 +119,7 @@ impl Sockets {
             world.add_set(new, set);
         }
         if world.find(old).is_none() && may_become_ours(old) {
-            world.note_twins(old, new);
+            world.note_duplicates(old, new);
         }
     }
 
@@ -157,33 +157,33 @@ impl Sockets {
 
 impl crate::world::World {
     /// Records that two descriptors share a kernel socket which may become ours.
-    fn note_twins(&mut self, one: c_int, other: c_int) {
-        self.twins.retain(|(socket, fd)| inode(*fd) == Some(*socket));
+    fn note_duplicates(&mut self, one: c_int, other: c_int) {
+        self.duplicates.retain(|(socket, fd)| inode(*fd) == Some(*socket));
         let Some(socket) = inode(one) else { return };
-        self.twins.extend([(socket, one), (socket, other)]);
+        self.duplicates.extend([(socket, one), (socket, other)]);
     }
 
     /// Makes the duplicates of a socket ours, when the socket becomes ours.
-    pub fn take_over_twins(&mut self, at: usize, fd: c_int) {
-        if self.twins.is_empty() {
+    pub fn take_over_duplicates(&mut self, at: usize, fd: c_int) {
+        if self.duplicates.is_empty() {
             return;
         }
         let socket = inode(fd);
         let is_its = |(of, _): &mut (u64, c_int)| socket == Some(*of);
-        let twins: Vec<(u64, c_int)> = self.twins.extract_if(.., is_its).collect();
-        for (_, twin) in twins {
+        let duplicates: Vec<(u64, c_int)> = self.duplicates.extract_if(.., is_its).collect();
+        for (_, duplicate) in duplicates {
             // The descriptor may refer to another file by now.
-            if self.find(twin).is_none() && inode(twin) == socket {
-                self.share(at, twin);
-                self.take_over_interests(at, twin);
+            if self.find(duplicate).is_none() && inode(duplicate) == socket {
+                self.share(at, duplicate);
+                self.take_over_interests(at, duplicate);
             }
         }
     }
 
     /// Resets a connection. Its description then has no connection.
     pub fn abort(&mut self, at: usize, name: u32) {
-        let life = self.description(at).life;
-        let agent = self.agent(life);
+        let incarnation = self.description(at).incarnation;
+        let agent = self.agent(incarnation);
         agent.owners.remove(&name);
         agent.context.abort(name);
         self.description(at).state = State::Idle;
@@ -193,9 +193,11 @@ impl crate::world::World {
     /// Releases a failed connection, so that its description may connect again.
     pub fn forget_connection(&mut self, at: usize) {
         let description = self.description(at);
-        let (life, Some(name)) = (description.life, description.name()) else { return };
+        let (incarnation, Some(name)) = (description.incarnation, description.name()) else {
+            return;
+        };
         description.reset();
-        let agent = self.agent(life);
+        let agent = self.agent(incarnation);
         agent.owners.remove(&name);
         agent.context.close(name);
     }

@@ -40,7 +40,8 @@ pub struct DeferredCloses {
 struct DeferredClose {
     /// The event data of the placeholder in the epoll.
     id: u64,
-    /// The agent's life, and the socket; `None` once the socket has ended here, for example because another process took it over.
+    /// The agent's incarnation, and the socket; `None` once the socket has ended here, for example because another process took it
+    /// over.
     socket: Option<(u64, ClosedSocket)>,
 }
 
@@ -56,7 +57,7 @@ impl DeferredCloses {
 impl World {
     /// Defers the close of a socket whose last descriptor in this process is about to be closed. Returns false if the socket must be
     /// closed at once.
-    pub fn defer_close(&mut self, fd: c_int, life: u64, socket: ClosedSocket) -> bool {
+    pub fn defer_close(&mut self, fd: c_int, incarnation: u64, socket: ClosedSocket) -> bool {
         if self.deferred_closes.set.is_none() {
             let Ok(set) = epoll::create(CreateFlags::CLOEXEC) else { return false };
             self.hide(set.as_raw_fd());
@@ -68,9 +69,11 @@ impl World {
             return false;
         }
         self.deferred_closes.last = id;
-        self.deferred_closes.entries.push(DeferredClose { id, socket: Some((life, socket)) });
+        self.deferred_closes
+            .entries
+            .push(DeferredClose { id, socket: Some((incarnation, socket)) });
         if let ClosedSocket::Connection(name) = socket {
-            self.agent(life).owners.remove(&name);
+            self.agent(incarnation).owners.remove(&name);
         }
         true
     }
@@ -95,10 +98,10 @@ impl World {
         let mut closes = std::mem::take(&mut self.deferred_closes.entries);
         closes.retain_mut(|close| {
             let is_alive = alive.contains(&close.id);
-            if let Some((life, socket)) = close.socket
-                && (!is_alive || self.has_ended(life, socket))
+            if let Some((incarnation, socket)) = close.socket
+                && (!is_alive || self.has_ended(incarnation, socket))
             {
-                self.end(life, socket);
+                self.end(incarnation, socket);
                 close.socket = None;
             }
             is_alive
@@ -106,17 +109,17 @@ impl World {
         self.deferred_closes.entries = closes;
     }
 
-    fn has_ended(&mut self, life: u64, socket: ClosedSocket) -> bool {
-        let context = self.context(life);
+    fn has_ended(&mut self, incarnation: u64, socket: ClosedSocket) -> bool {
+        let context = self.context(incarnation);
         context.is_dead()
             || matches!(socket, ClosedSocket::Connection(name) if context.socket(name).phase == Phase::Ended)
     }
 
-    fn end(&mut self, life: u64, socket: ClosedSocket) {
+    fn end(&mut self, incarnation: u64, socket: ClosedSocket) {
         match socket {
-            ClosedSocket::Connection(name) => self.end_connection(life, name),
+            ClosedSocket::Connection(name) => self.end_connection(incarnation, name),
             ClosedSocket::Listener(listener) => {
-                let context = self.context(life);
+                let context = self.context(incarnation);
                 context.unlisten(listener);
                 context.flush();
             }
@@ -124,8 +127,8 @@ impl World {
     }
 
     /// Closes a connection that no longer has a description.
-    pub fn end_connection(&mut self, life: u64, name: u32) {
-        let context = self.context(life);
+    pub fn end_connection(&mut self, incarnation: u64, name: u32) {
+        let context = self.context(incarnation);
         // RFC 2525, 2.17: with unread bytes, a reset without a FIN before it.
         match context.socket(name).receiving.available() > 0 {
             true => context.abort(name),
@@ -134,8 +137,9 @@ impl World {
     }
 
     /// Whether closes of this agent's sockets are pending.
-    pub fn has_deferred_closes_of(&self, life: u64) -> bool {
-        let of = |close: &DeferredClose| close.socket.is_some_and(|(other, _)| other == life);
+    pub fn has_deferred_closes_of(&self, incarnation: u64) -> bool {
+        let of =
+            |close: &DeferredClose| close.socket.is_some_and(|(other, _)| other == incarnation);
         self.deferred_closes.entries.iter().any(of)
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use wave_posix::Heirloom;
+use wave_posix::Checkpoint;
 use wave_readiness::{EventFlags, Source};
 
 use crate::address::Family;
@@ -26,14 +26,14 @@ pub enum State {
     /// We have reset the connection. Unread bytes are in [`Description::left`].
     Reset,
     /// A connection that still belongs to another process, the parent or the sender of its descriptor: not used here yet.
-    Parents,
+    NotOwned,
 }
 
 /// An open file description (open(2)) of a socket at an agent.
 #[derive(Debug)]
 pub struct Description {
-    /// The life of the agent that has the socket; 0 is none.
-    pub life: u64,
+    /// The incarnation of the agent that has the socket; 0 is none.
+    pub incarnation: u64,
     pub family: Family,
     pub is_nonblocking: bool,
     /// Number of descriptors and waiting calls.
@@ -57,8 +57,8 @@ pub struct Description {
     pub is_corked: bool,
     /// The state of a listener; `None` for other sockets.
     pub listens: Option<Box<Listens>>,
-    /// For [`State::Parents`]: what the agent needs to hand the connection over. `is_lost` after a takeover has failed.
-    pub heirloom: Option<Box<Heirloom>>,
+    /// For [`State::NotOwned`]: what the agent needs to hand the connection over. `is_lost` after a takeover has failed.
+    pub checkpoint: Option<Box<Checkpoint>>,
     pub is_lost: bool,
     /// The secret under which the connection was lent, if this process does not belong to the owner's family.
     pub secret: Option<u128>,
@@ -84,9 +84,9 @@ pub struct Told {
 }
 
 impl Description {
-    pub fn new(life: u64, family: Family, state: State) -> Description {
+    pub fn new(incarnation: u64, family: Family, state: State) -> Description {
         Description {
-            life,
+            incarnation,
             family,
             is_nonblocking: false,
             handles: 1,
@@ -101,7 +101,7 @@ impl Description {
             is_disconnecting: false,
             is_corked: false,
             listens: None,
-            heirloom: None,
+            checkpoint: None,
             is_lost: false,
             secret: None,
             is_passed: false,
@@ -117,7 +117,7 @@ impl Description {
     pub fn name(&self) -> Option<u32> {
         match self.state {
             State::Connecting(name) | State::Open(name) | State::Over(name) => Some(name),
-            State::Idle | State::Listening { .. } | State::Reset | State::Parents => None,
+            State::Idle | State::Listening { .. } | State::Reset | State::NotOwned => None,
         }
     }
 

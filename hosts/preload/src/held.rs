@@ -8,7 +8,7 @@ use crate::world::World;
 /// Longest time that bytes are held back.
 const HELD_FOR: Duration = Duration::from_millis(200);
 
-/// Connections with bytes held back, in the order of their deadlines: deadline, agent's life, and name.
+/// Connections with bytes held back, in the order of their deadlines: deadline, agent's incarnation, and name.
 #[derive(Debug, Default)]
 pub struct Held(VecDeque<(Instant, u64, u32)>);
 
@@ -18,40 +18,44 @@ impl Held {
         self.0.front().map(|(due, ..)| due.saturating_duration_since(Instant::now()))
     }
 
-    fn forget(&mut self, life: u64, name: u32) {
-        self.0.retain(|(_, other_life, other)| (*other_life, *other) != (life, name));
+    fn forget(&mut self, incarnation: u64, name: u32) {
+        self.0.retain(|(_, other_incarnation, other)| {
+            (*other_incarnation, *other) != (incarnation, name)
+        });
     }
 }
 
 impl World {
     /// Starts the deadline of a connection's held bytes, unless it is running already.
-    pub fn hold(&mut self, life: u64, name: u32) {
-        if !self.held.0.iter().any(|(_, other_life, other)| (*other_life, *other) == (life, name)) {
-            self.held.0.push_back((Instant::now() + HELD_FOR, life, name));
+    pub fn hold(&mut self, incarnation: u64, name: u32) {
+        if !self.held.0.iter().any(|(_, other_incarnation, other)| {
+            (*other_incarnation, *other) == (incarnation, name)
+        }) {
+            self.held.0.push_back((Instant::now() + HELD_FOR, incarnation, name));
         }
     }
 
     /// Sends a connection's held bytes now.
-    pub fn push(&mut self, life: u64, name: u32) {
-        self.held.forget(life, name);
-        if let Some(agent) = self.agents.iter_mut().find(|agent| agent.life == life) {
+    pub fn push(&mut self, incarnation: u64, name: u32) {
+        self.held.forget(incarnation, name);
+        if let Some(agent) = self.agents.iter_mut().find(|agent| agent.incarnation == incarnation) {
             agent.context.push(name);
         }
     }
 
     /// Sends the held bytes of all connections.
     pub fn push_held(&mut self) {
-        while let Some(&(_, life, name)) = self.held.0.front() {
-            self.push(life, name);
+        while let Some(&(_, incarnation, name)) = self.held.0.front() {
+            self.push(incarnation, name);
         }
     }
 
     /// Sends the held bytes whose deadline has passed.
     pub fn push_late(&mut self) {
-        while let Some(&(due, life, name)) = self.held.0.front()
+        while let Some(&(due, incarnation, name)) = self.held.0.front()
             && due <= Instant::now()
         {
-            self.push(life, name);
+            self.push(incarnation, name);
         }
     }
 }

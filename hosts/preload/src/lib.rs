@@ -4,15 +4,15 @@
 //! agent's network. Then it is *ours*: the agent serves it. The kernel's socket remains as its *placeholder*, which holds the
 //! descriptor number, the flags and the options.
 //!
-//! [`Sockets`] decides and waits, in safe code. `skin` exports the C library's symbols, turns pointers into slices, and passes calls
-//! on other descriptors to the kernel. `sys` has the few system calls that need `unsafe`.
+//! [`Sockets`] decides and waits, in safe code. `interpose` exports the C library's symbols, turns pointers into slices, and passes
+//! calls on other descriptors to the kernel. `sys` has the few system calls that need `unsafe`.
 //!
 //! Must not know: TCP segments, the agent's loop, the purpose of a program's sockets.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
     test,
-    allow(dead_code, reason = "used by the skin, which would intercept the tests' own calls")
+    allow(dead_code, reason = "used by `interpose`, which would intercept the tests' own calls")
 )]
 
 mod address;
@@ -21,7 +21,7 @@ mod close;
 mod config;
 mod deferred_close;
 mod description;
-mod heirs;
+mod fork;
 mod held;
 mod listeners;
 mod lock;
@@ -39,7 +39,7 @@ mod world;
 
 #[cfg(not(test))]
 #[allow(unsafe_code, reason = "symbols of the C library")]
-mod skin;
+mod interpose;
 
 #[cfg(test)]
 mod tests;

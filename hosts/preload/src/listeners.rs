@@ -108,7 +108,7 @@ impl Sockets {
         let own = SocketAddr::new(own, name.port());
         let listening = world.listen(at, fd, own, backlog, true);
         if listening.is_err() {
-            world.disown(fd);
+            world.return_to_kernel(fd);
         }
         Verdict::Ours(listening)
     }
@@ -174,21 +174,21 @@ impl World {
         backlog: c_int,
         is_shared: bool,
     ) -> Result<(), Errno> {
-        let life = self.attach()?;
+        let incarnation = self.attach()?;
         // A listener with a deferred close may still hold the port.
         self.finish_deferred_closes(true);
         let description = self.description(at);
-        description.life = life;
+        description.incarnation = incarnation;
         let kept = Kept::of(sys::fd(fd), description.family)?;
         let reuses_port = sockopt::socket_reuseport(sys::fd(fd))?;
         let sharing = Sharing { secret: sys::random()?, reuses_port };
         let length = backlog.max(1) as u16;
-        let context = self.context(life);
+        let context = self.context(incarnation);
         let listener = context.listen_beside(own, length, sharing);
         if kept.mss_max != u16::MAX {
             context.limit_segments(listener, kept.mss_max);
         }
-        let answer = self.await_answer(life, |context| context.listening(listener));
+        let answer = self.await_answer(incarnation, |context| context.listening(listener));
         let failed = match answer {
             Some(Ok(_)) => None,
             Some(Err(error)) => Some(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
@@ -205,12 +205,12 @@ impl World {
             None => Ok(()),
         };
         if let Err(error) = shared(failed) {
-            self.context(life).unlisten(listener);
-            self.context(life).flush();
+            self.context(incarnation).unlisten(listener);
+            self.context(incarnation).flush();
             return Err(error);
         }
         // Offers slots for connections before the first accept.
-        self.context(life).flush();
+        self.context(incarnation).flush();
         let description = self.description(at);
         description.state = State::Listening { listener: Some(listener), is_shared };
         description.bound = Some(own);
@@ -225,7 +225,7 @@ impl World {
     /// Tells the agent that the program waits for a listener's connections, so that it gets some. No effect on other sockets.
     pub fn await_connections(&mut self, at: usize) {
         let description = self.description(at);
-        let (life, state) = (description.life, description.state);
+        let (incarnation, state) = (description.incarnation, description.state);
         let State::Listening { listener, .. } = state else { return };
         let Some(listens) = &mut description.listens else { return };
         if std::mem::replace(&mut listens.interest, Interest::Yes) == Interest::Yes {
@@ -233,7 +233,7 @@ impl World {
         }
         match listener {
             Some(listener) => {
-                let context = self.context(life);
+                let context = self.context(incarnation);
                 context.await_connections(listener, Interest::Yes);
                 context.flush();
             }
@@ -274,7 +274,7 @@ impl World {
     pub fn leave_to_children(&mut self) {
         for place in 0..self.listeners.len() {
             let description = self.description(self.listeners[place]);
-            let (life, state) = (description.life, description.state);
+            let (incarnation, state) = (description.incarnation, description.state);
             let State::Listening { listener: Some(listener), .. } = state else { continue };
             let Some(listens) = &mut description.listens else { continue };
             let interest = match listens.interest {
@@ -286,9 +286,9 @@ impl World {
             }
             self.has_left_listeners = true;
             match interest {
-                Interest::No => self.leave_to_others(life, listener),
+                Interest::No => self.leave_to_others(incarnation, listener),
                 _ => {
-                    let context = self.context(life);
+                    let context = self.context(incarnation);
                     context.await_connections(listener, interest);
                     context.flush();
                 }
@@ -298,10 +298,10 @@ impl World {
 
     /// Leaves a listener's connections to other listeners on the port. Waits until the listener has no slots left: connections in slots
     /// can be offered to others by this process only, which may never look again.
-    pub fn leave_to_others(&mut self, life: u64, listener: u32) {
-        self.context(life).await_connections(listener, Interest::No);
-        self.await_answer(life, |context| context.has_no_slots(listener).then_some(()));
-        self.context(life).flush();
+    pub fn leave_to_others(&mut self, incarnation: u64, listener: u32) {
+        self.context(incarnation).await_connections(listener, Interest::No);
+        self.await_answer(incarnation, |context| context.has_no_slots(listener).then_some(()));
+        self.context(incarnation).flush();
     }
 
     /// Finds listeners whose agent has gone, and moves those for which the program waits to a new agent.
@@ -320,7 +320,7 @@ impl World {
         }
         let attached = self.attach_within(TRY_LASTS);
         self.next_try = Some(now + TRY_AGAIN.max(now.elapsed() * WAITS_PER_TRY));
-        let Ok(life) = attached else { return };
+        let Ok(incarnation) = attached else { return };
         for place in 0..self.listeners.len() {
             let at = self.listeners[place];
             if !self.has_no_place(at) || !self.waits(at) {
@@ -330,17 +330,17 @@ impl World {
             let State::Listening { is_shared, .. } = description.state else { continue };
             let Some(listens) = description.listens.as_deref().cloned() else { continue };
             let Listens { own, backlog, sharing, kept, .. } = listens;
-            let context = self.context(life);
+            let context = self.context(incarnation);
             let listener = context.listen_beside(own, backlog, sharing);
             if kept.mss_max != u16::MAX {
                 context.limit_segments(listener, kept.mss_max);
             }
             context.await_connections(listener, Interest::Yes);
             let description = self.description(at);
-            description.life = life;
+            description.incarnation = incarnation;
             description.state = State::Listening { listener: Some(listener), is_shared };
         }
-        self.context(life).flush();
+        self.context(incarnation).flush();
     }
 
     fn waits(&mut self, at: usize) -> bool {
@@ -351,9 +351,9 @@ impl World {
     /// Whether a listener has no place at an agent. Takes the place away if the agent has gone, or has refused the listener.
     fn has_no_place(&mut self, at: usize) -> bool {
         let description = self.description(at);
-        let (life, state) = (description.life, description.state);
+        let (incarnation, state) = (description.incarnation, description.state);
         let State::Listening { listener: Some(listener), is_shared } = state else { return true };
-        let context = self.context(life);
+        let context = self.context(incarnation);
         if !context.is_dead() && !matches!(context.listening(listener), Some(Err(_))) {
             return false;
         }
@@ -377,12 +377,12 @@ impl World {
     /// Accepts a connection from the agent, if there is one.
     fn accept(&mut self, at: usize, flags: c_int) -> Option<Result<Accepted, Errno>> {
         let description = self.description(at);
-        let (life, family) = (description.life, description.family);
+        let (incarnation, family) = (description.incarnation, description.family);
         let State::Listening { listener: Some(listener), .. } = description.state else {
             return None;
         };
         let kept = description.listens.as_ref().map(|listens| listens.kept.clone());
-        let agent = self.agent(life);
+        let agent = self.agent(incarnation);
         if agent.context.is_dead() || agent.context.acceptable(listener) == 0 {
             return None;
         }
@@ -391,15 +391,15 @@ impl World {
             Ok(fd) => fd,
             Err(error) => return Some(Err(error)),
         };
-        let agent = self.agent(life);
+        let agent = self.agent(incarnation);
         match agent.context.accept(listener)? {
             Ok((name, remote)) => {
                 agent.context.flush();
-                let mut description = Description::new(life, family, State::Open(name));
+                let mut description = Description::new(incarnation, family, State::Open(name));
                 description.is_nonblocking = flags & libc::SOCK_NONBLOCK != 0;
                 let fd = fd.into_raw_fd();
                 let place = self.insert(fd, description);
-                self.agent(life).owners.insert(name, place);
+                self.agent(incarnation).owners.insert(name, place);
                 if let Some(kept) = kept {
                     self.configure(place, &kept);
                 }

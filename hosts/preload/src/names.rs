@@ -64,7 +64,7 @@ impl Sockets {
         let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
         let bound = world.bind(at, fd, own);
         if bound.is_err() {
-            world.disown(fd);
+            world.return_to_kernel(fd);
         }
         Verdict::Ours(bound)
     }
@@ -147,7 +147,7 @@ impl Sockets {
         }
         let begun = world.begin(at, fd, remote);
         if begun.is_err() && begun != Err(Errno::INPROGRESS) {
-            world.disown(fd);
+            world.return_to_kernel(fd);
         }
         Verdict::Ours(begun)
     }
@@ -155,14 +155,14 @@ impl Sockets {
     /// getsockname(2).
     pub fn local_name(&self, fd: c_int) -> Verdict<Encoded> {
         self.answer(fd, |world, at| {
-            let Description { state, life, family, bound, .. } = *world.description(at);
+            let Description { state, incarnation, family, bound, .. } = *world.description(at);
             let local = match state {
                 State::Listening { is_shared: true, .. } => return Verdict::Kernels,
                 State::Open(name) | State::Over(name) | State::Connecting(name) => {
-                    let local = world.context(life).socket(name).local;
+                    let local = world.context(incarnation).socket(name).local;
                     if local.port() == 0 { bound } else { Some(local) }
                 }
-                State::Idle | State::Reset | State::Parents | State::Listening { .. } => bound,
+                State::Idle | State::Reset | State::NotOwned | State::Listening { .. } => bound,
             };
             match local {
                 Some(local) => Verdict::Ours(Ok(address::encode(local, family))),
@@ -175,10 +175,10 @@ impl Sockets {
     pub fn peer_name(&self, fd: c_int) -> Verdict<Encoded> {
         self.answer(fd, |world, at| {
             let view = world.view(at);
-            let Description { life, family, .. } = *world.description(at);
+            let Description { incarnation, family, .. } = *world.description(at);
             match (view.tcp, world.description(at).name()) {
                 (Tcp::Open, Some(name)) => {
-                    let remote = world.context(life).socket(name).remote;
+                    let remote = world.context(incarnation).socket(name).remote;
                     Verdict::Ours(Ok(address::encode(remote, family)))
                 }
                 _ => Verdict::Ours(Err(Errno::NOTCONN)),
@@ -198,14 +198,14 @@ impl Sockets {
             let view = world.view(at);
             world.note_news();
             let description = world.description(at);
-            let life = description.life;
+            let incarnation = description.incarnation;
             match description.state {
                 State::Listening { listener, is_shared } => {
                     if reads {
                         description.state = State::Idle;
                         description.listens = None;
                         if let Some(listener) = listener {
-                            let context = world.context(life);
+                            let context = world.context(incarnation);
                             context.unlisten(listener);
                             context.flush();
                         }
@@ -228,7 +228,7 @@ impl Sockets {
                     description.is_write_shut |= writes;
                     Verdict::Ours(Err(Errno::NOTCONN))
                 }
-                State::Reset | State::Parents => Verdict::Ours(Err(Errno::NOTCONN)),
+                State::Reset | State::NotOwned => Verdict::Ours(Err(Errno::NOTCONN)),
                 State::Open(name) | State::Over(name) => {
                     description.is_read_shut |= reads;
                     description.is_write_shut |= writes;
@@ -240,7 +240,7 @@ impl Sockets {
                     description.owes_connect = false;
                     if writes {
                         // The connection exists, so this cannot fail.
-                        let _ = world.context(life).shutdown(name, Shutdown::Write);
+                        let _ = world.context(incarnation).shutdown(name, Shutdown::Write);
                     }
                     world.tell(at, Source::ANY);
                     Verdict::Ours(Ok(()))
@@ -257,18 +257,18 @@ impl World {
             return Err(Errno::MFILE);
         }
         let flags = fcntl_getfl(sys::fd(fd))?;
-        let life = self.attach()?;
-        let mut description = Description::new(life, family, State::Idle);
+        let incarnation = self.attach()?;
+        let mut description = Description::new(incarnation, family, State::Idle);
         description.is_nonblocking = flags.contains(OFlags::NONBLOCK);
         let at = self.insert(fd, description);
         self.tell(at, EventFlags::empty());
         self.take_over_interests(at, fd);
-        self.take_over_twins(at, fd);
+        self.take_over_duplicates(at, fd);
         Ok(at)
     }
 
     /// Gives a socket back to the kernel.
-    pub fn disown(&mut self, fd: c_int) {
+    pub fn return_to_kernel(&mut self, fd: c_int) {
         if let Some(at) = self.remove(fd) {
             self.release(at);
         }
@@ -310,12 +310,12 @@ impl World {
 
     /// Requests a connection from the agent.
     fn begin(&mut self, at: usize, fd: c_int, remote: SocketAddr) -> Result<(), Errno> {
-        let life = self.attach()?;
+        let incarnation = self.attach()?;
         let description = self.description(at);
-        description.life = life;
+        description.incarnation = incarnation;
         let port = description.bound.map_or(0, |bound| bound.port());
         let kept = Kept::of(sys::fd(fd), description.family)?;
-        let agent = self.agent(life);
+        let agent = self.agent(incarnation);
         let name = agent.context.connect_from(port, remote, kept.mss_max).ok_or(Errno::NOBUFS)?;
         agent.owners.insert(name, at);
         agent.context.flush();

@@ -145,9 +145,11 @@ impl World {
     /// Tells the agent a connection's options, if they differ from the defaults.
     pub fn configure(&mut self, at: usize, kept: &Kept) {
         let description = self.description(at);
-        let (life, Some(name)) = (description.life, description.name()) else { return };
+        let (incarnation, Some(name)) = (description.incarnation, description.name()) else {
+            return;
+        };
         let (options, is_eager) = kept.agents();
-        let context = self.context(life);
+        let context = self.context(incarnation);
         let socket = context.socket(name);
         if socket.sending.is_eager != is_eager {
             context.set_eager(name, is_eager);
@@ -168,14 +170,14 @@ impl Sockets {
             if let Ok(kept) = Kept::of(sys::fd(fd), description.family) {
                 match description.state {
                     State::Listening { listener, .. } => {
-                        let (life, mss_max) = (description.life, kept.mss_max);
+                        let (incarnation, mss_max) = (description.incarnation, kept.mss_max);
                         let before = description
                             .listens
                             .as_mut()
                             .map(|listens| std::mem::replace(&mut listens.kept, kept));
                         let is_new = before.is_some_and(|before| before.mss_max != mss_max);
                         if let Some(listener) = listener.filter(|_| is_new) {
-                            world.context(life).limit_segments(listener, mss_max);
+                            world.context(incarnation).limit_segments(listener, mss_max);
                         }
                     }
                     _ => world.configure(at, &kept),
@@ -192,11 +194,11 @@ impl Sockets {
             let description = world.description(at);
             let is_corked = sockopt::tcp_cork(sys::fd(fd)).unwrap_or(false);
             let was_corked = std::mem::replace(&mut description.is_corked, is_corked);
-            if let (life, Some(name)) = (description.life, description.name())
+            if let (incarnation, Some(name)) = (description.incarnation, description.name())
                 && was_corked
                 && !is_corked
             {
-                world.push(life, name);
+                world.push(incarnation, name);
             }
             Verdict::<()>::Kernels
         });
@@ -215,17 +217,18 @@ impl Sockets {
                 (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => number((view.tcp == Tcp::Listen).into()),
                 (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => match description.state {
                     State::Open(name) => {
-                        let life = description.life;
-                        number(world.context(life).socket(name).mss.into())
+                        let incarnation = description.incarnation;
+                        number(world.context(incarnation).socket(name).mss.into())
                     }
                     _ => Verdict::Kernels,
                 },
                 (libc::IPPROTO_TCP, libc::TCP_INFO) => {
                     let mut info = match description.state {
                         State::Open(name) => {
-                            let life = description.life;
-                            world.context(life).inquire(name);
-                            let known = world.await_answer(life, |context| context.known(name));
+                            let incarnation = description.incarnation;
+                            world.context(incarnation).inquire(name);
+                            let known =
+                                world.await_answer(incarnation, |context| context.known(name));
                             tcp_info(known.flatten())
                         }
                         _ => tcp_info(None),

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
-use wave_posix::{HEIRLOOM_WORDS, Heirloom, Interest, Sharing, address, address_words};
+use wave_posix::{CHECKPOINT_WORDS, Checkpoint, Interest, Sharing, address, address_words};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
@@ -49,7 +49,7 @@ enum Passed {
     },
     /// `lent` is `None` if the connection cannot be handed over.
     Connection {
-        lent: Option<(Heirloom, u128)>,
+        lent: Option<(Checkpoint, u128)>,
         is_read_shut: bool,
         is_write_shut: bool,
     },
@@ -76,9 +76,9 @@ impl Ticket {
             }
             Passed::Connection { lent, is_read_shut, is_write_shut } => {
                 words.extend([CONNECTION, (*is_read_shut).into(), (*is_write_shut).into()]);
-                if let Some((heirloom, secret)) = lent {
+                if let Some((checkpoint, secret)) = lent {
                     words.extend(halves(*secret));
-                    words.extend(heirloom.to_words());
+                    words.extend(checkpoint.to_words());
                 }
             }
         }
@@ -104,8 +104,8 @@ impl Ticket {
             }
             (CONNECTION, &[is_read_shut, is_write_shut, ref lent @ ..]) => {
                 let lent = lent.split_first_chunk().and_then(|(&[high, low], words)| {
-                    let words: &[u64; HEIRLOOM_WORDS] = words.try_into().ok()?;
-                    Some((Heirloom::from_words(words)?, whole(high, low)))
+                    let words: &[u64; CHECKPOINT_WORDS] = words.try_into().ok()?;
+                    Some((Checkpoint::from_words(words)?, whole(high, low)))
                 });
                 let [is_read_shut, is_write_shut] =
                     [is_read_shut, is_write_shut].map(|word| word != 0);
@@ -143,34 +143,34 @@ impl Sockets {
     /// Gives tickets to descriptors that are about to be passed to other programs.
     pub fn pass(&self, fds: &[c_int]) {
         let Ok(mut world) = self.open() else { return };
-        let mut lives = Vec::new();
+        let mut incarnations = Vec::new();
         for fd in fds {
             if let Some(at) = world.find(*fd) {
-                lives.extend(world.give_ticket(*fd, at, None));
+                incarnations.extend(world.give_ticket(*fd, at, None));
             }
         }
-        world.await_heard(lives);
+        world.await_lent(incarnations);
     }
 
-    /// Called before an exec(2), of this process or of its child by vfork(2) (`is_borrowing` its memory): the new program gets all
-    /// descriptors without FD_CLOEXEC. Returns the lines that stay open, for [`Sockets::was_not_replaced`].
-    pub fn pass_over_exec(&self, is_borrowing: bool) -> Vec<c_int> {
+    /// Called before an exec(2), of this process or (`is_in_child`) of a child by vfork(2), which shares its memory: the new program gets
+    /// all descriptors without FD_CLOEXEC. Returns the lines that stay open, for [`Sockets::was_not_replaced`].
+    pub fn pass_over_exec(&self, is_in_child: bool) -> Vec<c_int> {
         let Ok(mut world) = self.open() else { return Vec::new() };
         let numbers: Vec<(c_int, usize)> = world.numbers().collect();
-        let (mut lives, mut lines) = (Vec::new(), Vec::new());
+        let (mut incarnations, mut lines) = (Vec::new(), Vec::new());
         for (fd, at) in numbers {
             let flags = fcntl_getfd(sys::fd(fd));
             let stays_open = flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
             // In a child of vfork(2), the descriptor may refer to another socket by now, which already has its own ticket.
-            if stays_open && !(is_borrowing && world.is_anothers(fd, at)) {
-                let lines = (!is_borrowing).then_some(&mut lines);
-                lives.extend(world.give_ticket(fd, at, lines));
-            } else if !stays_open && !is_borrowing {
+            if stays_open && !(is_in_child && world.is_anothers(fd, at)) {
+                let lines = (!is_in_child).then_some(&mut lines);
+                incarnations.extend(world.give_ticket(fd, at, lines));
+            } else if !stays_open && !is_in_child {
                 // Other processes may have this listener: connections not accepted here are theirs.
                 world.leave_listener(at);
             }
         }
-        world.await_heard(lives);
+        world.await_lent(incarnations);
         lines.retain(|line| fcntl_setfd(sys::fd(*line), FdFlags::empty()).is_ok());
         lines
     }
@@ -211,8 +211,8 @@ impl Sockets {
 }
 
 impl World {
-    /// Gives a descriptor's placeholder a ticket. Returns the life of the agent that was told of it, if one was. `lines` is given before an
-    /// exec of this process: the line that the next program needs until it has taken over the socket is added to it.
+    /// Gives a descriptor's placeholder a ticket. Returns the incarnation of the agent that was told of it, if one was. `lines` is given
+    /// before an exec of this process: the line that the next program needs until it has taken over the socket is added to it.
     fn give_ticket(
         &mut self,
         fd: c_int,
@@ -224,14 +224,14 @@ impl World {
             self.take_over(at);
         }
         self.push_held();
-        let family = self.family;
+        let family_secret = self.family_secret;
         let description = self.description(at);
-        let (state, life) = (description.state, description.life);
+        let (state, incarnation) = (description.state, description.incarnation);
         let (is_read_shut, is_write_shut) = (description.is_read_shut, description.is_write_shut);
         let mut line = None;
         let mut told = None;
         let owner = match state {
-            State::Open(_) | State::Listening { listener: Some(_), .. } => Some(life),
+            State::Open(_) | State::Listening { listener: Some(_), .. } => Some(incarnation),
             _ => None,
         };
         let passed = match state {
@@ -245,30 +245,31 @@ impl World {
                 Passed::Listening { own, backlog, sharing, is_shared }
             }
             _ => {
-                let heirloom = match state {
+                let checkpoint = match state {
                     State::Open(name) => {
                         description.is_passed = true;
-                        told = Some(life);
-                        self.context(life).heirloom(name)
+                        told = Some(incarnation);
+                        self.context(incarnation).checkpoint(name)
                     }
-                    State::Parents => {
-                        let heirloom = description.heirloom.as_deref().copied();
-                        told = heirloom.and_then(|_| self.attach_within(ATTACH_PATIENCE).ok());
-                        told.into_iter().for_each(|life| self.join(life, family));
-                        heirloom
+                    State::NotOwned => {
+                        let checkpoint = description.checkpoint.as_deref().copied();
+                        told = checkpoint.and_then(|_| self.attach_within(ATTACH_PATIENCE).ok());
+                        told.into_iter()
+                            .for_each(|incarnation| self.join(incarnation, family_secret));
+                        checkpoint
                     }
                     _ => None,
                 };
-                let lent = told.zip(heirloom).zip(sys::random().ok());
-                let lent = lent.map(|((life, heirloom), secret)| {
-                    self.context(life).lend(&heirloom, secret);
-                    (heirloom, secret)
+                let lent = told.zip(checkpoint).zip(sys::random().ok());
+                let lent = lent.map(|((incarnation, checkpoint), secret)| {
+                    self.context(incarnation).lend(&checkpoint, secret);
+                    (checkpoint, secret)
                 });
                 Passed::Connection { lent, is_read_shut, is_write_shut }
             }
         };
-        if let Some((lines, life)) = lines.as_mut().zip(owner) {
-            let fd = self.context(life).line.descriptors()[0].as_raw_fd();
+        if let Some((lines, incarnation)) = lines.as_mut().zip(owner) {
+            let fd = self.context(incarnation).line.descriptors()[0].as_raw_fd();
             lines.push(fd);
             line = Some(fd);
         }
@@ -282,13 +283,13 @@ impl World {
     /// connections again.
     pub fn leave_listener(&mut self, at: usize) {
         let description = self.description(at);
-        let (life, state) = (description.life, description.state);
+        let (incarnation, state) = (description.incarnation, description.state);
         let State::Listening { listener: Some(listener), .. } = state else { return };
         if let Some(listens) = &mut description.listens {
             listens.interest = Interest::No;
         }
         self.has_left_listeners = true;
-        self.leave_to_others(life, listener);
+        self.leave_to_others(incarnation, listener);
     }
 
     /// Whether a descriptor's ticket names a different connection from the description's.
@@ -299,27 +300,27 @@ impl World {
             return false;
         };
         let description = self.description(at);
-        let (life, state) = (description.life, description.state);
+        let (incarnation, state) = (description.incarnation, description.state);
         let ours = match state {
-            State::Open(name) => self.context(life).heirloom(name),
-            _ => description.heirloom.as_deref().copied(),
+            State::Open(name) => self.context(incarnation).checkpoint(name),
+            _ => description.checkpoint.as_deref().copied(),
         };
         ours.is_none_or(|ours| ours.to_words()[0] != theirs.to_words()[0])
     }
 
     /// Waits until the agents know of the lent connections: the loan then takes effect before any request from the receivers.
-    fn await_heard(&mut self, lives: Vec<u64>) {
-        for life in lives {
-            self.await_answer(life, |context| context.has_lent().then_some(()));
+    fn await_lent(&mut self, incarnations: Vec<u64>) {
+        for incarnation in incarnations {
+            self.await_answer(incarnation, |context| context.has_lent().then_some(()));
         }
     }
 
     /// Waits until a listener has its place at the agent. No effect on other sockets, or without an agent.
     fn await_place(&mut self, at: usize) {
         let description = self.description(at);
-        let life = description.life;
+        let incarnation = description.incarnation;
         if let State::Listening { listener: Some(listener), .. } = description.state {
-            self.await_answer(life, |context| context.listening(listener).map(|_| ()));
+            self.await_answer(incarnation, |context| context.listening(listener).map(|_| ()));
         }
     }
 
@@ -356,11 +357,11 @@ impl World {
                 is_listener = true;
             }
             Passed::Connection { lent, is_read_shut, is_write_shut } => {
-                description.state = State::Parents;
+                description.state = State::NotOwned;
                 (description.is_read_shut, description.is_write_shut) =
                     (is_read_shut, is_write_shut);
                 description.secret = Some(lent.map_or(0, |(_, secret)| secret));
-                description.heirloom = lent.map(|(heirloom, _)| Box::new(heirloom));
+                description.checkpoint = lent.map(|(checkpoint, _)| Box::new(checkpoint));
             }
         }
         let at = self.insert(fd, description);
@@ -394,16 +395,16 @@ mod tests {
         let cookie = sockopt::socket_cookie(listener.as_fd()).unwrap();
         let own: SocketAddr = "10.77.0.2:80".parse().unwrap();
         let sharing = Sharing { secret: 7 << 90 | 5, reuses_port: true };
-        let words: [u64; HEIRLOOM_WORDS] =
+        let words: [u64; CHECKPOINT_WORDS] =
             [9 << 32 | 3, 0, 0xffff_0a4d_0002, 80, 0, 0xffff_0a4d_0001, 999, 40, 30, 20, 10, 1];
-        let heirloom = Heirloom::from_words(&words).unwrap();
+        let checkpoint = Checkpoint::from_words(&words).unwrap();
         let passed = [
             Passed::Bound(own),
             Passed::Bound("[fd77::2]:80".parse().unwrap()),
             Passed::Listening { own, backlog: 511, sharing, is_shared: true },
             Passed::Connection { lent: None, is_read_shut: true, is_write_shut: false },
             Passed::Connection {
-                lent: Some((heirloom, 3 << 100 | 1)),
+                lent: Some((checkpoint, 3 << 100 | 1)),
                 is_read_shut: false,
                 is_write_shut: true,
             },
@@ -416,7 +417,7 @@ mod tests {
             assert_eq!(read.to_words(), ticket.to_words());
         }
         // Positions beyond those of any connection that can be handed over.
-        assert!(Heirloom::from_words(&words.map(|word| word.max(1 << 40))).is_none());
+        assert!(Checkpoint::from_words(&words.map(|word| word.max(1 << 40))).is_none());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use rustix::io::Errno;
 
 use crate::config::Config;
-use crate::heirs::Heir;
+use crate::fork::Inherited;
 use crate::lock::{self, Lock};
 use crate::marks::Marks;
 use crate::world::{ATTACH_PATIENCE, World};
@@ -46,11 +46,11 @@ impl Sockets {
     pub fn of_child(
         config: Config,
         marks: [&'static Marks; 2],
-        heirs: Vec<Heir>,
-        family: Option<u128>,
+        inherited: Vec<Inherited>,
+        family_secret: Option<u128>,
     ) -> Sockets {
         let mut world = World::new(config, marks[0], marks[1]);
-        world.inherit(heirs, family);
+        world.inherit(inherited, family_secret);
         Sockets { world: Lock::new(world) }
     }
 

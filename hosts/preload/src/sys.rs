@@ -1,4 +1,4 @@
-//! System calls for which rustix has no safe form. None goes through a symbol that the skin replaces.
+//! System calls for which rustix has no safe form. None goes through a symbol that `interpose` replaces.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -170,7 +170,7 @@ impl Receive<'_, '_> {
             return Some(Err(Errno::NOTCONN));
         }
         let description = world.description(at);
-        let (life, name) = (description.life, description.name());
+        let (incarnation, name) = (description.incarnation, description.name());
         let is_peek = self.flags & libc::MSG_PEEK != 0;
         let is_copied = self.flags & libc::MSG_TRUNC == 0;
         let skip = if is_peek { self.copied as u64 } else { 0 };
@@ -182,7 +182,7 @@ impl Receive<'_, '_> {
         if bytes > 0 || (available > 0 && self.bytes == 0) {
             match name {
                 Some(name) => {
-                    let agent = world.agent(life);
+                    let agent = world.agent(incarnation);
                     if is_copied {
                         agent.copy_out(name, skip, bytes, self.into, self.copied);
                     }
@@ -281,9 +281,9 @@ impl Send<'_, '_> {
                 });
             }
             let description = world.description(at);
-            let (life, is_corked) = (description.life, description.is_corked);
+            let (incarnation, is_corked) = (description.incarnation, description.is_corked);
             let name = description.name().expect("the connection exists");
-            let agent = world.agent(life);
+            let agent = world.agent(incarnation);
             let bytes = match agent.context.fill_for(name, bytes) {
                 Ok(bytes) => bytes,
                 Err(_) if self.copied > 0 => return Some(Ok(self.copied)),
@@ -294,10 +294,10 @@ impl Send<'_, '_> {
             if self.has_more || is_corked {
                 let tail = if self.has_more { Tail::More } else { Tail::Corked };
                 agent.context.wrote_before_more(name, bytes, tail);
-                world.hold(life, name);
+                world.hold(incarnation, name);
             } else {
                 agent.context.wrote(name, bytes);
-                world.push(life, name);
+                world.push(incarnation, name);
             }
             world.look();
         }

@@ -128,7 +128,7 @@ impl Sockets {
             .agents
             .iter()
             .filter(|agent| !agent.context.is_dead())
-            .map(|agent| (agent.life, Arc::clone(&agent.bell)))
+            .map(|agent| (agent.incarnation, Arc::clone(&agent.bell)))
             .collect();
         let most = world.patience();
         drop(world);
@@ -146,9 +146,10 @@ impl Sockets {
 
         let mut world = self.reopen();
         world.leave_sleep(own);
-        for ((life, _), was_rung) in bells.iter().zip(rung) {
+        for ((incarnation, _), was_rung) in bells.iter().zip(rung) {
             // Other threads may have removed the agent.
-            if let Some(agent) = world.agents.iter_mut().find(|agent| agent.life == *life)
+            if let Some(agent) =
+                world.agents.iter_mut().find(|agent| agent.incarnation == *incarnation)
                 && (was_rung || ready == Ok(0))
             {
                 agent.wake(was_rung);

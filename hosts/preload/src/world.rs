@@ -36,7 +36,7 @@ pub struct World {
     private: &'static Marks,
     /// The last agent is the current one, if it is alive. Earlier ones have died, but some sockets still refer to them.
     pub agents: Vec<Agent>,
-    lives: u64,
+    incarnations: u64,
     /// Index of each descriptor's description, plus one; 0 is none.
     pub fds: Vec<u32>,
     pub descriptions: Vec<Option<Description>>,
@@ -53,7 +53,7 @@ pub struct World {
     /// Interests in kernel sockets that may become ours, by the socket's descriptor: the set's descriptor, the events and the event data.
     pub early: HashMap<c_int, Vec<(c_int, EventFlags, u64)>>,
     /// Duplicates of kernel sockets that may become ours: the socket's inode, and a descriptor.
-    pub twins: Vec<(u64, c_int)>,
+    pub duplicates: Vec<(u64, c_int)>,
     /// Number of parked threads.
     parked: usize,
     /// Eventfds of sleeping threads; `spare` has unused ones.
@@ -62,9 +62,9 @@ pub struct World {
     /// Sleeping threads must be woken: something may have changed for them.
     has_news: bool,
     /// The missing agent has been reported to the user.
-    has_complained: bool,
+    has_reported: bool,
     /// The secret that entitles children to take over connections, and the number of forks while connections were open.
-    pub family: Option<u128>,
+    pub family_secret: Option<u128>,
     pub forks: u64,
     /// Closed sockets of which another process may have a copy.
     pub deferred_closes: DeferredCloses,
@@ -77,7 +77,7 @@ impl World {
             ours,
             private,
             agents: Vec::new(),
-            lives: 0,
+            incarnations: 0,
             fds: Vec::new(),
             descriptions: Vec::new(),
             free: Vec::new(),
@@ -87,13 +87,13 @@ impl World {
             held: Held::default(),
             sets: HashMap::new(),
             early: HashMap::new(),
-            twins: Vec::new(),
+            duplicates: Vec::new(),
             parked: 0,
             sleepers: Vec::new(),
             spare: Vec::new(),
             has_news: false,
-            has_complained: false,
-            family: None,
+            has_reported: false,
+            family_secret: None,
             forks: 0,
             deferred_closes: DeferredCloses::default(),
         }
@@ -105,10 +105,10 @@ impl World {
         agent.map(|agent| Arc::clone(&agent.bell))
     }
 
-    /// The life of the agent at which new sockets are created. Attaches to it if necessary.
+    /// The incarnation of the agent at which new sockets are created. Attaches to it if necessary.
     pub fn attach(&mut self) -> Result<u64, Errno> {
         self.attach_within(ATTACH_PATIENCE).map_err(|error| {
-            if !std::mem::replace(&mut self.has_complained, true) {
+            if !std::mem::replace(&mut self.has_reported, true) {
                 let socket = self.config.socket.display();
                 say(&format!("no agent at {socket}, so the kernel's TCP is used: {error}"));
             }
@@ -122,19 +122,19 @@ impl World {
             // Its death may not have been noticed yet.
             agent.wake(false);
             if !agent.context.is_dead() {
-                return Ok(agent.life);
+                return Ok(agent.incarnation);
             }
         }
-        self.lives += 1;
-        let mut agent = Agent::attach(&self.config.socket, self.lives, patience)?;
+        self.incarnations += 1;
+        let mut agent = Agent::attach(&self.config.socket, self.incarnations, patience)?;
         let deferred: Vec<u64> = self
             .agents
             .iter()
-            .map(|old| old.life)
-            .filter(|life| self.has_deferred_closes_of(*life))
+            .map(|old| old.incarnation)
+            .filter(|incarnation| self.has_deferred_closes_of(*incarnation))
             .collect();
         self.agents.retain(|old| {
-            let is_used = old.life_is_used(&self.descriptions) || deferred.contains(&old.life);
+            let is_used = old.is_used_by(&self.descriptions) || deferred.contains(&old.incarnation);
             if !is_used {
                 old.descriptors().for_each(|fd| self.private.clear(fd));
             }
@@ -144,22 +144,22 @@ impl World {
         if self.parked > 0 {
             agent.context.line.park();
         }
-        let life = agent.life;
+        let incarnation = agent.incarnation;
         self.agents.push(agent);
-        self.has_complained = false;
+        self.has_reported = false;
         // Sleeping threads wait for the old agent's doorbell.
         self.has_news = true;
-        Ok(life)
+        Ok(incarnation)
     }
 
-    /// The agent of this life, which must have sockets.
-    pub fn agent(&mut self, life: u64) -> &mut Agent {
-        let agent = self.agents.iter_mut().find(|agent| agent.life == life);
+    /// The agent of this incarnation, which must have sockets.
+    pub fn agent(&mut self, incarnation: u64) -> &mut Agent {
+        let agent = self.agents.iter_mut().find(|agent| agent.incarnation == incarnation);
         agent.expect("an agent stays as long as it has sockets")
     }
 
-    pub fn context(&mut self, life: u64) -> &mut Context<Line> {
-        &mut self.agent(life).context
+    pub fn context(&mut self, incarnation: u64) -> &mut Context<Line> {
+        &mut self.agent(incarnation).context
     }
 
     /// The description of a descriptor, if the descriptor is ours.
@@ -238,28 +238,28 @@ impl World {
         if description.handles > 0 {
             return;
         }
-        let (life, state) = (description.life, description.state);
+        let (incarnation, state) = (description.incarnation, description.state);
         self.listeners.retain(|listener| *listener != at);
         self.descriptions[at] = None;
         self.free.push(at);
         self.has_news = true;
         match state {
             State::Listening { listener: Some(listener), .. } => {
-                self.leave_to_others(life, listener);
-                let context = self.context(life);
+                self.leave_to_others(incarnation, listener);
+                let context = self.context(incarnation);
                 context.unlisten(listener);
                 context.flush();
             }
             State::Connecting(name) | State::Open(name) | State::Over(name) => {
-                self.agent(life).owners.remove(&name);
+                self.agent(incarnation).owners.remove(&name);
                 match state {
-                    State::Open(_) => self.end_connection(life, name),
-                    _ => self.context(life).close(name),
+                    State::Open(_) => self.end_connection(incarnation, name),
+                    _ => self.context(incarnation).close(name),
                 }
             }
             State::Idle
             | State::Reset
-            | State::Parents
+            | State::NotOwned
             | State::Listening { listener: None, .. } => {}
         }
     }
@@ -365,13 +365,13 @@ impl World {
     /// agent has died.
     pub fn await_answer<R>(
         &mut self,
-        life: u64,
+        incarnation: u64,
         mut answer: impl FnMut(&mut Context<Line>) -> Option<R>,
     ) -> Option<R> {
         let start = std::time::Instant::now();
         loop {
             self.look();
-            let context = self.context(life);
+            let context = self.context(incarnation);
             if let Some(answer) = answer(context) {
                 return Some(answer);
             }
@@ -385,11 +385,11 @@ impl World {
                 let woken = context.line.wait(left.min(Duration::from_millis(100)));
                 let is_hung_up = woken == wave_posix::Woken::HungUp || context.line.hung_up();
                 if is_hung_up {
-                    context.mourn();
+                    context.handle_death();
                 }
             }
             if self.parked == 0 {
-                self.context(life).line.unpark();
+                self.context(incarnation).line.unpark();
             }
         }
     }
@@ -427,8 +427,8 @@ impl World {
         if !is_shut || view.arrived <= description.told.arrived {
             return false;
         }
-        let (life, arrived) = (description.life, description.told.arrived);
-        let agent = self.agent(life);
+        let (incarnation, arrived) = (description.incarnation, description.told.arrived);
+        let agent = self.agent(incarnation);
         let unread = arrived.saturating_sub(agent.context.socket(name).receiving.read);
         let mut left = vec![0; unread as usize];
         agent.copy_out(name, 0, unread, &mut [IoSliceMut::new(&mut left)], 0);
@@ -453,7 +453,7 @@ impl World {
 
     /// Updates a description from its agent's socket, and returns the state that calls see.
     pub fn view(&mut self, at: usize) -> View {
-        let Description { life, state, .. } = *self.description(at);
+        let Description { incarnation, state, .. } = *self.description(at);
         let mut view = View {
             tcp: Tcp::Closed,
             available: 0,
@@ -466,7 +466,7 @@ impl World {
             arrived: 0,
         };
         match state {
-            State::Idle | State::Parents => {}
+            State::Idle | State::NotOwned => {}
             State::Reset => {
                 view.available = self.description(at).left.len() as u64;
                 view.is_read_shut = true;
@@ -475,13 +475,13 @@ impl World {
             State::Listening { listener, .. } => {
                 view.tcp = Tcp::Listen;
                 if let Some(listener) = listener {
-                    let context = self.context(life);
+                    let context = self.context(incarnation);
                     let is_there = !context.is_dead();
                     view.arrived = if is_there { context.acceptable(listener) as u64 } else { 0 };
                 }
             }
             State::Connecting(name) | State::Open(name) | State::Over(name) => {
-                let context = self.context(life);
+                let context = self.context(incarnation);
                 let is_dead = context.is_dead();
                 let socket = context.socket(name);
                 let (phase, error) = (socket.phase, socket.error);
@@ -530,8 +530,8 @@ impl World {
 }
 
 impl Agent {
-    fn life_is_used(&self, descriptions: &[Option<Description>]) -> bool {
-        descriptions.iter().flatten().any(|description| description.life == self.life)
+    fn is_used_by(&self, descriptions: &[Option<Description>]) -> bool {
+        descriptions.iter().flatten().any(|description| description.incarnation == self.incarnation)
     }
 }
 

@@ -5,7 +5,7 @@ use wave_tcp::context::{FILL_MAX, Request};
 
 use super::Context;
 use crate::line::Queues;
-use crate::socket::{Heirloom, Phase, Socket};
+use crate::socket::{Checkpoint, Phase, Socket};
 
 impl<Q: Queues> Context<Q> {
     /// Tells the agent the secret of this process's family.
@@ -16,9 +16,9 @@ impl<Q: Queues> Context<Q> {
 
     /// Lets any process that joins the family with this secret take over a connection of this process or its family. The request is sent
     /// with the next flush.
-    pub fn lend(&mut self, heirloom: &Heirloom, secret: u128) {
+    pub fn lend(&mut self, checkpoint: &Checkpoint, secret: u128) {
         self.lending += 1;
-        self.outbox.push_back(Request::Lend { flow: heirloom.flow, secret });
+        self.outbox.push_back(Request::Lend { flow: checkpoint.flow, secret });
     }
 
     /// Whether the agent has confirmed all lent connections.
@@ -28,13 +28,13 @@ impl<Q: Queues> Context<Q> {
 
     /// The state that another process needs to take over this connection. `None` if it cannot be taken over: it is not established, has
     /// ended, or has used more of its rings than is handed over.
-    pub fn heirloom(&self, name: u32) -> Option<Heirloom> {
-        self.peek(name)?.heirloom()
+    pub fn checkpoint(&self, name: u32) -> Option<Checkpoint> {
+        self.peek(name)?.checkpoint()
     }
 
     /// Requests a connection of another process. [`Context::connected`] returns the result. `None` if there is no memory for its rings.
-    pub fn take_over(&mut self, heirloom: &Heirloom) -> Option<u32> {
-        let Heirloom { local, remote, .. } = *heirloom;
+    pub fn take_over(&mut self, checkpoint: &Checkpoint) -> Option<u32> {
+        let Checkpoint { local, remote, .. } = *checkpoint;
         let name = self.insert(Phase::Connecting, local, remote)?;
         let Socket { receiving, sending, .. } = self.socket(name);
         let (receive, send, has) = (receiving.ring, sending.ring, receiving.filled);
@@ -49,9 +49,9 @@ impl<Q: Queues> Context<Q> {
         }
         let socket = self.socket(name);
         socket.is_accepted = true;
-        socket.resume(heirloom, FILL_MAX);
+        socket.resume(checkpoint, FILL_MAX);
         let (read, written) = (socket.receiving.read, socket.sending.written);
-        let flow = heirloom.flow;
+        let flow = checkpoint.flow;
         self.outbox.push_back(Request::Take { flow, socket: name, receive, send, read, written });
         self.flush();
         Some(name)

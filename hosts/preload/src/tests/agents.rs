@@ -132,8 +132,8 @@ impl Agent {
                 let now = Nanos(start.elapsed().as_nanos() as u64);
                 if matches!(front.poll(now, &mut Vec::new()), Progress::Done) {
                     let due = front.next_deadline().map_or(u64::MAX, |at| at.0);
-                    let nap = Duration::from_nanos(due.saturating_sub(now.0)).min(LOOK_EVERY);
-                    front.wait(None, nap);
+                    let timeout = Duration::from_nanos(due.saturating_sub(now.0)).min(LOOK_EVERY);
+                    front.wait(None, timeout);
                 }
                 front.unpark();
             }

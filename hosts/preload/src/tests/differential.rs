@@ -220,7 +220,7 @@ impl<'a> Stack<'a> {
                 let parts = [0, 1, 2].map(|at: usize| IoSlice::new(&bytes[at]));
                 let is_empty = bytes.iter().all(Vec::is_empty);
                 let ours = self.ours(socket).map(|ours| match is_empty {
-                    // The skin answers a write of 0 bytes.
+                    // `interpose` answers a write of 0 bytes.
                     true => Verdict::Ours(Ok(0)),
                     false => ours.send(socket.fd, &parts, 0),
                 });
@@ -247,7 +247,7 @@ impl<'a> Stack<'a> {
                 let mut second = vec![0; parts[1]];
                 let mut slices = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
                 let ours = match self.ours(socket) {
-                    // The skin answers a read of 0 bytes.
+                    // `interpose` answers a read of 0 bytes.
                     Some(_) if parts == [0, 0] => Verdict::Ours(Ok(0)),
                     Some(ours) => ours.receive(socket.fd, &mut slices, 0),
                     None => Verdict::Kernels,

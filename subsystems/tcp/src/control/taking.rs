@@ -306,7 +306,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 }
             }
             To::Any { from, sharing } => {
-                let Some(chosen) = self.heir_of(from, local, sharing)? else { return Ok(false) };
+                let Some(chosen) = self.choose_listener(from, local, sharing)? else {
+                    return Ok(false);
+                };
                 self.takes[at].to = chosen;
                 return Ok(true);
             }
@@ -339,7 +341,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ///
     /// # Errors
     /// No other listener shares the port any more.
-    fn heir_of(
+    fn choose_listener(
         &mut self,
         from: ContextId,
         local: SocketAddr,

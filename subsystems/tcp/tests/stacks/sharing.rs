@@ -320,7 +320,7 @@ fn connections_on_offer_go_in_turn_to_listeners_whose_programs_wait() {
 #[test]
 fn a_connection_on_offer_outlives_the_process_chosen_to_get_it() {
     let mut peer = offered(1);
-    let heir = ContextId { process: GONE.process + 1, context: 0 };
+    let chosen = ContextId { process: GONE.process + 1, context: 0 };
     let memory = 1_u64 << 30;
     let (receive, send) =
         (Ring { offset: 0, bytes: RING }, Ring { offset: RING.into(), bytes: RING });
@@ -329,10 +329,10 @@ fn a_connection_on_offer_outlives_the_process_chosen_to_get_it() {
         Request::Await { listener: 1, interest: Interest::Yes },
         Request::Slot { listener: 1, socket: 0, receive, send, filled: RING },
     ] {
-        peer.machine.stack.request(peer.now, heir, request, memory);
+        peer.machine.stack.request(peer.now, chosen, request, memory);
     }
     peer.machine.step(peer.now);
-    peer.machine.stack.leave(heir.process);
+    peer.machine.stack.leave(chosen.process);
     waits(&mut peer, 1, true);
     peer.machine.slot(peer.now, 1);
     let heard = peer.after(50);

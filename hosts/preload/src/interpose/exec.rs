@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::next;
-use super::process::{is_borrowing, is_ours, sockets};
+use super::process::{is_ours, is_vfork_child, sockets};
 use crate::marks::Marks;
 
 type Words = *const *const c_char;
@@ -14,7 +14,7 @@ static SPAWNED: Marks = Marks::new();
 /// Passes the sockets on and runs `call`, a variant of exec(2), which returns only if it fails.
 fn replace(call: impl FnOnce() -> c_int) -> c_int {
     let Some(sockets) = sockets() else { return call() };
-    let lines = sockets.pass_over_exec(is_borrowing());
+    let lines = sockets.pass_over_exec(is_vfork_child());
     let failed = call();
     // SAFETY: the calling thread's own errno.
     let errno = unsafe { *libc::__errno_location() };

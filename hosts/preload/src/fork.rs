@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 
 use rustix::io::Errno;
-use wave_posix::{Heirloom, Interest};
+use wave_posix::{Checkpoint, Interest};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
@@ -16,30 +16,32 @@ use crate::world::{ATTACH_PATIENCE, World, say};
 
 /// An inherited socket with its descriptors in the child.
 #[derive(Debug)]
-pub struct Heir {
+pub struct Inherited {
     fds: Vec<c_int>,
     description: Description,
 }
 
 impl World {
-    /// The sockets that a child inherits. They share nothing with this world.
-    pub fn heirs(&self) -> Vec<Heir> {
-        let mut heirs: Vec<Option<Heir>> = Vec::new();
+    /// Copies of the sockets, for a child to inherit. They share nothing with this world.
+    pub fn copy_for_child(&self) -> Vec<Inherited> {
+        let mut copies: Vec<Option<Inherited>> = Vec::new();
         let open = self.descriptions.iter().map(Option::as_ref);
-        heirs.extend(open.map(|one| Some(Heir { fds: Vec::new(), description: self.heir(one?) })));
+        copies.extend(open.map(|one| {
+            Some(Inherited { fds: Vec::new(), description: self.copy_description(one?) })
+        }));
         for (fd, place) in (0..).zip(&self.fds) {
             let at = (*place as usize).checked_sub(1);
-            if let Some(heir) = at.and_then(|at| heirs[at].as_mut()) {
-                heir.fds.push(fd);
+            if let Some(copy) = at.and_then(|at| copies[at].as_mut()) {
+                copy.fds.push(fd);
             }
         }
-        heirs.into_iter().flatten().collect()
+        copies.into_iter().flatten().collect()
     }
 
     /// Adds the sockets that were inherited from the parent.
-    pub fn inherit(&mut self, heirs: Vec<Heir>, family: Option<u128>) {
-        self.family = family;
-        for Heir { fds, description } in heirs {
+    pub fn inherit(&mut self, inherited: Vec<Inherited>, family_secret: Option<u128>) {
+        self.family_secret = family_secret;
+        for Inherited { fds, description } in inherited {
             let Some((first, others)) = fds.split_first() else { continue };
             let is_listener = matches!(description.state, State::Listening { .. });
             let at = self.insert(*first, description);
@@ -52,42 +54,42 @@ impl World {
     }
 
     /// Prepares for a fork(2): the child may take connections over.
-    pub fn prepare_heirs(&mut self) {
+    pub fn prepare_fork(&mut self) {
         self.push_held();
         if !self.all().any(|one| matches!(one.state, State::Open(_))) {
             return;
         }
-        if self.family.is_none() {
+        if self.family_secret.is_none() {
             // Without a secret, children cannot take connections over.
-            self.family = sys::random().ok();
+            self.family_secret = sys::random().ok();
         }
         self.forks += 1;
-        let lives: Vec<u64> = self.agents.iter().map(|agent| agent.life).collect();
-        lives.into_iter().for_each(|life| self.join(life, self.family));
+        let incarnations: Vec<u64> = self.agents.iter().map(|agent| agent.incarnation).collect();
+        incarnations.into_iter().for_each(|incarnation| self.join(incarnation, self.family_secret));
     }
 
     /// Tells an agent the secret of this process's family.
-    pub fn join(&mut self, life: u64, secret: Option<u128>) {
+    pub fn join(&mut self, incarnation: u64, secret: Option<u128>) {
         let Some(secret) = secret else { return };
-        let agent = self.agent(life);
-        if agent.family.replace(secret) != Some(secret) && !agent.context.is_dead() {
+        let agent = self.agent(incarnation);
+        if agent.family_secret.replace(secret) != Some(secret) && !agent.context.is_dead() {
             agent.context.join(secret);
         }
     }
 
-    /// Takes over a connection that belongs to another process ([`State::Parents`]); no effect on other sockets.
+    /// Takes over a connection that belongs to another process ([`State::NotOwned`]); no effect on other sockets.
     pub fn take_over(&mut self, at: usize) {
         let description = self.description(at);
-        if description.state != State::Parents {
+        if description.state != State::NotOwned {
             return;
         }
-        let (heirloom, secret) = (description.heirloom.take(), description.secret);
-        match heirloom.map(|heirloom| self.take(&heirloom, secret)) {
-            Some(Ok((life, name))) => {
-                self.agent(life).owners.insert(name, at);
+        let (checkpoint, secret) = (description.checkpoint.take(), description.secret);
+        match checkpoint.map(|checkpoint| self.take(&checkpoint, secret)) {
+            Some(Ok((incarnation, name))) => {
+                self.agent(incarnation).owners.insert(name, at);
                 let forks = self.forks;
                 let description = self.description(at);
-                description.life = life;
+                description.incarnation = incarnation;
                 description.forks = forks;
                 description.state = State::Open(name);
             }
@@ -107,38 +109,45 @@ impl World {
         self.tell(at, EventFlags::empty());
     }
 
-    /// Asks the agent to hand a connection over. Returns the agent's life and the connection's name, or the reason for a failure.
-    fn take(&mut self, heirloom: &Heirloom, secret: Option<u128>) -> Result<(u64, u32), String> {
-        let life = self.attach_within(ATTACH_PATIENCE).map_err(|error| error.to_string())?;
-        self.join(life, secret.or(self.family));
-        let name =
-            self.context(life).take_over(heirloom).ok_or("no payload memory is left for it")?;
-        let answer = self.await_answer(life, |context| context.connected(name));
-        self.join(life, self.family);
+    /// Asks the agent to hand a connection over. Returns the agent's incarnation and the connection's name, or the reason for a
+    /// failure.
+    fn take(
+        &mut self,
+        checkpoint: &Checkpoint,
+        secret: Option<u128>,
+    ) -> Result<(u64, u32), String> {
+        let incarnation = self.attach_within(ATTACH_PATIENCE).map_err(|error| error.to_string())?;
+        self.join(incarnation, secret.or(self.family_secret));
+        let name = self
+            .context(incarnation)
+            .take_over(checkpoint)
+            .ok_or("no payload memory is left for it")?;
+        let answer = self.await_answer(incarnation, |context| context.connected(name));
+        self.join(incarnation, self.family_secret);
         let why = match answer {
-            Some(Ok(())) => return Ok((life, name)),
+            Some(Ok(())) => return Ok((incarnation, name)),
             Some(Err(error)) => format!("the agent refused: {error}"),
             None => "the agent does not answer".to_owned(),
         };
-        self.context(life).close(name);
+        self.context(incarnation).close(name);
         Err(why)
     }
 
-    fn heir(&self, parents: &Description) -> Description {
-        let agent = self.agents.iter().find(|agent| agent.life == parents.life);
+    fn copy_description(&self, parents: &Description) -> Description {
+        let agent = self.agents.iter().find(|agent| agent.incarnation == parents.incarnation);
         let mut secret = None;
-        let (state, heirloom) = match parents.state {
+        let (state, checkpoint) = match parents.state {
             State::Idle => (State::Idle, None),
             State::Listening { is_shared, .. } => {
                 (State::Listening { listener: None, is_shared }, None)
             }
             State::Open(name) => {
-                let heirloom = agent.and_then(|agent| agent.context.heirloom(name));
-                (State::Parents, heirloom.map(Box::new))
+                let checkpoint = agent.and_then(|agent| agent.context.checkpoint(name));
+                (State::NotOwned, checkpoint.map(Box::new))
             }
             _ => {
                 secret = parents.secret;
-                (State::Parents, parents.heirloom.clone())
+                (State::NotOwned, parents.checkpoint.clone())
             }
         };
         let mut listens = parents.listens.clone();
@@ -155,7 +164,7 @@ impl World {
             is_write_shut: parents.is_write_shut,
             is_corked: parents.is_corked,
             listens,
-            heirloom,
+            checkpoint,
             secret,
             ..Description::new(0, parents.family, state)
         }

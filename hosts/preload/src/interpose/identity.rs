@@ -5,12 +5,12 @@ use std::ffi::{c_char, c_int};
 use libc::uid_t;
 
 use super::next;
-use super::process::{is_borrowing, sockets_or_new};
+use super::process::{is_vfork_child, sockets_or_new};
 
 /// Attaches, unless this is a child of vfork(2), which shares its parent's memory.
 fn attach() {
     if let Some(sockets) = sockets_or_new()
-        && !is_borrowing()
+        && !is_vfork_child()
     {
         sockets.attach();
     }

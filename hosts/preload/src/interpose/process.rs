@@ -32,7 +32,7 @@ pub fn is_private(fd: c_int) -> bool {
 }
 
 /// Whether this is a child of vfork(2): it shares the parent's memory, and must not change it.
-pub fn is_borrowing() -> bool {
+pub fn is_vfork_child() -> bool {
     std::process::id() as i32 != OWNER.load(Ordering::Relaxed)
 }
 
@@ -80,7 +80,7 @@ extern "C" fn before_fork() {
     // `None` in a signal handler that has interrupted a call: then the child inherits no sockets.
     let held = sockets().and_then(|sockets| sockets.open().ok());
     HELD.set(held.map(|mut world| {
-        world.prepare_heirs();
+        world.prepare_fork();
         ManuallyDrop::new(world)
     }));
 }
@@ -102,9 +102,10 @@ extern "C" fn in_child() {
     SOCKETS.store(std::ptr::null_mut(), Ordering::Release);
     lock::forget();
     let Some(world) = held else { return };
-    let (heirs, family) = (world.heirs(), world.family);
-    if !heirs.is_empty() {
-        let sockets = Sockets::of_child(world.config.clone(), [&OURS, &PRIVATE], heirs, family);
+    let (inherited, family_secret) = (world.copy_for_child(), world.family_secret);
+    if !inherited.is_empty() {
+        let sockets =
+            Sockets::of_child(world.config.clone(), [&OURS, &PRIVATE], inherited, family_secret);
         OWNER.store(std::process::id() as i32, Ordering::Relaxed);
         SOCKETS.store(Box::into_raw(Box::new(sockets)), Ordering::Release);
     }

@@ -31,7 +31,7 @@ impl Symbol {
 /// `next!(name(a: A, b: B) -> R)`: calls the next library's function of this name with these arguments.
 macro_rules! next {
     ($name:ident($($argument:expr => $kind:ty),* $(,)?) -> $result:ty) => {{
-        static SYMBOL: $crate::skin::next::Symbol = $crate::skin::next::Symbol::new(
+        static SYMBOL: $crate::interpose::next::Symbol = $crate::interpose::next::Symbol::new(
             match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a symbol's name contains no zero byte"),
@@ -40,7 +40,7 @@ macro_rules! next {
         // SAFETY: the C library declares it with these types; its contract is that of the calling function.
         unsafe {
             let function: unsafe extern "C" fn($($kind),*) -> $result =
-                std::mem::transmute($crate::skin::next::Symbol::get(&SYMBOL));
+                std::mem::transmute($crate::interpose::next::Symbol::get(&SYMBOL));
             function($($argument),*)
         }
     }};

@@ -4,16 +4,16 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use rustix::io::Errno;
 
-use super::process::{is_borrowing, is_ours, is_private, sockets, sockets_or_new};
+use super::process::{is_ours, is_private, is_vfork_child, sockets, sockets_or_new};
 use super::{Verdict, fail, next};
 
 #[unsafe(no_mangle)]
 extern "C" fn close(fd: c_int) -> c_int {
-    if is_private(fd) && !is_borrowing() {
+    if is_private(fd) && !is_vfork_child() {
         return fail(Errno::BADF);
     }
     if is_ours(fd)
-        && !is_borrowing()
+        && !is_vfork_child()
         && let Some(sockets) = sockets()
     {
         let Ok(is_shared) = sockets.close(fd) else { return fail(Errno::INTR) };
@@ -29,7 +29,7 @@ extern "C" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // With a flag, the call may close nothing, or unshare the descriptor table first: then our descriptors are treated like the program's.
-    if flags != 0 || is_borrowing() {
+    if flags != 0 || is_vfork_child() {
         return next!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
     }
     // Skips hidden descriptors, and closes ours one by one.
@@ -68,7 +68,7 @@ extern "C" fn dup(old: c_int) -> c_int {
 fn duplicated(old: c_int, new: c_int) -> c_int {
     if new >= 0
         && let Some(sockets) = sockets_or_new()
-        && !is_borrowing()
+        && !is_vfork_child()
     {
         sockets.duplicated(old, new);
     }
@@ -78,7 +78,7 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
 /// Called when a child of vfork(2) duplicates a descriptor, for the program that it is about to execute.
 fn pass_on(old: c_int) {
     if is_ours(old)
-        && is_borrowing()
+        && is_vfork_child()
         && let Some(sockets) = sockets()
     {
         sockets.pass(&[old]);
@@ -86,8 +86,8 @@ fn pass_on(old: c_int) {
 }
 
 /// Closes the descriptor that dup2(2) is about to overwrite. Returns false if it must stay open.
-fn make_way(old: c_int, new: c_int) -> bool {
-    if is_borrowing() || old == new {
+fn close_overwritten(old: c_int, new: c_int) -> bool {
+    if is_vfork_child() || old == new {
         return true;
     }
     if is_private(new) {
@@ -102,7 +102,7 @@ fn make_way(old: c_int, new: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    if !make_way(old, new) {
+    if !close_overwritten(old, new) {
         return fail(Errno::BUSY);
     }
     pass_on(old);
@@ -112,7 +112,7 @@ extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if !make_way(old, new) {
+    if !close_overwritten(old, new) {
         return fail(Errno::BUSY);
     }
     pass_on(old);
