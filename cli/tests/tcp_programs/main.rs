@@ -7,6 +7,7 @@ mod network;
 mod passing;
 mod replacements;
 mod replica;
+mod sequences;
 mod servers;
 
 use std::fs;

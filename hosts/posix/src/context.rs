@@ -507,6 +507,17 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
+    /// Reports everything that was read: called before the process ends, as unread bytes decide how its connections end.
+    pub fn report_reads(&mut self) {
+        for at in 0..self.places.len() {
+            let Place { life, socket } = &self.places[at];
+            if socket.as_ref().is_some_and(|socket| socket.receiving.is_untold()) {
+                self.mark(life << PLACE_BITS | at as u32);
+            }
+        }
+        self.flush();
+    }
+
     /// Closes a socket: the program will neither read nor write any more.
     pub fn close(&mut self, name: u32) {
         let socket = self.socket(name);

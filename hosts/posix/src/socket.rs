@@ -326,7 +326,12 @@ impl Receiving {
     /// Whether the program has read up to the end of the stream, and the agent does not know. A process that exits without close(2) must
     /// not look as if it had left bytes unread: that resets the connection.
     pub fn owes_end(&self) -> bool {
-        self.is_at_end() && self.told < self.read
+        self.is_at_end() && self.is_untold()
+    }
+
+    /// Whether the program has read bytes of which the agent does not know.
+    pub fn is_untold(&self) -> bool {
+        self.told < self.read
     }
 
     /// Called after bytes were read. Returns whether the agent should be told now: a quarter of the ring has become free without its

@@ -164,7 +164,7 @@ impl crate::world::World {
     }
 
     /// Makes the duplicates of a socket ours, when the socket becomes ours.
-    pub fn take_over_duplicates(&mut self, at: usize, fd: c_int) {
+    pub fn take_over_duplicates(&mut self, at: usize, fd: c_int, is_shared: bool) {
         if self.duplicates.is_empty() {
             return;
         }
@@ -175,7 +175,7 @@ impl crate::world::World {
             // The descriptor may refer to another file by now.
             if self.find(duplicate).is_none() && inode(duplicate) == socket {
                 self.share(at, duplicate);
-                self.take_over_interests(at, duplicate);
+                self.take_over_interests(at, duplicate, is_shared);
             }
         }
     }

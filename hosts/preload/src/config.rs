@@ -37,9 +37,9 @@ impl Config {
         self.addresses.iter().any(|(own, _)| *own == ip)
     }
 
-    /// The agent's IPv6 address.
-    pub fn own_v6(&self) -> Option<IpAddr> {
-        self.addresses.iter().map(|(own, _)| *own).find(IpAddr::is_ipv6)
+    /// The agent's address of the same family.
+    pub fn own_like(&self, ip: IpAddr) -> Option<IpAddr> {
+        self.addresses.iter().map(|(own, _)| *own).find(|own| own.is_ipv6() == ip.is_ipv6())
     }
 
     /// Whether this is the address of another host on one of the agent's networks.
@@ -68,7 +68,8 @@ mod tests {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let config = Config::new("/run/x".into(), "10.77.0.2/24, fd77::2/64").unwrap();
         assert!(config.is_own(ip("10.77.0.2")) && config.is_own(ip("fd77::2")));
-        assert_eq!(config.own_v6(), Some(ip("fd77::2")));
+        assert_eq!(config.own_like(ip("::1")), Some(ip("fd77::2")));
+        assert_eq!(config.own_like(ip("10.77.0.9")), Some(ip("10.77.0.2")));
         for (text, is_near) in [
             ("10.77.0.1", true),
             ("10.77.0.2", false),

@@ -41,6 +41,8 @@ pub struct Description {
     pub state: State,
     /// Address from bind(2).
     pub bound: Option<SocketAddr>,
+    /// The port of `bound` was chosen here, since the program gave port 0.
+    pub is_port_chosen: bool,
     /// SO_REUSEADDR and SO_REUSEPORT, when it was bound.
     pub reuses_address: bool,
     pub reuses_port: bool,
@@ -92,6 +94,7 @@ impl Description {
             handles: 1,
             state,
             bound: None,
+            is_port_chosen: false,
             reuses_address: false,
             reuses_port: false,
             error: None,

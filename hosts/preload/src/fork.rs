@@ -158,6 +158,7 @@ impl World {
         Description {
             is_nonblocking: parents.is_nonblocking,
             bound: parents.bound,
+            is_port_chosen: parents.is_port_chosen,
             reuses_address: parents.reuses_address,
             reuses_port: parents.reuses_port,
             is_read_shut: parents.is_read_shut,

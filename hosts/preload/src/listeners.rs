@@ -23,9 +23,10 @@ use crate::address::{self, Encoded, Family};
 use crate::description::{Description, State};
 use crate::names::{family_of, kernels_name};
 use crate::options::Kept;
+use crate::passing::listener_of;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
-use crate::world::World;
+use crate::world::{RETRY, World};
 
 /// Largest backlog, as Linux's `somaxconn`.
 const BACKLOG_MAX: c_int = 4_096;
@@ -35,6 +36,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// follows after `WAITS_PER_TRY` times the duration of this one.
 const TRY_LASTS: Duration = Duration::from_millis(500);
 const WAITS_PER_TRY: u32 = 8;
+/// Longest time from another process's place at the agent until its ticket is there.
+const TICKET_LASTS: Duration = Duration::from_millis(100);
 
 /// The state of a listening socket that survives a change of agent and a fork.
 #[derive(Clone, Debug)]
@@ -82,7 +85,9 @@ impl Sockets {
         }
         let Some(family) = family_of(fd) else { return Verdict::Kernels };
         let Some(mut name) = kernels_name(fd) else { return Verdict::Kernels };
-        let is_used = sockopt::socket_acceptconn(sys::fd(fd)).unwrap_or(true)
+        // Another process may listen with this open file description: a worker of the same parent, say.
+        let other = listener_of(fd);
+        let is_used = (sockopt::socket_acceptconn(sys::fd(fd)).unwrap_or(true) && other.is_none())
             || getpeername(sys::fd(fd)).is_ok();
         if !name.ip().is_unspecified() || is_used {
             return Verdict::Kernels;
@@ -91,7 +96,7 @@ impl Sockets {
         let own = match (family, only_v6) {
             (Family::V4, _) => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
             (Family::V6, false) => Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
-            (Family::V6, true) => world.config.own_v6(),
+            (Family::V6, true) => world.config.own_like(name.ip()),
         };
         let Some(own) = own else { return Verdict::Kernels };
         if name.port() == 0 {
@@ -104,7 +109,10 @@ impl Sockets {
                 None => return Verdict::Kernels,
             }
         }
-        let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
+        let Ok(at) = world.adopt(fd, family, true) else { return Verdict::Kernels };
+        if let Some(other) = other {
+            world.description(at).is_nonblocking = other.is_nonblocking;
+        }
         let own = SocketAddr::new(own, name.port());
         let listening = world.listen(at, fd, own, backlog, true);
         if listening.is_err() {
@@ -181,19 +189,23 @@ impl World {
         description.incarnation = incarnation;
         let kept = Kept::of(sys::fd(fd), description.family)?;
         let reuses_port = sockopt::socket_reuseport(sys::fd(fd))?;
-        let sharing = Sharing { secret: sys::random()?, reuses_port };
         let length = backlog.max(1) as u16;
-        let context = self.context(incarnation);
-        let listener = context.listen_beside(own, length, sharing);
-        if kept.mss_max != u16::MAX {
-            context.limit_segments(listener, kept.mss_max);
+        let secret_of_other =
+            || listener_of(fd).filter(|other| other.own == own).map(|other| other.sharing.secret);
+        let secret = secret_of_other().map_or_else(sys::random, Ok)?;
+        let mut sharing = Sharing { secret, reuses_port };
+        let (mut listener, mut failed) = self.request(incarnation, own, length, sharing, &kept);
+        // The other process may have listened just now: then its ticket follows.
+        let start = Instant::now();
+        while failed == Some(Errno::ADDRINUSE) && start.elapsed() < TICKET_LASTS {
+            if let Some(secret) = secret_of_other().filter(|secret| *secret != sharing.secret) {
+                self.context(incarnation).unlisten(listener);
+                sharing.secret = secret;
+                (listener, failed) = self.request(incarnation, own, length, sharing, &kept);
+                break;
+            }
+            std::thread::sleep(RETRY);
         }
-        let answer = self.await_answer(incarnation, |context| context.listening(listener));
-        let failed = match answer {
-            Some(Ok(_)) => None,
-            Some(Err(error)) => Some(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            None => Some(Errno::TIMEDOUT),
-        };
         let shared = |failed: Option<Errno>| match failed {
             Some(error) => Err(error),
             None if is_shared => {
@@ -218,8 +230,32 @@ impl World {
         let listens = Listens { own, backlog: length, sharing, kept, interest, sets: Vec::new() };
         description.listens = Some(Box::new(listens));
         self.listeners.push(at);
+        // For processes that listen with the same open file description: forked before this one listened.
+        self.give_ticket(fd, at, None);
         self.tell(at, Source::ANY);
         Ok(())
+    }
+
+    /// Requests a listener from the agent. Returns its name, and the error if the agent refused it.
+    fn request(
+        &mut self,
+        incarnation: u64,
+        own: SocketAddr,
+        backlog: u16,
+        sharing: Sharing,
+        kept: &Kept,
+    ) -> (u32, Option<Errno>) {
+        let context = self.context(incarnation);
+        let listener = context.listen_beside(own, backlog, sharing);
+        if kept.mss_max != u16::MAX {
+            context.limit_segments(listener, kept.mss_max);
+        }
+        let failed = match self.await_answer(incarnation, |context| context.listening(listener)) {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            None => Some(Errno::TIMEDOUT),
+        };
+        (listener, failed)
     }
 
     /// Tells the agent that the program waits for a listener's connections, so that it gets some. No effect on other sockets.

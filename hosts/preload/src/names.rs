@@ -61,7 +61,7 @@ impl Sockets {
         if is_bound {
             return Verdict::Kernels;
         }
-        let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
+        let Ok(at) = world.adopt(fd, family, false) else { return Verdict::Kernels };
         let bound = world.bind(at, fd, own);
         if bound.is_err() {
             world.return_to_kernel(fd);
@@ -141,7 +141,7 @@ impl Sockets {
         if !name.ip().is_unspecified() || is_used {
             return Verdict::Kernels;
         }
-        let Ok(at) = world.adopt(fd, family) else { return Verdict::Kernels };
+        let Ok(at) = world.adopt(fd, family, false) else { return Verdict::Kernels };
         if name.port() != 0 {
             world.description(at).bound = Some(name);
         }
@@ -159,7 +159,11 @@ impl Sockets {
             let local = match state {
                 State::Listening { is_shared: true, .. } => return Verdict::Kernels,
                 State::Open(name) | State::Over(name) | State::Connecting(name) => {
-                    let local = world.context(incarnation).socket(name).local;
+                    let socket = world.context(incarnation).socket(name);
+                    let (local, remote) = (socket.local, socket.remote.ip());
+                    // Accepted by a listener at an unspecified address.
+                    let own = world.config.own_like(remote).filter(|_| local.ip().is_unspecified());
+                    let local = SocketAddr::new(own.unwrap_or(local.ip()), local.port());
                     if local.port() == 0 { bound } else { Some(local) }
                 }
                 State::Idle | State::Reset | State::NotOwned | State::Listening { .. } => bound,
@@ -251,8 +255,8 @@ impl Sockets {
 }
 
 impl World {
-    /// Makes a kernel socket ours. It is neither bound nor connected yet.
-    pub fn adopt(&mut self, fd: c_int, family: Family) -> Result<usize, Errno> {
+    /// Makes a kernel socket ours. It is neither bound nor connected yet, or (`is_shared`) becomes a listener of the kernel as well.
+    pub fn adopt(&mut self, fd: c_int, family: Family, is_shared: bool) -> Result<usize, Errno> {
         if !crate::marks::Marks::can(fd) {
             return Err(Errno::MFILE);
         }
@@ -262,8 +266,8 @@ impl World {
         description.is_nonblocking = flags.contains(OFlags::NONBLOCK);
         let at = self.insert(fd, description);
         self.tell(at, EventFlags::empty());
-        self.take_over_interests(at, fd);
-        self.take_over_duplicates(at, fd);
+        self.take_over_interests(at, fd, is_shared);
+        self.take_over_duplicates(at, fd, is_shared);
         Ok(at)
     }
 
@@ -289,13 +293,12 @@ impl World {
                 })
             })
         };
-        if own.port() == 0 {
-            // Sockets bound in succession start at different ports.
-            let start = std::process::id() as u16 ^ fd as u16;
-            let mut tried = (0..PORTS.end - PORTS.start).map(|step| {
-                PORTS.start
-                    + (start.wrapping_mul(251).wrapping_add(step)) % (PORTS.end - PORTS.start)
-            });
+        let is_port_chosen = own.port() == 0;
+        if is_port_chosen {
+            // Random, as other processes choose ports as well.
+            let start = sys::random()? as u16;
+            let count = PORTS.end - PORTS.start;
+            let mut tried = (0..count).map(|step| PORTS.start + start.wrapping_add(step) % count);
             let free = tried.find(|port| !is_taken(self, SocketAddr::new(own.ip(), *port)));
             own.set_port(free.ok_or(Errno::ADDRINUSE)?);
         } else if is_taken(self, own) {
@@ -303,6 +306,7 @@ impl World {
         }
         let description = self.description(at);
         description.bound = Some(own);
+        description.is_port_chosen = is_port_chosen;
         description.reuses_address = reuses;
         description.reuses_port = reuses_port;
         Ok(())
@@ -313,7 +317,9 @@ impl World {
         let incarnation = self.attach()?;
         let description = self.description(at);
         description.incarnation = incarnation;
-        let port = description.bound.map_or(0, |bound| bound.port());
+        // The agent knows which ports are free towards this peer.
+        let bound = description.bound.filter(|_| !description.is_port_chosen);
+        let port = bound.map_or(0, |bound| bound.port());
         let kept = Kept::of(sys::fd(fd), description.family)?;
         let agent = self.agent(incarnation);
         let name = agent.context.connect_from(port, remote, kept.mss_max).ok_or(Errno::NOBUFS)?;

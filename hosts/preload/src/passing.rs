@@ -24,7 +24,7 @@ use crate::sys;
 use crate::world::{ATTACH_PATIENCE, World};
 
 /// The first word of a ticket, with its version.
-const MAGIC: u64 = u64::from_le_bytes(*b"wavetoe1");
+const MAGIC: u64 = u64::from_le_bytes(*b"wavetoe2");
 const BOUND: u64 = 1;
 const LISTENING: u64 = 2;
 const CONNECTION: u64 = 3;
@@ -46,6 +46,8 @@ enum Passed {
         backlog: u16,
         sharing: Sharing,
         is_shared: bool,
+        /// O_NONBLOCK as the program sees it: the placeholder of a shared listener always has it.
+        is_nonblocking: bool,
     },
     /// `lent` is `None` if the connection cannot be handed over.
     Connection {
@@ -64,13 +66,14 @@ impl Ticket {
                 words.push(BOUND);
                 words.extend(address_words(*own));
             }
-            Passed::Listening { own, backlog, sharing, is_shared } => {
+            Passed::Listening { own, backlog, sharing, is_shared, is_nonblocking } => {
                 words.push(LISTENING);
                 words.extend(address_words(*own));
                 words.extend([
                     u64::from(*backlog),
                     (*is_shared).into(),
                     sharing.reuses_port.into(),
+                    (*is_nonblocking).into(),
                 ]);
                 words.extend(halves(sharing.secret));
             }
@@ -94,12 +97,13 @@ impl Ticket {
         }
         let passed = match (kind, rest) {
             (BOUND, &[a, b, c]) => Passed::Bound(address([a, b, c])),
-            (LISTENING, &[a, b, c, backlog, is_shared, reuses_port, high, low]) => {
+            (LISTENING, &[a, b, c, backlog, is_shared, reuses_port, is_nonblocking, high, low]) => {
                 Passed::Listening {
                     own: address([a, b, c]),
                     backlog: backlog as u16,
                     sharing: Sharing { secret: whole(high, low), reuses_port: reuses_port != 0 },
                     is_shared: is_shared != 0,
+                    is_nonblocking: is_nonblocking != 0,
                 }
             }
             (CONNECTION, &[is_read_shut, is_write_shut, ref lent @ ..]) => {
@@ -129,6 +133,24 @@ fn whole(high: u64, low: u64) -> u128 {
 /// Whether a descriptor that this process has just received has a ticket.
 pub fn has_ticket(fd: c_int) -> bool {
     fd >= 0 && Ticket::of(fd).is_some()
+}
+
+/// A listener, by its ticket.
+#[derive(Clone, Copy)]
+pub struct OtherListener {
+    pub own: SocketAddr,
+    pub sharing: Sharing,
+    pub is_nonblocking: bool,
+}
+
+/// The listener of a process that has a descriptor of this socket and listens, or has listened.
+pub fn listener_of(fd: c_int) -> Option<OtherListener> {
+    match Ticket::of(fd)?.passed {
+        Passed::Listening { own, sharing, is_nonblocking, .. } => {
+            Some(OtherListener { own, sharing, is_nonblocking })
+        }
+        _ => None,
+    }
 }
 
 /// The descriptors with tickets at the start of a program.
@@ -213,7 +235,7 @@ impl Sockets {
 impl World {
     /// Gives a descriptor's placeholder a ticket. Returns the incarnation of the agent that was told of it, if one was. `lines` is given
     /// before an exec of this process: the line that the next program needs until it has taken over the socket is added to it.
-    fn give_ticket(
+    pub fn give_ticket(
         &mut self,
         fd: c_int,
         at: usize,
@@ -228,6 +250,7 @@ impl World {
         let description = self.description(at);
         let (state, incarnation) = (description.state, description.incarnation);
         let (is_read_shut, is_write_shut) = (description.is_read_shut, description.is_write_shut);
+        let is_nonblocking = description.is_nonblocking;
         let mut line = None;
         let mut told = None;
         let owner = match state {
@@ -242,7 +265,7 @@ impl World {
                     // Connections that were not accepted wait for the next program.
                     self.leave_listener(at);
                 }
-                Passed::Listening { own, backlog, sharing, is_shared }
+                Passed::Listening { own, backlog, sharing, is_shared, is_nonblocking }
             }
             _ => {
                 let checkpoint = match state {
@@ -347,7 +370,8 @@ impl World {
         let mut is_listener = false;
         match passed {
             Passed::Bound(own) => description.bound = Some(own),
-            Passed::Listening { own, backlog, sharing, is_shared } => {
+            Passed::Listening { own, backlog, sharing, is_shared, is_nonblocking } => {
+                description.is_nonblocking = is_nonblocking;
                 let kept = Kept::of(sys::fd(fd), family).ok()?;
                 let (interest, sets) = (Interest::Unknown, Vec::new());
                 let listens = Listens { own, backlog, sharing, kept, interest, sets };
@@ -401,7 +425,13 @@ mod tests {
         let passed = [
             Passed::Bound(own),
             Passed::Bound("[fd77::2]:80".parse().unwrap()),
-            Passed::Listening { own, backlog: 511, sharing, is_shared: true },
+            Passed::Listening {
+                own,
+                backlog: 511,
+                sharing,
+                is_shared: true,
+                is_nonblocking: false,
+            },
             Passed::Connection { lent: None, is_read_shut: true, is_write_shut: false },
             Passed::Connection {
                 lent: Some((checkpoint, 3 << 100 | 1)),

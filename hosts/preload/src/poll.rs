@@ -1,6 +1,7 @@
 //! poll(2), select(2) and epoll(7) over our descriptors and the kernel's, by [`wave_readiness`] with a source for each of our sockets.
 
 use std::ffi::{c_int, c_ulong};
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +9,37 @@ use std::time::Duration;
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::sockopt::socket_type;
 use wave_readiness::{Bits, Epoll, Event, EventData, EventFlags, Polled, Source, Target};
 
 use crate::close::may_become_ours;
 use crate::description::State;
+use crate::marks::Marks;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys::{self, SignalMask};
 use crate::wait::Thread;
 use crate::world::World;
+
+/// One of the program's sets. The library's own descriptor of it is hidden from the program, also while a thread still waits for a set that
+/// another thread has closed.
+pub struct Set {
+    epoll: Epoll,
+    private: &'static Marks,
+}
+
+impl Deref for Set {
+    type Target = Epoll;
+
+    fn deref(&self) -> &Epoll {
+        &self.epoll
+    }
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        self.private.clear(self.epoll.as_fd().as_raw_fd());
+    }
+}
 
 /// The object behind one of the program's descriptors, held for the duration of a call.
 enum Held {
@@ -24,7 +48,7 @@ enum Held {
     /// A shared listener, ours and the kernel's. `Joined` is the same as a single descriptor.
     Shared(Arc<Source>),
     Joined(Epoll),
-    Set(Arc<Epoll>),
+    Set(Arc<Set>),
 }
 
 impl Held {
@@ -156,10 +180,19 @@ impl Sockets {
                 Ok(world) => world,
                 Err(error) => return Verdict::Ours(Err(error)),
             };
-            let held = match operation {
+            let mut held = match operation {
                 libc::EPOLL_CTL_DEL => Held::of(&mut world, fd),
                 _ => Held::awaited(&mut world, fd),
             };
+            // A set in a set may get sockets of ours later.
+            if matches!(held, Held::Kernel)
+                && operation == libc::EPOLL_CTL_ADD
+                && fd != set
+                && socket_type(sys::fd(fd)).is_err()
+                && let Ok(inner) = world.watch(fd)
+            {
+                held = Held::Set(inner);
+            }
             let epoll = match (world.sets.get(&set), &held) {
                 (Some(epoll), _) => Arc::clone(epoll),
                 (None, Held::Kernel) => {
@@ -194,7 +227,7 @@ impl Sockets {
         Verdict::Ours(done)
     }
 
-    /// epoll_pwait(2).
+    /// epoll_pwait(2). A call that may sleep makes every set ours: another thread may add the set's first socket of ours meanwhile.
     pub fn epoll_wait(
         &self,
         set: c_int,
@@ -205,7 +238,12 @@ impl Sockets {
         let epoll = match self.open() {
             Ok(mut world) => {
                 world.await_set(set);
-                world.sets.get(&set).map(Arc::clone)
+                match world.sets.get(&set) {
+                    Some(epoll) => Some(Arc::clone(epoll)),
+                    None if timeout == Some(Duration::ZERO) => None,
+                    // An error means that it is not an epoll, or not an open descriptor: the kernel answers.
+                    None => world.watch(set).ok(),
+                }
             }
             Err(error) => return Verdict::Ours(Err(error)),
         };
@@ -220,8 +258,11 @@ impl Sockets {
 
 impl World {
     /// Prepares one of the program's sets to contain our sockets.
-    fn watch(&mut self, set: c_int) -> Result<Arc<Epoll>, Errno> {
-        let kernel = fcntl_dupfd_cloexec(sys::fd(set), 0)?;
+    fn watch(&mut self, number: c_int) -> Result<Arc<Set>, Errno> {
+        if !Marks::can(number) {
+            return Err(Errno::MFILE);
+        }
+        let kernel = fcntl_dupfd_cloexec(sys::fd(number), 0)?;
         // The set does not contain this eventfd: an epoll answers ENOENT, any other file EINVAL.
         let other = eventfd(0, EventfdFlags::CLOEXEC)?;
         match epoll::delete(&kernel, &other) {
@@ -229,9 +270,10 @@ impl World {
             answer => return Err(answer.err().unwrap_or(Errno::INVAL)),
         }
         self.hide(kernel.as_raw_fd());
-        let epoll = Arc::new(Epoll::with_interests(kernel));
-        self.add_set(set, Arc::clone(&epoll));
-        Ok(epoll)
+        let set = Set { epoll: Epoll::with_interests(kernel), private: self.private };
+        let set = Arc::new(set);
+        self.add_set(number, Arc::clone(&set));
+        Ok(set)
     }
 
     /// Records an interest in the kernel's set in an unconnected socket, which may become ours.
@@ -250,11 +292,16 @@ impl World {
         }
     }
 
-    /// Moves the interests in a socket that becomes ours from the kernel's sets to our own.
-    pub fn take_over_interests(&mut self, at: usize, fd: c_int) {
+    /// Moves the interests in a socket that becomes ours from the kernel's sets to our own. Those in a shared listener (`is_shared`) also
+    /// stay in the kernel's, whose connections it accepts as well.
+    pub fn take_over_interests(&mut self, at: usize, fd: c_int, is_shared: bool) {
         for (set, flags, data) in self.early.remove(&fd).unwrap_or_default() {
             // The descriptor may refer to another file by now, in which the set has no interest.
-            if epoll::delete(sys::fd(set), sys::fd(fd)).is_err() {
+            let has_interest = match is_shared {
+                true => epoll::modify(sys::fd(set), sys::fd(fd), EventData::new_u64(data), flags),
+                false => epoll::delete(sys::fd(set), sys::fd(fd)),
+            };
+            if has_interest.is_err() {
                 continue;
             }
             let epoll = match self.sets.get(&set) {

@@ -68,6 +68,15 @@ impl Sockets {
         }
     }
 
+    /// Called when the process ends.
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn end(&self) {
+        if let Ok(mut world) = self.open() {
+            world.push_held();
+            world.agents.iter_mut().for_each(|agent| agent.context.report_reads());
+        }
+    }
+
     /// As [`Sockets::open`], for a thread that is waiting ([`crate::lock::Waiting`]).
     pub fn open_waiting(&self) -> Option<Open<'_>> {
         self.world.lock_waiting().map(|world| Open { world })

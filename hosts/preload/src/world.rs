@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use wave_posix::{Context, Line, Phase, ToeError};
-use wave_readiness::{Epoll, EventFlags, Source};
+use wave_readiness::{EventFlags, Source};
 
 use crate::agent::Agent;
 use crate::config::Config;
@@ -18,6 +18,7 @@ use crate::deferred_close::DeferredCloses;
 use crate::description::{Description, State, Tcp, Told, View};
 use crate::held::Held;
 use crate::marks::Marks;
+use crate::poll::Set;
 
 /// Longest sleep before a check whether the agents are still alive. A hang-up wakes at once.
 const LIFE_CHECK: Duration = Duration::from_secs(1);
@@ -33,7 +34,7 @@ pub struct World {
     pub config: Config,
     /// Descriptors of the program that are ours (`ours`), and descriptors that are hidden from it (`private`).
     ours: &'static Marks,
-    private: &'static Marks,
+    pub private: &'static Marks,
     /// The last agent is the current one, if it is alive. Earlier ones have died, but some sockets still refer to them.
     pub agents: Vec<Agent>,
     incarnations: u64,
@@ -48,8 +49,8 @@ pub struct World {
     pub has_left_listeners: bool,
     /// Bytes that are held back for more to follow.
     pub held: Held,
-    /// The program's sets that contain our sockets, by descriptor.
-    pub sets: HashMap<c_int, Arc<Epoll>>,
+    /// The program's sets that may contain our sockets, by descriptor.
+    pub sets: HashMap<c_int, Arc<Set>>,
     /// Interests in kernel sockets that may become ours, by the socket's descriptor: the set's descriptor, the events and the event data.
     pub early: HashMap<c_int, Vec<(c_int, EventFlags, u64)>>,
     /// Duplicates of kernel sockets that may become ours: the socket's inode, and a descriptor.
@@ -147,8 +148,9 @@ impl World {
         let incarnation = agent.incarnation;
         self.agents.push(agent);
         self.has_reported = false;
-        // Sleeping threads wait for the old agent's doorbell.
+        // Sleeping threads wait for the old agent's doorbell, or for none.
         self.has_news = true;
+        self.sets.values().for_each(|set| set.wake());
         Ok(incarnation)
     }
 
@@ -194,18 +196,15 @@ impl World {
     }
 
     /// Adds one of the program's sets.
-    pub fn add_set(&mut self, fd: c_int, set: Arc<Epoll>) {
+    pub fn add_set(&mut self, fd: c_int, set: Arc<Set>) {
         self.sets.insert(fd, set);
         self.ours.set(fd);
     }
 
     /// Removes a set, if the descriptor is one.
     pub fn remove_set(&mut self, fd: c_int) {
-        if let Some(set) = self.sets.remove(&fd) {
+        if self.sets.remove(&fd).is_some() {
             self.ours.clear(fd);
-            if Arc::strong_count(&set) == 1 {
-                self.private.clear(set.as_fd().as_raw_fd());
-            }
         }
     }
 

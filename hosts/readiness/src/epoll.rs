@@ -204,6 +204,11 @@ impl Epoll {
         }
     }
 
+    /// Makes all threads that wait for the set look again: they call [`Waiter::bell`] again before they sleep.
+    pub fn wake(&self) {
+        self.list.wake();
+    }
+
     /// Makes the kernel's epoll readable while sources are ready, until [`Epoll::unwatch`], for threads that poll it in the kernel.
     /// [`Target::Set`] does this for sets and polls. Calls nest.
     ///

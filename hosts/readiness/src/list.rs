@@ -225,6 +225,12 @@ impl List {
         self.state().sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, waker));
     }
 
+    /// Wakes all sleeping threads.
+    pub fn wake(&self) {
+        let sleepers: Vec<_> = self.state().sleepers.iter().cloned().collect();
+        sleepers.into_iter().for_each(|sleeper| sleeper.ring());
+    }
+
     /// Called when the file of an entry has changed. Returns true if the entry is exclusive and woke a sleeping thread that takes the edge.
     pub(crate) fn notify(&self, key: Key, edge: EventFlags) -> bool {
         let mut state = self.state();

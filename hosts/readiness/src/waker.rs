@@ -35,8 +35,13 @@ impl Waker {
     pub fn take() -> Result<Arc<Waker>, Errno> {
         // A signal handler may have interrupted a thread that holds the lock.
         let spare = SPARE.try_lock().ok().and_then(|mut spare| spare.pop());
-        match spare.filter(|waker| waker.is_of_this_process()) {
-            Some(waker) => Ok(waker),
+        match spare {
+            Some(waker) if waker.is_of_this_process() => Ok(waker),
+            Some(waker) => {
+                // The parent's. This process may have closed the number, and opened another file with it.
+                std::mem::forget(waker);
+                Waker::new().map(Arc::new)
+            }
             None => Waker::new().map(Arc::new),
         }
     }

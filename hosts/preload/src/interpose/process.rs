@@ -128,6 +128,19 @@ extern "C" fn begin() {
     }
 }
 
+/// Runs at exit(3): agents get what they were not told yet.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn end() {
+    if !is_vfork_child()
+        && let Some(sockets) = sockets()
+    {
+        sockets.end();
+    }
+}
+
 /// The highest descriptor that may be ours or private.
 pub fn highest() -> c_int {
     OURS.highest().max(PRIVATE.highest())

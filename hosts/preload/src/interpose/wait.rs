@@ -230,7 +230,8 @@ unsafe extern "C" fn pselect(
     ) -> c_int)
 }
 
-/// epoll_pwait(2); without a `timeout` waits for ever. `None` if the set has no sockets of ours: the kernel answers.
+/// epoll_pwait(2); without a `timeout` waits for ever. `None` if the kernel answers: the set has no sockets of ours, and gets none while the
+/// call waits.
 ///
 /// # Safety
 /// epoll_wait(2)'s: `events` is valid for `count` entries.
@@ -241,16 +242,19 @@ unsafe fn wait(
     timeout: Option<Duration>,
     mask: Option<SignalMask>,
 ) -> Option<c_int> {
-    if !is_ours(set) {
+    let is_known = is_ours(set);
+    if !is_known && (set < 0 || count <= 0 || timeout == Some(Duration::ZERO)) {
         return None;
     }
-    let sockets = sockets()?;
+    let sockets = sockets_or_new()?;
     if count <= 0 {
         return Some(fail(Errno::INVAL));
     }
     // SAFETY: by the contract. An `Event` is a `struct epoll_event`, and any bytes are one.
     let events = unsafe { std::slice::from_raw_parts_mut(events, count as usize) };
     match sockets.epoll_wait(set, events, timeout, mask) {
+        // In a signal handler whose thread is inside a call.
+        Verdict::Ours(Err(Errno::AGAIN)) if !is_known => None,
         Verdict::Ours(found) => Some(answer(found)),
         Verdict::Kernels => None,
     }
@@ -330,16 +334,16 @@ unsafe extern "C" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    if is_ours(set) {
-        // SAFETY: the same contract.
-        let patience = match unsafe { time(timeout) } {
-            Ok(patience) => patience,
-            Err(error) => return fail(error),
-        };
-        // SAFETY: as above.
-        if let Some(found) = unsafe { wait(set, events, count, patience, signals(mask)) } {
-            return found;
+    // SAFETY: the same contract.
+    match unsafe { time(timeout) } {
+        Ok(patience) => {
+            // SAFETY: as above.
+            if let Some(found) = unsafe { wait(set, events, count, patience, signals(mask)) } {
+                return found;
+            }
         }
+        Err(error) if is_ours(set) => return fail(error),
+        Err(_) => {}
     }
     next!(epoll_pwait2(
         set => c_int,
