@@ -317,14 +317,7 @@ impl Connection {
             return Err(SocketError::Timeout);
         }
         let mut bytes = vec![0; HEADER_BYTES + TEXT_BYTES_MAX];
-        let received = match ancillary::receive(self.as_fd(), &mut bytes) {
-            // The peer closed with a message unread: the kernel reports this before it delivers the peer's own messages.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                ancillary::receive(self.as_fd(), &mut bytes)
-            }
-            received => received,
-        };
-        let received = received.map_err(failed)?;
+        let received = self.receive(&mut bytes).map_err(failed)?;
         let bytes = &bytes[..received.bytes];
         if bytes.is_empty() {
             return Err(SocketError::HungUp);
@@ -399,7 +392,7 @@ impl Connection {
             return Err(SocketError::Timeout);
         }
         let mut bytes = vec![0; TEXT_BYTES_MAX];
-        let received = ancillary::receive(self.as_fd(), &mut bytes).map_err(failed)?;
+        let received = self.receive(&mut bytes).map_err(failed)?;
         if received.bytes == 0 {
             return Err(SocketError::HungUp);
         }
@@ -463,6 +456,17 @@ impl Connection {
             Ok(())
         } else {
             Err(SocketError::Stranger { uid, pid: self.peer.pid })
+        }
+    }
+
+    /// Receives one message, without blocking.
+    fn receive(&self, bytes: &mut [u8]) -> io::Result<ancillary::Received> {
+        match ancillary::receive(self.as_fd(), bytes) {
+            // The peer closed with a message unread: the kernel reports this before it delivers the peer's own messages.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                ancillary::receive(self.as_fd(), bytes)
+            }
+            received => received,
         }
     }
 

@@ -313,3 +313,15 @@ fn a_missing_folder_is_an_error_and_is_not_made() {
     assert!(error.to_string().contains("the folder of"), "{error}");
     assert!(!scratch.path("typo").exists());
 }
+
+#[test]
+fn a_peer_that_dies_with_a_message_unread_has_hung_up_after_its_last_message() {
+    let scratch = Scratch::new();
+    let (_listener, host, agent) = pair(&scratch);
+    host.send_descriptors(b"unread", &[]).unwrap();
+    agent.send_descriptors(b"last", &[]).unwrap();
+    drop(agent);
+    let receive = || host.receive_descriptors(Duration::from_secs(10));
+    assert_eq!(receive().unwrap().0, b"last");
+    assert!(matches!(receive(), Err(SocketError::HungUp)));
+}

@@ -354,7 +354,11 @@ impl Predecessor {
 
     /// Sends RESTORED, and waits for COMMIT. Until this returns, the other agent may continue.
     pub(crate) fn replace(self) -> Result<(), HandoverError> {
-        self.connection.send_descriptors(RESTORED, &[])?;
+        match self.connection.send_descriptors(RESTORED, &[]) {
+            // The other agent has closed its end: it has sent STAY, or it died.
+            Ok(()) | Err(SocketError::HungUp) => {}
+            Err(error) => return Err(error.into()),
+        }
         loop {
             match self.connection.receive_descriptors(PATIENCE) {
                 Ok((text, _)) if text == COMMIT => return Ok(()),
@@ -365,6 +369,76 @@ impl Predecessor {
                 Err(SocketError::HungUp) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::thread;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+
+    /// A predecessor that has sent its state, and its own end of the connection.
+    fn predecessor() -> (Predecessor, Connection) {
+        let folder = tempfile::tempdir().unwrap();
+        let door = folder.path().join("door");
+        let listener = Listener::bind(&door, &[]).unwrap();
+        let connection = Connection::connect(&door).unwrap();
+        let fd = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let about = About {
+            version: VERSION,
+            wire: WireKind::Tap,
+            name: String::new(),
+            address: Address {
+                ip: Ipv4Addr::new(10, 0, 0, 2),
+                prefix: 24,
+                gateway: None,
+                v6: None,
+                mac: [0; 6],
+                mtu: 1500,
+            },
+            bounds: Bounds::default(),
+            door,
+            allowed: Vec::new(),
+            trusted: Vec::new(),
+            payload_bytes_max: 0,
+            clock_ns: 0,
+        };
+        let sockets =
+            Sockets { door: fd(), inquiries: fd(), captures: fd(), traces: fd(), successors: fd() };
+        let old = listener.accept().unwrap().unwrap();
+        (Predecessor { connection, about, sockets }, old)
+    }
+
+    #[test]
+    fn an_agent_that_died_before_restored_was_sent_is_replaced_unless_it_has_said_that_it_stays() {
+        let (predecessor, old) = predecessor();
+        drop(old);
+        assert!(predecessor.replace().is_ok());
+
+        let (predecessor, old) = self::predecessor();
+        stay(old);
+        assert!(matches!(predecessor.replace(), Err(HandoverError::Stays)));
+    }
+
+    #[test]
+    fn an_agent_that_dies_with_restored_unread_is_replaced_unless_it_has_said_that_it_stays() {
+        for says_stay in [false, true] {
+            let (predecessor, old) = predecessor();
+            let replacing = thread::spawn(|| predecessor.replace());
+            poll(&mut [PollFd::new(&old, PollFlags::IN)], None).unwrap();
+            if says_stay {
+                stay(old);
+            } else {
+                drop(old);
+            }
+            let replaced = replacing.join().unwrap();
+            assert_eq!(matches!(replaced, Err(HandoverError::Stays)), says_stay);
+            assert_eq!(replaced.is_ok(), !says_stay);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 use wave_core::clock::Nanos;
@@ -16,6 +17,9 @@ const PATIENCE: Nanos = Nanos::from_millis(2_000);
 
 /// A report younger than this is sent again.
 const FRESH: Nanos = Nanos::from_millis(100);
+/// So is a report younger than this many times the time that building it took: every user may ask, and reports must not take
+/// more than 5% of the agent's time.
+const SPARED: u64 = 20;
 
 /// Path of the inquiry socket of an agent whose door is at `door`.
 pub fn path_of(door: &Path) -> PathBuf {
@@ -46,14 +50,14 @@ pub struct Inquiries {
     listener: UnixListener,
     path: PathBuf,
     open: Vec<Open>,
-    /// The last report and its time, so that frequent inquiries do not keep the agent busy.
-    latest: Option<(Nanos, Vec<u8>)>,
+    /// The last report, and the time until which it is sent again, so that frequent inquiries do not keep the agent busy.
+    latest: Option<(Nanos, Arc<[u8]>)>,
 }
 
 #[derive(Debug)]
 struct Open {
     stream: UnixStream,
-    answer: Vec<u8>,
+    answer: Arc<[u8]>,
     sent: usize,
     since: Nanos,
 }
@@ -81,15 +85,25 @@ impl Inquiries {
         self.listener.as_fd()
     }
 
-    /// Accepts clients, and sends them their answers as far as they take them.
-    pub(crate) fn answer(&mut self, now: Nanos, report: impl Fn() -> Value) {
+    /// Accepts clients, and sends them their answers as far as they take them. `clock` reads the time, `now` is that of the
+    /// turn.
+    pub(crate) fn answer(
+        &mut self,
+        now: Nanos,
+        clock: impl Fn() -> Nanos,
+        report: impl Fn() -> Value,
+    ) {
         while self.open.len() < INQUIRIES_MAX {
             let Ok((stream, _)) = self.listener.accept() else { break };
             if stream.set_nonblocking(true).is_ok() {
-                if self.latest.as_ref().is_none_or(|(at, _)| now.since(*at) >= FRESH) {
-                    self.latest = Some((now, report().to_string().into_bytes()));
-                }
-                let answer = self.latest.as_ref().map_or(Vec::new(), |(_, answer)| answer.clone());
+                let latest = self.latest.take().filter(|(until, _)| now < *until);
+                let (_, answer) = self.latest.insert(latest.unwrap_or_else(|| {
+                    let start = clock();
+                    let answer = report().to_string().into_bytes().into();
+                    let built = clock();
+                    (built + FRESH.max(Nanos(built.since(start).0 * SPARED)), answer)
+                }));
+                let answer = answer.clone();
                 self.open.push(Open { stream, answer, sent: 0, since: now });
             }
         }
@@ -129,5 +143,40 @@ impl Inquiries {
 impl Drop for Inquiries {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Asks at these times for reports that take so long to build. Returns the number of reports that are built.
+    fn built(took_ms: u64, asked_ms: &[u64]) -> u32 {
+        let folder = tempfile::tempdir().unwrap();
+        let door = folder.path().join("door");
+        let mut inquiries = Inquiries::beside(&door).unwrap();
+        let (time, count) = (Cell::new(0), Cell::new(0));
+        let clock = || Nanos::from_millis(time.get());
+        for at in asked_ms {
+            time.set(*at);
+            let client = UnixStream::connect(path_of(&door)).unwrap();
+            inquiries.answer(clock(), clock, || {
+                time.set(time.get() + took_ms);
+                count.set(count.get() + 1);
+                Value::Null
+            });
+            assert_eq!(io::read_to_string(client).unwrap(), "null");
+        }
+        count.get()
+    }
+
+    #[test]
+    fn inquiries_without_end_do_not_keep_the_agent_busy_with_reports() {
+        assert_eq!(built(1, &[0, 1, 100]), 1);
+        assert_eq!(built(1, &[0, 1, 101, 102]), 2);
+        assert_eq!(built(200, &[0, 200, 300, 4_199]), 1);
+        assert_eq!(built(200, &[0, 200, 4_200, 4_400, 8_399]), 2);
     }
 }

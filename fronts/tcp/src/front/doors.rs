@@ -33,7 +33,9 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         self.traces.look(now);
         let (stack, processes) = (&self.stack, &self.processes);
         let (captured, turned_away) = (self.captures.captured(), self.turned_away);
-        self.inquiries.answer(now, || {
+        let start = self.start;
+        let clock = || Nanos(start.elapsed().as_nanos() as u64);
+        self.inquiries.answer(now, clock, || {
             let pid_of = |process: u16| {
                 let seated = processes.get(usize::from(process))?.as_ref()?;
                 Some(seated.process.pid())

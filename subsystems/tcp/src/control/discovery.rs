@@ -70,10 +70,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.counters.duplicate_addresses += u64::from(source != self.address.mac);
             }
             // Without the override flag, a known address stays (RFC 4861, 7.2.5).
-            Discovery::Advertisement { target, mac: Some(mac), overrides, .. } => {
+            Discovery::Advertisement { target, mac: Some(mac), is_solicited, overrides } => {
                 let known = self.neighbours.find(target.into(), now);
                 if overrides || known.is_none_or(|known| known == mac) {
-                    self.learn6(now, target, mac, false);
+                    self.learn6(now, target, mac, is_solicited);
                 }
             }
             Discovery::Advertisement { mac: None, .. } => {}

@@ -157,7 +157,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     || over
                         .recent
                         .zip(segment.options.timestamps)
-                        .is_some_and(|(recent, (value, _))| value.wrapping_sub(recent) as i32 > 0));
+                        .is_some_and(|(recent, (value, _))| value.wrapping_sub(recent) as i32 > 0))
+                // Otherwise anybody could end TIME_WAIT with a SYN.
+                && self.listener_at(tuple.local).is_some();
             if !is_new {
                 // RFC 1337: a reset does not end TIME_WAIT.
                 if flags.contains(Flags::RST) {
@@ -188,7 +190,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 return;
             }
             // RFC 6191, and RFC 9293, MAY-2: a new connection between the same ends may begin.
-            self.time_wait.remove(tuple);
         }
         if flags.contains(Flags::RST) {
             return;

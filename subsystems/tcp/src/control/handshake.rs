@@ -35,6 +35,8 @@ pub(super) const DOUBT_AFTER: u8 = 3;
 const MSS_DEFAULT: u16 = 536;
 /// Smallest MSS that we accept from a peer: a smaller one would make us send mostly headers (CVE-2019-11479).
 const MSS_MIN: u16 = 48;
+/// Distance from the last sequence number of a connection in TIME_WAIT to the first of the next one between the same ends.
+const REOPENED_AFTER: u32 = 65_537;
 /// Length of the timestamp option in bytes, with padding.
 pub(super) const TIMESTAMP_BYTES: u16 = 12;
 
@@ -342,11 +344,18 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.beyond_share += 1;
             return;
         }
+        let clocked = self.secrets.sequence(&tuple, now);
+        // Segments of an old connection between the same ends must not fit into this one (RFC 9293, MAY-2). As in Linux, more
+        // than the largest window of a SYN lies between them, so that not even old acknowledgements do (RFC 5961, 5.2).
+        let own = match self.time_wait.find(&tuple) {
+            Some(over) if clocked.since(over.seq) <= 0 => over.seq.plus(REOPENED_AFTER),
+            _ => clocked,
+        };
         let handshake = Handshake {
             whom: For::Listener { process, name },
             stage: Stage::Received,
             mac,
-            own: self.secrets.sequence(&tuple, now),
+            own,
             peer: segment.seq,
             options: self.agreed(segment),
             window: segment.window,
@@ -362,6 +371,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         match self.handshakes.insert(tuple, handshake) {
             Ok(id) => {
+                self.time_wait.remove(&tuple);
                 self.take_share(process, Kind::Handshake);
                 self.note_half_open(at, id);
                 self.try_again(now, id);

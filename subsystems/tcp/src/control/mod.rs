@@ -465,8 +465,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Handles the end of a process: its listeners are dropped, and its connections close as if it had closed them.
+    /// Handles the end of a process: its listeners are dropped, and its connections close as if it had closed them. The second
+    /// call for a process does nothing: its number must be released once.
     pub fn leave(&mut self, process: u16) {
+        let has_left = self.gone.iter().any(|(gone, _)| *gone == process);
+        if has_left || self.lingering.contains(&process) {
+            return;
+        }
         while let Some(at) = self.listeners.iter().position(|one| one.context.process == process) {
             self.drop_listener(at, false);
         }

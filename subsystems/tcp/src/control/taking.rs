@@ -103,6 +103,16 @@ impl Take {
 }
 
 impl To {
+    /// Whether a process offers the connection, or is the new owner.
+    fn is_of(&self, process: u16) -> bool {
+        let from = match self {
+            To::Child { .. } => None,
+            To::Any { from, .. } | To::Listener { from, .. } => Some(*from),
+        };
+        let owner = self.owner().map(|(context, ..)| context);
+        from.into_iter().chain(owner).any(|context| context.process == process)
+    }
+
     /// Context, slot and backed memory of the new owner, once it is known.
     fn owner(&self) -> Option<(ContextId, Slot, Filled)> {
         match *self {
@@ -174,6 +184,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         owners.filter(|(context, ..)| context.process == process).count()
     }
 
+    /// Whether a process has as many takes under way as it leaves free for others. Then it may start no more.
+    fn has_its_takes(&self, process: u16) -> bool {
+        let own = self.takes.iter().filter(|take| take.to.is_of(process)).count();
+        own >= TAKES_MAX.saturating_sub(self.takes.len())
+    }
+
     /// Whether a process has room for one more connection, besides those that it waits to take.
     fn has_room_to_take(&self, process: u16) -> bool {
         let more = 1 + self.takes_of(process) as u32;
@@ -204,8 +220,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.beyond_share += 1;
             return Err(Reason::TooMany);
         }
-        // No process may wait for more connections than it leaves room for.
-        if self.takes_of(context.process) >= TAKES_MAX.saturating_sub(self.takes.len()) {
+        if self.has_its_takes(context.process) {
             return Err(Reason::NoRoom);
         }
         let to = To::Child { context, slot, read, written, until: now + PATIENCE };
@@ -221,7 +236,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let listener = name.and_then(|name| self.listener_of(from, name));
         let is_known = self.takes.iter().any(|other| other.flow == flow);
         match listener {
-            Some(at) if !is_known && self.takes.len() < TAKES_MAX => {
+            Some(at) if !is_known && !self.has_its_takes(from.process) => {
                 let sharing = self.listeners[at].sharing;
                 let to = To::Any { from, sharing };
                 self.takes.push(Take { flow, to, progress: Step::Waits });

@@ -278,9 +278,11 @@ impl Recovery for Sack {
         if !flow.is_selective || is_after_timeout(flow) {
             return None;
         }
-        let Loss { suspect, lost, suspected_at, mark, .. } = disorder.loss;
+        let Loss { suspect, lost, suspected_at, mark, board, .. } = &disorder.loss;
+        // A peer that reneges can empty the board. Then nothing is overtaken any more.
+        let is_suspect = suspect > lost && !board.ranges().is_empty();
         let since =
-            [(suspect > lost).then_some(suspected_at), mark.and_then(|mark| mark.passed_at.get())];
+            [is_suspect.then_some(*suspected_at), mark.and_then(|mark| mark.passed_at.get())];
         let since = since.into_iter().flatten().min()?;
         reordering_window(flow).map(|window| since + window)
     }
@@ -601,6 +603,23 @@ mod tests {
         assert!(Sack::look(&mut flow, ms(162)));
     }
 
+    /// The peer reports bytes, and then expects one of them. Otherwise the look for losses would be due for ever.
+    #[test]
+    fn overtaken_bytes_are_not_waited_for_after_the_peer_has_reneged() {
+        let mut flow = flow(1_000);
+        send(&mut flow, ms(0));
+        hear(&mut flow, 1_000, &[], ms(40));
+        flow.written = 10_000;
+        send(&mut flow, ms(100));
+        hear(&mut flow, 1_000, &[(5_000, 6_000)], ms(140));
+        hear(&mut flow, 1_000, &[(4_000, 6_000)], ms(141));
+        assert_eq!(Sack::overdue_at(&flow), Some(ms(150)));
+        hear(&mut flow, 4_500, &[], ms(142));
+        assert_eq!(flow.loss().board.ranges(), []);
+        assert!(!Sack::look(&mut flow, ms(150)));
+        assert_eq!(Sack::overdue_at(&flow), None);
+    }
+
     fn ask_for_probe(flow: &mut Protocol) {
         assert!(Sack::wants_tail_probe(flow));
         flow.probe = Some(TailProbe::Wanted);
@@ -894,6 +913,7 @@ mod tests {
                     Step::Pace(window) => flow.window_bytes = window,
                     Step::Look => {
                         Sack::look(&mut flow, now);
+                        prop_assert!(Sack::overdue_at(&flow).is_none_or(|at| at > now));
                     }
                     Step::TimeOut => rewind(&mut flow),
                     Step::HeardOf => flow.until_heard = None,

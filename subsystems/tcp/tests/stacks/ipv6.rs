@@ -6,9 +6,11 @@ use wave_core::clock::Nanos;
 use wave_tcp::context::{Event, Reason, Request, Sharing};
 use wave_tcp::packet::icmp6::ECHO6_HEADERS_BYTES;
 use wave_tcp::packet::{
-    DISCOVERY_BYTES, Discovery, Icmp6, Parsed, build_solicitation, checksum, parse,
+    DISCOVERY_BYTES, Discovery, Ecn, Flags, Icmp6, Options, Parsed, TcpHeader, build_advertisement,
+    build_solicitation, build_tcp, checksum, parse, partial_checksum,
 };
-use wave_wires::{Adversity, Memory, Offload, RawPart, Wire};
+use wave_tcp::seq::Seq;
+use wave_wires::{Adversity, CsumPlace, Memory, Offload, RawPart, Wire};
 
 use crate::machine::{Machine, run};
 
@@ -163,6 +165,49 @@ fn an_unknown_neighbour_is_solicited_at_its_group() {
     assert_eq!(ethernet.destination, [0x33, 0x33, 0xff, 0, 0, 9]);
     assert_eq!(ip.destination, "ff02::1:ff00:9".parse::<Ipv6Addr>().unwrap());
     assert!(matches!(asked, Discovery::Solicitation { target: PEER, .. }));
+}
+
+/// As with IPv4, an address that is asked for in doubt is learnt.
+#[test]
+fn a_neighbour_that_has_moved_is_found_again_though_its_address_was_never_asked_for() {
+    let mut neighbour = Neighbour::new();
+    listen(&mut neighbour.machine, "[::]:80");
+    let (mac, ours) = (neighbour.wire.limits().mac, neighbour.machine.wire.limits().mac);
+    let header = TcpHeader {
+        source_mac: mac,
+        destination_mac: ours,
+        source: SocketAddr::from((PEER, 5000)),
+        destination: SocketAddr::from((OURS, 80)),
+        ecn: Ecn::default(),
+        ttl: 64,
+        seq: Seq(7),
+        ack: None,
+        flags: Flags::SYN,
+        window: 60_000,
+        options: Options::default(),
+    };
+    let mut head = [0; 160];
+    let len = build_tcp(&mut head, &header, 0);
+    let place = partial_checksum(&header.source);
+    let place = CsumPlace { start: place.start, offset: place.offset };
+    let offload = Offload { segment_bytes: 0, checksum: Some(place) };
+    let _ = neighbour.wire.send(&head[..len], [RawPart::EMPTY; 2], offload).unwrap();
+    let moved = [2, 9, 9, 9, 9, 9];
+    let mut answers_to = Vec::new();
+    while neighbour.now < Nanos::from_millis(16_000) {
+        for frame in neighbour.answers() {
+            match parse(&frame, false).unwrap() {
+                Parsed::Tcp { ethernet, .. } => answers_to.push(ethernet.destination),
+                Parsed::Icmp6(_, _, Icmp6::Discovery(Discovery::Solicitation { .. })) => {
+                    let mut frame = [0; DISCOVERY_BYTES];
+                    build_advertisement(&mut frame, moved, PEER, (ours, OURS));
+                    neighbour.put(&frame);
+                }
+                other => panic!("the stack sent {other:?}"),
+            }
+        }
+    }
+    assert_eq!(answers_to, [mac, mac, mac, mac, moved]);
 }
 
 #[test]

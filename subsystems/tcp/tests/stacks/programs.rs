@@ -216,3 +216,17 @@ fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
     }
     assert!(is_released(&out));
 }
+
+/// A new agent calls [`leave`](wave_tcp::control::Stack::leave) for each process that it could not restore.
+#[test]
+fn a_process_that_leaves_again_after_a_replacement_is_released_once() {
+    let mut peer = Peer::accepted();
+    peer.machine.stack.leave(CONTEXT.process);
+    peer.after(50);
+    let now = peer.now;
+    peer.machine.replace(now);
+    peer.machine.stack.reset_all_of(now, CONTEXT.process);
+    peer.machine.stack.leave(CONTEXT.process);
+    peer.after(50);
+    assert_eq!(peer.machine.released, [CONTEXT.process]);
+}

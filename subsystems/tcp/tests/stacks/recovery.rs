@@ -2,6 +2,7 @@
 //! throughput in virtual time.
 
 use crate::machine::{Machine, join, run};
+use crate::peer::{Peer, Sends};
 use wave_core::clock::Nanos;
 use wave_tcp::control::Shown;
 use wave_tcp::datapath::Datapath;
@@ -104,4 +105,31 @@ fn gap_of_tas_and_flextoe_more_arrives_under_loss_than_by_go_back_n() {
         println!("{loss}: {go_back_n} bytes per second by go-back-N, {sack} by SACK");
         assert!(if loss > 0.0 { sack > go_back_n } else { sack == go_back_n });
     }
+}
+
+/// The peer reports bytes, and then expects one of them.
+#[test]
+fn a_peer_that_reneges_neither_keeps_the_agent_busy_nor_stops_the_retransmission_timer() {
+    // MSS 1,000, selective acknowledgements.
+    let mut peer = Peer::accepted_with(&[2, 4, 3, 232, 1, 1, 4, 2], 1500);
+    peer.write(&[7; 1_000]);
+    peer.after(5);
+    peer.acknowledge(1_000);
+    peer.after(5);
+    peer.write(&[7; 9_000]);
+    peer.after(5);
+    // A byte out of order keeps the state of disorder.
+    peer.send(Sends { seq: peer.seq.plus(1), data: b"x", ..peer.plain() });
+    for start in [4_000, 3_000] {
+        let [start, end] = [start, 5_000].map(|at| peer.ack.plus(at).0.to_be_bytes());
+        let block = [&[1, 1, 5, 10], &start[..], &end[..]].concat();
+        peer.send(Sends { options: &block, ..peer.plain() });
+    }
+    peer.acknowledge(3_500);
+    peer.after(50);
+    let now = peer.now;
+    let next = (0..8).map(|_| peer.machine.step(now)).last().flatten();
+    assert!(next.is_some_and(|at| at > now), "{next:?}");
+    let heard = peer.after(3_000);
+    assert!(heard.iter().any(|heard| heard.segment.seq == peer.ack), "it is retransmitted");
 }

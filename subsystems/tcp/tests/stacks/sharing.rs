@@ -3,8 +3,9 @@
 use std::net::{SocketAddr, SocketAddrV4};
 
 use wave_tcp::context::{ContextId, Event, Interest, Reason, Request, Sharing};
-use wave_tcp::control::{Output, Owner};
+use wave_tcp::control::{Bounds, Output, Owner, Secrets, Stack};
 use wave_tcp::datapath::{FlowId, Ring};
+use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::Flags;
 
 use crate::machine::{CONTEXT, RING};
@@ -315,6 +316,48 @@ fn connections_on_offer_go_in_turn_to_listeners_whose_programs_wait() {
     let mut by: Vec<u32> = accepted.collect();
     by.sort();
     assert_eq!(by, [1, 1, 2, 2]);
+}
+
+#[test]
+fn a_program_that_offers_without_end_leaves_room_for_another_program() {
+    const MANY: u16 = 260;
+    let mut peer = Peer::new();
+    let address = *peer.machine.stack.address();
+    let bounds = Bounds::default();
+    let key = (1, 2);
+    let settings = Settings { mac: address.mac, super_bytes: 0, flows: bounds.flows, key };
+    let secrets = Secrets { sequence: key, timestamp: key, port: key, table: key };
+    peer.machine.stack = Stack::new(FlexToe::new(settings), address, bounds, secrets);
+    let greedy = GONE;
+    let other = ContextId { process: GONE.process + 1, context: 0 };
+    let memory = 1_u64 << 30;
+    let (receive, send) =
+        (Ring { offset: 0, bytes: RING }, Ring { offset: RING.into(), bytes: RING });
+    let offer = |peer: &mut Peer, from, port: u16, count| {
+        let listener = port.into();
+        // Nobody takes what is offered.
+        peer.machine.ask(peer.now, listen(listener, port, SECRET));
+        peer.machine.stack.request(peer.now, from, listen(listener, port, SECRET), memory);
+        peer.ours.set_port(port);
+        peer.machine.others.clear();
+        for at in 0..count {
+            let socket = u32::from(at);
+            let slot = Request::Slot { listener, socket, receive, send, filled: RING };
+            peer.machine.stack.request(peer.now, from, slot, memory);
+            connect(peer, 5000 + at);
+        }
+        let events = std::mem::take(&mut peer.machine.others);
+        for (context, event) in events {
+            if let Event::Accepted { flow, .. } = event {
+                assert_eq!(context, from);
+                peer.machine.stack.request(peer.now, from, Request::Offer { flow }, memory);
+            }
+        }
+        let heard = peer.after(50);
+        heard.iter().filter(|heard| heard.has(Flags::RST)).count()
+    };
+    assert_eq!(offer(&mut peer, greedy, 80, MANY), usize::from(MANY) - 128);
+    assert_eq!(offer(&mut peer, other, 81, 1), 0);
 }
 
 #[test]
