@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 use wave_linux::memory::{AccessBits, Swap, SwapError, swap_state};
@@ -404,6 +404,82 @@ fn exit_code_of_a_managed_command_is_returned() {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(7), "{line}: {errors}");
     }
+}
+
+#[test]
+fn command_that_ignores_sigterm_is_killed_and_does_not_give_the_exit_code() {
+    let Some(swap) = swap(1 << 28) else { return };
+    drop(swap);
+    let line = "trap '' TERM; echo ready >&2; while :; do sleep 1; done";
+    let mut run = wave(&["run", "--dry-run", "--quiet", "--", "sh", "-c", line]);
+    let mut host = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(host.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(errors.any(|line| line == "ready"));
+    // The first signal ends the run, and another one the command.
+    let end = std::thread::spawn(move || errors.any(|line| line.contains("killing it")));
+    while !end.is_finished() {
+        kill_process(Pid::from_child(&host), Signal::TERM).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(end.join().unwrap(), "it says so");
+    let output = host.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("net saved"), "there is a result");
+}
+
+/// Starts a dry run whose agent decides. Returns it with its agent, and the rest of its standard error.
+fn dry_run(mut run: Command) -> (Child, Pid, impl Iterator<Item = String>) {
+    let mut host = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(host.stderr.take().unwrap()).lines().map(Result::unwrap);
+    // The first sample, which is taken once the agent has attached.
+    assert!(errors.next().is_some(), "it has failed");
+    let children = format!("/proc/{0}/task/{0}/children", host.id());
+    let children = std::fs::read_to_string(children).unwrap();
+    // A command was started before the agent.
+    let agent = children.split_whitespace().last().unwrap().parse().unwrap();
+    (host, Pid::from_raw(agent).unwrap(), errors)
+}
+
+/// Checks that a run has replaced its agent and ended well.
+fn assert_agent_replaced(host: Child) {
+    let output = host.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("2 agents, 1 lost"), "{output:?}");
+}
+
+#[test]
+fn agent_is_replaced_after_an_upgrade_has_replaced_the_binary() {
+    let Some(swap) = swap(1 << 28) else { return };
+    drop(swap);
+    let binary = Path::new(env!("CARGO_BIN_EXE_wave"));
+    let folder = TempDir::new_in(binary.parent().unwrap()).unwrap();
+    let linked = folder.path().join("wave");
+    std::fs::hard_link(binary, &linked).unwrap();
+    let mut run = Command::new(&linked);
+    run.args(["memory", "run", "--dry-run", "--policy", QUICK, "--seconds", "6"]);
+    run.args(["--", "sleep", "60"]);
+    let (host, agent, errors) = dry_run(run);
+    std::fs::remove_file(&linked).unwrap();
+    kill_process(agent, Signal::KILL).unwrap();
+    errors.for_each(drop);
+    assert_agent_replaced(host);
+}
+
+#[test]
+fn run_goes_on_while_no_agent_can_be_started() {
+    let Some(swap) = swap(1 << 28) else { return };
+    drop(swap);
+    let mut run = wave(&["run", "--dry-run", "--policy", QUICK, "--seconds", "8"]);
+    run.args(["--", "sleep", "60"]);
+    let (host, agent, mut errors) = dry_run(run);
+    let none = Rlimit { current: Some(0), ..getrlimit(Resource::Nofile) };
+    let pid = Pid::from_child(&host);
+    let before = prlimit(Some(pid), Resource::Nofile, none).unwrap();
+    kill_process(agent, Signal::KILL).unwrap();
+    assert!(errors.any(|line| line.contains("trying again")), "it says so");
+    prlimit(Some(pid), Resource::Nofile, before).unwrap();
+    errors.for_each(drop);
+    assert_agent_replaced(host);
 }
 
 /// A Perl program with `mib` MiB of memory. It runs the code `forks` for `seconds`, and then checks its memory.

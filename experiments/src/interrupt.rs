@@ -2,7 +2,8 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -36,6 +37,15 @@ pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failu
         }
     };
     std::thread::Builder::new().name("wave-signals".into()).spawn(body).map_err(Failure::cannot)?;
+    Ok(())
+}
+
+/// Has `signal` set `flag`. A signal that the process inherited as ignored (nohup, a job in the background of a shell) stays
+/// ignored.
+pub(crate) fn register_unless_ignored(signal: i32, flag: &Arc<AtomicBool>) -> Result<(), Failure> {
+    if ignored() & (1 << (signal - 1)) == 0 {
+        signal_hook::flag::register(signal, Arc::clone(flag)).map_err(Failure::cannot)?;
+    }
     Ok(())
 }
 
@@ -87,7 +97,42 @@ pub fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::sync::atomic::Ordering;
+
+    use signal_hook::consts::{SIGHUP, SIGUSR1};
+    use signal_hook::low_level::raise;
+
     use super::*;
+
+    const ROLE: &str = "WAVE_TEST_INTERRUPT_ROLE";
+
+    /// Body of another process, which inherits SIGHUP as ignored.
+    #[test]
+    fn ignoring_process() {
+        if std::env::var_os(ROLE).is_none() {
+            return;
+        }
+        let (hangup, other) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        register_unless_ignored(SIGHUP, &hangup).unwrap();
+        register_unless_ignored(SIGUSR1, &other).unwrap();
+        raise(SIGHUP).unwrap();
+        raise(SIGUSR1).unwrap();
+        assert!(other.load(Ordering::SeqCst), "a signal that is not ignored sets its flag");
+        assert!(!hangup.load(Ordering::SeqCst), "an ignored signal was caught");
+        println!("both as expected");
+    }
+
+    #[test]
+    fn signal_inherited_as_ignored_stays_ignored() {
+        let line =
+            r#"trap '' HUP; exec "$0" --exact interrupt::tests::ignoring_process --nocapture"#;
+        let mut child = Command::new("sh");
+        child.args(["-c", line]).arg(std::env::current_exe().unwrap()).env(ROLE, "1");
+        let output = child.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("both as expected"), "{output:?}");
+    }
 
     #[test]
     fn resuming_command_is_quoted_for_a_shell() {

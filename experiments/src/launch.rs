@@ -2,6 +2,8 @@
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,10 @@ const LOOK_EVERY: Duration = Duration::from_micros(200);
 pub fn wave<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> io::Result<Command> {
     let own = std::env::current_exe()?;
     let is_bench = own.file_name().is_some_and(|name| name == "wave-bench");
-    let wave = if is_bench { own.with_file_name("wave") } else { own };
+    if !is_bench {
+        return Ok(ourselves(&own, words));
+    }
+    let wave = own.with_file_name("wave");
     if !wave.exists() {
         let how = "build it with `cargo build --release --package wave`";
         let text = format!("{} does not exist: {how}", wave.display());
@@ -30,9 +35,16 @@ pub fn wave<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> io::Result<C
 
 /// A command that runs this program with these arguments.
 pub fn own<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(words);
-    Ok(command)
+    Ok(ourselves(&std::env::current_exe()?, words))
+}
+
+/// Executes the file at `own`. An upgrade may have replaced that file: then what this process runs, which is the same version.
+fn ourselves<W: AsRef<OsStr>>(own: &Path, words: impl IntoIterator<Item = W>) -> Command {
+    // Not always the link: the kernel would name each such process "exe".
+    let program = if own.exists() { own } else { Path::new("/proc/self/exe") };
+    let mut command = Command::new(program);
+    command.arg0(own).args(words);
+    command
 }
 
 /// A process. Killed and waited for on drop.
@@ -177,6 +189,34 @@ mod tests {
         let pid = sleeps.pid();
         drop(sleeps);
         assert!(rustix::process::test_kill_process(pid).is_err());
+    }
+
+    const ROLE: &str = "WAVE_TEST_LAUNCH_ROLE";
+
+    /// Body of another process: removes its own file, as an upgrade does, and starts itself.
+    #[test]
+    fn replaced_process() {
+        if std::env::var_os(ROLE).is_none() {
+            return;
+        }
+        std::fs::remove_file(std::env::current_exe().unwrap()).unwrap();
+        for command in [own(["--list"]), wave(["--list"])] {
+            assert!(command.unwrap().output().unwrap().status.success());
+        }
+        println!("started twice");
+    }
+
+    #[test]
+    fn program_whose_file_was_replaced_starts_itself() {
+        let own = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir_in(own.parent().unwrap()).unwrap();
+        let linked = folder.path().join("wave");
+        std::fs::hard_link(&own, &linked).unwrap();
+        let mut child = Command::new(&linked);
+        child.args(["--exact", "launch::tests::replaced_process", "--nocapture"]).env(ROLE, "1");
+        let output = child.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("started twice"), "{output:?}");
     }
 
     #[test]

@@ -285,19 +285,22 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
         std::fs::create_dir_all(out)
             .map_err(|error| Failure::Cannot(format!("--out {}: {error}", out.display())))?;
     }
-    let report = run::run(&wanted)?;
+    let ran = run::run(&wanted)?;
+    let report = &ran.report;
     if let Some(out) = &args.out {
         report.save(out)?;
     }
     if args.json {
-        out!("{}", serde_json::to_string(&report).map_err(Failure::cannot)?);
+        out!("{}", serde_json::to_string(report).map_err(Failure::cannot)?);
     } else {
         out!("{}", report.text());
         if let Some(out) = &args.out {
             out!("Report: {}", out.join("report.html").display());
         }
     }
-    Ok(ExitCode::from(report.exit.unwrap_or(0) as u8))
+    let exit = report.exit.unwrap_or(0) as u8;
+    ran.take_down();
+    Ok(ExitCode::from(exit))
 }
 
 fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {

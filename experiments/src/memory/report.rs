@@ -104,7 +104,7 @@ pub struct Report {
     /// Strips that found no room in the table.
     pub strips_left_out: u64,
     pub agents: Agents,
-    /// Exit code of the command; 128 plus the signal if one ended it. None without a command.
+    /// Exit code of the command; 128 plus the signal if one ended it. None without a command, or if the run ended it.
     pub exit: Option<i32>,
 }
 

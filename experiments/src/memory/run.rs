@@ -1,7 +1,7 @@
 //! Manages the memory of programs until they end, or the run is interrupted.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use wave_core::clock::Nanos;
 use wave_links::LinkSpec;
 use wave_links::say;
 use wave_linux::memory::{
-    Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap, SwapUse,
+    Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap, SwapError,
+    SwapUse,
 };
 
 use super::agent;
@@ -38,6 +39,10 @@ const LINES_MAX: usize = 3;
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 /// Delay until a new agent replaces a lost one.
 const REST: Duration = Duration::from_millis(500);
+/// The same after an agent could not even be started.
+const RETRY: Duration = Duration::from_secs(1);
+/// Time allowed for the command to end after SIGTERM.
+const TERM_PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -85,22 +90,38 @@ pub fn too_short(length: Option<Duration>, epoch: Nanos) -> Option<String> {
     })
 }
 
-pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
+/// Result of a run, and the swap set up for it. To be taken down by [`Ran::take_down`] once the report is written, since
+/// bringing back GiBs may take minutes.
+pub struct Ran {
+    pub report: Report,
+    swap: Option<Swap>,
+}
+
+impl Ran {
+    /// Takes down the run's swap. Says so if that fails.
+    pub fn take_down(self) {
+        if let Some(Err(error)) = self.swap.map(Swap::take_down) {
+            say!("wave memory: {error}");
+        }
+    }
+}
+
+pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
+        crate::interrupt::register_unless_ignored(signal, &end)?;
     }
     // Dropped last. Swap set up by others is held while this run may have pages in it.
     let (swap, _use) = match wanted.zram {
         Some(bytes) => (Some(Swap::share(bytes).map_err(Failure::cannot)?), None),
-        None => (None, SwapUse::hold()),
+        None => (None, hold_swap(wanted)),
     };
     let mut command = match wanted.command.as_slice() {
         [] => None,
-        words => Some(Started(start(words, wanted.json)?)),
+        words => Some(Started { child: start(words, wanted.json)?, end: Arc::clone(&end) }),
     };
     let mut groups = wanted.groups.clone();
-    if let Some(Started(child)) = &command {
+    if let Some(Started { child, .. }) = &command {
         groups.push(Group::Process(child.id() as i32));
     }
     let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
@@ -127,8 +148,8 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
                 && command.has_ended()
             {
                 let mut report = Report::new(wanted, None, swap.as_ref());
-                report.exit = Some(command.finish()?);
-                return Ok(report);
+                report.exit = Some(exit_code(command.finish()?));
+                return Ok(Ran { report, swap });
             }
             return Err(Failure::Scenario(error.to_string()));
         }
@@ -151,7 +172,9 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     let mut agents = 1;
     let mut next = began;
     let mut lost: Option<Instant> = None;
-    loop {
+    // Why the last attempt to start another agent failed.
+    let mut refused: Option<String> = None;
+    let by_itself = loop {
         let over = match &mut command {
             Some(command) => command.has_ended(),
             None => enclave.is_over() && !may_come(&wanted.groups),
@@ -174,20 +197,36 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             report.samples.push(sample);
             next += SAMPLE;
         }
-        if over || late || end.load(Ordering::SeqCst) {
-            break;
+        let told = end.load(Ordering::SeqCst);
+        if over || late || told {
+            break over && !told;
         }
         if agent.as_mut().is_some_and(AgentProcess::has_left) {
             let since = *lost.get_or_insert_with(Instant::now);
-            if since.elapsed() >= REST {
-                view.say("wave memory: the agent is gone; starting another");
+            let rest = if refused.is_some() { RETRY } else { REST };
+            if since.elapsed() >= rest {
+                if refused.is_none() {
+                    view.say("wave memory: the agent is gone; starting another");
+                }
                 agents_spent += std::mem::take(&mut agent_spent);
-                agent = Some(start_agent(wanted, &enclave, agents)?);
-                (agents, lost) = (agents + 1, None);
+                match start_agent(wanted, &enclave, agents) {
+                    Ok(started) => {
+                        agent = Some(started);
+                        (agents, lost, refused) = (agents + 1, None, None);
+                    }
+                    // The host decides meanwhile: no reason to end the command.
+                    Err(error) => {
+                        let why = Some(error.to_string());
+                        if refused != why {
+                            view.warn(&format!("wave memory: no agent, trying again: {error}"));
+                        }
+                        (lost, refused) = (Some(Instant::now()), why);
+                    }
+                }
             }
         }
         std::thread::sleep(LOOK);
-    }
+    };
     view.end();
     report.finish(&enclave.stats());
     drop(enclave);
@@ -195,9 +234,20 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     let _ = agent.as_mut().and_then(|agent| agent.wait_for_end(LEAVE_PATIENCE));
     drop(agent);
     report.draw_heat(wanted);
-    report.exit = command.as_mut().map(Started::finish).transpose()?;
-    drop(swap);
-    Ok(report)
+    let status = command.as_mut().map(Started::finish).transpose()?;
+    // The status of a command that this run has ended says nothing about the command.
+    report.exit = status.filter(|_| by_itself).map(exit_code);
+    Ok(Ran { report, swap })
+}
+
+/// Keeps swap of other runs in place. Says why that is not possible, unless another process holds the lock: that swap is its own.
+fn hold_swap(wanted: &Wanted) -> Option<SwapUse> {
+    let failed = |error: &SwapError| {
+        if !wanted.dry_run && !matches!(error, SwapError::Taken) {
+            say!("wave memory: swap that other runs add may be removed during this one: {error}");
+        }
+    };
+    SwapUse::hold().inspect_err(failed).ok()
 }
 
 /// Whether processes may still join: the cgroup still exists.
@@ -215,22 +265,40 @@ fn start_agent(wanted: &Wanted, enclave: &Enclave, number: u32) -> Result<AgentP
 }
 
 /// A command that this run has started.
-struct Started(Child);
+struct Started {
+    child: Child,
+    /// Set by a signal to end.
+    end: Arc<AtomicBool>,
+}
 
 impl Started {
     fn has_ended(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(Some(_)))
+        matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// Terminates the command if it still runs. Returns its exit code.
-    fn finish(&mut self) -> Result<i32, Failure> {
-        use std::os::unix::process::ExitStatusExt;
+    /// Terminates the command if it still runs, and kills it if it has not ended in time or another signal to end arrives.
+    fn finish(&mut self) -> Result<ExitStatus, Failure> {
         if !self.has_ended() {
-            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+            self.end.store(false, Ordering::SeqCst);
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            let start = Instant::now();
+            while !self.has_ended() {
+                if start.elapsed() >= TERM_PATIENCE || self.end.load(Ordering::SeqCst) {
+                    say!("wave memory: the command has not ended after SIGTERM; killing it");
+                    let _ = self.child.kill();
+                    break;
+                }
+                std::thread::sleep(LOOK);
+            }
         }
-        let status = self.0.wait().map_err(Failure::cannot)?;
-        Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+        self.child.wait().map_err(Failure::cannot)
     }
+}
+
+/// As shells have it: 128 plus the signal if one ended the command.
+fn exit_code(status: ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
 impl Drop for Started {
@@ -291,6 +359,14 @@ impl View {
             View::Table(bar) => bar.println(line),
             View::Lines => say!("{line}"),
             View::Nothing => {}
+        }
+    }
+
+    /// Shows a failure, with `--quiet` as well.
+    fn warn(&self, line: &str) {
+        match self {
+            View::Table(bar) => bar.println(line),
+            View::Lines | View::Nothing => say!("{line}"),
         }
     }
 

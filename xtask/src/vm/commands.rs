@@ -130,7 +130,7 @@ fn takes_everything() -> Result<Vec<String>, String> {
         kill -KILL $agent; work | sort
         until status | grep -q 'Agents: 2 attached, 1 lost'; do kill -0 $run || exit; sleep 0.2; done
         work | sort
-        kill -INT $run; wait $run; echo ended $?
+        kill -TERM $run; wait $run; echo ended $?
         cat /sys/kernel/sched_ext/state; chrt -p $$ | grep -c SCHED_OTHER
         dmesg | grep -cE 'sched_ext.*(error|stall)'
         true"#

@@ -35,6 +35,8 @@ use work::{Ended, Started};
 const LOOK: Duration = Duration::from_millis(5);
 /// Delay until a new agent replaces a lost one, so that an agent that fails at once does not cause a storm of restarts.
 const REST: Duration = Duration::from_millis(100);
+/// The same after an agent could not even be started.
+const RETRY: Duration = Duration::from_secs(1);
 /// Time for which threads wait for an agent behind a device.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -169,7 +171,7 @@ impl Signals {
         let (interrupt, terminate) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let flags = [(SIGINT, &interrupt), (SIGTERM, &terminate), (SIGHUP, &terminate)];
         for (signal, flag) in flags {
-            signal_hook::flag::register(signal, Arc::clone(flag)).map_err(Failure::cannot)?;
+            crate::interrupt::register_unless_ignored(signal, flag)?;
         }
         Ok(Signals { interrupt, terminate })
     }
@@ -256,6 +258,8 @@ struct Running<'a> {
     agent: Option<AgentProcess>,
     agents: usize,
     lost_at: Option<Instant>,
+    /// Why the last attempt to start another agent failed.
+    refused: Option<String>,
     started: Option<Started>,
 }
 
@@ -268,8 +272,16 @@ impl<'a> Running<'a> {
         at: usize,
         record: Option<&'a Path>,
     ) -> Result<Running<'a>, Failure> {
-        let mut running =
-            Running { shown, at, record, agent: None, agents: 0, lost_at: None, started: None };
+        let mut running = Running {
+            shown,
+            at,
+            record,
+            agent: None,
+            agents: 0,
+            lost_at: None,
+            refused: None,
+            started: None,
+        };
         let began = Instant::now();
         let go_on = || match signals.take().end {
             true => Err(Failure::Cannot("told to end before the agent attached".to_owned())),
@@ -311,7 +323,6 @@ impl<'a> Running<'a> {
     fn start_agent(&mut self) -> Result<AgentProcess, Failure> {
         let (part, seat) = (self.part(), &self.shown.seats[self.at]);
         let log = self.record.map(|folder| log(folder, self.agents, part)).transpose()?;
-        self.agents += 1;
         let socket = self.enclave().socket();
         let agent = AgentProcess::start(
             part.program.as_deref(),
@@ -321,6 +332,7 @@ impl<'a> Running<'a> {
             seat.shares,
             log,
         )?;
+        self.agents += 1;
         self.shown.agents[self.at].store(agent.pid().as_raw_pid(), Ordering::SeqCst);
         Ok(agent)
     }
@@ -352,8 +364,19 @@ impl<'a> Running<'a> {
             say!("wave run: the agent{of} is gone; the host decides until another attaches");
         }
         let here = self.part().device.is_none();
-        if here && self.agent.is_none() && self.lost_at.is_none_or(|at| at.elapsed() >= REST) {
-            self.agent = Some(self.start_agent()?);
+        let rest = if self.refused.is_some() { RETRY } else { REST };
+        if here && self.agent.is_none() && self.lost_at.is_none_or(|at| at.elapsed() >= rest) {
+            match self.start_agent() {
+                Ok(agent) => (self.agent, self.refused) = (Some(agent), None),
+                // The host decides meanwhile: no reason to end the work.
+                Err(error) => {
+                    let refused = Some(error.to_string());
+                    if self.refused != refused {
+                        say!("wave run: no other agent yet, trying again: {error}");
+                    }
+                    (self.lost_at, self.refused) = (Some(Instant::now()), refused);
+                }
+            }
         }
         Ok(None)
     }

@@ -18,6 +18,7 @@ use super::process::{Process, processes_of};
 use super::sample::Sampler;
 use super::swap::{SwapKind, SwapState, swap_state};
 use super::{Group, TargetError, refault};
+use crate::process::Stat;
 
 const PAGE: u64 = 4096;
 const BATCH: u64 = STRIP_BYTES / 64;
@@ -74,6 +75,8 @@ pub(super) struct Kernel {
     /// Processes that the last survey found for the first time.
     newcomers: BTreeSet<i32>,
     surveyed: bool,
+    /// When the processes of the groups started, as of the first survey.
+    roots: BTreeMap<i32, u64>,
     parts_at: Nanos,
 }
 
@@ -91,6 +94,7 @@ impl Kernel {
             refault_at: Nanos(0),
             newcomers: BTreeSet::new(),
             surveyed: false,
+            roots: BTreeMap::new(),
             parts_at: Nanos(0),
         }
     }
@@ -103,7 +107,13 @@ impl Kernel {
     ) -> Result<(), TargetError> {
         let mut found = Vec::new();
         let mut first_error = None;
+        if !self.surveyed {
+            self.roots = roots_of(groups);
+        }
         for group in groups {
+            if is_reused(&self.roots, group) {
+                continue;
+            }
             match processes_of(group) {
                 Ok(pids) => found.extend(pids),
                 Err(error) => first_error = first_error.or(Some(error)),
@@ -263,6 +273,25 @@ impl Kernel {
         let target = self.targets.get(&place.space)?;
         let ranges = within_areas(&target.map.areas, place.address, ranges);
         advise(&target.process, advice, &ranges).ok()
+    }
+}
+
+/// The processes that groups are about, and when they started.
+fn roots_of(groups: &[Group]) -> BTreeMap<i32, u64> {
+    let root = |group: &Group| match group {
+        Group::Process(pid) => Some((*pid, Stat::read(*pid)?.started)),
+        Group::Cgroup(_) => None,
+    };
+    groups.iter().filter_map(root).collect()
+}
+
+/// Whether the group's process has ended, and another one has its id.
+fn is_reused(roots: &BTreeMap<i32, u64>, group: &Group) -> bool {
+    match group {
+        Group::Process(pid) => {
+            Stat::read(*pid).is_some_and(|stat| roots.get(pid) != Some(&stat.started))
+        }
+        Group::Cgroup(_) => false,
     }
 }
 
@@ -460,6 +489,18 @@ mod tests {
             area(2 * BATCH, 4 * BATCH + PAGE, Kind::Movable),
             area(63 * BATCH, STRIP_BYTES + BATCH, Kind::Movable),
         ]
+    }
+
+    #[test]
+    fn process_that_got_the_id_of_an_ended_one_is_not_managed() {
+        let group = Group::Process(std::process::id() as i32);
+        let mut roots = roots_of(std::slice::from_ref(&group));
+        assert!(!is_reused(&roots, &group));
+        // The id was an earlier process's.
+        roots.values_mut().for_each(|started| *started -= 1);
+        assert!(is_reused(&roots, &group));
+        // The process had ended before the first survey.
+        assert!(is_reused(&BTreeMap::new(), &group));
     }
 
     #[test]

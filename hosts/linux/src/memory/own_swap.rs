@@ -56,7 +56,8 @@ const SWAP_FLAG_PREFER: i32 = 0x8000;
 
 /// The sentinel's script. $1 is the device or file; writing $2 to $3 frees a device. It retries, as other programs inspect
 /// devices that appear or disappear, and so hold them for a moment. Its standard output is the lock. While others share the
-/// lock, it waits in the background, and then takes the swap down only if it still has the label $4.
+/// lock, it waits in the background, and then takes the swap down only if it still has the label $4; its exit code is then
+/// [`LEFT_TO_OTHERS`].
 const SENTINEL: &str = r#"
 trap '' HUP INT QUIT TERM
 down() {
@@ -74,7 +75,12 @@ if ! command -v flock >/dev/null 2>&1 || flock -n 1; then down "$@"; exit; fi
     flock 1
     [ "$(dd if="$1" bs=1 skip=1052 count=15 2>/dev/null)" = "$4" ] && down "$@"
 } <&- &
+exit 3
 "#;
+const LEFT_TO_OTHERS: i32 = 3;
+const SHELL: &str = "/bin/sh";
+/// Where the sentinel finds its programs: the caller's PATH may lack swapoff (cron, `su`).
+const SENTINEL_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Why swap could not be set up, or not be taken down.
 #[derive(Debug, thiserror::Error)]
@@ -121,8 +127,7 @@ pub struct Swap {
     sentinel: Child,
     /// The sentinel holds it, too.
     _lock: File,
-    /// Whether other processes may use the swap, and whether another had set it up.
-    shared: bool,
+    /// Whether another process had set the swap up.
     joined: bool,
 }
 
@@ -133,13 +138,16 @@ pub struct SwapUse {
 }
 
 impl SwapUse {
-    /// Keeps Wave's own swap in place, whether it exists now or is set up later. `None` if this process may not open the lock,
-    /// or another process holds it exclusively.
-    pub fn hold() -> Option<SwapUse> {
-        let lock = open_lock(LOCK_NAME).ok()?;
-        let shared = FlockOperation::NonBlockingLockShared;
-        rustix::fs::flock(&lock, shared).ok()?;
-        Some(SwapUse { _lock: lock })
+    /// Keeps Wave's own swap in place, whether it exists now or is set up later.
+    ///
+    /// # Errors
+    /// Another process holds the lock exclusively ([`SwapError::Taken`]), or this process may not open the lock.
+    pub fn hold() -> Result<SwapUse, SwapError> {
+        let lock = open_lock(LOCK_NAME)?;
+        match try_lock(&lock, FlockOperation::NonBlockingLockShared)? {
+            true => Ok(SwapUse { _lock: lock }),
+            false => Err(SwapError::Taken),
+        }
     }
 }
 
@@ -154,7 +162,7 @@ impl Swap {
             Ok(lock) => on_zram(lock, bytes),
             Err(error) => Err(SwapError::Refused { doing: "locking", path: LOCK.into(), error }),
         };
-        let swap = on_zram.or_else(|zram| {
+        on_zram.or_else(|zram| {
             if shared {
                 // The failed attempt's sentinel had the lock, and may have locked it exclusively before it ended.
                 wait_for_lock(&lock, FlockOperation::NonBlockingLockShared)?;
@@ -164,10 +172,6 @@ impl Swap {
                 zram: zram.to_string(),
                 file: error.to_string(),
             })
-        });
-        swap.map(|mut swap| {
-            swap.shared = shared;
-            swap
         })
     }
 
@@ -238,18 +242,19 @@ impl Swap {
 
     /// Takes the swap down, unless others share it, and reports failure.
     pub fn take_down(mut self) -> Result<(), SwapError> {
-        self.end();
+        let is_left_to_others = self.end();
         match swap_state() {
-            Ok(_) if self.shared => Ok(()),
+            Ok(_) if is_left_to_others => Ok(()),
             Ok(state) if !state.has(&self.path) => Ok(()),
             _ => Err(SwapError::StillThere(self.path.clone())),
         }
     }
 
-    fn end(&mut self) {
+    /// Returns whether the swap stays because others share it.
+    fn end(&mut self) -> bool {
         drop(self.sentinel.stdin.take());
         // Waiting cannot fail: nobody else waits for the sentinel, and a second wait returns the same status.
-        let _ = self.sentinel.wait();
+        self.sentinel.wait().is_ok_and(|status| status.code() == Some(LEFT_TO_OTHERS))
     }
 }
 
@@ -350,7 +355,7 @@ impl Ours {
     fn join(self, lock: File) -> Result<Swap, SwapError> {
         let Ours { path, value, freeing, label } = self;
         let mut swap = guarded(path, &value, &freeing, label, lock)?;
-        (swap.shared, swap.joined) = (true, true);
+        swap.joined = true;
         Ok(swap)
     }
 }
@@ -473,9 +478,10 @@ fn guarded(
     label: &[u8; header::LABEL_BYTES],
     lock: File,
 ) -> Result<Swap, SwapError> {
-    let refused = |error| SwapError::Refused { doing: "starting", path: "sh".into(), error };
+    let refused = |error| SwapError::Refused { doing: "starting", path: SHELL.into(), error };
     let kept = lock.try_clone().map_err(refused)?;
-    let mut command = Command::new("sh");
+    let mut command = Command::new(SHELL);
+    command.env("PATH", SENTINEL_PATH);
     command.args(["-c", SENTINEL, "wave-swap"]).arg(&path).arg(value).arg(freeing);
     command.arg(String::from_utf8_lossy(label).trim_end_matches('\0'));
     // Its standard output is the lock file, so that it holds the lock.
@@ -483,7 +489,7 @@ fn guarded(
     let own_session = || rustix::process::setsid().map(|_| ()).map_err(io::Error::from);
     // SAFETY: a system call, which may be made between fork and exec.
     let sentinel = unsafe { command.pre_exec(own_session) }.spawn().map_err(refused)?;
-    Ok(Swap { path, sentinel, _lock: lock, shared: false, joined: false })
+    Ok(Swap { path, sentinel, _lock: lock, joined: false })
 }
 
 /// Turns swap on. `what` is the path given to the kernel, `path` the one for messages.

@@ -194,7 +194,10 @@ fn swap_process() {
 
 /// A process that has swap, alone or shared, and the path of that swap.
 fn owner(role: &str) -> Option<(Child, PathBuf)> {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    owner_of(Command::new(std::env::current_exe().unwrap()), role)
+}
+
+fn owner_of(mut command: Command, role: &str) -> Option<(Child, PathBuf)> {
     command.args(["--exact", "swap::swap_process", "--nocapture", "--test-threads=1"]);
     command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -238,8 +241,21 @@ fn shared_swap_stays_until_nobody_uses_it() {
 
 #[test]
 fn own_swap_is_removed_when_its_owner_is_killed() {
-    let Some((mut child, path)) = owner("own") else { return };
-    assert!(is_swap(&path));
+    let Some((child, path)) = owner("own") else { return };
+    assert_removed_with(child, &path);
+}
+
+/// As under cron, and after `su` without `-`.
+#[test]
+fn own_swap_is_removed_although_the_owners_path_lacks_swapoff() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("PATH", "/nowhere");
+    let Some((child, path)) = owner_of(command, "own") else { return };
+    assert_removed_with(child, &path);
+}
+
+fn assert_removed_with(mut child: Child, path: &Path) {
+    assert!(is_swap(path));
     child.kill().unwrap();
     child.wait().unwrap();
     // Others may get the same device as soon as the sentinel is done, so only the holder of the lock can check it.
@@ -247,7 +263,7 @@ fn own_swap_is_removed_when_its_owner_is_killed() {
     let others = swap_state().unwrap().devices;
     let ours = others.iter().filter(|device| device.path == path && path != swap.path());
     assert_eq!(ours.count(), 0, "{others:?}");
-    assert!(path == swap.path() || is_free(&path));
+    assert!(path == swap.path() || is_free(path));
 }
 
 #[test]
