@@ -225,7 +225,8 @@ impl Agents {
                 }
                 let policy = policies.next().expect("policies repeat for ever");
                 let mut agent = Command::new(&wave);
-                agent.args(["agent", "--quiet", "--share-cpu", "--policy", policy, "--device"]);
+                agent.args(["agent", "--quiet", "--leave-with-parent", "--share-cpu"]);
+                agent.args(["--policy", policy, "--device"]);
                 agent.arg(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
                 let Ok(agent) = agent.spawn() else { return };
                 follow(agent, &ends, killed_after);

@@ -150,16 +150,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let flags = segment.flags;
         if let Some(over) = self.time_wait.find(tuple).copied() {
+            let is_later = segment.seq.since(over.expected) > 0
+                || over
+                    .recent
+                    .zip(segment.options.timestamps)
+                    .is_some_and(|(recent, (value, _))| value.wrapping_sub(recent) as i32 > 0);
+            let may_open = is_later && self.listener_at(tuple.local).is_some();
             let is_new = flags.contains(Flags::SYN)
                 && !flags.intersects(Flags::ACK | Flags::RST)
-                && (is_planted(Planted::StaleSynTaken)
-                    || segment.seq.since(over.expected) > 0
-                    || over
-                        .recent
-                        .zip(segment.options.timestamps)
-                        .is_some_and(|(recent, (value, _))| value.wrapping_sub(recent) as i32 > 0))
-                // Otherwise anybody could end TIME_WAIT with a SYN.
-                && self.listener_at(tuple.local).is_some();
+                && (is_planted(Planted::StaleSynTaken) || may_open);
             if !is_new {
                 // RFC 1337: a reset does not end TIME_WAIT.
                 if flags.contains(Flags::RST) {
@@ -189,7 +188,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 }
                 return;
             }
-            // RFC 6191, and RFC 9293, MAY-2: a new connection between the same ends may begin.
+            if is_planted(Planted::StaleSynTaken) {
+                self.time_wait.remove(tuple);
+            }
+            // RFC 6191, and RFC 9293, MAY-2: a new connection between the same ends may begin. TIME_WAIT ends with its handshake.
         }
         if flags.contains(Flags::RST) {
             return;
