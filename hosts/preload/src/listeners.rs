@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -158,6 +158,10 @@ fn kernels_accept(fd: c_int, flags: c_int) -> Option<Result<Accepted, Errno>> {
         Err(Errno::AGAIN) => None,
         Err(error) => Some(Err(error)),
         Ok((accepted, peer)) => {
+            // Linux has copied the listener's ticket, whose secret is not for everybody who gets the connection.
+            if sys::attached(accepted.as_raw_fd()).is_some() {
+                sys::detach(accepted.as_raw_fd());
+            }
             let family = match &peer {
                 Some(SocketAddrAny { .. }) if is_v4(&peer) => Family::V4,
                 _ => Family::V6,
@@ -463,4 +467,22 @@ fn placeholder(family: Family, flags: c_int, kept: Option<&Kept>) -> Result<Owne
         let _ = kept.give(fd, family);
     }
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn connection_of_the_kernels_does_not_carry_its_listeners_ticket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        sys::attach(listener.as_raw_fd(), &[1, 2, 3]).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = kernels_accept(listener.as_raw_fd(), 0).unwrap().unwrap();
+        assert!(sys::attached(listener.as_raw_fd()).is_some());
+        assert_eq!(sys::attached(accepted.fd), None);
+        sys::close(accepted.fd);
+    }
 }

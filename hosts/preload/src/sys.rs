@@ -58,6 +58,17 @@ pub fn attach(number: c_int, words: &[u64]) -> Result<(), Errno> {
     if done == 0 { Ok(()) } else { Err(last_error()) }
 }
 
+/// Removes a socket's filter.
+pub fn detach(number: c_int) {
+    let none: c_int = 0;
+    let bytes = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: `none` is valid for reads of its length. The kernel ignores its value.
+    unsafe {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_DETACH_FILTER);
+        libc::syscall(libc::SYS_setsockopt, number, level, name, &raw const none, bytes);
+    }
+}
+
 /// The words that were attached to a socket, if it has such a filter.
 pub fn attached(number: c_int) -> Option<Vec<u64>> {
     let mut filter = [libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; 2 * ATTACHED_MAX + 1];

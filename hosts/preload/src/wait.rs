@@ -68,7 +68,9 @@ impl Waiter for Thread<'_> {
     }
 
     fn patience(&self) -> Option<Duration> {
-        Some(self.open().patience())
+        let world = self.open();
+        // Without an agent there is nothing to check.
+        (!world.agents.is_empty() || !world.listeners.is_empty()).then(|| world.patience())
     }
 
     fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {

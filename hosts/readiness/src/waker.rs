@@ -36,14 +36,12 @@ impl Waker {
         // A signal handler may have interrupted a thread that holds the lock.
         let spare = SPARE.try_lock().ok().and_then(|mut spare| spare.pop());
         match spare {
-            Some(waker) if waker.is_of_this_process() => Ok(waker),
-            Some(waker) => {
-                // The parent's. This process may have closed the number, and opened another file with it.
-                std::mem::forget(waker);
-                Waker::new().map(Arc::new)
-            }
-            None => Waker::new().map(Arc::new),
+            Some(waker) if waker.is_of_this_process() => return Ok(waker),
+            // This process may have closed the number, and opened another file with it.
+            Some(parents) => std::mem::forget(parents),
+            None => {}
         }
+        Waker::new().map(Arc::new)
     }
 
     /// Keeps a waker, which must be in no list, for [`Waker::take`].

@@ -246,15 +246,13 @@ unsafe fn wait(
     if !is_known && (set < 0 || count <= 0 || timeout == Some(Duration::ZERO)) {
         return None;
     }
-    let sockets = sockets_or_new()?;
+    let sockets = if is_known { sockets()? } else { sockets_or_new()? };
     if count <= 0 {
         return Some(fail(Errno::INVAL));
     }
     // SAFETY: by the contract. An `Event` is a `struct epoll_event`, and any bytes are one.
     let events = unsafe { std::slice::from_raw_parts_mut(events, count as usize) };
     match sockets.epoll_wait(set, events, timeout, mask) {
-        // In a signal handler whose thread is inside a call.
-        Verdict::Ours(Err(Errno::AGAIN)) if !is_known => None,
         Verdict::Ours(found) => Some(answer(found)),
         Verdict::Kernels => None,
     }
