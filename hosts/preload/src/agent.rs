@@ -52,8 +52,20 @@ impl Agent {
         line.into_iter().chain([self.bell.as_raw_fd()])
     }
 
+    /// Processes the agent's events. Returns whether there were any.
+    pub fn look(&mut self) -> bool {
+        let found = self.context.look();
+        if found {
+            // New listeners offer their slots.
+            self.context.flush();
+        } else {
+            self.check_life();
+        }
+        found
+    }
+
     /// Checks every [`LIFE_CHECK`] whether the agent has died. Needed while no thread sleeps.
-    pub fn check_life(&mut self) {
+    fn check_life(&mut self) {
         let context = &mut self.context;
         if !context.is_dead() && context.line.has_gone_by(Instant::now(), LIFE_CHECK) {
             context.handle_death();

@@ -62,6 +62,8 @@ pub struct World {
     spare: Vec<Arc<OwnedFd>>,
     /// Sleeping threads must be woken: something may have changed for them.
     has_news: bool,
+    /// Events were processed whose effects on descriptions and sets are left to the next [`World::look`].
+    has_untold: bool,
     /// The missing agent has been reported to the user.
     has_reported: bool,
     /// The secret that entitles children to take over connections, and the number of forks while connections were open.
@@ -93,6 +95,7 @@ impl World {
             sleepers: Vec::new(),
             spare: Vec::new(),
             has_news: false,
+            has_untold: false,
             has_reported: false,
             family_secret: None,
             forks: 0,
@@ -265,17 +268,10 @@ impl World {
 
     /// Processes events from the agents. Returns whether there were any.
     pub fn look(&mut self) -> bool {
-        let mut found = false;
+        let mut found = std::mem::take(&mut self.has_untold);
         let mut changed = Vec::new();
         for agent in &mut self.agents {
-            let has_some = agent.context.look();
-            if has_some {
-                // New listeners offer their slots.
-                agent.context.flush();
-            } else {
-                agent.check_life();
-            }
-            found |= has_some;
+            found |= agent.look();
             while let Some(name) = agent.context.pop_changed() {
                 changed.extend(agent.owners.get(&name));
             }
@@ -361,16 +357,20 @@ impl World {
     }
 
     /// Waits for an agent's answer to a request that involves no peer, with the lock held. `None` after [`ANSWER_PATIENCE`], or if the
-    /// agent has died.
+    /// agent has died. Descriptions, listeners and agents stay as they are meanwhile, so that names remain valid; the next
+    /// [`World::look`] updates them.
     pub fn await_answer<R>(
         &mut self,
         incarnation: u64,
         mut answer: impl FnMut(&mut Context<Line>) -> Option<R>,
     ) -> Option<R> {
         let start = std::time::Instant::now();
+        self.has_untold = true;
+        self.has_news = true;
         loop {
-            self.look();
-            let context = self.context(incarnation);
+            let agent = self.agent(incarnation);
+            agent.look();
+            let context = &mut agent.context;
             if let Some(answer) = answer(context) {
                 return Some(answer);
             }
@@ -441,6 +441,9 @@ impl World {
 
     /// Updates the readiness, like [`World::tell`], after one of the program's own calls, which may have consumed data or room.
     pub fn settle(&mut self, at: usize) {
+        if self.has_untold {
+            self.look();
+        }
         let view = self.view(at);
         let events = view.events();
         let description = self.description(at);

@@ -446,6 +446,31 @@ fn corked_bytes_are_sent_without_a_further_call_of_the_program() {
     close(&server, &[there, listener]);
 }
 
+/// The agent's answer is awaited while the event arrives that resets the connection.
+#[test]
+fn tcp_info_is_answered_while_unwanted_bytes_reset_the_connection() {
+    let network = Network::new();
+    let (client, server) = (network.sockets(0), network.sockets(1));
+    let listener = listener(&server, 1);
+    for _ in 0..500 {
+        let fd = connect(&client, 0);
+        let there = accept(&server, listener);
+        ours(client.shutdown(fd, libc::SHUT_RDWR)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| send(&server, there, b"unwanted").unwrap());
+            let deadline = Instant::now() + PATIENCE;
+            while ours(client.option(fd, libc::SOL_SOCKET, libc::SO_ERROR)) == Ok(vec![0; 4]) {
+                let info = ours(client.option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)).unwrap();
+                assert!(info.len() > 100);
+                assert!(Instant::now() < deadline, "the connection was not reset");
+            }
+        });
+        close(&client, &[fd]);
+        close(&server, &[there]);
+    }
+    close(&server, &[listener]);
+}
+
 #[test]
 fn tcp_maxseg_applies_to_future_connections() {
     let network = Network::new();
