@@ -462,6 +462,10 @@ pub trait Datapath<F> {
     /// Takes packets and requests from the front of `batch`, and leaves those for which it has no room.
     fn submit(&mut self, now: Nanos, batch: &mut Batch<'_, F>);
 
+    /// Upper limit of the number of requests that were taken and are not done. Requests are done in the order in which they were
+    /// taken.
+    fn requests_in_flight(&self) -> usize;
+
     /// Reports that a copy or a transmission is done. A ticket that is not under way is ignored.
     fn complete(&mut self, now: Nanos, ticket: Ticket);
 

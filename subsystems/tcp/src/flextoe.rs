@@ -260,6 +260,10 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.requests.extend(batch.requests.drain(..room));
     }
 
+    fn requests_in_flight(&self) -> usize {
+        self.requests.len() + self.executor.in_flight()
+    }
+
     fn complete(&mut self, _now: Nanos, ticket: Ticket) {
         if ticket.0 & SEND != 0 {
             self.schedule.end_transmission(ticket.0 as u32);

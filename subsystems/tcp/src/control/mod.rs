@@ -228,8 +228,10 @@ pub struct Stack<F, D> {
     lingering: Vec<u16>,
     /// Number of connections of gone processes.
     orphans: u32,
-    /// Gone processes without connections, which may still have requests in the data path.
-    released: Vec<u16>,
+    /// Gone processes without connections, each with the number of requests that came before the process's end.
+    released: VecDeque<(u16, u64)>,
+    /// Number of requests that the data path has taken so far.
+    submitted: u64,
     packets: VecDeque<Packet<F>>,
     requests: VecDeque<(ContextId, Moved)>,
     effects: VecDeque<Effect<F>>,
@@ -268,7 +270,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             gone: VecDeque::new(),
             lingering: Vec::new(),
             orphans: 0,
-            released: Vec::new(),
+            released: VecDeque::new(),
+            submitted: 0,
             packets: VecDeque::with_capacity(WAITING_MAX),
             requests: VecDeque::with_capacity(WAITING_MAX),
             effects: VecDeque::with_capacity(OUTPUTS),
@@ -501,7 +504,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.time_wait.expire(now);
         self.close_for_the_gone(now);
         let mut batch = Batch { packets: &mut self.packets, requests: &mut self.requests };
+        let waiting = batch.requests.len();
         self.data.submit(now, &mut batch);
+        self.submitted += (waiting - batch.requests.len()) as u64;
         let mut effects = core::mem::take(&mut self.effects);
         self.data.poll(now, budget, &mut effects);
         for effect in effects.drain(..) {
@@ -519,10 +524,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let has_left = self.let_leave(now) | self.let_change_hands(now);
         // Asked last: the control plane's commands above may have created work.
         let data_next = self.data.poll(now, 0, &mut self.effects);
-        // Requests must not be attributed to the next process with the same number.
-        if self.requests.is_empty() && data_next.is_none_or(|at| at > now) {
-            self.out.extend(self.released.drain(..).map(Output::Released));
-        }
+        self.release_the_gone();
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
             || !self.requests.is_empty()
@@ -531,6 +533,18 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             || !self.gone.is_empty();
         let timer = self.timers.first().map(|(at, _)| Nanos(at));
         [data_next, timer, is_busy.then_some(now)].into_iter().flatten().min()
+    }
+
+    /// Releases the numbers of processes whose requests are all done: no request may be attributed to the next process with the
+    /// same number.
+    fn release_the_gone(&mut self) {
+        let done = self.submitted - self.data.requests_in_flight() as u64;
+        while let Some((process, before)) = self.released.front().copied()
+            && before <= done
+        {
+            self.released.pop_front();
+            self.out.push_back(Output::Released(process));
+        }
     }
 
     fn read_statistics(&mut self, now: Nanos) {

@@ -217,6 +217,32 @@ fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
     assert!(is_released(&out));
 }
 
+/// Otherwise programs that come and go beside a busy one take all numbers.
+#[test]
+fn a_process_number_is_released_while_requests_of_others_keep_waiting() {
+    let mut peer = Peer::accepted();
+    let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
+    let (written, read, is_finished, is_eager, filled) = (0, 0, false, false, Filled::default());
+    let moved = Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
+    let stack = &mut peer.machine.stack;
+    let mut out = std::collections::VecDeque::new();
+    for turn in 0..64 {
+        // More than a poll takes.
+        while stack.room_for_requests() > 0 {
+            stack.request(peer.now, CONTEXT, Request::Moved(moved), 0_u64);
+        }
+        if turn == 8 {
+            stack.leave(CONTEXT.process + 1);
+        }
+        stack.poll(peer.now, 64, &mut out);
+    }
+    let released = out.iter().filter_map(|output| match output {
+        wave_tcp::control::Output::Released(process) => Some(*process),
+        _ => None,
+    });
+    assert_eq!(released.collect::<Vec<_>>(), [CONTEXT.process + 1]);
+}
+
 /// A new agent calls [`leave`](wave_tcp::control::Stack::leave) for each process that it could not restore.
 #[test]
 fn a_process_that_leaves_again_after_a_replacement_is_released_once() {

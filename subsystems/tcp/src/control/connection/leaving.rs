@@ -196,7 +196,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
         if !self.connections.iter().flatten().any(|one| one.context.process == process) {
             self.lingering.swap_remove(at);
-            self.released.push(process);
+            let before = self.submitted + self.requests.len() as u64;
+            self.released.push_back((process, before));
         }
     }
 }
