@@ -7,6 +7,7 @@
 clients/udp/src/wire.rs describes the format.
 """
 
+import errno
 import secrets
 import socket
 import struct
@@ -17,6 +18,9 @@ MAGIC, VERSION = 0x7657, 1
 IDEMPOTENT, REFUSED, REPLY = 0x01, 0x40, 0x80
 OK, CHALLENGE, OUTCOME_UNKNOWN = 0, 64, 65
 DATAGRAM_MAX = 65_507
+# A later try may succeed: no front listens there now, the path takes only shorter packets, there is no route for a moment, or a
+# queue is full.
+MAY_PASS = {errno.ECONNREFUSED, errno.EMSGSIZE, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENOBUFS}
 
 
 class Refused(Exception):
@@ -60,8 +64,9 @@ class Client:
             )
             try:
                 self.socket.send(header + message)
-            except ConnectionRefusedError:
-                pass
+            except OSError as error:
+                if error.errno not in MAY_PASS:
+                    raise
             answer = self._answer(min(time.monotonic() + retry_s, end))
             if answer is None:
                 if time.monotonic() >= end:
@@ -88,10 +93,12 @@ class Client:
             self.socket.settimeout(left)
             try:
                 datagram = self.socket.recv(DATAGRAM_MAX)
-            except ConnectionRefusedError:
-                continue
             except TimeoutError:
                 return None
+            except OSError as error:
+                if error.errno not in MAY_PASS:
+                    raise
+                continue
             if len(datagram) < HEADER.size:
                 continue
             magic, version, flags, _, status, _, id_, incarnation, cookie, _ = HEADER.unpack_from(datagram)

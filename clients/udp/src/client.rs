@@ -122,11 +122,8 @@ impl Client {
         let mut retry = FIRST_RETRY;
         loop {
             let datagram = [&header.encode()[..], call.message].concat();
-            // No front listens there now, but one may before `patience` is over.
             match self.socket.send(&datagram) {
-                Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
-                    return Err(error.into());
-                }
+                Err(error) if !may_pass(&error) => return Err(error.into()),
                 _ => {}
             }
             let Some(answer) = self.answer(&header, Instant::now() + retry, end)? else {
@@ -175,8 +172,9 @@ impl Client {
                 Ok(bytes) => bytes,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(None),
+                    io::ErrorKind::Interrupted => continue,
                     // Without a front, the machine refuses at once, but the next try is not due before `retry_at`.
-                    io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted => continue,
+                    _ if may_pass(&error) => continue,
                     _ => return Err(error),
                 },
             };
@@ -186,4 +184,19 @@ impl Client {
             }
         }
     }
+}
+
+/// Whether a later try may succeed: no front listens there now, the path takes only shorter packets (the kernel knows that now, and
+/// cuts the next try into fragments), there is no route for a moment, or a queue is full.
+fn may_pass(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNREFUSED
+                | libc::EMSGSIZE
+                | libc::ENETUNREACH
+                | libc::EHOSTUNREACH
+                | libc::ENOBUFS
+        )
+    )
 }

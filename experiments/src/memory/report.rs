@@ -94,14 +94,14 @@ pub struct Report {
     pub ended: Vec<Ended>,
     /// Measured cost of a refault on this machine, in microseconds; None if not measured.
     pub refault_us: Option<f64>,
-    /// Bytes not paged out because they do not compress.
+    /// Bytes not paged out because they do not compress. Counted again each time they are tried.
     pub incompressible_bytes: u64,
     /// Bytes that were to be paged out, but stayed: shared with another process (a fork), or held by the kernel. Counted again
     /// each time.
     pub stayed_bytes: u64,
-    /// Batches left out because their bits cannot be cleared: a fork shares them.
+    /// Batches left out because their bits cannot be cleared: a fork shares them. Counted again each time they are tried.
     pub unclearable_batches: u64,
-    /// Strips that found no room in the table.
+    /// Strips that found no room in the table. Counted again at each look at the programs' memory.
     pub strips_left_out: u64,
     pub agents: Agents,
     /// Exit code of the command; 128 plus the signal if one ended it. None without a command, or if the run ended it.
@@ -372,7 +372,8 @@ impl Report {
         if self.incompressible_bytes > 0 {
             let _ = write!(
                 text,
-                "\nLeft out: {} that do not compress, so compressed swap would save nothing.",
+                "\nLeft out: {} that do not compress, so compressed swap would save nothing. They are tried again later, and counted \
+                 each time.",
                 show(self.incompressible_bytes)
             );
         }
@@ -387,7 +388,8 @@ impl Report {
         if self.unclearable_batches > 0 {
             let _ = write!(
                 text,
-                "\nLeft out: {} batches whose access bits cannot be cleared (memory that a fork shares).",
+                "\nLeft out: {} batches whose access bits cannot be cleared (memory that a fork shares). They are tried again later, \
+                 and counted each time.",
                 self.unclearable_batches
             );
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wave_core::clock::Nanos;
+use wave_rpc::client::Address;
 use wave_rpc::status::Status;
 
 use crate::limits::HANDSHAKE_GRACE;
@@ -22,22 +23,6 @@ const CONNECTION_SHARE: usize = 8;
 const CONNECTION_BYTES: usize = 32 << 10;
 /// Most connections examined to find one to close.
 const LOOKS_MAX: usize = 1024;
-
-/// The address of a client: an IPv4 address, or the /64 network of an IPv6 address, because one client may have all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Address {
-    V4(u32),
-    V6(u64),
-}
-
-impl From<IpAddr> for Address {
-    fn from(address: IpAddr) -> Address {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Address::V4(address.to_bits()),
-            IpAddr::V6(address) => Address::V6((address.to_bits() >> 64) as u64),
-        }
-    }
-}
 
 /// The memory that the calls of one address hold.
 #[derive(Debug)]

@@ -410,7 +410,7 @@ impl Call {
             class,
             slo,
             hash: self.peer.hash(),
-            address: self.peer.address_hash(),
+            address: Some(self.peer.address_hash()),
             deadline: self.deadline,
             metadata: std::mem::take(&mut self.request.metadata),
             message,
@@ -541,7 +541,12 @@ impl Call {
             return Ok(());
         };
         let length = frame.remaining();
-        if is_last && self.out.queue.is_empty() && length <= UNCHECKED_REPLY_BYTES {
+        // Without room the reply waits in the queue, where it counts towards what the client's address holds.
+        if is_last
+            && self.out.queue.is_empty()
+            && length <= UNCHECKED_REPLY_BYTES
+            && self.stream.room(length) == length
+        {
             return self.stream.send(frame);
         }
         if let Err(status) = self.check_room(length) {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use wave_core::clock::Nanos;
+use wave_rpc::client::Address;
 use wave_rpc::status::Status;
 
-use crate::admission::{Address, Connection};
+use crate::admission::Connection;
 use crate::limits::RESETS_MAX;
 
 #[derive(Debug)]

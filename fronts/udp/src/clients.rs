@@ -1,5 +1,6 @@
 //! The clients' side of a front: takes requests from the socket to the host, and replies back.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -16,6 +17,9 @@ use crate::host::{Host, Open, Origin};
 use crate::memcached::{Memcached, datagrams};
 use crate::senders::{Ended, SenderId};
 use crate::socket::{Datagram, Socket, Took};
+
+/// Most bytes of waiting replies beside which datagrams are answered without a worker.
+const ANSWERS_BYTES_MAX: usize = 1 << 20;
 
 pub struct Clients {
     pub socket: Socket,
@@ -60,8 +64,13 @@ impl Clients {
             }
         });
         let open = host.map_or(0, |host| host.dispatch.open());
+        // Retries are short and kept replies may be long, so a batch's retries get one. A client without an answer tries again.
+        let mut answered = HashSet::new();
         for (to, header, message) in answers {
-            self.socket.push(to, &Header { work: open, ..header }.encode(), &message);
+            let is_first = message.is_empty() || answered.insert((to, header.id));
+            if is_first && self.socket.waiting_bytes() < ANSWERS_BYTES_MAX {
+                self.socket.push(to, &Header { work: open, ..header }.encode(), &message);
+            }
         }
         for (to, (request, line)) in lines {
             self.push_text(to, request, format!("{line}\r\n").as_bytes());
@@ -188,5 +197,39 @@ fn begin(
         }
         Err(Refused::Full) => door.refuse(sender, header, Fate::Busy, Refusal::BUSY),
         Err(Refused::NoHost) => door.refuse(sender, header, Fate::Host, Refusal::HOST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Retries of one request cost the front no more than a reply of each batch.
+    #[test]
+    fn retries_that_arrive_together_get_one_kept_reply() {
+        let socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(socket.address().unwrap()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut clients = Clients { socket, door: Door::new(false), memcached: None };
+        let mut buffer = [0; 2048];
+        let mut ask = |header: Header, tries: usize, answers: usize| {
+            for _ in 0..tries {
+                client.send(&header.encode()).unwrap();
+            }
+            while clients.receive(None, Nanos(0), false).unwrap() != Took::Nothing {}
+            assert_eq!(clients.socket.flush(), answers);
+            let bytes = client.recv(&mut buffer).unwrap();
+            Header::decode(&buffer[..bytes]).unwrap().0
+        };
+        let told = ask(Header { id: 1, ..Header::default() }, 1, 1);
+        let Header { incarnation, cookie, .. } = told;
+        let header = Header { id: 1, incarnation, cookie, ..Header::default() };
+        assert_eq!(Status(ask(header, 1, 1).status), Status::UNAVAILABLE);
+        // A batch of one datagram, then one of the others.
+        assert_eq!(Status(ask(header, 9, 2).status), Status::UNAVAILABLE);
     }
 }

@@ -99,7 +99,8 @@ impl Host {
             class: if class == 0 { own } else { class }.min(class_max),
             slo: (slo_us > 0).then(|| Nanos::from_micros(slo_us.into())),
             hash: u64::from(open.to.port()),
-            address: 0,
+            // The door limits senders and their addresses.
+            address: None,
             message: Some(message),
             end: true,
             ..Arrival::default()

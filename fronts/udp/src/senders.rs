@@ -6,13 +6,14 @@
 //! must not execute the request again.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use wave_core::clock::Nanos;
+use wave_rpc::client::Address;
 use wave_udp_client::wire::Status;
 
-/// Most remembered senders. One IP address has no more of them than remain free.
+/// Most remembered senders. One client address has no more of them than remain free.
 pub const SENDERS_MAX: usize = 2048;
 /// Number of ids in a sender's window.
 pub const WINDOW: u64 = 1024;
@@ -66,7 +67,7 @@ enum Slot {
     Forgotten,
 }
 
-/// All senders of one IP address.
+/// All senders of one client address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Host {
     senders: u32,
@@ -77,12 +78,13 @@ struct Host {
 #[derive(Debug)]
 struct Sender {
     address: SocketAddr,
-    /// Index of its IP address in [`Senders::hosts`].
+    /// Index of its client address in [`Senders::hosts`].
     host: u32,
     incarnation: u64,
     /// Request id of the window's first slot.
     first: u64,
     window: VecDeque<Slot>,
+    /// Open requests, those of earlier incarnations included: a new incarnation ends none of them.
     open: u32,
     heard: Nanos,
 }
@@ -92,7 +94,7 @@ struct Sender {
 pub struct Senders {
     by_address: HashMap<SocketAddr, u32>,
     /// Indices into `hosts`.
-    by_ip: HashMap<IpAddr, u32>,
+    by_client: HashMap<Address, u32>,
     hosts: Vec<Host>,
     free_hosts: Vec<u32>,
     senders: Vec<Option<Sender>>,
@@ -111,7 +113,7 @@ pub struct Senders {
 pub enum Unknown {
     /// Its incarnation is forgotten; the request may have been executed.
     Stale,
-    /// No room for another sender, in total or of this IP address.
+    /// No room for another sender, in total or of this client address.
     Full,
 }
 
@@ -121,7 +123,7 @@ impl Senders {
         let base = base >> 1 | 1;
         Senders {
             by_address: HashMap::new(),
-            by_ip: HashMap::new(),
+            by_client: HashMap::new(),
             hosts: Vec::new(),
             free_hosts: Vec::new(),
             senders: Vec::new(),
@@ -171,27 +173,26 @@ impl Senders {
             sender.heard = now;
             if incarnation > sender.incarnation {
                 // Another program has this address now.
-                let open = std::mem::take(&mut sender.open);
                 sender.incarnation = incarnation;
                 let lost: usize = sender.window.drain(..).map(|slot| bytes_of(&slot)).sum();
                 self.kept_bytes -= lost;
-                self.hosts[sender.host as usize].open -= open;
             }
             return Ok(SenderId { at, incarnation });
         }
         if incarnation < self.floor {
             return Err(Unknown::Stale);
         }
-        if self.is_full(address.ip()) {
+        let client = Address::from(address.ip());
+        if self.is_full(client) {
             self.forget_idle(now);
-            if self.is_full(address.ip()) {
+            if self.is_full(client) {
                 return Err(Unknown::Full);
             }
             if incarnation < self.floor {
                 return Err(Unknown::Stale);
             }
         }
-        let host = self.host_of(address.ip());
+        let host = self.host_of(client);
         let window = VecDeque::new();
         let sender = Sender { address, host, incarnation, first: 0, window, open: 0, heard: now };
         let at = self.free.pop().unwrap_or(self.senders.len() as u32);
@@ -204,9 +205,9 @@ impl Senders {
         Ok(SenderId { at, incarnation })
     }
 
-    /// Index of an IP address in `hosts`, added if it is new.
-    fn host_of(&mut self, ip: IpAddr) -> u32 {
-        *self.by_ip.entry(ip).or_insert_with(|| {
+    /// Index of a client address in `hosts`, added if it is new.
+    fn host_of(&mut self, client: Address) -> u32 {
+        *self.by_client.entry(client).or_insert_with(|| {
             self.free_hosts.pop().unwrap_or_else(|| {
                 self.hosts.push(Host::default());
                 self.hosts.len() as u32 - 1
@@ -214,9 +215,9 @@ impl Senders {
         })
     }
 
-    fn is_full(&self, ip: IpAddr) -> bool {
-        let of_ip = self.by_ip.get(&ip).map_or(0, |&at| self.hosts[at as usize].senders);
-        of_ip as usize >= SENDERS_MAX.saturating_sub(self.len())
+    fn is_full(&self, client: Address) -> bool {
+        let of_client = self.by_client.get(&client).map_or(0, |&at| self.hosts[at as usize].senders);
+        of_client as usize >= SENDERS_MAX.saturating_sub(self.len())
     }
 
     /// Forgets silent senders without open requests. Their incarnations are stale from then on.
@@ -237,7 +238,7 @@ impl Senders {
             self.by_address.remove(&address);
             self.hosts[host as usize].senders -= 1;
             if self.hosts[host as usize].senders == 0 {
-                self.by_ip.remove(&address.ip());
+                self.by_client.remove(&Address::from(address.ip()));
                 self.free_hosts.push(host);
             }
             any = true;
@@ -262,7 +263,7 @@ impl Senders {
         self.get(id.at).is_some_and(|sender| sender.incarnation == id.incarnation)
     }
 
-    /// Numbers of open requests: of this sender, and of all senders of its IP address.
+    /// Numbers of open requests: of this sender, and of all senders of its client address.
     pub fn open(&self, id: SenderId) -> [u32; 2] {
         let sender = self.get(id.at).filter(|it| it.incarnation == id.incarnation);
         sender.map_or([0, 0], |sender| [sender.open, self.hosts[sender.host as usize].open])
@@ -333,11 +334,14 @@ impl Senders {
 
     /// Sets the slot of an open request. Returns false if the slot is gone.
     fn settle(&mut self, id: SenderId, request: u64, ended: Slot) -> bool {
+        // A sender with open requests is never forgotten, but it may have another incarnation now.
         let sender = self.senders.get_mut(id.at as usize).and_then(Option::as_mut);
-        let sender = sender.filter(|sender| sender.incarnation == id.incarnation);
         let Some(sender) = sender else { return false };
         sender.open -= 1;
         self.hosts[sender.host as usize].open -= 1;
+        if sender.incarnation != id.incarnation {
+            return false;
+        }
         let at = request.checked_sub(sender.first);
         let slot = at.and_then(|at| sender.window.get_mut(at as usize));
         let Some(slot) = slot.filter(|slot| matches!(slot, Slot::Open)) else { return false };

@@ -21,6 +21,8 @@ const BUFFER_BYTES: usize = 1 << 16;
 const SEGMENTS_MAX: usize = 64;
 /// Longest reply that shares a buffer with others; longer ones may exceed a network's packet size.
 const SEGMENT_BYTES_MAX: usize = 1_200;
+/// Most bytes of the replies that share a buffer: the kernel takes no longer one.
+const GROUP_BYTES_MAX: usize = 65_000;
 /// Most replies that wait for the kernel, and most bytes of them.
 const WAITING_MAX: usize = 4096;
 const WAITING_BYTES_MAX: usize = 16 << 20;
@@ -55,6 +57,7 @@ pub struct Socket {
     /// Replies back to back; the bytes before `sent` were sent or dropped.
     out: Vec<u8>,
     sent: usize,
+    /// The device can split buffers into datagrams.
     splits: bool,
     /// Number of datagrams that the kernel dropped.
     overflow: u32,
@@ -170,7 +173,9 @@ impl Socket {
                     _ => {}
                 }
             }
-            let Some(from) = message.address.as_ref().and_then(socket_address) else { continue };
+            let from = message.address.as_ref().and_then(socket_address);
+            // Nothing can be sent to port 0.
+            let Some(from) = from.filter(|from| from.port() != 0) else { continue };
             let is_cut = message.flags.contains(MsgFlags::MSG_TRUNC);
             self.received.push(Received { from, bytes: message.bytes, segment, is_cut });
         }
@@ -181,7 +186,7 @@ impl Socket {
     pub fn push(&mut self, to: SocketAddr, header: &[u8], message: &[u8]) {
         let bytes = header.len() + message.len();
         while self.waiting.len() >= WAITING_MAX
-            || !self.waiting.is_empty() && self.out.len() - self.sent + bytes > WAITING_BYTES_MAX
+            || !self.waiting.is_empty() && self.waiting_bytes() + bytes > WAITING_BYTES_MAX
         {
             self.pop(1);
             self.unsent += 1;
@@ -203,6 +208,11 @@ impl Socket {
         }
     }
 
+    /// Bytes of the replies that wait for the kernel.
+    pub fn waiting_bytes(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
     /// Whether replies wait for the kernel.
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty()
@@ -212,18 +222,18 @@ impl Socket {
     pub fn flush(&mut self) -> usize {
         let before = self.waiting.len();
         let mut lost = 0;
+        let mut splits = self.splits;
         while !self.waiting.is_empty() {
-            let groups = self.groups();
+            let groups = self.groups(splits);
             match self.send(&groups) {
                 Ok(sent) => {
                     self.pop(groups[..sent].iter().map(|group| group.replies).sum());
                 }
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
                 Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
-                // The device or a filter does not support splitting.
-                Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE) if self.splits => {
-                    self.splits = false
-                }
+                Err(Errno::EIO) if splits => (self.splits, splits) = (false, false),
+                // This path's packets may be too short for the datagrams, which can then be sent one by one.
+                Err(Errno::EINVAL | Errno::EMSGSIZE) if splits => splits = false,
                 Err(_) => {
                     self.pop(1);
                     lost += 1;
@@ -235,18 +245,19 @@ impl Socket {
     }
 
     /// Groups the next replies for one call, one buffer per group. A call has one segment size for all groups that are split.
-    fn groups(&self) -> Vec<Group> {
+    fn groups(&self, splits: bool) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::with_capacity(BATCH);
         let mut split = None;
         let mut longest = 0;
         for reply in &self.waiting {
             let bytes = reply.bytes;
             if let Some(last) = groups.last_mut()
-                && self.splits
+                && splits
                 && last.to == reply.to
                 && last.bytes == bytes
                 && bytes <= SEGMENT_BYTES_MAX
                 && last.replies < SEGMENTS_MAX
+                && (last.replies + 1) * bytes <= GROUP_BYTES_MAX
                 && split.is_none_or(|split| split == bytes)
                 && longest <= bytes
             {
@@ -299,4 +310,34 @@ struct Group {
 fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = address.as_sockaddr_in().map(|it| SocketAddr::V4((*it).into()));
     v4.or_else(|| address.as_sockaddr_in6().map(|it| SocketAddr::V6((*it).into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Otherwise one client makes every later reply to every client a buffer of its own.
+    #[test]
+    fn many_long_replies_to_one_client_leave_splitting_on() {
+        let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let to = client.local_addr().unwrap();
+        let replies = SEGMENTS_MAX;
+        for bytes in [1_000, 1_024, SEGMENT_BYTES_MAX] {
+            (0..replies).for_each(|_| socket.push(to, &[], &vec![7; bytes]));
+            assert_eq!(socket.flush(), replies);
+            for _ in 0..replies {
+                assert_eq!(client.recv(&mut [0; 2048]).unwrap(), bytes);
+            }
+        }
+        for _ in 0..replies {
+            socket.push(to, &[], &[7; SEGMENT_BYTES_MAX]);
+        }
+        let longest = socket.groups(true).iter().map(|group| group.replies * group.bytes).max();
+        assert!(longest > Some(SEGMENT_BYTES_MAX) && longest <= Some(GROUP_BYTES_MAX));
+        assert!(socket.splits);
+    }
 }

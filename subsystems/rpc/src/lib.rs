@@ -1,7 +1,7 @@
 //! RPCs: calls that an agent's front terminates and steers to workers on the host, and their replies.
 //!
 //! [`wire`] defines the frames that cross the link, [`boxes`] puts them into queues, [`extents`] carries large payloads.
-//! [`metadata`], [`status`], [`service`] and [`memcached`] define the formats of their bytes. [`dispatch`] is the agent's side,
+//! [`metadata`], [`status`], [`service`] and [`memcached`] define the formats of their bytes. [`client`] says whose calls share a quota. [`dispatch`] is the agent's side,
 //! [`stub`] a worker's side on the host, and [`steer`] decides which worker gets a call. `docs/adr/0024-rpc.md` has the
 //! reasons.
 //!
@@ -13,6 +13,7 @@
 extern crate alloc;
 
 pub mod boxes;
+pub mod client;
 pub mod dispatch;
 pub mod extents;
 pub mod memcached;

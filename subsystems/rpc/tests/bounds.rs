@@ -12,7 +12,7 @@ use wave_core::layout::{Config, Layout, write_header};
 use wave_core::link::{Home, Port, Side};
 use wave_core::message::Subject;
 use wave_rpc::boxes::{FRAME_BYTES_MAX, Outbox};
-use wave_rpc::dispatch::{Arrival, Dispatch, Event};
+use wave_rpc::dispatch::{Arrival, Dispatch, Event, Refused};
 use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::metadata::Metadata;
 use wave_rpc::service::{Method, Service};
@@ -365,11 +365,37 @@ fn wait_that_crosses_with_a_message_is_ignored_and_its_thread_gets_a_note() {
     assert_eq!(met.read(call), 1);
 }
 
+/// Calls that were given up keep their slots until their workers end them, so they count as well.
+#[test]
+fn the_calls_of_an_address_leave_room_for_others() {
+    let mut met = met_one_at_a_time(16);
+    let arrival = |address| Arrival { address: Some(address), end: true, ..Arrival::default() };
+    let begun = |met: &mut Met, address| met.dispatch.begin(NOW, arrival(address));
+    let calls: Vec<_> = std::iter::from_fn(|| begun(&mut met, 1).ok()).collect();
+    assert_eq!(calls.len(), 12, "three times as many as remain free");
+    met.settle();
+    let handed = calls[0];
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), handed));
+    met.dispatch.cancel(handed, Code::Cancelled);
+    assert_eq!(begun(&mut met, 1), Err(Refused::Full));
+    // The others have not reached a worker, and end at once.
+    for call in &calls[6..] {
+        met.dispatch.cancel(*call, Code::Cancelled);
+    }
+    let others: Vec<_> = std::iter::from_fn(|| begun(&mut met, 2).ok()).collect();
+    assert_eq!(others.len(), 8, "10 slots were free");
+    assert_eq!(begun(&mut met, 1), Err(Refused::Full));
+    for call in others {
+        met.dispatch.cancel(call, Code::Cancelled);
+    }
+    assert!(begun(&mut met, 1).is_ok());
+}
+
 #[test]
 fn too_many_waiting_streams_stop_the_oldest_of_the_address_with_most() {
     let mut met = met_one_at_a_time(8);
     let mut wait = |address, hash| {
-        let arrival = Arrival { address, hash, ..Arrival::default() };
+        let arrival = Arrival { address: Some(address), hash, ..Arrival::default() };
         let call = met.dispatch.begin(NOW, arrival).unwrap();
         met.settle();
         assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));

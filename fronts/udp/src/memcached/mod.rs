@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use wave_core::clock::Nanos;
+use wave_rpc::client::Address;
 use wave_rpc::dispatch::Refused;
 use wave_rpc::memcached::PATHS;
 use wave_rpc::service::Method;
@@ -33,8 +34,8 @@ pub type Line = (u16, &'static str);
 /// Takes commands from listed addresses.
 pub struct Memcached {
     from: Vec<Prefix>,
-    /// Number of open commands by address; never 0.
-    open: HashMap<IpAddr, u32>,
+    /// Number of open commands by client address; never 0.
+    open: HashMap<Address, u32>,
 }
 
 impl Memcached {
@@ -111,9 +112,9 @@ impl Memcached {
             counts.add(Fate::Method);
             return Some("SERVER_ERROR the host does not serve memcached's commands");
         };
-        let ip = from.ip();
-        let of_address = self.open.get(&ip).copied().unwrap_or(0);
-        if of_address >= host.room() {
+        let client = Address::from(from.ip());
+        let of_client = self.open.get(&client).copied().unwrap_or(0);
+        if of_client >= host.room() {
             counts.add(Fate::Busy);
             return Some("SERVER_ERROR too many requests are open");
         }
@@ -127,7 +128,7 @@ impl Memcached {
         match host.begin(now, method, 0, message.into(), open) {
             Ok(()) => {
                 counts.add(Fate::Begun);
-                *self.open.entry(ip).or_default() += 1;
+                *self.open.entry(client).or_default() += 1;
                 None
             }
             Err(Refused::Full) => {
@@ -143,10 +144,11 @@ impl Memcached {
 
     /// Counts an open command of this address as ended.
     pub fn end(&mut self, ip: IpAddr) {
-        if let Some(open) = self.open.get_mut(&ip) {
+        let client = Address::from(ip);
+        if let Some(open) = self.open.get_mut(&client) {
             *open -= 1;
             if *open == 0 {
-                self.open.remove(&ip);
+                self.open.remove(&client);
             }
         }
     }

@@ -47,7 +47,7 @@ pub(super) struct Members {
     before: HashMap<Lifetime, libc::sched_attr>,
     /// Processes of cgroups in which a pass found only threads that had joined before.
     processes: HashSet<Lifetime>,
-    /// Threads that were in this class before.
+    /// Threads that were in this class before, and have not joined.
     others: HashSet<Lifetime>,
 }
 
@@ -128,11 +128,15 @@ impl Members {
             Some(libc::ESRCH) => Ok(Came::Gone),
             _ => Err(JoinError::Refused { thread: tid, error }),
         };
-        let was = match attributes(tid) {
+        let mut was = match attributes(tid) {
             Ok(was) => was,
             Err(error) => return refused(error),
         };
         match was.sched_policy as i32 {
+            // A scheduler that was killed has left it behind.
+            SCHED_EXT if self.others.contains(&thread) => {
+                was.sched_policy = libc::SCHED_OTHER as u32;
+            }
             SCHED_EXT => return Ok(Came::Before),
             libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE => {}
             _ => return Ok(Came::Not),
@@ -140,6 +144,7 @@ impl Members {
         let joining = libc::sched_attr { sched_policy: SCHED_EXT as u32, ..was };
         match assign(tid).and_then(|()| set_attributes(tid, &joining)) {
             Ok(()) => {
+                self.others.remove(&thread);
                 self.before.insert(thread, was);
                 Ok(Came::Now)
             }

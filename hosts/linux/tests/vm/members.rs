@@ -60,6 +60,34 @@ fn process_joins_with_its_children_and_returns_to_its_class() {
     end(family);
 }
 
+/// Threads keep the class of a scheduler that was killed.
+#[test]
+fn threads_left_behind_by_a_killed_scheduler_join_the_next() {
+    let Some(_alone) = alone() else { return };
+    let family = family("");
+    wait_for("the child", || !children_of(family.id()).is_empty());
+    let child = children_of(family.id())[0];
+    wait_for("its nice value", || class_of(child) == (libc::SCHED_OTHER, 5));
+    let none = libc::sched_param { sched_priority: 0 };
+    for left in [family.id(), child] {
+        // SAFETY: a system call that reads `none`.
+        let failed = unsafe { libc::sched_setscheduler(left as i32, SCHED_EXT, &raw const none) };
+        assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
+    }
+    let enclave = start(|_| {});
+    let agent = Agent::start(&enclave, "fifo");
+    assert!(enclave.adopt(&Group::Process(family.id() as i32), &[]).unwrap() >= 2);
+    wait_for("decisions", || {
+        enclave.threads().iter().any(|thread| thread.tid == child as i32)
+            && count(&enclave.stats(), Code::Complete) > 20
+    });
+    drop(enclave);
+    drop(agent);
+    assert_eq!(class_of(family.id()), (libc::SCHED_OTHER, 0));
+    assert_eq!(class_of(child), (libc::SCHED_OTHER, 5));
+    end(family);
+}
+
 #[test]
 fn processes_that_enter_a_cgroup_join_later() {
     let Some(_alone) = alone() else { return };

@@ -11,6 +11,9 @@ use crate::steer::Request;
 use crate::window::Load;
 use crate::wire::message_flags;
 
+/// An address has at most this many times as many calls as there are free slots.
+pub const ADDRESS_SHARE: usize = 3;
+
 /// A new call, from a front.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
@@ -22,8 +25,8 @@ pub struct Arrival {
     pub slo: Option<Nanos>,
     /// Hash of the call's connection, by which RSS would steer.
     pub hash: u64,
-    /// Hash of the client's address, by which waiting streams are counted.
-    pub address: u64,
+    /// Hash of the client's address, by which the calls of a client are counted and limited; `None` if the front limits them itself.
+    pub address: Option<u64>,
     /// When the client stops waiting, by the agent's clock.
     pub deadline: Option<Nanos>,
     /// Metadata in its encoded form.
@@ -71,7 +74,7 @@ pub(super) struct Slot {
     pub(super) place: Place,
     pub(super) method: u16,
     pub(super) request: Request,
-    address: u64,
+    address: Option<u64>,
     /// Frames sent to its worker after its BEGIN.
     pub(super) frames: u32,
     /// The worker runs other calls between this call's messages.
@@ -117,6 +120,8 @@ impl Slot {
 pub(super) struct Calls {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Number of slots in use by address. Entries stay at 0 for a while: most clients come back.
+    of_address: BTreeMap<u64, u32>,
 }
 
 impl Calls {
@@ -128,7 +133,7 @@ impl Calls {
             place: Place::Waiting,
             method: 0,
             request: Request::default(),
-            address: 0,
+            address: None,
             frames: 0,
             yields: false,
             waits: None,
@@ -141,14 +146,29 @@ impl Calls {
             to_grant: Load::default(),
             replied: false,
         };
-        Calls { slots: (0..count).map(slot).collect(), free: (0..count).rev().collect() }
+        Calls {
+            slots: (0..count).map(slot).collect(),
+            free: (0..count).rev().collect(),
+            of_address: BTreeMap::new(),
+        }
     }
 
     pub(super) fn open(&self) -> u32 {
         (self.slots.len() - self.free.len()) as u32
     }
 
+    /// Begins a call, unless no slot is free, or its address has its share of them.
     pub(super) fn begin(&mut self, arrival: Arrival) -> Option<Subject> {
+        if let Some(address) = arrival.address {
+            if self.of_address.len() > 2 * self.slots.len() {
+                self.of_address.retain(|_, count| *count > 0);
+            }
+            let count = self.of_address.entry(address).or_default();
+            if *count as usize >= ADDRESS_SHARE * self.free.len() {
+                return None;
+            }
+            *count += 1;
+        }
         let id = self.free.pop()?;
         let slot = &mut self.slots[id as usize];
         slot.generation = slot.generation.wrapping_add(1);
@@ -171,6 +191,10 @@ impl Calls {
         let slot = &mut self.slots[id as usize];
         (slot.in_use, slot.front) = (false, false);
         slot.pending.clear();
+        let count = slot.address.take().and_then(|address| self.of_address.get_mut(&address));
+        if let Some(count) = count {
+            *count -= 1;
+        }
         self.free.push(id);
     }
 
@@ -222,7 +246,7 @@ impl Calls {
 }
 
 /// The most frequent value.
-fn most(all: impl Iterator<Item = u64>) -> Option<u64> {
+fn most<T: Ord>(all: impl Iterator<Item = T>) -> Option<T> {
     let mut counts = BTreeMap::new();
     for one in all {
         *counts.entry(one).or_insert(0_u32) += 1;
