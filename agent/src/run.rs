@@ -190,21 +190,26 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Duty
         if self.agent.front_mut().has_ended() {
             return Ok(Turn::Over(Exit::FrontEnded));
         }
-        Ok(match self.agent.step(now)? {
+        let mut step = self.agent.step(now)?;
+        // Of a busy agent as well: a host that was killed has not revoked the window.
+        let is_due = now.since(self.looked).0 > LIFE_CHECK.as_nanos() as u64;
+        if step != Step::Revoked && is_due {
+            self.looked = now;
+            if self.connection.hung_up() {
+                // A host that turns its agent out revokes the window first, perhaps since the step above.
+                step = self.agent.step(now)?;
+                if step != Step::Revoked {
+                    return Ok(Turn::Over(Exit::HostGone));
+                }
+            }
+        }
+        Ok(match step {
             Step::Revoked => Turn::Over(Exit::Revoked(self.agent.revoked())),
             Step::Progress => {
                 self.flushed = false;
                 Turn::Progress
             }
-            Step::Idle(until) => {
-                if now.since(self.looked).0 > LIFE_CHECK.as_nanos() as u64 {
-                    self.looked = now;
-                    if self.connection.hung_up() {
-                        return Ok(Turn::Over(Exit::HostGone));
-                    }
-                }
-                Turn::Idle { until, worked: false }
-            }
+            Step::Idle(until) => Turn::Idle { until, worked: false },
         })
     }
 

@@ -149,12 +149,17 @@ impl Waiter for EventFd {
 /// were rung.
 pub(crate) fn wait_for_either(bells: [&EventFd; 2], timeout: Option<Duration>) -> [bool; 2] {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let mut entries = bells.map(|bell| entry(bell.as_fd(), libc::POLLIN));
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let mut entries = bells.map(|bell| entry(bell.as_fd(), libc::POLLIN));
         let _ = poll_all(&mut entries, left);
-        let is_ready = entries.map(|entry| entry.revents != 0);
-        let rung = [0, 1].map(|at| is_ready[at] && bells[at].drain());
+        let rung = [0, 1].map(|at| entries[at].revents != 0 && bells[at].drain());
+        for (entry, rung) in entries.iter_mut().zip(rung) {
+            // The peer has closed the ringing end, which poll(2) would report at once, again and again.
+            if entry.revents & libc::POLLHUP != 0 && !rung {
+                entry.fd = -1;
+            }
+        }
         if rung != [false; 2] || left == Some(Duration::ZERO) {
             return rung;
         }
@@ -298,6 +303,30 @@ fn poll_all(entries: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bell_whose_ringing_end_is_closed_does_not_cut_a_wait_short_or_keep_it_busy() {
+        let [closed, ringing] = EventFd::interrupting(libc::SIGIO).unwrap();
+        closed.interrupt(None);
+        drop(ringing);
+        let own = EventFd::new().unwrap();
+        let before = thread_time();
+        let start = Instant::now();
+        let wait = Duration::from_millis(300);
+        assert_eq!(wait_for_either([&closed, &own], Some(wait)), [false; 2]);
+        assert!(start.elapsed() >= wait);
+        assert!(thread_time() - before < wait / 4, "the wait kept the CPU busy");
+        own.ring();
+        assert_eq!(wait_for_either([&closed, &own], None), [false, true]);
+    }
+
+    /// CPU time of this thread.
+    fn thread_time() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is valid for writes during the call.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
 
     #[test]
     fn rings_are_kept_for_a_later_waiter_and_wake_it_once() {

@@ -94,6 +94,17 @@ pub enum SocketError {
     HungUp,
 }
 
+impl SocketError {
+    /// Whether the system lacks descriptors or memory: the same call may succeed later.
+    pub fn is_shortage(&self) -> bool {
+        let SocketError::System { source, .. } = self else { return false };
+        matches!(
+            source.raw_os_error(),
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+        )
+    }
+}
+
 /// A window, as a host offers it to an agent.
 #[derive(Clone, Debug)]
 pub struct Offer<'a> {
@@ -414,6 +425,12 @@ impl Connection {
     /// Whether the peer has closed its end or died.
     pub fn hung_up(&self) -> bool {
         let gone = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR;
+        poll(self.as_fd(), gone, Some(Duration::ZERO)).is_ok_and(|events| events & gone != 0)
+    }
+
+    /// Whether an agent that has its window has left: it has closed its end, has died, or has sent something, which agents do not.
+    pub fn has_left(&self) -> bool {
+        let gone = libc::POLLIN | libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR;
         poll(self.as_fd(), gone, Some(Duration::ZERO)).is_ok_and(|events| events & gone != 0)
     }
 

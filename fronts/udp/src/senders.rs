@@ -216,7 +216,8 @@ impl Senders {
     }
 
     fn is_full(&self, client: Address) -> bool {
-        let of_client = self.by_client.get(&client).map_or(0, |&at| self.hosts[at as usize].senders);
+        let of_client =
+            self.by_client.get(&client).map_or(0, |&at| self.hosts[at as usize].senders);
         of_client as usize >= SENDERS_MAX.saturating_sub(self.len())
     }
 

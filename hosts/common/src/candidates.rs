@@ -1,5 +1,7 @@
 //! The door: agents that have a window and have not announced themselves yet.
 
+use std::time::Duration;
+
 use wave_core::clock::Nanos;
 use wave_core::control::AgentState;
 use wave_core::layout::PROTOCOL_VERSION;
@@ -7,6 +9,9 @@ use wave_links::socket::{Connection, Listener};
 
 /// Most candidates that may wait at once, over sockets and devices together; more are refused.
 pub const CANDIDATES_MAX: usize = 4;
+
+/// Pause before another try to accept a connection, for lack of descriptors or memory.
+const SHORTAGE_REST: Duration = Duration::from_millis(10);
 
 /// An agent that was given a window.
 pub trait Candidate {
@@ -75,6 +80,11 @@ impl<C: Candidate> Candidates<C> {
             let connection = match listener.accept() {
                 Ok(Some(connection)) => connection,
                 Ok(None) => return,
+                Err(error) if error.is_shortage() => {
+                    // The connection still waits, and would wake the caller at once.
+                    std::thread::sleep(SHORTAGE_REST);
+                    return;
+                }
                 // The refused agent has been told why. The next connection may be good.
                 Err(_) => continue,
             };
@@ -97,11 +107,13 @@ impl<C: Candidate> Candidates<C> {
         let mut at = 0;
         while let Some((candidate, since)) = self.waiting.get(at) {
             let why = match candidate.state() {
-                AgentState::Ready => return Some(self.waiting.swap_remove(at).0),
+                AgentState::Ready if !candidate.has_gone(beside) => {
+                    return Some(self.waiting.swap_remove(at).0);
+                }
                 AgentState::OtherVersion(version) => Some(format!(
                     "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
                 )),
-                AgentState::Absent => None,
+                AgentState::Ready | AgentState::Absent => None,
             };
             let is_late = now.since(*since) > self.patience;
             if why.is_some() || is_late || candidate.has_gone(beside) {
@@ -180,15 +192,17 @@ mod tests {
             ('a', AgentState::Absent, true),
             ('b', AgentState::OtherVersion(1), false),
             ('c', AgentState::Absent, false),
+            // It has died since it announced itself, and may not take a living agent's place.
+            ('d', AgentState::Ready, true),
         ]);
         let mut away = Vec::new();
         assert!(candidates.announced(PATIENCE, &mut away).is_none());
         away.sort();
-        let [('a', None), ('b', Some(why))] = &away[..] else { panic!("{away:?}") };
+        let [('a', None), ('b', Some(why)), ('d', None)] = &away[..] else { panic!("{away:?}") };
         assert!(why.contains("the agent 1"), "{why}");
         assert!(candidates.announced(PATIENCE + Nanos(1), &mut away).is_none());
         assert!(candidates.is_empty());
-        assert_eq!(away.len(), 3);
+        assert_eq!(away.len(), 4);
     }
 
     #[test]

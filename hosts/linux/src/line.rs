@@ -35,7 +35,7 @@ impl Line {
     /// Whether the agent has gone.
     pub(crate) fn hung_up(&self, nic: Option<&Nic>) -> bool {
         match self {
-            Line::Socket(connection, _) => connection.hung_up(),
+            Line::Socket(connection, _) => connection.has_left(),
             Line::Device(lease) => nic.is_none_or(|nic| nic.left(lease.request)),
         }
     }

@@ -152,7 +152,7 @@ impl Control {
             incarnation.agent_bell.ring();
         }
         let is_fault = incarnation.fault.is_set();
-        let gone = connection.hung_up() || self.shared.kill.swap(false, Ordering::SeqCst);
+        let gone = connection.has_left() || self.shared.kill.swap(false, Ordering::SeqCst);
         if gone || is_fault || look.bark.is_some() {
             let mut agents = lock(&self.shared.agents);
             agents.lost += 1;

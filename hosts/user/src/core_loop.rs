@@ -274,6 +274,7 @@ impl Core {
         let mut link = self.link.borrow_mut();
         let protocol = link.as_mut().map(|link| &mut link.protocol);
         self.mine().set_record(self.in_runs(|runs| runs.by_fallback(protocol)));
+        self.shared.share_fallback();
         Some(Run::of_fallback(thread.id))
     }
 

@@ -88,7 +88,7 @@ impl Candidate for Guest {
     }
 
     fn has_gone(&self, (): &()) -> bool {
-        self.connection.hung_up()
+        self.connection.has_left()
     }
 
     fn turn_away(&self, (): &mut (), why: Option<&str>) {

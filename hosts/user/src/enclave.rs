@@ -17,7 +17,7 @@ use crate::control::Control;
 use crate::core_loop::Core;
 use crate::current::{self, with_core};
 use crate::inline_fn::InlineFn;
-use crate::join::JoinHandle;
+use crate::join::{JoinHandle, discard};
 use crate::klt::{self, Inside, Klts};
 use crate::shared::Shared;
 use crate::stalls::{Detector, Stall, WorstDeferral};
@@ -416,7 +416,9 @@ pub fn spawn<T: Send + 'static>(
 /// Keeps a panic from unwinding out of a fiber.
 fn guarded(body: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send + 'static {
     move || {
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+            discard(panic);
+        }
     }
 }
 

@@ -39,6 +39,14 @@ impl<T> std::fmt::Debug for JoinHandle<T> {
     }
 }
 
+/// Drops a value of the client's, whose destructor may panic: no panic may unwind into a core's loop.
+pub(crate) fn discard<T>(value: T) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        // Its destructor may panic as well.
+        std::mem::forget(panic);
+    }
+}
+
 impl<T: Send + 'static> JoinHandle<T> {
     /// Wraps a thread's body so that a handle can wait for its result.
     pub(crate) fn wrap(
@@ -51,7 +59,7 @@ impl<T: Send + 'static> JoinHandle<T> {
         let handle = JoinHandle { packet: Arc::clone(&packet), thread: None };
         let run = move || {
             let result = catch_unwind(AssertUnwindSafe(body)).map_err(JoinError);
-            let _inside = Inside::enter();
+            let inside = Inside::enter();
             let waiter = {
                 let mut state = lock(&packet.state);
                 state.result = Some(result);
@@ -61,6 +69,9 @@ impl<T: Send + 'static> JoinHandle<T> {
             if let Some(waiter) = waiter {
                 waiter.wake();
             }
+            drop(inside);
+            // Without a handle, this drops the result.
+            discard(packet);
         };
         (handle, run)
     }

@@ -193,10 +193,23 @@ impl Shared {
     #[inline]
     pub(crate) fn became_runnable(&self, event: &Event) {
         if self.fallback.became_runnable(event)
-            && let Some(core) = self.cores.iter().find(|core| core.sleeps.load(Ordering::SeqCst))
+            && let Some(core) = self.sleeper()
         {
             core.ring();
         }
+    }
+
+    /// Wakes another core, if one sleeps while threads wait: several that became runnable at once may have rung the same core.
+    pub(crate) fn share_fallback(&self) {
+        if let Some(core) = self.sleeper()
+            && self.fallback.has_waiting()
+        {
+            core.ring();
+        }
+    }
+
+    fn sleeper(&self) -> Option<&CoreShared> {
+        self.cores.iter().find(|core| core.sleeps.load(Ordering::SeqCst))
     }
 
     /// Carries out a context's signals.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use common::{socket, start, wait_for};
-use wave_agent::{AttachError, Exit, Registry, Seat, attach, run};
+use wave_agent::{AttachError, Exit, HostLine, Registry, Seat, attach, run};
 use wave_core::clock::Nanos;
 use wave_core::control::Revoked;
 use wave_core::layout::{AGENT_READY, Config, HeaderError, Layout, PROTOCOL_VERSION, write_header};
@@ -262,6 +262,22 @@ fn host_survives_an_agent_that_goes_away_at_any_step() {
     assert_eq!(enclave.stats().agents, 2);
     drop(enclave);
     assert_eq!(agent.join().unwrap().unwrap(), Exit::Revoked(Revoked::Ended));
+}
+
+/// Nothing would read the message, so each poll(2) of the control thread would return at once.
+#[test]
+fn an_agent_that_sends_a_message_is_turned_out() {
+    let enclave = start("stray", |_| {});
+    let attached = attach(enclave.socket()).unwrap();
+    let nic = attached.port.window(Home::Nic);
+    nic.store(attached.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
+    nic.fence();
+    attached.host_bells[attached.layout.control_vector()].ring();
+    wait_for("the announcement", || enclave.stats().agents == 1);
+    let HostLine::Socket(connection) = &attached.connection else { panic!("not a socket") };
+    connection.refuse("a stray message").unwrap();
+    wait_for("its end", || enclave.stats().lost_agents == 1);
+    serves(&enclave);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use wave_core::clock::Nanos;
 use wave_core::control::Revoked;
 use wave_core::layout::Config;
 use wave_links::LinkSpec;
-use wave_user::{Condvar, Enclave, Mode, Mutex, Options, SpawnError};
+use wave_user::{Attributes, Condvar, Enclave, Mode, Mutex, Options, SpawnError, ThreadKind};
 
 fn socket(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("wave-test-{}-{name}.sock", std::process::id()))
@@ -20,8 +20,6 @@ fn start(name: &str, change: impl FnOnce(&mut Options)) -> Enclave {
     let mut options = Options::new(socket(name));
     options.yields_cpu = true;
     options.config.subjects = 256;
-    // Other tests may keep the agent off its CPU.
-    options.config.patience = Nanos::from_millis(60_000);
     // On a busy machine, an agent may be without a CPU for longer than a watchdog should wait.
     options.config.patience = Nanos::from_millis(20_000);
     change(&mut options);
@@ -102,6 +100,64 @@ fn threads_run_without_an_agent() {
     let enclave = start("fallback", |options| options.config.cores = 2);
     exercise(&enclave);
     assert_eq!(enclave.stats().mode, Mode::Fallback);
+}
+
+/// Threads that wait for each other without leaving their cores: all rings of a burst may have gone to one core.
+#[test]
+fn a_burst_of_threads_wakes_as_many_cores_without_an_agent() {
+    const CORES: u16 = 4;
+    let enclave = start("burst", |options| {
+        options.config.cores = CORES;
+        options.config.spin = Nanos(0);
+    });
+    for _ in 0..20 {
+        let arrived = Arc::new(AtomicU64::new(0));
+        // The cores fall asleep.
+        std::thread::sleep(Duration::from_millis(5));
+        let all = Arc::clone(&arrived);
+        let meet = move || {
+            all.fetch_add(1, Ordering::SeqCst);
+            wait_for("the other threads", || all.load(Ordering::SeqCst) == u64::from(CORES));
+        };
+        let first = meet.clone();
+        let burst = enclave.spawn(0, move || {
+            let others = (1..CORES).map(|_| wave_user::spawn(0, meet.clone()).unwrap());
+            let others: Vec<_> = others.collect();
+            first();
+            others
+        });
+        for other in burst.unwrap().join().unwrap() {
+            other.join().unwrap();
+        }
+    }
+}
+
+/// Panics when it is dropped.
+struct Fragile;
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        panic!("planted");
+    }
+}
+
+#[test]
+fn destructors_that_panic_end_no_core() {
+    let enclave = start("fragile", |options| {
+        options.config.cores = 1;
+        options.kernel_threads = 1;
+    });
+    for kind in [ThreadKind::User, ThreadKind::Kernel] {
+        let attributes = || Attributes { kind, ..Attributes::from(0) };
+        drop(enclave.spawn(attributes(), || {
+            wave_user::yield_now();
+            Fragile
+        }));
+        wait_for("the end of the thread", || enclave.alive() == 0);
+        enclave.spawn_detached(attributes(), || std::panic::panic_any(Fragile)).unwrap();
+        wait_for("the end of the detached thread", || enclave.alive() == 0);
+        assert_eq!(enclave.spawn(attributes(), || 7).unwrap().join().unwrap(), 7);
+    }
 }
 
 fn with_an_agent_over(name: &str, cores: u16) {

@@ -97,7 +97,7 @@ impl<'a> Call<'a> {
         match self.pauser {
             Some(pauser) => pauser.pause(pause),
             // Only a hostile agent causes this: others begin such calls with their single message, marked as the last.
-            None => std::thread::yield_now(),
+            None => self.worker.borrow().yield_cpu(),
         }
     }
 

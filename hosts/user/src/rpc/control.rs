@@ -128,7 +128,7 @@ impl Control {
             }
         }
         let fault = guest.incarnation.fault.is_set();
-        if fault || guest.connection.hung_up() {
+        if fault || guest.connection.has_left() {
             let mut stats = lock(&self.shared.stats);
             stats.lost += 1;
             stats.faults += u64::from(fault);

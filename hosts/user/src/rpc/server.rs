@@ -289,7 +289,11 @@ impl Server {
         let (mut server, workers) = Server::make(options, methods, Patience::Thread)?;
         for worker in workers {
             let handle = enclave.spawn(0, move || serve(worker))?;
-            lock(&server.shared.unpark).push(enclave.unparker(handle.thread()));
+            let mut unpark = lock(&server.shared.unpark);
+            unpark.push(enclave.unparker(handle.thread()));
+            // An agent that attached in between has not found it.
+            unpark[unpark.len() - 1]();
+            drop(unpark);
             server.threads.push(handle);
         }
         Ok(server)

@@ -236,8 +236,14 @@ impl Worker {
     /// Yields the CPU, which the agent may need to make room for replies. No doorbell rings once there is room.
     pub(super) fn wait_for_room(&mut self) {
         self.publish();
+        if self.is_stuck() {
+            self.yield_cpu();
+        }
+    }
+
+    /// Lets other threads run: of the enclave, if the worker is one of its threads.
+    pub(super) fn yield_cpu(&self) {
         match self.patience {
-            _ if !self.is_stuck() => {}
             Patience::Thread => crate::yield_now(),
             Patience::Pthread => std::thread::yield_now(),
         }

@@ -79,6 +79,11 @@ impl Fallback {
         decides
     }
 
+    /// Whether threads may be waiting in the queue.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting().is_empty()
+    }
+
     /// Commits, for `core`, the thread that has waited longest. `None` if no thread waits.
     pub fn pop<T>(&self, table: &Table<T>, core: u16) -> Option<(Subject, Sequence)> {
         while !is_planted(Planted::FallbackForgotten) {
