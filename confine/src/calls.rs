@@ -217,7 +217,6 @@ const SERVER: &[c_long] = &[
     SYS_fallocate,
     SYS_fadvise64,
     SYS_sync_file_range,
-    SYS_fcntl,
 ];
 
 /// x86's older forms of calls on files.
@@ -233,6 +232,21 @@ const PRCTLS: [u64; 4] = [PR_SET_NAME as u64, PR_GET_NAME as u64, PR_SET_VMA as 
 /// fcntl(2) commands for descriptors and seals. None of them makes the kernel send signals.
 const FCNTLS: [i32; 8] =
     [F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS];
+
+/// fcntl(2) commands of a server besides: for a database's locks and write hints.
+const FILE_FCNTLS: [i32; 10] = [
+    F_GETLK,
+    F_SETLK,
+    F_SETLKW,
+    F_OFD_GETLK,
+    F_OFD_SETLK,
+    F_OFD_SETLKW,
+    // F_GET_RW_HINT to F_SET_FILE_RW_HINT, which libc does not define.
+    1035,
+    1036,
+    1037,
+    1038,
+];
 
 /// Removes a socket. Landlock, where the kernel has it, restricts this to the role's own folder.
 #[cfg(target_arch = "x86_64")]
@@ -286,6 +300,10 @@ pub fn of(role: Role) -> Result<Calls, Error> {
     #[cfg(target_arch = "x86_64")]
     if role == Role::Server {
         calls.extend(OLDER_FILES.iter().map(|&call| (call, Vec::new())));
+    }
+    if role == Role::Server {
+        let commands = FCNTLS.iter().chain(&FILE_FCNTLS).map(|&command| command as u64);
+        calls.insert(SYS_fcntl, any_of(1, &commands.collect::<Vec<_>>())?);
     }
     if role != Role::Agent {
         // It removes its socket when it ends.

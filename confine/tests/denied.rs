@@ -26,7 +26,7 @@ const NOBODY: User = User { uid: 65_534, gid: 65_533 };
 type Try = fn(&Path) -> io::Result<()>;
 
 /// All operations with their names.
-const TRIES: [(&str, Try); 26] = [
+const TRIES: [(&str, Try); 27] = [
     ("read its own folder", |folder| fs::read(folder.join("own/file")).map(drop)),
     ("read another folder", |folder| fs::read(folder.join("other/file")).map(drop)),
     ("write into its own folder", |folder| fs::write(folder.join("own/new"), "x")),
@@ -53,6 +53,10 @@ const TRIES: [(&str, Try); 26] = [
         check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, parent(), none, none) })
     }),
     ("signal another process", |_| call(libc::SYS_kill, [parent() as u64, 0, 0, 0])),
+    ("have the kernel signal another process", |_| {
+        // The signal would come with O_ASYNC, which is not set.
+        call(libc::SYS_fcntl, [1, libc::F_SETOWN as u64, parent() as u64, 0])
+    }),
     ("start a process", |_| {
         // SAFETY: the child only exits.
         match unsafe { libc::fork() } {
@@ -107,6 +111,7 @@ fn may(role: Role) -> &'static [&'static str] {
             // It reads samples of the pages that it pages out.
             "look into another process",
             "signal another process",
+            "have the kernel signal another process",
             "start a process",
             "start another program",
         ],
