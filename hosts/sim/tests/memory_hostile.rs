@@ -15,7 +15,7 @@ use wave_links::shm::ShmPort;
 use wave_memory::guard::{Guard, Limits};
 use wave_memory::serve::{Cost, Fault, Server, State, Tiers, config};
 use wave_memory::table::Bits;
-use wave_memory::wire::{Place, STRIP_BYTES, bits, whole};
+use wave_memory::wire::{Action, Place, STRIP_BYTES, bits, whole};
 
 const STRIPS: u32 = 6;
 const SPACES: u32 = 3;
@@ -220,4 +220,46 @@ fn a_hostile_agent_moves_only_what_is_mapped() {
 
 fn ring_home(layout: &Layout) -> Home {
     layout.decisions[0].home
+}
+
+/// Otherwise an agent that brings back what was touched hides its refaults from the limits.
+#[test]
+fn pages_that_were_touched_are_refaults_even_if_the_agent_brings_them_back() {
+    let mut config = config(STRIPS);
+    config.spin = Nanos(0);
+    let layout = Layout::new(config).unwrap();
+    let (memory, _fd) =
+        Memory::create("wave-test", layout.nic_lines, layout.host_lines, 0).unwrap();
+    let memory = Arc::new(memory);
+    let (host, agent) = (ShmPort::new(&memory), ShmPort::new(&memory));
+    write_header(&layout, host.window(Home::Nic));
+    let mut state = State::new(STRIPS, Guard::new(Limits::NONE), false);
+    let mut model = Model { now: Nanos(1), ..Model::default() };
+    let place = Place { space: 0, address: 0 };
+    model.mapped.insert(place, u64::MAX);
+    state.table.update(0, &BTreeMap::from([(0, u64::MAX)]));
+    let mut server = Server::new(&layout, 0, model.now);
+    let mut decide = |number: u64, action: Action, state: &mut State, model: &mut Model| {
+        for _ in 0..8 {
+            server.step(&host, state, model).unwrap();
+        }
+        let record = state.table.records().next().unwrap();
+        let line = layout.decisions[0].ring.first + number as u32;
+        let words =
+            [record.subject.to_word(), number << 32 | u64::from(record.sequence.0), u64::MAX];
+        let near = agent.window(ring_home(&layout));
+        near.write_line(line, &words, 1 << 32 | (action as u64) << 16 | 3);
+        near.fence();
+        for _ in 0..8 {
+            server.step(&host, state, model).unwrap();
+        }
+    };
+    decide(0, Action::PageOut, &mut state, &mut model);
+    assert_eq!(model.out[&place], u64::MAX);
+    // The program touches a half of them.
+    model.out.insert(place, u64::MAX << 32);
+    decide(1, Action::BringBack, &mut state, &mut model);
+    assert_eq!(model.out[&place], 0);
+    let half = 32 * 64;
+    assert_eq!((state.totals.refaults, state.totals.pages_brought_back), (half, half));
 }

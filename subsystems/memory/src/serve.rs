@@ -334,6 +334,11 @@ impl<T: Tiers> Mechanism for Hands<'_, T> {
             }
             Action::PageOut => state.page_out(*tiers, place, id, batches)?,
             Action::BringBack => {
+                // Pages that have come back by themselves are refaults.
+                let bits = tiers.read(place).ok_or(Code::TargetNotFound)?;
+                let now = tiers.now();
+                let refaults = state.table.looked(id, batches, &bits, now);
+                state.refaulted(now, refaults);
                 tiers.bring_back(place, batches)?;
                 state.totals.pages_brought_back += state.table.brought_back(id, batches);
             }
