@@ -460,8 +460,9 @@ impl Inbox {
                     if self.is_checked && head.flags & CHECKED == 0 {
                         return Err(BadFrame::Unchecked(kind));
                     }
-                    if head.bytes() > FRAME_BYTES_MAX {
-                        return Err(BadFrame::Long(head.bytes()));
+                    let parts = head.lengths.iter().map(|&length| u64::from(length)).sum();
+                    if parts > FRAME_BYTES_MAX {
+                        return Err(BadFrame::Long(parts));
                     }
                     self.bytes.clear();
                     self.bytes.shrink_to(KEPT_BYTES);

@@ -34,7 +34,7 @@ use wave_core::queue::PushError;
 use self::event::event;
 pub use self::event::{Event, SendError, StubError};
 pub use self::wait::Wait;
-use crate::boxes::{FRAME_BYTES_MAX, Frame, Inbox, Outbox};
+use crate::boxes::{FRAME_BYTES_MAX, Inbox, Outbox};
 use crate::extents::Extents;
 use crate::metadata::Metadata;
 use crate::status::{Code, Status};
@@ -46,6 +46,8 @@ use crate::wire::{
 
 /// Most entries taken in one look.
 const ENTRIES_PER_LOOK: usize = 4096;
+/// Frames taken in one call, at most: an agent may write as fast as its worker reads, also after its window was revoked.
+const FRAMES_PER_LOOK: usize = 1024;
 
 /// A worker's record of a call.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,6 +104,8 @@ pub struct Stub {
     apart: Vec<VecDeque<Kept>>,
     /// Calls that are kept apart, waited, and have got a frame since.
     woken: VecDeque<Subject>,
+    /// A call has left frames for the next one.
+    has_more: bool,
     /// Calls that got an event since the worker last ran out of work, and whose clients may send more.
     delivered: Vec<Subject>,
     /// Bytes of the frame that [`Stub::poll`] returned last.
@@ -134,6 +138,7 @@ impl Stub {
             kept: VecDeque::new(),
             apart: (0..layout.config.subjects).map(|_| VecDeque::new()).collect(),
             woken: VecDeque::new(),
+            has_more: false,
             delivered: Vec::new(),
             current: Vec::new(),
             parked: false,
@@ -221,7 +226,7 @@ impl Stub {
             self.attend(port, now)?;
             return self.poll_kept(port, now, None);
         }
-        loop {
+        for _ in 0..FRAMES_PER_LOOK {
             let Some(frame) = self.inbox.next(port, ENTRIES_PER_LOOK, self.outbox.extents())?
             else {
                 return Ok(None);
@@ -242,6 +247,8 @@ impl Stub {
                 return Ok(None);
             }
         }
+        self.has_more = true;
+        Ok(None)
     }
 
     fn is_apart(&mut self, call: Subject) -> bool {
@@ -307,29 +314,6 @@ impl Stub {
     #[inline]
     fn cancel_is_on_its_way(&self, port: &impl Port) -> bool {
         port.window(Home::Host).load(self.cancel_word, 0) != self.cancels
-    }
-
-    /// Takes all frames that have arrived and keeps them for later, for a handler that waits until it may send. Returns whether
-    /// there was any entry: if not, the worker may [`Stub::wait`].
-    ///
-    /// # Errors
-    /// The agent is at fault.
-    pub fn attend(&mut self, port: &impl Port, now: Nanos) -> Result<bool, StubError> {
-        while let Some(Frame { head, first, second }) =
-            self.inbox.next(port, ENTRIES_PER_LOOK, self.outbox.extents())?
-        {
-            let mut bytes = Vec::with_capacity(first.len() + second.len());
-            bytes.extend_from_slice(first);
-            bytes.extend_from_slice(second);
-            if self.admit(&head)? {
-                let kept = match self.is_apart(head.call) {
-                    true => &mut self.apart[head.call.id as usize],
-                    false => &mut self.kept,
-                };
-                kept.push_back(Kept { head, bytes, at: now });
-            }
-        }
-        Ok(self.inbox.took())
     }
 
     /// Checks and records a frame as it arrives. Returns whether it becomes an event for the worker, now or later.

@@ -12,7 +12,7 @@ use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::{Config, Layout};
 use wave_core::link::{Home, LINE_WORDS, Side};
 use wave_core::message::Subject;
-use wave_rpc::boxes::{BadFrame, Inbox, Outbox};
+use wave_rpc::boxes::{BadFrame, FRAME_BYTES_MAX, Inbox, Outbox};
 use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::wire::{Head, MESSAGE};
 
@@ -110,6 +110,27 @@ fn checksums_detect_every_damaged_message() {
         }
         assert_eq!(wrong[1], 0, "{name}: damage was not detected");
         assert!(wrong[0] > 0 && found > 0, "{name}: {wrong:?} wrong, {found} found: no damage");
+    }
+}
+
+/// Otherwise a reply that its sender may send ends the host.
+#[test]
+fn the_longest_frame_is_as_long_with_a_checksum() {
+    for is_checked in [false, true] {
+        let Rig { link, host: (port, mut outbox), agent: (its, mut inbox, mut extents) } =
+            Rig::new("coherent", PayloadConfig::NONE, is_checked, 1);
+        let lengths = [1, FRAME_BYTES_MAX as u32 - 1];
+        let head = Head { lengths, ..Head::new(MESSAGE, Subject::default()) };
+        outbox.send(&port, &head, b"a", &vec![7; lengths[1] as usize]).unwrap();
+        let mut took = 0;
+        // The head is judged when it arrives.
+        while took < 10 {
+            outbox.flush(&port).unwrap();
+            outbox.publish(&port);
+            link.tick();
+            assert!(matches!(inbox.next(&its, 64, &mut extents), Ok(None)), "{is_checked}");
+            took += u32::from(inbox.took());
+        }
     }
 }
 

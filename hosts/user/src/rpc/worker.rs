@@ -203,14 +203,14 @@ impl Worker {
         self.publish();
         if self.patience == Patience::Thread {
             return match &mut self.link {
-                Some(Link { port, stub, .. }) => match stub.is_flushed(port) {
+                Some(Link { port, stub, .. }) => match stub.is_flushed(port) && !stub.has_more() {
                     true => {
                         let awaits = &self.shared.tallies[usize::from(self.index)].awaits;
                         awaits.begin(stub.taken());
                         crate::await_note();
                         awaits.end();
                     }
-                    // Nothing wakes the worker when its own replies find room.
+                    // Nothing wakes the worker when its own replies find room, or when it has left frames for the next look.
                     false => crate::yield_now(),
                 },
                 // Attaching an agent unparks the worker.
@@ -241,7 +241,7 @@ impl Worker {
         }
     }
 
-    /// Lets other threads run: of the enclave, if the worker is one of its threads.
+    /// Yields the CPU: to other threads of the enclave if the worker is one of them, otherwise to the kernel's.
     pub(super) fn yield_cpu(&self) {
         match self.patience {
             Patience::Thread => crate::yield_now(),

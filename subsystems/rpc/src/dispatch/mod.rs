@@ -80,7 +80,7 @@ struct Worker {
     inbox: Inbox,
     is_there: bool,
     thread: Option<Subject>,
-    open: u16,
+    open: u32,
     /// The last note for the worker's thread.
     noted: Option<note::Request>,
     /// CANCEL frames so far, as in the worker's cancel word.

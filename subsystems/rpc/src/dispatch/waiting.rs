@@ -35,9 +35,9 @@ pub struct Queues {
 #[derive(Debug)]
 pub(super) struct Tally {
     /// Running calls, per worker.
-    running: Vec<u16>,
+    running: Vec<u32>,
     /// Yielding calls, per worker.
-    yielding: Vec<u16>,
+    yielding: Vec<u32>,
     waiting: u32,
 }
 
@@ -66,7 +66,7 @@ impl Tally {
 
     /// Running and yielding calls of all workers.
     pub(super) fn at_workers(&self) -> u32 {
-        self.running.iter().chain(&self.yielding).map(|&calls| u32::from(calls)).sum()
+        self.running.iter().chain(&self.yielding).sum()
     }
 
     /// The workers as steering sees them.
@@ -78,7 +78,7 @@ impl Tally {
 impl<L: Port, B: Doorbell> Dispatch<L, B> {
     /// Counts the calls in the queues now. Visits each worker.
     pub fn queues(&self) -> Queues {
-        let handed: u32 = self.workers.iter().map(|worker| worker.open as u32).sum();
+        let handed: u32 = self.workers.iter().map(|worker| worker.open).sum();
         Queues {
             workers: self.workers.len() as u32,
             at_workers: self.tally.at_workers(),

@@ -37,9 +37,9 @@ pub struct Request {
 #[derive(Clone, Copy, Debug)]
 pub struct Workers<'a> {
     /// Calls that take a place, per worker: handed over and not ended, neither waiting for their clients nor yielding.
-    pub calls: &'a [u16],
+    pub calls: &'a [u32],
     /// Yielding calls, per worker: the worker runs other calls between their messages.
-    pub yielding: &'a [u16],
+    pub yielding: &'a [u32],
     /// Whether the workers are threads under a scheduler, not CPUs.
     pub are_threads: bool,
 }
@@ -58,7 +58,7 @@ impl Workers<'_> {
     /// The worker of `among` with the fewest calls, if it has fewer than `k`; without `k`, the default for these workers
     /// applies. Ties go to the worker with the fewest yielding calls, then to the first at or after `from`, in a circle.
     pub fn least(&self, k: Option<u16>, from: usize, among: impl Fn(usize) -> bool) -> Option<u16> {
-        let limit = k.unwrap_or(if self.are_threads { 1 } else { K_OF_CPUS });
+        let limit = u32::from(k.unwrap_or(if self.are_threads { 1 } else { K_OF_CPUS }));
         let count = self.calls.len();
         (0..count)
             .map(|step| (from + step) % count)
@@ -169,8 +169,8 @@ mod tests {
     /// Drives a policy over workers that take every call, and end calls in the order given.
     struct Bench {
         policy: Box<dyn Steering>,
-        outstanding: Vec<u16>,
-        yielding: Vec<u16>,
+        outstanding: Vec<u32>,
+        yielding: Vec<u32>,
         are_threads: bool,
     }
 
@@ -315,6 +315,19 @@ mod tests {
         bench.end(1_001_000, 0, 1, 1);
         bench.arrive(1_001_000, 2, 1);
         assert_eq!(bench.hand_over(1_010_000), [(1, 0)]);
+    }
+
+    /// Otherwise one client holds up all calls behind its own.
+    #[test]
+    fn multi_queue_ignores_objectives_laxer_than_the_classs() {
+        let mut bench = Bench::new("multi-queue:k=1,slo_us=50/10000", 1);
+        let lax = Request { class: 0, hash: 0, slo: Some(Nanos(u64::from(u32::MAX) * 1_000)) };
+        bench.policy.arrived(Nanos(0), 0, &lax);
+        bench.arrive(0, 1, 0);
+        bench.arrive(0, 2, 1);
+        assert_eq!(bench.hand_over(1_000_000), [(0, 0)]);
+        bench.end(1_000_000, 0, 0, 1);
+        assert_eq!(bench.hand_over(1_000_000), [(1, 0)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A queue per class: next is the head that has waited longest relative to its objective (Wave 7.3.2, after the multi-queue
-//! policy of Shinjuku, NSDI 2019). A request without an objective of its own has its class's. No class starves.
+//! policy of Shinjuku, NSDI 2019). A request may have an objective of its own that is tighter than its class's; with a laxer one it
+//! would hold up the calls behind it. No class starves.
 
 use alloc::vec::Vec;
 
@@ -66,8 +67,8 @@ impl Steering for MultiQueue {
     }
 
     fn arrived(&mut self, now: Nanos, call: u32, request: &Request) {
-        let slo = request.slo.filter(|slo| slo.0 > 0);
-        let slo = slo.unwrap_or_else(|| self.slo.of(request.class.into()));
+        let of_class = self.slo.of(request.class.into());
+        let slo = request.slo.filter(|slo| slo.0 > 0).map_or(of_class, |slo| slo.min(of_class));
         self.waits[call as usize] = (now, slo);
         self.lines.push(class_index(request.class.into()), call);
     }

@@ -1,9 +1,12 @@
 //! How a worker without work waits.
 
+use alloc::vec::Vec;
+
 use wave_core::clock::Nanos;
 use wave_core::link::Port;
 
-use super::{Stub, StubError};
+use super::{ENTRIES_PER_LOOK, FRAMES_PER_LOOK, Kept, Stub, StubError};
+use crate::boxes::Frame;
 
 /// The next step of a worker without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,5 +50,40 @@ impl Stub {
         self.parked = true;
         // Entries without an event count as well: grants, or part of a frame of which there may be more.
         Ok(if self.attend(port, now)? { Wait::Spin } else { Wait::Park })
+    }
+
+    /// Takes the frames that have arrived and keeps them for later, for a handler that waits until it may send. Returns whether
+    /// there was any entry: if not, the worker may [`Stub::wait`].
+    ///
+    /// # Errors
+    /// The agent is at fault.
+    pub fn attend(&mut self, port: &impl Port, now: Nanos) -> Result<bool, StubError> {
+        for frames in 0.. {
+            let Some(Frame { head, first, second }) =
+                self.inbox.next(port, ENTRIES_PER_LOOK, self.outbox.extents())?
+            else {
+                break;
+            };
+            let mut bytes = Vec::with_capacity(first.len() + second.len());
+            bytes.extend_from_slice(first);
+            bytes.extend_from_slice(second);
+            if self.admit(&head)? {
+                let kept = match self.is_apart(head.call) {
+                    true => &mut self.apart[head.call.id as usize],
+                    false => &mut self.kept,
+                };
+                kept.push_back(Kept { head, bytes, at: now });
+            }
+            if frames == FRAMES_PER_LOOK {
+                self.has_more = true;
+                break;
+            }
+        }
+        Ok(self.inbox.took())
+    }
+
+    /// Whether the last calls left frames for the next one: the worker must not sleep. Cleared by reading.
+    pub fn has_more(&mut self) -> bool {
+        core::mem::take(&mut self.has_more)
     }
 }

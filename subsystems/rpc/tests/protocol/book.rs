@@ -156,7 +156,7 @@ pub struct Book {
     /// The call that begins now, until the steering policy is told.
     arriving: Option<usize>,
     slots: BTreeMap<(usize, u32), usize>,
-    outstanding: BTreeMap<(usize, u16), u16>,
+    outstanding: BTreeMap<(usize, u16), u32>,
     pub counts: BTreeMap<&'static str, u64>,
 }
 
