@@ -89,8 +89,11 @@ impl Server {
     fn measure(&self, attack: Option<Attack>, plan: &Plan, row: &mut Row) -> Result<(), String> {
         let attackers = attack.map(|attack| attack.begin(&self.address)).transpose();
         let _attackers = attackers.map_err(|error| format!("cannot start an attack: {error}"))?;
+        let unanswered_ns = DRAIN.as_nanos() as f64;
         let Ok(mut client) = self.client() else {
             row.kept_out += 1;
+            row.p50.push(unanswered_ns);
+            row.p99.push(unanswered_ns);
             return Ok(());
         };
         let open = client.open(plan.rate, Duration::ZERO, plan.chunk, DRAIN);
@@ -98,10 +101,15 @@ impl Server {
         let done = open.answers.status("OK") - open.answers.wrong;
         row.calls += open.point.sent;
         row.failed += open.point.sent - done;
-        if let Some(class) = open.point.classes.first().filter(|_| done > 0) {
-            row.p50.push(class.latency.p50_ns as f64);
-            row.p99.push(class.latency.p99_ns as f64);
-        }
+        // The histogram has only calls that were answered; others took at least as long as this client waits.
+        let failed = (open.point.sent - done) as f64 / open.point.sent.max(1) as f64;
+        let latency = open.point.classes.first().filter(|_| done > 0).map(|class| &class.latency);
+        let quantile = |ns: Option<u64>, share: f64| match ns {
+            Some(ns) if failed < share => ns as f64,
+            _ => unanswered_ns,
+        };
+        row.p50.push(quantile(latency.map(|latency| latency.p50_ns), 0.5));
+        row.p99.push(quantile(latency.map(|latency| latency.p99_ns), 0.01));
         Ok(())
     }
 }

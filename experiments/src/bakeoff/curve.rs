@@ -121,11 +121,11 @@ struct Curve {
 }
 
 impl Curve {
-    /// Whether this refault rate is in the curve's range, up to rounding.
+    /// Whether the rival can be had at this refault rate, up to rounding. Beyond its highest rate it saves what it saves there, with
+    /// fewer refaults.
     fn has(&self, refaults: f64) -> bool {
         const ROUNDING: f64 = 1e-9;
-        let [low, high] = self.ends;
-        low * (1.0 - ROUNDING) <= refaults && refaults <= high * (1.0 + ROUNDING)
+        self.ends[0] * (1.0 - ROUNDING) <= refaults
     }
 
     /// Compares curves without a common range, where they are nearest.

@@ -63,13 +63,34 @@ pub(super) fn run(ground: &Ground<'_>, rows: &[Row], found: &mut Found) -> Resul
             ground.end();
         }
     }
+    let incomplete: Vec<String> =
+        all.iter().filter_map(|runs| short_of_runs(runs, workload)).collect();
     conclude(found, workload, load, &compare.with, all);
     let share = compare.at * 100.0;
     found.facts.push((
         format!("compared at {load:.0}/s: {share:.0}% of what \"{}\" sustained", compare.with),
         format!("median of {REPETITIONS} runs of each variant, round-robin, the same arrivals"),
     ));
+    if !incomplete.is_empty() {
+        found.facts.push((
+            "runs that do not count, for their generators lagged".to_owned(),
+            format!("{}; of two runs, the slower is taken", incomplete.join("; ")),
+        ));
+    }
     Ok(())
+}
+
+/// How many of a variant's runs count, if not all do.
+fn short_of_runs(runs: &Runs, workload: &Workload) -> Option<String> {
+    let class = limits(workload).class;
+    let valid = runs.outcomes.iter().filter(|outcome| is_valid(&outcome.report, &class)).count();
+    let all = runs.outcomes.len();
+    (valid < all).then(|| format!("{}: {} of {all}", runs.variant.name, all - valid))
+}
+
+/// Whether a run's point has a tail to compare.
+fn is_valid(point: &Point, class: &str) -> bool {
+    point.generator.valid && p99_ns(point, class).is_some()
 }
 
 /// The load to compare at; None if the reference variant sustained none.

@@ -48,8 +48,8 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     found.facts.push((
         format!("saturation: median of {REPETITIONS} searches, round-robin"),
         format!(
-            "measured; the points shown are those of the median search. A load that was served \
-             too slowly was tried up to {TRIES} times"
+            "measured; the points shown are those of the median search of those that could be \
+             measured. A load that was served too slowly was tried up to {TRIES} times"
         ),
     ));
     Ok(found)
@@ -145,12 +145,13 @@ impl Spread {
     }
 }
 
-/// The median saturation of the searches; the higher of the middle two, because slow moments only lower it.
+/// The median saturation of the searches that could be measured; the higher of the middle two, because slow moments only lower it.
+/// A search that served no load is the lowest.
 fn median(searches: &[VariantResult]) -> Option<f64> {
-    let mut found: Vec<f64> =
-        searches.iter().filter_map(|search| search.saturation_per_second).collect();
-    found.sort_by(f64::total_cmp);
-    found.get(found.len() / 2).copied()
+    let measured = searches.iter().filter(|search| search.not_measurable.is_none());
+    let mut found: Vec<Option<f64>> = measured.map(|search| search.saturation_per_second).collect();
+    found.sort_by(|a, b| a.unwrap_or(f64::MIN).total_cmp(&b.unwrap_or(f64::MIN)));
+    found.get(found.len() / 2).copied().flatten()
 }
 
 #[cfg(test)]
@@ -158,7 +159,7 @@ mod tests {
     use super::{Spread, VariantResult};
 
     #[test]
-    fn search_without_result_is_not_counted() {
+    fn a_search_that_served_no_load_is_the_lowest() {
         let spread = |rates: &[Option<f64>]| {
             let searches: Vec<VariantResult> = rates
                 .iter()
@@ -182,7 +183,7 @@ mod tests {
             (median, min, max)
         };
         assert_eq!(spread(&[Some(3.0), Some(1.0), Some(2.0)]), (Some(2.0), Some(1.0), Some(3.0)));
-        assert_eq!(spread(&[Some(3.0), None, Some(2.0)]), (Some(3.0), Some(2.0), Some(3.0)));
+        assert_eq!(spread(&[Some(3.0), None, Some(2.0)]), (Some(2.0), Some(2.0), Some(3.0)));
         assert_eq!(spread(&[None, None]), (None, None, None));
     }
 }

@@ -48,7 +48,7 @@ pub use wave_lab::Failure;
 
 use crate::live::Feed;
 use crate::scenario::{Kind, Machine, Scenario, Variant, Workload, defaults};
-use neighbours::{DISTURBING_CPUS, Neighbours};
+use neighbours::Neighbours;
 use recording::{Logs, Recording};
 use seating::Seating;
 use service::Service;
@@ -173,23 +173,24 @@ pub fn run(
     facts.extend(simulated_only);
     facts.extend(journal.fact());
     facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
-    if let Some((before, after)) = before.zip(Neighbours::now()) {
-        let cpus = after.cpus_since(&before);
-        let mut how = "measured over the whole run".to_owned();
-        if cpus > DISTURBING_CPUS {
-            how.push_str("; points that they disturbed were repeated, or are not measurements");
-        }
-        facts.push((format!("other processes used {cpus:.2} CPUs"), how));
-    }
-    let points = found.variants.iter().flat_map(|variant| &variant.points);
-    let (aside, done) =
-        points.fold((0, 0), |(aside, done), point| (aside + point.set_aside, done + point.done));
-    let share = 100.0 * aside as f64 / (done as f64).max(1.0);
+    let if_disturbed = "points that they disturbed were repeated, or are not measurements";
+    facts.extend(Neighbours::fact(before, journal, if_disturbed));
+    let aside_of = |variants: &[VariantResult]| {
+        let points = variants.iter().flat_map(|variant| &variant.points);
+        let (aside, done) = points
+            .fold((0, 0), |(aside, done), point| (aside + point.set_aside, done + point.done));
+        100.0 * aside as f64 / (done as f64).max(1.0)
+    };
+    let of_each = found
+        .variants
+        .iter()
+        .map(|variant| format!("{} {:.1}%", variant.name, aside_of(std::slice::from_ref(variant))));
     facts.push((
-        format!("{share:.1}% of all latencies set aside"),
-        "queued up while a CPU was taken away (a 10 us step took over 200 us); counted as served, \
-         alike in every row"
-            .into(),
+        format!("{:.1}% of all latencies set aside", aside_of(&found.variants)),
+        format!(
+            "queued up while a CPU was taken away (a 10 us step took over 200 us); counted as served: {}",
+            of_each.collect::<Vec<_>>().join(", ")
+        ),
     ));
     let result = RunResult {
         scenario: scenario.name.clone(),

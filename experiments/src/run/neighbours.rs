@@ -6,6 +6,8 @@ use std::path::Path;
 
 use wave_workloads::cpu::{monotonic_ns, process_cpu_time_ns};
 
+use super::journal::Journal;
+
 /// CPUs that other processes may use before a point, or a run, is called disturbed: above the error of the kernel's own
 /// accounting, which is in ticks.
 pub const DISTURBING_CPUS: f64 = 0.1;
@@ -43,6 +45,26 @@ impl Neighbours {
             all_ns: busy_ticks(&stat, counts)? * tick_ns,
             ours_ns: process_cpu_time_ns() + children_ticks(&own)? * tick_ns,
         })
+    }
+
+    /// A fact for the report: the CPUs that others have used since `before`. `if_disturbed` follows if those are more than
+    /// [`DISTURBING_CPUS`].
+    pub fn fact(
+        before: Option<Neighbours>,
+        journal: &Journal,
+        if_disturbed: &str,
+    ) -> Option<(String, String)> {
+        let cpus = Neighbours::now()?.cpus_since(&before?);
+        // Points of an earlier process were not watched by this one.
+        let mut how = match journal.resumed() {
+            0 => "measured over the whole run".to_owned(),
+            _ => "measured since the run was resumed, and not before".to_owned(),
+        };
+        if cpus > DISTURBING_CPUS {
+            how.push_str("; ");
+            how.push_str(if_disturbed);
+        }
+        Some((format!("other processes used {cpus:.2} CPUs"), how))
     }
 
     /// CPUs that others have used on average since `before`.

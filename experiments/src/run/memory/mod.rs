@@ -28,7 +28,7 @@ use self::process::{INTERVAL, Interval, Order, Told};
 pub use self::report::MemoryResult;
 use self::report::{Compressed, Ran, Second};
 use self::served::{NICE, Served};
-use super::neighbours::{DISTURBING_CPUS, Neighbours};
+use super::neighbours::Neighbours;
 use super::seating::{self, Seating};
 use super::{Failure, Journal, describe, machine};
 use crate::memory::agent;
@@ -87,16 +87,8 @@ pub fn run(
     let ran: Vec<Ran> = memory.variants.iter().map(one).collect::<Result<_, _>>()?;
     let mut facts = ground.facts(&ran);
     facts.extend(journal.fact());
-    if let Some((before, after)) = before.zip(Neighbours::now()) {
-        let others = after.cpus_since(&before);
-        let how = match others > DISTURBING_CPUS {
-            true => {
-                "measured over the whole run; the figures are disturbed: run again on a quiet machine"
-            }
-            false => "measured over the whole run",
-        };
-        facts.push((format!("other processes used {others:.2} CPUs"), how.to_owned()));
-    }
+    let if_disturbed = "the figures are disturbed: run again on a quiet machine";
+    facts.extend(Neighbours::fact(before, journal, if_disturbed));
     let seating = describe(&ground.seating);
     let Ground { swap, .. } = ground;
     swap.take_down().map_err(Failure::cannot)?;

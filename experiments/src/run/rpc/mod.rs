@@ -22,7 +22,7 @@ pub use self::found::table;
 use self::seats::{Equal, Seats, twin};
 pub use self::serving::{Measured, enclave_options, host_options};
 use self::serving::{Serving, Wanted};
-use super::neighbours::{DISTURBING_CPUS, Neighbours};
+use super::neighbours::Neighbours;
 use super::recording::Recording;
 use super::verdict::{Rule, TRIES, Try};
 use super::{Failure, Finished, Journal, machine};
@@ -117,16 +117,8 @@ pub fn run(
         rows.push(row);
     }
     facts.extend(found::floor(&rows, &limits));
-    if let Some((before, after)) = before.zip(Neighbours::now()) {
-        let others = after.cpus_since(&before);
-        let disturbed = if others > DISTURBING_CPUS {
-            "; points that they disturbed were repeated, or are not measurements"
-        } else {
-            ""
-        };
-        let how = format!("measured over the whole run, after its end{disturbed}");
-        facts.push((format!("other processes used {others:.2} CPUs"), how));
-    }
+    let if_disturbed = "points that they disturbed were repeated, or are not measurements";
+    facts.extend(Neighbours::fact(before, journal, if_disturbed));
     let most_agents = all_seats.iter().max_by_key(|seats| seats.seating.agents.len());
     let seating = most_agents.map_or_else(String::new, |seats| {
         format!("{}. Equal in all placements: {}.", seats.seating, equal.name())
