@@ -191,12 +191,12 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Duty
             return Ok(Turn::Over(Exit::FrontEnded));
         }
         let mut step = self.agent.step(now)?;
-        // Of a busy agent as well: a host that was killed has not revoked the window.
+        // A busy agent looks as well: a host that was killed has not revoked the window.
         let is_due = now.since(self.looked).0 > LIFE_CHECK.as_nanos() as u64;
         if step != Step::Revoked && is_due {
             self.looked = now;
             if self.connection.hung_up() {
-                // A host that turns its agent out revokes the window first, perhaps since the step above.
+                // A host revokes the window before it closes the connection, possibly after the step above.
                 step = self.agent.step(now)?;
                 if step != Step::Revoked {
                     return Ok(Turn::Over(Exit::HostGone));

@@ -18,8 +18,8 @@ MAGIC, VERSION = 0x7657, 1
 IDEMPOTENT, REFUSED, REPLY = 0x01, 0x40, 0x80
 OK, CHALLENGE, OUTCOME_UNKNOWN = 0, 64, 65
 DATAGRAM_MAX = 65_507
-# A later try may succeed: no front listens there now, the path takes only shorter packets, there is no route for a moment, or a
-# queue is full.
+# Errors after which a retry may succeed: no front listens yet, the datagram exceeded the path's MTU (the kernel fragments the
+# retry), there is no route yet, or a queue is full.
 MAY_PASS = {errno.ECONNREFUSED, errno.EMSGSIZE, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENOBUFS}
 
 

@@ -155,7 +155,7 @@ pub(crate) fn wait_for_either(bells: [&EventFd; 2], timeout: Option<Duration>) -
         let _ = poll_all(&mut entries, left);
         let rung = [0, 1].map(|at| entries[at].revents != 0 && bells[at].drain());
         for (entry, rung) in entries.iter_mut().zip(rung) {
-            // The peer has closed the ringing end, which poll(2) would report at once, again and again.
+            // The peer has closed the ringing end, which every further poll(2) would report at once.
             if entry.revents & libc::POLLHUP != 0 && !rung {
                 entry.fd = -1;
             }
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_whose_ringing_end_is_closed_does_not_cut_a_wait_short_or_keep_it_busy() {
+    fn a_closed_doorbell_neither_shortens_a_wait_nor_spins() {
         let [closed, ringing] = EventFd::interrupting(libc::SIGIO).unwrap();
         closed.interrupt(None);
         drop(ringing);

@@ -9,6 +9,8 @@
 //! Neither side trusts the other: credentials come from the kernel, sizes are checked, descriptors
 //! beyond those announced are closed, and nothing blocks longer than the caller allows.
 
+mod error;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -26,6 +28,8 @@ use crate::doorbell::poll;
 use crate::memory::check;
 use crate::places::remove_socket;
 
+pub use self::error::SocketError;
+
 /// The most doorbells in one offer (the kernel passes at most 253 descriptors in a message).
 pub const DOORBELLS_MAX: usize = 249;
 /// The most descriptors in one message ([`Connection::send_descriptors`]).
@@ -39,71 +43,6 @@ const MAGIC: u64 = u64::from_le_bytes(*b"wavelink");
 const KIND_OFFER: u32 = 1;
 const KIND_REFUSAL: u32 = 2;
 const HEADER_BYTES: usize = 40;
-
-/// An error on the socket between a host and an agent.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages name the fields")]
-pub enum SocketError {
-    /// A system call on the path failed: this system or the path is at fault.
-    #[error("cannot {what} {}: {source}", path.display())]
-    Path { what: &'static str, path: PathBuf, source: io::Error },
-    /// A system call on the socket failed.
-    #[error("cannot {what}: {source}")]
-    System { what: &'static str, source: io::Error },
-    /// The caller's fault: the path does not fit into a socket address.
-    #[error("{} is too long for a socket's path", .0.display())]
-    PathTooLong(PathBuf),
-    /// Another process listens there.
-    #[error("another process listens on {}", .0.display())]
-    InUse(PathBuf),
-    /// Something that is not a socket lies there, and is left alone.
-    #[error("{} exists and is not a socket", .0.display())]
-    NotASocket(PathBuf),
-    /// Another user's socket lies there, and is left alone.
-    #[error("{} is a socket of user {uid}, and is not replaced", path.display())]
-    AnotherUsers { path: PathBuf, uid: u32 },
-    /// The caller's fault: the folder is missing. It is not created, so that a mistyped path leaves nothing behind.
-    #[error("the folder of {} does not exist: create it, or name a socket in another folder", .0.display())]
-    NoFolder(PathBuf),
-    /// The peer's fault: it runs as a user who is not allowed.
-    #[error("process {pid} runs as user {uid}, who may not use this link")]
-    Stranger {
-        uid: u32,
-        /// The peer's process when it connected, as the kernel reports it.
-        pid: i32,
-    },
-    /// The host refused this agent, for the given reason.
-    #[error("the host refused: {0}")]
-    Refused(String),
-    /// The two sides were built for different versions.
-    #[error("the host offers version {theirs}, this agent needs {ours}")]
-    Version { ours: u32, theirs: u32 },
-    /// The peer's fault: this is not an offer.
-    #[error("the peer's answer is not an offer: {0}")]
-    Malformed(&'static str),
-    /// The caller's fault: the offer exceeds a bound.
-    #[error(
-        "an offer has at most {DOORBELLS_MAX} doorbells, {FILES_MAX} files and {TEXT_BYTES_MAX} bytes of text"
-    )]
-    TooLarge,
-    /// The peer did not answer in time.
-    #[error("the host did not answer in time")]
-    Timeout,
-    /// The peer closed the connection.
-    #[error("the peer hung up")]
-    HungUp,
-}
-
-impl SocketError {
-    /// Whether the system lacks descriptors or memory: the same call may succeed later.
-    pub fn is_shortage(&self) -> bool {
-        let SocketError::System { source, .. } = self else { return false };
-        matches!(
-            source.raw_os_error(),
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-        )
-    }
-}
 
 /// A window, as a host offers it to an agent.
 #[derive(Clone, Debug)]
@@ -428,7 +367,8 @@ impl Connection {
         poll(self.as_fd(), gone, Some(Duration::ZERO)).is_ok_and(|events| events & gone != 0)
     }
 
-    /// Whether an agent that has its window has left: it has closed its end, has died, or has sent something, which agents do not.
+    /// Whether an agent has left: it has closed its end, has died, or has written to the socket, which agents do not after the
+    /// handshake.
     pub fn has_left(&self) -> bool {
         let gone = libc::POLLIN | libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR;
         poll(self.as_fd(), gone, Some(Duration::ZERO)).is_ok_and(|events| events & gone != 0)

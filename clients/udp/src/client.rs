@@ -186,8 +186,8 @@ impl Client {
     }
 }
 
-/// Whether a later try may succeed: no front listens there now, the path takes only shorter packets (the kernel knows that now, and
-/// cuts the next try into fragments), there is no route for a moment, or a queue is full.
+/// Whether a retry may succeed: no front listens yet, the datagram exceeded the path's MTU (the kernel knows it now, and fragments the
+/// retry), there is no route yet, or a queue is full.
 fn may_pass(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -94,14 +94,14 @@ pub struct Report {
     pub ended: Vec<Ended>,
     /// Measured cost of a refault on this machine, in microseconds; None if not measured.
     pub refault_us: Option<f64>,
-    /// Bytes not paged out because they do not compress. Counted again each time they are tried.
+    /// Bytes not paged out because they do not compress. Each attempt counts again.
     pub incompressible_bytes: u64,
     /// Bytes that were to be paged out, but stayed: shared with another process (a fork), or held by the kernel. Counted again
     /// each time.
     pub stayed_bytes: u64,
-    /// Batches left out because their bits cannot be cleared: a fork shares them. Counted again each time they are tried.
+    /// Batches left out because their bits cannot be cleared: a fork shares them. Each attempt counts again.
     pub unclearable_batches: u64,
-    /// Strips that found no room in the table. Counted again at each look at the programs' memory.
+    /// Strips that found no room in the table. Each look at the programs' memory counts again.
     pub strips_left_out: u64,
     pub agents: Agents,
     /// Exit code of the command; 128 plus the signal if one ended it. None without a command, or if the run ended it.
@@ -372,8 +372,7 @@ impl Report {
         if self.incompressible_bytes > 0 {
             let _ = write!(
                 text,
-                "\nLeft out: {} that do not compress, so compressed swap would save nothing. They are tried again later, and counted \
-                 each time.",
+                "\nLeft out: {} that do not compress, so compressed swap would save nothing. Each attempt counts again.",
                 show(self.incompressible_bytes)
             );
         }
@@ -388,8 +387,8 @@ impl Report {
         if self.unclearable_batches > 0 {
             let _ = write!(
                 text,
-                "\nLeft out: {} batches whose access bits cannot be cleared (memory that a fork shares). They are tried again later, \
-                 and counted each time.",
+                "\nLeft out: {} batches whose access bits cannot be cleared (memory that a fork shares). Each attempt \
+                 counts again.",
                 self.unclearable_batches
             );
         }

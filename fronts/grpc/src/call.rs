@@ -26,6 +26,7 @@ use crate::class::classify;
 use crate::frames::{Assembler, Frame, Received};
 use crate::gzip::{self, BadGzip};
 use crate::health::{self, Health};
+use crate::host::no_host;
 use crate::http2_stream::{Gone, Stream};
 use crate::limits::{CALL_BYTES, UNCHECKED_REPLY_BYTES};
 use crate::orca;
@@ -596,9 +597,4 @@ impl Call {
         }
         Ok(Written::End)
     }
-}
-
-/// The answer to calls while there is no host.
-pub fn no_host() -> Status {
-    Status::new(Code::Unavailable, "no host is attached to the agent that serves this address")
 }

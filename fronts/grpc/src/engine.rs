@@ -16,9 +16,9 @@ use wave_rpc::status::{Code, Status};
 use wave_rpc::window::Load;
 
 use crate::admission::Leave;
-use crate::call::{Call, Fate, Route, no_host};
+use crate::call::{Call, Fate, Route};
 use crate::far_core::FarCore;
-use crate::host::{Host, Own, Owner};
+use crate::host::{Host, Own, Owner, no_host};
 use crate::http2_stream::Stream;
 use crate::lanes::{ROOM_EVERY, Told};
 use crate::limits::{CALL_BYTES, RESET_SOON};

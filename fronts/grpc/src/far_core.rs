@@ -6,8 +6,7 @@ use wave_core::message::Subject;
 use wave_rpc::dispatch::{Event, Refused};
 use wave_rpc::status::{Code, Status};
 
-use crate::call::no_host;
-use crate::host::{FarEnd, Own, Owner};
+use crate::host::{FarEnd, Own, Owner, no_host};
 use crate::lanes::{Asked, LANE_BYTES, PIECES_PER_STEP, Told};
 use crate::shared::Totals;
 

@@ -9,7 +9,7 @@ use wave_core::clock::Nanos;
 use wave_core::message::Subject;
 use wave_links::AnyPort;
 use wave_rpc::dispatch::{Arrival, Dispatch, DispatchError, Event, Refused};
-use wave_rpc::status::Code;
+use wave_rpc::status::{Code, Status};
 
 use crate::lanes::{Asked, In, Out, PIECES_PER_STEP, ROOM_EVERY, Told, lane};
 use crate::slots::Ready;
@@ -260,4 +260,9 @@ impl Host {
             own.dispatch.unpark();
         }
     }
+}
+
+/// The answer to calls while there is no host.
+pub fn no_host() -> Status {
+    Status::new(Code::Unavailable, "no host is attached to the agent that serves this address")
 }

@@ -10,7 +10,7 @@ pub const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 pub const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes of replies that wait for a connection's socket, per stream.
 pub const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// A last reply up to this size for which the client has room is given to h2 at once, and not counted as held.
+/// Longest last reply that is given to h2 at once, and not counted as held, if the client has room for all of it.
 pub const UNCHECKED_REPLY_BYTES: usize = 16 * 1024;
 /// How long a connection may take until its handshakes are done.
 pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);

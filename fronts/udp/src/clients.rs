@@ -18,7 +18,7 @@ use crate::memcached::{Memcached, datagrams};
 use crate::senders::{Ended, SenderId};
 use crate::socket::{Datagram, Socket, Took};
 
-/// Most bytes of waiting replies beside which datagrams are answered without a worker.
+/// The front drops its own answers (challenges, refusals, kept replies) while this many bytes of replies wait.
 const ANSWERS_BYTES_MAX: usize = 1 << 20;
 
 pub struct Clients {
@@ -64,7 +64,7 @@ impl Clients {
             }
         });
         let open = host.map_or(0, |host| host.dispatch.open());
-        // Retries are short and kept replies may be long, so a batch's retries get one. A client without an answer tries again.
+        // A retry is short and its kept reply may be long: a batch's retries of one request get one. A client without an answer retries.
         let mut answered = HashSet::new();
         for (to, header, message) in answers {
             let is_first = message.is_empty() || answered.insert((to, header.id));
@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// Retries of one request cost the front no more than a reply of each batch.
+    /// Otherwise a few short datagrams cost the front many long ones.
     #[test]
     fn retries_that_arrive_together_get_one_kept_reply() {
         let socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -229,7 +229,7 @@ mod tests {
         let Header { incarnation, cookie, .. } = told;
         let header = Header { id: 1, incarnation, cookie, ..Header::default() };
         assert_eq!(Status(ask(header, 1, 1).status), Status::UNAVAILABLE);
-        // A batch of one datagram, then one of the others.
+        // The first batch has one datagram, the second the other eight.
         assert_eq!(Status(ask(header, 9, 2).status), Status::UNAVAILABLE);
     }
 }

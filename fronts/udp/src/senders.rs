@@ -13,7 +13,7 @@ use wave_core::clock::Nanos;
 use wave_rpc::client::Address;
 use wave_udp_client::wire::Status;
 
-/// Most remembered senders. One client address has no more of them than remain free.
+/// Most remembered senders. A client address has at most as many as are left for others.
 pub const SENDERS_MAX: usize = 2048;
 /// Number of ids in a sender's window.
 pub const WINDOW: u64 = 1024;
@@ -69,7 +69,7 @@ enum Slot {
 
 /// All senders of one client address.
 #[derive(Clone, Copy, Debug, Default)]
-struct Host {
+struct Client {
     senders: u32,
     /// Open requests of these senders.
     open: u32,
@@ -78,8 +78,8 @@ struct Host {
 #[derive(Debug)]
 struct Sender {
     address: SocketAddr,
-    /// Index of its client address in [`Senders::hosts`].
-    host: u32,
+    /// Index of its client address in [`Senders::clients`].
+    client: u32,
     incarnation: u64,
     /// Request id of the window's first slot.
     first: u64,
@@ -93,10 +93,10 @@ struct Sender {
 #[derive(Debug)]
 pub struct Senders {
     by_address: HashMap<SocketAddr, u32>,
-    /// Indices into `hosts`.
+    /// Indices into `clients`.
     by_client: HashMap<Address, u32>,
-    hosts: Vec<Host>,
-    free_hosts: Vec<u32>,
+    clients: Vec<Client>,
+    free_clients: Vec<u32>,
     senders: Vec<Option<Sender>>,
     free: Vec<u32>,
     newest: u64,
@@ -124,8 +124,8 @@ impl Senders {
         Senders {
             by_address: HashMap::new(),
             by_client: HashMap::new(),
-            hosts: Vec::new(),
-            free_hosts: Vec::new(),
+            clients: Vec::new(),
+            free_clients: Vec::new(),
             senders: Vec::new(),
             free: Vec::new(),
             newest: base,
@@ -182,42 +182,42 @@ impl Senders {
         if incarnation < self.floor {
             return Err(Unknown::Stale);
         }
-        let client = Address::from(address.ip());
-        if self.is_full(client) {
+        let of = Address::from(address.ip());
+        if self.is_full(of) {
             self.forget_idle(now);
-            if self.is_full(client) {
+            if self.is_full(of) {
                 return Err(Unknown::Full);
             }
             if incarnation < self.floor {
                 return Err(Unknown::Stale);
             }
         }
-        let host = self.host_of(client);
+        let client = self.client_of(of);
         let window = VecDeque::new();
-        let sender = Sender { address, host, incarnation, first: 0, window, open: 0, heard: now };
+        let sender = Sender { address, client, incarnation, first: 0, window, open: 0, heard: now };
         let at = self.free.pop().unwrap_or(self.senders.len() as u32);
         match self.senders.get_mut(at as usize) {
             Some(slot) => *slot = Some(sender),
             None => self.senders.push(Some(sender)),
         }
         self.by_address.insert(address, at);
-        self.hosts[host as usize].senders += 1;
+        self.clients[client as usize].senders += 1;
         Ok(SenderId { at, incarnation })
     }
 
-    /// Index of a client address in `hosts`, added if it is new.
-    fn host_of(&mut self, client: Address) -> u32 {
-        *self.by_client.entry(client).or_insert_with(|| {
-            self.free_hosts.pop().unwrap_or_else(|| {
-                self.hosts.push(Host::default());
-                self.hosts.len() as u32 - 1
+    /// Index of a client address in `clients`, added if it is new.
+    fn client_of(&mut self, address: Address) -> u32 {
+        *self.by_client.entry(address).or_insert_with(|| {
+            self.free_clients.pop().unwrap_or_else(|| {
+                self.clients.push(Client::default());
+                self.clients.len() as u32 - 1
             })
         })
     }
 
     fn is_full(&self, client: Address) -> bool {
         let of_client =
-            self.by_client.get(&client).map_or(0, |&at| self.hosts[at as usize].senders);
+            self.by_client.get(&client).map_or(0, |&at| self.clients[at as usize].senders);
         of_client as usize >= SENDERS_MAX.saturating_sub(self.len())
     }
 
@@ -230,17 +230,17 @@ impl Senders {
         let mut any = false;
         for at in 0..self.senders.len() {
             let is_idle = |sender: &mut Sender| sender.open == 0 && now.since(sender.heard) >= IDLE;
-            let Some(Sender { address, host, window, .. }) = self.senders[at].take_if(is_idle)
+            let Some(Sender { address, client, window, .. }) = self.senders[at].take_if(is_idle)
             else {
                 continue;
             };
             self.kept_bytes -= window.iter().map(bytes_of).sum::<usize>();
             self.free.push(at as u32);
             self.by_address.remove(&address);
-            self.hosts[host as usize].senders -= 1;
-            if self.hosts[host as usize].senders == 0 {
+            self.clients[client as usize].senders -= 1;
+            if self.clients[client as usize].senders == 0 {
                 self.by_client.remove(&Address::from(address.ip()));
-                self.free_hosts.push(host);
+                self.free_clients.push(client);
             }
             any = true;
         }
@@ -267,7 +267,7 @@ impl Senders {
     /// Numbers of open requests: of this sender, and of all senders of its client address.
     pub fn open(&self, id: SenderId) -> [u32; 2] {
         let sender = self.get(id.at).filter(|it| it.incarnation == id.incarnation);
-        sender.map_or([0, 0], |sender| [sender.open, self.hosts[sender.host as usize].open])
+        sender.map_or([0, 0], |sender| [sender.open, self.clients[sender.client as usize].open])
     }
 
     pub fn fate(&self, id: SenderId, request: u64) -> Fate {
@@ -305,9 +305,9 @@ impl Senders {
         }
         sender.window[at] = Slot::Open;
         sender.open += 1;
-        let host = sender.host as usize;
+        let client = sender.client as usize;
         self.kept_bytes -= lost;
-        self.hosts[host].open += 1;
+        self.clients[client].open += 1;
     }
 
     /// Marks a request as ended, and keeps its reply for retries.
@@ -339,7 +339,7 @@ impl Senders {
         let sender = self.senders.get_mut(id.at as usize).and_then(Option::as_mut);
         let Some(sender) = sender else { return false };
         sender.open -= 1;
-        self.hosts[sender.host as usize].open -= 1;
+        self.clients[sender.client as usize].open -= 1;
         if sender.incarnation != id.incarnation {
             return false;
         }

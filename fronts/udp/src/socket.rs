@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = 1 << 16;
 const SEGMENTS_MAX: usize = 64;
 /// Longest reply that shares a buffer with others; longer ones may exceed a network's packet size.
 const SEGMENT_BYTES_MAX: usize = 1_200;
-/// Most bytes of the replies that share a buffer: the kernel takes no longer one.
+/// Most bytes of the replies that share a buffer: the kernel refuses longer buffers.
 const GROUP_BYTES_MAX: usize = 65_000;
 /// Most replies that wait for the kernel, and most bytes of them.
 const WAITING_MAX: usize = 4096;
@@ -57,7 +57,7 @@ pub struct Socket {
     /// Replies back to back; the bytes before `sent` were sent or dropped.
     out: Vec<u8>,
     sent: usize,
-    /// The device can split buffers into datagrams.
+    /// The device splits buffers into datagrams. Once it has refused, never again.
     splits: bool,
     /// Number of datagrams that the kernel dropped.
     overflow: u32,
@@ -232,7 +232,7 @@ impl Socket {
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
                 Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
                 Err(Errno::EIO) if splits => (self.splits, splits) = (false, false),
-                // This path's packets may be too short for the datagrams, which can then be sent one by one.
+                // The path's MTU may be below the length of the datagrams: the rest of this flush sends them one by one.
                 Err(Errno::EINVAL | Errno::EMSGSIZE) if splits => splits = false,
                 Err(_) => {
                     self.pop(1);
@@ -318,7 +318,7 @@ mod tests {
 
     use super::*;
 
-    /// Otherwise one client makes every later reply to every client a buffer of its own.
+    /// Otherwise one client gives every later reply, to anyone, a buffer of its own.
     #[test]
     fn many_long_replies_to_one_client_leave_splitting_on() {
         let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();

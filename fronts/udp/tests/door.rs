@@ -320,8 +320,8 @@ fn counts_print_the_fates_that_occurred() {
     assert_eq!(counts.dropped(), 2);
 }
 
-/// Shakes hands under an incarnation that the door offers to a program that names none, and sends a request.
-fn renewed(door: &mut Door, from: SocketAddr, id: u64) -> SenderId {
+/// Gets a new incarnation and a cookie from the door, then begins a request.
+fn begin_under_a_new_incarnation(door: &mut Door, from: SocketAddr, id: u64) -> SenderId {
     let hello = Header { id, ..Header::default() };
     let Verdict::Answer(told, _) = door.judge(Nanos(0), from, &hello.encode()) else { panic!() };
     let named = Header { incarnation: told.incarnation, cookie: told.cookie, ..hello };
@@ -332,13 +332,13 @@ fn renewed(door: &mut Door, from: SocketAddr, id: u64) -> SenderId {
     sender
 }
 
-/// Otherwise a sender that renews its incarnation has no limit of open requests.
+/// Otherwise a sender that renews its incarnation has no limit on open requests.
 #[test]
 fn requests_of_a_senders_earlier_incarnations_count_until_they_end() {
     let mut door = Door::new(false);
     let from = SocketAddr::from(([10, 0, 0, 1], 1));
-    let earlier = renewed(&mut door, from, 1);
-    let later = renewed(&mut door, from, 2);
+    let earlier = begin_under_a_new_incarnation(&mut door, from, 1);
+    let later = begin_under_a_new_incarnation(&mut door, from, 2);
     assert_ne!(earlier, later);
     assert_eq!(door.senders.open(later), [2, 2]);
     let ended = Ended { is_refused: false, status: Status::OK, message: Bytes::new() };
@@ -352,13 +352,13 @@ fn requests_of_a_senders_earlier_incarnations_count_until_they_end() {
 fn the_addresses_of_an_ipv6_network_are_one_client() {
     let mut door = Door::new(false);
     let at = |text: &str| SocketAddr::new(text.parse().unwrap(), 1);
-    renewed(&mut door, at("fd00::1"), 1);
-    let neighbour = renewed(&mut door, at("fd00::2"), 1);
+    begin_under_a_new_incarnation(&mut door, at("fd00::1"), 1);
+    let neighbour = begin_under_a_new_incarnation(&mut door, at("fd00::2"), 1);
     assert_eq!(door.senders.open(neighbour), [1, 2]);
-    let other = renewed(&mut door, at("fd00:0:0:1::1"), 1);
+    let other = begin_under_a_new_incarnation(&mut door, at("fd00:0:0:1::1"), 1);
     assert_eq!(door.senders.open(other), [1, 1]);
-    let mapped = renewed(&mut door, at("::ffff:10.0.0.1"), 1);
-    let plain = renewed(&mut door, at("10.0.0.1"), 1);
+    let mapped = begin_under_a_new_incarnation(&mut door, at("::ffff:10.0.0.1"), 1);
+    let plain = begin_under_a_new_incarnation(&mut door, at("10.0.0.1"), 1);
     assert_eq!(door.senders.open(mapped), [1, 2]);
     assert_eq!(door.senders.open(plain), [1, 2]);
 }

@@ -10,7 +10,7 @@ use wave_links::socket::{Connection, Listener};
 /// Most candidates that may wait at once, over sockets and devices together; more are refused.
 pub const CANDIDATES_MAX: usize = 4;
 
-/// Pause before another try to accept a connection, for lack of descriptors or memory.
+/// Pause in accepting connections after a shortage of descriptors or memory.
 const SHORTAGE_REST: Duration = Duration::from_millis(10);
 
 /// An agent that was given a window.
@@ -21,7 +21,7 @@ pub trait Candidate {
     /// The state that the agent wrote to the window.
     fn state(&self) -> AgentState;
 
-    /// Whether the agent has hung up.
+    /// Whether the agent has left.
     fn has_gone(&self, beside: &Self::Beside) -> bool;
 
     /// Refuses the candidate, which is dropped next. `why` is shown to its user; `None` if the agent hung up or timed out.

@@ -32,8 +32,8 @@ impl Line {
         }
     }
 
-    /// Whether the agent has gone.
-    pub(crate) fn hung_up(&self, nic: Option<&Nic>) -> bool {
+    /// Whether the agent has left.
+    pub(crate) fn has_left(&self, nic: Option<&Nic>) -> bool {
         match self {
             Line::Socket(connection, _) => connection.has_left(),
             Line::Device(lease) => nic.is_none_or(|nic| nic.left(lease.request)),

@@ -62,7 +62,7 @@ pub struct World {
     spare: Vec<Arc<OwnedFd>>,
     /// Sleeping threads must be woken: something may have changed for them.
     has_news: bool,
-    /// Events were processed whose effects on descriptions and sets are left to the next [`World::look`].
+    /// Events may have been processed without an update of descriptions and sets, which the next [`World::look`] makes.
     has_untold: bool,
     /// The missing agent has been reported to the user.
     has_reported: bool,

@@ -39,10 +39,10 @@ impl<T> std::fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Drops a value of the client's, whose destructor may panic: no panic may unwind into a core's loop.
+/// Drops a value of a user's type. Its destructor may panic, and no panic may unwind into a core's loop.
 pub(crate) fn discard<T>(value: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // Its destructor may panic as well.
+        // The panic's payload may panic in its own destructor.
         std::mem::forget(panic);
     }
 }

@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Wakes another core, if one sleeps while threads wait: several that became runnable at once may have rung the same core.
+    /// Wakes a core that sleeps, if threads wait: several that became runnable at once may all have rung the same core.
     pub(crate) fn share_fallback(&self) {
         if let Some(core) = self.sleeper()
             && self.fallback.has_waiting()

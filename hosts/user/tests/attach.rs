@@ -264,9 +264,9 @@ fn host_survives_an_agent_that_goes_away_at_any_step() {
     assert_eq!(agent.join().unwrap().unwrap(), Exit::Revoked(Revoked::Ended));
 }
 
-/// Nothing would read the message, so each poll(2) of the control thread would return at once.
+/// Nothing reads there, so each poll(2) of the control thread would return at once.
 #[test]
-fn an_agent_that_sends_a_message_is_turned_out() {
+fn an_agent_that_writes_to_its_socket_is_turned_out() {
     let enclave = start("stray", |_| {});
     let attached = attach(enclave.socket()).unwrap();
     let nic = attached.port.window(Home::Nic);

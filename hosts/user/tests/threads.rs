@@ -102,9 +102,9 @@ fn threads_run_without_an_agent() {
     assert_eq!(enclave.stats().mode, Mode::Fallback);
 }
 
-/// Threads that wait for each other without leaving their cores: all rings of a burst may have gone to one core.
+/// The threads wait for each other without yielding, so each needs a core of its own.
 #[test]
-fn a_burst_of_threads_wakes_as_many_cores_without_an_agent() {
+fn a_burst_of_threads_without_an_agent_wakes_a_core_for_each() {
     const CORES: u16 = 4;
     let enclave = start("burst", |options| {
         options.config.cores = CORES;
@@ -142,7 +142,7 @@ impl Drop for Fragile {
 }
 
 #[test]
-fn destructors_that_panic_end_no_core() {
+fn a_destructor_that_panics_ends_no_core() {
     let enclave = start("fragile", |options| {
         options.config.cores = 1;
         options.kernel_threads = 1;

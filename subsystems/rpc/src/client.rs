@@ -1,4 +1,4 @@
-//! Whose requests share a quota.
+//! Addresses of clients, by which requests and calls are counted and limited.
 
 use core::net::IpAddr;
 

@@ -1,9 +1,9 @@
 //! RPCs: calls that an agent's front terminates and steers to workers on the host, and their replies.
 //!
 //! [`wire`] defines the frames that cross the link, [`boxes`] puts them into queues, [`extents`] carries large payloads.
-//! [`metadata`], [`status`], [`service`] and [`memcached`] define the formats of their bytes. [`client`] says whose calls share a quota. [`dispatch`] is the agent's side,
-//! [`stub`] a worker's side on the host, and [`steer`] decides which worker gets a call. `docs/adr/0024-rpc.md` has the
-//! reasons.
+//! [`metadata`], [`status`], [`service`] and [`memcached`] define the formats of their bytes. [`client`] has the addresses by
+//! which calls are limited. [`dispatch`] is the agent's side, [`stub`] a worker's side on the host, and [`steer`] decides which
+//! worker gets a call. `docs/adr/0024-rpc.md` has the reasons.
 //!
 //! Must not know: hosts, links, HTTP/2, other subsystems. Has no clock and no I/O.
 

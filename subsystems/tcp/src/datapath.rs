@@ -462,7 +462,7 @@ pub trait Datapath<F> {
     /// Takes packets and requests from the front of `batch`, and leaves those for which it has no room.
     fn submit(&mut self, now: Nanos, batch: &mut Batch<'_, F>);
 
-    /// Upper limit of the number of requests that were taken and are not done. Requests are done in the order in which they were
+    /// Upper bound of the number of requests that were taken and are not done. Requests are done in the order in which they were
     /// taken.
     fn requests_in_flight(&self) -> usize;
 

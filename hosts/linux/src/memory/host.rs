@@ -51,7 +51,7 @@ impl Candidate for Agent {
     }
 
     fn has_gone(&self, nic: &Option<Nic>) -> bool {
-        self.line.hung_up(nic.as_ref())
+        self.line.has_left(nic.as_ref())
     }
 
     fn turn_away(&self, nic: &mut Option<Nic>, why: Option<&str>) {
@@ -252,7 +252,7 @@ impl Host {
                 }
             }
         }
-        if agent.line.hung_up(self.nic.as_ref()) {
+        if agent.line.has_left(self.nic.as_ref()) {
             lock(&self.shared.stats).lost_agents += 1;
             self.detach(Revoked::TurnedOut);
         }

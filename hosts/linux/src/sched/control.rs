@@ -49,7 +49,7 @@ impl Candidate for Agent {
     }
 
     fn has_gone(&self, nic: &Option<Nic>) -> bool {
-        self.line.hung_up(nic.as_ref())
+        self.line.has_left(nic.as_ref())
     }
 
     fn turn_away(&self, nic: &mut Option<Nic>, why: Option<&str>) {
@@ -238,8 +238,8 @@ impl Control {
         let faults = look.fault.is_some() | self.mechanism.take_fault();
         // The BPF program has turned the agent out, because this thread was late.
         let unwatched = !self.mechanism.agent_decides();
-        let gone =
-            agent.line.hung_up(self.nic.as_ref()) || self.shared.kill.swap(false, Ordering::SeqCst);
+        let gone = agent.line.has_left(self.nic.as_ref())
+            || self.shared.kill.swap(false, Ordering::SeqCst);
         if gone || faults || unwatched || look.bark.is_some() {
             let mut agents = lock(&self.shared.agents);
             agents.lost += 1;

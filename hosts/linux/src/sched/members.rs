@@ -47,7 +47,7 @@ pub(super) struct Members {
     before: HashMap<Lifetime, libc::sched_attr>,
     /// Processes of cgroups in which a pass found only threads that had joined before.
     processes: HashSet<Lifetime>,
-    /// Threads that were in this class before, and have not joined.
+    /// Threads that were in SCHED_EXT before this scheduler started, and have not joined.
     others: HashSet<Lifetime>,
 }
 
@@ -133,7 +133,7 @@ impl Members {
             Err(error) => return refused(error),
         };
         match was.sched_policy as i32 {
-            // A scheduler that was killed has left it behind.
+            // Left by a scheduler that was killed. Its former class is unknown.
             SCHED_EXT if self.others.contains(&thread) => {
                 was.sched_policy = libc::SCHED_OTHER as u32;
             }

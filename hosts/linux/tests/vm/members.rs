@@ -60,7 +60,7 @@ fn process_joins_with_its_children_and_returns_to_its_class() {
     end(family);
 }
 
-/// Threads keep the class of a scheduler that was killed.
+/// The kernel leaves the threads of a scheduler that was killed in SCHED_EXT.
 #[test]
 fn threads_left_behind_by_a_killed_scheduler_join_the_next() {
     let Some(_alone) = alone() else { return };

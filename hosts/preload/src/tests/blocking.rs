@@ -446,7 +446,7 @@ fn corked_bytes_are_sent_without_a_further_call_of_the_program() {
     close(&server, &[there, listener]);
 }
 
-/// The agent's answer is awaited while the event arrives that resets the connection.
+/// The event that resets the connection arrives while the call waits for the agent's answer.
 #[test]
 fn tcp_info_is_answered_while_unwanted_bytes_reset_the_connection() {
     let network = Network::new();

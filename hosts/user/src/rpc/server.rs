@@ -291,7 +291,7 @@ impl Server {
             let handle = enclave.spawn(0, move || serve(worker))?;
             let mut unpark = lock(&server.shared.unpark);
             unpark.push(enclave.unparker(handle.thread()));
-            // An agent that attached in between has not found it.
+            // An agent that attached before the push found nothing to wake the worker by.
             unpark[unpark.len() - 1]();
             drop(unpark);
             server.threads.push(handle);

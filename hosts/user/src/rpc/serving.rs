@@ -34,7 +34,7 @@ pub(super) fn serve(worker: Worker) {
     let mut streams = Streams::default();
     let (mut calls, mut has_worked, mut looked) = (0, false, MonotonicClock.now());
     while !shared.stop.load(Ordering::Relaxed) || !streams.is_empty() {
-        // Between calls, since handlers need not have a safe point.
+        // Handlers need not have a safe point.
         crate::preempt_point();
         let begun = next(&mut worker.borrow_mut());
         wake(&mut worker.borrow_mut(), &mut epoch, &mut streams);

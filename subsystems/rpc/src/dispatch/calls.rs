@@ -11,7 +11,8 @@ use crate::steer::Request;
 use crate::window::Load;
 use crate::wire::message_flags;
 
-/// An address has at most this many times as many calls as there are free slots.
+/// A call is refused if its address already has this many times the number of free slots. An address that is alone gets about three
+/// quarters of all slots.
 pub const ADDRESS_SHARE: usize = 3;
 
 /// A new call, from a front.
@@ -120,7 +121,7 @@ impl Slot {
 pub(super) struct Calls {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Number of slots in use by address. Entries stay at 0 for a while: most clients come back.
+    /// Number of slots in use, by address. Entries stay at 0 for a while: most clients come back.
     of_address: BTreeMap<u64, u32>,
 }
 
@@ -157,7 +158,7 @@ impl Calls {
         (self.slots.len() - self.free.len()) as u32
     }
 
-    /// Begins a call, unless no slot is free, or its address has its share of them.
+    /// Begins a call. `None` if no slot is free, or the address has used its share.
     pub(super) fn begin(&mut self, arrival: Arrival) -> Option<Subject> {
         if let Some(address) = arrival.address {
             if self.of_address.len() > 2 * self.slots.len() {

@@ -11,8 +11,8 @@ use crate::service::BadService;
 /// Why a call cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The number of open calls is at its limit.
-    #[error("as many calls are open as the host takes")]
+    /// No slot is free, or the client's address has used its share.
+    #[error("too many calls are open, in total or from this client's address")]
     Full,
     /// The host has not described its service yet, or not all of its workers have announced themselves.
     #[error("the host is not ready")]

@@ -228,7 +228,7 @@ pub struct Stack<F, D> {
     lingering: Vec<u16>,
     /// Number of connections of gone processes.
     orphans: u32,
-    /// Gone processes without connections, each with the number of requests that came before the process's end.
+    /// Gone processes without connections, each with the count of requests that must be done before its number is free.
     released: VecDeque<(u16, u64)>,
     /// Number of requests that the data path has taken so far.
     submitted: u64,
@@ -533,18 +533,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             || !self.gone.is_empty();
         let timer = self.timers.first().map(|(at, _)| Nanos(at));
         [data_next, timer, is_busy.then_some(now)].into_iter().flatten().min()
-    }
-
-    /// Releases the numbers of processes whose requests are all done: no request may be attributed to the next process with the
-    /// same number.
-    fn release_the_gone(&mut self) {
-        let done = self.submitted - self.data.requests_in_flight() as u64;
-        while let Some((process, before)) = self.released.front().copied()
-            && before <= done
-        {
-            self.released.pop_front();
-            self.out.push_back(Output::Released(process));
-        }
     }
 
     fn read_statistics(&mut self, now: Nanos) {

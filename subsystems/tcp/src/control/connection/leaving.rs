@@ -4,7 +4,7 @@ use wave_core::clock::Nanos;
 
 use super::super::shares::Kind;
 use super::super::time_wait::{LASTS, Over};
-use super::super::{CLOSED_PER_POLL, Stack};
+use super::super::{CLOSED_PER_POLL, Output, Stack};
 use super::{Connection, FIN_WAIT, Leaving, ORPHAN_LASTS, ORPHANS_ONE_OF, Timer};
 use crate::context::{ContextId, Event, Filled, Moved, Reason, Tail};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId};
@@ -198,6 +198,18 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.lingering.swap_remove(at);
             let before = self.submitted + self.requests.len() as u64;
             self.released.push_back((process, before));
+        }
+    }
+
+    /// Releases the numbers of processes whose requests are all done: no request may be attributed to the next process with the
+    /// same number.
+    pub(in crate::control) fn release_the_gone(&mut self) {
+        let done = self.submitted - self.data.requests_in_flight() as u64;
+        while let Some((process, before)) = self.released.front().copied()
+            && before <= done
+        {
+            self.released.pop_front();
+            self.out.push_back(Output::Released(process));
         }
     }
 }
