@@ -233,7 +233,7 @@ const PRCTLS: [u64; 4] = [PR_SET_NAME as u64, PR_GET_NAME as u64, PR_SET_VMA as 
 const FCNTLS: [i32; 8] =
     [F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS];
 
-/// fcntl(2) commands of a server besides: for a database's locks and write hints.
+/// More fcntl(2) commands of a server: for a database's locks and write hints.
 const FILE_FCNTLS: [i32; 10] = [
     F_GETLK,
     F_SETLK,
@@ -275,7 +275,7 @@ pub fn of(role: Role) -> Result<Calls, Error> {
         (SYS_prlimit64, any_of(0, &[0])?),
         (SYS_sched_setaffinity, any_of(0, &[0])?),
         (SYS_ioctl, any_of(1, &[FIONBIO, FIONREAD, TCGETS, TIOCGWINSZ])?),
-        (SYS_fcntl, any_of(1, &FCNTLS.map(|command| command as u64))?),
+        (SYS_fcntl, any_of(1, &fcntls(role))?),
     ]);
     // Files are opened read-only even where the kernel has no Landlock.
     let writes = (O_ACCMODE | O_CREAT | O_TRUNC) as u64;
@@ -301,15 +301,17 @@ pub fn of(role: Role) -> Result<Calls, Error> {
     if role == Role::Server {
         calls.extend(OLDER_FILES.iter().map(|&call| (call, Vec::new())));
     }
-    if role == Role::Server {
-        let commands = FCNTLS.iter().chain(&FILE_FCNTLS).map(|&command| command as u64);
-        calls.insert(SYS_fcntl, any_of(1, &commands.collect::<Vec<_>>())?);
-    }
     if role != Role::Agent {
         // It removes its socket when it ends.
         calls.extend([(UNLINK, Vec::new()), (SYS_unlinkat, Vec::new())]);
     }
     Ok(calls)
+}
+
+/// The fcntl(2) commands of a role.
+fn fcntls(role: Role) -> Vec<u64> {
+    let more: &[i32] = if role == Role::Server { &FILE_FCNTLS } else { &[] };
+    FCNTLS.iter().chain(more).map(|&command| command as u64).collect()
 }
 
 /// Rules for an argument that has one of these values.

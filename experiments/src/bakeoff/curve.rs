@@ -207,6 +207,17 @@ mod tests {
         assert!(found.most.unwrap() <= 0.5001 && found.ratio < alone.ratio);
     }
 
+    /// More refaults than it needs cannot make a rival lose.
+    #[test]
+    fn a_rival_competes_beyond_its_highest_refault_rate() {
+        let ours = spots(&[(10.0, 30.0), (100.0, 44.0)]);
+        let best = ("best", spots(&[(1.0, 20.0), (10.0, 50.0)]));
+        let other = ("other", spots(&[(5.0, 20.0), (100.0, 40.0)]));
+        let found = compare(&ours, &[best, other]).unwrap();
+        assert_eq!(found.best_at, BTreeMap::from([("best".to_owned(), PLACES + 1)]));
+        assert!((found.most.unwrap() - 44.0 / 50.0).abs() < 1e-9, "{found:?}");
+    }
+
     #[test]
     fn zero_savings_of_the_first_tool_give_ratio_zero_not_none() {
         let ours = spots(&[(1.0, -2.0), (10.0, 5.0)]);

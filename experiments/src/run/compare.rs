@@ -73,24 +73,19 @@ pub(super) fn run(ground: &Ground<'_>, rows: &[Row], found: &mut Found) -> Resul
     ));
     if !incomplete.is_empty() {
         found.facts.push((
-            "runs that do not count, for their generators lagged".to_owned(),
+            "runs that do not count: the generator lagged, or nothing was served".to_owned(),
             format!("{}; of two runs, the slower is taken", incomplete.join("; ")),
         ));
     }
     Ok(())
 }
 
-/// How many of a variant's runs count, if not all do.
+/// How many of a variant's runs do not count, if some do not.
 fn short_of_runs(runs: &Runs, workload: &Workload) -> Option<String> {
     let class = limits(workload).class;
-    let valid = runs.outcomes.iter().filter(|outcome| is_valid(&outcome.report, &class)).count();
-    let all = runs.outcomes.len();
+    let counts = |outcome: &&Outcome| valid_p99_ns(&outcome.report, &class).is_some();
+    let (all, valid) = (runs.outcomes.len(), runs.outcomes.iter().filter(counts).count());
     (valid < all).then(|| format!("{}: {} of {all}", runs.variant.name, all - valid))
-}
-
-/// Whether a run's point has a tail to compare.
-fn is_valid(point: &Point, class: &str) -> bool {
-    point.generator.valid && p99_ns(point, class).is_some()
 }
 
 /// The load to compare at; None if the reference variant sustained none.
@@ -233,13 +228,15 @@ fn p99_ns(point: &Point, class: &str) -> Option<u64> {
     Some(class.latency.p99_ns).filter(|_| class.latency.count > 0)
 }
 
+/// The tail of a run that counts.
+fn valid_p99_ns(point: &Point, class: &str) -> Option<u64> {
+    p99_ns(point, class).filter(|_| point.generator.valid)
+}
+
 /// The valid point with the median tail.
 fn median<'a>(outcomes: &'a [Outcome], class: &str) -> Option<&'a Point> {
     let points = outcomes.iter().map(|outcome| &outcome.report);
-    middle(points.filter_map(|point| {
-        let p99_ns = p99_ns(point, class).filter(|_| point.generator.valid)?;
-        Some((p99_ns as f64, point))
-    }))
+    middle(points.filter_map(|point| Some((valid_p99_ns(point, class)? as f64, point))))
 }
 
 /// Median cost of a key, of each kind, and the total of preemptions.

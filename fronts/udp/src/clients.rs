@@ -180,7 +180,7 @@ fn begin(
     if method.is_none_or(|method| method.client_streams || method.server_streams) {
         return door.refuse(sender, header, Fate::Method, Refusal::METHOD);
     }
-    // A sender holds no more requests than remain free; all senders of one IP address hold no more than three times as many.
+    // A sender holds no more requests than remain free; all senders of one client address hold no more than three times as many.
     let left = host.room();
     let [of_sender, of_address] = door.senders.open(sender);
     if of_sender >= left || of_address >= 3 * left {

@@ -107,20 +107,26 @@ fn remap(rng: &mut Pcg64Mcg, model: &mut Model, state: &mut State) {
     state.table.update(space, &now);
 }
 
+/// A fresh window with the ports of both sides.
+fn window() -> (Layout, ShmPort, ShmPort) {
+    let mut config = config(STRIPS);
+    config.spin = Nanos(0);
+    let layout = Layout::new(config).unwrap();
+    let (memory, _fd) =
+        Memory::create("wave-test", layout.nic_lines, layout.host_lines, 0).unwrap();
+    let memory = Arc::new(memory);
+    let (host, agent) = (ShmPort::new(&memory), ShmPort::new(&memory));
+    write_header(&layout, host.window(Home::Nic));
+    (layout, host, agent)
+}
+
 #[test]
 fn a_hostile_agent_moves_only_what_is_mapped() {
     let seeds = std::env::var("WAVE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let (mut moves, mut faults) = (0, 0);
     for seed in 0..seeds {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
-        let mut config = config(STRIPS);
-        config.spin = Nanos(0);
-        let layout = Layout::new(config).unwrap();
-        let (memory, _fd) =
-            Memory::create("wave-test", layout.nic_lines, layout.host_lines, 0).unwrap();
-        let memory = Arc::new(memory);
-        let (host, agent) = (ShmPort::new(&memory), ShmPort::new(&memory));
-        write_header(&layout, host.window(Home::Nic));
+        let (layout, host, agent) = window();
         let mut state = State::new(STRIPS, Guard::new(Limits::NONE), false);
         let mut model = Model { now: Nanos(1), ..Model::default() };
         let mut server = Server::new(&layout, 0, model.now);
@@ -225,14 +231,7 @@ fn ring_home(layout: &Layout) -> Home {
 /// Otherwise an agent that brings back what was touched hides its refaults from the limits.
 #[test]
 fn pages_that_were_touched_are_refaults_even_if_the_agent_brings_them_back() {
-    let mut config = config(STRIPS);
-    config.spin = Nanos(0);
-    let layout = Layout::new(config).unwrap();
-    let (memory, _fd) =
-        Memory::create("wave-test", layout.nic_lines, layout.host_lines, 0).unwrap();
-    let memory = Arc::new(memory);
-    let (host, agent) = (ShmPort::new(&memory), ShmPort::new(&memory));
-    write_header(&layout, host.window(Home::Nic));
+    let (layout, host, agent) = window();
     let mut state = State::new(STRIPS, Guard::new(Limits::NONE), false);
     let mut model = Model { now: Nanos(1), ..Model::default() };
     let place = Place { space: 0, address: 0 };

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use common::{socket, start, wait_for};
-use wave_agent::{AttachError, Exit, HostLine, Registry, Seat, attach, run};
+use wave_agent::{AttachError, Attached, Exit, HostLine, Registry, Seat, attach, run};
 use wave_core::clock::Nanos;
 use wave_core::control::Revoked;
 use wave_core::layout::{AGENT_READY, Config, HeaderError, Layout, PROTOCOL_VERSION, write_header};
@@ -240,11 +240,7 @@ fn host_survives_an_agent_that_goes_away_at_any_step() {
     serves(&enclave);
     assert_eq!(enclave.stats().agents, 0);
     let attached = attach(enclave.socket()).unwrap();
-    let nic = attached.port.window(Home::Nic);
-    nic.store(attached.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
-    nic.fence();
-    attached.host_bells[attached.layout.control_vector()].ring();
-    wait_for("the announcement", || enclave.stats().agents == 1);
+    announce(&enclave, &attached);
     // The agent decides nothing, and goes.
     let waiting = enclave.spawn(0, || 5).unwrap();
     drop(attached);
@@ -269,15 +265,20 @@ fn host_survives_an_agent_that_goes_away_at_any_step() {
 fn an_agent_that_writes_to_its_socket_is_turned_out() {
     let enclave = start("stray", |_| {});
     let attached = attach(enclave.socket()).unwrap();
+    announce(&enclave, &attached);
+    let HostLine::Socket(connection) = &attached.connection else { panic!("not a socket") };
+    connection.refuse("a stray message").unwrap();
+    wait_for("its end", || enclave.stats().lost_agents == 1);
+    serves(&enclave);
+}
+
+/// Announces the enclave's first agent, which decides nothing.
+fn announce(enclave: &Enclave, attached: &Attached) {
     let nic = attached.port.window(Home::Nic);
     nic.store(attached.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
     nic.fence();
     attached.host_bells[attached.layout.control_vector()].ring();
     wait_for("the announcement", || enclave.stats().agents == 1);
-    let HostLine::Socket(connection) = &attached.connection else { panic!("not a socket") };
-    connection.refuse("a stray message").unwrap();
-    wait_for("its end", || enclave.stats().lost_agents == 1);
-    serves(&enclave);
 }
 
 #[test]
@@ -326,11 +327,7 @@ fn agent_of_another_version_is_refused_with_both_versions() {
 fn an_agent_that_decides_nothing_is_turned_out() {
     let enclave = start("lazy", |options| options.config.patience = Nanos::from_millis(20));
     let attached = attach(enclave.socket()).unwrap();
-    let nic = attached.port.window(Home::Nic);
-    nic.store(attached.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
-    nic.fence();
-    attached.host_bells[attached.layout.control_vector()].ring();
-    wait_for("the announcement", || enclave.stats().agents == 1);
+    announce(&enclave, &attached);
     serves(&enclave);
     let stats = enclave.stats();
     assert_eq!((stats.mode, stats.lost_agents, stats.barks), (Mode::Fallback, 1, 1));

@@ -29,6 +29,15 @@ fn children_of(pid: u32) -> Vec<u32> {
     text.split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
 
+/// Starts a family whose child has its nice value.
+fn family_with_child() -> (Child, u32) {
+    let family = family("");
+    wait_for("the child", || !children_of(family.id()).is_empty());
+    let child = children_of(family.id())[0];
+    wait_for("its nice value", || class_of(child) == (libc::SCHED_OTHER, 5));
+    (family, child)
+}
+
 fn end(mut child: Child) {
     let group = child.id() as i32;
     // SAFETY: a system call; the group was created for the child, which has not been waited for yet.
@@ -39,10 +48,7 @@ fn end(mut child: Child) {
 #[test]
 fn process_joins_with_its_children_and_returns_to_its_class() {
     let Some(_alone) = alone() else { return };
-    let family = family("");
-    wait_for("the child", || !children_of(family.id()).is_empty());
-    let child = children_of(family.id())[0];
-    wait_for("its nice value", || class_of(child) == (libc::SCHED_OTHER, 5));
+    let (family, child) = family_with_child();
     let enclave = start(|_| {});
     let agent = Agent::start(&enclave, "fifo");
     // Processes that it starts while joining are found, too.
@@ -64,10 +70,7 @@ fn process_joins_with_its_children_and_returns_to_its_class() {
 #[test]
 fn threads_left_behind_by_a_killed_scheduler_join_the_next() {
     let Some(_alone) = alone() else { return };
-    let family = family("");
-    wait_for("the child", || !children_of(family.id()).is_empty());
-    let child = children_of(family.id())[0];
-    wait_for("its nice value", || class_of(child) == (libc::SCHED_OTHER, 5));
+    let (family, child) = family_with_child();
     let none = libc::sched_param { sched_priority: 0 };
     for left in [family.id(), child] {
         // SAFETY: a system call that reads `none`.
