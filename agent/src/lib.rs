@@ -23,6 +23,7 @@ mod command;
 mod confine;
 mod device;
 mod front;
+pub mod lanes;
 mod notes;
 mod pin;
 mod record;

@@ -7,6 +7,7 @@ use std::task::Context;
 
 use http::Method;
 use http::request::Parts;
+use wave_agent::lanes::ROOM_EVERY;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
@@ -20,7 +21,7 @@ use crate::call::{Call, Fate, Route};
 use crate::far_core::FarCore;
 use crate::host::{Host, Own, Owner, no_host};
 use crate::http2_stream::Stream;
-use crate::lanes::{ROOM_EVERY, Told};
+use crate::lanes::Told;
 use crate::limits::{CALL_BYTES, RESET_SOON};
 use crate::methods::Methods;
 use crate::orca;

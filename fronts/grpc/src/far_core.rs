@@ -1,13 +1,14 @@
 //! A connection core, as the first core sees it: its requests go to the dispatcher, and events of its calls go back.
 
 use bytes::Bytes;
+use wave_agent::lanes::{LANE_BYTES, PIECES_PER_STEP};
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
 use wave_rpc::dispatch::{Event, Refused};
 use wave_rpc::status::{Code, Status};
 
 use crate::host::{FarEnd, Own, Owner, no_host};
-use crate::lanes::{Asked, LANE_BYTES, PIECES_PER_STEP, Told};
+use crate::lanes::{Asked, Told};
 use crate::shared::Totals;
 
 /// An open call of this connection core, by its remote slot.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wave_agent::HostBell;
+use wave_agent::lanes::{In, PIECES_PER_STEP, ROOM_EVERY, lane};
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
@@ -11,7 +12,7 @@ use wave_links::AnyPort;
 use wave_rpc::dispatch::{Arrival, Dispatch, DispatchError, Event, Refused};
 use wave_rpc::status::{Code, Status};
 
-use crate::lanes::{Asked, In, Out, PIECES_PER_STEP, ROOM_EVERY, Told, lane};
+use crate::lanes::{Asked, Out, Told};
 use crate::slots::Ready;
 
 /// The owner of a call in the dispatcher: a call on this core, or on a connection core.

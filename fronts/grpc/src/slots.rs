@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
+use wave_agent::lanes::Sleeper;
+
 /// Slots that were woken, and the core that sleeps until one is.
 #[derive(Debug, Default)]
 pub struct Ready {
@@ -53,16 +55,6 @@ impl Ready {
         self.is_parked.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes an owner that sleeps or is about to; an owner that is awake looks at its queues anyway. Call it after putting
-    /// something into them.
-    pub fn ring_if_parked(&self) {
-        // Either this load sees the sleeper's word, or the sleeper's last look sees what was put there before.
-        fence(Ordering::SeqCst);
-        if self.is_parked.load(Ordering::Relaxed) {
-            self.ring();
-        }
-    }
-
     /// Asks the owner of the slots to end.
     pub fn end(&self) {
         self.is_to_end.store(true, Ordering::Release);
@@ -99,6 +91,17 @@ impl Ready {
     /// Moves the woken slots to `slots`.
     pub fn take(&self, slots: &mut Vec<u32>) {
         self.with(|woken| slots.append(&mut woken.slots));
+    }
+}
+
+impl Sleeper for Ready {
+    /// An owner that is awake looks at its queues anyway.
+    fn ring_if_parked(&self) {
+        // Either this load sees `is_parked`, or the owner's last look sees what was put into its lanes before.
+        fence(Ordering::SeqCst);
+        if self.is_parked.load(Ordering::Relaxed) {
+            self.ring();
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::task::{AbortHandle, LocalSet, yield_now};
+use wave_agent::lanes::ROOM_EVERY;
 use wave_agent::{OwnBell, Seat, ThreadFront};
 use wave_core::agent::{Front, Step};
 use wave_core::clock::Nanos;
@@ -18,7 +19,6 @@ use super::{Line, RpcFront};
 use crate::cores::CoreThread;
 use crate::engine::Engine;
 use crate::host::Host;
-use crate::lanes::ROOM_EVERY;
 use crate::notes::NotesTo;
 
 /// Intervals between polls of the sockets, which are system calls: while idle, and while busy.
