@@ -551,6 +551,8 @@ fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>
         outcome.tally.out_resets = 1;
         outcome.is_frozen = true;
         outcome.has_changed = true;
+        // The last chance to tell: the host's next event says that the connection has ended.
+        decided.notify = news(flow).map(|progress| (flow.context, progress));
         return;
     }
     if asked & asked::PROBE != 0

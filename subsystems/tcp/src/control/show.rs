@@ -85,10 +85,10 @@ pub struct Shown {
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Answers a process's [`Request::Inquire`](crate::context::Request::Inquire) about one of its connections.
     pub(super) fn inquire(&mut self, context: ContextId, flow: FlowId) {
-        let Some(state) = self.data.inspect(flow) else { return };
-        let connection = self.connections[flow.index as usize].as_ref();
+        let connection = self.connections.get(flow.index as usize).and_then(Option::as_ref);
         let is_own = |one: &&Connection| one.flow == flow && one.context.process == context.process;
         let Some(connection) = connection.filter(is_own) else { return };
+        let Some(state) = self.data.inspect(flow) else { return };
         let trip = connection.round_trip;
         let us = |time: Nanos| u32::try_from(time.0 / 1_000).unwrap_or(u32::MAX);
         let unacknowledged = state.sending.written - state.sending.acknowledged;

@@ -303,31 +303,28 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = connection.ok_or(Reason::Reset)?;
         let (owner, had) = (connection.context.process, connection.filled);
         let local = connection.tuple().local;
+        if let To::Any { from, sharing } = to {
+            let Some(chosen) = self.choose_listener(from, local, sharing)? else {
+                return Ok(false);
+            };
+            self.takes[at].to = chosen;
+            return Ok(true);
+        }
         let state = self.data.inspect(flow).ok_or(Reason::Reset)?;
         let written = state.sending.written;
-        match to {
-            To::Child { context, written: expected, until, .. } => {
-                let may_take = self.may_take(flow, owner, context.process);
-                if may_take == Some(false) {
-                    return Err(Reason::Invalid);
-                }
-                if written > expected {
-                    // The owner has written more.
-                    return Err(Reason::NoRoom);
-                }
-                if may_take.is_none() || written < expected {
-                    // The owner's requests have not arrived yet.
-                    return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
-                }
+        if let To::Child { context, written: expected, until, .. } = to {
+            let may_take = self.may_take(flow, owner, context.process);
+            if may_take == Some(false) {
+                return Err(Reason::Invalid);
             }
-            To::Any { from, sharing } => {
-                let Some(chosen) = self.choose_listener(from, local, sharing)? else {
-                    return Ok(false);
-                };
-                self.takes[at].to = chosen;
-                return Ok(true);
+            if written > expected {
+                // The owner has written more.
+                return Err(Reason::NoRoom);
             }
-            _ => {}
+            if may_take.is_none() || written < expected {
+                // The owner's requests have not arrived yet.
+                return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
+            }
         }
         let Some((context, slot, filled)) = to.owner() else { return Ok(false) };
         if had.receive > filled.receive.min(FILL_MAX) || had.send > filled.send {
@@ -389,18 +386,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub fn carried(&mut self, now: Nanos, flow: FlowId) {
         let is_it = |take: &Take| take.flow == flow && take.progress == Step::Carried;
         let Some(at) = self.takes.iter().position(is_it) else { return };
-        if !self.data.frozen(flow) {
+        let Some((context, slot, filled)) = self.takes[at].to.owner() else { return };
+        let Some(mut state) = self.data.export(flow) else {
             // The data path has started work since then. This flow has not moved, but the copy must be requested again.
             self.takes[at].progress = Step::Frozen;
             return;
-        }
+        };
         let Take { to, .. } = self.takes.swap_remove(at);
-        let Some((context, slot, filled)) = to.owner() else { return };
         self.lent.retain(|lent| lent.flow != flow);
         let socket = slot.socket;
-        let Some(mut state) = self.data.export(flow) else {
-            return self.tell(context, Event::Failed { socket, reason: Reason::Reset });
-        };
         self.set_timer(flow.index, None);
         let Some(mut connection) = self.connections[flow.index as usize].take() else { return };
         let (owner, owners_name) = (connection.context, connection.socket);

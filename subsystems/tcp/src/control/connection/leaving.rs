@@ -61,6 +61,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     fn end_by(&mut self, now: Nanos, flow: FlowId, how: Command, reason: Reason) {
+        if self.connection(flow).is_none_or(|connection| connection.leaving.is_some()) {
+            return;
+        }
         self.data.command(now, flow, how);
         // Nothing precedes the reset: no FIN of a close with unread data.
         self.data.freeze(flow);
@@ -103,7 +106,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let Some(flow) = self.leaving.pop_front() else { break };
             let Some(state) = self.data.export(flow) else {
                 // A reset is still to be sent, or a copy is under way.
-                if self.data.inspect(flow).is_some() {
+                if self.connection(flow).is_some() {
                     self.leaving.push_back(flow);
                 }
                 continue;
