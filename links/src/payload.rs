@@ -185,7 +185,7 @@ pub struct NotLent {
 #[derive(Debug)]
 pub struct LentPayload {
     payload: Payload,
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     /// One bit per page: whether the page was found.
     found: Vec<u64>,
 }
@@ -199,11 +199,31 @@ impl LentPayload {
     /// # Errors
     /// As [`Payload::map`]; also if pages could be taken away.
     pub fn take(file: OwnedFd, bytes: u64, lender: Lender) -> Result<LentPayload, MapError> {
+        let mut payloads = LentPayload::take_for(1, file, bytes, lender)?;
+        Ok(payloads.remove(0))
+    }
+
+    /// Like [`LentPayload::take`], with one mapping per thread. Each thread treats the others as it treats the peer (rule 1), and
+    /// finds pages for itself.
+    ///
+    /// # Errors
+    /// As [`LentPayload::take`].
+    pub fn take_for(
+        threads: usize,
+        file: OwnedFd,
+        bytes: u64,
+        lender: Lender,
+    ) -> Result<Vec<LentPayload>, MapError> {
         // In this order: once the file is sealed, no process can map it for writing.
-        let payload = Payload::map(file.as_fd(), bytes)?;
+        let payloads: Result<Vec<_>, _> =
+            (0..threads).map(|_| Payload::map(file.as_fd(), bytes)).collect();
+        let payloads = payloads?;
         lender.seal(file.as_fd())?;
+        let file = Arc::new(file);
         let words = bytes.div_ceil(PAGE_BYTES).div_ceil(64) as usize;
-        Ok(LentPayload { payload, file, found: vec![0; words] })
+        let lent =
+            |payload| LentPayload { payload, file: Arc::clone(&file), found: vec![0; words] };
+        Ok(payloads.into_iter().map(lent).collect())
     }
 
     /// The memory's file, to be handed to another borrower.

@@ -8,6 +8,7 @@
 //! and the kernel answers ARP only for its own IP addresses.
 
 mod error;
+mod spread;
 
 use std::ffi::c_int;
 use std::io;
@@ -19,6 +20,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 pub use error::InterfaceError;
+pub use spread::Spread;
+use spread::filter;
 
 use crate::device::{self, Request};
 use crate::frame::Pool;
@@ -32,6 +35,14 @@ const ADD_MEMBERSHIP: c_int = 1;
 const VNET_HDR: c_int = 15;
 const QDISC_BYPASS: c_int = 20;
 const IGNORE_OUTGOING: c_int = 23;
+const FANOUT: c_int = 18;
+const FANOUT_DATA: c_int = 22;
+/// `PACKET_FANOUT_CBPF`: a program chooses the socket.
+const FANOUT_CBPF: c_int = 6;
+/// `PACKET_FANOUT_FLAG_UNIQUEID`.
+const FANOUT_UNIQUE_ID: c_int = 0x2000;
+/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`. Older kernels ignore it; the filter drops these frames as well.
+const FANOUT_IGNORE_OUTGOING: c_int = 0x4000;
 /// `PACKET_MR_UNICAST`: an additional Ethernet address for the interface.
 const UNICAST: u16 = 3;
 /// Size of the kernel's buffer in each direction, in bytes, as far as the kernel allows: a few hundred super-packets.
@@ -147,6 +158,31 @@ impl Interface {
         Ok(Interface { fd, name, limits, pool, counters: Counters::default(), is_down: false })
     }
 
+    /// Spreads the frames of one interface over wires to it, which were opened for the same address: each gets the TCP segments
+    /// with its number by [`Spread::number`]. The first one also gets all other frames.
+    ///
+    /// If the interface goes down and comes up again, the kernel may number the wires in another order.
+    ///
+    /// # Errors
+    /// The kernel refuses it (packet(7), PACKET_FANOUT).
+    pub fn spread(wires: &[Interface], spread: Spread) -> Result<(), InterfaceError> {
+        let Some((first, others)) = wires.split_first() else { return Ok(()) };
+        let failed = |source: io::Error| {
+            InterfaceError::of("spread the frames of", first.name.clone(), source)
+        };
+        // The kernel chooses a number for the group, so that it is no other program's.
+        let kind = FANOUT_CBPF | FANOUT_IGNORE_OUTGOING;
+        set(first.fd.as_fd(), FANOUT, &((kind | FANOUT_UNIQUE_ID) << 16)).map_err(failed)?;
+        let number = fanout_of(first.fd.as_fd()).map_err(failed)? & 0xffff;
+        for wire in others {
+            set(wire.fd.as_fd(), FANOUT, &(number | kind << 16)).map_err(failed)?;
+        }
+        let program = spread.program(wires.len() as u32);
+        let len = program.len() as u16;
+        let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+        set(first.fd.as_fd(), FANOUT_DATA, &program).map_err(failed)
+    }
+
     /// Returns an error if the interface no longer exists. An interface that is down may come up again.
     fn check(&mut self) -> io::Result<()> {
         self.is_down = true;
@@ -257,7 +293,7 @@ fn set_buffers(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Accepts only untagged frames: ARP, and IPv4 packets to this Ethernet and IP address.
+/// Accepts only untagged incoming frames: ARP, and IPv4 packets to this Ethernet and IP address.
 fn attach_filter(fd: BorrowedFd<'_>, mac: [u8; 6], address: Ipv4Addr) -> io::Result<()> {
     let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
     let load = |size: u32, at: u32| filter(libc::BPF_LD | size | libc::BPF_ABS, at, [0, 0]);
@@ -265,7 +301,10 @@ fn attach_filter(fd: BorrowedFd<'_>, mac: [u8; 6], address: Ipv4Addr) -> io::Res
         filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, then)
     };
     let tagged = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
+    let direction = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
     let program = [
+        load(libc::BPF_B, direction),
+        equals(u32::from(libc::PACKET_OUTGOING), [12, 0]),
         load(libc::BPF_B, tagged),
         equals(0, [0, 10]),
         load(libc::BPF_H, 12),
@@ -285,9 +324,14 @@ fn attach_filter(fd: BorrowedFd<'_>, mac: [u8; 6], address: Ipv4Addr) -> io::Res
     set_at(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// One instruction of a filter. It skips `jt` instructions if its comparison holds, and `jf` if it does not.
-fn filter(code: u32, k: u32, [jt, jf]: [u8; 2]) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
+/// The number and the kind of a socket's fanout group.
+fn fanout_of(fd: BorrowedFd<'_>) -> io::Result<c_int> {
+    let (mut value, mut bytes) = (0, size_of::<c_int>() as libc::socklen_t);
+    let at = std::ptr::from_mut::<c_int>(&mut value).cast();
+    // SAFETY: the kernel writes at most `bytes` bytes at `at`, and their number.
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_PACKET, FANOUT, at, &raw mut bytes) };
+    check(result).map(|()| value)
 }
 
 /// Begins to receive this interface's frames, of all protocols: the filter selects among them.

@@ -32,7 +32,7 @@ use std::os::fd::BorrowedFd;
 
 pub use capture::{Capture, CaptureOptions, Clock, Filter, Recorder};
 pub use frame::{Checksum, FRAME_BYTES_MAX, Frame};
-pub use interface::{Interface, InterfaceError, InterfaceOptions};
+pub use interface::{Interface, InterfaceError, InterfaceOptions, Spread};
 pub use memory::{Adversity, Fates, Memory};
 pub use packet::PacketError;
 pub use part::RawPart;
@@ -168,4 +168,27 @@ pub struct Counters {
     pub sent: Traffic,
     /// Dropped frames by cause.
     pub dropped: Dropped,
+}
+
+impl std::ops::Add for Counters {
+    type Output = Counters;
+
+    fn add(self, more: Counters) -> Counters {
+        let traffic = |one: Traffic, other: Traffic| Traffic {
+            frames: one.frames + other.frames,
+            bytes: one.bytes + other.bytes,
+        };
+        let Dropped { starved, malformed, full, down, unreadable } = more.dropped;
+        Counters {
+            received: traffic(self.received, more.received),
+            sent: traffic(self.sent, more.sent),
+            dropped: Dropped {
+                starved: self.dropped.starved + starved,
+                malformed: self.dropped.malformed + malformed,
+                full: self.dropped.full + full,
+                down: self.dropped.down + down,
+                unreadable: self.dropped.unreadable + unreadable,
+            },
+        }
+    }
 }

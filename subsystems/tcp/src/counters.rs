@@ -111,3 +111,45 @@ impl Counters {
         }
     }
 }
+
+impl core::ops::AddAssign for Counters {
+    fn add_assign(&mut self, more: Counters) {
+        // Without `..`, so that no counter is forgotten.
+        let Counters {
+            in_segments,
+            out_segments,
+            retransmitted,
+            out_resets,
+            timeouts,
+            fast_retransmits,
+            sack_recoveries,
+            lost_retransmits,
+            tail_probes,
+            probes,
+            delayed_acknowledgements,
+            in_frozen,
+            old_requests,
+            foreign_requests,
+            wrong_requests,
+            malformed,
+            dropped,
+        } = more;
+        self.in_segments += in_segments;
+        self.out_segments += out_segments;
+        self.retransmitted += retransmitted;
+        self.out_resets += out_resets;
+        self.timeouts += timeouts;
+        self.fast_retransmits += fast_retransmits;
+        self.sack_recoveries += sack_recoveries;
+        self.lost_retransmits += lost_retransmits;
+        self.tail_probes += tail_probes;
+        self.probes += probes;
+        self.delayed_acknowledgements += delayed_acknowledgements;
+        self.in_frozen += in_frozen;
+        self.old_requests += old_requests;
+        self.foreign_requests += foreign_requests;
+        self.wrong_requests += wrong_requests;
+        self.malformed.iter_mut().zip(malformed).for_each(|(sum, more)| *sum += more);
+        self.dropped.iter_mut().zip(dropped).for_each(|(sum, more)| *sum += more);
+    }
+}

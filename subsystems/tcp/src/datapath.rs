@@ -344,6 +344,14 @@ pub struct Statistics {
     pub is_at_fault: bool,
 }
 
+impl Statistics {
+    /// Whether the flow holds new data back until the control plane has processed these statistics, because bytes were lost or
+    /// marked (docs/adr/0065).
+    pub fn holds_back(&self) -> bool {
+        self.fast_retransmits > 0 || self.marked_bytes > 0
+    }
+}
+
 /// State of our FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fin {

@@ -242,6 +242,22 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         Ok(id)
     }
 
+    /// Reads and clears the statistics of the next flow with changes. If they [hold back](Statistics::holds_back) new data,
+    /// [`FlexToe::heard`] must follow.
+    pub fn next_statistics(&mut self) -> Option<Statistics> {
+        loop {
+            let id = self.schedule.next_changed()?;
+            if let Some(statistics) = self.executor.statistics(id) {
+                return Some(statistics);
+            }
+        }
+    }
+
+    /// The control plane has processed a flow's losses and marks.
+    pub fn heard(&mut self, id: FlowId) {
+        self.command_entry(Entry::Heard(id));
+    }
+
     fn is_busy(&self) -> bool {
         !(self.packets.is_empty()
             && self.requests.is_empty()
@@ -316,12 +332,10 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
 
     fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics)) {
         for _ in 0..budget {
-            let Some(id) = self.schedule.next_changed() else { return };
-            if let Some(statistics) = self.executor.statistics(id) {
-                read(statistics);
-                if statistics.fast_retransmits > 0 || statistics.marked_bytes > 0 {
-                    self.command_entry(Entry::Heard(id));
-                }
+            let Some(statistics) = self.next_statistics() else { return };
+            read(statistics);
+            if statistics.holds_back() {
+                self.heard(statistics.flow);
             }
         }
     }

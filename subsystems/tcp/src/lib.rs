@@ -39,6 +39,7 @@ pub mod schedule;
 pub mod seq;
 pub mod sequencer;
 pub mod stages;
+pub mod steering;
 pub mod summary;
 #[cfg(feature = "threads")]
 mod sync;

@@ -5,11 +5,13 @@
 //! loses the oldest records, and learns how many.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use wave_core::clock::Nanos;
 
 use crate::datapath::FlowId;
+use crate::steering::Steering;
 
 macro_rules! points {
     ($($(#[doc = $about:literal])* $point:ident = $name:literal, $stage:literal, [$one:literal, $two:literal];)*) => {
@@ -187,6 +189,13 @@ const HAS_FLOW: u64 = 1 << 8;
 /// A ring of records.
 #[derive(Debug)]
 pub struct Trace {
+    ring: Arc<Ring>,
+    /// The flow group that writes through this value; its ids of flows are translated to the agent's. `None`: one data path.
+    group: Option<(Steering, u16)>,
+}
+
+#[derive(Debug)]
+struct Ring {
     is_on: AtomicBool,
     next: AtomicU64,
     slots: Box<[Slot]>,
@@ -196,18 +205,24 @@ impl Trace {
     /// A ring of `records` records, with all points off. With 0 records, points cannot be turned on.
     pub fn new(records: usize) -> Trace {
         let slots = (0..records).map(|_| Slot::default()).collect();
-        Trace { is_on: AtomicBool::new(false), next: AtomicU64::new(0), slots }
+        let ring = Ring { is_on: AtomicBool::new(false), next: AtomicU64::new(0), slots };
+        Trace { ring: Arc::new(ring), group: None }
+    }
+
+    /// The same ring, for the data path of this flow group. Its records have the agent's ids of flows.
+    pub fn of_group(&self, steering: Steering, group: u16) -> Trace {
+        Trace { ring: Arc::clone(&self.ring), group: Some((steering, group)) }
     }
 
     /// Turns all points on or off.
     pub fn turn(&self, on: bool) {
-        self.is_on.store(on && !self.slots.is_empty(), Ordering::Relaxed);
+        self.ring.is_on.store(on && !self.ring.slots.is_empty(), Ordering::Relaxed);
     }
 
     /// Whether points write records.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Relaxed)
+        self.ring.is_on.load(Ordering::Relaxed)
     }
 
     /// Writes a record, if points are on.
@@ -220,8 +235,12 @@ impl Trace {
 
     #[cold]
     fn write(&self, now: Nanos, point: Point, flow: Option<FlowId>, values: [u64; 2]) {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let slot = &self.slots[(number % self.slots.len() as u64) as usize];
+        let flow = match self.group {
+            Some((steering, group)) => flow.map(|flow| steering.id(group, flow)),
+            None => flow,
+        };
+        let number = self.ring.next.fetch_add(1, Ordering::Relaxed);
+        let slot = &self.ring.slots[(number % self.ring.slots.len() as u64) as usize];
         // Another thread, a whole ring behind, is writing here: both records are lost.
         if slot.stamp.swap(BUSY, Ordering::Acquire) == BUSY {
             return;
@@ -238,18 +257,18 @@ impl Trace {
 
     /// Number of the next record, from which a reader starts.
     pub fn next(&self) -> u64 {
-        self.next.load(Ordering::Relaxed)
+        self.ring.next.load(Ordering::Relaxed)
     }
 
     /// Reads records from number `from` on, and moves `from` past them. Returns how many were overwritten before they were
     /// read. Stops at a record that is being written.
     pub fn read(&self, from: &mut u64, mut take: impl FnMut(&Record)) -> u64 {
         let end = self.next();
-        let oldest = end.saturating_sub(self.slots.len() as u64);
+        let oldest = end.saturating_sub(self.ring.slots.len() as u64);
         let mut lost = oldest.saturating_sub(*from);
         *from = (*from).max(oldest);
         while *from < end {
-            let slot = &self.slots[(*from % self.slots.len() as u64) as usize];
+            let slot = &self.ring.slots[(*from % self.ring.slots.len() as u64) as usize];
             let stamp = slot.stamp.load(Ordering::Acquire);
             let record = slot.read(*from);
             fence(Ordering::Acquire);
@@ -257,7 +276,7 @@ impl Trace {
             match record.filter(|_| is_whole) {
                 Some(record) => take(&record),
                 // The record is not written yet, or a newer one has taken its place.
-                None if self.next() <= *from + self.slots.len() as u64 => return lost,
+                None if self.next() <= *from + self.ring.slots.len() as u64 => return lost,
                 None => lost += 1,
             }
             *from += 1;
