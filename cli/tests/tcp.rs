@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -132,11 +132,15 @@ impl Up {
     }
 
     fn ss(&self) -> Value {
-        let output =
-            wave(&format!("tcp ss --json --socket {}", self.socket().display())).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        ss(&self.socket())
     }
+}
+
+/// The report of the agent at this socket.
+fn ss(socket: &Path) -> Value {
+    let output = wave(&format!("tcp ss --json --socket {}", socket.display())).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 fn connect(port: u16) -> TcpStream {
@@ -296,7 +300,12 @@ fn ip(line: &str) {
 
 /// Runs a test at one end of a veth pair. The other end has an agent, beside the kernel's own address.
 fn at_a_cable(test: impl FnOnce(&PathBuf, Running) + Send + 'static) {
-    in_a_network(|| {
+    at_a_cable_with("", test);
+}
+
+/// The same with more options of the agent.
+fn at_a_cable_with(options: &'static str, test: impl FnOnce(&PathBuf, Running) + Send + 'static) {
+    in_a_network(move || {
         if Command::new("ip").arg("-V").output().is_err() {
             return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
         }
@@ -313,7 +322,8 @@ fn at_a_cable(test: impl FnOnce(&PathBuf, Running) + Send + 'static) {
             ip("address add 10.77.0.3/24 dev wavetoe1");
             ip("link set wavetoe1 up");
             let line = "tcp up --interface wavetoe1 --address 10.77.0.2/24 --socket";
-            says.send(Ok(Running::start(&format!("{line} {}", place.display())))).unwrap();
+            let line = format!("{line} {} {options}", place.display());
+            says.send(Ok(Running::start(&line))).unwrap();
             // The network namespace lives as long as a thread is in it.
             let _ = waits.recv();
         });
@@ -347,6 +357,20 @@ fn linux_fetches_over_veth_from_an_address_beside_the_kernels_own() {
             Some(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "1073741824"),
             None => wave_skip::skip("curl is not installed"),
         }
+    });
+}
+
+#[test]
+fn kernel_spreads_connections_over_the_flow_groups_of_an_interface() {
+    at_a_cable_with("--groups 3", |socket, _agent| {
+        let _echo = Running::start(&format!("serve echo --toe {}", socket.display()));
+        drop(connect(7));
+        let clients: Vec<_> = (0..6).map(|seed| thread::spawn(move || exchange(seed))).collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        let counters = ss(socket)["counters"].clone();
+        assert_eq!((&counters["PassiveOpens"], &counters["EstabResets"]), (&7.into(), &0.into()));
+        // The kernel's program and the agent agree on the group of each segment.
+        assert_eq!(counters["packets_astray"], 0, "{counters}");
     });
 }
 
@@ -412,19 +436,33 @@ fn unusable_interfaces_are_refused_with_a_remedy() {
 
 #[test]
 fn bytes_go_both_ways_on_many_connections_at_once() {
+    in_a_network(|| go_both_ways(&Up::new()));
+}
+
+#[test]
+fn bytes_go_both_ways_on_connections_of_several_flow_groups() {
     in_a_network(|| {
-        let up = Up::new();
-        let _echo = up.serve("echo");
-        drop(connect(7));
-        // Threads inherit the network namespace of the thread that starts them.
-        let clients: Vec<_> = (0..10).map(|seed| thread::spawn(move || exchange(seed))).collect();
-        for client in clients {
-            client.join().unwrap();
-        }
-        let counters = up.ss()["counters"].clone();
-        assert_eq!(counters["PassiveOpens"], 11);
-        assert_eq!(counters["EstabResets"], 0, "{counters}");
+        let up = Up::with("--groups 3");
+        go_both_ways(&up);
+        let report = up.ss();
+        assert_eq!(report["groups"], 3);
+        // Linux learns from the SYN-ACK to which queue the next frame of a connection goes.
+        let count = |name: &str| report["counters"][name].as_u64().unwrap();
+        assert!(count("packets_astray") < count("InSegs") / 20, "{report}");
     });
+}
+
+fn go_both_ways(up: &Up) {
+    let _echo = up.serve("echo");
+    drop(connect(7));
+    // Threads inherit the network namespace of the thread that starts them.
+    let clients: Vec<_> = (0..10).map(|seed| thread::spawn(move || exchange(seed))).collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    let counters = up.ss()["counters"].clone();
+    assert_eq!(counters["PassiveOpens"], 11);
+    assert_eq!(counters["EstabResets"], 0, "{counters}");
 }
 
 /// Sends a random stream in random pieces, and expects the same bytes back.
@@ -458,30 +496,33 @@ fn exchange(seed: u64) {
 
 #[test]
 fn killed_program_loses_its_connections_and_others_keep_theirs() {
-    in_a_network(|| {
-        let up = Up::new();
-        let (http, _echo) = (up.serve("http"), up.serve("echo"));
-        let (mut doomed, mut other) = (connect(80), connect(7));
-        let (_, body) = get(&mut doomed, "/1g");
-        http.kill();
-        let mut bytes = vec![0; MIB];
-        let mut came = body.len();
-        let end = loop {
-            match doomed.read(&mut bytes) {
-                Ok(0) => break None,
-                Ok(count) => came += count,
-                Err(error) => break Some(error.kind()),
-            }
-        };
-        assert!(matches!(end, None | Some(ErrorKind::ConnectionReset)), "{end:?}");
-        assert!(came < 1 << 30);
-        other.write_all(b"still here").unwrap();
-        other.read_exact(&mut bytes[..10]).unwrap();
-        assert_eq!(&bytes[..10], b"still here");
-        // Its port is free again.
-        let _http = up.serve("http");
-        assert!(get(&mut connect(80), "/").0.starts_with("HTTP/1.1 200"));
-    });
+    for options in ["", "--groups 2"] {
+        in_a_network(move || lose_a_program(&Up::with(options)));
+    }
+}
+
+fn lose_a_program(up: &Up) {
+    let (http, _echo) = (up.serve("http"), up.serve("echo"));
+    let (mut doomed, mut other) = (connect(80), connect(7));
+    let (_, body) = get(&mut doomed, "/1g");
+    http.kill();
+    let mut bytes = vec![0; MIB];
+    let mut came = body.len();
+    let end = loop {
+        match doomed.read(&mut bytes) {
+            Ok(0) => break None,
+            Ok(count) => came += count,
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    assert!(matches!(end, None | Some(ErrorKind::ConnectionReset)), "{end:?}");
+    assert!(came < 1 << 30);
+    other.write_all(b"still here").unwrap();
+    other.read_exact(&mut bytes[..10]).unwrap();
+    assert_eq!(&bytes[..10], b"still here");
+    // Its port is free again.
+    let _http = up.serve("http");
+    assert!(get(&mut connect(80), "/").0.starts_with("HTTP/1.1 200"));
 }
 
 #[test]
@@ -519,17 +560,20 @@ fn programs_of_a_killed_agent_end_and_the_next_agent_resets_unknown_connections(
 
 #[test]
 fn agent_that_exits_resets_its_connections() {
-    in_a_network(|| {
-        let mut up = Up::new();
-        let _echo = up.serve("echo");
-        let mut stream = connect(7);
-        stream.write_all(b"hello").unwrap();
-        stream.read_exact(&mut [0; 5]).unwrap();
-        let mut agent = up.agent.take().unwrap();
-        kill_process(Pid::from_child(&agent.0), Signal::TERM).unwrap();
-        assert_eq!(agent.ended().0, Some(0));
-        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    });
+    for options in ["", "--groups 2"] {
+        in_a_network(move || reset_at_exit(Up::with(options)));
+    }
+}
+
+fn reset_at_exit(mut up: Up) {
+    let _echo = up.serve("echo");
+    let mut stream = connect(7);
+    stream.write_all(b"hello").unwrap();
+    stream.read_exact(&mut [0; 5]).unwrap();
+    let mut agent = up.agent.take().unwrap();
+    kill_process(Pid::from_child(&agent.0), Signal::TERM).unwrap();
+    assert_eq!(agent.ended().0, Some(0));
+    assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use clap::Args;
 use stats_alloc::{Stats, StatsAlloc};
 use wave_agent::{Seat, ThreadFront, serve};
-use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, Traces};
+use wave_front_tcp::{
+    Captures, Door, DoorOptions, Inquiries, OnePath, TcpFront, TcpOptions, Traces,
+};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
 use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
@@ -97,8 +99,9 @@ fn up_with<W: Wire, R: Recovery>(
         seat: Seat::Shared,
     };
     let before = allocator.stats();
-    let mut front = TcpFront::<W, R>::new(wire, door, inquiries, captures, traces, &options)
-        .map_err(|error| failed(&error))?;
+    let mut front =
+        TcpFront::<W, OnePath<R>>::new(wire, door, inquiries, captures, traces, &options)
+            .map_err(|error| failed(&error))?;
     let table_bytes = live(&allocator.stats()) - live(&before);
     answer("ready")?;
     // Allocates nothing itself, so that only the agent's allocations are counted.

@@ -107,7 +107,7 @@ impl Drop for Running {
 pub struct Up {
     pub folder: TempDir,
     pub agent: Running,
-    /// An option and its user, such as `--allow` and a user that may attach.
+    /// An option and its value, such as `--allow` and a user that may attach.
     other: Option<[String; 2]>,
 }
 
@@ -125,10 +125,10 @@ impl Up {
         Up::with("--allow", user)
     }
 
-    /// An agent with this option for a user.
-    pub fn with(option: &str, user: &str) -> Up {
+    /// An agent with this option and its value.
+    pub fn with(option: &str, value: &str) -> Up {
         let mut up = Up::new();
-        up.other = Some([option.to_owned(), user.to_owned()]);
+        up.other = Some([option.to_owned(), value.to_owned()]);
         up.kill();
         up.start_again();
         up

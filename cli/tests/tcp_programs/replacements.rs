@@ -142,40 +142,46 @@ fn stream(stops: &AtomicBool) -> u64 {
 
 #[test]
 fn streams_lose_no_byte_and_connections_open_and_close_across_replacements() {
-    in_a_network(|| {
-        let mut up = Up::new();
-        let _server = echo(&up);
-        let stops = AtomicBool::new(false);
-        let short = AtomicU64::new(0);
-        thread::scope(|scope| {
-            let streams: Vec<_> = (0..2).map(|_| scope.spawn(|| stream(&stops))).collect();
-            // Handshakes and ends of connections also fall into replacements.
-            scope.spawn(|| {
-                while !stops.load(Ordering::Relaxed) {
-                    let mut stream = connect(SocketAddr::from((AGENT, ECHO)));
-                    stream.write_all(b"short").unwrap();
-                    stream.shutdown(std::net::Shutdown::Write).unwrap();
-                    let mut answer = Vec::new();
-                    stream.read_to_end(&mut answer).unwrap();
-                    assert_eq!(answer, b"short");
-                    short.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-            for _ in 0..REPLACEMENTS {
-                let before = short.load(Ordering::Relaxed);
-                up.replace();
-                within_patience("connections", || {
-                    (short.load(Ordering::Relaxed) >= before + 20).then_some(())
-                });
-            }
-            stops.store(true, Ordering::Relaxed);
-            for stream in streams {
-                assert!(stream.join().unwrap() > 0);
+    in_a_network(|| go_on_across_replacements(Up::new()));
+}
+
+#[test]
+fn streams_of_flow_groups_lose_no_byte_across_replacements() {
+    in_a_network(|| go_on_across_replacements(Up::with("--groups", "3")));
+}
+
+fn go_on_across_replacements(mut up: Up) {
+    let _server = echo(&up);
+    let stops = AtomicBool::new(false);
+    let short = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let streams: Vec<_> = (0..2).map(|_| scope.spawn(|| stream(&stops))).collect();
+        // Handshakes and ends of connections also fall into replacements.
+        scope.spawn(|| {
+            while !stops.load(Ordering::Relaxed) {
+                let mut stream = connect(SocketAddr::from((AGENT, ECHO)));
+                stream.write_all(b"short").unwrap();
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                let mut answer = Vec::new();
+                stream.read_to_end(&mut answer).unwrap();
+                assert_eq!(answer, b"short");
+                short.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // TIME_WAIT and the counters were handed from agent to agent.
-        up.awaits("PassiveOpens", short.load(Ordering::Relaxed) + 2);
+        for _ in 0..REPLACEMENTS {
+            let before = short.load(Ordering::Relaxed);
+            up.replace();
+            within_patience("connections", || {
+                (short.load(Ordering::Relaxed) >= before + 20).then_some(())
+            });
+        }
+        stops.store(true, Ordering::Relaxed);
+        for stream in streams {
+            assert!(stream.join().unwrap() > 0);
+        }
     });
+    // TIME_WAIT and the counters were handed from agent to agent.
+    up.awaits("PassiveOpens", short.load(Ordering::Relaxed) + 2);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -50,17 +52,75 @@ pub struct Captures {
     name: String,
     asking: Vec<Asking>,
     running: Vec<Running>,
+    recorders: Recorders,
+    /// Number of the next capture.
+    next: u64,
     /// Frames of captures that have ended.
     frames: u64,
     dropped: u64,
 }
 
 struct Running {
-    recorder: Recorder,
+    /// Number of the capture, and of its recorder.
+    number: u64,
     pipe: Pipe,
     stream: UnixStream,
     /// When the reader ended its half of the stream.
     had_enough: Option<Nanos>,
+    /// Number of its frames, once it has ended.
+    frames: u64,
+}
+
+/// Recorders of the running captures, shared by all threads with a wire.
+#[derive(Clone, Default)]
+pub(crate) struct Recorders(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// Whether there are any. Read for each frame.
+    are_some: AtomicBool,
+    recorders: Mutex<Vec<(u64, Recorder)>>,
+}
+
+impl Recorders {
+    fn with<T>(&self, what: impl FnOnce(&mut Vec<(u64, Recorder)>) -> T) -> T {
+        let mut recorders = self.0.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = what(&mut recorders);
+        self.0.are_some.store(!recorders.is_empty(), Ordering::Relaxed);
+        result
+    }
+
+    fn each(&self, what: impl Fn(&mut Recorder)) {
+        if self.0.are_some.load(Ordering::Relaxed) {
+            self.with(|recorders| recorders.iter_mut().for_each(|(_, recorder)| what(recorder)));
+        }
+    }
+
+    /// Records a received frame.
+    pub(crate) fn received(&self, frame: &Frame) {
+        self.each(|recorder| recorder.received(frame));
+    }
+
+    /// Records a frame that a wire with these limits has taken.
+    pub(crate) fn sent(
+        &self,
+        head: &[u8],
+        payload: [RawPart<'_>; 2],
+        offload: Offload,
+        of: Limits,
+    ) {
+        self.each(|recorder| recorder.sent(head, payload, offload, of));
+    }
+
+    /// Ends a capture, of which `dropped` frames were left out. Returns the number of its frames; 0 if it has ended before.
+    fn end(&self, number: u64, dropped: u64) -> u64 {
+        self.with(|recorders| {
+            let Some(at) = recorders.iter().position(|(one, _)| *one == number) else { return 0 };
+            let (_, mut recorder) = recorders.swap_remove(at);
+            recorder.dropped(dropped);
+            recorder.frames()
+        })
+    }
 }
 
 /// Numbers of frames in all captures.
@@ -96,6 +156,8 @@ impl Captures {
             name: name.to_owned(),
             asking: Vec::new(),
             running: Vec::new(),
+            recorders: Recorders::default(),
+            next: 0,
             frames: 0,
             dropped: 0,
         }
@@ -103,6 +165,11 @@ impl Captures {
 
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
+    }
+
+    /// The recorders, for a thread that has a wire.
+    pub(crate) fn recorders(&self) -> Recorders {
+        self.recorders.clone()
     }
 
     /// Accepts readers, begins captures, and ends those whose readers have left.
@@ -114,7 +181,8 @@ impl Captures {
         for mut asking in std::mem::take(&mut self.asking) {
             match asking.hear() {
                 Ok(Some(request)) => {
-                    self.running.extend(begin(&self.name, asking.stream, &request))
+                    let running = self.begin(asking.stream, &request);
+                    self.running.extend(running);
                 }
                 Ok(None) if asking.is_patient(now) => self.asking.push(asking),
                 Ok(None) => {}
@@ -125,17 +193,12 @@ impl Captures {
             }
         }
         for at in (0..self.running.len()).rev() {
-            if self.running[at].is_over(now) {
-                let running = self.running.swap_remove(at);
-                self.frames += running.recorder.frames();
-                self.dropped += running.pipe.dropped();
+            if self.running[at].is_over(now, &self.recorders) {
+                let Running { number, pipe, frames, .. } = self.running.swap_remove(at);
+                self.frames += frames + self.recorders.end(number, pipe.dropped());
+                self.dropped += pipe.dropped();
             }
         }
-    }
-
-    /// Whether there is no capture.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.running.is_empty()
     }
 
     /// Whether to try again soon: frames wait for a reader, or a request is not complete.
@@ -143,29 +206,34 @@ impl Captures {
         !self.asking.is_empty() || self.running.iter().any(|running| running.pipe.is_behind())
     }
 
-    fn going_on(&mut self) -> impl Iterator<Item = &mut Recorder> {
-        let going_on = self.running.iter_mut().filter(|running| running.had_enough.is_none());
-        going_on.map(|running| &mut running.recorder)
-    }
-
-    pub(crate) fn received(&mut self, frame: &Frame) {
-        self.going_on().for_each(|recorder| recorder.received(frame));
-    }
-
-    pub(crate) fn sent(
-        &mut self,
-        head: &[u8],
-        payload: [RawPart<'_>; 2],
-        offload: Offload,
-        of: Limits,
-    ) {
-        self.going_on().for_each(|recorder| recorder.sent(head, payload, offload, of));
+    fn begin(&mut self, stream: UnixStream, request: &CaptureRequest) -> Option<Running> {
+        let mut options = CaptureOptions {
+            name: self.name.clone(),
+            filter: Filter { host: request.host, port: request.port },
+            bytes_max: u64::MAX,
+            ..CaptureOptions::default()
+        };
+        options.snap_bytes = request.snap_bytes.unwrap_or(u32::MAX).min(options.snap_bytes);
+        let clock = || {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            since.as_nanos() as u64
+        };
+        let pipe = Pipe::new(stream.try_clone().ok()?);
+        let recorder = Recorder::new(Box::new(pipe.clone()), &options, Box::new(clock)).ok()?;
+        let number = self.next;
+        self.next += 1;
+        self.recorders.with(|recorders| recorders.push((number, recorder)));
+        Some(Running { number, pipe, stream, had_enough: None, frames: 0 })
     }
 
     pub(crate) fn captured(&self) -> Captured {
         let sum = |of: fn(&Running) -> u64| self.running.iter().map(of).sum::<u64>();
+        // Read first, so that it is at most `written`: other threads keep recording.
         let dropped = self.dropped + sum(|running| running.pipe.dropped());
-        let written = self.frames + sum(|running| running.recorder.frames());
+        let going_on: u64 = self
+            .recorders
+            .with(|recorders| recorders.iter().map(|(_, recorder)| recorder.frames()).sum());
+        let written = self.frames + sum(|running| running.frames) + going_on;
         Captured { frames: written - dropped, dropped }
     }
 
@@ -186,35 +254,23 @@ impl Drop for Captures {
     }
 }
 
-fn begin(name: &str, stream: UnixStream, request: &CaptureRequest) -> Option<Running> {
-    let mut options = CaptureOptions {
-        name: name.to_owned(),
-        filter: Filter { host: request.host, port: request.port },
-        bytes_max: u64::MAX,
-        ..CaptureOptions::default()
-    };
-    options.snap_bytes = request.snap_bytes.unwrap_or(u32::MAX).min(options.snap_bytes);
-    let clock = || {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        since.as_nanos() as u64
-    };
-    let pipe = Pipe::new(stream.try_clone().ok()?);
-    let recorder = Recorder::new(Box::new(pipe.clone()), &options, Box::new(clock)).ok()?;
-    Some(Running { recorder, pipe, stream, had_enough: None })
-}
-
 impl Running {
     /// Sends waiting frames. Returns whether the reader has left, or has received everything.
-    fn is_over(&mut self, now: Nanos) -> bool {
+    fn is_over(&mut self, now: Nanos, recorders: &Recorders) -> bool {
         self.pipe.flush_some();
-        if self.recorder.ended().is_some() {
+        let has_failed = recorders.with(|recorders| {
+            recorders
+                .iter()
+                .any(|(one, recorder)| *one == self.number && recorder.ended().is_some())
+        });
+        if has_failed {
             return true;
         }
         if self.had_enough.is_none() {
             match self.stream.read(&mut [0; 16]) {
                 Ok(0) => {
                     self.had_enough = Some(now);
-                    self.recorder.dropped(self.pipe.dropped());
+                    self.frames = recorders.end(self.number, self.pipe.dropped());
                 }
                 // Readers send nothing after their request.
                 Ok(_) => return true,

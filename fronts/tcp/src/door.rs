@@ -149,6 +149,8 @@ pub struct Door {
     listener: Listener,
     options: DoorOptions,
     waiting: Vec<Waiting>,
+    /// Threads that use the memory of processes, besides the front's.
+    threads: usize,
     /// No connection is accepted until then.
     deaf_until: Option<Nanos>,
 }
@@ -167,7 +169,7 @@ impl Door {
     /// The socket cannot be bound.
     pub fn bind(path: &Path, options: DoorOptions) -> Result<Door, SocketError> {
         let listener = Listener::bind(path, &options.users())?;
-        Ok(Door { listener, options, waiting: Vec::with_capacity(WAITING_MAX), deaf_until: None })
+        Ok(Door::over(listener, options))
     }
 
     /// Continues for another agent, with its listening socket, which is bound to `path`.
@@ -180,7 +182,17 @@ impl Door {
         options: DoorOptions,
     ) -> Result<Door, SocketError> {
         let listener = Listener::adopt(listener, path, &options.users())?;
-        Ok(Door { listener, options, waiting: Vec::with_capacity(WAITING_MAX), deaf_until: None })
+        Ok(Door::over(listener, options))
+    }
+
+    fn over(listener: Listener, options: DoorOptions) -> Door {
+        let waiting = Vec::with_capacity(WAITING_MAX);
+        Door { listener, options, waiting, threads: 0, deaf_until: None }
+    }
+
+    /// The door of a front of which `threads` other threads use the memory of processes.
+    pub(crate) fn for_threads(self, threads: usize) -> Door {
+        Door { threads, ..self }
     }
 
     /// Takes over a connection of another agent that has offered nothing yet.
@@ -228,8 +240,8 @@ impl Door {
             let Waiting { connection, .. } = self.waiting.swap_remove(at);
             let (pid, uid) = (connection.peer_pid(), connection.peer_uid());
             let lender = self.options.lender(&connection);
-            let opened =
-                offer.and_then(|offer| open(offer, self.options.payload_bytes_max, lender));
+            let bytes_max = self.options.payload_bytes_max;
+            let opened = offer.and_then(|offer| open(offer, bytes_max, lender, self.threads));
             return match opened {
                 Ok(opened) => Ok(Some(Process::new(connection, opened))),
                 Err(error) => {
@@ -313,6 +325,8 @@ pub(crate) struct Opened {
     /// The file of `memory`.
     pub(crate) window: OwnedFd,
     pub(crate) payload: LentPayload,
+    /// Further mappings of the payload memory.
+    pub(crate) for_threads: Vec<LentPayload>,
     /// One per context.
     pub(crate) bells: Vec<SocketBell>,
     pub(crate) agent_bell: SocketBell,
@@ -323,6 +337,7 @@ fn open(
     offer: ReceivedOffer,
     payload_bytes_max: u64,
     lender: Lender,
+    threads: usize,
 ) -> Result<Opened, OfferError> {
     let ReceivedOffer { subsystem, lines, memory: window, doorbells, files, link } = offer;
     if subsystem != wave_tcp::SUBSYSTEM.id {
@@ -356,7 +371,9 @@ fn open(
     if bytes > payload_bytes_max {
         return Err(OfferError::PayloadBytes { have: bytes, max: payload_bytes_max });
     }
-    let payload = LentPayload::take(payload, bytes, lender).map_err(failed)?;
+    let mut for_threads =
+        LentPayload::take_for(1 + threads, payload, bytes, lender).map_err(failed)?;
+    let payload = for_threads.remove(0);
 
     let mut bells = Vec::with_capacity(doorbells.len());
     for (vector, fd) in doorbells.into_iter().enumerate() {
@@ -364,5 +381,5 @@ fn open(
         bells.push(bell.map_err(|_| OfferError::Doorbell { vector })?);
     }
     let agent_bell = bells.pop().ok_or(OfferError::Doorbells(0))?;
-    Ok(Opened { layout, memory, window, payload, bells, agent_bell })
+    Ok(Opened { layout, memory, window, payload, for_threads, bells, agent_bell })
 }

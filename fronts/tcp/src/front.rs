@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::Seat;
+use wave_agent::lanes::ROOM_EVERY;
 use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
@@ -21,34 +22,31 @@ use wave_links::say;
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Reason};
 use wave_tcp::control::{Address, Bounds, Carry, Ipv6Home, Output, Secrets, Stack};
-use wave_tcp::datapath::{Checksum, EFFECTS_PER_STEP, Packet, Payload, Segment, Write};
+use wave_tcp::datapath::EFFECTS_PER_STEP;
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::stages::recover::{Recovery, Sack};
-use wave_wires::{CsumPlace, Frame, Offload, RawPart, Sent, Wire};
+use wave_wires::{Frame, Limits, Wire};
 
 use crate::captures::{CAPTURES_MAX, Captures};
 use crate::door::{Door, WAITING_MAX};
+use crate::groups::{GroupWires, Groups, Sender};
 use crate::inquiries::Inquiries;
+use crate::outlet::{Lenders, Outlet, copy};
+use crate::paths::{FRAMES_PER_TURN, POLLS_PER_TURN, Paths, STEPS_PER_POLL};
 use crate::process::{Process, Taken};
 use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
 use crate::traces::{TRACES_MAX, Traces};
 use replacement::Replaceable;
 
-/// Most requests taken from one process in a turn, and most frames from the wire.
+/// Most requests taken from one process in a turn.
 const REQUESTS_PER_TURN: usize = 64;
-const FRAMES_PER_TURN: usize = 64;
-/// Most steps of the data path in one poll, and most polls in a turn.
-const STEPS_PER_POLL: usize = 64;
-const POLLS_PER_TURN: usize = 4;
-/// Most segments that wait for the wire; while there are as many, the stack waits too.
-const HELD_MAX: usize = 256;
 /// Outputs of one poll, in most cases.
 const OUTPUTS: usize = STEPS_PER_POLL * EFFECTS_PER_STEP;
-/// Interval between attempts to send while segments wait for the wire.
-const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 /// Shortest interval between messages about processes that are turned away or turned out.
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
+/// Time for the wire to make room, when the front ends.
+const ROOM: Duration = Duration::from_micros(100);
 /// Most polls in which the stack resets its connections when the front ends: some per 64 connections.
 const ENDING_POLLS_MAX: usize = 1024;
 /// Most descriptors of the door, of inquiries, captures and traces, and of agents that replace this one.
@@ -97,10 +95,13 @@ pub struct TcpOptions {
     pub seat: Seat,
 }
 
-/// A front that owns an address. `R` is its loss recovery.
-pub struct TcpFront<W, R = Sack> {
-    stack: Stack<Frame, FlexToe<Frame, Inline<Frame, R>>>,
-    wire: W,
+/// A data path on the front's thread. `R` is its loss recovery.
+pub type OnePath<R = Sack> = FlexToe<Frame, Inline<Frame, R>>;
+
+/// A front that owns an address, over one data path or several.
+pub struct TcpFront<W, D = OnePath> {
+    stack: Stack<Frame, D>,
+    outlet: Outlet<W>,
     door: Door,
     inquiries: Inquiries,
     captures: Captures,
@@ -113,8 +114,6 @@ pub struct TcpFront<W, R = Sack> {
     /// Processes that got no seat, or lost theirs.
     turned_away: TurnedAway,
     outputs: VecDeque<Output<Frame>>,
-    /// Segments for which the wire had no room.
-    held: VecDeque<Segment<Frame>>,
     next: Option<Nanos>,
     /// When the doors were last polled (`asked`) and looked at (`knocked`), and when processes were last checked (`looked`).
     asked: Nanos,
@@ -131,6 +130,8 @@ pub struct TcpFront<W, R = Sack> {
     ends: Arc<AtomicBool>,
     start: Instant,
     seat: Seat,
+    /// The data paths' threads were started.
+    has_begun: bool,
     failure: Option<String>,
     replaceable: Option<Replaceable>,
     /// Another agent has taken over.
@@ -148,7 +149,28 @@ struct Places {
 /// Room that a super-packet's payload leaves for headers, in bytes.
 const HEADERS_BYTES: u32 = 60 + 12;
 
-impl<W: Wire, R: Recovery> TcpFront<W, R> {
+/// Keys of the tables and the control plane's secrets.
+fn random() -> (u64, u64) {
+    rand::random()
+}
+
+fn settings(limits: Limits, bounds: Bounds) -> Settings {
+    Settings {
+        mac: limits.mac,
+        super_bytes: limits.gso_bytes.saturating_sub(HEADERS_BYTES),
+        flows: bounds.flows,
+        key: random(),
+    }
+}
+
+impl TcpOptions {
+    fn address(&self, limits: Limits) -> Address {
+        let TcpOptions { ip, prefix, gateway, v6, .. } = *self;
+        Address { ip, prefix, gateway, v6, mac: limits.mac, mtu: limits.mtu }
+    }
+}
+
+impl<W: Wire, R: Recovery> TcpFront<W, OnePath<R>> {
     /// A front over this wire, for the processes that attach at this door.
     ///
     /// # Errors
@@ -160,61 +182,92 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         captures: Captures,
         traces: Traces,
         options: &TcpOptions,
-    ) -> io::Result<TcpFront<W, R>> {
-        let limits = wire.limits();
-        let address = Address {
-            ip: options.ip,
-            prefix: options.prefix,
-            gateway: options.gateway,
-            v6: options.v6,
-            mac: limits.mac,
-            mtu: limits.mtu,
-        };
+    ) -> io::Result<TcpFront<W, OnePath<R>>> {
+        let (address, start) = (options.address(wire.limits()), Instant::now());
         let places = Places { door, inquiries, captures, traces };
-        let start = Instant::now();
+        let data = places.one_path(&wire, options.bounds);
         let ends = ends_by_signals()?;
-        let mut front = TcpFront::assemble(wire, places, address, options.bounds, start, ends);
-        front.stack.set_congestion(options.congestion);
-        front.seat = options.seat;
-        Ok(front)
+        Ok(TcpFront::assemble(wire, data, places, (address, options.bounds), start, ends)
+            .with(options))
+    }
+}
+
+impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
+    /// A front with a flow group for each of these wires.
+    ///
+    /// # Errors
+    /// The signal handlers cannot be set, or the system has no descriptors left.
+    pub fn with_groups(
+        wires: GroupWires<W>,
+        door: Door,
+        inquiries: Inquiries,
+        captures: Captures,
+        traces: Traces,
+        options: &TcpOptions,
+    ) -> io::Result<TcpFront<Sender<W>, Groups<W>>> {
+        let (address, start) = (options.address(wires.groups[0].limits()), Instant::now());
+        let places = Places { door, inquiries, captures, traces };
+        let (sender, data) = places.groups(wires, options.bounds, start)?;
+        let ends = ends_by_signals()?;
+        Ok(TcpFront::assemble(sender, data, places, (address, options.bounds), start, ends)
+            .with(options))
+    }
+}
+
+impl Places {
+    /// The data path for a front with one wire.
+    fn one_path<R: Recovery>(&self, wire: &impl Wire, bounds: Bounds) -> OnePath<R> {
+        FlexToe::with_trace(settings(wire.limits(), bounds), self.traces.trace())
+    }
+
+    /// The data paths of flow groups, and the front's end of their wires.
+    fn groups<W: Wire + Send + 'static>(
+        &self,
+        wires: GroupWires<W>,
+        bounds: Bounds,
+        start: Instant,
+    ) -> io::Result<(Sender<W>, Groups<W>)> {
+        let settings = settings(wires.groups[0].limits(), bounds);
+        let (trace, recorders) = (self.traces.trace(), self.captures.recorders());
+        Groups::new(wires, settings, &recorders, (&trace, start))
+    }
+}
+
+impl<W: Wire, D: Paths> TcpFront<W, D> {
+    /// The front with the options that do not change once it runs.
+    fn with(mut self, options: &TcpOptions) -> TcpFront<W, D> {
+        self.stack.set_congestion(options.congestion);
+        self.seat = options.seat;
+        self
     }
 
     /// Makes a front whose clock began at `start`.
     fn assemble(
         wire: W,
+        data: D,
         places: Places,
-        address: Address,
-        bounds: Bounds,
+        (address, bounds): (Address, Bounds),
         start: Instant,
         ends: Arc<AtomicBool>,
-    ) -> TcpFront<W, R> {
+    ) -> TcpFront<W, D> {
         let Places { door, inquiries, captures, traces } = places;
-        let limits = wire.limits();
-        let key = rand::random::<(u64, u64)>;
-        let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
-        let settings = Settings {
-            mac: limits.mac,
-            super_bytes: limits.gso_bytes.saturating_sub(HEADERS_BYTES),
-            flows: bounds.flows,
-            key: key(),
-        };
-        let data = FlexToe::with_trace(settings, traces.trace());
+        let [sequence, timestamp, port, table] = [(); 4].map(|()| random());
+        let secrets = Secrets { sequence, timestamp, port, table };
+        let (threads, payload_bytes_max) = (data.threads(), door.options().payload_bytes_max);
         let mut stack = Stack::new(data, address, bounds, secrets);
         stack.set_trace(traces.trace());
         TcpFront {
             stack,
-            wire,
-            door,
+            outlet: Outlet::new(wire, captures.recorders(), OUTPUTS),
+            door: door.for_threads(threads),
             inquiries,
             captures,
             traces,
             processes: Vec::with_capacity(PROCESSES_MAX),
             lost: Vec::new(),
-            seats: Seats::new(),
+            seats: Seats::new(threads, payload_bytes_max),
             turned_away: TurnedAway::default(),
             outputs: VecDeque::with_capacity(OUTPUTS),
-            // The stack is not polled while HELD_MAX segments wait.
-            held: VecDeque::with_capacity(HELD_MAX + OUTPUTS),
             next: None,
             asked: Nanos(0),
             knocked: Nanos(0),
@@ -226,6 +279,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             ends,
             start,
             seat: Seat::Shared,
+            has_begun: false,
             failure: None,
             replaceable: None,
             is_replaced: false,
@@ -252,6 +306,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         }
         self.stack.enter(at as u16, process.owner());
         let mut seated = Seated::new(at as u16, process);
+        self.stack.data.enter(at as u16, seated.process.lend_to_threads());
         seated.process.announce();
         if at == self.processes.len() {
             self.processes.push(None);
@@ -342,40 +397,21 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
     /// Takes frames from the wire. Returns whether there were any.
     fn receive(&mut self) -> bool {
         let budget = FRAMES_PER_TURN.min(self.stack.room_for_packets());
-        for count in 0..budget {
-            match self.wire.receive() {
-                Ok(Some(frame)) => {
-                    if !self.captures.is_empty() {
-                        self.captures.received(&frame);
-                    }
-                    let checksum = match frame.checksum {
-                        wave_wires::Checksum::Good => Checksum::Good,
-                        wave_wires::Checksum::Unknown => Checksum::Unknown,
-                    };
-                    let segment_bytes = frame.segment_bytes;
-                    self.stack.receive(Packet { frame, checksum, segment_bytes });
-                }
-                Ok(None) => return count > 0,
-                Err(error) => {
-                    self.failure = Some(format!("the wire is gone: {error}"));
-                    return count > 0;
-                }
-            }
-        }
-        budget > 0
+        self.outlet.receive(budget, |packet| self.stack.receive(packet))
     }
 
     fn perform(&mut self, now: Nanos) {
         while let Some(output) = self.outputs.pop_front() {
             match output {
-                Output::Send(segment) if self.held.is_empty() => {
-                    if let Some(segment) = self.send(now, segment) {
-                        self.held.push_back(segment);
-                    }
+                Output::Send(segment) => {
+                    let stack = &mut self.stack;
+                    let mut done = |ticket| stack.complete(now, ticket);
+                    self.outlet.send(&self.processes, segment, &mut done);
                 }
-                // Later segments wait behind held ones, so that those of a connection keep their order.
-                Output::Send(segment) => self.held.push_back(segment),
-                Output::Write(write) => self.copy(now, &write),
+                Output::Write(write) => {
+                    copy(&self.processes, &write);
+                    self.stack.complete(now, write.ticket);
+                }
                 Output::Carry(carry) => self.carry(now, &carry),
                 Output::Event(context, event) => {
                     let at = usize::from(context.process);
@@ -386,6 +422,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 }
                 Output::Released(process) => {
                     self.processes[usize::from(process)] = None;
+                    self.stack.data.leave(process);
                     self.lost.retain(|lost| *lost != process);
                     self.seats.leave(process);
                 }
@@ -393,26 +430,9 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         }
     }
 
-    fn copy(&mut self, now: Nanos, write: &Write<Frame>) {
-        let process = self.processes.get(usize::from(write.process)).and_then(Option::as_ref);
-        let mut left = &write.frame[write.bytes.clone()];
-        for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
-            let (first, rest) = left.split_at(len as usize);
-            // The rings were checked against the memory when they were offered. Its size is sealed, and so are the pages that
-            // the stack uses.
-            let written = process.map(|seated| seated.process.payload().write(offset, first));
-            debug_assert!(matches!(written, Some(Ok(()))), "{written:?}");
-            left = rest;
-        }
-        self.stack.complete(now, write.ticket);
-    }
-
     /// Copies a connection's rings from one process to another. The stack has checked that both have the memory.
     fn carry(&mut self, now: Nanos, carry: &Carry) {
-        let payload = |process: u16| {
-            let seated = self.processes.get(usize::from(process)).and_then(Option::as_ref);
-            seated.map(|seated| seated.process.payload())
-        };
+        let payload = |process: u16| self.processes.payload(process);
         if let [Some(from), Some(to)] = carry.processes.map(payload) {
             let mut bytes = vec![0; FILL_MAX as usize];
             for ((from_ring, to_ring), count) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
@@ -425,51 +445,9 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         self.stack.carried(now, carry.flow);
     }
 
-    /// Sends a segment. Returns it if the wire has no room.
-    fn send(&mut self, now: Nanos, segment: Segment<Frame>) -> Option<Segment<Frame>> {
-        let processes = &self.processes;
-        let parts = match &segment.payload {
-            Payload::None => [RawPart::EMPTY; 2],
-            Payload::Frame(frame, range) => [RawPart::of(&frame[range.clone()]), RawPart::EMPTY],
-            Payload::Ring { process, ring, position, bytes } => {
-                let seated = processes.get(usize::from(*process)).and_then(Option::as_ref);
-                ring.parts(*position, *bytes)
-                    .map(|(offset, len)| {
-                        let part = seated?.process.payload().part(offset, len as usize).ok()?;
-                        Some(RawPart::from(part))
-                    })
-                    .map(Option::unwrap_or_default)
-            }
-        };
-        let place = |place: wave_tcp::datapath::PartialChecksum| CsumPlace {
-            start: place.start,
-            offset: place.offset,
-        };
-        let offload =
-            Offload { segment_bytes: segment.segment_bytes, checksum: segment.checksum.map(place) };
-        match self.wire.send(segment.head.bytes(), parts, offload) {
-            Ok(Sent::Full) => return Some(segment),
-            Ok(Sent::Taken) if !self.captures.is_empty() => {
-                self.captures.sent(segment.head.bytes(), parts, offload, self.wire.limits());
-            }
-            Ok(Sent::Taken | Sent::Lost) => {}
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                say!("wave tcp: a segment was not sent: {error}");
-            }
-            Err(error) => self.failure = Some(format!("the wire is gone: {error}")),
-        }
-        if let Some(ticket) = segment.ticket {
-            self.stack.complete(now, ticket);
-        }
-        None
-    }
-
     fn send_held(&mut self, now: Nanos) {
-        while let Some(segment) = self.held.pop_front() {
-            if let Some(segment) = self.send(now, segment) {
-                return self.held.push_front(segment);
-            }
-        }
+        let stack = &mut self.stack;
+        self.outlet.send_held(&self.processes, &mut |ticket| stack.complete(now, ticket));
     }
 
     fn look_for_the_gone(&mut self, now: Nanos) {
@@ -481,14 +459,20 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
 
     /// Resets the remaining connections, so that no peer waits for an agent that has gone.
     fn end(&mut self, now: Nanos) {
+        self.stack.data.pause();
         self.stack.reset_all(now);
         for _ in 0..ENDING_POLLS_MAX {
             self.send_held(now);
             self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
-            if self.outputs.is_empty() {
+            let is_quiet = self.outputs.is_empty();
+            self.perform(now);
+            if is_quiet && !self.outlet.is_behind() && self.stack.is_at_rest(now) {
                 break;
             }
-            self.perform(now);
+            if is_quiet {
+                // The wire has no room for the resets.
+                std::thread::sleep(ROOM);
+            }
         }
     }
 
@@ -512,9 +496,15 @@ fn ends_by_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(ends)
 }
 
-impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
+impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
     fn poll(&mut self, now: Nanos, _notes: &mut Vec<Note>) -> Progress {
         let mut worked = false;
+        if !self.has_begun {
+            self.has_begun = true;
+            if let Err(error) = self.stack.data.begin() {
+                self.failure = Some(format!("cannot start a flow group's thread: {error}"));
+            }
+        }
         // This costs a system call, which not every turn under load can afford.
         if now.since(self.asked) >= DOORS_EVERY {
             self.asked = now;
@@ -534,7 +524,7 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
         }
         worked |= self.take_requests(now);
         self.send_held(now);
-        if self.held.len() < HELD_MAX {
+        if !self.outlet.is_full() {
             worked |= self.receive();
             for _ in 0..POLLS_PER_TURN {
                 self.next = self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
@@ -545,10 +535,10 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
                 self.perform(now);
             }
         }
-        if !self.held.is_empty() {
+        if self.outlet.is_behind() {
             let soon = now + ROOM_EVERY;
             // While too many segments wait, the stack waits as well.
-            let next = self.next.filter(|_| self.held.len() < HELD_MAX);
+            let next = self.next.filter(|_| !self.outlet.is_full());
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
         if !self.traces.is_empty() {
@@ -577,6 +567,7 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
         if self.is_replaced {
             return;
         }
+        self.stack.data.prepare_park();
         self.present_mut().for_each(Process::park);
     }
 
@@ -585,6 +576,7 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
         if self.is_replaced {
             return;
         }
+        self.stack.data.unpark();
         self.present_mut().for_each(Process::unpark);
     }
 }

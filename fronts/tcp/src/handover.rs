@@ -27,12 +27,13 @@ use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_links::socket::{Connection, DESCRIPTORS_MAX, Listener, SocketError};
 use wave_tcp::control::{Address, Bounds, StackState};
+use wave_tcp::steering::{GROUPS_MAX, Steering};
 
 use crate::front::TurnedAway;
 use crate::seats::KeptSeat;
 
 /// Version of the format of everything that is handed over. Agents of different versions do not replace each other.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Time for a new agent to make its tables.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Time for a new agent to restore the state. No agent serves meanwhile.
@@ -96,6 +97,8 @@ pub enum WireKind {
 pub(crate) struct About {
     pub(crate) version: u32,
     pub(crate) wire: WireKind,
+    /// How its flows are spread over groups with a wire each. `None`: it has one wire.
+    pub(crate) steering: Option<Steering>,
     /// Name of the wire's network interface in Linux.
     pub(crate) name: String,
     pub(crate) address: Address,
@@ -221,16 +224,17 @@ impl Successors {
     }
 }
 
-/// Sends a new agent this one's description, wire and sockets.
+/// Sends a new agent this one's description, wires and sockets.
 pub(crate) fn welcome(
     to: &Connection,
     about: &About,
-    wire: BorrowedFd<'_>,
+    wires: &[BorrowedFd<'_>],
     sockets: &Sockets<BorrowedFd<'_>>,
 ) -> Result<(), SocketError> {
     let Sockets { door, inquiries, captures, traces, successors } = *sockets;
     let text = serde_json::to_vec(about).unwrap_or_default();
-    to.send_descriptors(&text, &[wire, door, inquiries, captures, traces, successors])
+    let sockets = [door, inquiries, captures, traces, successors];
+    to.send_descriptors(&text, &[wires, &sockets].concat())
 }
 
 /// Hands everything to a new agent. Returns once the new agent has confirmed that it has restored all.
@@ -279,13 +283,13 @@ pub struct Predecessor {
 
 impl Predecessor {
     /// Connects to the agent whose door is at `door`, and receives its description. That agent goes on serving. Also returns
-    /// the descriptor of its wire.
+    /// the descriptors of its wires: one, or those of its flow groups in order.
     ///
     /// # Errors
     /// There is no agent, or this process cannot replace it.
-    pub fn meet(door: &Path) -> Result<(Predecessor, OwnedFd), HandoverError> {
+    pub fn meet(door: &Path) -> Result<(Predecessor, Vec<OwnedFd>), HandoverError> {
         let connection = Connection::connect(&replace_path(door))?;
-        let (text, fds) = connection.receive_descriptors(PATIENCE)?;
+        let (text, mut wires) = connection.receive_descriptors(PATIENCE)?;
         #[derive(Deserialize)]
         struct Version {
             version: u32,
@@ -296,18 +300,33 @@ impl Predecessor {
             let why = format!("its state has version {version}, but this agent needs {VERSION}");
             return Err(HandoverError::Other(why));
         }
-        let about = serde_json::from_slice(&text).map_err(other)?;
-        let [wire, door, inquiries, captures, traces, successors] = <[OwnedFd; 6]>::try_from(fds)
-            .map_err(|fds| {
-            HandoverError::Other(format!("it sent {} descriptors instead of 6", fds.len()))
-        })?;
+        let about: About = serde_json::from_slice(&text).map_err(other)?;
+        if let Some(steering) = about.steering
+            && !(1..=GROUPS_MAX).contains(&steering.groups())
+        {
+            let why = format!(
+                "it reports {} flow groups; 1 to {GROUPS_MAX} are possible",
+                steering.groups()
+            );
+            return Err(HandoverError::Other(why));
+        }
+        let count = about.steering.map_or(1, |steering| usize::from(steering.groups()));
+        let wrong = format!("it sent {} descriptors instead of {}", wires.len(), count + 5);
+        let sockets = wires.split_off(count.min(wires.len()));
+        let [door, inquiries, captures, traces, successors] =
+            <[OwnedFd; 5]>::try_from(sockets).map_err(|_| HandoverError::Other(wrong))?;
         let sockets = Sockets { door, inquiries, captures, traces, successors };
-        Ok((Predecessor { connection, about, sockets }, wire))
+        Ok((Predecessor { connection, about, sockets }, wires))
     }
 
     /// Kind of the agent's wire.
     pub fn wire(&self) -> WireKind {
         self.about.wire
+    }
+
+    /// How its flows are spread over groups, if it has several.
+    pub fn steering(&self) -> Option<Steering> {
+        self.about.steering
     }
 
     /// Name of its wire's network interface in Linux.
@@ -392,6 +411,7 @@ mod tests {
         let about = About {
             version: VERSION,
             wire: WireKind::Tap,
+            steering: None,
             name: String::new(),
             address: Address {
                 ip: Ipv4Addr::new(10, 0, 0, 2),

@@ -61,6 +61,8 @@ pub struct Process {
     /// The context that [`Process::poll`] begins with.
     first: usize,
     payload: LentPayload,
+    /// Further mappings of that memory, for the agent's other threads, until they have them.
+    for_threads: Vec<LentPayload>,
     /// Rung by the process if it finds the agent parked.
     bell: SocketBell,
 }
@@ -91,7 +93,7 @@ struct Context {
 
 impl Process {
     pub(crate) fn new(connection: Connection, opened: Opened) -> Process {
-        let Opened { layout, memory, window, payload, bells, agent_bell } = opened;
+        let Opened { layout, memory, window, payload, for_threads, bells, agent_bell } = opened;
         let context = |(at, bell): (usize, SocketBell)| Context {
             requests: Receiver::new(&layout.messages[at], Side::Agent),
             events: Sender::new(&layout.decisions[at], Side::Agent),
@@ -100,7 +102,8 @@ impl Process {
         };
         let contexts = bells.into_iter().enumerate().map(context).collect();
         let port = AnyPort::from(ShmPort::new(&memory));
-        Process { connection, layout, window, port, contexts, first: 0, payload, bell: agent_bell }
+        let bell = agent_bell;
+        Process { connection, layout, window, port, contexts, first: 0, payload, for_threads, bell }
     }
 
     /// The state of its queues and its descriptors, by which another agent can [`Process::restore`] it. All events must be
@@ -122,7 +125,11 @@ impl Process {
     ///
     /// # Errors
     /// Its memory cannot be mapped (a stranger's was sealed), or its descriptors are wrong.
-    pub(crate) fn restore(kept: &KeptProcess, fds: Vec<OwnedFd>) -> Result<Process, String> {
+    pub(crate) fn restore(
+        kept: &KeptProcess,
+        fds: Vec<OwnedFd>,
+        threads: usize,
+    ) -> Result<Process, String> {
         let contexts = kept.queues.len();
         let (mut fds, expected) = (fds.into_iter(), kept.descriptors());
         if fds.len() != expected || contexts == 0 {
@@ -137,8 +144,10 @@ impl Process {
         let lender = Lender::Trusted;
         let memory = Memory::map_lent(window.as_fd(), nic, host, lender)
             .map_err(|error| error.to_string())?;
-        let payload = LentPayload::take(payload, kept.payload_bytes, lender)
-            .map_err(|error| error.to_string())?;
+        let mut for_threads =
+            LentPayload::take_for(1 + threads, payload, kept.payload_bytes, lender)
+                .map_err(|error| error.to_string())?;
+        let payload = for_threads.remove(0);
         let bell_of = |fd| SocketBell::from_untrusted(fd).map_err(|error| error.to_string());
         let agent_bell = bell_of(bell)?;
         let mut contexts = Vec::with_capacity(contexts);
@@ -161,6 +170,7 @@ impl Process {
             contexts,
             first: 0,
             payload,
+            for_threads,
             bell: agent_bell,
         })
     }
@@ -208,6 +218,11 @@ impl Process {
     /// The memory that holds the process's rings.
     pub fn payload(&self) -> &LentPayload {
         &self.payload
+    }
+
+    /// Mappings of the payload memory for the agent's other threads, once.
+    pub(crate) fn lend_to_threads(&mut self) -> Vec<LentPayload> {
+        std::mem::take(&mut self.for_threads)
     }
 
     /// The payload memory, to look for more of its pages.

@@ -5,16 +5,16 @@ use wave_core::clock::Nanos;
 use wave_tcp::congestion::ONE;
 use wave_tcp::control::{Shown, Stack};
 use wave_tcp::datapath::Fin;
-use wave_tcp::executors::Executor;
-use wave_tcp::flextoe::FlexToe;
 use wave_tcp::packet::Cause;
+use wave_wires::Frame;
 
 use crate::captures::Captured;
 use crate::front::TurnedAway;
+use crate::paths::Paths;
 
 /// Reports the state of a stack. `pid_of` gives the process id of a process's number.
-pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
-    stack: &Stack<F, FlexToe<F, E>>,
+pub(crate) fn report<D: Paths>(
+    stack: &Stack<Frame, D>,
     captured: Captured,
     turned_away: TurnedAway,
     pid_of: impl Fn(u16) -> Option<i32>,
@@ -26,6 +26,7 @@ pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
         "address": format!("{}/{}", address.ip, address.prefix),
         "address6": address.v6.map(|home| format!("{}/{}", home.ip, home.prefix)),
         "mtu": address.mtu,
+        "groups": stack.data.threads().max(1),
         "congestion": stack.congestion().name(),
         "sockets": sockets,
         "counters": counters(stack, turned_away),
@@ -93,10 +94,7 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
     row
 }
 
-fn counters<F: AsRef<[u8]>, E: Executor<F>>(
-    stack: &Stack<F, FlexToe<F, E>>,
-    turned_away: TurnedAway,
-) -> Value {
+fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway) -> Value {
     let data = stack.data.counters();
     let control = stack.counters();
     let malformed: serde_json::Map<String, Value> = Cause::ALL
@@ -132,6 +130,7 @@ fn counters<F: AsRef<[u8]>, E: Executor<F>>(
         "answers_held_back": control.held_back,
         "duplicate_addresses": control.duplicate_addresses,
         "orphans_reset": control.orphans_reset,
+        "packets_astray": stack.data.astray(),
         "programs": {
             "turned_away_at_the_door": turned_away.at_the_door,
             "windows_beyond_share": turned_away.without_seat,

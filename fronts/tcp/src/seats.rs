@@ -10,12 +10,17 @@ use wave_tcp::context::{Event, Request};
 use wave_tcp::control::{PayloadMemory, Shares};
 use wave_tcp::datapath::Ring;
 
+use crate::outlet::Lenders;
 use crate::process::{KeptProcess, Process};
 
 /// Most processes at a time: a server with a process for each of 1,000 connections leaves room for others.
 pub const PROCESSES_MAX: usize = 2_048;
 /// Descriptors for everything else: an offer while it is checked, waiting connections, the wire, inquiries, captures.
 const DESCRIPTORS_KEPT: u64 = 320;
+/// Most address space for the mappings of payload memories, where there are several of each: half of what a process has.
+const PAYLOADS_BYTES_MAX: u64 = 1 << 46;
+/// Descriptors of a flow group: its wire and two copies, and its bell.
+const DESCRIPTORS_OF_A_THREAD: u64 = 4;
 /// Size of a span: the part of payload memory that one page of the agent's page tables maps.
 const SPAN_BYTES: u64 = 2 << 20;
 /// Most spans with rings in all payload memories: 128 GiB, with up to 256 MiB of page tables.
@@ -74,13 +79,22 @@ pub(crate) struct BeyondShare {
 }
 
 impl Seats {
-    /// Raises the agent's limit of descriptors as far as allowed, and shares them out.
-    pub(crate) fn new() -> Seats {
+    /// Raises the agent's limit of descriptors as far as allowed, and shares them out. Each of the `threads` other threads maps
+    /// payload memories separately, which takes page tables and addresses again.
+    pub(crate) fn new(threads: usize, payload_bytes_max: u64) -> Seats {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let descriptors = u32::try_from(most.saturating_sub(DESCRIPTORS_KEPT)).unwrap_or(u32::MAX);
-        Seats(Shares::new([PROCESSES_MAX as u32, descriptors, SPANS_MAX, EVENTS_MAX]))
+        let kept = DESCRIPTORS_KEPT + DESCRIPTORS_OF_A_THREAD * threads as u64;
+        let descriptors = u32::try_from(most.saturating_sub(kept)).unwrap_or(u32::MAX);
+        let spans = SPANS_MAX / (1 + threads as u32);
+        let windows = match threads {
+            0 => PROCESSES_MAX as u32,
+            // Each thread maps each payload memory.
+            threads => (PAYLOADS_BYTES_MAX / payload_bytes_max / (1 + threads as u64))
+                .clamp(1, PROCESSES_MAX as u64) as u32,
+        };
+        Seats(Shares::new([windows, descriptors, spans, EVENTS_MAX]))
     }
 
     /// Takes what a process needs for a seat. Returns false if its program or user has used up its share.
@@ -148,8 +162,13 @@ impl Seated {
     ///
     /// # Errors
     /// See [`Process::restore`].
-    pub(crate) fn restore(at: u16, kept: KeptSeat, fds: Vec<OwnedFd>) -> Result<Seated, String> {
-        let process = Process::restore(&kept.process, fds)?;
+    pub(crate) fn restore(
+        at: u16,
+        kept: KeptSeat,
+        fds: Vec<OwnedFd>,
+        threads: usize,
+    ) -> Result<Seated, String> {
+        let process = Process::restore(&kept.process, fds, threads)?;
         let KeptSeat { overflow, latest, first, spans, has_hung_up, is_gone, .. } = kept;
         let events_max = (overflow.len() as u32).next_multiple_of(EVENTS_AT_A_TIME);
         let seated = Seated::new(at, process);
@@ -258,6 +277,13 @@ impl Seated {
             self.overflow = VecDeque::new();
             self.latest = HashMap::new();
         }
+    }
+}
+
+impl Lenders for Vec<Option<Box<Seated>>> {
+    fn payload(&self, process: u16) -> Option<&LentPayload> {
+        let seated = self.get(usize::from(process))?.as_ref()?;
+        Some(seated.process.payload())
     }
 }
 

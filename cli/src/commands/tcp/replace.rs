@@ -1,17 +1,18 @@
 //! `wave tcp replace`: an agent that takes over from a running one.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use clap::Args;
 use wave_agent::Seat;
 use wave_confine::{Profile, Role, User};
 use wave_experiments::run::Failure;
-use wave_front_tcp::{HandoverError, Predecessor, TcpFront, WireKind};
+use wave_front_tcp::{HandoverError, Predecessor, TcpFront, WireKind, steering_over};
 use wave_links::tell;
 use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
 
 use super::default_socket;
-use super::up::go_on;
+use super::up::{Wires, go_on};
 
 #[derive(Args, Debug)]
 #[command(
@@ -40,9 +41,9 @@ pub struct ReplaceArgs {
     /// Switch to this user before anything is taken over: a name in /etc/passwd, or UID:GID. Needs root.
     #[arg(long, value_name = "USER")]
     user: Option<User>,
-    /// Run on this CPU.
-    #[arg(long, value_name = "N")]
-    cpu: Option<usize>,
+    /// CPUs to run on: the first thread on the first, flow groups round-robin on the others, or on the first if it is the only one.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    cpu: Vec<usize>,
     /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
@@ -51,35 +52,61 @@ pub struct ReplaceArgs {
 /// Replaces an agent, and runs until Ctrl-C or SIGTERM.
 pub fn replace(args: &ReplaceArgs) -> Result<(), Failure> {
     let socket = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
-    if let Some(cpu) = args.cpu {
-        wave_agent::pin(cpu).map_err(Failure::cannot)?;
+    if let Some(cpu) = args.cpu.first() {
+        wave_agent::pin(*cpu).map_err(Failure::cannot)?;
     }
     let cannot = |error: HandoverError| {
         Failure::cannot(format!("the agent at {} was not replaced: {error}", socket.display()))
     };
-    let (from, wire) = Predecessor::meet(&socket).map_err(cannot)?;
+    let (from, wires) = Predecessor::meet(&socket).map_err(cannot)?;
+    let steering = from.steering().unwrap_or_else(|| steering_over(1));
     match from.wire() {
-        WireKind::Tap => with(args, Tap::adopt(wire).map_err(Failure::cannot)?, from, &cannot),
+        WireKind::Tap => {
+            let wires = adopt_all(wires, Tap::adopt)?;
+            with(args, Wires::new(wires, steering, Tap::adopt)?, from, &cannot)
+        }
         WireKind::Interface => {
             let options = InterfaceOptions::new(from.name(), from.address().ip);
-            let interface = Interface::adopt(wire, &options).map_err(Failure::cannot)?;
-            with(args, interface, from, &cannot)
+            let adopt = |fd| Interface::adopt(fd, &options);
+            let wires = adopt_all(wires, adopt)?;
+            with(args, Wires::new(wires, steering, adopt)?, from, &cannot)
         }
     }
 }
 
-fn with(
+fn adopt_all<W, E: std::fmt::Display>(
+    wires: Vec<OwnedFd>,
+    adopt: impl Fn(OwnedFd) -> Result<W, E>,
+) -> Result<Vec<W>, Failure> {
+    wires.into_iter().map(|fd| adopt(fd).map_err(Failure::cannot)).collect()
+}
+
+fn with<W: Wire + Send + 'static>(
     args: &ReplaceArgs,
-    wire: impl Wire,
+    wires: Wires<W>,
     from: Predecessor,
     cannot: &dyn Fn(HandoverError) -> Failure,
 ) -> Result<(), Failure> {
     let (ip, name) = (from.address().ip, from.name().to_owned());
     let profile = Profile::of(Role::Tcp).becoming(args.user).with_socket(from.door());
     profile.confine().map_err(Failure::cannot)?;
-    let front: TcpFront<_> = TcpFront::take_over(wire, from, Seat::Shared).map_err(cannot)?;
-    if !args.quiet {
-        tell!("Speaking TCP at {ip}, on {name}, in place of the previous agent; Ctrl-C ends it");
+    let announce = || {
+        if !args.quiet {
+            let instead = "in place of the previous agent; Ctrl-C ends it";
+            tell!("Speaking TCP at {ip}, on {name}, {instead}");
+        }
+    };
+    match wires.one_or_groups(&args.cpu) {
+        Ok(wire) => {
+            let front: TcpFront<_> =
+                TcpFront::take_over(wire, from, Seat::Shared).map_err(cannot)?;
+            announce();
+            go_on(front, args.quiet)
+        }
+        Err(wires) => {
+            let front = TcpFront::take_over_groups(wires, from, Seat::Shared).map_err(cannot)?;
+            announce();
+            go_on(front, args.quiet)
+        }
     }
-    go_on(front, args.quiet)
 }

@@ -1,6 +1,7 @@
 //! `wave tcp up`: starts an agent that owns an address and speaks TCP there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,13 +9,14 @@ use wave_agent::{Seat, serve};
 use wave_confine::{Profile, Role, User};
 use wave_experiments::run::Failure;
 use wave_front_tcp::{
-    Captures, Door, DoorOptions, Inquiries, Successors, TcpFront, TcpOptions, Traces, WireKind,
-    holder_of,
+    Captures, Door, DoorOptions, GroupWires, Inquiries, Paths, Successors, TcpFront, TcpOptions,
+    Traces, WireKind, holder_of, steering_over,
 };
 use wave_links::{say, tell};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Home};
-use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
+use wave_tcp::steering::{GROUPS_MAX, Steering};
+use wave_wires::{Interface, InterfaceOptions, Spread, Tap, TapOptions, Wire};
 
 use super::default_socket;
 use super::network::{Home, Network, Network6};
@@ -37,6 +39,7 @@ Examples:
   wave tcp ss --tap toe0
   wave tcp replace --tap toe0                            another agent takes over; no connection is reset
   wave tcp up --address 10.77.0.2/24 --address fd77::2/64
+  wave tcp up --address 10.77.0.2/24 --groups 4 --cpu 8,9,10,11,12
   wave tcp up --interface veth1 --address 10.78.0.3/24   beside the kernel's own address there
 
 Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 2 bad arguments; 3 the device, the address or the socket is not available, or
@@ -80,9 +83,13 @@ pub struct UpArgs {
     /// Switch to this user once the device and the socket exist: a name in /etc/passwd, or UID:GID. Needs root.
     #[arg(long, value_name = "USER")]
     user: Option<User>,
-    /// Run on this CPU.
-    #[arg(long, value_name = "N")]
-    cpu: Option<usize>,
+    /// Number of flow groups. With more than one, each group's data path has its own thread and device queue; the first thread
+    /// serves programs, handshakes and timers.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(GROUPS_MAX)))]
+    groups: u16,
+    /// CPUs to run on: the first thread on the first, flow groups round-robin on the others, or on the first if it is the only one.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    cpu: Vec<usize>,
     /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
@@ -194,7 +201,8 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
     if let Some(v6) = homes.v6 {
         refuse_linuxs(v6.ip.into())?;
     }
-    let options = TapOptions { persistent: args.persistent, ..TapOptions::new(&args.tap) };
+    let (persistent, multi_queue) = (args.persistent, args.groups > 1);
+    let options = TapOptions { persistent, multi_queue, ..TapOptions::new(&args.tap) };
     let mut tap = Tap::open(&options).map_err(Failure::cannot)?;
     let is_ours = tap.is_made() || args.linux_address.is_some();
     if is_ours {
@@ -218,7 +226,53 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
     } else {
         format!("an existing device; MTU {mtu}; see ip address show {name}")
     };
-    run(args, homes, tap, (WireKind::Tap, &name), &about)
+    // The kernel delivers a connection's frames to the queue on which its segments were last sent.
+    let mut wires = vec![tap];
+    let options = TapOptions { name: name.clone(), ..options };
+    for _ in 1..args.groups {
+        wires.push(Tap::open(&options).map_err(Failure::cannot)?);
+    }
+    let wires = Wires::new(wires, steering_over(args.groups), Tap::adopt)?;
+    run(args, homes, wires, (WireKind::Tap, &name), &about)
+}
+
+/// The wires of an agent: one, or two for each flow group.
+pub(super) struct Wires<W> {
+    wires: Vec<W>,
+    senders: Vec<W>,
+    steering: Steering,
+}
+
+impl<W: Wire> Wires<W> {
+    /// The wires of the groups of `steering`. `adopt` opens a wire from a descriptor.
+    pub(super) fn new<E: std::fmt::Display>(
+        wires: Vec<W>,
+        steering: Steering,
+        adopt: impl Fn(OwnedFd) -> Result<W, E>,
+    ) -> Result<Wires<W>, Failure> {
+        let copy = |wire: &W| {
+            let fd = wire.as_fd().ok_or_else(|| Failure::cannot("the wire has no descriptor"))?;
+            adopt(fd.try_clone_to_owned().map_err(Failure::cannot)?).map_err(Failure::cannot)
+        };
+        let senders = match steering.groups() {
+            1 => Vec::new(),
+            _ => wires.iter().map(copy).collect::<Result<_, _>>()?,
+        };
+        Ok(Wires { wires, senders, steering })
+    }
+
+    /// The only wire, or those of several flow groups.
+    pub(super) fn one_or_groups(mut self, cpus: &[usize]) -> Result<W, GroupWires<W>> {
+        if self.steering.groups() == 1 {
+            return Ok(self.wires.remove(0));
+        }
+        let cpus = match cpus {
+            [first] => vec![*first],
+            cpus => cpus.iter().skip(1).copied().collect(),
+        };
+        let Wires { wires: groups, senders, steering } = self;
+        Err(GroupWires { groups, senders, steering, cpus })
+    }
 }
 
 /// Runs an agent on an existing interface.
@@ -241,7 +295,16 @@ fn share(args: &UpArgs, homes: &Homes, name: &str) -> Result<(), Failure> {
     }
     refuse_taken(&mut interface, ip, name)?;
     let about = format!("shared with the kernel; MTU {}", interface.limits().mtu);
-    run(args, homes, interface, (WireKind::Interface, name), &about)
+    let (mut wires, steering) = (vec![interface], steering_over(args.groups));
+    for _ in 1..args.groups {
+        wires.push(Interface::open(&options).map_err(Failure::cannot)?);
+    }
+    if args.groups > 1 {
+        let spread = Spread { multipliers: steering.multipliers() };
+        Interface::spread(&wires, spread).map_err(Failure::cannot)?;
+    }
+    let wires = Wires::new(wires, steering, |fd| Interface::adopt(fd, &options))?;
+    run(args, homes, wires, (WireKind::Interface, name), &about)
 }
 
 fn refuse_linuxs(ip: IpAddr) -> Result<(), Failure> {
@@ -261,10 +324,10 @@ fn refuse_taken(wire: &mut impl Wire, ip: Ipv4Addr, name: &str) -> Result<(), Fa
     Err(Failure::cannot(format!("{ip} is taken: on {name}, the host {mac} answers ARP for it")))
 }
 
-fn run(
+fn run<W: Wire + Send + 'static>(
     args: &UpArgs,
     homes: &Homes,
-    wire: impl Wire,
+    wires: Wires<W>,
     (kind, name): (WireKind, &str),
     about: &str,
 ) -> Result<(), Failure> {
@@ -282,8 +345,8 @@ fn run(
     let traces = Traces::beside(&socket)
         .map_err(|error| Failure::cannot(format!("{}.trace: {error}", socket.display())))?;
     let successors = Successors::beside(&socket).map_err(Failure::cannot)?;
-    if let Some(cpu) = args.cpu {
-        wave_agent::pin(cpu).map_err(Failure::cannot)?;
+    if let Some(cpu) = args.cpu.first() {
+        wave_agent::pin(*cpu).map_err(Failure::cannot)?;
     }
     let options = TcpOptions {
         ip,
@@ -295,21 +358,40 @@ fn run(
         // The agent sleeps as soon as it is idle: the other end of the wire may need this CPU.
         seat: Seat::Shared,
     };
-    let front: TcpFront<_> = TcpFront::new(wire, door, inquiries, captures, traces, &options)
-        .map_err(Failure::cannot)?;
-    let front = front.replaceable(successors, kind, name);
     let profile = Profile::of(Role::Tcp).becoming(args.user).with_socket(&socket);
-    profile.confine().map_err(Failure::cannot)?;
-    if !args.quiet {
-        let beside = homes.v6.map_or_else(String::new, |v6| format!(" and {}", v6.ip));
-        tell!("Speaking TCP at {ip}{beside}, on {name} ({about}); Ctrl-C ends it");
-        tell!("Next: wave serve http --toe {}", socket.display());
+    let announce = || {
+        profile.confine().map_err(Failure::cannot)?;
+        if !args.quiet {
+            let beside = homes.v6.map_or_else(String::new, |v6| format!(" and {}", v6.ip));
+            tell!("Speaking TCP at {ip}{beside}, on {name} ({about}); Ctrl-C ends it");
+            tell!("Next: wave serve http --toe {}", socket.display());
+        }
+        Ok::<(), Failure>(())
+    };
+    match wires.one_or_groups(&args.cpu) {
+        Ok(wire) => {
+            let front: TcpFront<_> =
+                TcpFront::new(wire, door, inquiries, captures, traces, &options)
+                    .map_err(Failure::cannot)?;
+            let front = front.replaceable(successors, kind, name);
+            announce()?;
+            go_on(front, args.quiet)
+        }
+        Err(wires) => {
+            let front = TcpFront::with_groups(wires, door, inquiries, captures, traces, &options)
+                .map_err(Failure::cannot)?;
+            let front = front.replaceable(successors, kind, name);
+            announce()?;
+            go_on(front, args.quiet)
+        }
     }
-    go_on(front, args.quiet)
 }
 
 /// Serves until Ctrl-C or SIGTERM, or until another agent has taken over.
-pub(super) fn go_on<W: Wire>(mut front: TcpFront<W>, quiet: bool) -> Result<(), Failure> {
+pub(super) fn go_on<W: Wire, D: Paths>(
+    mut front: TcpFront<W, D>,
+    quiet: bool,
+) -> Result<(), Failure> {
     serve(&mut front);
     if front.is_replaced() {
         // The sockets and the wire now belong to the successor.

@@ -5,12 +5,12 @@ use std::os::fd::BorrowedFd;
 use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
-use wave_tcp::stages::recover::Recovery;
 use wave_wires::Wire;
 
 use super::{DOOR_DESCRIPTORS_MAX, TcpFront};
+use crate::paths::Paths;
 
-impl<W: Wire, R: Recovery> TcpFront<W, R> {
+impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Descriptors that become readable when a process or an agent connects, or a reader sends or ends.
     pub(super) fn door_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let asked = self.captures.fds().chain(self.traces.fds());
@@ -40,7 +40,10 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 let seated = processes.get(usize::from(process))?.as_ref()?;
                 Some(seated.process.pid())
             };
-            crate::report::report(stack, captured, turned_away, pid_of)
+            stack.data.hold();
+            let report = crate::report::report(stack, captured, turned_away, pid_of);
+            stack.data.let_go();
+            report
         });
         has_let_in
     }

@@ -3,22 +3,25 @@
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use wave_agent::Seat;
 use wave_core::clock::Nanos;
 use wave_links::say;
 use wave_links::socket::Connection;
-use wave_tcp::stages::recover::Recovery;
+use wave_tcp::steering::Steering;
 use wave_wires::Wire;
 
-use super::{Places, STEPS_PER_POLL, TcpFront, ends_by_signals};
+use super::{OnePath, Places, TcpFront, ends_by_signals};
 use crate::captures::Captures;
 use crate::door::{Door, DoorOptions};
+use crate::groups::{GroupWires, Groups, Sender};
 use crate::handover::{
     About, HandoverError, Kept, Predecessor, Sockets, Successors, WireKind, commit,
     from_machine_time, send, stay, to_machine_time, welcome,
 };
 use crate::inquiries::Inquiries;
+use crate::paths::{Paths, STEPS_PER_POLL};
 use crate::process::Process;
 use crate::seats::Seated;
 use crate::traces::Traces;
@@ -34,14 +37,7 @@ pub(super) struct Replaceable {
     name: String,
 }
 
-impl<W: Wire, R: Recovery> TcpFront<W, R> {
-    /// Lets agents that connect to `successors` replace this one. They continue with the descriptor of the wire, whose name in
-    /// Linux is `name`.
-    pub fn replaceable(self, successors: Successors, wire: WireKind, name: &str) -> Self {
-        let name = name.to_owned();
-        TcpFront { replaceable: Some(Replaceable { successors, wire, name }), ..self }
-    }
-
+impl<W: Wire> TcpFront<W, OnePath> {
     /// Takes over from a running agent, which leaves. `wire` was opened from its wire's descriptor. The returned front must run
     /// at once: no other agent serves the connections.
     ///
@@ -51,7 +47,45 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         wire: W,
         from: Predecessor,
         seat: Seat,
-    ) -> Result<TcpFront<W, R>, HandoverError> {
+    ) -> Result<TcpFront<W, OnePath>, HandoverError> {
+        TcpFront::replace(from, seat, |about, places, _| {
+            let data = places.one_path(&wire, about.bounds);
+            Ok((wire, data))
+        })
+    }
+}
+
+impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
+    /// Like [`TcpFront::take_over`], from an agent with flow groups. The wires were opened from the descriptors of its groups'
+    /// wires, in their order, and the senders from copies of them.
+    ///
+    /// # Errors
+    /// The other agent continues, or has died.
+    pub fn take_over_groups(
+        wires: GroupWires<W>,
+        from: Predecessor,
+        seat: Seat,
+    ) -> Result<TcpFront<Sender<W>, Groups<W>>, HandoverError> {
+        TcpFront::replace(from, seat, |about, places, start| {
+            places.groups(wires, about.bounds, start)
+        })
+    }
+}
+
+impl<W: Wire, D: Paths> TcpFront<W, D> {
+    /// Lets agents that connect to `successors` replace this one. They continue with the descriptor of the wire, whose name in
+    /// Linux is `name`.
+    pub fn replaceable(self, successors: Successors, wire: WireKind, name: &str) -> Self {
+        let name = name.to_owned();
+        TcpFront { replaceable: Some(Replaceable { successors, wire, name }), ..self }
+    }
+
+    /// Takes over from a running agent, with a wire and data paths that `make` makes.
+    fn replace(
+        from: Predecessor,
+        seat: Seat,
+        make: impl FnOnce(&About, &Places, Instant) -> io::Result<(W, D)>,
+    ) -> Result<TcpFront<W, D>, HandoverError> {
         let about = &from.about;
         let sockets = from.sockets.try_clone()?;
         let options = DoorOptions {
@@ -64,14 +98,16 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         // Sockets remove their files on drop. The files belong to the other agent until it leaves, so no error path may drop
         // them.
         let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &about.door)?);
-        let places = Places {
+        let places = ManuallyDrop::new(Places {
             door: Door::adopt(sockets.door, &about.door, options)?,
             inquiries: Inquiries::adopt(sockets.inquiries, &about.door),
             captures: Captures::adopt(sockets.captures, &about.door, &about.name),
             traces: Traces::adopt(sockets.traces, &about.door),
-        };
+        });
         // Everything slow is done while the other agent still serves.
-        let front = TcpFront::assemble(wire, places, about.address, about.bounds, start, ends);
+        let (wire, data) = make(about, &places, start)?;
+        let (places, address) = (ManuallyDrop::into_inner(places), (about.address, about.bounds));
+        let front = TcpFront::assemble(wire, data, places, address, start, ends);
         let successors = ManuallyDrop::into_inner(successors);
         let mut front = ManuallyDrop::new(front.replaceable(successors, about.wire, &about.name));
         front.seat = seat;
@@ -105,7 +141,13 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let Some(mut replaceable) = self.replaceable.take() else { return false };
         let (wire, name) = (replaceable.wire, &replaceable.name);
         let ready = replaceable.successors.look(now, |listener, connection| {
-            let Some(descriptor) = self.wire.as_fd() else { return Ok(()) };
+            let (steering, wires) = match self.stack.data.spread() {
+                Some((steering, wires)) => (Some(steering), wires),
+                None => (None, self.outlet.wire.as_fd().into_iter().collect()),
+            };
+            if wires.is_empty() {
+                return Ok(());
+            }
             let sockets = Sockets {
                 door: self.door.listener(),
                 inquiries: self.inquiries.listener(),
@@ -113,7 +155,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 traces: self.traces.listener(),
                 successors: listener,
             };
-            welcome(connection, &self.about(wire, name), descriptor, &sockets)
+            welcome(connection, &self.about(wire, name, steering), &wires, &sockets)
         });
         self.replaceable = Some(replaceable);
         let Some(connection) = ready else { return false };
@@ -121,19 +163,23 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             Ok(()) => self.is_replaced = true,
             Err(error) => {
                 say!("wave tcp: another agent could not take over, so this one continues: {error}");
+                // Connections that are not frozen yet cannot be thawed.
+                let _ = self.settle(|front, _| front.stack.is_frozen());
                 let now = self.now();
                 self.stack.thaw(now);
+                self.stack.data.go_on();
                 stay(connection);
             }
         }
         true
     }
 
-    fn about(&self, wire: WireKind, name: &str) -> About {
+    fn about(&self, wire: WireKind, name: &str, steering: Option<Steering>) -> About {
         let options = self.door.options();
         About {
             version: About::VERSION,
             wire,
+            steering,
             name: name.to_owned(),
             address: *self.stack.address(),
             bounds: self.stack.bounds(),
@@ -147,6 +193,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
 
     /// Hands everything over. After an error the connections are still this agent's, but may be frozen.
     fn hand_over(&mut self, to: &Connection) -> Result<(), HandoverError> {
+        self.stack.data.pause();
         self.settle(|front, now| front.stack.is_at_rest(now))?;
         self.stack.freeze();
         // A timer may have ended a connection in between, so segments may be in progress again.
@@ -162,16 +209,13 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         for _ in 0..SETTLING_POLLS_MAX {
             let now = self.now();
             self.send_held(now);
-            // Segments without room on the wire are lost, as on any cable.
-            while let Some(segment) = self.held.pop_front() {
-                if let Some(ticket) = segment.ticket {
-                    self.stack.complete(now, ticket);
-                }
-            }
+            let stack = &mut self.stack;
+            self.outlet.lose_held(&mut |ticket| stack.complete(now, ticket));
+            self.stack.data.lose_held(now);
             self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
             let is_quiet = self.outputs.is_empty();
             self.perform(now);
-            if is_quiet && self.held.is_empty() && is_so(self, now) {
+            if is_quiet && !self.outlet.is_behind() && is_so(self, now) {
                 return Ok(());
             }
         }
@@ -200,11 +244,11 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let now = self.now();
         let Kept { stack, processes, turned_away, .. } = kept;
         self.turned_away = turned_away;
-        let mut fds = fds.into_iter();
+        let (mut fds, threads) = (fds.into_iter(), self.stack.data.threads());
         for (at, kept) in (0..).zip(processes) {
             let restored = kept.map(|kept| {
                 let own = fds.by_ref().take(kept.process.descriptors()).collect();
-                Seated::restore(at, kept, own)
+                Seated::restore(at, kept, own, threads)
             });
             let seated = match restored.transpose() {
                 Ok(seated) => seated,
@@ -214,7 +258,11 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                     None
                 }
             };
-            seated.iter().for_each(|seated| self.seats.take_over(seated));
+            let mut seated = seated;
+            if let Some(seated) = &mut seated {
+                self.seats.take_over(seated);
+                self.stack.data.enter(at, seated.process.lend_to_threads());
+            }
             self.processes.push(seated.map(Box::new));
         }
         for fd in fds {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_agent::{OwnBell, Seat, ThreadFront};
-use wave_tcp::stages::recover::Recovery;
 use wave_wires::Wire;
 
 use super::{DESCRIPTORS_MAX, TcpFront};
+use crate::paths::Paths;
 
-impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
+impl<W: Wire, D: Paths> ThreadFront for TcpFront<W, D> {
     fn start(&self) -> Instant {
         self.start
     }
@@ -20,15 +20,16 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
         if self.is_replaced {
             return true;
         }
-        if self.failure.is_none() && self.ends.load(Ordering::Relaxed) {
+        if self.failure().is_none() && self.ends.load(Ordering::Relaxed) {
             self.end(self.looked);
             return true;
         }
-        self.failure.is_some()
+        self.failure().is_some()
     }
 
     fn failure(&self) -> Option<String> {
-        self.failure.clone()
+        let of_wire = || self.outlet.failure().map(str::to_owned);
+        self.failure.clone().or_else(of_wire).or_else(|| self.stack.data.failure())
     }
 
     fn seat(&self) -> Seat {
@@ -43,7 +44,7 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
         // On the stack, so that a sleep allocates nothing.
         let mut polled = ArrayVec::<PollFd<'_>, DESCRIPTORS_MAX>::new();
         let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        polled.extend(self.wire.as_fd().map(input));
+        polled.extend(self.outlet.wire.as_fd().map(input));
         let first = polled.len();
         polled.extend(self.door_fds().map(input));
         let doors = first..polled.len();

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, setrlimit};
@@ -16,8 +16,8 @@ use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::Progress;
 use wave_front_tcp::{
-    Captures, Door, DoorOptions, EVENTS_MAX, Inquiries, PROCESSES_MAX, SPANS_MAX, TcpFront,
-    TcpOptions, Traces,
+    Captures, Door, DoorOptions, EVENTS_MAX, GroupWires, Inquiries, PROCESSES_MAX, SPANS_MAX,
+    TcpFront, TcpOptions, Traces, steering_over,
 };
 use wave_posix::Toe;
 use wave_tcp::congestion::Algorithm;
@@ -62,7 +62,10 @@ pub fn run_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
     match role.strip_prefix("agent ") {
-        Some(descriptors) => serve(&folder, descriptors.parse().unwrap()),
+        Some(numbers) => {
+            let (descriptors, groups) = numbers.split_once(' ').unwrap();
+            serve(&folder, descriptors.parse().unwrap(), groups.parse().unwrap());
+        }
         None => attacks::run(&role, &folder.join("near")),
     }
 }
@@ -89,8 +92,17 @@ pub struct Agent {
 impl Agent {
     /// Starts an agent with this limit of descriptors.
     pub fn start(descriptors: u64) -> Agent {
+        Agent::launch(descriptors, 1)
+    }
+
+    /// Starts an agent whose near front has several flow groups.
+    pub fn with_groups(groups: u16) -> Agent {
+        Agent::launch(DESCRIPTORS, groups)
+    }
+
+    fn launch(descriptors: u64, groups: u16) -> Agent {
         let folder = tempfile::tempdir().unwrap();
-        let mut process = start(&format!("agent {descriptors}"), folder.path());
+        let mut process = start(&format!("agent {descriptors} {groups}"), folder.path());
         let has_none_left = Arc::new(AtomicBool::new(false));
         let (noted, words) = (has_none_left.clone(), process.stderr.take().unwrap());
         std::thread::spawn(move || {
@@ -176,20 +188,28 @@ impl Drop for Agent {
     }
 }
 
-/// A wire in memory that runs in real time.
+/// A wire in memory that runs in real time. Clones share one end: whichever receives first gets the frame.
+#[derive(Clone)]
 struct Cable {
-    memory: Memory,
+    memory: Arc<Mutex<Memory>>,
     start: Instant,
+}
+
+impl Cable {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap()
+    }
 }
 
 impl Wire for Cable {
     fn limits(&self) -> wave_wires::Limits {
-        self.memory.limits()
+        self.memory().limits()
     }
 
     fn receive(&mut self) -> std::io::Result<Option<Frame>> {
-        self.memory.advance(self.start.elapsed().as_nanos() as u64);
-        self.memory.receive()
+        let mut memory = self.memory();
+        memory.advance(self.start.elapsed().as_nanos() as u64);
+        memory.receive()
     }
 
     fn send(
@@ -198,7 +218,7 @@ impl Wire for Cable {
         payload: [RawPart<'_>; 2],
         offload: Offload,
     ) -> std::io::Result<Sent> {
-        self.memory.send(head, payload, offload)
+        self.memory().send(head, payload, offload)
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -206,17 +226,17 @@ impl Wire for Cable {
     }
 
     fn counters(&self) -> Counters {
-        self.memory.counters()
+        self.memory().counters()
     }
 }
 
 /// Runs the agent until the test ends.
-fn serve(folder: &Path, descriptors: u64) {
+fn serve(folder: &Path, descriptors: u64, groups: u16) {
     let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
     setrlimit(Resource::Nofile, limit).unwrap();
     let start = Instant::now();
     let (near, far) = Memory::pair(&Adversity::default());
-    let front = |name: &str, ip, bounds, memory| {
+    let front = |name: &str, ip, bounds, memory, groups: u16| -> Box<dyn Front> {
         let path = folder.join(name);
         let options = DoorOptions { allowed: vec![STRANGER], ..DoorOptions::default() };
         let door = Door::bind(&path, options).unwrap();
@@ -227,25 +247,35 @@ fn serve(folder: &Path, descriptors: u64) {
         let (prefix, gateway, v6, seat) = (24, None, None, Seat::Shared);
         let congestion = Algorithm::default();
         let options = TcpOptions { ip, prefix, gateway, v6, bounds, congestion, seat };
-        let cable = Cable { memory, start };
-        TcpFront::<Cable>::new(cable, door, inquiries, captures, traces, &options).unwrap()
+        let cable = Cable { memory: Arc::new(Mutex::new(memory)), start };
+        if groups == 1 {
+            let front: TcpFront<_> =
+                TcpFront::new(cable, door, inquiries, captures, traces, &options).unwrap();
+            return Box::new(front);
+        }
+        let cables = || vec![cable.clone(); groups.into()];
+        let (steering, cpus) = (steering_over(groups), Vec::new());
+        let wires = GroupWires { groups: cables(), senders: cables(), steering, cpus };
+        let front = TcpFront::with_groups(wires, door, inquiries, captures, traces, &options);
+        Box::new(front.unwrap())
     };
-    let mut fronts = [front("near", NEAR, BOUNDS, near), front("far", FAR, FAR_BOUNDS, far)];
+    let mut fronts =
+        [front("near", NEAR, BOUNDS, near, groups), front("far", FAR, FAR_BOUNDS, far, 1)];
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711)).unwrap();
     let mut notes = Vec::new();
     let parent = rustix::process::getppid();
     while rustix::process::getppid() == parent {
-        let mut turn = |fronts: &mut [TcpFront<Cable>; 2]| {
+        let mut turn = |fronts: &mut [Box<dyn Front>; 2]| {
             let now = Nanos(start.elapsed().as_nanos() as u64);
             let worked = fronts.each_mut().map(|front| front.poll(now, &mut notes));
             worked.contains(&Progress::More)
         };
         if !turn(&mut fronts) {
-            fronts.iter_mut().for_each(Front::prepare_park);
+            fronts.iter_mut().for_each(|front| front.prepare_park());
             if !turn(&mut fronts) {
                 std::thread::sleep(Duration::from_micros(100));
             }
-            fronts.iter_mut().for_each(Front::unpark);
+            fronts.iter_mut().for_each(|front| front.unpark());
         }
     }
 }

@@ -69,6 +69,7 @@ pub fn run(role: &str, path: &Path) {
         "die" => die(path, number),
         "silence" => silence(path),
         "ports" => ports(path),
+        "beyond" => beyond(path),
         "system-ports" => system_ports(path),
         other => panic!("no attack {other}"),
     }
@@ -630,6 +631,14 @@ fn ports(path: &Path) {
         window.ask(Request::Slot { listener, socket, receive, send, filled: RING_BYTES });
         window.fails(socket, Reason::Invalid);
     }
+}
+
+/// Claims to have written more than its ring holds.
+fn beyond(path: &Path) {
+    let mut window = Window::open(path, 1, PAYLOAD_BYTES).unwrap();
+    let (socket, flow, ring) = window.flow(RING_BYTES);
+    window.ask(moved(flow, u64::from(ring.bytes) + 1, Filled { receive: RING_BYTES, send: 0 }));
+    window.fails(socket, Reason::Invalid);
 }
 
 /// Claims system ports, as a user without the right to them.

@@ -156,6 +156,33 @@ fn ports_and_connections_of_other_programs_are_protected() {
 }
 
 #[test]
+fn program_that_writes_beyond_its_ring_is_released() {
+    for groups in [1, 2] {
+        let agent = Agent::with_groups(groups);
+        let good = Good::start(&agent);
+        let count = agent.descriptors();
+        for _ in 0..10 {
+            succeeds(attack(&agent, "beyond"));
+        }
+        wait_for("the agent releases the programs", || agent.descriptors() <= count);
+        good.finish();
+    }
+}
+
+#[test]
+fn hostile_programs_harm_nobody_in_any_flow_group() {
+    let agent = Agent::with_groups(3);
+    let good = Good::start(&agent);
+    for what in ["garbage 0", "garbage 1", "ports", "events"] {
+        succeeds(attack(&agent, what));
+    }
+    if rustix::process::geteuid().is_root() {
+        succeeds(attack(&agent, "as-stranger holes"));
+    }
+    good.finish();
+}
+
+#[test]
 fn agent_without_descriptors_continues_and_later_accepts_programs_again() {
     // 320 descriptors are reserved: 100 are left for windows, of which a program gets three quarters.
     let agent = Agent::start(420);

@@ -14,7 +14,10 @@ use wave_agent::{Seat, ThreadFront};
 use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::Progress;
-use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, Traces};
+use wave_front_tcp::{
+    Captures, Door, DoorOptions, GroupWires, Inquiries, Paths, TcpFront, TcpOptions, Traces,
+    steering_over,
+};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
 use wave_wires::{Adversity, Counters, Frame, Limits, Memory, Offload, RawPart, Sent, Wire};
@@ -103,7 +106,8 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(wire: Cable, socket: PathBuf, ip: Ipv4Addr) -> Agent {
+    /// With several flow groups, whichever receives first gets the frame.
+    fn start(wire: Cable, socket: PathBuf, ip: Ipv4Addr, groups: u16) -> Agent {
         let stops = Arc::new(AtomicBool::new(false));
         let door = Door::bind(&socket, DoorOptions::default()).unwrap();
         let ends = stops.clone();
@@ -120,23 +124,20 @@ impl Agent {
                 congestion: Algorithm::default(),
                 seat: Seat::Shared,
             };
-            let mut front: TcpFront<_> =
-                TcpFront::new(wire, door, inquiries, captures, traces, &options).unwrap();
-            let start = Instant::now();
-            while !ends.load(Ordering::Relaxed) {
-                let now = Nanos(start.elapsed().as_nanos() as u64);
-                if matches!(front.poll(now, &mut Vec::new()), Progress::More) {
-                    continue;
-                }
-                front.prepare_park();
-                let now = Nanos(start.elapsed().as_nanos() as u64);
-                if matches!(front.poll(now, &mut Vec::new()), Progress::Done) {
-                    let due = front.next_deadline().map_or(u64::MAX, |at| at.0);
-                    let timeout = Duration::from_nanos(due.saturating_sub(now.0)).min(LOOK_EVERY);
-                    front.wait(None, timeout);
-                }
-                front.unpark();
+            if groups == 1 {
+                let front: TcpFront<_> =
+                    TcpFront::new(wire, door, inquiries, captures, traces, &options).unwrap();
+                return run(front, &ends);
             }
+            let wires = GroupWires {
+                groups: vec![wire.clone(); groups.into()],
+                senders: vec![wire; groups.into()],
+                steering: steering_over(groups),
+                cpus: Vec::new(),
+            };
+            let front =
+                TcpFront::with_groups(wires, door, inquiries, captures, traces, &options).unwrap();
+            run(front, &ends);
         });
         Agent { stops, thread: Some(thread) }
     }
@@ -146,6 +147,25 @@ impl Agent {
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
+    }
+}
+
+/// Serves until the agent is to end.
+fn run<W: Wire, D: Paths>(mut front: TcpFront<W, D>, ends: &AtomicBool) {
+    let start = Instant::now();
+    while !ends.load(Ordering::Relaxed) {
+        let now = Nanos(start.elapsed().as_nanos() as u64);
+        if matches!(front.poll(now, &mut Vec::new()), Progress::More) {
+            continue;
+        }
+        front.prepare_park();
+        let now = Nanos(start.elapsed().as_nanos() as u64);
+        if matches!(front.poll(now, &mut Vec::new()), Progress::Done) {
+            let due = front.next_deadline().map_or(u64::MAX, |at| at.0);
+            let timeout = Duration::from_nanos(due.saturating_sub(now.0)).min(LOOK_EVERY);
+            front.wait(None, timeout);
+        }
+        front.unpark();
     }
 }
 
@@ -160,19 +180,25 @@ pub struct Network {
     folder: tempfile::TempDir,
     cables: [Cable; 2],
     agents: [Agent; 2],
+    groups: [u16; 2],
 }
 
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
 
 impl Network {
     pub fn new() -> Network {
+        Network::with_groups([1, 1])
+    }
+
+    /// Agents with these numbers of flow groups.
+    pub fn with_groups(groups: [u16; 2]) -> Network {
         let folder = tempfile::tempdir().unwrap();
         let cables = Cable::pair();
-        let [one, other] = cables.clone();
-        let at = |end: usize| socket(folder.path(), end);
-        let agents =
-            [Agent::start(one, at(0), ADDRESSES[0]), Agent::start(other, at(1), ADDRESSES[1])];
-        Network { folder, cables, agents }
+        let agents = [0, 1].map(|end| {
+            let (wire, path) = (cables[end].clone(), socket(folder.path(), end));
+            Agent::start(wire, path, ADDRESSES[end], groups[end])
+        });
+        Network { folder, cables, agents, groups }
     }
 
     /// The sockets of a new process at one of the agents.
@@ -191,7 +217,7 @@ impl Network {
     /// Starts a new agent in place of a killed one.
     pub fn start(&mut self, end: usize) {
         let (wire, path) = (self.cables[end].clone(), socket(self.folder.path(), end));
-        self.agents[end] = Agent::start(wire, path, ADDRESSES[end]);
+        self.agents[end] = Agent::start(wire, path, ADDRESSES[end], self.groups[end]);
     }
 }
 

@@ -578,11 +578,19 @@ fn run(seed: u64, sides: [&Sockets; 2]) -> Result<usize, String> {
     }
 }
 
-/// `WAVE_SEEDS` sets the number of programs; `WAVE_SEED` selects a single one.
 #[test]
 fn random_programs_get_the_same_answers_as_from_the_kernel() {
+    compare(&Network::new());
+}
+
+#[test]
+fn random_programs_get_the_same_answers_from_an_agent_with_flow_groups() {
+    compare(&Network::with_groups([3, 1]));
+}
+
+/// `WAVE_SEEDS` sets the number of programs; `WAVE_SEED` selects a single one.
+fn compare(network: &Network) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let network = Network::new();
     let (one, other) = (network.sockets(0), network.sockets(1));
     let seeds: Vec<u64> = match number("WAVE_SEED") {
         Some(seed) => vec![seed],
