@@ -184,7 +184,7 @@ impl Work {
     /// the machine stalled meanwhile, latencies are set aside.
     #[inline]
     pub fn serve(&self, request: &Request, clock: Clock, slot: impl FnOnce() -> usize) {
-        self.runs.count(request.id);
+        self.runs.note(request.id, Runs::BEGUN);
         let class = usize::from(request.class.0) % self.service.classes_ns.len();
         match self.service.serve(class, request.key, clock) {
             Ok(served) => {
@@ -204,6 +204,7 @@ impl Work {
                 self.failed.fetch_add(1, Ordering::Relaxed);
             }
         }
+        self.runs.note(request.id, Runs::ENDED);
         self.recorder.done(slot(), request);
     }
 
@@ -235,7 +236,7 @@ impl Work {
         self.runs.expect(id)
     }
 
-    /// Of the counted requests: how many ran, and how many of these more than once.
+    /// Of the counted requests: how many ran to their end, and how many began more than once.
     pub fn ran(&self) -> Ran {
         Ran::count(self.runs.each())
     }
@@ -246,7 +247,7 @@ impl Work {
     }
 }
 
-/// Number of runs of each request, by id. Blocks are allocated when requests are sent, not when they run: a thread preempted
+/// For each request, by id, how often it began to run (lower half of a byte), and how often it ended (upper half). Blocks are allocated when requests are sent, not when they run: a thread preempted
 /// during the allocation would hold up all others.
 #[derive(Debug)]
 struct Runs(Box<[OnceLock<Box<[AtomicU8]>>]>);
@@ -254,6 +255,8 @@ struct Runs(Box<[OnceLock<Box<[AtomicU8]>>]>);
 impl Runs {
     const BLOCK: u64 = 1 << 16;
     const BLOCKS_MAX: usize = 1 << 14;
+    const BEGUN: u8 = 1;
+    const ENDED: u8 = 1 << 4;
 
     /// Returns false beyond a billion requests.
     fn expect(&self, id: u64) -> bool {
@@ -263,9 +266,9 @@ impl Runs {
     }
 
     #[inline]
-    fn count(&self, id: u64) {
+    fn note(&self, id: u64, what: u8) {
         if let Some(block) = self.0.get((id / Runs::BLOCK) as usize).and_then(OnceLock::get) {
-            block[(id % Runs::BLOCK) as usize].fetch_add(1, Ordering::Relaxed);
+            block[(id % Runs::BLOCK) as usize].fetch_add(what, Ordering::Relaxed);
         }
     }
 
@@ -284,17 +287,17 @@ impl Default for Runs {
 /// Counts of requests by their number of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Ran {
-    /// Requests that ran at least once.
+    /// Requests that ran to their end at least once.
     pub done: u64,
-    /// Requests that ran more than once.
+    /// Requests that began to run more than once.
     pub doubled: u64,
 }
 
 impl Ran {
     fn count(runs: impl Iterator<Item = u8>) -> Ran {
         runs.fold(Ran::default(), |ran, runs| Ran {
-            done: ran.done + u64::from(runs > 0),
-            doubled: ran.doubled + u64::from(runs > 1),
+            done: ran.done + u64::from(runs >= Runs::ENDED),
+            doubled: ran.doubled + u64::from(runs % Runs::ENDED > Runs::BEGUN),
         })
     }
 }
@@ -310,15 +313,17 @@ mod tests {
             assert!(runs.expect(id));
         }
         for id in [0, Runs::BLOCK + 1, Runs::BLOCK + 1, 5 * Runs::BLOCK] {
-            runs.count(id);
+            runs.note(id, Runs::BEGUN);
+            runs.note(id, Runs::ENDED);
         }
         assert_eq!(Ran::count(runs.each()), Ran { done: 2, doubled: 1 });
         assert!(!runs.expect(Runs::BLOCK * Runs::BLOCKS_MAX as u64));
     }
 
     #[test]
-    fn request_that_ran_twice_counts_as_done_once() {
-        let ran = Ran::count([1, 0, 2, 1, 3].into_iter());
-        assert_eq!(ran, Ran { done: 4, doubled: 2 });
+    fn request_that_began_and_did_not_end_is_not_done() {
+        let [begun, ended] = [Runs::BEGUN, Runs::ENDED];
+        let runs = [0, begun, begun + ended, 2 * begun + ended, 2 * (begun + ended)];
+        assert_eq!(Ran::count(runs.into_iter()), Ran { done: 3, doubled: 2 });
     }
 }
