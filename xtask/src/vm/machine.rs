@@ -151,7 +151,7 @@ pub fn arguments(
     line.pair("-object", &memory).pair("-m", &format!("{}M", wanted.memory_mib));
     line.pair("-smp", &wanted.cpus.to_string());
     line.path("-kernel", &paths.vmlinux).path("-initrd", &paths.initramfs);
-    line.pair("-append", &kernel_line(wanted));
+    line.pair("-append", &kernel_line(accelerator, wanted));
     line.pair("-serial", &format!("file:{}", paths.console.display()));
     if let Some(folder) = &wanted.nic {
         // The IOMMU must come before the devices behind it.
@@ -175,10 +175,17 @@ pub fn arguments(
     line.words
 }
 
+/// For an emulated processor: no CPU mitigations, no zeroing on allocation, and expedited RCU grace periods, since loading or
+/// unloading a scheduler waits for several. Where instructions are counted, Debian's defaults stay.
+const EMULATED: &str = " mitigations=off init_on_alloc=0 rcupdate.rcu_expedited=1";
+
 /// A panic or an oops ends the machine at once, without waiting for the timeout. On a busy machine the timer may be so late
 /// that the kernel would take it for broken.
-fn kernel_line(wanted: &Wanted) -> String {
+fn kernel_line(accelerator: Accelerator, wanted: &Wanted) -> String {
     let mut line = String::from("console=ttyS0 panic=-1 oops=panic no_timer_check");
+    if accelerator == Accelerator::Tcg && !wanted.icount {
+        line.push_str(EMULATED);
+    }
     if wanted.nic.is_some() {
         line.push_str(" intel_iommu=on");
     }

@@ -53,7 +53,7 @@ pub fn bake_off_compares(kernel: &Kernel) -> Result<(), String> {
         ("\nwarmup_seconds = 80", "\nwarmup_seconds = 5"),
         ("\nseconds = 48", "\nseconds = 1"),
         ("\"512MiB\"", "\"128MiB\""),
-        ("\"128MiB\"\naccesses_per_second = 40000", "\"32MiB\"\naccesses_per_second = 5000"),
+        ("\"128MiB\"\naccesses_per_second = 40000", "\"16MiB\"\naccesses_per_second = 5000"),
     ];
     let scenario = replaced(&ends(BAKEOFF), &changes)?;
     let line = format!(

@@ -4,13 +4,14 @@ use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
 use wave_linux::sched::{Enclave, Options, Stats};
 
-use crate::processes::{Agent, alone, command, count, finish, is_well, socket, wait_for};
+use crate::processes::{Agent, SUBJECTS, alone, command, count, finish, is_well, socket, wait_for};
 
 /// Two enclaves, of CPU 0 and of CPUs 1 and 2. The agents share the last CPU.
 pub fn two() -> (Enclave, Enclave) {
     let options = |name: &str, cpus: &[usize]| {
         let mut options = Options::new(socket(name), cpus.to_vec());
         options.config.patience = Nanos::from_millis(5_000);
+        options.config.subjects = SUBJECTS;
         options
     };
     let all = vec![options("first", &[0]), options("second", &[1, 2])];

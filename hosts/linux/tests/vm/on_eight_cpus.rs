@@ -8,7 +8,7 @@ use wave_core::outcome::Code;
 use wave_linux::sched;
 
 use crate::processes::{
-    Agent, alone, count, cpus, finish, installed, is_well, shell, start, wait_for, work,
+    SuccessiveAgents, alone, count, cpus, finish, installed, is_well, shell, start, wait_for, work,
 };
 
 const CPUS: usize = 8;
@@ -45,15 +45,20 @@ fn write(file: &str, text: &str) {
 }
 
 /// Runs programs under `policy`, and prints how often threads named `name` changed their CPU.
-fn migrations(policy: &str, name: &str, programs: impl FnOnce()) {
-    let enclave = start(|_| {});
-    let _agent = Agent::start(&enclave, policy);
+fn migrations(
+    agents: &mut SuccessiveAgents<'_>,
+    policy: &str,
+    name: &str,
+    programs: impl FnOnce(),
+) {
+    let before = agents.next(policy);
     let migrations = Migrations::watch();
     programs();
     let moved = migrations.of(name);
-    let stats = is_well(&enclave);
-    let switches = count(&stats, Code::Complete);
-    let busy = stats.cores.iter().filter(|core| core.switches > 0).count();
+    let stats = is_well(agents.enclave());
+    let switches = count(&stats, Code::Complete) - count(&before, Code::Complete);
+    let cores = before.cores.iter().zip(&stats.cores);
+    let busy = cores.filter(|(before, core)| core.switches > before.switches).count();
     println!(
         "{policy}: `{name}` changed its CPU {moved} times, in {switches} switches on {busy} cores"
     );
@@ -71,21 +76,23 @@ fn the_same_programs_on_eight_cpus() {
     }
     let Some(stress) = installed("/usr/bin/stress-ng") else { return };
     let Some(server) = installed("/usr/bin/redis-check-rdb") else { return };
+    let enclave = start(|_| {});
+    let agents = &mut SuccessiveAgents::of(&enclave);
     for policy in ["fifo", "shinjuku:slice_us=5000", "vm"] {
         // Threads are named after their test; the kernel keeps 15 letters of the name.
-        migrations(policy, "processes::work", || drop(finish(work(12, 32))));
+        migrations(agents, policy, "processes::work", || drop(finish(work(12, 32))));
     }
-    migrations("fifo", "stress-ng", || {
+    migrations(agents, "fifo", "stress-ng", || {
         let stressors = "--switch 4 --switch-ops 400 --mutex 4 --mutex-ops 400 --futex 4 --futex-ops 200 \
                          --pthread 2 --pthread-ops 20 --fork 2 --fork-ops 20";
         finish(shell(&format!("{stress} --quiet --timeout 0 {stressors}")));
     });
-    migrations("fifo", "true", || {
+    migrations(agents, "fifo", "true", || {
         let storm = "i=0; while [ $i -lt 60 ]; do (true | /bin/true) & \
                      i=$((i + 1)); [ $((i % 12)) -eq 0 ] && wait; done; wait; echo done";
         assert_eq!(finish(shell(storm)), "done\n");
     });
-    migrations("fifo", "redis", || {
+    migrations(agents, "fifo", "redis", || {
         let mut command = Command::new(server);
         command.arg0("redis-server").args(["--port", "6391", "--save", "", "--daemonize", "no"]);
         command.stdout(Stdio::null());

@@ -67,12 +67,16 @@ pub fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("wave-vm-{}-{name}.sock", std::process::id()))
 }
 
+/// Threads for which the tests' enclaves have room. The default is for servers, and the host looks at each slot on every wake-up.
+pub const SUBJECTS: u32 = 256;
+
 /// Starts an enclave of all CPUs except the last, which is for agents.
 pub fn start(change: impl FnOnce(&mut Options)) -> Enclave {
     let cpus = cpus();
     let mut options = Options::new(socket("enclave"), cpus[..cpus.len() - 1].to_vec());
     // An emulated machine is slow.
     options.config.patience = Nanos::from_millis(5_000);
+    options.config.subjects = SUBJECTS;
     change(&mut options);
     Enclave::start(options).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -118,6 +122,32 @@ impl Agent {
         wait_for("the agent's end", || self.0.try_wait().unwrap().is_some());
         let status = self.0.wait().unwrap();
         assert!(status.success(), "{status}");
+    }
+}
+
+/// Agents of one enclave, one after the other. They share it because loading its program takes over ten seconds in an emulated
+/// machine.
+pub struct SuccessiveAgents<'a> {
+    enclave: &'a Enclave,
+    agent: Option<Agent>,
+}
+
+impl<'a> SuccessiveAgents<'a> {
+    pub fn of(enclave: &'a Enclave) -> SuccessiveAgents<'a> {
+        SuccessiveAgents { enclave, agent: None }
+    }
+
+    pub fn enclave(&self) -> &'a Enclave {
+        self.enclave
+    }
+
+    /// Replaces the agent by one with this policy. Returns what the enclave had counted by then.
+    pub fn next(&mut self, policy: &str) -> Stats {
+        let agent = Agent::start(self.enclave, policy);
+        if let Some(before) = self.agent.replace(agent) {
+            before.leaves();
+        }
+        self.enclave.stats()
     }
 }
 
