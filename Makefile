@@ -58,7 +58,8 @@ rows: build
 fuzz: build
 	$(WAVE) fuzz --seeds 2000
 
-bench: setup
+bench:
+	@sh xtask/setup.sh bench
 	cargo build --release --locked --package wave --package wave-bench --package wave-bench-tcp --package wave-preload
 	$(WAVE) bench queue
 	$(WAVE) bench agent

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the system packages that the build needs, and with `test` those that tests need as well.
+# Installs the system packages that the build needs, and with `test` or `bench` those that tests or benches need as well.
 # Prints their names. Does nothing if all are installed.
 set -eu
 
@@ -19,6 +19,10 @@ if [ "${1:-}" = test ]; then
     [ -e /usr/lib/debug/.build-id ] || missing="$missing libc6-dbg"
     # A client with another implementation of gRPC, run by Debian's own Python.
     [ -e /usr/lib/python3/dist-packages/grpc_tools ] || missing="$missing python3-grpcio python3-grpc-tools"
+fi
+if [ "${1:-}" = bench ]; then
+    # Turns on GRO in benches of TCP.
+    command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"
 fi
 [ -n "$missing" ] || exit 0
 

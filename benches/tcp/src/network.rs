@@ -6,6 +6,7 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
+use wave_links::say;
 
 use crate::client::{Load, set};
 use crate::cpu::{Snapshot, Spent, tree, two};
@@ -138,11 +139,17 @@ impl Network {
         Ok(self)
     }
 
-    /// Turns on GRO at both ends, which is off in a new veth pair. Returns whether that was possible.
+    /// Turns on GRO at both ends, which is off in a new veth pair. Returns whether that was possible, and prints why it was not.
     pub fn with_gro(&mut self) -> Result<bool, String> {
-        let is_near = ethtool(NEAR).is_ok();
+        let near = ethtool(NEAR);
         self.client.tell(&format!("gro {FAR}"))?;
-        Ok(self.client.hear()? == "done" && is_near)
+        let is_far = self.client.hear()? == "done";
+        if let Err(error) = &near {
+            say!(
+                "wave bench tcp: GRO stays off, unlike on most machines: {error}. Type `apt-get install ethtool`"
+            );
+        }
+        Ok(near.is_ok() && is_far)
     }
 
     /// A stack's place in these networks.
