@@ -192,6 +192,15 @@ pub fn poll_masked(
     ppoll(fds, timeout, Some(mask))
 }
 
+/// Number of written bytes that the peer of a kernel socket has not acknowledged (`SIOCOUTQ`: see tcp(7)).
+#[cfg(test)]
+pub fn unacknowledged_bytes(number: c_int) -> c_int {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes an `int` at this address.
+    let done = unsafe { libc::ioctl(number, libc::TIOCOUTQ, &raw mut bytes) };
+    if done == 0 { bytes } else { 0 }
+}
+
 /// `tcpi_state` of a kernel socket: see tcp(7).
 #[cfg(test)]
 pub fn tcp_state(number: c_int) -> u8 {
