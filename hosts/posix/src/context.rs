@@ -7,6 +7,7 @@ mod taking;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use wave_tcp::context::{Event, Interest, Known, Reason, Request, SocketOptions, Tail};
@@ -22,6 +23,8 @@ pub const SLOTS: usize = 128;
 pub const BURST: u32 = 16;
 /// Most events that one [`Context::look`] processes.
 const EVENTS_PER_LOOK: usize = 1024;
+/// Time until a listener for which the agent has no room offers a slot again.
+const OFFERS_AGAIN: Duration = Duration::from_millis(20);
 /// Low bits of a socket's name: its place. The other bits distinguish it from earlier sockets in that place.
 pub const PLACE_BITS: u32 = 18;
 
@@ -55,6 +58,8 @@ pub struct Context<Q> {
     writes: u32,
     /// A listener may have fewer slots than it should.
     wants_slots: bool,
+    /// When to offer a slot again, after the agent had room for none of a listener.
+    offers_again_at: Option<Instant>,
     /// Events were processed since the last [`Context::take_news`]. Any call processes the events of all sockets.
     has_news: bool,
     /// Number of requests to lend connections that the agent has not answered.
@@ -109,6 +114,7 @@ impl<Q: Queues> Context<Q> {
             outbox: VecDeque::new(),
             writes: 0,
             wants_slots: false,
+            offers_again_at: None,
             has_news: false,
             lending: 0,
             is_dead: false,
@@ -333,7 +339,12 @@ impl<Q: Queues> Context<Q> {
                 listener.offered -= 1;
                 match reason {
                     // The agent has room for fewer slots than this.
-                    Some(Reason::NoRoom) => listener.slots_max = listener.offered.max(1),
+                    Some(Reason::NoRoom) => {
+                        listener.slots_max = listener.offered;
+                        if listener.offered == 0 {
+                            self.offers_again_at = Some(Instant::now() + OFFERS_AGAIN);
+                        }
+                    }
                     Some(reason) => listener.error = Some(reason.errno()),
                     None => {}
                 }
@@ -551,6 +562,11 @@ impl<Q: Queues> Context<Q> {
     /// Sends all pending requests to the agent, as far as its queue has room, and wakes it.
     pub fn flush(&mut self) {
         self.writes = 0;
+        if self.offers_again_at.is_some_and(|at| Instant::now() >= at) {
+            self.offers_again_at = None;
+            self.listeners.values_mut().for_each(|one| one.slots_max = one.slots_max.max(1));
+            self.wants_slots = true;
+        }
         if std::mem::take(&mut self.wants_slots) {
             self.offer_slots();
         }
