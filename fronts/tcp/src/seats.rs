@@ -23,7 +23,7 @@ const PAYLOADS_BYTES_MAX: u64 = 1 << 46;
 const DESCRIPTORS_OF_A_THREAD: u64 = 4;
 /// Size of a span: the part of payload memory that one page of the agent's page tables maps.
 const SPAN_BYTES: u64 = 2 << 20;
-/// Most spans with rings in all payload memories: 128 GiB, with up to 256 MiB of page tables.
+/// Most spans with rings in all payload memories: 128 GiB, with up to 256 MiB of page tables, or as much for each flow group.
 pub const SPANS_MAX: u32 = 1 << 16;
 /// Most waiting events of all processes.
 pub const EVENTS_MAX: u32 = 1 << 17;
@@ -80,21 +80,20 @@ pub(crate) struct BeyondShare {
 
 impl Seats {
     /// Raises the agent's limit of descriptors as far as allowed, and shares them out. Each of the `threads` other threads maps
-    /// payload memories separately, which takes page tables and addresses again.
+    /// payload memories separately, which takes addresses again.
     pub(crate) fn new(threads: usize, payload_bytes_max: u64) -> Seats {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let kept = DESCRIPTORS_KEPT + DESCRIPTORS_OF_A_THREAD * threads as u64;
         let descriptors = u32::try_from(most.saturating_sub(kept)).unwrap_or(u32::MAX);
-        let spans = SPANS_MAX / (1 + threads as u32);
         let windows = match threads {
             0 => PROCESSES_MAX as u32,
             // Each thread maps each payload memory.
             threads => (PAYLOADS_BYTES_MAX / payload_bytes_max / (1 + threads as u64))
                 .clamp(1, PROCESSES_MAX as u64) as u32,
         };
-        Seats(Shares::new([windows, descriptors, spans, EVENTS_MAX]))
+        Seats(Shares::new([windows, descriptors, SPANS_MAX, EVENTS_MAX]))
     }
 
     /// Takes what a process needs for a seat. Returns false if its program or user has used up its share.

@@ -44,8 +44,13 @@ pub enum TapError {
     NotATap { name: String },
     /// [`TapOptions::multi_queue`] differs from the existing device's.
     #[error(
-        "the TAP device {name} was created {} multiple queues: open it the same way, or delete it and create it again",
-        if *.multi_queue { "with" } else { "without" }
+        "the TAP device {name} was created {}, or type `sudo ip tuntap del dev {name} mode tap{}` and create it again",
+        if *.multi_queue {
+            "with multiple queues: use --groups 2 or more"
+        } else {
+            "without multiple queues: use --groups 1"
+        },
+        if *.multi_queue { " multi_queue" } else { "" }
     )]
     Queues {
         name: String,

@@ -12,12 +12,12 @@ use wave_links::tell;
 use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
 
 use super::default_socket;
-use super::up::{Wires, go_on};
+use super::up::{Wires, go_on, pin_to_first};
 
 #[derive(Args, Debug)]
 #[command(
     after_help = "Takes over the running agent's device, addresses, listeners, connections and programs, and serves until Ctrl-C or SIGTERM.
-The running agent exits. Programs and their peers notice a pause of some milliseconds, and 0.03 more for each
+The running agent exits. The number of flow groups stays; --cpu does not. Programs and their peers notice a pause of some milliseconds, and 0.03 more for each
 connection; no connection is reset and no byte is lost. Captures and traces end. If anything fails before the new agent
 has everything, the running one continues.
 
@@ -52,9 +52,7 @@ pub struct ReplaceArgs {
 /// Replaces an agent, and runs until Ctrl-C or SIGTERM.
 pub fn replace(args: &ReplaceArgs) -> Result<(), Failure> {
     let socket = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
-    if let Some(cpu) = args.cpu.first() {
-        wave_agent::pin(*cpu).map_err(Failure::cannot)?;
-    }
+    pin_to_first(&args.cpu)?;
     let cannot = |error: HandoverError| {
         Failure::cannot(format!("the agent at {} was not replaced: {error}", socket.display()))
     };

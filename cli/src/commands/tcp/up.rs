@@ -42,8 +42,8 @@ Examples:
   wave tcp up --address 10.77.0.2/24 --groups 4 --cpu 8,9,10,11,12
   wave tcp up --interface veth1 --address 10.78.0.3/24   beside the kernel's own address there
 
-Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 2 bad arguments; 3 the device, the address or the socket is not available, or
-the device was deleted."
+Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 2 bad arguments; 3 the device, the address, the socket or a CPU is not
+available, or the device was deleted."
 )]
 pub struct UpArgs {
     /// The device's name in Linux.
@@ -345,9 +345,7 @@ fn run<W: Wire + Send + 'static>(
     let traces = Traces::beside(&socket)
         .map_err(|error| Failure::cannot(format!("{}.trace: {error}", socket.display())))?;
     let successors = Successors::beside(&socket).map_err(Failure::cannot)?;
-    if let Some(cpu) = args.cpu.first() {
-        wave_agent::pin(*cpu).map_err(Failure::cannot)?;
-    }
+    pin_to_first(&args.cpu)?;
     let options = TcpOptions {
         ip,
         prefix,
@@ -363,7 +361,11 @@ fn run<W: Wire + Send + 'static>(
         profile.confine().map_err(Failure::cannot)?;
         if !args.quiet {
             let beside = homes.v6.map_or_else(String::new, |v6| format!(" and {}", v6.ip));
-            tell!("Speaking TCP at {ip}{beside}, on {name} ({about}); Ctrl-C ends it");
+            let groups = match args.groups {
+                1 => String::new(),
+                groups => format!("; {groups} flow groups"),
+            };
+            tell!("Speaking TCP at {ip}{beside}, on {name} ({about}{groups}); Ctrl-C ends it");
             tell!("Next: wave serve http --toe {}", socket.display());
         }
         Ok::<(), Failure>(())
@@ -385,6 +387,11 @@ fn run<W: Wire + Send + 'static>(
             go_on(front, args.quiet)
         }
     }
+}
+
+/// Pins this thread to the first of these CPUs, after it has tried the others: threads of flow groups are pinned to those later.
+pub(super) fn pin_to_first(cpus: &[usize]) -> Result<(), Failure> {
+    cpus.iter().rev().try_for_each(|cpu| wave_agent::pin(*cpu)).map_err(Failure::cannot)
 }
 
 /// Serves until Ctrl-C or SIGTERM, or until another agent has taken over.
