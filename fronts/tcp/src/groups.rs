@@ -35,7 +35,7 @@ use wave_tcp::datapath::{
 };
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::stages::recover::{Recovery, Sack};
-use wave_tcp::steering::Steering;
+use wave_tcp::steering::{Steering, tuple_of};
 use wave_tcp::trace::Trace;
 use wave_wires::{Frame, Wire};
 
@@ -211,8 +211,8 @@ impl<W: Wire> Groups<W> {
     }
 
     /// Passes a packet on to a group. A group that does not keep up loses it, as any cable may.
-    fn pass(&mut self, group: u16, packet: Packet<Frame>) {
-        let orders = &mut self.groups[usize::from(group)].orders;
+    fn pass(&mut self, group: usize, packet: Packet<Frame>) {
+        let orders = &mut self.groups[group].orders;
         if !orders.is_behind() {
             orders.send(Order::Packet(packet));
         }
@@ -265,13 +265,17 @@ impl<W: Wire> Groups<W> {
             Report::Control(packet, Some(flow)) => {
                 effects.push_back(Effect::Control(packet, Some(self.steering.id(group, flow))));
             }
-            Report::Control(packet, None) => match self.steering.group_of_packet(&packet) {
-                Some(own) if own != group => {
-                    self.astray += 1;
-                    self.pass(own, packet);
+            Report::Control(packet, None) => {
+                let flow = tuple_of(&packet).and_then(|tuple| self.by_tuple.get(&tuple));
+                let own = flow.map(|flow| self.steering.inner(*flow).0);
+                match own.filter(|own| *own != usize::from(group)) {
+                    Some(own) => {
+                        self.astray += 1;
+                        self.pass(own, packet);
+                    }
+                    None => effects.push_back(Effect::Control(packet, None)),
                 }
-                _ => effects.push_back(Effect::Control(packet, None)),
-            },
+            }
         }
     }
 
@@ -381,8 +385,8 @@ impl<W: Wire> Groups<W> {
 impl<W: Wire> Datapath<Frame> for Groups<W> {
     fn submit(&mut self, _now: Nanos, batch: &mut Batch<'_, Frame>) {
         while let Some(packet) = batch.packets.pop_front() {
-            let group = self.steering.group_of_packet(&packet).unwrap_or(0);
-            self.pass(group, packet);
+            let group = tuple_of(&packet).map_or(0, |tuple| self.steering.group_of(&tuple));
+            self.pass(group.into(), packet);
         }
         while let Some((context, moved)) = batch.requests.front().copied() {
             let (at, flow) = self.place(moved.flow);

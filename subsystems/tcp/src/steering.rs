@@ -57,18 +57,6 @@ impl Steering {
         ((hash >> 16) % u32::from(self.groups)) as u16
     }
 
-    /// The group of a received packet's connection; `None` if it is no valid TCP segment.
-    pub fn group_of_packet<F: AsRef<[u8]>>(&self, packet: &Packet<F>) -> Option<u16> {
-        let is_good = packet.checksum == Checksum::Good;
-        let Ok(Parsed::Tcp { ip, segment, .. }) = parse(packet.frame.as_ref(), is_good) else {
-            return None;
-        };
-        Some(self.group_of(&Tuple {
-            local: (ip.destination, segment.destination_port).into(),
-            remote: (ip.source, segment.source_port).into(),
-        }))
-    }
-
     /// The agent-wide id of a flow with this id in its group's data path.
     pub fn id(&self, group: u16, inner: FlowId) -> FlowId {
         FlowId { index: inner.index * u32::from(self.groups) + u32::from(group), ..inner }
@@ -79,6 +67,18 @@ impl Steering {
         let groups = u32::from(self.groups);
         ((flow.index % groups) as usize, FlowId { index: flow.index / groups, ..flow })
     }
+}
+
+/// Both ends of a received packet's connection; `None` if it is no valid TCP segment.
+pub fn tuple_of<F: AsRef<[u8]>>(packet: &Packet<F>) -> Option<Tuple> {
+    let is_good = packet.checksum == Checksum::Good;
+    let Ok(Parsed::Tcp { ip, segment, .. }) = parse(packet.frame.as_ref(), is_good) else {
+        return None;
+    };
+    Some(Tuple {
+        local: (ip.destination, segment.destination_port).into(),
+        remote: (ip.source, segment.source_port).into(),
+    })
 }
 
 #[cfg(test)]
