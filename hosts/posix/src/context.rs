@@ -7,7 +7,7 @@ mod taking;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use wave_tcp::context::{Event, Interest, Known, Reason, Request, SocketOptions, Tail};
@@ -23,8 +23,6 @@ pub const SLOTS: usize = 128;
 pub const BURST: u32 = 16;
 /// Most events that one [`Context::look`] processes.
 const EVENTS_PER_LOOK: usize = 1024;
-/// Time until a listener for which the agent has no room offers a slot again.
-const OFFERS_AGAIN: Duration = Duration::from_millis(20);
 /// Low bits of a socket's name: its place. The other bits distinguish it from earlier sockets in that place.
 pub const PLACE_BITS: u32 = 18;
 
@@ -59,7 +57,7 @@ pub struct Context<Q> {
     /// A listener may have fewer slots than it should.
     wants_slots: bool,
     /// When to offer a slot again, after the agent had room for none of a listener.
-    offers_again_at: Option<Instant>,
+    retry_at: Option<Instant>,
     /// Events were processed since the last [`Context::take_news`]. Any call processes the events of all sockets.
     has_news: bool,
     /// Number of requests to lend connections that the agent has not answered.
@@ -114,7 +112,7 @@ impl<Q: Queues> Context<Q> {
             outbox: VecDeque::new(),
             writes: 0,
             wants_slots: false,
-            offers_again_at: None,
+            retry_at: None,
             has_news: false,
             lending: 0,
             is_dead: false,
@@ -338,13 +336,7 @@ impl<Q: Queues> Context<Q> {
             if let Some(listener) = self.listeners.get_mut(&listener) {
                 listener.offered -= 1;
                 match reason {
-                    // The agent has room for fewer slots than this.
-                    Some(Reason::NoRoom) => {
-                        listener.slots_max = listener.offered;
-                        if listener.offered == 0 {
-                            self.offers_again_at = Some(Instant::now() + OFFERS_AGAIN);
-                        }
-                    }
+                    Some(Reason::NoRoom) => listener.has_no_room(&mut self.retry_at),
                     Some(reason) => listener.error = Some(reason.errno()),
                     None => {}
                 }
@@ -562,11 +554,7 @@ impl<Q: Queues> Context<Q> {
     /// Sends all pending requests to the agent, as far as its queue has room, and wakes it.
     pub fn flush(&mut self) {
         self.writes = 0;
-        if self.offers_again_at.is_some_and(|at| Instant::now() >= at) {
-            self.offers_again_at = None;
-            self.listeners.values_mut().for_each(|one| one.slots_max = one.slots_max.max(1));
-            self.wants_slots = true;
-        }
+        self.offer_again();
         if std::mem::take(&mut self.wants_slots) {
             self.offer_slots();
         }

@@ -3,12 +3,26 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use wave_tcp::context::{Interest, Request, Sharing};
 
 use super::{Context, Listening, SLOTS};
 use crate::line::Queues;
 use crate::socket::{Phase, Socket};
+
+/// Time until a listener for which the agent has no room offers a slot again.
+const OFFERS_AGAIN: Duration = Duration::from_millis(20);
+
+impl Listening {
+    /// The agent has room for fewer slots than were offered. Sets when to try again, if it has room for none.
+    pub(super) fn has_no_room(&mut self, retry_at: &mut Option<Instant>) {
+        self.slots_max = self.offered;
+        if self.offered == 0 {
+            *retry_at = Some(Instant::now() + OFFERS_AGAIN);
+        }
+    }
+}
 
 impl<Q: Queues> Context<Q> {
     /// Requests a listener that does not share its port.
@@ -133,6 +147,15 @@ impl<Q: Queues> Context<Q> {
         self.change(name);
         self.fill_ahead(name);
         Some(name)
+    }
+
+    /// Offers a slot again of each listener for which the agent had no room, if it is time.
+    pub(super) fn offer_again(&mut self) {
+        if self.retry_at.is_some_and(|at| Instant::now() >= at) {
+            self.retry_at = None;
+            self.listeners.values_mut().for_each(|one| one.slots_max = one.slots_max.max(1));
+            self.wants_slots = true;
+        }
     }
 
     /// Offers slots, so that the agent answers connection requests without waiting for the program.
