@@ -146,7 +146,7 @@ impl Network {
         let is_far = self.client.hear()? == "done";
         if let Err(error) = &near {
             say!(
-                "wave bench tcp: GRO stays off, unlike on most machines: {error}. Type `apt-get install ethtool`"
+                "wave bench tcp: GRO stays off: {error}. If ethtool is missing, type `apt-get install ethtool`"
             );
         }
         Ok(near.is_ok() && is_far)

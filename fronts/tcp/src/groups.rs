@@ -309,8 +309,12 @@ impl<W: Wire> Groups<W> {
                 || self.groups.iter().any(|group| !group.reports.is_empty());
         let is_behind = self.groups.iter().any(|group| group.orders.is_behind());
         let is_freezing = self.freezing.values().any(Option::is_none);
-        let of_groups = (!self.runs)
-            .then(|| self.groups.iter().filter_map(|group| group.shared.take().next).min());
+        // Orders that were sent since a group's last turn are work as well.
+        let of_group = |group: &Group<W>| {
+            let engine = group.shared.take();
+            if engine.orders.is_empty() { engine.next } else { Some(now) }
+        };
+        let of_groups = (!self.runs).then(|| self.groups.iter().filter_map(of_group).min());
         let soon = [
             is_waiting.then_some(now),
             is_freezing.then(|| now + FREEZING_EVERY),

@@ -17,9 +17,9 @@ use super::up::{Wires, go_on, pin_to_first};
 #[derive(Args, Debug)]
 #[command(
     after_help = "Takes over the running agent's device, addresses, listeners, connections and programs, and serves until Ctrl-C or SIGTERM.
-The running agent exits. The number of flow groups stays; --cpu does not. Programs and their peers notice a pause of some milliseconds, and 0.03 more for each
-connection; no connection is reset and no byte is lost. Captures and traces end. If anything fails before the new agent
-has everything, the running one continues.
+The running agent exits. The number of flow groups stays; --cpu must be given again. Programs and their peers notice a pause of
+some milliseconds, and 0.03 more for each connection; no connection is reset and no byte is lost. Captures and traces end. If
+anything fails before the new agent has everything, the running one continues.
 
 It must run as the running agent's user. Agents of incompatible versions do not
 replace each other. Programs of users that the agent allows but does not trust (wave tcp up --allow, --trust) lose
