@@ -1,6 +1,7 @@
 //! Handshakes: connections that are not established yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
 
 mod bounds;
+mod cookies;
 mod doubt;
 mod establish;
 
@@ -332,18 +333,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         };
         let (scale, window_bytes) = (scale_of(slot.receive.bytes), slot.window_bytes());
-        let (half_open, most) = (*half_open, self.half_open_max(*backlog));
-        // In a SYN flood, this listener's own oldest handshake is dropped first.
-        if half_open >= most || !self.has_room(process, Kind::Handshake) {
-            self.drop_oldest(at);
-        }
-        let has_room = [Kind::Connection, Kind::Handshake]
-            .into_iter()
-            .all(|kind| self.has_room(process, kind));
-        if !has_room {
+        let may_keep = *half_open < self.half_open_max(*backlog);
+        if !self.has_room(process, Kind::Connection) {
             self.counters.beyond_share += 1;
             return;
         }
+        let may_keep = may_keep && self.has_room(process, Kind::Handshake);
         let clocked = self.secrets.sequence(&tuple, now);
         // Segments of an old connection between the same ends must not fit into this one (RFC 9293, MAY-2). As in Linux, more
         // than the largest window of a SYN lies between them, so that not even old acknowledgements do (RFC 5961, 5.2).
@@ -369,15 +364,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             ecn: Agreement::with(segment.flags),
             is_repeated: false,
         };
-        match self.handshakes.insert(tuple, handshake) {
-            Ok(id) => {
-                self.time_wait.remove(&tuple);
-                self.take_share(process, Kind::Handshake);
-                self.note_half_open(at, id);
-                self.try_again(now, id);
-            }
-            Err(_) => self.counters.full += 1,
-        }
+        let kept = may_keep.then(|| self.handshakes.insert(tuple, handshake));
+        let Some(Ok(id)) = kept else {
+            return self.answer_with_cookie(now, at, &tuple, handshake);
+        };
+        self.time_wait.remove(&tuple);
+        self.take_share(process, Kind::Handshake);
+        self.listeners[at].half_open += 1;
+        self.try_again(now, id);
     }
 
     /// Handles a segment for a handshake. If it establishes the connection, the packet goes on to the data path.
@@ -411,7 +405,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             if is_same && acknowledges {
                 // Simultaneous open: this is the peer's SYN-ACK (RFC 9293, Figure 8). A SYN's window is not scaled.
                 let window = u32::from(segment.window);
-                if let Some(flow) = self.establish(now, id, tuple, window, segment) {
+                let established = self.establish(now, Some(id), &handshake, tuple, window, segment);
+                if let Some(flow) = established {
                     self.data.command(now, flow, Command::Challenge);
                     self.connection_is_there(flow);
                 }
@@ -436,10 +431,24 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             return;
         }
+        self.open(now, Some(id), &handshake, tuple, segment, packet);
+    }
+
+    /// Establishes the connection of a listener's handshake with the segment that acknowledges our SYN. `id` is the handshake's
+    /// place in the table, if it has one.
+    pub(super) fn open(
+        &mut self,
+        now: Nanos,
+        id: Option<FlowId>,
+        handshake: &Handshake,
+        tuple: &Tuple,
+        segment: &TcpSegment,
+        packet: Packet<F>,
+    ) {
         let window = u32::from(segment.window) << handshake.options.scale.unwrap_or(0);
-        if let Some(flow) = self.establish(now, id, tuple, window, segment) {
-            self.measure(now, flow, &handshake);
-            let carries = !segment.payload.is_empty() || flags.contains(Flags::FIN);
+        if let Some(flow) = self.establish(now, id, handshake, tuple, window, segment) {
+            self.measure(now, flow, handshake);
+            let carries = !segment.payload.is_empty() || segment.flags.contains(Flags::FIN);
             if carries {
                 self.packets.push_front(packet);
             }
@@ -501,7 +510,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let handshake = *handshake;
         let window = u32::from(segment.window);
-        if let Some(flow) = self.establish(now, id, tuple, window, segment) {
+        if let Some(flow) = self.establish(now, Some(id), &handshake, tuple, window, segment) {
             self.measure(now, flow, &handshake);
             self.data.command(now, flow, Command::Challenge);
             self.connection_is_there(flow);

@@ -71,7 +71,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             mss_max: u16::MAX,
             slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
             half_open: 0,
-            half_open_order: VecDeque::with_capacity(2 * self.half_open_max(backlog) as usize + 1),
+            cookie_sent_at: None,
         });
         let local = self.told(SocketAddr::new(local.ip(), port));
         self.tell(from, Event::Listening { listener: name, local });

@@ -148,8 +148,8 @@ struct Listener {
     slots: VecDeque<Slot>,
     /// Number of handshakes under way.
     half_open: u32,
-    /// These handshakes, oldest first, mixed with some that are over.
-    half_open_order: VecDeque<FlowId>,
+    /// When a SYN was last answered with a cookie.
+    cookie_sent_at: Option<Nanos>,
 }
 
 /// Counters of the control plane.
@@ -167,7 +167,7 @@ pub struct ControlCounters {
     pub timed_out: u64,
     /// Handshakes whose listener had no slot (ListenOverflows).
     pub overflows: u64,
-    /// Handshakes that found no room in the table (TCPReqQFullDrop).
+    /// SYNs that found no room among the handshakes, and got no cookie (TCPReqQFullDrop).
     pub full: u64,
     /// Challenge ACKs sent (TCPChallengeACK).
     pub challenges: u64,
@@ -183,8 +183,12 @@ pub struct ControlCounters {
     pub keep_alives: u64,
     /// Reductions of a connection's segment size after a router reported that they do not fit.
     pub path_mtu_reductions: u64,
-    /// Handshakes of a listener that were dropped for newer ones (TCPReqQFullDrop counts those that found no room).
-    pub half_open_replaced: u64,
+    /// SYNs that were answered with a cookie (SyncookiesSent).
+    pub cookies_sent: u64,
+    /// Connections that a cookie established (SyncookiesRecv).
+    pub cookies_received: u64,
+    /// Acknowledgements without a valid cookie while cookies were valid (SyncookiesFailed).
+    pub cookies_failed: u64,
     /// Connections, handshakes and listeners refused because the program or its user had used up its share.
     pub beyond_share: u64,
     /// Connections that were reset because their program claimed memory that it does not have.

@@ -2,6 +2,7 @@
 
 mod congestion;
 mod connections;
+mod cookies;
 mod errors;
 mod failures;
 mod handover;

@@ -28,16 +28,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Completes a handshake, and installs the connection in the data path. `None` if there is no slot or room.
+    /// Completes a handshake, and installs the connection in the data path. `id` is the handshake's place in the table, if it
+    /// has one. `None` if there is no slot or room.
     pub(super) fn establish(
         &mut self,
         now: Nanos,
-        id: FlowId,
+        id: Option<FlowId>,
+        handshake: &Handshake,
         tuple: &Tuple,
         window: u32,
         segment: &TcpSegment,
     ) -> Option<FlowId> {
-        let handshake = *self.handshakes.get(id)?;
         let (context, slot, listener) = match handshake.whom {
             For::Host { context, slot } => (context, slot, None),
             For::Listener { process, name } => {
@@ -68,7 +69,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let stamps = handshake.options.timestamps.is_some();
         let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
         let mss =
-            theirs.min(self.own_mss(tuple, &handshake)) - if stamps { TIMESTAMP_BYTES } else { 0 };
+            theirs.min(self.own_mss(tuple, handshake)) - if stamps { TIMESTAMP_BYTES } else { 0 };
         let congestion = Congestion::new(self.algorithm, mss);
         let recent = segment.options.timestamps.or(handshake.options.timestamps);
         let established = Established {
@@ -108,7 +109,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             is_eager: false,
             limits: Limits { window_bytes: congestion.window(), ..Limits::default() },
         };
-        self.drop_handshake(id);
+        if let Some(id) = id {
+            self.drop_handshake(id);
+        }
         let Ok(flow) = self.data.install(now, &established) else {
             self.counters.full += 1;
             self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
