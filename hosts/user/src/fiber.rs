@@ -12,8 +12,9 @@ use crate::table::Table;
 
 pub(crate) type FiberYielder = Yielder<u32, Leave>;
 
-/// A stack with the coroutine that is suspended on it.
-pub(crate) struct Fiber(Coroutine<u32, Leave, (), DefaultStack>);
+/// A stack with the coroutine that is suspended on it. It changes hands twice a run, so it moves as a pointer: the processor waits
+/// for words that were just stored one by one and are loaded two at a time.
+pub(crate) struct Fiber(Box<Coroutine<u32, Leave, (), DefaultStack>>);
 
 // SAFETY: a fiber is resumed by one core at a time (the one that committed its thread), and the values on
 // its stack are owned by closures that are `Send`. Addresses of the pthread's thread-locals are not: foreign
@@ -24,7 +25,7 @@ impl Fiber {
     fn new(table: &Arc<Table>, stack_bytes: usize) -> std::io::Result<Fiber> {
         let stack = DefaultStack::new(stack_bytes)?;
         let table = Arc::clone(table);
-        Ok(Fiber(Coroutine::with_stack(stack, move |yielder: &FiberYielder, first: u32| {
+        let run = move |yielder: &FiberYielder, first: u32| {
             let mut id = first;
             loop {
                 let slot = table.own(id);
@@ -32,7 +33,8 @@ impl Fiber {
                 slot.take_entry().call();
                 id = yielder.suspend(Leave::Exit);
             }
-        })))
+        };
+        Ok(Fiber(Box::new(Coroutine::with_stack(stack, run))))
     }
 
     /// Runs the thread `id` on this fiber until it gives the core back.

@@ -185,7 +185,7 @@ pub struct ControlCounters {
     pub path_mtu_reductions: u64,
     /// SYNs that were answered with a cookie (SyncookiesSent).
     pub cookies_sent: u64,
-    /// Connections that a cookie established (SyncookiesRecv).
+    /// Acknowledgements with a valid cookie (SyncookiesRecv).
     pub cookies_received: u64,
     /// Acknowledgements without a valid cookie while cookies were valid (SyncookiesFailed).
     pub cookies_failed: u64,
