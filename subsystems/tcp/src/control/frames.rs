@@ -204,8 +204,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         let is_plain = !flags.contains(Flags::SYN);
-        if is_plain && let Some(handshake) = self.cookie_in(now, tuple, mac, segment) {
-            return self.open(now, None, &handshake, tuple, segment, packet);
+        if is_plain && let Some(returned) = self.cookie_in(now, tuple, mac, segment) {
+            return self.open_by_cookie(now, returned, tuple, segment, packet);
         }
         if self.may_answer(now) {
             self.counters.stranger_resets += 1;

@@ -5,6 +5,7 @@
 //! keep their names, so hosts notice nothing. If no successor takes the state, the old agent thaws its connections, and nothing
 //! is lost either.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,7 @@ pub struct State {
     handshakes: Vec<(FlowId, Tuple, Handshake, Option<Nanos>)>,
     connections: Vec<Kept>,
     time_wait: Vec<(Tuple, Over)>,
+    spent_cookies: VecDeque<u64>,
     neighbours: Neighbours,
     lingering: Vec<u16>,
     orphans: u32,
@@ -140,6 +142,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             handshakes: self.handshakes.iter().map(handshake).collect(),
             connections: self.connections.iter().flatten().filter_map(connection).collect(),
             time_wait: self.time_wait.in_order().map(|(tuple, over)| (tuple, *over)).collect(),
+            spent_cookies: self.spent_cookies.clone(),
             neighbours: self.neighbours.clone(),
             lingering: self.lingering.clone(),
             orphans: self.orphans,
@@ -183,6 +186,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         for (tuple, over) in state.time_wait {
             self.time_wait.insert(tuple, over);
         }
+        self.spent_cookies.extend(state.spent_cookies);
         self.neighbours = state.neighbours;
         self.lingering = state.lingering;
         self.orphans = state.orphans;

@@ -1,7 +1,7 @@
 //! Handshakes: connections that are not established yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
 
 mod bounds;
-mod cookies;
+pub(super) mod cookies;
 mod doubt;
 mod establish;
 
@@ -333,7 +333,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         };
         let (scale, window_bytes) = (scale_of(slot.receive.bytes), slot.window_bytes());
-        let may_keep = *half_open < self.half_open_max(*backlog);
+        // A connection in TIME_WAIT cannot be reopened by a cookie.
+        let may_keep = *half_open < self.half_open_max(*backlog) || self.time_wait.contains(&tuple);
         if !self.has_room(process, Kind::Connection) {
             self.counters.beyond_share += 1;
             return;
@@ -423,6 +424,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         if !acknowledges {
+            // The peer may have got a cookie before there was room for this handshake.
+            if handshake.is_passive()
+                && let Some(returned) = self.cookie_in(now, tuple, mac, segment)
+            {
+                self.drop_handshake(id);
+                return self.open_by_cookie(now, returned, tuple, segment, packet);
+            }
             // RFC 9293, 3.10.7.4, fifth: a segment that does not acknowledge our SYN gets a reset.
             if self.may_answer_handshake(now, id) {
                 let bare = reply::reset(segment);
@@ -435,7 +443,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Establishes the connection of a listener's handshake with the segment that acknowledges our SYN. `id` is the handshake's
-    /// place in the table, if it has one.
+    /// place in the table, if it has one. Returns false if there is no slot or room.
     pub(super) fn open(
         &mut self,
         now: Nanos,
@@ -444,9 +452,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         tuple: &Tuple,
         segment: &TcpSegment,
         packet: Packet<F>,
-    ) {
+    ) -> bool {
         let window = u32::from(segment.window) << handshake.options.scale.unwrap_or(0);
-        if let Some(flow) = self.establish(now, id, handshake, tuple, window, segment) {
+        let flow = self.establish(now, id, handshake, tuple, window, segment);
+        if let Some(flow) = flow {
             self.measure(now, flow, handshake);
             let carries = !segment.payload.is_empty() || segment.flags.contains(Flags::FIN);
             if carries {
@@ -454,6 +463,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             self.connection_is_there(flow);
         }
+        flow.is_some()
     }
 
     /// Our side's limit of a segment in bytes, options included.

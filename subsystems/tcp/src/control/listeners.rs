@@ -161,7 +161,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if tells {
             self.give_slots_back(at);
         }
-        let Listener { context, name, .. } = self.listeners.swap_remove(at);
+        let Listener { context, name, local, cookie_sent_at, .. } = self.listeners.swap_remove(at);
+        for other in self.listeners.iter_mut().filter(|one| one.local.port() == local.port()) {
+            other.cookie_sent_at = other.cookie_sent_at.max(cookie_sent_at);
+        }
         self.give_share(context.process, Kind::Listener);
         let waiting: Vec<(FlowId, SocketAddr)> = self
             .handshakes

@@ -221,6 +221,8 @@ pub struct Stack<F, D> {
     /// Connections by the index of their flow.
     connections: Vec<Option<Connection>>,
     time_wait: TimeWait,
+    /// Hashes of the cookies that established a connection, oldest first.
+    spent_cookies: VecDeque<u64>,
     neighbours: Neighbours,
     /// Deadlines: of connections, by their index, then of handshakes.
     timers: Heap,
@@ -268,6 +270,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             handshakes: Tuples::new(bounds.handshakes, secrets.table),
             connections: alloc::vec![None; bounds.flows as usize],
             time_wait: TimeWait::new(bounds.time_wait, secrets.table),
+            spent_cookies: VecDeque::with_capacity(handshake::cookies::SPENT_MAX),
             neighbours: Neighbours::new(),
             timers: Heap::new(bounds.flows + bounds.handshakes),
             leaving: VecDeque::with_capacity(bounds.flows as usize),

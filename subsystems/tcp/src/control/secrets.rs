@@ -32,9 +32,9 @@ impl Secrets {
         Seq((hash(self.sequence, tuple) as u32).wrapping_add((now.0 / 4_000) as u32))
     }
 
-    /// The keyed hash of a SYN cookie: of the ends, the peer's initial sequence number, the time, and what the cookie says.
-    pub fn cookie(&self, tuple: &Tuple, peer: Seq, period: u32, says: u32) -> u32 {
-        hash(self.sequence, &(tuple, peer.0, period, says)) as u32
+    /// The keyed hash of a SYN cookie: of the ends, the peer's initial sequence number, the time, and the number of the MSS.
+    pub fn cookie(&self, tuple: &Tuple, peer: Seq, period: u64, mss: usize) -> u64 {
+        hash(self.sequence, &(tuple, peer.0, period, mss as u64))
     }
 
     /// Offset of a connection's timestamps from our clock. It depends on the hosts, not on the ports, so that timestamps

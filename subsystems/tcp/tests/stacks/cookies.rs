@@ -1,9 +1,10 @@
 //! SYN cookies (docs/adr/0083): handshakes beyond what a listener keeps.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crate::peer::{Heard, ISN, PEER, Peer, SECOND, Sends};
 use wave_core::clock::Nanos;
+use wave_tcp::context::{Request, Sharing};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Established;
 use wave_tcp::packet::Flags;
@@ -31,6 +32,12 @@ fn full() -> Peer {
 
 fn waiting(peer: &Peer) -> usize {
     peer.states().iter().filter(|state| **state == State::SynReceived).count()
+}
+
+/// The options of a segment that echoes the timestamp of `answer`, with timestamp 10.
+fn echoes(answer: &Heard) -> Vec<u8> {
+    let (stamp, _) = answer.segment.options.timestamps.expect("timestamps");
+    [&[1, 1, 8, 10, 0, 0, 0, 10][..], &stamp.to_be_bytes()].concat()
 }
 
 /// Sends a SYN with these options, and returns the answer.
@@ -85,13 +92,13 @@ fn options_survive_a_cookie_if_the_peer_has_timestamps() {
     assert!(theirs.sack_permitted && theirs.scale.is_some());
     let (stamp, echo) = theirs.timestamps.expect("timestamps");
     assert_eq!(echo, 9);
-    let stamped = [&[1, 1, 8, 10, 0, 0, 0, 10][..], &stamp.to_be_bytes()].concat();
-    let state = opens(&mut peer, &stamped);
+    let state = opens(&mut peer, &echoes(&answer));
     assert_eq!((state.sending.scale, state.receiving.scale), (7, theirs.scale.unwrap()));
     // An MSS that the cookie cannot hold counts as the next smaller one; timestamps take 12 bytes.
-    assert_eq!(state.sending.mss, 536 - 12);
+    assert_eq!(state.sending.mss, 768 - 12);
     assert_eq!(state.timestamps.map(|stamps| stamps.recent), Some(10));
-    assert!(state.is_selective);
+    assert!(state.is_selective && state.ecn.is_none());
+    assert_eq!(state.receiving.edge, u64::from(answer.segment.window));
     // Later timestamps are not older than the answer's.
     peer.write(b"hello");
     let heard = peer.after(5);
@@ -113,102 +120,262 @@ fn without_timestamps_a_cookie_offers_no_more_than_an_mss() {
 }
 
 #[test]
+fn ecn_survives_a_cookie_and_a_scale_that_the_peer_does_not_offer_is_not_used() {
+    let mut peer = full();
+    // Timestamp 9.
+    let options = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0];
+    let flags = Flags::SYN | Flags::ECE | Flags::CWR;
+    peer.send(Sends { ack: None, flags, options: &options, ..peer.plain() });
+    let [answer] = &peer.after(1)[..] else { panic!("one answer") };
+    assert_eq!(answer.segment.flags, Flags::SYN | Flags::ACK | Flags::ECE);
+    assert_eq!(answer.segment.options.scale, None);
+    (peer.seq, peer.ack) = (ISN.plus(1), answer.segment.seq.plus(1));
+    let state = opens(&mut peer, &echoes(answer));
+    assert!(state.ecn.is_some());
+    assert_eq!((state.sending.scale, state.receiving.scale), (0, 0));
+}
+
+#[test]
 fn data_arrives_with_or_instead_of_the_acknowledgement_of_a_cookie() {
+    // The bare acknowledgement is lost.
     let mut peer = full();
     asks(&mut peer, &[]);
-    // The bare acknowledgement is lost.
-    peer.send(Sends { data: b"request", ..peer.plain() });
+    peer.send(Sends { data: b"request", flags: Flags::ACK | Flags::FIN, ..peer.plain() });
     peer.after(1);
     peer.socket = peer.machine.accepted.pop_front().expect("the connection is accepted");
     assert_eq!(peer.received(), 7);
+    assert!(peer.machine.sockets[&peer.socket].peer_is_finished);
+    // All in one batch.
+    let mut peer = full();
+    asks(&mut peer, &[]);
+    peer.send(peer.plain());
+    peer.sends(b"first");
+    peer.sends(b"second");
+    peer.after(1);
+    peer.socket = peer.machine.accepted.pop_front().expect("the connection is accepted");
+    assert_eq!(peer.received(), 11);
+}
+
+/// Sends a segment that no connection may take, and expects a reset.
+fn is_refused(peer: &mut Peer, sends: Sends<'_>) {
+    let (port, ack, accepted) = (sends.source.port(), sends.ack, peer.machine.accepted.len());
+    peer.send(sends);
+    let mut heard = peer.after(1);
+    heard.retain(|heard| heard.segment.destination_port == port);
+    let [reset] = &heard[..] else { panic!("{heard:?}") };
+    assert_eq!((reset.segment.flags, Some(reset.segment.seq)), (Flags::RST, ack));
+    assert_eq!(peer.machine.accepted.len(), accepted);
 }
 
 #[test]
 fn an_acknowledgement_without_a_valid_cookie_gets_a_reset() {
-    let refused = |peer: &mut Peer, sends: Sends<'_>| {
-        let ack = sends.ack;
-        peer.send(sends);
-        let heard = peer.after(1);
-        let [reset] = &heard[..] else { panic!("{heard:?}") };
-        assert_eq!((reset.segment.flags, Some(reset.segment.seq)), (Flags::RST, ack));
-        assert!(peer.machine.accepted.is_empty());
-    };
     let mut peer = full();
     asks(&mut peer, &[]);
-    let (ack, plain) = (peer.ack, peer.plain());
+    let plain = peer.plain();
     for bit in 0..32 {
-        refused(
-            &mut peer,
-            Sends { ack: Some(Seq(ack.minus(1).0 ^ 1 << bit).plus(1)), ..plain.clone() },
-        );
+        let wrong = Seq(peer.ack.minus(1).0 ^ 1 << bit).plus(1);
+        is_refused(&mut peer, Sends { ack: Some(wrong), ..plain.clone() });
     }
-    refused(&mut peer, Sends { source: source(5001), ..plain.clone() });
-    refused(&mut peer, Sends { seq: plain.seq.plus(1), ..plain.clone() });
+    is_refused(&mut peer, Sends { source: source(5001), ..plain.clone() });
+    is_refused(&mut peer, Sends { seq: plain.seq.plus(1), ..plain });
     assert_eq!(peer.machine.stack.counters().cookies_failed, 34);
-    // The cookie itself is good for about two minutes, and no longer.
+    opens(&mut peer, &[]);
+}
+
+#[test]
+fn a_cookie_is_valid_in_its_period_and_the_next_one() {
     let step = Nanos::from_millis(100);
-    let mut old = full();
-    asks(&mut old, &[]);
-    old.until(Nanos(60 * SECOND.0), step);
-    opens(&mut old, &[]);
-    let mut older = full();
-    asks(&mut older, &[]);
-    older.until(Nanos(129 * SECOND.0), step);
-    let plain = older.plain();
-    refused(&mut older, plain);
+    // Periods begin at 64 and 128 s.
+    for (age_s, is_valid) in [(2, true), (60, true), (100, true), (127, false), (255, false)] {
+        let mut peer = full();
+        peer.until(Nanos(2 * SECOND.0), step);
+        asks(&mut peer, &[]);
+        let mut sent_at = peer.now;
+        let end = Nanos(sent_at.0 + age_s * SECOND.0);
+        while peer.now < end {
+            let left = end.since(peer.now).min(Nanos(20 * SECOND.0));
+            peer.until(left, step);
+            // Cookies for others are in use all the time.
+            if peer.now.since(sent_at) >= Nanos(20 * SECOND.0) {
+                for port in 1..=KEPT as u16 + 1 {
+                    let source = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 78), port);
+                    peer.send(Sends {
+                        source,
+                        seq: ISN,
+                        ack: None,
+                        flags: Flags::SYN,
+                        ..peer.plain()
+                    });
+                }
+                peer.after(1);
+                sent_at = peer.now;
+            }
+        }
+        let before = peer.machine.stack.counters().cookies_failed;
+        match is_valid {
+            true => drop(opens(&mut peer, &[])),
+            false => {
+                let plain = peer.plain();
+                is_refused(&mut peer, plain);
+                assert_eq!(peer.machine.stack.counters().cookies_failed, before + 1, "{age_s} s");
+            }
+        }
+    }
 }
 
 #[test]
 fn no_cookie_is_accepted_where_none_was_sent() {
-    // A cookie of one listener is not valid at another, nor once that listener has gone.
     let mut peer = full();
     asks(&mut peer, &[]);
     peer.machine.listen(peer.now, 81, 1);
     let destination = SocketAddrV4::new(*peer.ours.ip(), 81);
-    peer.send(Sends { destination, ..peer.plain() });
-    assert!(peer.after(1)[0].has(Flags::RST));
+    let plain = peer.plain();
+    is_refused(&mut peer, Sends { destination, ..plain });
     assert_eq!(peer.machine.stack.counters().cookies_failed, 0);
-    peer.machine.ask(peer.now, wave_tcp::context::Request::Unlisten { listener: 80 });
-    peer.after(1);
-    peer.send(peer.plain());
-    assert!(peer.after(1)[0].has(Flags::RST));
 }
 
 #[test]
-fn without_a_slot_a_valid_cookie_waits_for_the_peers_next_segment() {
+fn a_cookie_opens_one_connection_however_often_its_segments_arrive() {
+    let mut peer = full();
+    asks(&mut peer, &[]);
+    let request = Sends { data: b"request", ..peer.plain() };
+    peer.send(request.clone());
+    peer.after(1);
+    peer.socket = peer.machine.accepted.pop_front().expect("the connection is accepted");
+    peer.seq = peer.seq.plus(7);
+    peer.send(Sends { flags: Flags::RST, ..peer.plain() });
+    peer.after(1);
+    assert_eq!(peer.established(), None);
+    is_refused(&mut peer, request.clone());
+    peer.machine.replace(peer.now);
+    is_refused(&mut peer, request);
+}
+
+#[test]
+fn a_listener_that_shares_the_port_accepts_the_cookies_of_one_that_has_gone() {
     let mut peer = Peer::new();
-    peer.machine.listen(Nanos(0), 80, 1);
-    let ports = 1..=KEPT as u16;
-    let mut first = None;
-    for port in ports {
-        peer.send(Sends { source: source(port), ack: None, flags: Flags::SYN, ..peer.plain() });
-        first = first.or(peer.after(1).pop());
+    let sharing = Sharing { reuses_port: true, ..Sharing::default() };
+    for listener in [1, 2] {
+        let local = SocketAddr::from(([0, 0, 0, 0], 80));
+        peer.machine.ask(peer.now, Request::Listen { listener, local, backlog: 1, sharing });
+    }
+    for _ in 0..2 {
+        for listener in [1, 2] {
+            let socket = peer.machine.new_socket();
+            let (receive, send) = peer.machine.rings(socket);
+            let filled = receive.bytes;
+            peer.machine.ask(peer.now, Request::Slot { listener, socket, receive, send, filled });
+        }
+    }
+    for port in 1..=2 {
+        let source = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 77), port);
+        peer.send(Sends { source, ack: None, flags: Flags::SYN, ..peer.plain() });
+        peer.after(1);
     }
     asks(&mut peer, &[]);
-    // Another peer takes the only slot.
-    let first = first.expect("an answer");
-    let sends = Sends { source: source(1), seq: ISN.plus(1), ..peer.plain() };
-    peer.send(Sends { ack: Some(first.segment.seq.plus(1)), ..sends });
+    assert_eq!(peer.machine.stack.counters().cookies_sent, 1);
+    // One of them sent the cookie; either may go.
+    for listener in [1, 2] {
+        peer.machine.ask(peer.now, Request::Unlisten { listener });
+        if listener == 1 {
+            opens(&mut peer, &[]);
+        }
+    }
+}
+
+/// A listener with one slot, all of whose handshakes are taken; the answer to the first of them.
+fn full_with_one_slot() -> (Peer, Heard) {
+    let mut peer = Peer::new();
+    peer.machine.listen(Nanos(0), 80, 1);
+    for port in 1..=KEPT as u16 {
+        peer.send(Sends { source: source(port), ack: None, flags: Flags::SYN, ..peer.plain() });
+    }
+    let first = peer.after(1).swap_remove(0);
+    (peer, first)
+}
+
+/// The peer of the first handshake takes the only slot.
+fn takes_the_slot(peer: &mut Peer, first: &Heard) {
+    let source = source(first.segment.destination_port);
+    let ack = Some(first.segment.seq.plus(1));
+    peer.send(Sends { source, seq: ISN.plus(1), ack, ..peer.plain() });
     peer.after(1);
     assert_eq!(peer.machine.accepted.len(), 1);
+}
+
+#[test]
+fn a_peer_with_a_valid_cookie_waits_for_a_slot() {
+    let (mut peer, first) = full_with_one_slot();
+    asks(&mut peer, &[]);
+    takes_the_slot(&mut peer, &first);
+    // An acknowledgement and two segments are neither accepted nor refused.
     peer.send(peer.plain());
-    assert_eq!(peer.after(5).len(), 0, "neither accepted nor reset");
+    peer.sends(&[1; 1000]);
+    peer.sends(&[2; 1000]);
+    assert_eq!(peer.after(5).len(), 0);
+    assert_eq!(peer.machine.accepted.len(), 1);
     peer.machine.slot(peer.now, 80);
-    peer.send(Sends { data: b"again", ..peer.plain() });
+    peer.sends(&[3; 10]);
     peer.after(1);
     assert_eq!(peer.machine.accepted.len(), 2);
 }
 
 #[test]
-fn a_successor_accepts_the_cookies_of_the_agent_before() {
-    let mut peer = full();
-    asks(&mut peer, &[]);
-    peer.machine.replace(peer.now);
-    opens(&mut peer, &[]);
+fn a_silent_peer_with_a_valid_cookie_is_reminded_and_accepted() {
+    // Its server speaks first.
+    let (mut peer, first) = full_with_one_slot();
+    let answer = asks(&mut peer, &[]);
+    takes_the_slot(&mut peer, &first);
+    peer.send(peer.plain());
+    peer.after(5);
+    peer.machine.slot(peer.now, 80);
+    let reminders = peer.after(1_100);
+    let mine = |heard: &&Heard| heard.segment.destination_port == PEER.port();
+    let reminder = reminders.iter().find(mine).expect("the SYN-ACK comes again");
+    assert_eq!(reminder.segment.seq, answer.segment.seq);
+    assert_eq!(reminder.segment.flags, Flags::SYN | Flags::ACK);
+    peer.send(peer.plain());
+    peer.after(1);
+    assert_eq!(peer.machine.accepted.len(), 2);
 }
 
 #[test]
-fn no_cookie_is_sent_between_the_ends_of_a_connection_in_time_wait() {
+fn a_cookie_counts_although_a_repeated_syn_found_room() {
+    let mut peer = full();
+    let syn = Sends { ack: None, flags: Flags::SYN, ..peer.plain() };
+    asks(&mut peer, &[]);
+    // One of the handshakes ends, and the SYN arrives once more.
+    let reset = Sends { ack: None, flags: Flags::RST, seq: ISN.plus(1), ..peer.plain() };
+    peer.send(Sends { source: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 77), 1), ..reset });
+    peer.send(syn);
+    let heard = peer.after(1);
+    assert_eq!(heard.len(), 1);
+    assert_ne!(heard[0].segment.seq.plus(1), peer.ack);
+    opens(&mut peer, &[]);
+    assert_eq!(waiting(&peer), KEPT - 1);
+}
+
+#[test]
+fn a_repeated_syn_gets_the_same_cookie() {
+    let mut peer = full();
+    let syn = Sends { ack: None, flags: Flags::SYN, ..peer.plain() };
+    let answer = asks(&mut peer, &[]);
+    peer.send(syn);
+    assert_eq!(peer.after(1)[0].segment.seq, answer.segment.seq);
+}
+
+#[test]
+fn a_successor_accepts_the_cookies_of_the_agent_before() {
+    let mut peer = full();
+    // Timestamp 9, window scale 7.
+    let answer = asks(&mut peer, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 7]);
+    peer.machine.replace(peer.now);
+    let state = opens(&mut peer, &echoes(&answer));
+    assert_eq!(state.sending.scale, 7);
+}
+
+#[test]
+fn a_connection_in_time_wait_is_reopened_beyond_the_backlog() {
     let mut peer = Peer::accepted();
     let (now, socket) = (peer.now, peer.socket);
     peer.machine.close(now, socket);
@@ -218,13 +385,17 @@ fn no_cookie_is_sent_between_the_ends_of_a_connection_in_time_wait() {
     peer.seq = peer.seq.plus(1);
     peer.after(5);
     assert!(peer.states().contains(&State::TimeWait));
+    let before = peer.ack;
     for port in 1..=KEPT as u16 {
         let source = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 77), port);
         peer.send(Sends { source, ack: None, flags: Flags::SYN, ..peer.plain() });
         peer.after(1);
     }
+    // The answer is no cookie: its number is beyond the old connection's.
     let seq = peer.seq.plus(100_000);
     peer.send(Sends { seq, ack: None, flags: Flags::SYN, ..peer.plain() });
-    assert_eq!(peer.after(1).len(), 0);
-    assert_eq!(peer.machine.stack.counters().full, 1);
+    let [answer] = &peer.after(1)[..] else { panic!("one answer") };
+    assert!(answer.segment.seq.since(before) > 0);
+    assert_eq!(waiting(&peer), KEPT + 1);
+    assert_eq!(peer.machine.stack.counters().cookies_sent, 0);
 }

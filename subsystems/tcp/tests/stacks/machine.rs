@@ -149,7 +149,7 @@ impl<R: Recovery> Machine<R> {
         self.memory[(ring.offset + position) as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    fn rings(&self, socket: u32) -> (Ring, Ring) {
+    pub fn rings(&self, socket: u32) -> (Ring, Ring) {
         let bytes = self.ring;
         let ring = |at: u32| Ring { offset: u64::from(at) * u64::from(bytes), bytes };
         (ring(2 * (socket % 64)), ring(2 * (socket % 64) + 1))

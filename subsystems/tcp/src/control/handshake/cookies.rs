@@ -1,16 +1,17 @@
 //! SYN cookies (RFC 4987, 3.6; docs/adr/0083): if a SYN finds no room among the handshakes, our answer carries what we must know,
 //! and nothing is kept. The acknowledgement brings it back.
 //!
-//! The initial sequence number has 27 bits of a keyed hash, 2 of the time, and 3 for the peer's MSS. The other options fit into
-//! the timestamp, which the peer echoes; without timestamps, the connection has neither window scale nor SACK nor ECN.
+//! The initial sequence number has 28 bits of a keyed hash, and 4 for the peer's MSS. The other options fit into the timestamp,
+//! which the peer echoes; without timestamps, the connection has neither window scale nor SACK nor ECN.
 
 use wave_core::clock::Nanos;
 
 use super::super::ecn::Agreement;
 use super::super::reply::{self, Bare};
-use super::super::{Output, Stack};
-use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, Stage};
-use crate::datapath::{Datapath, Tuple};
+use super::super::shares::Kind;
+use super::super::{Output, Stack, is_at};
+use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, Stage, TRY_AFTER};
+use crate::datapath::{Datapath, Packet, Tuple};
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
@@ -19,9 +20,27 @@ use crate::trace::Point;
 /// A cookie is valid in the period in which it was sent and in the next one, for 64 to 128 s.
 const PERIOD: Nanos = Nanos::from_millis(64_000);
 /// The values of the peer's MSS that a cookie can hold. A larger MSS counts as the next smaller of these.
-const MSS: [u16; 8] = [MSS_MIN, MSS_DEFAULT, 1220, 1360, 1400, 1440, 1460, 8960];
-const MSS_BITS: u32 = 3;
-const PERIOD_BITS: u32 = 2;
+const MSS: [u16; 1 << MSS_BITS] = [
+    MSS_MIN,
+    128,
+    256,
+    512,
+    MSS_DEFAULT,
+    768,
+    1024,
+    1200,
+    1220,
+    1300,
+    1360,
+    1400,
+    1440,
+    1460,
+    4016,
+    8940,
+];
+const MSS_BITS: u32 = 4;
+/// Number of cookies that are remembered as spent.
+pub(in crate::control) const SPENT_MAX: usize = 4_096;
 /// Bits of the timestamp that hold options.
 const STAMP_BITS: u32 = 10;
 /// A window scale in the timestamp that means none.
@@ -59,18 +78,24 @@ impl Stamped {
     }
 }
 
+/// The initial sequence number with this hash and MSS.
+fn cookie(hash: u64, mss: usize) -> Seq {
+    Seq((hash as u32) << MSS_BITS | mss as u32)
+}
+
 /// The number of the period at `now`.
-fn period(now: Nanos) -> u32 {
-    (now.0 / PERIOD.0) as u32
+fn period(now: Nanos) -> u64 {
+    now.0 / PERIOD.0
+}
+
+/// A handshake that a cookie has brought back.
+pub(in crate::control) struct Returned {
+    handshake: Handshake,
+    /// The cookie's keyed hash.
+    hash: u64,
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    fn cookie(&self, tuple: &Tuple, peer: Seq, period: u32, mss: usize) -> Seq {
-        let low = (period % (1 << PERIOD_BITS)) << MSS_BITS | mss as u32;
-        let keyed = self.secrets.cookie(tuple, peer, period, low);
-        Seq(keyed << (MSS_BITS + PERIOD_BITS) | low)
-    }
-
     /// Answers a SYN for which there is no room. `handshake` is what would have been kept.
     pub(super) fn answer_with_cookie(
         &mut self,
@@ -79,7 +104,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         tuple: &Tuple,
         handshake: Handshake,
     ) {
-        // The number of a cookie does not follow those of a connection that has just ended (RFC 9293, MAY-2).
+        // A cookie would not be beyond the numbers of the connection that has just ended (RFC 9293, MAY-2).
         if self.time_wait.find(tuple).is_some() {
             self.counters.full += 1;
             return;
@@ -94,8 +119,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let offset = self.secrets.timestamp(tuple);
         let stamp = stamped.into_time(milliseconds(now)).wrapping_add(offset);
         let has_stamp = theirs.timestamps.is_some();
+        let hash = self.secrets.cookie(tuple, handshake.peer, period(now), mss);
         let bare = Bare {
-            seq: self.cookie(tuple, handshake.peer, period(now), mss),
+            seq: cookie(hash, mss),
             ack: Some(handshake.peer.plus(1)),
             flags: Flags::SYN | if has_stamp { ecn } else { Flags::NONE },
             window: handshake.own_window(true),
@@ -109,6 +135,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         self.counters.cookies_sent += 1;
         self.listeners[at].cookie_sent_at = Some(now);
+        // The acknowledgement has a turn of its own.
+        self.turn = self.turn.wrapping_sub(1);
         self.trace.put(now, Point::SynSent, None, [tuple.remote.port().into(), 0]);
         let macs = (self.address.mac, handshake.mac);
         self.out.push_back(Output::Send(reply::segment(macs, tuple, &bare)));
@@ -121,25 +149,28 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         tuple: &Tuple,
         mac: MacAddress,
         segment: &TcpSegment,
-    ) -> Option<Handshake> {
+    ) -> Option<Returned> {
         let own = segment.ack?.minus(1);
         // A guessed cookie is worth nothing while none was sent.
         let was_sent = self.listeners.iter().any(|one| {
-            super::super::is_at(one.local, tuple.local)
-                && one.cookie_sent_at.is_some_and(|at| period(now) - period(at) <= 1)
+            let sent = one.cookie_sent_at.filter(|_| is_at(one.local, tuple.local));
+            sent.is_some_and(|at| period(now).saturating_sub(period(at)) <= 1)
         });
         if !was_sent {
             return None;
         }
         let peer = segment.seq.minus(1);
         let mss = (own.0 % (1 << MSS_BITS)) as usize;
-        let is_valid = |period| self.cookie(tuple, peer, period, mss) == own;
-        if ![period(now), period(now).saturating_sub(1)].into_iter().any(is_valid) {
+        let found = [period(now), period(now).saturating_sub(1)]
+            .map(|period| self.secrets.cookie(tuple, peer, period, mss))
+            .into_iter()
+            .find(|hash| cookie(*hash, mss) == own);
+        let Some(hash) = found.filter(|hash| !self.spent_cookies.contains(hash)) else {
             self.counters.cookies_failed += 1;
             return None;
-        }
+        };
+        let at = self.place(tuple.local).or_else(|| self.listener_at(tuple.local))?;
         self.counters.cookies_received += 1;
-        let at = self.place(tuple.local)?;
         let listener = &self.listeners[at];
         let whom = For::Listener { process: listener.context.process, name: listener.name };
         let mss_max = listener.mss_max;
@@ -152,7 +183,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         } else {
             Flags::NONE
         };
-        Some(Handshake {
+        let handshake = Handshake {
             whom,
             stage: Stage::Received,
             mac,
@@ -176,7 +207,46 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             ecn: Agreement::with(ecn),
             // Nothing tells how long the answer took.
             is_repeated: true,
-        })
+        };
+        Some(Returned { handshake, hash })
+    }
+
+    /// Establishes the connection of a cookie. Without a slot it waits for one, even beyond the backlog: its peer has proved its
+    /// address.
+    pub(in crate::control) fn open_by_cookie(
+        &mut self,
+        now: Nanos,
+        returned: Returned,
+        tuple: &Tuple,
+        segment: &TcpSegment,
+        packet: Packet<F>,
+    ) {
+        let Returned { handshake, hash } = returned;
+        let is_opened = self.open(now, None, &handshake, tuple, segment, packet);
+        if !is_opened && !self.keep(now, tuple, handshake) {
+            return;
+        }
+        // A late copy of this segment must not open another connection.
+        if self.spent_cookies.len() == SPENT_MAX {
+            self.spent_cookies.pop_front();
+        }
+        self.spent_cookies.push_back(hash);
+    }
+
+    /// Adds a handshake whose SYN-ACK was sent. Returns false if there is no room.
+    fn keep(&mut self, now: Nanos, tuple: &Tuple, handshake: Handshake) -> bool {
+        let For::Listener { process, name } = handshake.whom else { return false };
+        let Some(at) = self.listener_named(process, name) else { return false };
+        let has_room = self.listeners[at].half_open < self.half_open_max(u16::MAX)
+            && self.has_room(process, Kind::Handshake);
+        if !has_room {
+            return false;
+        }
+        let Ok(id) = self.handshakes.insert(*tuple, handshake) else { return false };
+        self.take_share(process, Kind::Handshake);
+        self.listeners[at].half_open += 1;
+        self.handshake_timer(id, Some(now + TRY_AFTER));
+        true
     }
 }
 
