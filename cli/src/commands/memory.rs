@@ -161,7 +161,7 @@ struct ExplainArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
-  cargo xtask vm run --module zram --timeout 3600 -- \\
+  cargo xtask vm run --icount --module zram --timeout 3600 -- \\
       target/release/wave run scenarios/memory-bakeoff.toml --json > results.json
   wave memory draw results.json --out out
   wave memory draw first.json second.json third.json --json

@@ -34,7 +34,7 @@ use wave_lab::terminal::{note, out};
   wave run scenarios/ladder.toml --host sim --resume
   wave run scenarios/rocksdb-sol.toml --host sim --record /tmp/logs
   wave run scenarios/rpc-rocksdb.toml --host sim
-  cargo xtask vm run --module zram --timeout 3600 -- target/release/wave run scenarios/memory-bakeoff.toml
+  cargo xtask vm run --icount --module zram --timeout 3600 -- target/release/wave run scenarios/memory-bakeoff.toml
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
   wave run --host linux --pid 1234
