@@ -21,6 +21,7 @@ const KEPT_BYTES: usize = 64 * 1024;
 /// A frame that is not completely written yet.
 #[derive(Debug)]
 struct Waiting {
+    of: Head,
     /// The head, if it is not written yet either.
     head: Option<(Tag, [u64; PAYLOAD_WORDS])>,
     /// The bytes after the head that were not written when the frame began to wait.
@@ -121,7 +122,7 @@ impl Outbox {
         }
         let is_copied = matches!(way, Way::Extents { .. });
         let bytes = parts.rest(at);
-        self.waiting.push_back(Waiting { head: unwritten, bytes, at: 0, way });
+        self.waiting.push_back(Waiting { of: head, head: unwritten, bytes, at: 0, way });
         // On a link whose copies take no time, the frame can go at once.
         if is_copied && self.waiting.len() == 1 {
             self.flush(port)?;
@@ -279,6 +280,19 @@ impl Outbox {
     /// to be published.
     pub fn poll(&mut self, port: &impl Port) -> bool {
         self.sender.poll(port) && !self.is_behind() && !self.unpublished
+    }
+
+    /// The heads of frames that are not completely written: the other side cannot have seen their end.
+    pub fn waiting(&self) -> impl Iterator<Item = &Head> {
+        self.waiting.iter().map(|waiting| &waiting.of)
+    }
+
+    /// Removes a frame of this kind and call, if none of it is written yet.
+    pub fn withdraw(&mut self, kind: u16, call: Subject) {
+        self.waiting.retain(|Waiting { of, head, way, .. }| {
+            let is_begun = head.is_none() || matches!(way, Way::Extents { .. });
+            is_begun || (of.kind, of.call) != (kind, call)
+        });
     }
 
     /// Whether frames wait: for room, for extents, or for copies.

@@ -194,6 +194,8 @@ impl Stub {
         let Some(open) = self.of(call).filter(|open| !open.waits) else { return Ok(()) };
         open.waits = true;
         let head = Head { argument: open.frames.into(), ..Head::new(WAITS, call) };
+        // An agent that takes nothing could otherwise have any number of them wait here.
+        self.outbox.withdraw(WAITS, call);
         self.outbox.send(port, &head, &[], &[])
     }
 
@@ -321,7 +323,10 @@ impl Stub {
         let call = head.call;
         if head.kind == BEGIN {
             let open = self.calls.get_mut(call.id as usize).ok_or(StubError::Call(call))?;
-            if open.is_open {
+            // An agent reuses a slot after it has seen its last call's end, so that no frame of the slot waits here.
+            let is_free =
+                !open.is_open && self.outbox.waiting().all(|head| head.call.id != call.id);
+            if !is_free {
                 return Err(StubError::Call(call));
             }
             *open = Open {
@@ -344,13 +349,14 @@ impl Stub {
         if is_woken {
             self.woken.push_back(call);
         }
+        let unseen = self.unseen(call, head.kind);
         let Some(open) = self.of(call) else { return Ok(false) };
         match head.kind {
             MESSAGE | HALF_CLOSE => {
                 if open.half_closed {
                     return Err(StubError::Kind(head.kind));
                 }
-                if open.untaken.is_full() {
+                if open.untaken.plus(open.taken).plus(unseen).is_full() {
                     return Err(StubError::Window(call));
                 }
                 open.untaken = open.untaken.plus(load(head));
@@ -364,11 +370,25 @@ impl Stub {
             }
             GRANT => {
                 open.on_way = open.on_way.less(Load::from_word(head.argument));
-                return Ok(false);
+                // Room for replies that the agent has not taken would let any number of them wait here.
+                let is_taken = open.on_way.minus(unseen).is_some();
+                return if is_taken { Ok(false) } else { Err(StubError::Window(call)) };
             }
             kind => return Err(StubError::Kind(kind)),
         }
         Ok(true)
+    }
+
+    /// The load of a call's frames that the agent cannot have seen: for a frame of this kind, those that the agent must have seen
+    /// before it sends more.
+    fn unseen(&self, call: Subject, kind: u16) -> Load {
+        let heads = self.outbox.waiting().filter(|head| head.call == call);
+        let load = |head: &Head| match (kind, head.kind) {
+            (GRANT, MESSAGE) => load(head),
+            (MESSAGE | HALF_CLOSE, TAKEN) => Load::from_word(head.argument),
+            _ => Load::default(),
+        };
+        heads.map(load).fold(Load::default(), Load::plus)
     }
 
     /// Handles a frame that was kept for `waited`. Returns whether the worker gets an event of it.
@@ -538,6 +558,11 @@ impl Stub {
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.outbox.is_behind()
+    }
+
+    /// Number of sent frames that are not completely written: they wait for room, for extents or for copies.
+    pub fn waiting(&self) -> usize {
+        self.outbox.waiting().count()
     }
 
     /// Whether sent frames wait for the agent to take earlier ones, as of the last time that something was sent or published.

@@ -18,8 +18,11 @@ use wave_rpc::metadata::Metadata;
 use wave_rpc::service::{Method, Service};
 use wave_rpc::status::{Code, Status};
 use wave_rpc::steer;
-use wave_rpc::stub::{self, SendError, Stub, Wait};
-use wave_rpc::wire::{END, Head, SERVICE, WINDOW_BYTES, WINDOW_MESSAGES};
+use wave_rpc::stub::{self, SendError, Stub, StubError, Wait};
+use wave_rpc::window::Load;
+use wave_rpc::wire::{
+    BEGIN, Begin, END, GRANT, Head, MESSAGE, SERVICE, WINDOW_BYTES, WINDOW_MESSAGES,
+};
 
 /// A dispatcher and one worker after the handshake.
 struct Met {
@@ -420,4 +423,108 @@ fn too_many_waiting_streams_stop_the_oldest_of_the_address_with_most() {
     }
     met.settle();
     assert_eq!(met.dispatch.counts().answered, 3);
+}
+
+/// A worker, and an agent that sends what it likes and takes nothing.
+struct Deaf {
+    stub: Stub,
+    port: NastyPort,
+    agent: NastyPort,
+    outbox: Outbox,
+    link: Link,
+}
+
+/// More frames than queue and windows have room for.
+const MANY: u32 = 20_000;
+
+impl Deaf {
+    fn new() -> Deaf {
+        let mut config = Config { contexts: 1, subjects: 4, ..Config::coherent(1) };
+        config.messages.entries = 16;
+        let layout = Layout::new(config).unwrap();
+        let link = Link::new(&layout, true, 1);
+        let [port, agent] = [Side::Host, Side::Agent].map(|side| link.port(side, &layout));
+        write_header(&layout, port.window(Home::Nic));
+        let outbox = Outbox::new(Sender::new(&layout.decisions[0], Side::Agent), Extents::none());
+        Deaf { stub: Stub::new(&layout, 0), port, agent, outbox, link }
+    }
+
+    fn sends(&mut self, head: Head, message: &[u8]) {
+        let head = Head { lengths: [0, message.len() as u32], ..head };
+        self.outbox.send(&self.agent, &head, &[], message).unwrap();
+        self.outbox.publish(&self.agent);
+        self.link.settle();
+    }
+
+    fn begins(&mut self, generation: u32, flags: u8) -> Result<Subject, StubError> {
+        let call = Subject { id: 0, generation };
+        let argument = Begin { method: 0, class: 0, left: None }.to_word();
+        self.sends(Head { flags, argument, ..Head::new(BEGIN, call) }, &[]);
+        let event = self.stub.poll(&self.port, NOW)?;
+        assert!(is_begin(event, call));
+        Ok(call)
+    }
+
+    /// Repeats `step` until the worker refuses what the agent sent.
+    fn fault(mut self, mut step: impl FnMut(&mut Deaf, u32) -> Result<(), StubError>) -> StubError {
+        for count in 0..MANY {
+            if let Err(error) = step(&mut self, count) {
+                return error;
+            }
+            self.stub.publish(&self.port).unwrap();
+            self.link.settle();
+        }
+        panic!("the worker keeps any number of frames for an agent that takes none");
+    }
+}
+
+#[test]
+fn agent_may_not_reuse_a_slot_before_it_has_seen_the_end_of_the_last_call() {
+    let error = Deaf::new().fault(|deaf, generation| {
+        let call = deaf.begins(generation, END)?;
+        deaf.stub.finish(&deaf.port, call, &Status::ok(), Metadata::default()).unwrap();
+        Ok(())
+    });
+    assert!(matches!(error, StubError::Call(Subject { id: 0, .. })), "{error:?}");
+}
+
+#[test]
+fn agent_may_not_make_room_for_replies_that_it_has_not_taken() {
+    let mut deaf = Deaf::new();
+    let call = deaf.begins(1, END).unwrap();
+    let error = deaf.fault(|deaf, _| {
+        let blocked =
+            (0..MANY).find_map(|_| deaf.stub.message(&deaf.port, call, &[7; 1_000], 0).err());
+        assert!(matches!(blocked, Some(SendError::Blocked)));
+        let all = Load { bytes: WINDOW_BYTES, messages: WINDOW_MESSAGES };
+        deaf.sends(Head { argument: all.to_word(), ..Head::new(GRANT, call) }, &[]);
+        deaf.stub.poll_call(&deaf.port, NOW, call).map(|_| ())
+    });
+    assert!(matches!(error, StubError::Window(_)), "{error:?}");
+}
+
+#[test]
+fn agent_may_not_send_messages_beyond_the_window_that_it_was_told() {
+    let mut deaf = Deaf::new();
+    let call = deaf.begins(1, 0).unwrap();
+    let error = deaf.fault(|deaf, _| {
+        deaf.sends(Head::new(MESSAGE, call), &[7; 1_000]);
+        deaf.stub.poll_call(&deaf.port, NOW, call).map(|_| ())
+    });
+    assert!(matches!(error, StubError::Window(_)), "{error:?}");
+}
+
+#[test]
+fn worker_keeps_one_frame_that_says_that_a_call_waits() {
+    let mut deaf = Deaf::new();
+    let call = deaf.begins(1, 0).unwrap();
+    let before = deaf.stub.waiting();
+    for _ in 0..MANY {
+        deaf.stub.wait_for_client(&deaf.port, call).unwrap();
+        deaf.stub.publish(&deaf.port).unwrap();
+        // Each frame of the agent's has the worker say again that the call waits.
+        deaf.sends(Head::new(GRANT, call), &[]);
+        assert!(deaf.stub.poll_call(&deaf.port, NOW, call).unwrap().is_none());
+    }
+    assert!(deaf.stub.waiting() <= before + 1);
 }
