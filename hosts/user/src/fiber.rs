@@ -12,8 +12,8 @@ use crate::table::Table;
 
 pub(crate) type FiberYielder = Yielder<u32, Leave>;
 
-/// A stack with the coroutine that is suspended on it. It changes hands twice a run, so it moves as a pointer: the processor waits
-/// for words that were just stored one by one and are loaded two at a time.
+/// A stack with the coroutine that is suspended on it. It moves twice per run, from the table to the core and back, so it is boxed:
+/// moved by value, its 16-byte loads cover two 8-byte stores, which the processor cannot forward, and stall.
 pub(crate) struct Fiber(Box<Coroutine<u32, Leave, (), DefaultStack>>);
 
 // SAFETY: a fiber is resumed by one core at a time (the one that committed its thread), and the values on

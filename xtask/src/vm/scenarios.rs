@@ -68,7 +68,7 @@ END
         [ -z "$(cat /sys/fs/cgroup/cgroup.subtree_control)" ] || echo controller
         ls -d /sys/fs/cgroup/wave-* 2>/dev/null; true"#
     );
-    // Time advances with the instructions, so that the program keeps up on a busy machine, too.
+    // The guest's time advances with its instructions, so the program keeps up however busy the host is.
     let modules = vec!["zram".into()];
     let wanted = Wanted { icount: true, cpus: 1, modules, ..Wanted::default() };
     let answer = shell(kernel, &line, wanted)?;
@@ -86,8 +86,8 @@ END
     }
 }
 
-/// The first fault of a comparison, if any: a tool that paged nothing out, a program that did not keep up, a setting of DAMON that
-/// reports no tuning, or a missing ratio.
+/// The first fault of a comparison, if any: a tool that paged nothing out, a setting under which the program did not keep up, no
+/// setting of DAMON with self-tuned values, or a missing ratio.
 fn wrongly_compared(json: &Value) -> Option<String> {
     let points = |tool: &str| {
         let points = json.pointer("/programs/0/points").and_then(Value::as_array);
@@ -140,7 +140,7 @@ mod of_texts {
     use super::{BAKEOFF, ends, replaced, wrongly_compared};
 
     #[test]
-    fn a_comparison_that_lacks_a_tool_or_a_ratio_is_wrong() {
+    fn a_comparison_with_a_missing_tool_or_ratio_or_a_slow_program_is_wrong() {
         let point = |tool: &str, swapped: f64, kept_up: bool| json!({ "tool": tool, "swapped_bytes": swapped, "kept_up": kept_up, "tuned": "x" });
         let ratio = |is_there: bool| is_there.then(|| json!({ "ratio": 1.0, "overlap": false }));
         let result = |mglru_kept_up: bool, vs_mglru: bool, vs_best: bool, swapped: f64| {

@@ -85,7 +85,8 @@ pub(super) struct Handshake {
     answered_at: Option<Nanos>,
     /// Negotiation of ECN.
     ecn: Agreement,
-    /// Our SYN was sent again without a timeout, so its acknowledgement measures no round trip (Karn's rule).
+    /// The acknowledgement of our SYN measures no round trip: the SYN was sent again without a timeout (Karn's rule), or was a
+    /// cookie.
     is_repeated: bool,
 }
 
@@ -333,7 +334,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         };
         let (scale, window_bytes) = (scale_of(slot.receive.bytes), slot.window_bytes());
-        // A connection in TIME_WAIT cannot be reopened by a cookie.
+        // A cookie cannot reopen a connection in TIME_WAIT, so such a SYN may exceed the backlog.
         let may_keep = *half_open < self.half_open_max(*backlog) || self.time_wait.contains(&tuple);
         if !self.has_room(process, Kind::Connection) {
             self.counters.beyond_share += 1;
@@ -443,7 +444,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Establishes the connection of a listener's handshake with the segment that acknowledges our SYN. `id` is the handshake's
-    /// place in the table, if it has one. Returns false if there is no slot or room.
+    /// place in the table; `None` if a cookie carried it. Returns false if there is no slot or room.
     pub(super) fn open(
         &mut self,
         now: Nanos,

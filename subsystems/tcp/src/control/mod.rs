@@ -167,7 +167,7 @@ pub struct ControlCounters {
     pub timed_out: u64,
     /// Handshakes whose listener had no slot (ListenOverflows).
     pub overflows: u64,
-    /// SYNs that found no room among the handshakes, and got no cookie (TCPReqQFullDrop).
+    /// SYNs that found no room and could get no cookie, and connections for which the data path had no room (TCPReqQFullDrop).
     pub full: u64,
     /// Challenge ACKs sent (TCPChallengeACK).
     pub challenges: u64,
@@ -187,7 +187,7 @@ pub struct ControlCounters {
     pub cookies_sent: u64,
     /// Acknowledgements with a valid cookie (SyncookiesRecv).
     pub cookies_received: u64,
-    /// Acknowledgements without a valid cookie while cookies were valid (SyncookiesFailed).
+    /// Acknowledgements whose cookie was wrong, expired or spent, at a port that has sent cookies recently (SyncookiesFailed).
     pub cookies_failed: u64,
     /// Connections, handshakes and listeners refused because the program or its user had used up its share.
     pub beyond_share: u64,
@@ -221,7 +221,7 @@ pub struct Stack<F, D> {
     /// Connections by the index of their flow.
     connections: Vec<Option<Connection>>,
     time_wait: TimeWait,
-    /// Hashes of the cookies that established a connection, oldest first.
+    /// Hashes of the last cookies that became a connection or a handshake, oldest first.
     spent_cookies: VecDeque<u64>,
     neighbours: Neighbours,
     /// Deadlines: of connections, by their index, then of handshakes.

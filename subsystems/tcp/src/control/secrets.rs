@@ -1,4 +1,4 @@
-//! Numbers that a stranger must not be able to guess: initial sequence numbers (RFC 6528), ports (RFC 6056), timestamp offsets
+//! Numbers that a stranger must not be able to guess: initial sequence numbers (RFC 6528), SYN cookies (RFC 4987), ports (RFC 6056), timestamp offsets
 //! (RFC 7323, 5.4).
 
 use core::hash::{Hash, Hasher};
@@ -16,7 +16,7 @@ pub const PORTS: core::ops::Range<u16> = 32_768..60_999;
 /// Keys, drawn at random when the agent starts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Secrets {
-    /// Key of initial sequence numbers.
+    /// Key of initial sequence numbers and SYN cookies.
     pub sequence: (u64, u64),
     /// Key of timestamps.
     pub timestamp: (u64, u64),
@@ -32,7 +32,7 @@ impl Secrets {
         Seq((hash(self.sequence, tuple) as u32).wrapping_add((now.0 / 4_000) as u32))
     }
 
-    /// The keyed hash of a SYN cookie: of the ends, the peer's initial sequence number, the time, and the number of the MSS.
+    /// The keyed hash of a SYN cookie: of the ends, the peer's initial sequence number, the period, and the index of the MSS.
     pub fn cookie(&self, tuple: &Tuple, peer: Seq, period: u64, mss: usize) -> u64 {
         hash(self.sequence, &(tuple, peer.0, period, mss as u64))
     }

@@ -10,14 +10,14 @@ use wave_tcp::datapath::Established;
 use wave_tcp::packet::Flags;
 use wave_tcp::seq::Seq;
 
-/// Handshakes that the machine's listener keeps.
+/// Backlog of the machine's listener.
 const KEPT: usize = 8;
 
 fn source(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(*PEER.ip(), port)
 }
 
-/// A listener whose handshakes are all taken, by SYNs that nobody goes on with.
+/// A listener whose handshakes are all taken, by SYNs whose handshakes are never completed.
 fn full() -> Peer {
     let mut peer = Peer::new();
     peer.machine.listen(Nanos(0), 80, 4);
@@ -108,7 +108,7 @@ fn options_survive_a_cookie_if_the_peer_has_timestamps() {
 }
 
 #[test]
-fn without_timestamps_a_cookie_offers_no_more_than_an_mss() {
+fn without_timestamps_a_cookie_carries_only_the_mss() {
     // MSS of 1400, SACK, window scale 7.
     let mut peer = full();
     let answer = asks(&mut peer, &[2, 4, 5, 120, 4, 2, 3, 3, 7, 1, 1, 1]);
@@ -136,7 +136,7 @@ fn ecn_survives_a_cookie_and_a_scale_that_the_peer_does_not_offer_is_not_used() 
 }
 
 #[test]
-fn data_arrives_with_or_instead_of_the_acknowledgement_of_a_cookie() {
+fn data_may_follow_or_replace_the_bare_acknowledgement_of_a_cookie() {
     // The bare acknowledgement is lost.
     let mut peer = full();
     asks(&mut peer, &[]);
@@ -195,7 +195,7 @@ fn a_cookie_is_valid_in_its_period_and_the_next_one() {
         while peer.now < end {
             let left = end.since(peer.now).min(Nanos(20 * SECOND.0));
             peer.until(left, step);
-            // Cookies for others are in use all the time.
+            // Other SYNs keep getting cookies, so acknowledgements are checked throughout.
             if peer.now.since(sent_at) >= Nanos(20 * SECOND.0) {
                 for port in 1..=KEPT as u16 + 1 {
                     let source = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 78), port);
@@ -224,7 +224,7 @@ fn a_cookie_is_valid_in_its_period_and_the_next_one() {
 }
 
 #[test]
-fn no_cookie_is_accepted_where_none_was_sent() {
+fn a_port_that_sent_no_cookie_checks_none() {
     let mut peer = full();
     asks(&mut peer, &[]);
     peer.machine.listen(peer.now, 81, 1);
@@ -274,13 +274,9 @@ fn a_listener_that_shares_the_port_accepts_the_cookies_of_one_that_has_gone() {
     }
     asks(&mut peer, &[]);
     assert_eq!(peer.machine.stack.counters().cookies_sent, 1);
-    // One of them sent the cookie; either may go.
-    for listener in [1, 2] {
-        peer.machine.ask(peer.now, Request::Unlisten { listener });
-        if listener == 1 {
-            opens(&mut peer, &[]);
-        }
-    }
+    // They take turns, so listener 1 sent the cookie.
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
+    opens(&mut peer, &[]);
 }
 
 /// A listener with one slot, all of whose handshakes are taken; the answer to the first of them.
@@ -318,10 +314,18 @@ fn a_peer_with_a_valid_cookie_waits_for_a_slot() {
     peer.sends(&[3; 10]);
     peer.after(1);
     assert_eq!(peer.machine.accepted.len(), 2);
+    peer.socket = peer.machine.accepted.pop_back().expect("the second connection");
+    // The peer retransmits what was lost.
+    peer.seq = ISN.plus(1);
+    for data in [&[1; 1000][..], &[2; 1000]] {
+        peer.sends(data);
+        peer.after(1);
+    }
+    assert_eq!(peer.received(), 2010);
 }
 
 #[test]
-fn a_silent_peer_with_a_valid_cookie_is_reminded_and_accepted() {
+fn a_silent_peer_that_waits_for_a_slot_gets_the_syn_ack_again() {
     // Its server speaks first.
     let (mut peer, first) = full_with_one_slot();
     let answer = asks(&mut peer, &[]);
@@ -329,18 +333,18 @@ fn a_silent_peer_with_a_valid_cookie_is_reminded_and_accepted() {
     peer.send(peer.plain());
     peer.after(5);
     peer.machine.slot(peer.now, 80);
-    let reminders = peer.after(1_100);
+    let heard = peer.after(1_100);
     let mine = |heard: &&Heard| heard.segment.destination_port == PEER.port();
-    let reminder = reminders.iter().find(mine).expect("the SYN-ACK comes again");
-    assert_eq!(reminder.segment.seq, answer.segment.seq);
-    assert_eq!(reminder.segment.flags, Flags::SYN | Flags::ACK);
+    let again = heard.iter().find(mine).expect("the SYN-ACK comes again");
+    assert_eq!(again.segment.seq, answer.segment.seq);
+    assert_eq!(again.segment.flags, Flags::SYN | Flags::ACK);
     peer.send(peer.plain());
     peer.after(1);
     assert_eq!(peer.machine.accepted.len(), 2);
 }
 
 #[test]
-fn a_cookie_counts_although_a_repeated_syn_found_room() {
+fn a_cookie_is_accepted_after_a_retransmitted_syn_found_room() {
     let mut peer = full();
     let syn = Sends { ack: None, flags: Flags::SYN, ..peer.plain() };
     asks(&mut peer, &[]);
@@ -365,7 +369,7 @@ fn a_repeated_syn_gets_the_same_cookie() {
 }
 
 #[test]
-fn a_successor_accepts_the_cookies_of_the_agent_before() {
+fn a_successor_accepts_its_predecessors_cookies() {
     let mut peer = full();
     // Timestamp 9, window scale 7.
     let answer = asks(&mut peer, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 7]);
@@ -391,7 +395,7 @@ fn a_connection_in_time_wait_is_reopened_beyond_the_backlog() {
         peer.send(Sends { source, ack: None, flags: Flags::SYN, ..peer.plain() });
         peer.after(1);
     }
-    // The answer is no cookie: its number is beyond the old connection's.
+    // The answer is an ordinary SYN-ACK, whose ISN is beyond the old connection's.
     let seq = peer.seq.plus(100_000);
     peer.send(Sends { seq, ack: None, flags: Flags::SYN, ..peer.plain() });
     let [answer] = &peer.after(1)[..] else { panic!("one answer") };

@@ -230,7 +230,7 @@ fn a_syn_from_an_address_of_no_single_host_is_ignored() {
     }
 }
 
-/// The flood has 100 SYNs for each handshake that the listener may keep, before and after the peer's.
+/// Before the peer's SYN, and again before its acknowledgement, come 100 SYNs for each handshake that the listener may keep.
 #[test]
 fn an_honest_peer_connects_through_a_flood_of_syns() {
     let mut peer = Peer::new();

@@ -1,5 +1,5 @@
-//! SYN cookies (RFC 4987, 3.6; docs/adr/0083): if a SYN finds no room among the handshakes, our answer carries what we must know,
-//! and nothing is kept. The acknowledgement brings it back.
+//! SYN cookies (RFC 4987, 3.6; docs/adr/0083): if a SYN finds no room among the handshakes, the SYN-ACK encodes the handshake, and
+//! no entry is kept. The peer's acknowledgement returns it.
 //!
 //! The initial sequence number has 28 bits of a keyed hash, and 4 for the peer's MSS. The other options fit into the timestamp,
 //! which the peer echoes; without timestamps, the connection has neither window scale nor SACK nor ECN.
@@ -19,7 +19,8 @@ use crate::trace::Point;
 
 /// A cookie is valid in the period in which it was sent and in the next one, for 64 to 128 s.
 const PERIOD: Nanos = Nanos::from_millis(64_000);
-/// The values of the peer's MSS that a cookie can hold. A larger MSS counts as the next smaller of these.
+/// The values of the peer's MSS that a cookie can hold. Others are rounded down to one of them; below the first, they count as the
+/// first.
 const MSS: [u16; 1 << MSS_BITS] = [
     MSS_MIN,
     128,
@@ -41,9 +42,9 @@ const MSS: [u16; 1 << MSS_BITS] = [
 const MSS_BITS: u32 = 4;
 /// Number of cookies that are remembered as spent.
 pub(in crate::control) const SPENT_MAX: usize = 4_096;
-/// Bits of the timestamp that hold options.
+/// Number of low bits of the timestamp that hold options, before the offset is added.
 const STAMP_BITS: u32 = 10;
-/// A window scale in the timestamp that means none.
+/// Code for a SYN without the window scale option.
 const NO_SCALE: u32 = 15;
 
 /// Options in the low bits of a timestamp: both sides' window scales, SACK, and ECN.
@@ -88,7 +89,7 @@ fn period(now: Nanos) -> u64 {
     now.0 / PERIOD.0
 }
 
-/// A handshake that a cookie has brought back.
+/// A handshake decoded from a cookie.
 pub(in crate::control) struct Returned {
     handshake: Handshake,
     /// The cookie's keyed hash.
@@ -104,7 +105,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         tuple: &Tuple,
         handshake: Handshake,
     ) {
-        // A cookie would not be beyond the numbers of the connection that has just ended (RFC 9293, MAY-2).
+        // A cookie's ISN might not be beyond the last sequence number of the connection in TIME_WAIT (RFC 9293, MAY-2).
         if self.time_wait.find(tuple).is_some() {
             self.counters.full += 1;
             return;
@@ -135,7 +136,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         self.counters.cookies_sent += 1;
         self.listeners[at].cookie_sent_at = Some(now);
-        // The acknowledgement has a turn of its own.
+        // Undoes the turn of `place`: the acknowledgement takes one, too.
         self.turn = self.turn.wrapping_sub(1);
         self.trace.put(now, Point::SynSent, None, [tuple.remote.port().into(), 0]);
         let macs = (self.address.mac, handshake.mac);
@@ -151,7 +152,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         segment: &TcpSegment,
     ) -> Option<Returned> {
         let own = segment.ack?.minus(1);
-        // A guessed cookie is worth nothing while none was sent.
+        // Cookies are checked only while one may be valid, so guesses at other times are futile.
         let was_sent = self.listeners.iter().any(|one| {
             let sent = one.cookie_sent_at.filter(|_| is_at(one.local, tuple.local));
             sent.is_some_and(|at| period(now).saturating_sub(period(at)) <= 1)
@@ -205,14 +206,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             error: None,
             answered_at: None,
             ecn: Agreement::with(ecn),
-            // Nothing tells how long the answer took.
+            // The time at which the SYN-ACK was sent is not known.
             is_repeated: true,
         };
         Some(Returned { handshake, hash })
     }
 
-    /// Establishes the connection of a cookie. Without a slot it waits for one, even beyond the backlog: its peer has proved its
-    /// address.
+    /// Establishes the connection that a cookie describes. If no slot is free, its handshake waits for one, even beyond the
+    /// backlog: the peer has proved its address.
     pub(in crate::control) fn open_by_cookie(
         &mut self,
         now: Nanos,
@@ -233,7 +234,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.spent_cookies.push_back(hash);
     }
 
-    /// Adds a handshake whose SYN-ACK was sent. Returns false if there is no room.
+    /// Adds a cookie's handshake to the table, to wait for a slot. Returns false if there is no room.
     fn keep(&mut self, now: Nanos, tuple: &Tuple, handshake: Handshake) -> bool {
         let For::Listener { process, name } = handshake.whom else { return false };
         let Some(at) = self.listener_named(process, name) else { return false };

@@ -28,8 +28,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Completes a handshake, and installs the connection in the data path. `id` is the handshake's place in the table, if it
-    /// has one. `None` if there is no slot or room.
+    /// Completes a handshake, and installs the connection in the data path. `id` is the handshake's place in the table;
+    /// `None` if a cookie carried it. `None` if there is no slot or room.
     pub(super) fn establish(
         &mut self,
         now: Nanos,
@@ -65,6 +65,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         };
         let Slot { socket, receive, send, filled } = slot;
+        // A cookie that found no slot has no window.
+        let edge = match handshake.own_window(true) {
+            0 => slot.window_bytes().min(u16::MAX.into()),
+            window => window.into(),
+        };
         let has_scale = handshake.options.scale.is_some();
         let stamps = handshake.options.timestamps.is_some();
         let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
@@ -94,7 +99,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 base: handshake.peer.plus(1),
                 received: 0,
                 read: 0,
-                edge: handshake.own_window(true).into(),
+                edge: edge.into(),
                 intervals: Default::default(),
                 fin: None,
                 scale: if has_scale { handshake.scale } else { 0 },
