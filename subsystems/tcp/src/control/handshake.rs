@@ -14,7 +14,7 @@ use super::ecn::Agreement;
 use super::neighbours::{ASK_AFTER, ASKS_MAX};
 use super::reply::{self, Bare};
 use super::shares::Kind;
-use super::{Listener, Output, Slot, Stack};
+use super::{Output, Slot, Stack};
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{Command, Datapath, FlowId, Packet, Tuple};
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
@@ -88,6 +88,9 @@ pub(super) struct Handshake {
     /// The acknowledgement of our SYN measures no round trip: the SYN was sent again without a timeout (Karn's rule), or was a
     /// cookie.
     is_repeated: bool,
+    /// The peer has acknowledged our SYN, and a listener's slot is missing. `window` and the timestamps are those of its last
+    /// segment.
+    is_acknowledged: bool,
 }
 
 impl Handshake {
@@ -189,6 +192,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             answered_at: None,
             ecn: Agreement::default(),
             is_repeated: false,
+            is_acknowledged: false,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
         self.take_share(from.process, Kind::Handshake);
@@ -216,6 +220,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             && let Some(at) = self.listener_named(process, name)
         {
             self.listeners[at].half_open -= 1;
+            self.listeners[at].acknowledged -= u32::from(handshake.is_acknowledged);
         }
     }
 
@@ -325,17 +330,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
         let Some(at) = self.place(tuple.local) else { return };
         self.trace.put(now, Point::SynReceived, None, [tuple.remote.port().into(), 0]);
-        let Listener { context, name, slots, backlog, half_open, mss_max, .. } =
-            &self.listeners[at];
-        let mss_max = *mss_max;
-        let (process, name) = (context.process, *name);
-        let Some(slot) = slots.front() else {
+        let listener = &self.listeners[at];
+        let (process, name) = (listener.context.process, listener.name);
+        let (mss_max, half_open) = (listener.mss_max, listener.half_open);
+        // Beyond the slots that the program offers at a time, handshakes of its backlog wait for the next ones.
+        let may_wait = half_open < u32::from(listener.backlog).saturating_sub(listener.slots_max);
+        let offered = listener.slots.front().map(Slot::shape);
+        let Some((ring_bytes, window_bytes)) = offered.or(listener.shape.filter(|_| may_wait))
+        else {
             self.counters.overflows += 1;
             return;
         };
-        let (scale, window_bytes) = (scale_of(slot.receive.bytes), slot.window_bytes());
+        let scale = scale_of(ring_bytes);
+        let (most, acknowledged) = (self.half_open_max(listener.backlog), listener.acknowledged);
         // A cookie cannot reopen a connection in TIME_WAIT, so such a SYN may exceed the backlog.
-        let may_keep = *half_open < self.half_open_max(*backlog) || self.time_wait.contains(&tuple);
+        let may_keep = half_open < most || self.time_wait.contains(&tuple);
         if !self.has_room(process, Kind::Connection) {
             self.counters.beyond_share += 1;
             return;
@@ -365,9 +374,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             answered_at: None,
             ecn: Agreement::with(segment.flags),
             is_repeated: false,
+            is_acknowledged: false,
         };
         let kept = may_keep.then(|| self.handshakes.insert(tuple, handshake));
         let Some(Ok(id)) = kept else {
+            // As many connections as the program wants to wait for it do so already.
+            if acknowledged >= most {
+                self.counters.overflows += 1;
+                return;
+            }
             return self.answer_with_cookie(now, at, &tuple, handshake);
         };
         self.time_wait.remove(&tuple);
@@ -407,7 +422,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             if is_same && acknowledges {
                 // Simultaneous open: this is the peer's SYN-ACK (RFC 9293, Figure 8). A SYN's window is not scaled.
                 let window = u32::from(segment.window);
-                let established = self.establish(now, Some(id), &handshake, tuple, window, segment);
+                let stamps = segment.options.timestamps;
+                let established = self.establish(now, Some(id), &handshake, tuple, window, stamps);
                 if let Some(flow) = established {
                     self.data.command(now, flow, Command::Challenge);
                     self.connection_is_there(flow);
@@ -440,7 +456,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             return;
         }
-        self.open(now, Some(id), &handshake, tuple, segment, packet);
+        if !self.open(now, Some(id), &handshake, tuple, segment, packet) {
+            self.wait_for_slot(id, segment);
+        }
     }
 
     /// Establishes the connection of a listener's handshake with the segment that acknowledges our SYN. `id` is the handshake's
@@ -455,7 +473,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         packet: Packet<F>,
     ) -> bool {
         let window = u32::from(segment.window) << handshake.options.scale.unwrap_or(0);
-        let flow = self.establish(now, id, handshake, tuple, window, segment);
+        let flow = self.establish(now, id, handshake, tuple, window, segment.options.timestamps);
         if let Some(flow) = flow {
             self.measure(now, flow, handshake);
             let carries = !segment.payload.is_empty() || segment.flags.contains(Flags::FIN);
@@ -521,7 +539,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let handshake = *handshake;
         let window = u32::from(segment.window);
-        if let Some(flow) = self.establish(now, Some(id), &handshake, tuple, window, segment) {
+        let stamps = segment.options.timestamps;
+        if let Some(flow) = self.establish(now, Some(id), &handshake, tuple, window, stamps) {
             self.measure(now, flow, &handshake);
             self.data.command(now, flow, Command::Challenge);
             self.connection_is_there(flow);

@@ -8,6 +8,7 @@ use super::shares::Kind;
 use super::{Listener, Slot, Stack, secrets};
 use crate::context::{ContextId, Event, Interest, Reason, Sharing};
 use crate::datapath::{Datapath, FlowId};
+use wave_core::clock::Nanos;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn listen(
@@ -71,6 +72,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             mss_max: u16::MAX,
             slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
             half_open: 0,
+            acknowledged: 0,
+            waiting: VecDeque::new(),
+            shape: None,
+            slots_max: 0,
             cookie_sent_at: None,
         });
         let local = self.told(SocketAddr::new(local.ip(), port));
@@ -138,7 +143,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.listeners.iter().position(|one| (one.context.process, one.name) == (process, name))
     }
 
-    pub(super) fn take_slot(&mut self, from: ContextId, name: u32, slot: Slot) -> Option<Reason> {
+    pub(super) fn take_slot(
+        &mut self,
+        now: Nanos,
+        from: ContextId,
+        name: u32,
+        slot: Slot,
+    ) -> Option<Reason> {
         let Some(at) = self.listener_of(from, name) else { return Some(Reason::Invalid) };
         let most = self.bounds.slots as usize;
         let listener = &mut self.listeners[at];
@@ -147,8 +158,31 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         // Events go to the context that offers slots: the thread that accepts.
         listener.context = from;
+        listener.shape = Some(slot.shape());
         listener.slots.push_back(slot);
+        listener.slots_max = listener.slots_max.max(listener.slots.len() as u32);
+        self.open_next(now, at);
         None
+    }
+
+    /// Gives the new slot of a listener to the oldest handshake that waits for one: of this listener, or of another one at its
+    /// port.
+    fn open_next(&mut self, now: Nanos, at: usize) {
+        let local = self.listeners[at].local;
+        let others = (0..self.listeners.len()).filter(|other| *other != at);
+        let waits = |other: &usize| {
+            let one = &self.listeners[*other];
+            one.acknowledged > 0 && (*other == at || one.local == local && one.slots.is_empty())
+        };
+        let Some(of) = core::iter::once(at).chain(others).find(waits) else { return };
+        while let Some(id) = self.listeners[of].waiting.pop_front() {
+            if self.is_waiting(id, of) {
+                if !self.open_acknowledged(now, id) {
+                    self.listeners[of].waiting.push_front(id);
+                }
+                return;
+            }
+        }
     }
 
     pub(super) fn unlisten(&mut self, from: ContextId, name: u32) {

@@ -4,6 +4,7 @@
 //! through commands (docs/adr/0055). The caller gets frames to send, payload to copy, and events for hosts.
 
 mod address;
+mod answers;
 mod connection;
 mod discovery;
 mod ecn;
@@ -68,8 +69,6 @@ const WAITING_MAX: usize = 1024;
 const OUTPUTS: usize = 512;
 /// Limit of statistics read in one poll.
 const STATISTICS_PER_POLL: usize = 64;
-/// Limit of answers to strangers per millisecond, on average.
-const ANSWERS_PER_MILLISECOND: u32 = 16;
 /// Limit of connections of gone processes that one poll closes.
 const CLOSED_PER_POLL: u32 = 64;
 
@@ -132,6 +131,11 @@ impl Slot {
     fn window_bytes(&self) -> u32 {
         Ring::limit(self.receive.bytes, 0, self.filled) as u32
     }
+
+    /// Receive ring and first receive window, in bytes.
+    fn shape(&self) -> (u32, u32) {
+        (self.receive.bytes, self.window_bytes())
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -148,6 +152,14 @@ struct Listener {
     slots: VecDeque<Slot>,
     /// Number of handshakes under way.
     half_open: u32,
+    /// Number of those that are acknowledged, and wait for a slot.
+    acknowledged: u32,
+    /// These, oldest first, mixed with some that are over.
+    waiting: VecDeque<FlowId>,
+    /// Receive ring and first window of the last slot, in bytes.
+    shape: Option<(u32, u32)>,
+    /// The most unused slots that there were at a time.
+    slots_max: u32,
     /// When a SYN was last answered with a cookie.
     cookie_sent_at: Option<Nanos>,
 }
@@ -385,7 +397,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::Slot { listener, socket, receive, send, filled } => {
                 let slot = Slot { socket, receive, send, filled };
                 let failed = match slot.fits(&mut memory) {
-                    true => self.take_slot(from, listener, slot),
+                    true => self.take_slot(now, from, listener, slot),
                     false => Some(Reason::Invalid),
                 };
                 if let Some(reason) = failed {
@@ -577,27 +589,5 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     fn tell(&mut self, context: ContextId, event: Event) {
         self.out.push_back(Output::Event(context, event));
-    }
-
-    /// Whether a neighbour's query for our address may be answered now. Its rate limit is separate from that for strangers.
-    fn may_answer_arp(&mut self, now: Nanos) -> bool {
-        let millisecond = now.0 / 1_000_000;
-        if self.arp_answers.0 != millisecond {
-            self.arp_answers = (millisecond, 0);
-        }
-        self.arp_answers.1 += 1;
-        self.arp_answers.1 <= ANSWERS_PER_MILLISECOND
-    }
-
-    /// Whether a stranger may be answered now.
-    fn may_answer(&mut self, now: Nanos) -> bool {
-        let millisecond = now.0 / 1_000_000;
-        if self.answers.0 != millisecond {
-            self.answers = (millisecond, 0);
-        }
-        self.answers.1 += 1;
-        let may = self.answers.1 <= self.secrets.noisy(ANSWERS_PER_MILLISECOND, millisecond);
-        self.counters.held_back += u64::from(!may);
-        may
     }
 }

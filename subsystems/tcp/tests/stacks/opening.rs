@@ -255,3 +255,76 @@ fn an_honest_peer_connects_through_a_flood_of_syns() {
     let waiting = peer.states().iter().filter(|state| **state == State::SynReceived).count();
     assert!(waiting <= 8, "{waiting}");
 }
+
+/// Connects from these ports as far as the SYNs are answered. Returns the number of answers.
+fn connects_from(peer: &mut Peer, ports: std::ops::Range<u16>) -> usize {
+    let source = |port| SocketAddrV4::new(*PEER.ip(), port);
+    for port in ports {
+        peer.send(Sends { source: source(port), ack: None, flags: Flags::SYN, ..peer.plain() });
+    }
+    let answers = peer.after(1);
+    for answer in &answers {
+        assert_eq!(answer.segment.flags, Flags::SYN | Flags::ACK);
+        let source = source(answer.segment.destination_port);
+        let ack = Some(answer.segment.seq.plus(1));
+        peer.send(Sends { source, seq: ISN.plus(1), ack, ..peer.plain() });
+    }
+    assert_eq!(peer.after(1).len(), 0);
+    answers.len()
+}
+
+/// The machine's listener has a backlog of 8.
+#[test]
+fn connections_wait_up_to_the_backlog_and_are_accepted_in_order_as_the_program_makes_room() {
+    let mut peer = Peer::new();
+    peer.machine.listen(Nanos(0), 80, 2);
+    assert_eq!(connects_from(&mut peer, 1..3), 2);
+    assert_eq!(peer.machine.accepted.len(), 2);
+    // Six wait, and the last two SYNs are dropped.
+    assert_eq!(connects_from(&mut peer, 3..11), 6);
+    assert_eq!(peer.machine.accepted.len(), 2);
+    let counters = *peer.machine.stack.counters();
+    assert_eq!((counters.overflows, counters.cookies_sent), (2 + 6, 0));
+    // A request may be there before its connection is accepted, and comes again.
+    let request = Sends { seq: ISN.plus(1), data: b"request", ..peer.plain() };
+    let first = SocketAddrV4::new(*PEER.ip(), 3);
+    peer.send(Sends { source: first, ..request.clone() });
+    for count in 3..=8 {
+        peer.machine.slot(peer.now, 80);
+        peer.after(1);
+        assert_eq!(peer.machine.accepted.len(), count);
+    }
+    let remotes = peer.machine.events.iter().filter_map(|event| match event {
+        Event::Accepted { remote, .. } => Some(remote.port()),
+        _ => None,
+    });
+    assert_eq!(remotes.collect::<Vec<_>>(), (1..9).collect::<Vec<_>>());
+    assert!(!peer.states().contains(&State::SynReceived));
+}
+
+#[test]
+fn a_connection_that_waits_moves_to_a_listener_that_shares_the_port() {
+    let mut peer = Peer::new();
+    let sharing = Sharing { reuses_port: true, ..Sharing::default() };
+    let slot = |peer: &mut Peer, listener| {
+        let socket = peer.machine.new_socket();
+        let (receive, send) = peer.machine.rings(socket);
+        let filled = receive.bytes;
+        peer.machine.ask(peer.now, Request::Slot { listener, socket, receive, send, filled });
+    };
+    for listener in [1, 2] {
+        let local = SocketAddr::from(([0, 0, 0, 0], 80));
+        peer.machine.ask(peer.now, Request::Listen { listener, local, backlog: 8, sharing });
+    }
+    slot(&mut peer, 1);
+    assert_eq!(connects_from(&mut peer, 1..4), 3);
+    assert_eq!(peer.machine.accepted.len(), 1);
+    // One goes to the other listener's slot, and the last one outlives its listener.
+    slot(&mut peer, 2);
+    peer.after(1);
+    assert_eq!(peer.machine.accepted.len(), 2);
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
+    slot(&mut peer, 2);
+    peer.after(1);
+    assert_eq!(peer.machine.accepted.len(), 3);
+}

@@ -301,6 +301,12 @@ fn a_syn_that_is_dropped_does_not_end_time_wait() {
     }
     meeting.machine.accepted.clear();
     close_first(&mut meeting);
+    // As many handshakes wait for a slot as the backlog allows.
+    for port in 4..8 {
+        let source = SocketAddrV4::new(*PEER.ip(), PEER.port() + port);
+        meeting.send(source, PEER_ISN, None, Flags::SYN, &[]);
+        assert_eq!(meeting.answers().len(), 1);
+    }
     let seq = meeting.seq.plus(1_000);
     meeting.send(PEER, seq, None, Flags::SYN, &[]);
     assert_eq!(meeting.answers(), []);

@@ -1,4 +1,4 @@
-//! Limit of answers to unacceptable segments of handshakes; handshakes that change listeners.
+//! Limit of answers to unacceptable segments of handshakes; handshakes that change listeners, or wait for a slot.
 
 use wave_core::clock::Nanos;
 
@@ -7,6 +7,7 @@ use super::super::{Listener, Stack};
 use super::For;
 use crate::context::ContextId;
 use crate::datapath::{Datapath, FlowId};
+use crate::packet::TcpSegment;
 use crate::stages::receive::ANSWER_AFTER;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -27,8 +28,54 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         let before = handshake.process();
         handshake.whom = For::Listener { process, name };
+        let is_acknowledged = handshake.is_acknowledged;
         self.give_share(before, Kind::Handshake);
         self.take_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
+        if is_acknowledged {
+            self.listeners[at].acknowledged += 1;
+            self.listeners[at].waiting.push_back(id);
+        }
+    }
+
+    /// Has an acknowledged handshake of a listener wait for a slot. `segment` is the peer's last one.
+    pub(super) fn wait_for_slot(&mut self, id: FlowId, segment: &TcpSegment) {
+        let Some(handshake) = self.handshakes.get_mut(id) else { return };
+        handshake.window = segment.window;
+        if segment.options.timestamps.is_some() && handshake.options.timestamps.is_some() {
+            handshake.options.timestamps = segment.options.timestamps;
+        }
+        if core::mem::replace(&mut handshake.is_acknowledged, true) {
+            return;
+        }
+        let process = handshake.process();
+        let For::Listener { name, .. } = handshake.whom else { return };
+        let Some(at) = self.listener_named(process, name) else { return };
+        let listener = &mut self.listeners[at];
+        listener.acknowledged += 1;
+        listener.waiting.push_back(id);
+        if listener.waiting.len() > 2 * listener.acknowledged as usize + 64 {
+            let handshakes = &self.handshakes;
+            listener.waiting.retain(|id| handshakes.get(*id).is_some());
+        }
+    }
+
+    /// Whether a handshake waits for a slot of this listener.
+    pub(in crate::control) fn is_waiting(&self, id: FlowId, at: usize) -> bool {
+        let Listener { context: ContextId { process, .. }, name, .. } = self.listeners[at];
+        let handshake = self.handshakes.get(id);
+        handshake.is_some_and(|one| one.is_acknowledged && one.is_of(process, name))
+    }
+
+    /// Establishes the connection of an acknowledged handshake. Returns false if there is no slot or room.
+    pub(in crate::control) fn open_acknowledged(&mut self, now: Nanos, id: FlowId) -> bool {
+        let Some(handshake) = self.handshakes.get(id).copied() else { return false };
+        let Some(tuple) = self.handshakes.tuple(id) else { return false };
+        let window = u32::from(handshake.window) << handshake.options.scale.unwrap_or(0);
+        let Some(flow) = self.establish(now, Some(id), &handshake, &tuple, window, None) else {
+            return false;
+        };
+        self.connection_is_there(flow);
+        true
     }
 }

@@ -9,7 +9,7 @@ use wave_core::clock::Nanos;
 use super::super::ecn::Agreement;
 use super::super::reply::{self, Bare};
 use super::super::shares::Kind;
-use super::super::{Output, Stack, is_at};
+use super::super::{Output, Slot, Stack, is_at};
 use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, Stage, TRY_AFTER};
 use crate::datapath::{Datapath, Packet, Tuple};
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
@@ -175,7 +175,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let listener = &self.listeners[at];
         let whom = For::Listener { process: listener.context.process, name: listener.name };
         let mss_max = listener.mss_max;
-        let window_bytes = listener.slots.front().map_or(0, |slot| slot.window_bytes());
+        let shape = listener.slots.front().map(Slot::shape).or(listener.shape);
+        let window_bytes = shape.map_or(0, |(_, window_bytes)| window_bytes);
         let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
         let stamped = timestamps
             .map(|(_, echo)| Stamped::from_bits(echo.wrapping_sub(self.secrets.timestamp(tuple))));
@@ -208,6 +209,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             ecn: Agreement::with(ecn),
             // The time at which the SYN-ACK was sent is not known.
             is_repeated: true,
+            is_acknowledged: false,
         };
         Some(Returned { handshake, hash })
     }
@@ -224,7 +226,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ) {
         let Returned { handshake, hash } = returned;
         let is_opened = self.open(now, None, &handshake, tuple, segment, packet);
-        if !is_opened && !self.keep(now, tuple, handshake) {
+        if !is_opened && !self.keep(now, tuple, handshake, segment) {
             return;
         }
         // A late copy of this segment must not open another connection.
@@ -235,7 +237,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Adds a cookie's handshake to the table, to wait for a slot. Returns false if there is no room.
-    fn keep(&mut self, now: Nanos, tuple: &Tuple, handshake: Handshake) -> bool {
+    fn keep(
+        &mut self,
+        now: Nanos,
+        tuple: &Tuple,
+        handshake: Handshake,
+        segment: &TcpSegment,
+    ) -> bool {
         let For::Listener { process, name } = handshake.whom else { return false };
         let Some(at) = self.listener_named(process, name) else { return false };
         let has_room = self.listeners[at].half_open < self.half_open_max(u16::MAX)
@@ -247,6 +255,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.take_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
         self.handshake_timer(id, Some(now + TRY_AFTER));
+        self.wait_for_slot(id, segment);
         true
     }
 }

@@ -12,7 +12,6 @@ use crate::context::{Event, Reason};
 use crate::datapath::{
     Datapath, Established, Fin, FlowId, Limits, Receiving, Sending, Timestamps, Tuple,
 };
-use crate::packet::TcpSegment;
 use crate::trace::Point;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -37,7 +36,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         handshake: &Handshake,
         tuple: &Tuple,
         window: u32,
-        segment: &TcpSegment,
+        recent: Option<(u32, u32)>,
     ) -> Option<FlowId> {
         let (context, slot, listener) = match handshake.whom {
             For::Host { context, slot } => (context, slot, None),
@@ -65,18 +64,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         };
         let Slot { socket, receive, send, filled } = slot;
-        // A cookie that found no slot has no window.
-        let edge = match handshake.own_window(true) {
-            0 => slot.window_bytes().min(u16::MAX.into()),
-            window => window.into(),
-        };
+        // Another slot may have a smaller ring than the one whose window was advertised.
+        let edge = u32::from(handshake.own_window(true)).min(slot.window_bytes());
         let has_scale = handshake.options.scale.is_some();
         let stamps = handshake.options.timestamps.is_some();
         let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
         let mss =
             theirs.min(self.own_mss(tuple, handshake)) - if stamps { TIMESTAMP_BYTES } else { 0 };
         let congestion = Congestion::new(self.algorithm, mss);
-        let recent = segment.options.timestamps.or(handshake.options.timestamps);
+        let recent = recent.or(handshake.options.timestamps);
         let established = Established {
             tuple: *tuple,
             peer_mac: handshake.mac,
