@@ -89,7 +89,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { flows: 16_384, handshakes: 1_024, time_wait: 4_096, listeners: 256, slots: 1_024 }
+        Bounds { flows: 16_384, handshakes: 2_048, time_wait: 4_096, listeners: 256, slots: 1_024 }
     }
 }
 
