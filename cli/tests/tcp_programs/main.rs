@@ -1,5 +1,6 @@
 //! `wave tcp run`: unmodified programs over an agent's TCP, with Linux's TCP at the other end, in a network namespace per test.
 
+mod bursts;
 mod deaths;
 mod forks;
 mod matrix;
