@@ -176,7 +176,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let whom = For::Listener { process: listener.context.process, name: listener.name };
         let mss_max = listener.mss_max;
         let shape = listener.slots.front().map(Slot::shape).or(listener.shape);
-        let window_bytes = shape.map_or(0, |(_, window_bytes)| window_bytes);
+        // Without any, the first slot decides.
+        let window_bytes = shape.map_or(u16::MAX.into(), |(_, window_bytes)| window_bytes);
         let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
         let stamped = timestamps
             .map(|(_, echo)| Stamped::from_bits(echo.wrapping_sub(self.secrets.timestamp(tuple))));

@@ -28,7 +28,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Completes a handshake, and installs the connection in the data path. `id` is the handshake's place in the table;
-    /// `None` if a cookie carried it. `None` if there is no slot or room.
+    /// `None` if a cookie carried it. Returns `None` if there is no slot or room.
     pub(super) fn establish(
         &mut self,
         now: Nanos,
