@@ -42,7 +42,8 @@ use wave_lab::progress::Progress;
 /// Interval at which savings are sampled.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// The command that runs the bake-off in a virtual machine with everything that it needs.
-const IN_VM: &str = "cargo xtask vm run --icount --module zram --timeout 3600 -- target/release/wave run";
+const IN_VM: &str =
+    "cargo xtask vm run --icount --module zram --timeout 3600 -- target/release/wave run";
 
 /// Writes to one of the kernel's files.
 fn put(file: &Path, value: &str) -> Result<(), Failure> {
