@@ -17,7 +17,7 @@ use crate::buddy::Buddy;
 use crate::line::{Fault, Queues};
 use crate::socket::{FIRST_FILL, Phase, Socket};
 
-/// Most slots that a listener offers at a time; fewer if its backlog is smaller. A SYN that finds no slot is retransmitted a second later.
+/// Most slots that a listener offers at a time; fewer if its backlog is smaller. Further connections of the backlog wait at the agent.
 pub const SLOTS: usize = 128;
 /// Most writes that are published together.
 pub const BURST: u32 = 16;

@@ -21,8 +21,9 @@ const KEPT_BYTES: usize = 64 * 1024;
 /// A frame that is not completely written yet.
 #[derive(Debug)]
 struct Waiting {
+    /// The frame's head.
     of: Head,
-    /// The head, if it is not written yet either.
+    /// The encoded head, if it is not written yet either.
     head: Option<(Tag, [u64; PAYLOAD_WORDS])>,
     /// The bytes after the head that were not written when the frame began to wait.
     bytes: Vec<u8>,

@@ -177,7 +177,7 @@ pub struct ControlCounters {
     pub resets: u64,
     /// Connections that were dropped after too many timeouts (TCPAbortOnTimeout).
     pub timed_out: u64,
-    /// Handshakes whose listener had no slot (ListenOverflows).
+    /// SYNs that were dropped as the whole backlog waits, and acknowledgements that found no slot (ListenOverflows).
     pub overflows: u64,
     /// SYNs that found no room and could get no cookie, and connections for which the data path had no room (TCPReqQFullDrop).
     pub full: u64,
