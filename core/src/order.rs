@@ -24,10 +24,12 @@ pub struct Gap;
 /// Delivers messages of each subject in the order of their sequences.
 #[derive(Debug)]
 pub struct Order {
-    /// The sequence that each id's next message must have.
+    /// The sequence that each id's next message must have, up to the highest id that has occurred. Space for all is reserved
+    /// from the start, and reserved space that was never written costs no memory.
     next: Vec<Sequence>,
     /// Each id's last delivered message, for [`Order::resync`].
     last: Vec<Option<Message>>,
+    subjects: usize,
     held: Vec<(Nanos, Message)>,
     /// Whether a snapshot has come: until then no number is too old, for sequences wrap.
     synced: bool,
@@ -36,9 +38,11 @@ pub struct Order {
 impl Order {
     /// Creates an order for ids below `subjects`. Every id starts with sequence 1.
     pub fn new(subjects: u32) -> Order {
+        let subjects = subjects as usize;
         Order {
-            next: alloc::vec![Sequence(1); subjects as usize],
-            last: alloc::vec![None; subjects as usize],
+            next: Vec::with_capacity(subjects),
+            last: Vec::with_capacity(subjects),
+            subjects,
             held: Vec::with_capacity(HELD_MAX),
             synced: false,
         }
@@ -53,18 +57,25 @@ impl Order {
         message: Message,
         mut deliver: impl FnMut(&Message),
     ) -> Result<(), Gap> {
-        // An id beyond the table is the peer's fault; it can only cost the peer's enclave a resync.
-        let next = self.next.get_mut(message.subject.id as usize).ok_or(Gap)?;
+        let id = message.subject.id as usize;
+        if id >= self.next.len() {
+            // An id beyond the table is the peer's fault; it can only cost the peer's enclave a resync.
+            if id >= self.subjects {
+                return Err(Gap);
+            }
+            self.extend_to(id + 1);
+        }
+        let next = &mut self.next[id];
         match message.sequence.ahead_of(*next) {
             ahead if ahead > 0 && self.synced && is_planted(Planted::OrderNotKept) => {
                 *next = message.sequence.next();
-                self.last[message.subject.id as usize] = Some(message);
+                self.last[id] = Some(message);
                 deliver(&message);
                 Ok(())
             }
             0 => {
                 *next = next.next();
-                self.last[message.subject.id as usize] = Some(message);
+                self.last[id] = Some(message);
                 deliver(&message);
                 if !self.held.is_empty() {
                     self.release(message.subject.id, deliver);
@@ -80,6 +91,12 @@ impl Order {
             }
             _ => Ok(()),
         }
+    }
+
+    #[cold]
+    fn extend_to(&mut self, ids: usize) {
+        self.next.resize(ids, Sequence(1));
+        self.last.resize(ids, None);
     }
 
     fn release(&mut self, id: u32, mut deliver: impl FnMut(&Message)) {
@@ -115,10 +132,16 @@ impl Order {
     pub fn resync(&mut self, snapshot: &Snapshot, mut deliver: impl FnMut(&Message)) {
         let mut truth = alloc::vec![Sequence(0); self.next.len()];
         for record in &snapshot.records {
-            if let Some(sequence) = truth.get_mut(record.subject.id as usize) {
-                *sequence = record.sequence;
+            let id = record.subject.id as usize;
+            if id >= self.subjects {
+                continue;
             }
+            if id >= truth.len() {
+                truth.resize(id + 1, Sequence(0));
+            }
+            truth[id] = record.sequence;
         }
+        self.extend_to(truth.len());
         self.synced = true;
         for (id, sequence) in truth.into_iter().enumerate() {
             match &self.last[id] {
