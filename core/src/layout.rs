@@ -97,6 +97,8 @@ pub struct Layout {
     pub nic_lines: u32,
     /// Number of lines in host memory.
     pub host_lines: u32,
+    /// See [`Layout::busy_lines`].
+    busy_lines: [u32; 2],
     /// NIC memory: written by the host before attach (see [`write_header`]).
     pub header: u32,
     /// NIC memory: word 0 is the incarnation word, written by the host ([`INCARNATION_LIVE`]).
@@ -176,6 +178,7 @@ impl Layout {
             entries: CONTROL_ENTRIES,
         };
         let control = queues(&mut bumps, &control_config, 1, Side::Agent)[0];
+        let busy_lines = [Home::Nic, Home::Host].map(|home| bumps[home as usize].0);
         let mut pool = |producer: Side, extents: u32, lines: u32| {
             let mut take = |side| bumps[home_of(side) as usize].take(extents * lines);
             let (target, staging) = (take(producer.other()), take(producer));
@@ -195,6 +198,7 @@ impl Layout {
             config,
             nic_lines: bumps[Home::Nic as usize].0,
             host_lines: bumps[Home::Host as usize].0,
+            busy_lines,
             header,
             incarnation,
             agent,
@@ -207,6 +211,11 @@ impl Layout {
             snapshots,
             pools,
         })
+    }
+
+    /// Number of lines at the start of a region that both sides access all the time: all but snapshots and pools.
+    pub const fn busy_lines(&self, home: Home) -> u32 {
+        self.busy_lines[home as usize]
     }
 
     /// The pool whose extents carry bulk data. It has no extents if the configuration names none.

@@ -23,6 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use wave_core::link::{Home, LINE_BYTES, LINE_WORDS};
 
@@ -116,8 +117,8 @@ impl From<MapError> for io::Error {
 }
 
 impl Memory {
-    /// Creates memory with this many lines in each region, all zero and resident, and the file
-    /// descriptor to hand to the peer. The file's size is sealed. `name` is for `/proc` only.
+    /// Creates memory with this many lines in each region, all zero, and the file descriptor to hand to the peer. Pages appear
+    /// when they are touched: see [`Memory::make_resident`]. The file's size is sealed. `name` is for `/proc` only.
     pub fn create(
         name: &str,
         lines_nic: u32,
@@ -129,13 +130,16 @@ impl Memory {
         })
     }
 
-    /// As [`Memory::create`], without extra lines, for a peer that borrows the memory by [`Memory::map_lent`].
+    /// As [`Memory::create`], without extra lines and resident, for a peer that borrows the memory by [`Memory::map_lent`].
     pub fn create_to_lend(
         name: &str,
         lines_nic: u32,
         lines_host: u32,
     ) -> io::Result<(Memory, OwnedFd)> {
-        Memory::create_with([lines_nic, lines_host, 0], |bytes| memory_to_lend(name, bytes))
+        let lines = [lines_nic, lines_host, 0];
+        let (memory, fd) = Memory::create_with(lines, |bytes| memory_to_lend(name, bytes))?;
+        touch(memory.words());
+        Ok((memory, fd))
     }
 
     fn create_with(
@@ -205,9 +209,15 @@ impl Memory {
                 return Err(MapError::WrongSize { expected, found });
             }
         }
-        let map = SharedMap::new(fd, 0, expected as usize)
+        let map = SharedMap::sparse(fd, expected as usize)
             .map_err(|source| MapError::System { what: "map", source })?;
         Ok(Memory { map, lines_nic, lines_host, lines_extra, in_kernel })
+    }
+
+    /// Makes the pages of the first `lines` lines of a region resident, so that no later access to them waits for a page. The
+    /// lines keep their values.
+    pub fn make_resident(&self, home: Home, lines: u32) {
+        touch(&self.region(home)[..lines as usize * LINE_WORDS]);
     }
 
     /// Maps `bytes` bytes of a device's memory, from byte `offset` of `fd` on: one region, at home on the
@@ -404,6 +414,15 @@ impl Drop for SharedMap {
     }
 }
 
+/// Writes to each page of these words, and changes no word: the peer may write them at the same time.
+fn touch(words: &[AtomicU64]) {
+    let pages = words.chunks(PAGE_BYTES as usize / size_of::<AtomicU64>());
+    for word in pages.filter_map(<[_]>::first).chain(words.last()) {
+        // An operation that certainly changes nothing could be compiled to a read.
+        word.fetch_or(std::hint::black_box(0), Relaxed);
+    }
+}
+
 fn bytes_of(lines_nic: u32, lines_host: u32, lines_extra: u32) -> u64 {
     (u64::from(lines_nic) + u64::from(lines_host) + u64::from(lines_extra)) * LINE_BYTES as u64
 }
@@ -525,7 +544,6 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::sync::atomic::Ordering::Relaxed;
 
     fn memfd(bytes: u64) -> OwnedFd {
         // SAFETY: a literal C string, and a descriptor that nobody else owns.
@@ -551,6 +569,28 @@ mod tests {
         assert_eq!(theirs.extra()[7].load(Relaxed), 3);
         assert_eq!(theirs.extra().len(), 8);
         assert_eq!(theirs.lines(Home::Nic), 3);
+    }
+
+    #[test]
+    fn pages_are_resident_where_that_was_asked_for_and_keep_their_values() {
+        // 100 lines and 200 lines: the regions share a page.
+        let (memory, fd) = Memory::create("test", 100, 200, 0).unwrap();
+        memory.region(Home::Nic)[0].store(7, Relaxed);
+        let resident = || {
+            let pages = (0..300 * LINE_BYTES as u64).step_by(PAGE_BYTES as usize);
+            pages.map(|at| has_page(fd.as_fd(), at)).collect::<Vec<_>>()
+        };
+        assert_eq!(resident(), [true, false, false, false, false]);
+        memory.make_resident(Home::Nic, 100);
+        assert_eq!(resident(), [true, true, false, false, false]);
+        memory.make_resident(Home::Host, 92);
+        assert_eq!(resident(), [true, true, true, false, false]);
+        memory.make_resident(Home::Host, 93);
+        assert_eq!(resident(), [true, true, true, true, false]);
+        memory.make_resident(Home::Host, 0);
+        assert_eq!(memory.region(Home::Nic)[0].load(Relaxed), 7);
+        let (_lent, fd) = Memory::create_to_lend("test", 64, 64).unwrap();
+        assert!(has_page(fd.as_fd(), 0) && has_page(fd.as_fd(), PAGE_BYTES));
     }
 
     #[test]
