@@ -1,5 +1,5 @@
-//! Looks for librocksdb before the linker does, to report its absence in one line, and generates the
-//! code of the gRPC services. The compiler of `.proto` files is a crate: no protoc is needed.
+//! Generates the code of the gRPC services. The compiler of `.proto` files is a crate: no protoc is needed. For a static program,
+//! looks for librocksdb before the linker does, to report its absence in one line.
 
 use std::env;
 use std::error::Error;
@@ -15,7 +15,10 @@ const SERVICES: [&str; 2] = ["kv.proto", "echo.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
-    find_rocksdb();
+    let features = env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
+    if features.split(',').any(|feature| feature == "crt-static") {
+        find_rocksdb();
+    }
     make_services()
 }
 

@@ -19,6 +19,9 @@ use self::terminate::Directory;
 /// An operation of the database failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The library cannot be loaded.
+    #[error("RocksDB cannot be loaded: {0}; to install it: apt-get install librocksdb-dev")]
+    Library(String),
     /// RocksDB reported a failure.
     #[error("RocksDB could not {doing}: {text}")]
     RocksDb { doing: &'static str, text: String },
@@ -73,12 +76,17 @@ impl Database {
     /// `/dev/shm`, or else below the system's directory for temporary files. Directories beside it that killed processes of this
     /// user have left are removed.
     pub fn open(parent: Option<&Path>) -> Result<Database, Error> {
-        Database::open_with(parent, &Options::for_plain_tables(Index::Hash), None)
+        Database::open_plain(parent, Index::Hash)
     }
 
     /// The same, with tables that can also be scanned.
     pub fn open_in_order(parent: Option<&Path>) -> Result<Database, Error> {
-        Database::open_with(parent, &Options::for_plain_tables(Index::Sorted), None)
+        Database::open_plain(parent, Index::Sorted)
+    }
+
+    fn open_plain(parent: Option<&Path>, index: Index) -> Result<Database, Error> {
+        load()?;
+        Database::open_with(parent, &Options::for_plain_tables(index), None)
     }
 
     /// Opens an empty database in a new directory below `parent`, with blocks of `block_bytes` and a cache of
@@ -88,6 +96,7 @@ impl Database {
         block_bytes: usize,
         cache_bytes: usize,
     ) -> Result<Database, Error> {
+        load()?;
         let cache = Cache::new(cache_bytes);
         let options = Options::for_blocks(block_bytes, &cache);
         Database::open_with(Some(parent), &options, Some(cache))
@@ -392,6 +401,10 @@ fn running_version(directory: &Path) -> String {
         Ok(None)
     };
     find().ok().flatten().unwrap_or_else(|| "unknown".into())
+}
+
+fn load() -> Result<(), Error> {
+    ffi::load().map_err(|error| Error::Library(error.to_string()))
 }
 
 /// Calls RocksDB with an error pointer, and converts the error that it leaves there.

@@ -335,7 +335,7 @@ fn manifest(
     libraries: &[String],
 ) -> Result<String, String> {
     let mut text = format!(
-        "It needs these shared libraries of the system: {}.\n\nFiles: SHA-256, place, licence, what it is\n\n",
+        "It needs these shared libraries of the system: {}; for scenarios with RocksDB, librocksdb as well.\n\nFiles: SHA-256, place, licence, what it is\n\n",
         libraries.join(", ")
     );
     for Part { place, about, licence } in parts {

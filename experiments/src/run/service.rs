@@ -30,8 +30,7 @@ impl Service {
         progress.begin(&format!("filling RocksDB with {} keys", workload.keys));
         let database = fill(workload).map_err(|error| {
             Failure::Cannot(format!(
-                "{error}\nRocksDB needs some memory in /dev/shm (see `df -h /dev/shm`) and the \
-                 library of your system: `apt-get install librocksdb-dev`"
+                "{error}\nRocksDB needs some memory in /dev/shm: see `df -h /dev/shm`"
             ))
         })?;
         progress.end();

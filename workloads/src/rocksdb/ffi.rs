@@ -1,10 +1,23 @@
-//! The functions of `rocksdb/c.h` that this crate uses, as that header declares them.
+//! The functions of `rocksdb/c.h` that this crate uses, as that header declares them (docs/adr/0007).
 //!
-//! Declared by hand: their signatures have not changed since RocksDB 5. Generated bindings would
-//! need libclang, and the existing crates either do not link against the distribution's library or
-//! build their own.
+//! The library is loaded when a database is first opened: most processes open none, and its relocated pages and buffers would
+//! cost each of them half a megabyte. A program that is linked statically has it linked in.
+//!
+//! All signatures are those of RocksDB 5 and later, but for the options of plain tables: before 9, these are the first five
+//! parameters. The calling conventions of x86-64 and AArch64 let a caller pass more.
+
+#![allow(
+    non_snake_case,
+    clippy::too_many_arguments,
+    reason = "the names and parameters are RocksDB's"
+)]
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
+#[cfg(not(target_feature = "crt-static"))]
+use std::sync::OnceLock;
+
+#[cfg(not(target_feature = "crt-static"))]
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 /// Declares opaque types of RocksDB.
 macro_rules! opaque {
@@ -29,37 +42,77 @@ opaque!(
     BlockOptions
 );
 
-#[link(name = "rocksdb")]
-unsafe extern "C" {
-    pub fn rocksdb_open(
+/// Declares functions of the library: to be looked up in it, or to be linked.
+macro_rules! functions {
+    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+        #[cfg(target_feature = "crt-static")]
+        #[link(name = "rocksdb")]
+        unsafe extern "C" {
+            $(pub fn $name($($argument: $kind),*) $(-> $result)?;)*
+        }
+
+        #[cfg(not(target_feature = "crt-static"))]
+        struct Functions {
+            $($name: unsafe extern "C" fn($($kind),*) $(-> $result)?,)*
+            _library: Library,
+        }
+
+        #[cfg(not(target_feature = "crt-static"))]
+        impl Functions {
+            fn of(library: Library) -> Result<Functions, libloading::Error> {
+                Ok(Functions {
+                    // SAFETY: the header declares the function so.
+                    $($name: unsafe { *library.get(stringify!($name))? },)*
+                    _library: library,
+                })
+            }
+        }
+
+        $(
+            // Not inlined: an exception in the library must end the process at once (see `terminate`). It does so where its
+            // caller calls a function by name that cannot unwind, but not where the call is indirect.
+            #[cfg(not(target_feature = "crt-static"))]
+            #[inline(never)]
+            pub unsafe extern "C" fn $name($($argument: $kind),*) $(-> $result)? {
+                // Whoever opens a database has loaded the library.
+                let Some(functions) = FUNCTIONS.get() else { std::process::abort() };
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { (functions.$name)($($argument),*) }
+            }
+        )*
+    };
+}
+
+functions! {
+    fn rocksdb_open(
         options: *const Options,
         name: *const c_char,
         error: *mut *mut c_char,
     ) -> *mut Db;
-    pub fn rocksdb_close(db: *mut Db);
-    pub fn rocksdb_free(pointer: *mut c_void);
-    pub fn rocksdb_get_pinned(
+    fn rocksdb_close(db: *mut Db);
+    fn rocksdb_free(pointer: *mut c_void);
+    fn rocksdb_get_pinned(
         db: *mut Db,
         options: *const ReadOptions,
         key: *const c_char,
         key_bytes: usize,
         error: *mut *mut c_char,
     ) -> *mut PinnableSlice;
-    pub fn rocksdb_pinnableslice_value(
+    fn rocksdb_pinnableslice_value(
         slice: *const PinnableSlice,
         bytes: *mut usize,
     ) -> *const c_char;
-    pub fn rocksdb_pinnableslice_destroy(slice: *mut PinnableSlice);
-    pub fn rocksdb_create_iterator(db: *mut Db, options: *const ReadOptions) -> *mut Iterator;
-    pub fn rocksdb_iter_destroy(iterator: *mut Iterator);
-    pub fn rocksdb_iter_valid(iterator: *const Iterator) -> c_uchar;
-    pub fn rocksdb_iter_seek_to_first(iterator: *mut Iterator);
-    pub fn rocksdb_iter_seek(iterator: *mut Iterator, key: *const c_char, key_bytes: usize);
-    pub fn rocksdb_iter_next(iterator: *mut Iterator);
-    pub fn rocksdb_iter_key(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
-    pub fn rocksdb_iter_value(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
-    pub fn rocksdb_iter_get_error(iterator: *const Iterator, error: *mut *mut c_char);
-    pub fn rocksdb_put(
+    fn rocksdb_pinnableslice_destroy(slice: *mut PinnableSlice);
+    fn rocksdb_create_iterator(db: *mut Db, options: *const ReadOptions) -> *mut Iterator;
+    fn rocksdb_iter_destroy(iterator: *mut Iterator);
+    fn rocksdb_iter_valid(iterator: *const Iterator) -> c_uchar;
+    fn rocksdb_iter_seek_to_first(iterator: *mut Iterator);
+    fn rocksdb_iter_seek(iterator: *mut Iterator, key: *const c_char, key_bytes: usize);
+    fn rocksdb_iter_next(iterator: *mut Iterator);
+    fn rocksdb_iter_key(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
+    fn rocksdb_iter_value(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
+    fn rocksdb_iter_get_error(iterator: *const Iterator, error: *mut *mut c_char);
+    fn rocksdb_put(
         db: *mut Db,
         options: *const WriteOptions,
         key: *const c_char,
@@ -68,21 +121,21 @@ unsafe extern "C" {
         value_bytes: usize,
         error: *mut *mut c_char,
     );
-    pub fn rocksdb_delete(
+    fn rocksdb_delete(
         db: *mut Db,
         options: *const WriteOptions,
         key: *const c_char,
         key_bytes: usize,
         error: *mut *mut c_char,
     );
-    pub fn rocksdb_write(
+    fn rocksdb_write(
         db: *mut Db,
         options: *const WriteOptions,
         batch: *mut WriteBatch,
         error: *mut *mut c_char,
     );
-    pub fn rocksdb_flush(db: *mut Db, options: *const FlushOptions, error: *mut *mut c_char);
-    pub fn rocksdb_compact_range(
+    fn rocksdb_flush(db: *mut Db, options: *const FlushOptions, error: *mut *mut c_char);
+    fn rocksdb_compact_range(
         db: *mut Db,
         start: *const c_char,
         start_bytes: usize,
@@ -90,58 +143,97 @@ unsafe extern "C" {
         limit_bytes: usize,
     );
 
-    pub fn rocksdb_options_create() -> *mut Options;
-    pub fn rocksdb_options_destroy(options: *mut Options);
-    pub fn rocksdb_options_set_create_if_missing(options: *mut Options, yes: c_uchar);
-    pub fn rocksdb_options_set_allow_mmap_reads(options: *mut Options, yes: c_uchar);
-    pub fn rocksdb_options_set_compression(options: *mut Options, kind: c_int);
-    pub fn rocksdb_options_set_write_buffer_size(options: *mut Options, bytes: usize);
-    pub fn rocksdb_options_set_target_file_size_base(options: *mut Options, bytes: u64);
-    pub fn rocksdb_options_set_stats_dump_period_sec(options: *mut Options, period: c_uint);
-    pub fn rocksdb_options_set_stats_persist_period_sec(options: *mut Options, period: c_uint);
-    pub fn rocksdb_options_set_prefix_extractor(
+    fn rocksdb_options_create() -> *mut Options;
+    fn rocksdb_options_destroy(options: *mut Options);
+    fn rocksdb_options_set_create_if_missing(options: *mut Options, yes: c_uchar);
+    fn rocksdb_options_set_allow_mmap_reads(options: *mut Options, yes: c_uchar);
+    fn rocksdb_options_set_compression(options: *mut Options, kind: c_int);
+    fn rocksdb_options_set_write_buffer_size(options: *mut Options, bytes: usize);
+    fn rocksdb_options_set_target_file_size_base(options: *mut Options, bytes: u64);
+    fn rocksdb_options_set_stats_dump_period_sec(options: *mut Options, period: c_uint);
+    fn rocksdb_options_set_stats_persist_period_sec(options: *mut Options, period: c_uint);
+    fn rocksdb_options_set_prefix_extractor(
         options: *mut Options,
         transform: *mut SliceTransform,
     );
-    pub fn rocksdb_options_set_plain_table_factory(
+    fn rocksdb_options_set_plain_table_factory(
         options: *mut Options,
         user_key_bytes: u32,
         bloom_bits_per_key: c_int,
         hash_table_ratio: f64,
         index_sparseness: usize,
+        huge_page_bytes: usize,
+        encoding_type: c_char,
+        full_scan_mode: c_uchar,
+        store_index_in_file: c_uchar,
     );
-    pub fn rocksdb_options_set_block_based_table_factory(
+    fn rocksdb_options_set_block_based_table_factory(
         options: *mut Options,
         blocks: *mut BlockOptions,
     );
-    pub fn rocksdb_block_based_options_create() -> *mut BlockOptions;
-    pub fn rocksdb_block_based_options_destroy(options: *mut BlockOptions);
-    pub fn rocksdb_block_based_options_set_block_size(options: *mut BlockOptions, bytes: usize);
-    pub fn rocksdb_block_based_options_set_block_cache(
+    fn rocksdb_block_based_options_create() -> *mut BlockOptions;
+    fn rocksdb_block_based_options_destroy(options: *mut BlockOptions);
+    fn rocksdb_block_based_options_set_block_size(options: *mut BlockOptions, bytes: usize);
+    fn rocksdb_block_based_options_set_block_cache(
         options: *mut BlockOptions,
         cache: *mut Cache,
     );
-    pub fn rocksdb_cache_create_lru(bytes: usize) -> *mut Cache;
-    pub fn rocksdb_cache_get_usage(cache: *mut Cache) -> usize;
-    pub fn rocksdb_cache_destroy(cache: *mut Cache);
-    pub fn rocksdb_slicetransform_create_fixed_prefix(bytes: usize) -> *mut SliceTransform;
+    fn rocksdb_cache_create_lru(bytes: usize) -> *mut Cache;
+    fn rocksdb_cache_get_usage(cache: *mut Cache) -> usize;
+    fn rocksdb_cache_destroy(cache: *mut Cache);
+    fn rocksdb_slicetransform_create_fixed_prefix(bytes: usize) -> *mut SliceTransform;
 
-    pub fn rocksdb_readoptions_create() -> *mut ReadOptions;
-    pub fn rocksdb_readoptions_destroy(options: *mut ReadOptions);
-    pub fn rocksdb_readoptions_set_verify_checksums(options: *mut ReadOptions, yes: c_uchar);
-    pub fn rocksdb_writeoptions_create() -> *mut WriteOptions;
-    pub fn rocksdb_writeoptions_destroy(options: *mut WriteOptions);
-    pub fn rocksdb_writeoptions_disable_WAL(options: *mut WriteOptions, yes: c_int);
-    pub fn rocksdb_flushoptions_create() -> *mut FlushOptions;
-    pub fn rocksdb_flushoptions_destroy(options: *mut FlushOptions);
-    pub fn rocksdb_writebatch_create() -> *mut WriteBatch;
-    pub fn rocksdb_writebatch_destroy(batch: *mut WriteBatch);
-    pub fn rocksdb_writebatch_clear(batch: *mut WriteBatch);
-    pub fn rocksdb_writebatch_put(
+    fn rocksdb_readoptions_create() -> *mut ReadOptions;
+    fn rocksdb_readoptions_destroy(options: *mut ReadOptions);
+    fn rocksdb_readoptions_set_verify_checksums(options: *mut ReadOptions, yes: c_uchar);
+    fn rocksdb_writeoptions_create() -> *mut WriteOptions;
+    fn rocksdb_writeoptions_destroy(options: *mut WriteOptions);
+    fn rocksdb_writeoptions_disable_WAL(options: *mut WriteOptions, yes: c_int);
+    fn rocksdb_flushoptions_create() -> *mut FlushOptions;
+    fn rocksdb_flushoptions_destroy(options: *mut FlushOptions);
+    fn rocksdb_writebatch_create() -> *mut WriteBatch;
+    fn rocksdb_writebatch_destroy(batch: *mut WriteBatch);
+    fn rocksdb_writebatch_clear(batch: *mut WriteBatch);
+    fn rocksdb_writebatch_put(
         batch: *mut WriteBatch,
         key: *const c_char,
         key_bytes: usize,
         value: *const c_char,
         value_bytes: usize,
     );
+}
+
+#[cfg(not(target_feature = "crt-static"))]
+static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
+
+/// Loads the library, if it is not loaded yet; to be called before any function.
+///
+/// # Errors
+/// The reason why the library cannot be loaded.
+#[cfg(not(target_feature = "crt-static"))]
+pub fn load() -> Result<(), libloading::Error> {
+    if FUNCTIONS.get().is_some() {
+        return Ok(());
+    }
+    // The name that development packages install, then Debian 12's.
+    let library = open("librocksdb.so").or_else(|_| open("librocksdb.so.7.8"))?;
+    let functions = Functions::of(library)?;
+    FUNCTIONS.get_or_init(|| functions);
+    Ok(())
+}
+
+/// The library is linked in.
+///
+/// # Errors
+/// None.
+#[cfg(target_feature = "crt-static")]
+pub fn load() -> Result<(), std::convert::Infallible> {
+    Ok(())
+}
+
+#[cfg(not(target_feature = "crt-static"))]
+fn open(name: &str) -> Result<Library, libloading::Error> {
+    // All symbols at once, so that no call on a small stack resolves one. Global, as `terminate` looks for one of C++.
+    // SAFETY: RocksDB's constructors of static objects may run on any thread at any time.
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }
 }

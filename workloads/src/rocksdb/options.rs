@@ -52,6 +52,11 @@ impl Options {
                 NO_BLOOM_FILTER,
                 if index == Index::Hash { KEYS_PER_BUCKET } else { NO_BUCKETS },
                 INDEX_SPARSENESS,
+                // RocksDB's defaults: no huge pages, plain encoding, files for lookups, an index in memory only.
+                0,
+                0,
+                0,
+                0,
             );
             ffi::rocksdb_options_set_allow_mmap_reads(raw, 1);
             ffi::rocksdb_options_set_compression(raw, NO_COMPRESSION);
