@@ -262,6 +262,8 @@ impl Deciding {
     fn run(self, args: &AgentArgs, mut front: impl ThreadFront) -> ExitCode {
         let Deciding { place, attached, policy, log } = self;
         let (place, seat) = (place.display(), Seat::of(args));
+        // What reading the command line took.
+        wave_links::heap::release();
         let left = match log {
             None => run_with(attached, policy, (), seat, &mut front),
             Some(log) => run_with(attached, policy, log, seat, &mut front),

@@ -70,16 +70,6 @@ fn bytes(text: &str, name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Gives free pages of this process's heap back to the kernel, so that its resident size is what it uses. Does nothing if
-/// the C library is not glibc.
-pub fn trim_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it may be called at any time, by any thread; allocated memory stays.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// How long threads waited for memory: PSI.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {

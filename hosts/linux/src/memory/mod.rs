@@ -29,7 +29,7 @@ pub use advise::{Advice, AdviseError, Advised, advise};
 pub use areas::{Area, Areas, Kind, Map};
 pub use bits::{AccessBits, Backend, BitsError, STRIP_BYTES, Strip};
 pub use enclave::{Enclave, Options, StartError, Stats};
-pub use figures::{Figures, Pressure, Stall, trim_heap};
+pub use figures::{Figures, Pressure, Stall};
 pub use kernel::Program;
 pub use own_swap::{Swap, SwapError, SwapUse};
 pub use process::{Process, processes_of};
