@@ -4,27 +4,27 @@ use std::process::Command;
 
 use crate::network::{AGENT, Up, in_a_network, python, server};
 
-/// Accepts, says hello and closes. Arguments: its address, its backlog.
+/// Accepts, says hello and closes. Arguments: its address, its port, its backlog.
 const SERVER: &str = r"
 import socket, sys
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-listener.bind((sys.argv[1], 7777))
-listener.listen(int(sys.argv[2]))
+listener.bind((sys.argv[1], int(sys.argv[2])))
+listener.listen(int(sys.argv[3]))
 while True:
     connection, _ = listener.accept()
     connection.send(b'hello')
     connection.close()
 ";
 
-/// Opens connections all at once, and prints how many got a hello, and the errors. Arguments: address, number.
+/// Opens connections all at once, and prints how many got a hello, and the errors. Arguments: address, port, number.
 const CLIENT: &str = r"
 import select, socket, sys, time
 events, sockets, heard, errors = select.epoll(), {}, 0, []
-for _ in range(int(sys.argv[2])):
+for _ in range(int(sys.argv[3])):
     one = socket.socket()
     one.setblocking(False)
-    one.connect_ex((sys.argv[1], 7777))
+    one.connect_ex((sys.argv[1], int(sys.argv[2])))
     sockets[one.fileno()] = one
     events.register(one.fileno(), select.EPOLLIN)
 end = time.monotonic() + 120
@@ -46,13 +46,13 @@ fn a_burst_of_connections_is_served_whatever_the_backlog() {
         let Some(python) = python() else { return };
         let up = Up::new();
         let address = std::net::Ipv4Addr::from(AGENT).to_string();
-        for backlog in [16, 128, 1024] {
-            let program = [python, "-c", SERVER, &address, &backlog.to_string()];
-            let _server = server(&up, "server.log", &program, 7777);
+        for (port, backlog) in [(7777, 16), (7778, 128), (7779, 1024)] {
+            let program = [SERVER, &address, &port.to_string(), &backlog.to_string()];
+            let program = [&[python, "-c"], &program[..]].concat();
+            let _server = server(&up, "server.log", &program, port);
             for count in [200, 900] {
-                let count = count.to_string();
-                let output =
-                    Command::new(python).args(["-c", CLIENT, &address, &count]).output().unwrap();
+                let arguments = [CLIENT, &address, &port.to_string(), &count.to_string()];
+                let output = Command::new(python).arg("-c").args(arguments).output().unwrap();
                 let said = String::from_utf8_lossy(&output.stdout).into_owned();
                 assert_eq!(said.trim(), format!("{count} []"), "backlog {backlog}: {output:?}");
             }
