@@ -835,6 +835,8 @@ fn refusals_name_the_unavailable_resource_and_a_remedy() {
         assert!(code == Some(3) && said.contains("wavetoe0"), "{said}");
         let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.77.0.1/24");
         assert!(code == Some(3) && said.contains("of a Linux interface"), "{said}");
+        let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.77.0.3/24");
+        assert!(code == Some(3) && said.contains("in a network of wavetoe0"), "{said}");
         let (code, said) = refusal("tcp up --address 10.77.0.0/24");
         assert!(code == Some(2) && said.contains("10.77.0.0"), "{said}");
         let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.78.0.2/24 --mtu 68");

@@ -22,6 +22,21 @@ impl Network {
         Ipv4Addr::from_bits(if self.ip.to_bits() == first { first + 1 } else { first })
     }
 
+    /// An interface other than `name` that has a direct route to this address, as long a prefix or longer, in the kernel's table
+    /// of routes (/proc/net/route).
+    pub fn other_route<'a>(self, routes: &'a str, name: &str) -> Option<&'a str> {
+        routes.lines().skip(1).find_map(|line| {
+            let mut fields = line.split_ascii_whitespace();
+            let interface = fields.next().filter(|interface| *interface != name)?;
+            // In memory's order, as are the kernel's numbers.
+            let mut word = || Some(u32::from_str_radix(fields.next()?, 16).ok()?.to_be());
+            let (to, gateway, mask) = (word()?, word()?, fields.nth(4)?);
+            let mask = u32::from_str_radix(mask, 16).ok()?.to_be();
+            let is_direct = gateway == 0 && mask >= self.mask();
+            (is_direct && self.ip.to_bits() & mask == to).then_some(interface)
+        })
+    }
+
     /// Whether `ip` is a host address in this network.
     pub fn has_host(self, ip: Ipv4Addr) -> bool {
         let host = ip.to_bits() & !self.mask();
@@ -109,6 +124,21 @@ impl FromStr for Home {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn routes_over_other_interfaces_are_found() {
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+                      eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                      eth0\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+                      toe0\t00004D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        let of = |text: &str, name| text.parse::<Network>().unwrap().other_route(routes, name);
+        assert_eq!(of("192.168.1.9/24", "toe0"), Some("eth0"));
+        assert_eq!(of("192.168.1.9/16", "toe0"), Some("eth0"));
+        assert_eq!(of("192.168.1.9/25", "toe0"), None, "a longer prefix wins");
+        assert_eq!(of("10.77.0.3/24", "toe1"), Some("toe0"));
+        assert_eq!(of("10.77.0.3/24", "toe0"), None, "it is the device itself");
+        assert_eq!(of("10.78.0.2/24", "toe1"), None, "the default route does not count");
+    }
 
     #[test]
     fn linux_gets_the_first_other_host_address() {

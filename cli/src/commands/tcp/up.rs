@@ -217,8 +217,9 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
         let how = format!("type `sudo ip link set dev {name} up`");
         return Err(Failure::cannot(format!("the TAP device {name} is down: {how}")));
     }
-    if !is_ours {
-        refuse_taken(&mut tap, ip, &name)?;
+    match is_ours {
+        true => refuse_others_network(homes.v4, &name)?,
+        false => refuse_taken(&mut tap, ip, &name)?,
     }
     let mtu = tap.limits().mtu;
     let about = if is_ours {
@@ -313,6 +314,17 @@ fn refuse_linuxs(ip: IpAddr) -> Result<(), Failure> {
         return Err(Failure::cannot(format!("{ip} {why}")));
     }
     Ok(())
+}
+
+/// Refuses a network to which Linux also has a direct route over another interface: its packets would go there.
+fn refuse_others_network(network: Network, name: &str) -> Result<(), Failure> {
+    let routes = std::fs::read_to_string("/proc/self/net/route").unwrap_or_default();
+    let Some(other) = network.other_route(&routes, name) else { return Ok(()) };
+    Err(Failure::cannot(format!(
+        "{} is also in a network of {other} (see ip route show dev {other}): give the agent an address in a network that no \
+         interface has",
+        network.ip
+    )))
 }
 
 /// Asks the network whether another host has the address.
