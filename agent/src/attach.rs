@@ -261,9 +261,7 @@ pub(crate) fn open(
     if header != subsystem {
         return Err(AttachError::Subsystem { offer: subsystem, header });
     }
-    for home in [Home::Nic, Home::Host] {
-        memory.make_resident(home, layout.busy_lines(home));
-    }
+    memory.make_resident(layout.busy_lines);
     let port = link.port(&memory, side, &layout.mappings(side))?;
     Ok(Opened { connection, link, memory, layout, port, doorbells })
 }

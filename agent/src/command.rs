@@ -262,7 +262,7 @@ impl Deciding {
     fn run(self, args: &AgentArgs, mut front: impl ThreadFront) -> ExitCode {
         let Deciding { place, attached, policy, log } = self;
         let (place, seat) = (place.display(), Seat::of(args));
-        // What reading the command line took.
+        // Returns the pages that parsing the command line used.
         wave_links::heap::release();
         let left = match log {
             None => run_with(attached, policy, (), seat, &mut front),

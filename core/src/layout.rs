@@ -97,8 +97,8 @@ pub struct Layout {
     pub nic_lines: u32,
     /// Number of lines in host memory.
     pub host_lines: u32,
-    /// See [`Layout::busy_lines`].
-    busy_lines: [u32; 2],
+    /// Number of lines at the start of NIC and of host memory that both sides access all the time: all but snapshots and pools.
+    pub busy_lines: [u32; 2],
     /// NIC memory: written by the host before attach (see [`write_header`]).
     pub header: u32,
     /// NIC memory: word 0 is the incarnation word, written by the host ([`INCARNATION_LIVE`]).
@@ -211,11 +211,6 @@ impl Layout {
             snapshots,
             pools,
         })
-    }
-
-    /// Number of lines at the start of a region that both sides access all the time: all but snapshots and pools.
-    pub const fn busy_lines(&self, home: Home) -> u32 {
-        self.busy_lines[home as usize]
     }
 
     /// The pool whose extents carry bulk data. It has no extents if the configuration names none.

@@ -25,7 +25,7 @@ pub struct Gap;
 #[derive(Debug)]
 pub struct Order {
     /// The sequence that each id's next message must have, up to the highest id that has occurred. Space for all is reserved
-    /// from the start, and reserved space that was never written costs no memory.
+    /// from the start, and reserved space that was never written costs no memory unless it is locked.
     next: Vec<Sequence>,
     /// Each id's last delivered message, for [`Order::resync`].
     last: Vec<Option<Message>>,

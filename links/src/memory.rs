@@ -214,10 +214,13 @@ impl Memory {
         Ok(Memory { map, lines_nic, lines_host, lines_extra, in_kernel })
     }
 
-    /// Makes the pages of the first `lines` lines of a region resident, so that no later access to them waits for a page. The
-    /// lines keep their values.
-    pub fn make_resident(&self, home: Home, lines: u32) {
-        touch(&self.region(home)[..lines as usize * LINE_WORDS]);
+    /// Makes the pages of the first lines of NIC and host memory resident, so that no later access to them waits for a page. The
+    /// lines keep their values. The extra region becomes resident as a whole: a modelled link uses it with each access.
+    pub fn make_resident(&self, lines: [u32; 2]) {
+        for (home, lines) in [Home::Nic, Home::Host].into_iter().zip(lines) {
+            touch(&self.region(home)[..lines as usize * LINE_WORDS]);
+        }
+        touch(self.extra());
     }
 
     /// Maps `bytes` bytes of a device's memory, from byte `offset` of `fd` on: one region, at home on the
@@ -573,7 +576,7 @@ mod tests {
 
     #[test]
     fn pages_are_resident_where_that_was_asked_for_and_keep_their_values() {
-        // 100 lines and 200 lines: the regions share a page.
+        // The regions share pages.
         let (memory, fd) = Memory::create("test", 100, 200, 0).unwrap();
         memory.region(Home::Nic)[0].store(7, Relaxed);
         let resident = || {
@@ -581,16 +584,18 @@ mod tests {
             pages.map(|at| has_page(fd.as_fd(), at)).collect::<Vec<_>>()
         };
         assert_eq!(resident(), [true, false, false, false, false]);
-        memory.make_resident(Home::Nic, 100);
+        memory.make_resident([100, 0]);
         assert_eq!(resident(), [true, true, false, false, false]);
-        memory.make_resident(Home::Host, 92);
+        memory.make_resident([0, 92]);
         assert_eq!(resident(), [true, true, true, false, false]);
-        memory.make_resident(Home::Host, 93);
+        memory.make_resident([0, 93]);
         assert_eq!(resident(), [true, true, true, true, false]);
-        memory.make_resident(Home::Host, 0);
         assert_eq!(memory.region(Home::Nic)[0].load(Relaxed), 7);
         let (_lent, fd) = Memory::create_to_lend("test", 64, 64).unwrap();
         assert!(has_page(fd.as_fd(), 0) && has_page(fd.as_fd(), PAGE_BYTES));
+        let (modelled, fd) = Memory::create("test", 64, 64, 64).unwrap();
+        modelled.make_resident([0, 0]);
+        assert!(!has_page(fd.as_fd(), PAGE_BYTES) && has_page(fd.as_fd(), 2 * PAGE_BYTES));
     }
 
     #[test]

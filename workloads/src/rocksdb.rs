@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
+pub use self::ffi::load;
 use self::options::{Cache, Index, Options};
 use self::terminate::Directory;
 
@@ -20,7 +21,9 @@ use self::terminate::Directory;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The library cannot be loaded.
-    #[error("RocksDB cannot be loaded: {0}; to install it: apt-get install librocksdb-dev")]
+    #[error(
+        "RocksDB cannot be loaded: {0}; if it is not installed: apt-get install librocksdb-dev"
+    )]
     Library(String),
     /// RocksDB reported a failure.
     #[error("RocksDB could not {doing}: {text}")]
@@ -403,10 +406,6 @@ fn running_version(directory: &Path) -> String {
     find().ok().flatten().unwrap_or_else(|| "unknown".into())
 }
 
-fn load() -> Result<(), Error> {
-    ffi::load().map_err(|error| Error::Library(error.to_string()))
-}
-
 /// Calls RocksDB with an error pointer, and converts the error that it leaves there.
 #[inline]
 fn checked<T>(doing: &'static str, call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, Error> {
@@ -748,6 +747,7 @@ mod tests {
 
     #[test]
     fn an_error_carries_rocksdbs_message() {
+        load().unwrap();
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("CURRENT"), "no manifest\n").unwrap();
         let options = Options::for_plain_tables(Index::Hash);

@@ -19,7 +19,7 @@ use wave_links::say;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost::OnHost;
 use wave_workloads::grpc::store::Store;
-use wave_workloads::rocksdb::Database;
+use wave_workloads::rocksdb::{self, Database};
 
 use crate::interop;
 use wave_experiments::run::{self, Failure};
@@ -168,6 +168,8 @@ fn kv(args: &KvArgs) -> Result<(), Failure> {
     // Registered first, so that no signal is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
     let log = args.log_writes.as_deref().map(open_log).transpose()?;
+    // Afterwards, libraries can only be read in the system's folders.
+    rocksdb::load().map_err(Failure::cannot)?;
     // Before any thread starts. An on-host server is not confined: it is the baseline for offloaded ones.
     let limited = args.offload.as_deref().map(|socket| {
         // Folder of the store's database.

@@ -28,10 +28,11 @@ impl Service {
     /// Opens and fills RocksDB, and measures bare GETs on `cpu`, one of the host cores' CPUs.
     pub fn open(workload: &Workload, cpu: usize, progress: &Progress) -> Result<Service, Failure> {
         progress.begin(&format!("filling RocksDB with {} keys", workload.keys));
-        let database = fill(workload).map_err(|error| {
-            Failure::Cannot(format!(
+        let database = fill(workload).map_err(|error| match error {
+            rocksdb::Error::Library(_) => Failure::cannot(error),
+            error => Failure::Cannot(format!(
                 "{error}\nRocksDB needs some memory in /dev/shm: see `df -h /dev/shm`"
-            ))
+            )),
         })?;
         progress.end();
         progress.begin("calibrating the GET");

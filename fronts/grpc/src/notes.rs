@@ -126,6 +126,7 @@ impl NotesTo {
         let (nic, host) = (layout.nic_lines, layout.host_lines);
         let extra = self.link.extra_lines(nic, host);
         let (memory, file) = Memory::create("wave-notes", nic, host, extra)?;
+        memory.make_resident(layout.busy_lines);
         let memory = Arc::new(memory);
         let port = self.link.port(&memory, Side::Agent, &layout.mappings(Side::Agent))?;
         write_header(&layout, port.window(Home::Nic));

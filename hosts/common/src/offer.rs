@@ -46,9 +46,7 @@ pub fn create_window(
 ) -> io::Result<(Arc<Memory>, OwnedFd)> {
     let (nic, host) = (layout.nic_lines, layout.host_lines);
     let (memory, fd) = Memory::create(name, nic, host, link.extra_lines(nic, host))?;
-    for home in [Home::Nic, Home::Host] {
-        memory.make_resident(home, layout.busy_lines(home));
-    }
+    memory.make_resident(layout.busy_lines);
     Ok((Arc::new(memory), fd))
 }
 

@@ -3,8 +3,8 @@
 //! The library is loaded when a database is first opened: most processes open none, and its relocated pages and buffers would
 //! cost each of them half a megabyte. A program that is linked statically has it linked in.
 //!
-//! All signatures are those of RocksDB 5 and later, but for the options of plain tables: before 9, these are the first five
-//! parameters. The calling conventions of x86-64 and AArch64 let a caller pass more.
+//! The signatures are those of 7.8 and of newer releases, but for the options of plain tables: 7.8 has the first five parameters
+//! only. The calling conventions of x86-64 and AArch64 let a caller pass more.
 
 #![allow(
     non_snake_case,
@@ -18,6 +18,8 @@ use std::sync::OnceLock;
 
 #[cfg(not(target_feature = "crt-static"))]
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+use super::Error;
 
 /// Declares opaque types of RocksDB.
 macro_rules! opaque {
@@ -69,13 +71,13 @@ macro_rules! functions {
         }
 
         $(
-            // Not inlined: an exception in the library must end the process at once (see `terminate`). It does so where its
-            // caller calls a function by name that cannot unwind, but not where the call is indirect.
+            // Not inlined: an exception in the library must end the process at once (see `terminate`). A call by name to a function
+            // that cannot unwind has no entry in its caller's unwind table, so that the exception ends there. An indirect call
+            // has an entry, and the exception would pass.
             #[cfg(not(target_feature = "crt-static"))]
             #[inline(never)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) $(-> $result)? {
-                // Whoever opens a database has loaded the library.
-                let Some(functions) = FUNCTIONS.get() else { std::process::abort() };
+                let Some(functions) = FUNCTIONS.get() else { not_loaded() };
                 // SAFETY: the caller keeps the function's contract.
                 unsafe { (functions.$name)($($argument),*) }
             }
@@ -206,34 +208,53 @@ functions! {
 #[cfg(not(target_feature = "crt-static"))]
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
-/// Loads the library, if it is not loaded yet; to be called before any function.
+/// Loads RocksDB's library, if it is neither loaded yet nor linked in. Opening a database does so, too; a process that gives up
+/// rights does it before.
 ///
 /// # Errors
-/// The reason why the library cannot be loaded.
-#[cfg(not(target_feature = "crt-static"))]
-pub fn load() -> Result<(), libloading::Error> {
-    if FUNCTIONS.get().is_some() {
-        return Ok(());
+/// The library cannot be loaded.
+pub fn load() -> Result<(), Error> {
+    #[cfg(not(target_feature = "crt-static"))]
+    if FUNCTIONS.get().is_none() {
+        // The name that development packages install, then Debian 12's.
+        let library = open("librocksdb.so").or_else(|first| {
+            open("librocksdb.so.7.8").map_err(|second| format!("{first}; {second}"))
+        });
+        let functions = library.and_then(|library| Functions::of(library).map_err(reason));
+        let functions = functions.map_err(Error::Library)?;
+        FUNCTIONS.get_or_init(|| functions);
     }
-    // The name that development packages install, then Debian 12's.
-    let library = open("librocksdb.so").or_else(|_| open("librocksdb.so.7.8"))?;
-    let functions = Functions::of(library)?;
-    FUNCTIONS.get_or_init(|| functions);
-    Ok(())
-}
-
-/// The library is linked in.
-///
-/// # Errors
-/// None.
-#[cfg(target_feature = "crt-static")]
-pub fn load() -> Result<(), std::convert::Infallible> {
     Ok(())
 }
 
 #[cfg(not(target_feature = "crt-static"))]
-fn open(name: &str) -> Result<Library, libloading::Error> {
-    // All symbols at once, so that no call on a small stack resolves one. Global, as `terminate` looks for one of C++.
-    // SAFETY: RocksDB's constructors of static objects may run on any thread at any time.
-    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }
+fn open(name: &str) -> Result<Library, String> {
+    // All symbols at once, so that no call on a small stack resolves one. Global, because `terminate` looks up a symbol of the
+    // C++ library.
+    // SAFETY: RocksDB's constructors and destructors of static objects may run on any thread at any time.
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }.map_err(reason)
+}
+
+/// The words of the dynamic linker, which the error itself does not have.
+#[cfg(not(target_feature = "crt-static"))]
+fn reason(error: libloading::Error) -> String {
+    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+#[cfg(not(target_feature = "crt-static"))]
+#[cold]
+extern "C" fn not_loaded() -> ! {
+    eprintln!("wave: a function of RocksDB was called before its library was loaded");
+    std::process::abort()
+}
+
+#[cfg(all(test, not(target_feature = "crt-static")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_cannot_be_loaded_is_named() {
+        let error = open("librocksdb-none.so").unwrap_err();
+        assert!(error.contains("librocksdb-none.so"), "{error}");
+    }
 }

@@ -52,7 +52,7 @@ impl Options {
                 NO_BLOOM_FILTER,
                 if index == Index::Hash { KEYS_PER_BUCKET } else { NO_BUCKETS },
                 INDEX_SPARSENESS,
-                // RocksDB's defaults: no huge pages, plain encoding, files for lookups, an index in memory only.
+                // RocksDB's defaults: no huge pages, plain encoding, no full-scan mode, an index in memory only.
                 0,
                 0,
                 0,

@@ -22,17 +22,20 @@ impl Network {
         Ipv4Addr::from_bits(if self.ip.to_bits() == first { first + 1 } else { first })
     }
 
-    /// An interface other than `name` that has a direct route to this address, as long a prefix or longer, in the kernel's table
-    /// of routes (/proc/net/route).
-    pub fn other_route<'a>(self, routes: &'a str, name: &str) -> Option<&'a str> {
-        routes.lines().skip(1).find_map(|line| {
+    /// The interfaces with a direct route to this address whose prefix is as long as this network's or longer. `routes` is the
+    /// text of /proc/net/route.
+    pub fn direct_routes(self, routes: &str) -> impl Iterator<Item = &str> {
+        /// Flag of a route to a next hop.
+        const GATEWAY: u32 = 2;
+        routes.lines().skip(1).filter_map(move |line| {
             let mut fields = line.split_ascii_whitespace();
-            let interface = fields.next().filter(|interface| *interface != name)?;
-            // In memory's order, as are the kernel's numbers.
-            let mut word = || Some(u32::from_str_radix(fields.next()?, 16).ok()?.to_be());
-            let (to, gateway, mask) = (word()?, word()?, fields.nth(4)?);
-            let mask = u32::from_str_radix(mask, 16).ok()?.to_be();
-            let is_direct = gateway == 0 && mask >= self.mask();
+            // Routes that refuse packets have no interface.
+            let interface = fields.next().filter(|interface| *interface != "*")?;
+            let number = |field: Option<&str>| u32::from_str_radix(field?, 16).ok();
+            let (to, _, flags) = (number(fields.next())?, fields.next(), number(fields.next())?);
+            // The kernel prints each big-endian word as a native integer.
+            let (to, mask) = (to.to_be(), number(fields.nth(3))?.to_be());
+            let is_direct = flags & GATEWAY == 0 && mask >= self.mask();
             (is_direct && self.ip.to_bits() & mask == to).then_some(interface)
         })
     }
@@ -126,18 +129,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_over_other_interfaces_are_found() {
+    fn direct_routes_are_found() {
         let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
                       eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
                       eth0\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
-                      toe0\t00004D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
-        let of = |text: &str, name| text.parse::<Network>().unwrap().other_route(routes, name);
-        assert_eq!(of("192.168.1.9/24", "toe0"), Some("eth0"));
-        assert_eq!(of("192.168.1.9/16", "toe0"), Some("eth0"));
-        assert_eq!(of("192.168.1.9/25", "toe0"), None, "a longer prefix wins");
-        assert_eq!(of("10.77.0.3/24", "toe1"), Some("toe0"));
-        assert_eq!(of("10.77.0.3/24", "toe0"), None, "it is the device itself");
-        assert_eq!(of("10.78.0.2/24", "toe1"), None, "the default route does not count");
+                      toe0\t00004D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+                      br0\t00004D0A\t00000000\t0001\t0\t0\t1\t00FFFFFF\t0\t0\t0\n\
+                      eth0\t00004E0A\t00000000\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+                      *\t00004F0A\t00000000\t0201\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        let of =
+            |text: &str| text.parse::<Network>().unwrap().direct_routes(routes).collect::<Vec<_>>();
+        assert_eq!(of("192.168.1.9/24"), ["eth0"]);
+        assert_eq!(of("192.168.1.9/16"), ["eth0"]);
+        assert!(of("192.168.1.9/25").is_empty(), "a longer prefix wins");
+        assert_eq!(of("10.77.0.3/24"), ["toe0", "br0"]);
+        assert!(
+            of("10.78.0.2/8").is_empty(),
+            "neither a default route nor one to a next hop counts"
+        );
+        assert!(of("10.79.0.2/24").is_empty(), "a route that refuses packets does not count");
     }
 
     #[test]

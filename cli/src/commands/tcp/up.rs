@@ -201,6 +201,7 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
     if let Some(v6) = homes.v6 {
         refuse_linuxs(v6.ip.into())?;
     }
+    refuse_others_network(args, homes.v4)?;
     let (persistent, multi_queue) = (args.persistent, args.groups > 1);
     let options = TapOptions { persistent, multi_queue, ..TapOptions::new(&args.tap) };
     let mut tap = Tap::open(&options).map_err(Failure::cannot)?;
@@ -217,9 +218,8 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
         let how = format!("type `sudo ip link set dev {name} up`");
         return Err(Failure::cannot(format!("the TAP device {name} is down: {how}")));
     }
-    match is_ours {
-        true => refuse_others_network(homes.v4, &name)?,
-        false => refuse_taken(&mut tap, ip, &name)?,
+    if !is_ours {
+        refuse_taken(&mut tap, ip, &name)?;
     }
     let mtu = tap.limits().mtu;
     let about = if is_ours {
@@ -316,15 +316,23 @@ fn refuse_linuxs(ip: IpAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a network to which Linux also has a direct route over another interface: its packets would go there.
-fn refuse_others_network(network: Network, name: &str) -> Result<(), Failure> {
-    let routes = std::fs::read_to_string("/proc/self/net/route").unwrap_or_default();
-    let Some(other) = network.other_route(&routes, name) else { return Ok(()) };
-    Err(Failure::cannot(format!(
-        "{} is also in a network of {other} (see ip route show dev {other}): give the agent an address in a network that no \
-         interface has",
-        network.ip
-    )))
+/// Refuses an address that Linux reaches directly over another interface: packets to the agent would go there. An existing device
+/// may have no route of its own, as under a bridge.
+fn refuse_others_network(args: &UpArgs, network: Network) -> Result<(), Failure> {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let (devices, routes) = (read("/proc/self/net/dev"), read("/proc/self/net/route"));
+    let is_named = |line: &str| line.trim_start().split(':').next() == Some(args.tap.as_str());
+    let is_made = !devices.lines().any(is_named) || args.linux_address.is_some();
+    let (own, others): (Vec<&str>, Vec<&str>) =
+        network.direct_routes(&routes).partition(|interface| *interface == args.tap);
+    match others.first() {
+        Some(other) if is_made || !own.is_empty() => Err(Failure::cannot(format!(
+            "{} is also in a network of {other} (see ip route show dev {other}): give the agent an address in a network that \
+             no interface has",
+            network.ip
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Asks the network whether another host has the address.
