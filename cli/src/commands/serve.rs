@@ -168,7 +168,7 @@ fn kv(args: &KvArgs) -> Result<(), Failure> {
     // Registered first, so that no signal is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
     let log = args.log_writes.as_deref().map(open_log).transpose()?;
-    // Afterwards, libraries can only be read in the system's folders.
+    // First, because a confined process can read libraries in the system's folders only.
     rocksdb::load().map_err(Failure::cannot)?;
     // Before any thread starts. An on-host server is not confined: it is the baseline for offloaded ones.
     let limited = args.offload.as_deref().map(|socket| {

@@ -322,11 +322,12 @@ fn refuse_others_network(args: &UpArgs, network: Network) -> Result<(), Failure>
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let (devices, routes) = (read("/proc/self/net/dev"), read("/proc/self/net/route"));
     let is_named = |line: &str| line.trim_start().split(':').next() == Some(args.tap.as_str());
-    let is_made = !devices.lines().any(is_named) || args.linux_address.is_some();
+    // Whether this command gives the device its address, as below.
+    let is_ours = !devices.lines().any(is_named) || args.linux_address.is_some();
     let (own, others): (Vec<&str>, Vec<&str>) =
         network.direct_routes(&routes).partition(|interface| *interface == args.tap);
     match others.first() {
-        Some(other) if is_made || !own.is_empty() => Err(Failure::cannot(format!(
+        Some(other) if is_ours || !own.is_empty() => Err(Failure::cannot(format!(
             "{} is also in a network of {other} (see ip route show dev {other}): give the agent an address in a network that \
              no interface has",
             network.ip
