@@ -1,0 +1,107 @@
+//! What `wave tcp up` and its programs refuse, and what they say then.
+
+use std::process::Command;
+
+use crate::network::*;
+
+#[test]
+fn address_of_another_host_is_refused() {
+    at_a_cable(|_, _agent| {
+        // The agent at the other end has .2, and its kernel has .3.
+        for taken in ["10.77.0.2", "10.77.0.3"] {
+            let line = format!("tcp up --interface wavetoe0 --address {taken}/24 --quiet");
+            let output = wave(&line).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(3), "{said}");
+            assert!(said.contains(&format!("{taken} is taken: on wavetoe0, the host ")), "{said}");
+        }
+        ip("tuntap add dev wavetoe2 mode tap");
+        let output = wave("tcp up --tap wavetoe2 --address 10.78.0.2/24").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(3) && said.contains("sudo ip link set dev wavetoe2 up"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn network_of_another_interface_is_refused() {
+    in_a_network(|| {
+        if Command::new("ip").arg("-V").output().is_err() {
+            return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
+        }
+        let _up = Up::new();
+        let is_refused = |more: &str| {
+            let line = format!("tcp up --tap wavetoe1 --address 10.77.0.3/24 {more}");
+            let output = wave(&line).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(
+                output.status.code() == Some(3) && said.contains("in a network of wavetoe0"),
+                "{said}"
+            );
+        };
+        // The first refusal leaves no device behind.
+        is_refused("--persistent");
+        is_refused("--persistent");
+        ip("tuntap add dev wavetoe1 mode tap");
+        ip("link set dev wavetoe1 up");
+        ip("address add 10.77.0.9/24 dev wavetoe1");
+        is_refused("");
+    });
+}
+
+#[test]
+fn unusable_interfaces_are_refused_with_a_remedy() {
+    in_a_network(|| {
+        if Command::new("ip").arg("-V").output().is_err() {
+            return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
+        }
+        ip("link add wavetoe0 type veth peer name wavetoe1");
+        let refusal = |more: &str| {
+            let output = wave(&format!("tcp up --address 10.77.0.2/24 {more}")).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        let (code, said) = refusal("--interface wavetoe9");
+        assert!(code == Some(3) && said.contains("ip link"), "{said}");
+        let (code, said) = refusal("--interface wavetoe0");
+        assert!(code == Some(3) && said.contains("ip link set dev wavetoe0 up"), "{said}");
+        ip("link set wavetoe0 up mtu 68");
+        let (code, said) = refusal("--interface wavetoe0");
+        assert!(code == Some(3) && said.contains("mtu 1500"), "{said}");
+        ip("link set wavetoe0 mtu 1500");
+        std::fs::write("/proc/sys/net/ipv4/conf/wavetoe0/proxy_arp", "1").unwrap();
+        let (code, said) = refusal("--interface wavetoe0");
+        assert!(code == Some(3) && said.contains("sudo sysctl -w"), "{said}");
+        ip("address add 10.77.0.2/24 dev wavetoe0");
+        let (code, said) = refusal("--interface wavetoe0");
+        assert!(code == Some(3) && said.contains("of a Linux interface"), "{said}");
+        let (code, said) = refusal("--interface wavetoe0 --tap wavetoe5");
+        assert!(code == Some(2) && said.contains("--tap"), "{said}");
+    });
+}
+
+#[test]
+fn refusals_name_the_unavailable_resource_and_a_remedy() {
+    in_a_network(|| {
+        let up = Up::new();
+        let refusal = |line: &str| {
+            let output = wave(line).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        let socket = up.socket();
+        let (code, said) = refusal("tcp up --tap wavetoe0 --address 10.77.0.3/24");
+        assert!(code == Some(3) && said.contains("wavetoe0"), "{said}");
+        let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.77.0.1/24");
+        assert!(code == Some(3) && said.contains("of a Linux interface"), "{said}");
+        let (code, said) = refusal("tcp up --address 10.77.0.0/24");
+        assert!(code == Some(2) && said.contains("10.77.0.0"), "{said}");
+        let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.78.0.2/24 --mtu 68");
+        assert!(code == Some(3) && said.contains("68"), "{said}");
+        let (code, said) = refusal("tcp ss --socket /nowhere/toe.sock");
+        assert!(code == Some(3) && said.contains("wave tcp up"), "{said}");
+        let _http = up.serve("http");
+        let (code, said) = refusal(&format!("serve http --toe {}", socket.display()));
+        assert!(code == Some(3) && said.contains("port 80"), "{said}");
+    });
+}
