@@ -5,17 +5,14 @@ mod same_keys;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use same_keys::have_the_same_keys;
 use serde_json::Value;
 use tempfile::TempDir;
 use wave_linux::memory::{AccessBits, Swap, SwapError};
-use wave_skip::skip;
+use wave_skip::{skip, turn};
 
-/// Held by the one test that may set up swap.
-static ONE: Mutex<()> = Mutex::new(());
 /// Time limit for other processes on this machine to give up their swap.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -83,7 +80,7 @@ fn swaps() -> String {
 
 #[test]
 fn small_database_shrinks_and_keeps_every_value() {
-    let _one = ONE.lock();
+    let _turn = turn("swap");
     if !is_possible() {
         return;
     }
@@ -154,7 +151,7 @@ fn started(directory: &Path, file: &Path) -> (Child, Vec<u32>, String) {
 
 #[test]
 fn killed_run_leaves_no_swap_process_or_database() {
-    let _one = ONE.lock();
+    let _turn = turn("swap");
     if !is_possible() {
         return;
     }

@@ -1,13 +1,18 @@
-//! Lets a test report that it is skipped because this machine lacks something that the test needs.
+//! Lets a test report that it is skipped because this machine lacks something that the test needs, and lets tests take turns at
+//! what the machine has only once.
 //!
 //! `make test` names a file in [`LIST`], and prints it at the end. A test asks the machine what it lacks, and never infers that
 //! from a failure of the tested command. Load is no reason to skip a test.
 
 #![forbid(unsafe_code)]
 
+mod turns;
+
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
+
+pub use turns::{Turn, turn};
 
 /// Environment variable with the path of the file that collects skipped tests, a line each: package, program, test, a tab, the
 /// reason.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use wave_linux::memory::{
     AccessBits, Advice, Areas, Figures, Kind, Process, STRIP_BYTES, Zram, advise,
 };
+use wave_skip::turn;
 
 use crate::swap::own_swap;
 use crate::target::{MIB, PAGE, Target, share_a_cpu};
@@ -40,6 +41,7 @@ fn open_bits() -> Option<AccessBits> {
 
 #[test]
 fn pages_go_to_swap_and_come_back_as_they_were() {
+    let _turn = turn("swap");
     let Some(swap) = own_swap(64 * MIB) else { return };
     let Some(mut bits) = open_bits() else { return };
     let mut target = Target::start();
@@ -78,6 +80,7 @@ fn pages_go_to_swap_and_come_back_as_they_were() {
 
 #[test]
 fn holes_and_locked_memory_do_not_stop_advice_on_the_rest() {
+    let _turn = turn("swap");
     let Some(_swap) = own_swap(64 * MIB) else { return };
     let Some(mut bits) = open_bits() else { return };
     let mut target = Target::start();
@@ -119,6 +122,7 @@ fn holes_and_locked_memory_do_not_stop_advice_on_the_rest() {
 
 #[test]
 fn shared_file_and_locked_memory_is_not_moved() {
+    let _turn = turn("swap");
     let Some(_swap) = own_swap(256 * MIB) else { return };
     let Some(mut bits) = open_bits() else { return };
     let mut target = Target::start();

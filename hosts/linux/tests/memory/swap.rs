@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use wave_links::places::PlaceError;
 use wave_linux::memory::{Swap, SwapError, SwapKind, SwapUse, swap_state};
 
-use wave_skip::skip;
+use wave_skip::{skip, turn};
 
 use crate::target::{MIB, is_root, wait_for};
 
@@ -51,6 +51,7 @@ fn is_swap(path: &Path) -> bool {
 
 #[test]
 fn own_swap_is_removed_when_it_is_dropped() {
+    let _turn = turn("swap");
     let Some(swap) = own_swap(32 * MIB) else { return };
     let path = swap.path().to_owned();
     let state = swap_state().unwrap();
@@ -76,6 +77,7 @@ fn is_free(path: &Path) -> bool {
 
 #[test]
 fn swap_works_in_a_file() {
+    let _turn = turn("swap");
     if own_swap(MIB).is_none() {
         return;
     }
@@ -128,6 +130,7 @@ impl Drop for Others {
 
 #[test]
 fn link_in_var_tmp_does_not_turn_off_other_swap() {
+    let _turn = turn("swap");
     if own_swap(MIB).is_none() {
         return;
     }
@@ -143,6 +146,7 @@ fn link_in_var_tmp_does_not_turn_off_other_swap() {
 
 #[test]
 fn swap_file_in_a_folder_of_others_is_not_taken_down() {
+    let _turn = turn("swap");
     if own_swap(MIB).is_none() {
         return;
     }
@@ -153,6 +157,7 @@ fn swap_file_in_a_folder_of_others_is_not_taken_down() {
 
 #[test]
 fn folder_that_others_can_enter_is_refused() {
+    let _turn = turn("swap");
     if own_swap(MIB).is_none() {
         return;
     }
@@ -215,6 +220,7 @@ fn owner_of(mut command: Command, role: &str) -> Option<(Child, PathBuf)> {
 /// Of a process that is killed, one that ends, and one that only uses the swap, the last one takes it down.
 #[test]
 fn shared_swap_stays_until_nobody_uses_it() {
+    let _turn = turn("swap");
     let Some((mut child, path)) = owner("share") else { return };
     let second = Swap::share(64 * MIB).unwrap();
     assert!(second.is_joined() && second.path() == path, "{second:?} beside {path:?}");
@@ -241,6 +247,7 @@ fn shared_swap_stays_until_nobody_uses_it() {
 
 #[test]
 fn own_swap_is_removed_when_its_owner_is_killed() {
+    let _turn = turn("swap");
     let Some((child, path)) = owner("own") else { return };
     assert_removed_with(child, &path);
 }
@@ -248,6 +255,7 @@ fn own_swap_is_removed_when_its_owner_is_killed() {
 /// As under cron, and after `su` without `-`.
 #[test]
 fn own_swap_is_removed_although_the_owners_path_lacks_swapoff() {
+    let _turn = turn("swap");
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env("PATH", "/nowhere");
     let Some((child, path)) = owner_of(command, "own") else { return };
@@ -268,6 +276,7 @@ fn assert_removed_with(mut child: Child, path: &Path) {
 
 #[test]
 fn leftover_swap_is_removed_by_the_next_run() {
+    let _turn = turn("swap");
     let Some((mut child, path)) = owner("own") else { return };
     let pid = child.id();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
