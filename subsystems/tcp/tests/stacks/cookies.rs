@@ -324,6 +324,22 @@ fn a_peer_with_a_valid_cookie_waits_for_a_slot() {
     assert_eq!(peer.received(), 2010);
 }
 
+/// A reader of the documents found that SYNs were dropped here: a flood kept everybody else out for 63 s.
+#[test]
+fn unacknowledged_handshakes_that_may_wait_for_a_slot_leave_others_a_cookie() {
+    let (mut peer, first) = full_with_one_slot();
+    takes_the_slot(&mut peer, &first);
+    // Seven of the eight remain, as many as may wait.
+    assert_eq!(waiting(&peer), KEPT - 1);
+    asks(&mut peer, &[]);
+    assert_eq!(peer.machine.stack.counters().cookies_sent, 1);
+    peer.send(peer.plain());
+    assert_eq!(peer.after(1).len(), 0);
+    peer.machine.slot(peer.now, 80);
+    peer.after(1);
+    assert_eq!(peer.machine.accepted.len(), 2);
+}
+
 #[test]
 fn a_silent_peer_that_waits_for_a_slot_is_accepted_when_there_is_one() {
     // Its server speaks first.
