@@ -70,8 +70,8 @@ pub struct UpArgs {
     /// Users whose programs may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
-    /// Users allowed as with --allow, and also trusted not to take memory from the agent. Their connections survive `wave tcp
-    /// replace`, as those of this user and root do.
+    /// Users allowed as with --allow whose memory is not sealed, so that their programs could have pages charged to the agent. Their
+    /// connections survive `wave tcp replace`, as those of this user and root do.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     trust: Vec<u32>,
     /// Congestion control. dctcp asks peers for ECN, and paces connections that have met congestion; reno uses ECN where peers ask.
