@@ -14,8 +14,8 @@ use wave_rpc::memcached::{Item, PATHS, Set};
 use wave_rpc::service::Method;
 use wave_rpc::status::{Code, Status};
 use wave_udp::{Counts, Ender, UdpFront, UdpOptions};
-use wave_udp_client::wire::{Header, IDEMPOTENT, REPLY};
-use wave_udp_client::{Call, CallError, Client};
+use wave_udp_client::wire::{self, Header, IDEMPOTENT, REFUSED, REPLY};
+use wave_udp_client::{Call, Client};
 use wave_user::rpc::{self, Methods, Options, Server};
 
 /// Method numbers, in registration order.
@@ -111,11 +111,17 @@ impl Fixture {
         self.server = None;
     }
 
-    /// Waits until the front has found the host.
+    /// Waits until the front has found the host. Unlike a [`Client`], which would retry if the host is slow, this sends each
+    /// request once: tests count the tries.
     pub fn until_served(&self) {
-        let mut client = self.client();
-        while let Err(error) = client.call(echo(b"there?", true)) {
-            assert!(matches!(error, CallError::Refused { .. }), "{error}");
+        let raw = self.raw();
+        for id in 1.. {
+            raw.send(Header { flags: IDEMPOTENT, ..raw.header(ECHO, id) }, b"there?");
+            let (reply, _) = raw.reply();
+            if wire::Status(reply.status) == wire::Status::OK {
+                break;
+            }
+            assert!(reply.has(REFUSED), "{reply:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
         self.seen.begun.store(0, SeqCst);
