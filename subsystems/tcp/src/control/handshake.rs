@@ -337,7 +337,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let may_wait = u32::from(listener.backlog).saturating_sub(listener.slots_max);
         let acknowledged = listener.acknowledged;
         let offered = listener.slots.front().map(Slot::shape);
-        let Some((ring_bytes, window_bytes)) = offered.or(listener.shape.filter(|_| acknowledged < may_wait))
+        let Some((ring_bytes, window_bytes)) =
+            offered.or(listener.shape.filter(|_| acknowledged < may_wait))
         else {
             self.counters.overflows += 1;
             return;
