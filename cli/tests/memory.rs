@@ -660,19 +660,25 @@ fn cpu_time_of_killed_agents_is_counted() {
     let mut run = wave(&["run", "--pid", &pid, "--policy", "threshold:period_ms=5", "--json"]);
     run.arg("--dry-run").stdout(Stdio::piped()).stderr(Stdio::piped());
     let host = run.spawn().unwrap();
-    let mut kills = 0;
+    let mut killed = Vec::new();
     let start = Instant::now();
     // An agent that shares its CPU with others takes long for these 50 ms.
-    while kills < 2 && start.elapsed() < Duration::from_secs(300) {
+    while start.elapsed() < Duration::from_secs(300) {
         std::thread::sleep(Duration::from_millis(50));
-        let Some(agent) = child_of(host.id()) else { continue };
+        let Some(agent) = child_of(host.id()).filter(|agent| !killed.contains(agent)) else {
+            continue;
+        };
+        if killed.len() == 2 {
+            // The host has taken note of the end of both.
+            break;
+        }
         // User and system time, in ticks of 10 ms.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", agent.as_raw_pid()));
         let stat = stat.unwrap_or_default();
         let ticks = stat.split(' ').skip(13).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
         if ticks.sum::<u64>() >= 5 {
             kill_process(agent, Signal::KILL).unwrap();
-            kills += 1;
+            killed.push(agent);
         }
     }
     // Where tests run in the background, SIGINT may be ignored.
@@ -684,12 +690,8 @@ fn cpu_time_of_killed_agents_is_counted() {
         .iter()
         .map(|sample| sample["agent_cpu_seconds"].as_f64().unwrap())
         .collect();
-    assert_eq!(kills, 2, "an agent that scans every 5 ms uses no CPU time: {found}");
+    assert_eq!(killed.len(), 2, "an agent that scans every 5 ms uses no CPU time: {found}");
     assert!(spent.is_sorted(), "{spent:?}");
-    let least = 0.05 * f64::from(kills);
-    assert!(
-        *spent.last().unwrap() >= least,
-        "{kills} agents were killed after 50 ms each: {spent:?}"
-    );
+    assert!(*spent.last().unwrap() >= 0.1, "two agents were killed after 50 ms each: {spent:?}");
     assert!(target.answer().starts_with("intact"));
 }
