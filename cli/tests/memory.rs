@@ -692,6 +692,7 @@ fn cpu_time_of_killed_agents_is_counted() {
         .collect();
     assert_eq!(killed.len(), 2, "an agent that scans every 5 ms uses no CPU time: {found}");
     assert!(spent.is_sorted(), "{spent:?}");
-    assert!(*spent.last().unwrap() >= 0.1, "two agents were killed after 50 ms each: {spent:?}");
+    // Sums of user and of system time are rounded down to ticks.
+    assert!(*spent.last().unwrap() >= 0.08, "two agents were killed after 50 ms each: {spent:?}");
     assert!(target.answer().starts_with("intact"));
 }

@@ -301,16 +301,18 @@ fn a_syn_that_is_dropped_does_not_end_time_wait() {
     }
     meeting.machine.accepted.clear();
     close_first(&mut meeting);
-    // As many handshakes wait for a slot as the backlog allows.
+    // As many connections wait for a slot as the backlog allows.
     for port in 4..8 {
         let source = SocketAddrV4::new(*PEER.ip(), PEER.port() + port);
         meeting.send(source, PEER_ISN, None, Flags::SYN, &[]);
-        assert_eq!(meeting.answers().len(), 1);
+        let ack = meeting.answers()[0].seq.plus(1);
+        meeting.send(source, PEER_ISN.plus(1), Some(ack), Flags::ACK, &[]);
+        assert_eq!(meeting.answers(), []);
     }
     let seq = meeting.seq.plus(1_000);
     meeting.send(PEER, seq, None, Flags::SYN, &[]);
     assert_eq!(meeting.answers(), []);
-    assert_eq!(meeting.machine.stack.counters().overflows, 1);
+    assert_eq!(meeting.machine.stack.counters().overflows, 4 + 1);
     assert!(meeting.states().contains(&State::TimeWait));
 }
 
