@@ -334,18 +334,18 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let (process, name) = (listener.context.process, listener.name);
         let (mss_max, half_open) = (listener.mss_max, listener.half_open);
         // Beyond the slots that the program offers at a time, connections of its backlog wait for the next ones.
-        let may_wait = u32::from(listener.backlog).saturating_sub(listener.slots_max);
+        let waiting_max = u32::from(listener.backlog).saturating_sub(listener.slots_max);
         let acknowledged = listener.acknowledged;
         let offered = listener.slots.front().map(Slot::shape);
         let Some((ring_bytes, window_bytes)) =
-            offered.or(listener.shape.filter(|_| acknowledged < may_wait))
+            offered.or(listener.shape.filter(|_| acknowledged < waiting_max))
         else {
             self.counters.overflows += 1;
             return;
         };
         let scale = scale_of(ring_bytes);
         let most = self.half_open_max(listener.backlog);
-        let most = if offered.is_some() { most } else { most.min(may_wait) };
+        let most = if offered.is_some() { most } else { most.min(waiting_max) };
         // A cookie cannot reopen a connection in TIME_WAIT, so such a SYN may exceed the backlog.
         let may_keep = half_open < most || self.time_wait.contains(&tuple);
         if !self.has_room(process, Kind::Connection) {
