@@ -1,6 +1,8 @@
 //! The CPUs of this machine, and those on which a thread may run.
 
 use std::io;
+use std::ops::Deref;
+use std::str::FromStr;
 
 use crate::memory::check;
 
@@ -38,6 +40,31 @@ pub fn parse(text: &str) -> Option<Vec<usize>> {
         cpus.extend(first..=last);
     }
     Some(cpus)
+}
+
+/// One or more CPUs, as users write them: numbers and ranges, such as `2-3,8`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpus(Vec<usize>);
+
+impl FromStr for Cpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cpus, String> {
+        match parse(text) {
+            Some(cpus) if !cpus.is_empty() => Ok(Cpus(cpus)),
+            _ => Err(format!(
+                "`{text}` is not a list of CPUs: write numbers and ranges, such as 2-3,8"
+            )),
+        }
+    }
+}
+
+impl Deref for Cpus {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.0
+    }
 }
 
 /// The CPUs that this thread may use.

@@ -8,6 +8,7 @@ use clap::{ArgGroup, Args};
 use rustix::fs::{Access, access};
 use wave_core::clock::Nanos;
 use wave_core::layout::CORES_MAX;
+use wave_links::cpus::Cpus;
 use wave_linux::sched::Group;
 use wave_sched::policies;
 
@@ -97,7 +98,7 @@ pub struct RunArgs {
     all: bool,
     /// CPUs for the command's threads, such as 0-3,8 [default: all online CPUs but the last, which is the
     /// agent's].
-    #[arg(long, value_name = "LIST", conflicts_with_all = ["scenario", "workload"], value_parser = Cpus::parse)]
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["scenario", "workload"])]
     cpus: Option<Cpus>,
     /// Milliseconds that a thread may wait for a decision while a core is idle, before the host turns the
     /// agent out [default: 20].
@@ -145,16 +146,6 @@ fn program(text: &str) -> Result<PathBuf, String> {
     match is_file && access(&path, Access::EXEC_OK).is_ok() {
         true => Ok(path),
         false => Err("it is not an executable file".to_owned()),
-    }
-}
-
-/// CPUs as given on the command line.
-#[derive(Clone, Debug)]
-struct Cpus(Vec<usize>);
-
-impl Cpus {
-    fn parse(text: &str) -> Result<Cpus, String> {
-        run::linux::parse_cpus(text).map(Cpus)
     }
 }
 
@@ -288,7 +279,7 @@ fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
         program: args.agent.clone(),
         policy: policy.to_owned(),
         device: args.device.options(),
-        cpus: args.cpus.clone().map(|Cpus(cpus)| cpus),
+        cpus: args.cpus.as_deref().map(<[usize]>::to_vec),
         patience: args.patience.map(Nanos::from_millis),
     })
 }

@@ -15,6 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wave_confine::{Limited, Profile, Role};
 use wave_grpc::listen_address;
+use wave_links::cpus::Cpus;
 use wave_links::say;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost::OnHost;
@@ -22,7 +23,7 @@ use wave_workloads::grpc::store::Store;
 use wave_workloads::rocksdb::{self, Database};
 
 use crate::interop;
-use wave_experiments::run::{self, Failure};
+use wave_experiments::run::Failure;
 use wave_experiments::store;
 use wave_lab::progress::Progress;
 
@@ -120,7 +121,7 @@ struct KvArgs {
     )]
     listen: SocketAddr,
     /// CPUs to serve from, a thread on each, such as 0-3,8 [default: one thread on any CPU].
-    #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
+    #[arg(long, value_name = "LIST")]
     cpus: Option<Cpus>,
     /// Number of keys in the store.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
@@ -137,15 +138,6 @@ struct KvArgs {
     /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Cpus(Vec<usize>);
-
-impl Cpus {
-    fn parse(text: &str) -> Result<Cpus, String> {
-        run::linux::parse_cpus(text).map(Cpus)
-    }
 }
 
 pub fn execute(args: &ServeArgs) -> ExitCode {
@@ -178,18 +170,18 @@ fn kv(args: &KvArgs) -> Result<(), Failure> {
     });
     let limited = limited.transpose()?;
     let store = fill(args, log)?;
-    let cpus = args.cpus.clone().map_or(Vec::new(), |Cpus(cpus)| cpus);
+    let cpus = args.cpus.as_deref().unwrap_or_default();
     match &args.offload {
         None => {
-            let server = OnHost::start(args.listen, &cpus, &store).map_err(Failure::cannot)?;
+            let server = OnHost::start(args.listen, cpus, &store).map_err(Failure::cannot)?;
             tell(args, "address", &server.address().to_string(), cpus.len().max(1));
             signals.forever().next();
             server.stop().map_err(Failure::cannot)
         }
         Some(socket) => {
-            let options = options(socket, &args.allow).workers(workers(&cpus)?);
+            let options = options(socket, &args.allow).workers(workers(cpus)?);
             let checksums = args.checksums;
-            let options = Options { cpus: cpus.clone(), checksums, ..options };
+            let options = Options { cpus: cpus.to_vec(), checksums, ..options };
             let server = Server::start(options, store::methods(store)).map_err(Failure::cannot)?;
             seal(limited)?;
             tell(args, "socket", &socket.display().to_string(), cpus.len().max(1));

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use wave_agent::Seat;
-use wave_links::{LinkSpec, cpus};
+use wave_links::LinkSpec;
+use wave_links::cpus::Cpus;
 
 use crate::front::RpcOptions;
 use crate::limits::Limits;
@@ -29,7 +30,7 @@ pub struct RpcArgs {
     pub steer: String,
     /// Serve the connections (TCP, TLS, HTTP/2, gRPC) on these CPUs, such as 2-3, with a thread on each. The agent's own core
     /// (--cpu) then only steers; without this option it does both.
-    #[arg(long, value_name = "LIST", requires = "listen", value_parser = Cpus::parse)]
+    #[arg(long, value_name = "LIST", requires = "listen")]
     pub connection_cpus: Option<Cpus>,
     /// Offer notes at this socket. They tell a scheduler in another agent (its --notes-from) about each request that is handed
     /// to a thread. Not with --attach or --device, where the scheduler is in this agent.
@@ -108,7 +109,7 @@ impl RpcArgs {
                 drain: seconds(self.drain_s),
             },
             load_reports: self.load_reports,
-            connection_cpus: self.connection_cpus.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),
+            connection_cpus: self.connection_cpus.as_deref().unwrap_or_default().to_vec(),
             seat,
             quiet,
         })
@@ -123,19 +124,6 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "write an IP address (not a name) and a port, such as 127.0.0.1:50051, 0.0.0.0:50051 or [::1]:50051".to_owned()
     })
-}
-
-/// CPUs, parsed from a list of numbers and ranges.
-#[derive(Clone, Debug)]
-pub struct Cpus(pub Vec<usize>);
-
-impl Cpus {
-    fn parse(text: &str) -> Result<Cpus, String> {
-        match cpus::parse(text) {
-            Some(cpus) if !cpus.is_empty() => Ok(Cpus(cpus)),
-            _ => Err("not a list of CPUs: write numbers and ranges, such as 2-3,8".to_owned()),
-        }
-    }
 }
 
 fn link(text: &str) -> Result<LinkSpec, String> {

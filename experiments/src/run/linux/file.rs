@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use wave_core::clock::Nanos;
+use wave_links::cpus::Cpus;
 use wave_linux::sched::Group;
 use wave_sched::policies;
 
-use super::{Part, Work, parse_cpus};
+use super::{Part, Work};
 use crate::scenario::ScenarioError;
 use crate::scenario::error::line_at;
 use crate::scenario::file;
@@ -89,7 +90,7 @@ impl Enclave {
         if self.patience_ms.is_some_and(|ms| !(1..=60_000).contains(&ms)) {
             return Err(("patience_ms", "expected patience_ms of 1 to 60000".into()));
         }
-        let cpus = parse_cpus(&self.cpus).map_err(|why| ("cpus", format!("cpus: {why}")))?;
+        let cpus: Cpus = self.cpus.parse().map_err(|why| ("cpus", format!("cpus: {why}")))?;
         let patience = self.patience_ms.map(Nanos::from_millis);
         Ok(Part {
             name: Some(self.name),
@@ -97,7 +98,7 @@ impl Enclave {
             program: None,
             policy,
             device: None,
-            cpus: Some(cpus),
+            cpus: Some(cpus.to_vec()),
             patience,
         })
     }

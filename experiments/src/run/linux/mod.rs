@@ -26,7 +26,6 @@ use super::recording::Log;
 pub use file::load;
 pub use report::Report;
 use seats::Seat;
-pub use seats::parse as parse_cpus;
 use wave_links::say;
 pub use work::Work;
 use work::{Ended, Started};

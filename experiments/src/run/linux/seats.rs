@@ -37,14 +37,6 @@ fn seats(parts: &[Part], online: &[usize]) -> Result<Vec<Seat>, Failure> {
     Ok(cores.iter().enumerate().map(seat).collect())
 }
 
-/// Parses a list of CPUs from the command line.
-pub fn parse(text: &str) -> Result<Vec<usize>, String> {
-    match cpus::parse(text) {
-        Some(cpus) if !cpus.is_empty() => Ok(cpus),
-        _ => Err(format!("`{text}` is not a list of CPUs: write, for example, 0-3,8")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Work;
@@ -57,7 +49,7 @@ mod tests {
             program: None,
             policy: "fifo".into(),
             device: None,
-            cpus: cpus.map(|text| parse(text).unwrap()),
+            cpus: cpus.map(|text| cpus::parse(text).unwrap()),
             patience: None,
         }
     }
