@@ -271,7 +271,7 @@ mod tests {
         }
         assert!(refusal("wave run --host linux --cores 2 -- true").contains("--cores"));
         assert!(refusal("wave run --host linux --out x -- true").contains("--out"));
-        assert!(refusal("wave run --host linux --cpus 3-1 -- true").contains("0-3,8"));
+        assert!(refusal("wave run --host linux --cpus 3-1 -- true").contains("2-3,8"));
         assert!(refusal("wave run --host linux --pid 1 -- true").contains("--pid"));
         assert!(refusal("wave run --host linux --pid 0").contains("--pid"));
         assert!(refusal("wave run --host linux --all -- true").contains("--all"));

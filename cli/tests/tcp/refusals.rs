@@ -26,7 +26,7 @@ fn address_of_another_host_is_refused() {
 }
 
 #[test]
-fn network_of_another_interface_is_refused() {
+fn networks_of_another_interface_are_refused() {
     in_a_network(|| {
         if Command::new("ip").arg("-V").output().is_err() {
             return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
@@ -48,6 +48,13 @@ fn network_of_another_interface_is_refused() {
         ip("link set dev wavetoe1 up");
         ip("address add 10.77.0.9/24 dev wavetoe1");
         is_refused("");
+
+        ip("-6 address add fd77::1/64 dev wavetoe0");
+        let line = "tcp up --tap wavetoe2 --address 10.78.0.2/24 --address fd77::2/64";
+        let output = wave(line).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let why = "fd77::2 is also in a network of wavetoe0";
+        assert!(output.status.code() == Some(3) && said.contains(why), "{said}");
     });
 }
 
@@ -97,11 +104,17 @@ fn refusals_name_the_unavailable_resource_and_a_remedy() {
         let (code, said) = refusal("tcp up --address 10.77.0.0/24");
         assert!(code == Some(2) && said.contains("10.77.0.0"), "{said}");
         let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.78.0.2/24 --mtu 68");
-        assert!(code == Some(3) && said.contains("68"), "{said}");
+        assert!(code == Some(2) && said.contains("576"), "{said}");
+        let (code, said) =
+            refusal("tcp up --tap wavetoe1 --address 10.78.0.2/24 --address fd78::2/64 --mtu 1279");
+        assert!(code == Some(2) && said.contains("1280"), "{said}");
+        let (code, said) = refusal("tcp up --address 10.78.0.2/24 --cpus 1-0");
+        assert!(code == Some(2) && said.contains("such as 2-3,8"), "{said}");
         let (code, said) = refusal("tcp ss --socket /nowhere/toe.sock");
         assert!(code == Some(3) && said.contains("wave tcp up"), "{said}");
         let _http = up.serve("http");
         let (code, said) = refusal(&format!("serve http --toe {}", socket.display()));
         assert!(code == Some(3) && said.contains("port 80"), "{said}");
+        assert!(said.contains("--port"), "{said}");
     });
 }

@@ -96,12 +96,21 @@ fn run<S: Session>(
     }
     let limited = Profile::of(Role::Server).with_socket(&args.toe).limit();
     let limited = limited.map_err(Failure::cannot)?;
-    let toe = Toe::connect(&args.toe)
-        .map_err(|error| Failure::cannot(format!("{error}; start an agent with `wave tcp up`")))?;
+    let toe = Toe::connect(&args.toe).map_err(|error| {
+        let how = "`wave tcp up` starts an agent, whose socket is /run/wave-toe0.sock by default";
+        Failure::cannot(format!("{error}; {how}"))
+    })?;
     let port = args.port.unwrap_or(port);
-    let listener = toe
-        .listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), BACKLOG)
-        .map_err(|error| Failure::cannot(format!("cannot listen at port {port}: {error}")))?;
+    let listener =
+        toe.listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), BACKLOG).map_err(|error| {
+            let how = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "; `wave tcp ss` shows which program has it, and --port takes another"
+                }
+                _ => "",
+            };
+            Failure::cannot(format!("cannot listen at port {port}: {error}{how}"))
+        })?;
     listener.set_nonblocking(true);
     let local = listener.local_addr().map_err(Failure::cannot)?;
     limited.seal().map_err(Failure::cannot)?;

@@ -1,6 +1,6 @@
 //! An address with its prefix length: `10.77.0.2/24` or `fd77::2/64`.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An IPv4 address with its prefix length.
@@ -57,11 +57,25 @@ impl FromStr for Network {
         let prefix = prefix.parse().ok().filter(|bits| (8..=30).contains(bits));
         let prefix: u8 = prefix.ok_or("the prefix length must be 8 to 30, as in 10.77.0.2/24")?;
         let network = Network { ip, prefix };
-        if ip.is_loopback() || ip.is_multicast() || !network.has_host(ip) {
-            return Err(format!("{ip} is not a host address in that network"));
-        }
+        let kind = match () {
+            () if ip.is_loopback() => Some("a loopback"),
+            () if ip.is_multicast() => Some("a multicast"),
+            () => None,
+        };
+        check_host(ip.into(), prefix, kind, network.has_host(ip))?;
         Ok(network)
     }
+}
+
+/// Refuses an address of a kind that no host on a network has, and one that is not a host's in its network.
+fn check_host(ip: IpAddr, prefix: u8, kind: Option<&str>, is_host: bool) -> Result<(), String> {
+    let why = match kind {
+        Some(kind) => format!("{ip} is {kind} address"),
+        None if !is_host => format!("{ip} is not a host address in a /{prefix} network"),
+        None => return Ok(()),
+    };
+    let such = if ip.is_ipv4() { "10.77.0.2/24" } else { "fd77::2/64" };
+    Err(format!("{why}: write the address of a host, such as {such}"))
 }
 
 /// An IPv6 address with its prefix length.
@@ -83,6 +97,23 @@ impl Network6 {
         Ipv6Addr::from_bits(if self.ip.to_bits() == first { first + 1 } else { first })
     }
 
+    /// As [`Network::direct_routes`]; `routes` is the text of /proc/net/ipv6_route.
+    pub fn direct_routes(self, routes: &str) -> impl Iterator<Item = &str> {
+        /// Flags of routes to a next hop, to nowhere, and to this machine's own addresses.
+        const OTHERS: u32 = 2 | 0x200 | 0x8000_0000;
+        routes.lines().filter_map(move |line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let [to, prefix, .., flags, interface] = fields[..] else { return None };
+            let to = u128::from_str_radix(to, 16).ok()?;
+            let prefix = u8::from_str_radix(prefix, 16).ok()?;
+            let flags = u32::from_str_radix(flags, 16).ok()?;
+            let is_direct = flags & OTHERS == 0 && (self.prefix..=128).contains(&prefix);
+            let mask = || u128::MAX << (128 - u32::from(prefix));
+            let is_inside = || (self.ip.to_bits() ^ to) & mask() == 0;
+            (is_direct && is_inside()).then_some(interface)
+        })
+    }
+
     /// Whether `ip` is a host address in this network.
     pub fn has_host(self, ip: Ipv6Addr) -> bool {
         let is_near = (ip.to_bits() ^ self.ip.to_bits()) & self.mask() == 0;
@@ -101,10 +132,14 @@ impl FromStr for Network6 {
         let prefix: u8 =
             prefix.ok_or("an IPv6 prefix length must be 8 to 126, as in fd77::2/64")?;
         let network = Network6 { ip, prefix };
-        let is_host = network.has_host(ip) && !ip.is_multicast() && !ip.is_loopback();
-        if !is_host || ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some() {
-            return Err(format!("{ip} is not a host address in that network"));
-        }
+        let kind = match () {
+            () if ip.is_loopback() => Some("a loopback"),
+            () if ip.is_multicast() => Some("a multicast"),
+            () if ip.is_unicast_link_local() => Some("a link-local"),
+            () if ip.to_ipv4_mapped().is_some() => Some("an IPv4-mapped"),
+            () => None,
+        };
+        check_host(ip.into(), prefix, kind, network.has_host(ip))?;
         Ok(network)
     }
 }
@@ -151,6 +186,37 @@ mod tests {
     }
 
     #[test]
+    fn direct_routes_are_found_for_ipv6() {
+        let none = "0".repeat(32);
+        let line = |to: &str, prefix: &str, next: &str, flags: &str, interface: &str| {
+            let to = format!("{to:0<32}");
+            format!(
+                "{to} {prefix} {none} 00 {next} 00000100 00000001 00000000 {flags} {interface}\n"
+            )
+        };
+        let hop = "fd770000000000000000000000000005";
+        let routes = [
+            line("fd77", "40", &none, "00000001", "toe0"),
+            line("fd78", "40", hop, "00000003", "toe0"),
+            line("fd79", "40", &none, "00200200", "lo"),
+            line("fd77", "30", &none, "00000001", "br0"),
+            line("fd770000000000000000000000000001", "80", &none, "80200001", "toe0"),
+            line("", "00", hop, "00000003", "eth0"),
+            line("", "00", &none, "00000001", "eth1"),
+        ]
+        .concat();
+        let of = |text: &str| {
+            text.parse::<Network6>().unwrap().direct_routes(&routes).collect::<Vec<_>>()
+        };
+        assert_eq!(of("fd77::2/64"), ["toe0"]);
+        assert_eq!(of("fd77::1/64"), ["toe0"]);
+        assert_eq!(of("fd77::2/48"), ["toe0", "br0"]);
+        assert!(of("fd77::2/96").is_empty(), "a longer prefix wins");
+        assert!(of("fd78::2/64").is_empty(), "a route to a next hop does not count");
+        assert!(of("fd79::2/64").is_empty(), "a route that refuses packets does not count");
+    }
+
+    #[test]
     fn linux_gets_the_first_other_host_address() {
         let of = |text: &str| text.parse::<Network>().unwrap().neighbour().to_string();
         assert_eq!(of("10.77.0.2/24"), "10.77.0.1");
@@ -165,6 +231,23 @@ mod tests {
         assert!(matches!("10.77.0.2/24".parse(), Ok(Home::V4(_))));
         for text in ["fd77::2", "fd77::/64", "fd77::2/127", "fe80::2/64", "ff02::1/16", "::1/64"] {
             assert!(text.parse::<Home>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_kind_of_address() {
+        for (text, why) in [
+            ("127.0.0.1/8", "127.0.0.1 is a loopback address"),
+            ("224.0.0.1/24", "224.0.0.1 is a multicast address"),
+            ("10.77.0.255/24", "10.77.0.255 is not a host address in a /24 network"),
+            ("::1/64", "::1 is a loopback address"),
+            ("ff02::1/16", "ff02::1 is a multicast address"),
+            ("fe80::2/64", "fe80::2 is a link-local address"),
+            ("::ffff:10.77.0.2/96", "::ffff:10.77.0.2 is an IPv4-mapped address"),
+            ("fd77::/64", "fd77:: is not a host address in a /64 network"),
+        ] {
+            let refusal = text.parse::<Home>().unwrap_err();
+            assert!(refusal.starts_with(why), "{text}: {refusal}");
         }
     }
 

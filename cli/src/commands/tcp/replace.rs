@@ -8,6 +8,7 @@ use wave_agent::Seat;
 use wave_confine::{Profile, Role, User};
 use wave_experiments::run::Failure;
 use wave_front_tcp::{HandoverError, Predecessor, TcpFront, WireKind, steering_over};
+use wave_links::cpus::Cpus;
 use wave_links::tell;
 use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
 
@@ -17,7 +18,7 @@ use super::up::{Wires, go_on, pin_to_first};
 #[derive(Args, Debug)]
 #[command(
     after_help = "Takes over the running agent's device, addresses, listeners, connections and programs, and serves until Ctrl-C or SIGTERM.
-The running agent exits. The number of flow groups stays; --cpu must be given again. Programs and their peers notice a pause of
+The running agent exits. The number of flow groups stays; --cpus must be given again. Programs and their peers notice a pause of
 some milliseconds, and 0.03 more for each connection; no connection is reset and no byte is lost. Captures and traces end. If
 anything fails before the new agent has everything, the running one continues.
 
@@ -41,9 +42,9 @@ pub struct ReplaceArgs {
     /// Switch to this user before anything is taken over: a name in /etc/passwd, or UID:GID. Needs root.
     #[arg(long, value_name = "USER")]
     user: Option<User>,
-    /// CPUs to run on: the first thread on the first, flow groups round-robin on the others, or on the first if it is the only one.
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    cpu: Vec<usize>,
+    /// CPUs to run on, such as 8-12: the first thread on the first, flow groups round-robin on the others, or on the first if it is the only one.
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<Cpus>,
     /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
@@ -52,7 +53,7 @@ pub struct ReplaceArgs {
 /// Replaces an agent, and runs until Ctrl-C or SIGTERM.
 pub fn replace(args: &ReplaceArgs) -> Result<(), Failure> {
     let socket = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
-    pin_to_first(&args.cpu)?;
+    pin_to_first(args.cpus.as_deref().unwrap_or_default())?;
     let cannot = |error: HandoverError| {
         Failure::cannot(format!("the agent at {} was not replaced: {error}", socket.display()))
     };
@@ -94,7 +95,7 @@ fn with<W: Wire + Send + 'static>(
             tell!("Speaking TCP at {ip}, on {name}, {instead}");
         }
     };
-    match wires.one_or_groups(&args.cpu) {
+    match wires.one_or_groups(args.cpus.as_deref().unwrap_or_default()) {
         Ok(wire) => {
             let front: TcpFront<_> =
                 TcpFront::take_over(wire, from, Seat::Shared).map_err(cannot)?;

@@ -12,11 +12,12 @@ use wave_front_tcp::{
     Captures, Door, DoorOptions, GroupWires, Inquiries, Paths, Successors, TcpFront, TcpOptions,
     Traces, WireKind, holder_of, steering_over,
 };
+use wave_links::cpus::Cpus;
 use wave_links::{say, tell};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Home};
 use wave_tcp::steering::{GROUPS_MAX, Steering};
-use wave_wires::{Interface, InterfaceOptions, Spread, Tap, TapOptions, Wire};
+use wave_wires::{Interface, InterfaceOptions, MTU_MIN, MTU_MIN_V6, Spread, Tap, TapOptions, Wire};
 
 use super::default_socket;
 use super::network::{Home, Network, Network6};
@@ -39,7 +40,7 @@ Examples:
   wave tcp ss --tap toe0
   wave tcp replace --tap toe0                            another agent takes over; no connection is reset
   wave tcp up --address 10.77.0.2/24 --address fd77::2/64
-  wave tcp up --address 10.77.0.2/24 --groups 4 --cpu 8,9,10,11,12
+  wave tcp up --address 10.77.0.2/24 --groups 4 --cpus 8-12
   wave tcp up --interface veth1 --address 10.78.0.3/24   beside the kernel's own address there
 
 Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 2 bad arguments; 3 the device, the address, the socket or a CPU is not
@@ -52,7 +53,7 @@ pub struct UpArgs {
     /// An existing Ethernet interface, instead of a TAP device.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tap", "linux_address", "mtu", "persistent"])]
     interface: Option<String>,
-    /// The agent's IPv4 address with its prefix length; no Linux interface may have the address. May be repeated for IPv6.
+    /// The agent's IPv4 address with its prefix length, in a network that no other interface has. May be repeated for IPv6.
     #[arg(long, value_name = "ADDRESS/BITS", required = true)]
     address: Vec<Home>,
     /// Linux's address at the other end [default: the network's first other address].
@@ -61,8 +62,8 @@ pub struct UpArgs {
     /// Next hop for destinations outside the network; may be repeated for the other family [default: none].
     #[arg(long, value_name = "ADDRESS")]
     gateway: Vec<IpAddr>,
-    /// MTU of a device that this command creates.
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    /// MTU of a device that this command creates: 576 or more, with IPv6 1280.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(i64::from(MTU_MIN)..=MTU_MAX))]
     mtu: u16,
     /// Socket that programs attach to [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]
@@ -87,13 +88,16 @@ pub struct UpArgs {
     /// serves programs, handshakes and timers.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(GROUPS_MAX)))]
     groups: u16,
-    /// CPUs to run on: the first thread on the first, flow groups round-robin on the others, or on the first if it is the only one.
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    cpu: Vec<usize>,
+    /// CPUs to run on, such as 8-12: the first thread on the first, flow groups round-robin on the others, or on the first if it is the only one.
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<Cpus>,
     /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
 }
+
+/// Largest MTU of a TAP device: 64 KiB - 1, less an Ethernet header.
+const MTU_MAX: i64 = 65_521;
 
 fn congestion(name: &str) -> Result<Algorithm, String> {
     Algorithm::by_name(name).ok_or_else(|| {
@@ -197,11 +201,15 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
     if linux == ip || !homes.v4.has_host(linux) {
         return Err(Failure::Scenario(format!("{linux} is not another host of {ip}/{prefix}")));
     }
+    if homes.v6.is_some() && args.mtu < MTU_MIN_V6 {
+        let why = format!("IPv6 needs an MTU of {MTU_MIN_V6} or more: --mtu {}", args.mtu);
+        return Err(Failure::Scenario(why));
+    }
     refuse_linuxs(ip.into())?;
     if let Some(v6) = homes.v6 {
         refuse_linuxs(v6.ip.into())?;
     }
-    refuse_others_network(args, homes.v4)?;
+    refuse_others_networks(args, homes)?;
     let (persistent, multi_queue) = (args.persistent, args.groups > 1);
     let options = TapOptions { persistent, multi_queue, ..TapOptions::new(&args.tap) };
     let mut tap = Tap::open(&options).map_err(Failure::cannot)?;
@@ -316,24 +324,28 @@ fn refuse_linuxs(ip: IpAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses an address that Linux reaches directly over another interface: packets to the agent would go there. An existing device
+/// Refuses addresses that Linux reaches directly over another interface: packets to the agent would go there. An existing device
 /// may have no route of its own, as under a bridge.
-fn refuse_others_network(args: &UpArgs, network: Network) -> Result<(), Failure> {
+fn refuse_others_networks(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-    let (devices, routes) = (read("/proc/self/net/dev"), read("/proc/self/net/route"));
+    let devices = read("/proc/self/net/dev");
+    let (routes, routes6) = (read("/proc/self/net/route"), read("/proc/self/net/ipv6_route"));
     let is_named = |line: &str| line.trim_start().split(':').next() == Some(args.tap.as_str());
-    // Whether this command gives the device its address, as below.
+    // Whether this command gives the device its addresses, as below.
     let is_ours = !devices.lines().any(is_named) || args.linux_address.is_some();
-    let (own, others): (Vec<&str>, Vec<&str>) =
-        network.direct_routes(&routes).partition(|interface| *interface == args.tap);
-    match others.first() {
-        Some(other) if is_ours || !own.is_empty() => Err(Failure::cannot(format!(
-            "{} is also in a network of {other} (see ip route show dev {other}): give the agent an address in a network that \
-             no interface has",
-            network.ip
-        ))),
-        _ => Ok(()),
+    let v4: (IpAddr, Vec<&str>) = (homes.v4.ip.into(), homes.v4.direct_routes(&routes).collect());
+    let v6 = homes.v6.map(|v6| (v6.ip.into(), v6.direct_routes(&routes6).collect()));
+    for (ip, interfaces) in std::iter::once(v4).chain(v6) {
+        let (own, others): (Vec<&str>, Vec<&str>) =
+            interfaces.into_iter().partition(|interface| *interface == args.tap);
+        if let Some(other) = others.first().filter(|_| is_ours || !own.is_empty()) {
+            return Err(Failure::cannot(format!(
+                "{ip} is also in a network of {other} (see ip route get {ip}): give the agent an address in a network that no \
+                 interface has"
+            )));
+        }
     }
+    Ok(())
 }
 
 /// Asks the network whether another host has the address.
@@ -366,7 +378,8 @@ fn run<W: Wire + Send + 'static>(
     let traces = Traces::beside(&socket)
         .map_err(|error| Failure::cannot(format!("{}.trace: {error}", socket.display())))?;
     let successors = Successors::beside(&socket).map_err(Failure::cannot)?;
-    pin_to_first(&args.cpu)?;
+    let cpus = args.cpus.as_deref().unwrap_or_default();
+    pin_to_first(cpus)?;
     let options = TcpOptions {
         ip,
         prefix,
@@ -391,7 +404,7 @@ fn run<W: Wire + Send + 'static>(
         }
         Ok::<(), Failure>(())
     };
-    match wires.one_or_groups(&args.cpu) {
+    match wires.one_or_groups(cpus) {
         Ok(wire) => {
             let front: TcpFront<_> =
                 TcpFront::new(wire, door, inquiries, captures, traces, &options)
