@@ -1,8 +1,10 @@
 //! `cargo xtask test`: every test. Native tests wait for timers and for other processes, and leave CPUs idle. What later
 //! steps need is built in that time.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,9 +23,9 @@ const GUIDE: &[&str] = &[
     "--target-dir",
     "target/guide",
 ];
-const NO_RUN: &[&str] = &["--no-run", "--quiet"];
+const NO_RUN: &[&str] = &["--no-run"];
 /// The program of the bake-off in the virtual machine, and of `make fuzz`.
-const RELEASE: &[&str] = &["build", "--release", "--locked", "--package", "wave", "--quiet"];
+const RELEASE: &[&str] = &["build", "--release", "--locked", "--package", "wave"];
 const VIRTUAL_MACHINE: &[&str] = &["run", "--quiet", "--package", "xtask", "--", "vm", "test"];
 
 /// Runs every test. The first step that fails is the last.
@@ -68,37 +70,53 @@ fn passes(tests: &str, arguments: &[&str]) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("failed: cargo {}", arguments.join(" "))) }
 }
 
-/// A build in the background, in the class SCHED_IDLE. The step that needs its output runs the same cargo command, which
-/// waits for the lock of the build, builds the rest, and reports errors. The build and its compilers are killed when the
-/// value is dropped.
-struct Spare(Option<Child>);
+/// A build in the background, whose compilers are of the class SCHED_IDLE: unlike a nice process, one of this class is
+/// preempted as soon as another wakes. The step that needs its output runs the same cargo command, which waits for the lock
+/// of the build, builds the rest, and reports errors. The build and its compilers are killed when the value is dropped.
+struct Spare {
+    build: Option<Child>,
+    is_awaited: Arc<Mutex<bool>>,
+}
 
 impl Spare {
     fn start(arguments: &[&str]) -> Self {
         let mut cargo = cargo();
         cargo.args(arguments).current_dir(workspace());
-        let mut command = in_spare_time(&cargo);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().ok())
+        Self::run(cargo)
+    }
+
+    /// Before it compiles, cargo holds a lock that every cargo of this user needs. Only then is its class SCHED_IDLE.
+    fn run(mut cargo: Command) -> Self {
+        cargo.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut build = cargo.spawn().ok();
+        let is_awaited = Arc::new(Mutex::new(false));
+        if let Some((id, stderr)) = build.as_mut().and_then(|it| Some((it.id(), it.stderr.take()?)))
+        {
+            let is_awaited = Arc::clone(&is_awaited);
+            std::thread::spawn(move || {
+                once_it_compiles(BufReader::new(stderr), &is_awaited, || {
+                    set_class(id, "--idle");
+                });
+            });
+        }
+        Self { build, is_awaited }
     }
 
     /// Gives the build the default class, because a step now waits for it. Kills it where only root may change the class.
     fn hurry(&mut self) {
-        let Some(child) = &mut self.0 else { return };
-        // A thread that ends meanwhile is a failure, too.
-        if !(0..3).any(|_| is_normal(child.id())) {
-            return self.kill();
-        }
-        // The second time finds what a process started before its own class was changed. One that has just ended is no
-        // failure.
-        for process in [child.id(), child.id()].into_iter().flat_map(with_descendants) {
-            is_normal(process);
+        let Some(child) = &self.build else { return };
+        let mut is_awaited = self.is_awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_awaited = true;
+        let is_normal = set_class(child.id(), "--other");
+        drop(is_awaited);
+        if !is_normal {
+            self.kill();
         }
     }
 
     /// Kills the build and waits for its end. Its compilers go first: they would write what the next build writes.
     fn kill(&mut self) {
-        let Some(mut child) = self.0.take() else { return };
+        let Some(mut child) = self.build.take() else { return };
         // So that it starts no others meanwhile.
         signal(child.id(), Signal::STOP);
         for process in with_descendants(child.id()) {
@@ -114,6 +132,18 @@ impl Drop for Spare {
     }
 }
 
+/// Reads cargo's messages to their end. Calls `then` at the first crate that is compiled, unless the build is awaited by then.
+fn once_it_compiles(messages: impl BufRead, is_awaited: &Mutex<bool>, then: impl FnOnce()) {
+    let mut lines = messages.lines().map_while(Result::ok);
+    if lines.any(|line| line.trim_start().starts_with("Compiling ")) {
+        let is_awaited = is_awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_awaited {
+            then();
+        }
+    }
+    lines.for_each(drop);
+}
+
 /// Sends a signal to a process, which may have ended.
 fn signal(process: u32, signal: Signal) {
     if let Some(process) = Pid::from_raw(process as i32) {
@@ -121,27 +151,22 @@ fn signal(process: u32, signal: Signal) {
     }
 }
 
-/// The same command in the class SCHED_IDLE. Unlike a nice process, one of this class is preempted as soon as another
-/// wakes.
-fn in_spare_time(command: &Command) -> Command {
-    let mut idle = Command::new("chrt");
-    idle.args(["--idle", "0"]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => idle.env(name, value),
-            None => idle.env_remove(name),
-        };
+/// Gives a process and its descendants a class. Returns whether the process has it, or has ended.
+fn set_class(process: u32, class: &str) -> bool {
+    // A thread that ends meanwhile is a failure, too.
+    let is_set = (0..3).any(|_| has_class(process, class));
+    // The second time finds what a process started before its own class was changed. One that has just ended is no
+    // failure.
+    for descendant in [process, process].into_iter().flat_map(with_descendants) {
+        has_class(descendant, class);
     }
-    if let Some(folder) = command.get_current_dir() {
-        idle.current_dir(folder);
-    }
-    idle
+    is_set
 }
 
-/// Gives a process the default class. Returns whether it has it, or has ended.
-fn is_normal(process: u32) -> bool {
+/// Gives a process a class. Returns whether it has it, or has ended.
+fn has_class(process: u32, class: &str) -> bool {
     let mut chrt = Command::new("chrt");
-    chrt.args(["--all-tasks", "--other", "--pid", "0", &process.to_string()]);
+    chrt.args(["--all-tasks", class, "--pid", "0", &process.to_string()]);
     let status = chrt.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success()) || !Path::new(&format!("/proc/{process}")).exists()
 }
@@ -165,49 +190,80 @@ mod unit_tests {
 
     use super::*;
 
-    #[test]
-    fn a_command_in_spare_time_is_the_same_but_for_its_class() {
+    /// A build that compiles once the file `goes_on` exists, and does not end.
+    fn build(goes_on: &Path) -> (Spare, u32) {
         let mut command = Command::new("sh");
-        command.args(["-c", "chrt -p $$; pwd; echo $A ${HOME-homeless}"]);
-        command.current_dir("/").env("A", "a").env_remove("HOME");
-        let output = in_spare_time(&command).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("SCHED_IDLE"), "{text}");
-        assert!(text.ends_with("\n/\na homeless\n"), "{text}");
+        let script = "while [ ! -e \"$0\" ]; do sleep 0.01; done; echo '   Compiling wave' >&2; sleep 1000; true";
+        command.args(["-c", script]).arg(goes_on);
+        let spare = Spare::run(command);
+        let shell = spare.build.as_ref().unwrap().id();
+        (spare, shell)
     }
 
-    #[test]
-    fn a_command_in_spare_time_ends_with_its_value() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 1000; true"]);
-        let spare = Spare(Some(in_spare_time(&command).spawn().unwrap()));
-        let shell = spare.0.as_ref().unwrap().id();
-        let sleep = sleep_of(shell);
-        drop(spare);
-        assert!(!Path::new(&format!("/proc/{shell}")).exists());
-        // The signal is sent, but a process of this class may wait long for the CPU on which it ends, and its parent, now
-        // init, may be slow to take note of that.
-        let stat = || std::fs::read_to_string(format!("/proc/{sleep}/stat")).unwrap_or_default();
-        let has_ended =
-            |stat: &str| stat.is_empty() || stat.contains(") Z") || stat.contains(") X");
+    fn class_of(process: u32) -> String {
+        let output = Command::new("chrt").args(["-p", &process.to_string()]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A process of the class SCHED_IDLE may wait long for a CPU.
+    fn awaits(what: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(300);
-        while !has_ended(&stat()) {
-            assert!(Instant::now() < deadline, "{}", stat());
+        while !what() {
+            assert!(Instant::now() < deadline, "it has not happened");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     #[test]
-    fn a_command_that_is_waited_for_has_the_default_class_or_ends() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 1000; true"]);
-        let mut spare = Spare(Some(in_spare_time(&command).spawn().unwrap()));
-        let shell = spare.0.as_ref().unwrap().id();
+    fn only_a_build_that_compiles_is_in_spare_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let goes_on = folder.path().join("goes on");
+        let (_spare, shell) = build(&goes_on);
+        sleep_of(shell);
+        assert!(class_of(shell).contains("SCHED_OTHER"));
+        std::fs::write(goes_on, "").unwrap();
+        awaits(|| class_of(shell).contains("SCHED_IDLE"));
+    }
+
+    #[test]
+    fn a_build_in_spare_time_ends_with_its_value() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spare, shell) = build(folder.path());
+        awaits(|| class_of(shell).contains("SCHED_IDLE"));
+        let sleep = sleep_of(shell);
+        drop(spare);
+        assert!(!Path::new(&format!("/proc/{shell}")).exists());
+        // The signal is sent, but its parent, now init, may be slow to take note of the end.
+        let stat = || std::fs::read_to_string(format!("/proc/{sleep}/stat")).unwrap_or_default();
+        awaits(|| {
+            let stat = stat();
+            stat.is_empty() || stat.contains(") Z") || stat.contains(") X")
+        });
+    }
+
+    #[test]
+    fn a_build_that_is_waited_for_has_the_default_class_or_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut spare, shell) = build(folder.path());
+        awaits(|| class_of(shell).contains("SCHED_IDLE"));
         let sleep = sleep_of(shell);
         spare.hurry();
-        let policy = Command::new("chrt").args(["-p", &sleep.to_string()]).output().unwrap();
-        let policy = String::from_utf8(policy.stdout).unwrap();
-        assert!(policy.contains("SCHED_OTHER") || spare.0.is_none(), "{policy}");
+        let class = class_of(sleep);
+        assert!(class.contains("SCHED_OTHER") || spare.build.is_none(), "{class}");
+    }
+
+    #[test]
+    fn a_build_that_is_waited_for_keeps_the_default_class() {
+        let compiles =
+            "    Blocking waiting for file lock\n   Compiling wave\n   Compiling xtask\n";
+        let times = |messages: &str, is_awaited: bool| {
+            let mut times = 0;
+            once_it_compiles(messages.as_bytes(), &Mutex::new(is_awaited), || times += 1);
+            times
+        };
+        assert_eq!(times(compiles, false), 1);
+        assert_eq!(times(compiles, true), 0);
+        assert_eq!(times("    Finished `dev` profile\n", false), 0);
     }
 
     /// The `sleep` that this shell has started.
