@@ -21,7 +21,7 @@ for round in 1 2 3 4; do
     for task in 1 2 3 4 5 6 7 8; do (true | cat) & done
     wait
 done
-stress-ng --quiet --timeout 0 --switch 2 --switch-ops 200 --mutex 2 --mutex-ops 200 --futex 2 --futex-ops 100
+stress-ng --quiet --timeout 0 --switch 2 --switch-ops 200 --futex 2 --futex-ops 100
 # Debian's server is this program under another name.
 bash -c "exec -a redis-server /usr/bin/redis-check-rdb --port 6401 --save '' --daemonize no" > /dev/null &
 server=$!

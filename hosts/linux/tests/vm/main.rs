@@ -164,7 +164,7 @@ fn stressors_finish() {
     let mut agents = SuccessiveAgents::of(&enclave);
     for policy in POLICIES {
         let before = agents.next(policy);
-        let stressors = "--switch 2 --switch-ops 400 --mutex 2 --mutex-ops 400 --futex 2 --futex-ops 200 \
+        let stressors = "--switch 2 --switch-ops 400 --futex 2 --futex-ops 200 \
                          --pthread 1 --pthread-ops 20 --fork 1 --fork-ops 20";
         finish(shell(&format!("{program} --quiet --timeout 0 {stressors}")));
         let stats = is_well(&enclave);

@@ -83,7 +83,7 @@ fn the_same_programs_on_eight_cpus() {
         migrations(agents, policy, "processes::work", || drop(finish(work(12, 32))));
     }
     migrations(agents, "fifo", "stress-ng", || {
-        let stressors = "--switch 4 --switch-ops 400 --mutex 4 --mutex-ops 400 --futex 4 --futex-ops 200 \
+        let stressors = "--switch 4 --switch-ops 400 --futex 4 --futex-ops 200 \
                          --pthread 2 --pthread-ops 20 --fork 2 --fork-ops 20";
         finish(shell(&format!("{stress} --quiet --timeout 0 {stressors}")));
     });
