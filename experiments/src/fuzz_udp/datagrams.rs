@@ -1,8 +1,8 @@
 //! Datagrams of a flood: a quarter valid, half mutations of valid ones, a quarter random bytes. A seed determines them all.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -11,6 +11,8 @@ use wave_udp_client::wire::{DATAGRAM_MAX, HEADER_BYTES, Header, IDEMPOTENT, REPL
 
 /// Time for a front to answer with its incarnation.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Interval between tries to get it.
+const RETRY: Duration = Duration::from_millis(100);
 /// Bound on the length of valid messages and of most random datagrams.
 const SHORT_BYTES: usize = 200;
 
@@ -54,10 +56,21 @@ impl Sender {
         let mut sender = Sender::to_nobody(front, seed, number)?;
         let socket = &sender.socket;
         socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.send(&Header { flags: IDEMPOTENT, ..Header::default() }.encode())?;
+        socket.set_read_timeout(Some(RETRY))?;
         let mut reply = [0; HEADER_BYTES];
-        let bytes = socket.recv(&mut reply)?;
+        let end = Instant::now() + PATIENCE;
+        let bytes = loop {
+            socket.send(&Header { flags: IDEMPOTENT, ..Header::default() }.encode())?;
+            match socket.recv(&mut reply) {
+                Ok(bytes) => break bytes,
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                Err(_) if Instant::now() < end => {}
+                Err(_) => {
+                    let why = format!("no answer from {front} within {PATIENCE:?}");
+                    return Err(io::Error::new(ErrorKind::TimedOut, why));
+                }
+            }
+        };
         let (told, _) = Header::decode(&reply[..bytes]).map_err(io::Error::other)?;
         socket.set_nonblocking(true)?;
         (sender.header.incarnation, sender.header.cookie) = (told.incarnation, told.cookie);

@@ -1,8 +1,10 @@
 //! A client that speaks HTTP/2 frame by frame, so that it can do what no gRPC client would.
 
+use std::cell::Cell;
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -13,11 +15,38 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpStream;
 
+/// A client that waits longer for a connection or a message has failed, however many it needs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// Number of connections and messages that this thread's clients have got.
+    static GOT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn got() {
+    GOT.set(GOT.get() + 1);
+}
+
 pub fn run<T>(client: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let watch = async {
+        loop {
+            let before = GOT.get();
+            tokio::time::sleep(PATIENCE).await;
+            assert!(GOT.get() > before, "no answer within {PATIENCE:?}");
+        }
+    };
+    let (mut client, mut watch) = (pin!(client), pin!(watch));
+    let watched = poll_fn(|cx| {
+        let done = client.as_mut().poll(cx);
+        if done.is_pending() {
+            let Poll::<Infallible>::Pending = watch.as_mut().poll(cx);
+        }
+        done
+    });
     runtime.block_on(async {
-        let limit = Duration::from_secs(60);
-        tokio::time::timeout(limit, client).await.expect("an answer within a minute")
+        // A client that repeats a call for ever gets answers.
+        tokio::time::timeout(10 * PATIENCE, watched).await.expect("the test is over at last")
     })
 }
 
@@ -109,6 +138,7 @@ impl Client {
         builder.data_frame_budget(64 << 20);
         let (send, connection) = builder.handshake(io).await?;
         tokio::spawn(connection);
+        got();
         Ok(Client { send })
     }
 
@@ -215,6 +245,7 @@ impl Open {
                 if after.len() >= length {
                     let message = after[..length].to_vec();
                     self.rest.drain(..5 + length);
+                    got();
                     return Ok(Some((flag == 1, message)));
                 }
             }
@@ -247,6 +278,7 @@ impl Open {
         }
         assert!(self.rest.is_empty());
         let trailers = self.body.as_mut().unwrap().trailers().await?.unwrap_or_default();
+        got();
         Ok(Answer { status, headers: self.headers, messages, trailers })
     }
 }
