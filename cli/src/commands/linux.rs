@@ -125,7 +125,9 @@ fn look() -> Result<Vec<Run>, Failure> {
 
 /// Fills in a thread's name and process from /proc.
 fn name(thread: &mut Thread) {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{}/status", thread.tid)) else { return };
+    // A name may be any bytes.
+    let Ok(text) = std::fs::read(format!("/proc/{}/status", thread.tid)) else { return };
+    let text = String::from_utf8_lossy(&text);
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     thread.name = field("Name:").map(|name| name.trim().to_owned());
     thread.pid = field("Tgid:").and_then(|pid| pid.trim().parse().ok());

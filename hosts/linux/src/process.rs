@@ -1,5 +1,7 @@
 //! Reads processes and their threads from /proc.
 
+use std::io;
+
 /// Identity of a process or thread: its id and start, as ids are reused.
 pub(crate) type Lifetime = (i32, u64);
 
@@ -16,7 +18,7 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 
 impl Stat {
     pub(crate) fn read(id: i32) -> Option<Stat> {
-        Stat::parse(&std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
+        Stat::parse(&text(&format!("/proc/{id}/stat")).ok()?)
     }
 
     /// Parses a line. The name in it may contain any characters.
@@ -35,9 +37,15 @@ impl Stat {
     }
 }
 
+/// Reads a file below /proc. The names of threads and files in it may be any bytes: the kernel also cuts a thread's name within
+/// a character.
+pub(crate) fn text(path: &str) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
+}
+
 /// The process that a thread belongs to.
 pub(crate) fn process_of(tid: i32) -> Option<i32> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let text = text(&format!("/proc/{tid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
 }
@@ -73,6 +81,21 @@ mod tests {
         assert_eq!((stat.parent, stat.started), (1, 1000));
         assert!(stat.is_kernel_thread());
         assert_eq!(Stat::parse("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn thread_whose_name_is_not_utf8_is_found() {
+        let named = || {
+            // SAFETY: the name is a string that ends with 0.
+            let set = unsafe { libc::prctl(libc::PR_SET_NAME, c"caf\xe9".as_ptr()) };
+            assert_eq!(set, 0);
+            // SAFETY: takes nothing and touches no memory.
+            let tid = unsafe { libc::gettid() };
+            (tid, Stat::read(tid), process_of(tid))
+        };
+        let (_, stat, process) = std::thread::spawn(named).join().unwrap();
+        assert!(stat.is_some());
+        assert_eq!(process, Some(std::process::id() as i32));
     }
 
     #[test]

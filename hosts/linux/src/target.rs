@@ -115,7 +115,12 @@ pub(crate) fn cgroup_processes(path: &Path) -> Result<HashSet<Lifetime>, TargetE
         let user = pids.filter_map(|pid: i32| Some((pid, Stat::read(pid)?)));
         let user = user.filter(|(_, stat)| !stat.is_kernel_thread());
         found.extend(user.map(|(pid, stat)| (pid, stat.started)));
-        let below = std::fs::read_dir(&folder).map_err(no_cgroup)?;
+        let below = match std::fs::read_dir(&folder) {
+            Ok(below) => below,
+            // As above.
+            Err(_) if folder != path => continue,
+            Err(error) => return Err(no_cgroup(error)),
+        };
         let below = below
             .filter_map(|entry| entry.ok())
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -142,6 +147,22 @@ mod tests {
         assert!(why.contains(&format!("a thread of process {}", std::process::id())), "{why}");
         let group = Group::Cgroup(std::env::temp_dir());
         assert!(super::check(&group).unwrap_err().to_string().contains("not a cgroup (v2)"));
+    }
+
+    /// A folder that lets its files be read but cannot be listed stands for one that is removed in between. Root lists all.
+    #[test]
+    fn cgroup_that_is_removed_while_it_is_read_does_not_remove_its_parent() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("below");
+        std::fs::create_dir(&below).unwrap();
+        for file in ["cgroup.controllers", "cgroup.procs", "below/cgroup.procs"] {
+            std::fs::write(folder.path().join(file), "").unwrap();
+        }
+        std::fs::set_permissions(&below, std::fs::Permissions::from_mode(0o111)).unwrap();
+        let found = cgroup_processes(folder.path());
+        std::fs::set_permissions(&below, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(found.unwrap(), HashSet::new());
     }
 
     #[test]

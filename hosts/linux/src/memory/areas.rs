@@ -175,7 +175,7 @@ fn by_proc(pid: i32) -> Result<Map, String> {
     for _ in 0..TRIES {
         let space = space_by_proc(pid)?;
         let path = format!("/proc/{pid}/smaps");
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let text = crate::process::text(&path).map_err(|error| format!("{path}: {error}"))?;
         let mut map = Map { areas: Vec::new(), space };
         for area in parse(&text) {
             map.push(area);
@@ -191,7 +191,7 @@ fn by_proc(pid: i32) -> Result<Map, String> {
 /// randomized for each program.
 fn space_by_proc(pid: i32) -> Result<u64, String> {
     let path = format!("/proc/{pid}/stat");
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let text = crate::process::text(&path).map_err(|error| format!("{path}: {error}"))?;
     let (_, fields) =
         text.rsplit_once(')').ok_or_else(|| format!("{path} has no name in parentheses"))?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::process::Process;
+use crate::process::text;
 use crate::target::TargetError;
 
 /// Memory of one process, in bytes.
@@ -21,7 +22,7 @@ impl Figures {
     /// Reads the present figures of a process.
     pub fn of(process: &Process) -> Result<Figures, TargetError> {
         let pid = process.pid();
-        let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+        let read = |file| text(&format!("/proc/{pid}/{file}"));
         let texts = read("status").and_then(|status| Ok((status, read("stat")?)));
         if !process.is_alive() {
             return Err(TargetError::Ended(pid));

@@ -14,11 +14,11 @@ use super::advise::{Advice, Advised, advise};
 use super::areas::{Area, Areas, Kind, Map};
 use super::bits::{AccessBits, Strip};
 use super::figures::{Figures, Part, Pressure};
-use super::process::{Process, processes_of};
+use super::process::{Process, lifetimes_of};
 use super::sample::Sampler;
 use super::swap::{SwapKind, SwapState, swap_state};
 use super::{Group, TargetError, refault};
-use crate::process::Stat;
+use crate::process::{Lifetime, Stat};
 
 const PAGE: u64 = 4096;
 const BATCH: u64 = STRIP_BYTES / 64;
@@ -114,12 +114,12 @@ impl Kernel {
             if is_reused(&self.roots, group) {
                 continue;
             }
-            match processes_of(group) {
-                Ok(pids) => found.extend(pids),
+            match lifetimes_of(group) {
+                Ok(listed) => found.extend(listed),
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        let here = |pid: u32| found.contains(&(pid as i32));
+        let here = |pid: u32| found.iter().any(|(listed, _)| *listed == pid as i32);
         self.targets.retain(|&pid, target| {
             let stays = here(pid) && target.process.is_alive();
             if !stays {
@@ -131,18 +131,18 @@ impl Kernel {
         let newcomers: BTreeSet<i32> = match self.surveyed {
             true => found
                 .iter()
-                .copied()
+                .map(|(pid, _)| *pid)
                 .filter(|pid| !self.targets.contains_key(&(*pid as u32)))
                 .collect(),
             false => BTreeSet::new(),
         };
-        let lasting: Vec<i32> = found
+        let lasting: Vec<Lifetime> = found
             .into_iter()
-            .filter(|pid| !newcomers.contains(pid) || self.newcomers.contains(pid))
+            .filter(|(pid, _)| !newcomers.contains(pid) || self.newcomers.contains(pid))
             .collect();
         (self.newcomers, self.surveyed) = (newcomers, true);
-        for pid in lasting {
-            if let Err(error) = self.look_at(pid, table) {
+        for process in lasting {
+            if let Err(error) = self.look_at(process, table) {
                 first_error = first_error.or(Some(error));
             }
         }
@@ -152,10 +152,11 @@ impl Kernel {
         }
     }
 
-    fn look_at(&mut self, pid: i32, table: &mut Table) -> Result<(), TargetError> {
+    fn look_at(&mut self, listed: Lifetime, table: &mut Table) -> Result<(), TargetError> {
+        let (pid, _) = listed;
         let space = pid as u32;
         if !self.targets.contains_key(&space) {
-            let process = Process::open(pid)?;
+            let process = Process::open_listed(listed)?;
             let map = self.areas.map(&process)?;
             let (program, part) = (Program { pid, ..Program::default() }, Part::default());
             self.targets.insert(space, Target { process, map, program, part });

@@ -15,7 +15,7 @@
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -56,11 +56,22 @@ const SWAP_FLAG_PREFER: i32 = 0x8000;
 
 /// The sentinel's script. $1 is the device or file; writing $2 to $3 frees a device. It retries, as other programs inspect
 /// devices that appear or disappear, and so hold them for a moment. Its standard output is the lock. While others share the
-/// lock, it waits in the background, and then takes the swap down only if it still has the label $4; its exit code is then
-/// [`LEFT_TO_OTHERS`].
+/// lock, it waits in the background; its exit code is then [`LEFT_TO_OTHERS`].
+///
+/// Any program may take an unused device, or take over one from which the swap was removed meanwhile. So a device is left alone
+/// unless it has the label $4, or none yet and either no size or the size that this process has given it ([`SIZED`]).
 const SENTINEL: &str = r#"
 trap '' HUP INT QUIT TERM
+is_ours() {
+    label=$(dd if="$1" bs=1 skip=1052 count=15 2>/dev/null | tr -d '\000')
+    case $label in
+    "$4") true ;;
+    "") [ -z "$2" ] || [ "$sized" ] || [ "$(cat "/sys/block/${1##*/}/disksize")" = 0 ] ;;
+    *) false ;;
+    esac
+}
 down() {
+    is_ours "$@" || return
     swapoff "$1" 2>/dev/null
     if [ -z "$2" ]; then rm -f "$1"; return; fi
     tries=50
@@ -69,14 +80,14 @@ down() {
         sleep 0.1
     done
 }
-while read -r _; do :; done
+sized=
+while read -r said; do sized=$said; done
 if ! command -v flock >/dev/null 2>&1 || flock -n 1; then down "$@"; exit; fi
-{
-    flock 1
-    [ "$(dd if="$1" bs=1 skip=1052 count=15 2>/dev/null)" = "$4" ] && down "$@"
-} <&- &
+{ flock 1; down "$@"; } <&- &
 exit 3
 "#;
+/// Tells the sentinel that the device's size is from this process.
+const SIZED: &[u8] = b"sized\n";
 const LEFT_TO_OTHERS: i32 = 3;
 const SHELL: &str = "/bin/sh";
 /// Where the sentinel finds its programs: the caller's PATH may lack swapoff (cron, `su`).
@@ -366,12 +377,16 @@ fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
     let (value, freeing) = freeing(number, added);
     let label = if added { &ADDED } else { &FOUND };
     let swap = guarded(path, &value, &freeing, label, lock)?;
+    let mut pipe = swap.sentinel.stdin.as_ref();
     let path = &swap.path;
     let refused = |doing| move |error| SwapError::Refused { doing, path: path.clone(), error };
     let set = |name: &str, value: String| std::fs::write(setting(number, name), value);
     // If the kernel lacks this algorithm, its default will do.
     let _ = set("comp_algorithm", "lz4".to_owned());
     set("disksize", bytes.to_string()).map_err(refused("sizing"))?;
+    if let Some(pipe) = &mut pipe {
+        pipe.write_all(SIZED).map_err(refused("guarding"))?;
+    }
     let device = zram_device(number).map_err(refused("opening"))?;
     header::write(&device, bytes, label).map_err(refused("writing to"))?;
     swap_on(&by_descriptor(&device), path, SWAP_FLAG_PREFER | ZRAM_PRIORITY)?;

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::process::{Lifetime, Stat};
 use crate::target::{self, Group, TargetError};
 
 /// A process, held by a pidfd so that reuse of its id is noticed.
@@ -22,6 +23,15 @@ impl Process {
     /// This process itself, for trying what works on this machine.
     pub(super) fn ourselves() -> Result<Process, TargetError> {
         Process::hold(std::process::id() as i32)
+    }
+
+    /// As [`Process::open`]; fails if another process has got the id since it was listed.
+    pub(super) fn open_listed((pid, started): Lifetime) -> Result<Process, TargetError> {
+        let process = Process::open(pid)?;
+        match Stat::read(pid).is_some_and(|now| now.started == started) {
+            true => Ok(process),
+            false => Err(TargetError::Ended(pid)),
+        }
     }
 
     fn hold(pid: i32) -> Result<Process, TargetError> {
@@ -90,14 +100,39 @@ fn refused(pid: i32, error: io::Error) -> TargetError {
 
 /// The running processes of a group, without this one. A process's group is itself and its children.
 pub fn processes_of(group: &Group) -> Result<Vec<i32>, TargetError> {
+    Ok(lifetimes_of(group)?.into_iter().map(|(pid, _)| pid).collect())
+}
+
+/// The same with the start of each: its id may be reused.
+pub(super) fn lifetimes_of(group: &Group) -> Result<Vec<Lifetime>, TargetError> {
     target::check(group)?;
     let found = match group {
         Group::Process(pid) => target::below(*pid),
         Group::Cgroup(path) => target::cgroup_processes(path)?,
     };
     let own = std::process::id() as i32;
-    let mut pids: Vec<i32> =
-        found.into_iter().map(|(pid, _)| pid).filter(|pid| *pid != own).collect();
-    pids.sort_unstable();
-    Ok(pids)
+    let mut found: Vec<Lifetime> = found.into_iter().filter(|(pid, _)| *pid != own).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_that_got_the_id_of_a_listed_one_is_refused() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        let started = Stat::read(pid).unwrap().started;
+        let opened = Process::open_listed((pid, started));
+        let other = Process::open_listed((pid, started - 1));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if let Err(error @ TargetError::NotPermitted { .. }) = opened {
+            return wave_skip::skip(error);
+        }
+        assert_eq!(opened.unwrap().pid(), pid);
+        assert!(matches!(other, Err(TargetError::Ended(ended)) if ended == pid));
+    }
 }

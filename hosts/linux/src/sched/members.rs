@@ -123,9 +123,12 @@ impl Members {
         thread: Lifetime,
         assign: &dyn Fn(i32) -> io::Result<()>,
     ) -> Result<Came, JoinError> {
-        let (tid, _) = thread;
+        let (tid, started) = thread;
+        // Which error a thread causes that ends meanwhile depends on the call and on the kernel.
+        let is_there = || Stat::read(tid).is_some_and(|now| now.started == started);
         let refused = |error: io::Error| match error.raw_os_error() {
             Some(libc::ESRCH) => Ok(Came::Gone),
+            _ if !is_there() => Ok(Came::Gone),
             _ => Err(JoinError::Refused { thread: tid, error }),
         };
         let mut was = match attributes(tid) {

@@ -68,6 +68,39 @@ fn own_swap_is_removed_when_it_is_dropped() {
     assert!(too_small.to_string().contains("too small"), "{too_small}");
 }
 
+/// Swap on the device from which Wave's was removed meanwhile.
+#[test]
+fn swap_that_others_set_up_on_the_same_device_is_not_taken_down() {
+    let _turn = turn("swap");
+    if !is_root() {
+        return skip(SwapError::NotPermitted);
+    }
+    if !Path::new("/sys/class/zram-control").exists() {
+        return skip("the kernel has no zram");
+    }
+    let Some(swap) = take(|| Swap::on_zram(32 * MIB)) else { return };
+    let path = swap.path().to_owned();
+    let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+    let setting = |which: &str| format!("/sys/block/{name}/{which}");
+    let run = |program: &str, options: &[&str]| {
+        let output = Command::new(program).args(options).arg(&path).output().unwrap();
+        assert!(output.status.success(), "{program}: {output:?}");
+    };
+    run("swapoff", &[]);
+    std::fs::write(setting("reset"), "1").unwrap();
+    std::fs::write(setting("disksize"), "16M").unwrap();
+    run("mkswap", &["-L", "other"]);
+    run("swapon", &[]);
+    drop(swap);
+    assert!(is_swap(&path));
+    run("swapoff", &[]);
+    // udev may hold it for a moment.
+    let number = name.trim_start_matches("zram");
+    wait_for("the device's removal", || {
+        std::fs::write("/sys/class/zram-control/hot_remove", number).is_ok()
+    });
+}
+
 /// Whether the file or device is gone, or is an unused device that existed before.
 fn is_free(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_string_lossy();
