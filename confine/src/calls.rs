@@ -157,10 +157,18 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// Calls of a memory host: it starts agents, waits for them and ends them, pages memory out, and writes the output that its
+/// Flags of clone(2) for a process in new namespaces. `CLONE_NEWTIME` is one of clone3(2) alone.
+const NAMESPACES: u64 = (CLONE_NEWCGROUP
+    | CLONE_NEWIPC
+    | CLONE_NEWNET
+    | CLONE_NEWNS
+    | CLONE_NEWPID
+    | CLONE_NEWUSER
+    | CLONE_NEWUTS) as u64;
+
+/// Calls of a memory host, besides clone(2): it starts agents, waits for them and ends them, pages memory out, and writes the output that its
 /// user asked for.
 const HOST: &[c_long] = &[
-    SYS_clone,
     SYS_execve,
     SYS_wait4,
     SYS_waitid,
@@ -265,6 +273,8 @@ pub fn of(role: Role) -> Result<Calls, Error> {
     if role == Role::MemoryHost {
         calls.extend(HOST.iter().chain(OLDER_HOST).map(|&call| (call, Vec::new())));
         calls.insert(SYS_bpf, any_of(0, &BPF)?);
+        // Processes in its own namespaces only.
+        calls.insert(SYS_clone, vec![masked(0, NAMESPACES, 0)?]);
         return Ok(calls);
     }
     calls.extend([

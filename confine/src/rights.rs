@@ -83,6 +83,10 @@ pub fn give_up(role: Role, user: Option<User>, more: CapabilitySet) -> Result<()
 /// If the process was root, the kernel also removes all its capabilities.
 fn become_user(user: User) -> io::Result<()> {
     use rustix::process::{Gid, Uid};
+    // To the kernel, this id means that the present one stays.
+    if user.uid == u32::MAX || user.gid == u32::MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;

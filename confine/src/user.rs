@@ -25,16 +25,23 @@ impl FromStr for User {
     /// Parses a name or a number from /etc/passwd, or `UID:GID`.
     fn from_str(text: &str) -> Result<User, String> {
         if let Some((uid, gid)) = text.split_once(':') {
-            let pair = uid.parse().ok().zip(gid.parse().ok());
-            let (uid, gid) =
-                pair.ok_or_else(|| format!("`{text}` is not UID:GID (two numbers)"))?;
+            let pair = id(uid).zip(id(gid));
+            let (uid, gid) = pair.ok_or_else(|| {
+                format!("`{text}` is not UID:GID (two numbers of at most {})", u32::MAX - 1)
+            })?;
             return Ok(User { uid, gid });
         }
-        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        find(&users, text).ok_or_else(|| {
+        // The other fields may be any bytes.
+        let users = fs::read("/etc/passwd").unwrap_or_default();
+        find(&String::from_utf8_lossy(&users), text).ok_or_else(|| {
             format!("/etc/passwd has no user `{text}`; write UID:GID (two numbers) for a user that it does not list")
         })
     }
+}
+
+/// Parses an id. To setresuid(2) and setresgid(2), -1 means that an id stays.
+fn id(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|id| *id != u32::MAX)
 }
 
 /// Finds a user's line by name or number.
@@ -43,7 +50,7 @@ fn find(users: &str, wanted: &str) -> Option<User> {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, uid, gid, ..] = fields[..] else { return None };
         let is_it = name == wanted || uid == wanted;
-        is_it.then(|| Some(User { uid: uid.parse().ok()?, gid: gid.parse().ok()? })).flatten()
+        is_it.then(|| Some(User { uid: id(uid)?, gid: id(gid)? })).flatten()
     })
 }
 
@@ -58,6 +65,9 @@ mod tests {
         assert_eq!(find(users, "990"), Some(User { uid: 990, gid: 991 }));
         assert_eq!(find(users, "nobody-there"), None);
         assert_eq!("7:8".parse(), Ok(User { uid: 7, gid: 8 }));
+        for stays in ["7:4294967295", "4294967295:8"] {
+            assert!(stays.parse::<User>().unwrap_err().contains("at most 4294967294"), "{stays}");
+        }
         assert!("7:".parse::<User>().unwrap_err().contains("UID:GID"));
         assert!("no such user".parse::<User>().unwrap_err().contains("/etc/passwd"));
     }

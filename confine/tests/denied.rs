@@ -26,7 +26,7 @@ const NOBODY: User = User { uid: 65_534, gid: 65_533 };
 type Try = fn(&Path) -> io::Result<()>;
 
 /// All operations with their names.
-const TRIES: [(&str, Try); 27] = [
+const TRIES: [(&str, Try); 28] = [
     ("read its own folder", |folder| fs::read(folder.join("own/file")).map(drop)),
     ("read another folder", |folder| fs::read(folder.join("other/file")).map(drop)),
     ("write into its own folder", |folder| fs::write(folder.join("own/new"), "x")),
@@ -91,6 +91,17 @@ const TRIES: [(&str, Try); 27] = [
     ("take the kernel's keys", |_| call(libc::SYS_keyctl, [0, u64::MAX, 0, 0])),
     ("set the clock", |_| call(libc::SYS_clock_settime, [u64::MAX, 0, 0, 0])),
     ("create new namespaces", |_| call(libc::SYS_unshare, [libc::CLONE_NEWUTS as u64, 0, 0, 0])),
+    ("start a process in new namespaces", |_| {
+        let flags = libc::CLONE_NEWUTS | libc::SIGCHLD;
+        // SAFETY: without a stack, the child continues on a copy of this one, like a child of fork, and only exits.
+        match unsafe { libc::syscall(libc::SYS_clone, flags as u64, 0u64, 0u64, 0u64, 0u64) } {
+            // SAFETY: takes a number.
+            0 => unsafe { libc::_exit(0) },
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: our child's id, and no memory for its status.
+            child => check(unsafe { libc::waitpid(child as i32, std::ptr::null_mut(), 0) }.into()),
+        }
+    }),
     ("restart the machine", |_| call(libc::SYS_reboot, [0, 0, 0, 0])),
 ];
 
