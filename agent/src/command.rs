@@ -114,7 +114,7 @@ impl AgentArgs {
     }
 }
 
-/// The `main` of an agent binary. Exit code 0: the host went or turned the agent out; 2: bad
+/// The `main` of an agent binary. Exit code 0: the host went, or another agent took over; 2: bad
 /// arguments; 3: could not attach, pin or record; 4: the host wrote nonsense; [`TURNED_OUT`].
 pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::NamedTempFile;
 use wave_links::cpus;
 use wave_linux::record::{History, RecordError, Recorder, Scope};
@@ -127,6 +127,8 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
             .map_err(Failure::cannot)?;
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::cannot)?;
     }
+    // The terminal is closed. Under nohup, the signal is ignored.
+    crate::interrupt::register_unless_ignored(SIGHUP, &stop)?;
     Ok(stop)
 }
 

@@ -256,7 +256,6 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
         groups: processes.chain(cgroups).collect(),
         command: args.command.clone(),
         policy: args.policy.clone(),
-        longest_period: policy.longest_period(),
         epoch: policy.epoch(),
         link: args.link.clone(),
         device: args.device.clone().map(|address| DeviceOptions {

@@ -5,13 +5,29 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use wave_confine::User;
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
 use wave_lab::Failure;
 use wave_linux::memory::Enclave;
+use wave_memory::policies;
 
 use crate::run::agent::AgentProcess;
 
+/// An agent is late after this many of its longest periods.
+const PERIODS_LATE: u64 = 3;
 /// Time allowed for an agent behind a device to attach.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes the host wait for three of the policy's longest periods before it turns an agent out, unless it waits longer anyway.
+///
+/// # Errors
+/// There is no such policy.
+pub fn bear_with(policy: &str, config: &mut Config) -> Result<(), Failure> {
+    let policy = policies::by_name(policy, config);
+    let longest = policy.map_err(|error| Failure::Scenario(error.to_string()))?.longest_period();
+    config.patience = config.patience.max(Nanos(PERIODS_LATE * longest.0));
+    Ok(())
+}
 
 /// Starts an agent, on any CPU, that attaches to `socket`, writes `log`, and switches to `user`.
 pub fn start(
@@ -31,12 +47,16 @@ pub fn start(
     AgentProcess::start_with(&words, None, true)
 }
 
-/// Waits until an agent decides: this one, or without it one behind a device.
+/// Waits until an agent decides: this one, or without it one behind a device; or until the run `is_over`.
+///
+/// # Errors
+/// It ended, or none attached in time.
 pub fn wait_until_attached(
     ours: Option<&mut AgentProcess>,
     enclave: &Enclave,
+    is_over: impl Fn() -> bool,
 ) -> Result<(), Failure> {
-    let is_attached = || enclave.stats().agents > 0;
+    let is_attached = || enclave.stats().agents > 0 || is_over();
     if let Some(agent) = ours {
         return agent.wait_until(|| Ok(is_attached()));
     }

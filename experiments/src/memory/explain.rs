@@ -197,10 +197,11 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
                                         interval_us: reading.interval_us,
                                     })
                                 });
-                                if meant(&known.place, 1 << lane).is_some() {
-                                    let (young, present) = (*young, *present);
-                                    let what =
-                                        looked(young, present, reading.interval_us, !was_read);
+                                let unit = ((1 << units) - 1) << lane;
+                                if meant(&known.place, unit).is_some() {
+                                    let seen = [*young, *present].map(u64::count_ones);
+                                    let interval_us = reading.interval_us;
+                                    let what = looked(seen, pages, interval_us, !was_read);
                                     was_read = true;
                                     events.push(Event { seconds, what });
                                 }
@@ -219,6 +220,7 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
                         Action::from_number(decision.kind)
                     && let Some(lane) = meant(&known.place, decision.argument)
                 {
+                    let lane = if is_huge(known, lane) { lane - lane % UNIT_BATCHES } else { lane };
                     let told = brain.policy().explain(decision.subject.id, lane);
                     let why = told.map(|told| opinion(&told)).unwrap_or_default();
                     let what = match action {
@@ -302,11 +304,11 @@ fn answer(action: Action, code: Code) -> String {
     }
 }
 
-fn looked(young: u64, present: u64, interval_us: u32, first: bool) -> String {
-    let (touched, present) = (young.count_ones(), present.count_ones());
+/// What a reading of `pages` pages says; a huge page is one.
+fn looked([touched, present]: [u32; 2], pages: u32, interval_us: u32, first: bool) -> String {
     match interval_us {
-        0 if first => format!("read for the first time: {present} of {BATCH_PAGES} pages present"),
-        0 => format!("{present} of {BATCH_PAGES} pages are in the fast tier now"),
+        0 if first => format!("read for the first time: {present} of {pages} pages present"),
+        0 => format!("{present} of {pages} pages are in the fast tier now"),
         us => {
             let ms = us / 1_000;
             format!("{touched} of {present} pages touched in {ms} ms")

@@ -501,8 +501,9 @@ fn programs(wanted: &Wanted, stats: &Stats) -> Vec<String> {
         Group::Process(_) => None,
     });
     let name = |pid: i32| {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        format!("{} ({pid})", name.trim_end())
+        // It may be any bytes.
+        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("{} ({pid})", String::from_utf8_lossy(&name).trim_end())
     };
     let more = stats.programs.len().saturating_sub(MOST);
     let more = (more > 0).then(|| format!("{more} more"));

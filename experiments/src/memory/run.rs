@@ -15,7 +15,7 @@ use wave_links::LinkSpec;
 use wave_links::say;
 use wave_linux::memory::{
     Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap, SwapError,
-    SwapUse,
+    SwapUse, TargetError,
 };
 
 use super::agent;
@@ -31,8 +31,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Interval between lines where standard error is not a terminal.
 const LINE: Duration = Duration::from_secs(10);
-/// An agent is late after this many of its longest periods.
-const PERIODS_LATE: u64 = 3;
 /// Maximum number of processes listed one by one.
 const LINES_MAX: usize = 3;
 /// Time allowed for an agent to leave at the end.
@@ -50,8 +48,6 @@ pub struct Wanted {
     /// A command to start; its memory is managed.
     pub command: Vec<String>,
     pub policy: String,
-    /// Longest time for which the policy may scan nothing.
-    pub longest_period: Nanos,
     /// Time between two of the policy's judgements of a batch.
     pub epoch: Nanos,
     pub link: LinkSpec,
@@ -127,8 +123,7 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
     let mut options = Options::new(socket, groups, wanted.strips);
     options.link = wanted.link.clone();
-    let patience = &mut options.config.patience;
-    *patience = (*patience).max(Nanos(PERIODS_LATE * wanted.longest_period.0));
+    agent::bear_with(&wanted.policy, &mut options.config)?;
     options.device.clone_from(&wanted.device);
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;
@@ -151,7 +146,10 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
                 report.exit = Some(exit_code(command.finish()?));
                 return Ok(Ran { report, swap });
             }
-            return Err(Failure::Scenario(error.to_string()));
+            return Err(match error {
+                StartError::Target(TargetError::NotPermitted { .. }) => Failure::cannot(error),
+                error => Failure::Scenario(error.to_string()),
+            });
         }
         Err(error) => return Err(Failure::cannot(error)),
     };
@@ -163,7 +161,7 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
         None => Some(start_agent(wanted, &enclave, 0)?),
         Some(_) => None,
     };
-    agent::wait_until_attached(agent.as_mut(), &enclave)?;
+    agent::wait_until_attached(agent.as_mut(), &enclave, || end.load(Ordering::SeqCst))?;
     let view = View::new(wanted.quiet);
     let began = Instant::now();
     let mut report = Report::new(wanted, Some(&enclave), swap.as_ref());
@@ -200,6 +198,10 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
         let told = end.load(Ordering::SeqCst);
         if over || late || told {
             break over && !told;
+        }
+        if let Some(agent) = &mut agent {
+            let (attached, decides) = enclave.deciding();
+            agent.kill_if_it_hangs(attached, decides);
         }
         if agent.as_mut().is_some_and(AgentProcess::has_left) {
             let since = *lost.get_or_insert_with(Instant::now);

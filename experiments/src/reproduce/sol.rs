@@ -1,5 +1,5 @@
-//! Memory management (7.4): the duration of an iteration of SOL, measured on this machine's cores, and what SOL and two
-//! baselines find in modelled address spaces of 100 GiB and 1 TiB, in virtual time.
+//! Memory management (7.4): the duration of an iteration of SOL, measured on this machine's cores, and what SOL and a
+//! static threshold find in modelled address spaces of 100 GiB and 1 TiB, in virtual time.
 //!
 //! The hot share of a modelled space is an input: what the paper leaves in DRAM. The results are whether a policy finds it, how
 //! often it scans for it, and the cost when the hot part moves. Every batch is modelled; none is sampled. Space and policy have
@@ -319,7 +319,7 @@ pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
             "scans",
             "The same: scans",
             "scans of a batch so far",
-            "The baselines scan everything every 9.6 s. SOL begins at 600 ms. Where a fixed threshold finds \
+            "The static threshold scans everything every 9.6 s. SOL begins at 600 ms. Where a fixed threshold finds \
              the same and scans less, as it can where the batches of a tier are alike, short periods gain \
              nothing.",
             curves(&moving, &|done| series("scans", done)),

@@ -21,6 +21,8 @@ use crate::launch::{self, Process, START_PATIENCE};
 
 /// Time after which a wait for an agent is reported.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Time that an agent has to leave once the host has turned it out. It may be kept from its CPU.
+const LEAVES_WITHIN: Duration = Duration::from_secs(10);
 /// The most bytes that a user's program may write when it lists its policies.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
@@ -29,6 +31,8 @@ const LIST_BYTES_MAX: u64 = 1 << 20;
 pub struct AgentProcess {
     command: Command,
     process: Process,
+    /// When it was first seen that the host has turned it out.
+    out_since: Option<Instant>,
 }
 
 impl AgentProcess {
@@ -82,7 +86,7 @@ impl AgentProcess {
         // A terminal's interrupt must not reach the agent: it leaves when its host does.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
         let process = Process::start(&mut command).map_err(starting)?;
-        Ok(AgentProcess { command, process })
+        Ok(AgentProcess { command, process, out_since: None })
     }
 
     /// Restarts the agent if the host has turned it out, on a thread as above. Returns whether it did. An error if the agent
@@ -95,6 +99,20 @@ impl AgentProcess {
                 Ok(true)
             }
             Some(status) => Err(Failure::Cannot(format!("an agent ended unexpectedly ({status})"))),
+        }
+    }
+
+    /// Kills the agent if the host has turned it out and it has not left in time: it hangs, say, in an endless loop of its policy.
+    /// `attached` is the process id of the host's last agent, `decides` whether that one still decides.
+    pub fn kill_if_it_hangs(&mut self, attached: i32, decides: bool) {
+        if self.has_left() || decides || attached != self.pid().as_raw_pid() {
+            self.out_since = None;
+            return;
+        }
+        let since = *self.out_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > LEAVES_WITHIN {
+            // It may have ended just now.
+            let _ = self.signal(Signal::KILL);
         }
     }
 

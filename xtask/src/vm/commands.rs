@@ -23,6 +23,11 @@ pub const CHECKS: &[Check] = &[
         command: takes_everything,
         judge: has_taken_everything,
     },
+    Check {
+        name: "an agent that hangs is killed and replaced",
+        command: hangs,
+        judge: |answer| expect(answer, 0, "replaced\nended 143\n"),
+    },
     Check { name: "wave bench kernel measures", command: measures, judge: has_measured },
     Check {
         name: "an exiting thread never waits behind an endless run",
@@ -144,6 +149,26 @@ fn has_taken_everything(answer: &Answer) -> Result<(), String> {
         "wave_all\n1\n0\n0\n{worked}decided\nbeside the agent\n{worked}{worked}ended 0\ndisabled\n1\n0\n"
     );
     expect(answer, 0, &out)
+}
+
+/// A stopped agent does not learn that the host has turned it out, as one in an endless loop does not.
+fn hangs() -> Result<Vec<String>, String> {
+    let wave = built_as_tested(WAVE)?;
+    let line = format!(
+        r#"wave={wave}
+        agent() {{ pgrep -P $run -f -- --attach; }}
+        decides() {{ $wave linux status 2>/dev/null | grep -q 'agent .* decides'; }}
+        until_true() {{ until "$@"; do kill -0 $run || exit; sleep 0.2; done; }}
+        $wave run --host linux --patience 5000 --quiet -- sh -c 'while :; do true | cat; sleep 0.1; done' 2>/dev/null & run=$!
+        until_true decides
+        first=$(agent); kill -STOP $first
+        is_another() {{ second=$(agent) && [ "$second" != "$first" ]; }}
+        until_true is_another
+        until_true decides
+        echo replaced
+        kill -TERM $run; wait $run; echo ended $?"#
+    );
+    shell(&line)
 }
 
 /// The kernel puts an exiting thread that wakes behind its core's run, without asking the scheduler: here the first process of

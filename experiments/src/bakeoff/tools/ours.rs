@@ -57,10 +57,11 @@ impl Ours {
         if !self.limits {
             options.limits = Limits::NONE;
         }
+        agent::bear_with(&self.policy, &mut options.config)?;
         let enclave = Enclave::start(options).map_err(Failure::cannot)?;
         let mut agent =
             places.beside(|| agent::start(&self.policy, enclave.socket(), None, None))?;
-        agent::wait_until_attached(Some(&mut agent), &enclave)?;
+        agent::wait_until_attached(Some(&mut agent), &enclave, || false)?;
         Ok(HostAndAgent { agent, enclave })
     }
 }

@@ -127,7 +127,7 @@ mod tests {
             (enclave("command = []"), "one of command"),
             (enclave("pid = 1\npolicy = \"no\""), "enclave \"a\""),
             (enclave("pid = 1\npatience_ms = 0"), "1 to 60000"),
-            (good.replace("\"0\"", "\"x\""), "0-3,8"),
+            (good.replace("\"0\"", "\"x\""), "such as 2-3,8"),
             (good.replace("\"a\"", "\"a/b\""), "letters"),
             (format!("{good}{good}"), "two enclaves are named \"a\""),
         ] {

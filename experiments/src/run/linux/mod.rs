@@ -354,6 +354,10 @@ impl<'a> Running<'a> {
         if let Some(ended) = started.ended(enclave, &self.shown.agents(), asked.end)? {
             return Ok(Some(ended));
         }
+        if let Some(agent) = &mut self.agent {
+            let (attached, decides) = enclave.deciding();
+            agent.kill_if_it_hangs(attached, decides);
+        }
         let agent = self.agent.as_mut();
         if agent.is_some_and(|agent| agent.wait_for_end(Duration::ZERO).is_some()) {
             self.agent = None;

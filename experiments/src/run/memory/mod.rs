@@ -195,13 +195,14 @@ impl Ground<'_> {
         let strips = (ROOM * self.memory.workload.cache_bytes).div_ceil(STRIP_BYTES) as u32;
         let mut options = Options::new(socket, vec![Group::Process(pid)], strips);
         options.limits = variant.limits(self.memory.pressure_percent);
+        agent::bear_with(policy, &mut options.config)?;
         let enclave = Enclave::start(options).map_err(|error| match error {
             StartError::Target(_) | StartError::Nothing { .. } => Failure::Check(error.to_string()),
             error => Failure::cannot(error),
         })?;
         let log = self.record.map(|folder| folder.join(format!("{}.wavelog", slug(&variant.name))));
         let mut agent = agent::start(policy, enclave.socket(), log.as_deref(), None)?;
-        agent::wait_until_attached(Some(&mut agent), &enclave)?;
+        agent::wait_until_attached(Some(&mut agent), &enclave, || self.end.load(Ordering::SeqCst))?;
         Ok(Manager { agent, enclave, before })
     }
 

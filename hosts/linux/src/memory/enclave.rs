@@ -245,6 +245,12 @@ impl Enclave {
         lock(&self.shared.stats).clone()
     }
 
+    /// Process id of the agent that attached last, 0 before the first, and whether it decides now.
+    pub fn deciding(&self) -> (i32, bool) {
+        let stats = lock(&self.shared.stats);
+        (stats.agent_pid, stats.agent_decides)
+    }
+
     /// Whether every program has ended.
     pub fn is_over(&self) -> bool {
         lock(&self.shared.stats).programs.is_empty()

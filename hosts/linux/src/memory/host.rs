@@ -292,13 +292,13 @@ impl Host {
         let account = self.state.table.account();
         let intervals_ms = self.state.table.intervals_ms();
         let batches = intervals_ms.iter().map(|(_, count)| count).sum();
+        let mut counts = self.counts.clone();
+        if let Some(agent) = &self.attached {
+            counts.merge(agent.server.counts());
+        }
         let mut stats = lock(&self.shared.stats);
         stats.totals = self.state.totals;
-        if let Some(agent) = &self.attached {
-            let mut counts = self.counts.clone();
-            counts.merge(agent.server.counts());
-            stats.outcomes = counts.iter().collect();
-        }
+        stats.outcomes = counts.iter().collect();
         stats.programs = self.kernel.programs();
         stats.resident_bytes = figures.resident_bytes;
         stats.swapped_bytes = figures.swapped_bytes;

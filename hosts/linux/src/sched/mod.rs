@@ -324,6 +324,11 @@ impl Enclave {
         }
     }
 
+    /// Process id of the agent that attached last, 0 before the first, and whether it decides now.
+    pub fn deciding(&self) -> (i32, bool) {
+        (lock(&self.shared.agents).pid, self.mechanism.agent_decides())
+    }
+
     /// Starts a command whose threads the enclave's agent schedules from its first instruction on.
     pub fn spawn(&self, command: Command) -> io::Result<Child> {
         // Children inherit this thread's enclave.
