@@ -151,8 +151,9 @@ impl Engine {
             orca::PATH => return Ok(Route::Load(None)),
             _ => {}
         }
-        let is_there = self.shared.host.as_ref().is_some_and(Host::is_there);
-        let Some(methods) = self.shared.methods.as_ref().filter(|_| is_there) else {
+        // Before it is ready, the methods may be those of the host before it.
+        let is_ready = self.shared.host.as_ref().is_some_and(Host::is_ready);
+        let Some(methods) = self.shared.methods.as_ref().filter(|_| is_ready) else {
             return Err(Refusal::Grpc(no_host()));
         };
         methods.find(path).map(Route::Host).ok_or_else(|| {

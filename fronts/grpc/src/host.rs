@@ -122,14 +122,6 @@ pub enum Host {
 }
 
 impl Host {
-    /// Whether a host is attached.
-    pub fn is_there(&self) -> bool {
-        match self {
-            Host::Own(_) => true,
-            Host::Far(far) => far.ready.is_some(),
-        }
-    }
-
     /// Whether calls may begin.
     pub fn is_ready(&self) -> bool {
         match self {

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use h2::server::{Builder, Connection};
 use h2::{Ping, PingPong, Reason};
@@ -108,7 +108,7 @@ impl Keeper {
             awaits_answer: false,
             seen: 0,
             idle_since: Instant::now(),
-            timer: Box::pin(sleep(limits.keepalive)),
+            timer: Box::pin(sleep(limits.keepalive.min(limits.idle))),
             leaves: None,
             limits,
         }
@@ -141,9 +141,18 @@ impl Keeper {
                 return Poll::Ready(());
             }
             let keepalive = self.limits.keepalive;
-            let next = if self.look(peer) { PING_PATIENCE.min(keepalive) } else { keepalive };
+            let next = match self.look(peer) {
+                true => PING_PATIENCE.min(keepalive),
+                false => keepalive.min(self.idle_left()),
+            };
             self.timer.as_mut().reset(tokio::time::Instant::now() + next);
         }
+    }
+
+    /// Time until the connection has been idle for too long; once it has, it is over anyway.
+    fn idle_left(&self) -> Duration {
+        let left = self.limits.idle.saturating_sub(self.idle_since.elapsed());
+        if left.is_zero() { Duration::MAX } else { left }
     }
 
     /// Pings the client, unless it was pinged at the last check or has begun calls since. Returns whether a ping was sent.

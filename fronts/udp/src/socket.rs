@@ -39,7 +39,8 @@ struct Waiting {
 /// A received buffer: one datagram, or several that the kernel joined.
 #[derive(Clone, Copy, Debug)]
 struct Received {
-    from: SocketAddr,
+    /// None if the sender cannot be answered.
+    from: Option<SocketAddr>,
     bytes: usize,
     /// Bytes per joined datagram but the last; 0 if not joined.
     segment: usize,
@@ -132,6 +133,7 @@ impl Socket {
         }
         for (received, buffer) in self.received.iter().zip(self.buffers.chunks(BUFFER_BYTES)) {
             let Received { from, bytes, segment, is_cut } = *received;
+            let Some(from) = from else { continue };
             if is_cut {
                 take(Datagram::Cut);
                 continue;
@@ -175,7 +177,7 @@ impl Socket {
             }
             let from = message.address.as_ref().and_then(socket_address);
             // Nothing can be sent to port 0.
-            let Some(from) = from.filter(|from| from.port() != 0) else { continue };
+            let from = from.filter(|from| from.port() != 0);
             let is_cut = message.flags.contains(MsgFlags::MSG_TRUNC);
             self.received.push(Received { from, bytes: message.bytes, segment, is_cut });
         }
@@ -316,6 +318,8 @@ fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
 mod tests {
     use std::time::Duration;
 
+    use rustix::net::{self, AddressFamily, SendFlags, SocketType};
+
     use super::*;
 
     /// Otherwise one client gives every later reply, to anyone, a buffer of its own.
@@ -339,5 +343,43 @@ mod tests {
         let longest = socket.groups(true).iter().map(|group| group.replies * group.bytes).max();
         assert!(longest > Some(SEGMENT_BYTES_MAX) && longest <= Some(GROUP_BYTES_MAX));
         assert!(socket.splits);
+    }
+
+    /// A datagram from port 0 cannot be answered. Those behind it in the batch remain those of their senders.
+    #[test]
+    fn datagram_from_port_0_shifts_no_other() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let mut socket = Socket::bind(any).unwrap();
+        let to = socket.address().unwrap();
+        let raw = net::socket(AddressFamily::INET, SocketType::RAW, Some(net::ipproto::UDP));
+        let raw = match raw {
+            Ok(raw) => raw,
+            Err(error) => return wave_skip::skip(format!("raw sockets: {error}")),
+        };
+        // Without a checksum.
+        let from_port_0 = [&[0, 0][..], &to.port().to_be_bytes(), &[0, 9, 0, 0], b"0"].concat();
+        let senders = [(); 2].map(|()| UdpSocket::bind(any).unwrap());
+        // A first batch, after which the socket asks for whole ones.
+        senders[0].send_to(b"first", to).unwrap();
+        let mut took = Vec::new();
+        let mut receive = |socket: &mut Socket, count: usize| {
+            took.clear();
+            while took.len() < count {
+                let take = |datagram: Datagram<'_>| {
+                    let Datagram::Whole(from, bytes) = datagram else { panic!("it is cut") };
+                    took.push((from, bytes.to_vec()));
+                };
+                socket.receive(take).unwrap();
+            }
+            took.clone()
+        };
+        receive(&mut socket, 1);
+        net::sendto(&raw, &from_port_0, SendFlags::empty(), &to).unwrap();
+        let sent = [(&senders[0], b"a"), (&senders[1], b"b")];
+        for (sender, text) in sent {
+            sender.send_to(text, to).unwrap();
+        }
+        let wanted = sent.map(|(sender, text)| (sender.local_addr().unwrap(), text.to_vec()));
+        assert_eq!(receive(&mut socket, 2), wanted);
     }
 }

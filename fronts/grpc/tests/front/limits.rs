@@ -90,6 +90,20 @@ fn client_that_does_not_read_holds_bounded_memory() {
     });
 }
 
+/// The client is due for a ping only a minute later.
+#[test]
+fn idle_connection_ends_in_its_time() {
+    let limits = Limits { idle: Duration::from_secs(1), ..Limits::default() };
+    let fixture = Fixture::with(limits, |options| options);
+    run(async {
+        let mut client = client(&fixture).await;
+        assert_eq!(client.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
+        while client.is_open().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
 #[test]
 fn flood_of_resets_ends_its_connection() {
     let fixture = Fixture::new();
