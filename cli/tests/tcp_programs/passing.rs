@@ -65,6 +65,34 @@ fn program_started_by_vfork_serves_the_connection_that_is_its_stdin() {
     );
 }
 
+/// The child duplicates descriptors before its parent has used a socket, and shares the parent's memory.
+#[test]
+fn program_that_first_started_another_by_vfork_closes_its_connections() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = up.path("serve.py");
+        let program = "import socket, subprocess, sys\n\
+             subprocess.run([sys.executable, '-c', ''], stdout=subprocess.PIPE)\n\
+             s = socket.create_server(('10.77.0.2', 7000))\n\
+             while True:\n    \
+                 c, _ = s.accept()\n    \
+                 c.sendall(c.recv(100))\n    \
+                 c.close()\n    \
+                 with open('after', 'w') as f:\n        f.write('in the file')\n";
+        fs::write(&script, program).unwrap();
+        let _server = server(&up, "log", &[python, script.to_str().unwrap()], 7000);
+        let mut client = connect(SocketAddr::from((AGENT, 7000)));
+        client.write_all(b"an echo").unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, b"an echo");
+        within_patience("the file", || {
+            (fs::read(up.path("after")).ok()? == b"in the file").then_some(())
+        });
+    });
+}
+
 #[test]
 fn program_started_by_posix_spawn_serves_the_connection_that_is_its_stdin() {
     serves(

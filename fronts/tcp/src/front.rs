@@ -327,10 +327,11 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let mut worked = false;
         let count = self.processes.len();
         self.first = (self.first + 1) % count.max(1);
+        let present = self.processes.iter().flatten().filter(|seated| !seated.is_gone).count();
         for at in (self.first..count).chain(0..self.first) {
             // Each process gets a part of the room, and each turn begins with another process.
             let room = self.stack.room_for_requests();
-            let budget = REQUESTS_PER_TURN.min(room).min((room / count).max(1));
+            let budget = REQUESTS_PER_TURN.min(room).min((room / present.max(1)).max(1));
             let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) else {
                 continue;
             };

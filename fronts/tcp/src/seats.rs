@@ -254,6 +254,11 @@ impl Seated {
                 Ok(false) => return true,
                 Err(_) => return false,
             }
+            if let Event::Progress(progress) = event
+                && self.latest.get(&progress.socket) == Some(&self.first)
+            {
+                self.latest.remove(&progress.socket);
+            }
             self.overflow.pop_front();
             self.first += 1;
         }

@@ -304,19 +304,25 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let context = self.context.get_mut();
+impl Context<Line> {
+    /// Sends all pending requests, and waits up to `patience` while the agent has no room for them.
+    pub fn flush_all(&mut self, patience: Duration) {
         let start = Instant::now();
-        context.flush();
-        while context.has_unsent()
-            && !context.is_dead()
-            && !context.line.hung_up()
-            && start.elapsed() < FAREWELL
+        self.flush();
+        while self.has_unsent()
+            && !self.is_dead()
+            && !self.line.hung_up()
+            && start.elapsed() < patience
         {
             std::thread::sleep(RETRY);
-            context.flush();
+            self.flush();
         }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.context.get_mut().flush_all(FAREWELL);
     }
 }
 

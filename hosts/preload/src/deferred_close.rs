@@ -4,6 +4,7 @@
 //! The kernel tells us when that is: each placeholder is in an epoll of ours, and leaves it when its last descriptor in any process is
 //! closed. Until then epoll reports it, because an unconnected socket is always ready (POLLHUP).
 
+use std::collections::HashSet;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ impl World {
         let none = || Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events: Vec<Event> = (0..count).map(|_| none()).collect();
         let Ok(count) = epoll::wait(set, &mut events[..], Some(&AT_ONCE)) else { return };
-        let alive: Vec<u64> = events[..count].iter().map(|event| event.data.u64()).collect();
+        let alive: HashSet<u64> = events[..count].iter().map(|event| event.data.u64()).collect();
         let mut closes = std::mem::take(&mut self.deferred_closes.entries);
         closes.retain_mut(|close| {
             let is_alive = alive.contains(&close.id);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::world::World;
+use crate::world::{ANSWER_PATIENCE, World};
 
 /// Longest time that bytes are held back.
 const HELD_FOR: Duration = Duration::from_millis(200);
@@ -47,6 +47,14 @@ impl World {
     pub fn push_held(&mut self) {
         while let Some(&(_, incarnation, name)) = self.held.0.front() {
             self.push(incarnation, name);
+        }
+    }
+
+    /// Sends all that the program has written, and waits for the agents' queues to have room for it.
+    pub fn flush_all(&mut self) {
+        self.push_held();
+        for agent in &mut self.agents {
+            agent.context.flush_all(ANSWER_PATIENCE);
         }
     }
 

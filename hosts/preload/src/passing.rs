@@ -193,6 +193,10 @@ impl Sockets {
             }
         }
         world.await_lent(incarnations);
+        if !is_in_child {
+            // Connections with FD_CLOEXEC end here.
+            world.flush_all();
+        }
         lines.retain(|line| fcntl_setfd(sys::fd(*line), FdFlags::empty()).is_ok());
         lines
     }

@@ -68,12 +68,12 @@ impl Sockets {
         }
     }
 
-    /// Called when the process ends.
+    /// Called when the process ends. What write(2) has accepted reaches the agent, as it would reach the kernel.
     #[cfg_attr(test, allow(dead_code))]
     pub fn end(&self) {
         if let Ok(mut world) = self.open() {
-            world.push_held();
             world.agents.iter_mut().for_each(|agent| agent.context.report_reads());
+            world.flush_all();
         }
     }
 

@@ -109,6 +109,9 @@ impl Sockets {
                 }
                 Verdict::Ours(Err(_)) => return Verdict::Ours(Ok(sent)),
             };
+            if file < 0 {
+                return Verdict::Ours(Err(Errno::BADF));
+            }
             let part = &mut bytes[..room.min(wanted)];
             let read = match &offset {
                 Some(offset) => rustix::io::pread(sys::fd(file), &mut *part, **offset),

@@ -27,7 +27,7 @@ pub const RETRY: Duration = Duration::from_millis(1);
 /// Longest time for an agent to let this process attach.
 pub const ATTACH_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest time for an agent to answer a request that involves no peer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+pub const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The process's agents, sockets and descriptors.
 pub struct World {

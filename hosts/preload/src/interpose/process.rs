@@ -17,7 +17,7 @@ static OURS: Marks = Marks::new();
 static PRIVATE: Marks = Marks::new();
 /// Created at the first call that may need it. A child of fork(2) creates its own.
 static SOCKETS: AtomicPtr<Sockets> = AtomicPtr::new(std::ptr::null_mut());
-/// The process that created [`SOCKETS`].
+/// The process whose memory this is: the one that the library was loaded into, or a child of fork(2).
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// Whether a descriptor is ours. Takes no lock and allocates nothing, because malloc may be the caller.
@@ -43,7 +43,7 @@ pub fn sockets() -> Option<&'static Sockets> {
     unsafe { made.as_ref() }
 }
 
-/// The sockets; `None` if the environment names no agent, and for calls of our own.
+/// The sockets; `None` if the environment names no agent, for calls of our own, and for a child of vfork(2) whose parent has none.
 pub fn sockets_or_new() -> Option<&'static Sockets> {
     if lock::is_inside() {
         return None;
@@ -53,14 +53,12 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
     }
     static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
     let config = CONFIG.get_or_init(Config::from_environment).clone()?;
-    static PREPARED: OnceLock<()> = OnceLock::new();
-    PREPARED.get_or_init(|| {
-        // SAFETY: they are functions of this library, which is never unloaded.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
-    });
+    prepare();
+    if is_vfork_child() {
+        return None;
+    }
     let made = Box::into_raw(Box::new(Sockets::new(config, &OURS, &PRIVATE)));
     let null = std::ptr::null_mut();
-    OWNER.store(std::process::id() as i32, Ordering::Relaxed);
     match SOCKETS.compare_exchange(null, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
         Err(_) => {
@@ -69,6 +67,16 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
         }
     }
     sockets()
+}
+
+/// Once, and before any child: from then on it is known whose memory this is.
+fn prepare() {
+    static PREPARED: OnceLock<()> = OnceLock::new();
+    PREPARED.get_or_init(|| {
+        OWNER.store(std::process::id() as i32, Ordering::Relaxed);
+        // SAFETY: they are functions of this library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+    });
 }
 
 thread_local! {
@@ -95,6 +103,7 @@ extern "C" fn after_fork() {
 /// The child closes its copies of the line to the agent, so that the agent sees the parent go. It may allocate: the C library has made
 /// malloc(3) usable before, and other allocators register their own handlers earlier.
 extern "C" fn in_child() {
+    OWNER.store(std::process::id() as i32, Ordering::Relaxed);
     // The parent's world is left untouched, with its lock: it belongs to threads that do not exist in the child.
     let held = HELD.take();
     OURS.drain(|_| {});
@@ -106,7 +115,6 @@ extern "C" fn in_child() {
     if !inherited.is_empty() {
         let sockets =
             Sockets::of_child(world.config.clone(), [&OURS, &PRIVATE], inherited, family_secret);
-        OWNER.store(std::process::id() as i32, Ordering::Relaxed);
         SOCKETS.store(Box::into_raw(Box::new(sockets)), Ordering::Release);
     }
 }
@@ -120,6 +128,7 @@ extern "C" fn begin() {
     if std::env::var_os(crate::config::SOCKET).is_none() {
         return;
     }
+    prepare();
     let found = crate::passing::found();
     if !found.is_empty()
         && let Some(sockets) = sockets_or_new()
