@@ -101,9 +101,10 @@ fn decisions_about_kernel_level_threads_replay() {
             assert_eq!(count("identical"), count("decisions") + count("preemptions"), "{found}");
             count("preemptions")
         });
+        // A log for each of two variants, and for each agent that came after one that the host had turned out.
         let preemptions: Vec<u64> = preemptions.collect();
-        assert_eq!(preemptions.len(), 2);
-        preemptions.into_iter().all(|count| count > 0)
+        assert!(preemptions.len() >= 2);
+        preemptions.into_iter().filter(|count| *count > 0).count() >= 2
     });
 }
 
