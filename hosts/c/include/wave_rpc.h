@@ -134,9 +134,9 @@ typedef uint64_t wave_rpc_call;
                                  wave_rpc_worker_finish, or by a reply with WAVE_RPC_END */
 #define WAVE_RPC_MESSAGE 2    /* a further message from the client */
 #define WAVE_RPC_HALF_CLOSE 3 /* the client sends nothing more; only if no message had WAVE_RPC_END */
-#define WAVE_RPC_CANCEL 4     /* the call was cancelled: the client or the agent has gone, or the deadline has passed.
-                                 It still has to be ended; if the agent has gone, it is over already
-                                 (WAVE_RPC_NOT_OPEN) */
+#define WAVE_RPC_CANCEL 4     /* the call was cancelled: the client or the agent has gone, the deadline has passed, or
+                                 too many calls wait for their clients. It still has to be ended; if the agent has
+                                 gone, it is over already (WAVE_RPC_NOT_OPEN) */
 
 /* wave_rpc_event.flags, and those of replies (wave_rpc_worker_message) */
 #define WAVE_RPC_HAS_MESSAGE 1 /* there is a message, which may be empty */
@@ -154,7 +154,8 @@ typedef struct wave_rpc_event {
     uint16_t method;        /* BEGIN: the index of its method */
     uint8_t request_class;  /* BEGIN: the class under which it was steered */
     uint8_t reserved;       /* zero */
-    int32_t code;           /* CANCEL: the reason, a gRPC code: CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE */
+    int32_t code;           /* CANCEL: the reason, a gRPC code: CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE,
+                               RESOURCE_EXHAUSTED (too many calls wait for their clients) */
     uint64_t remaining_ns;  /* BEGIN: time left until the deadline, or WAVE_RPC_FOREVER */
     const uint8_t *message; /* with WAVE_RPC_HAS_MESSAGE: its bytes; otherwise null */
     size_t message_bytes;

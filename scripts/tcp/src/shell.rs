@@ -4,7 +4,8 @@ use wave_tcp::congestion::Algorithm;
 
 use crate::script::Settings;
 
-/// sysctls of packetdrill's own `defaults.sh` and suite whose values match our behaviour.
+/// sysctls of packetdrill's own `defaults.sh` and suite whose values match our behaviour, but for the first: the engine sends nine
+/// SYNs (RFC 9293, MUST-23: at least three minutes).
 const MATCHED: &[(&str, &str)] = &[
     ("tcp_syn_retries", "5"),
     ("tcp_synack_retries", "5"),
