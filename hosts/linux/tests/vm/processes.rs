@@ -32,6 +32,9 @@ pub fn alone() -> Option<MutexGuard<'static, ()>> {
         return None;
     }
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // A test that failed has left them offline.
+    let offline = OFFLINE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    offline.into_iter().for_each(|cpu| online(cpu, true));
     assert!(cpus().len() >= 4, "these tests need a machine with at least 4 CPUs");
     Some(one)
 }
@@ -46,10 +49,18 @@ pub fn installed(program: &'static str) -> Option<&'static str> {
     None
 }
 
+/// CPUs that [`online`] has put offline.
+static OFFLINE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
 /// Puts a CPU online or offline.
 pub fn online(cpu: usize, on: bool) {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
     std::fs::write(path, if on { "1" } else { "0" }).unwrap();
+    let mut offline = OFFLINE.lock().unwrap_or_else(PoisonError::into_inner);
+    offline.retain(|other| *other != cpu);
+    if !on {
+        offline.push(cpu);
+    }
 }
 
 /// Moves this thread, which makes decisions itself, to the agents' CPU.
