@@ -217,44 +217,6 @@ fn program_that_exits_without_close_after_it_has_read_everything_loses_no_answer
     });
 }
 
-/// The agent takes none of its requests meanwhile, of which there are more than its queue holds: one for sixteen writes.
-#[test]
-fn program_that_ends_while_its_agent_is_stopped_loses_nothing_that_it_has_written() {
-    const WRITES: usize = 40_000;
-    in_a_network(|| {
-        let Some(python) = python() else { return };
-        let up = Up::new();
-        let script = up.path("program.py");
-        let program = format!(
-            "import os, socket, time\n\
-             s = socket.create_server(('10.77.0.2', 7000))\n\
-             c, _ = s.accept()\n\
-             open('accepted', 'w').close()\n\
-             while not os.path.exists('stopped'): time.sleep(0.01)\n\
-             for _ in range({WRITES}): os.write(c.fileno(), b'x')\n\
-             open('written', 'w').close()\n"
-        );
-        fs::write(&script, program).unwrap();
-        let mut command = up.over(&[python, script.to_str().unwrap()]);
-        let _running = Running(command.current_dir(up.folder.path()).spawn().unwrap());
-        let mut stream = connect(SocketAddr::from((AGENT, PORT)));
-        let there = |name: &str| {
-            let path = up.path(name);
-            within_patience(name, || path.exists().then_some(()));
-        };
-        there("accepted");
-        let agent = Pid::from_child(&up.agent.0);
-        kill_process(agent, Signal::STOP).unwrap();
-        fs::write(up.path("stopped"), "").unwrap();
-        there("written");
-        thread::sleep(std::time::Duration::from_millis(200));
-        kill_process(agent, Signal::CONT).unwrap();
-        let mut read = Vec::new();
-        stream.read_to_end(&mut read).unwrap();
-        assert_eq!(read.len(), WRITES);
-    });
-}
-
 /// As forking servers do that run a handler on descriptors 0 and 1.
 #[test]
 fn child_that_closes_all_descriptors_keeps_the_files_that_it_opens_next() {

@@ -22,7 +22,7 @@ const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// There is no such policy.
-pub fn bear_with(policy: &str, config: &mut Config) -> Result<(), Failure> {
+pub fn set_patience(policy: &str, config: &mut Config) -> Result<(), Failure> {
     let policy = policies::by_name(policy, config);
     let longest = policy.map_err(|error| Failure::Scenario(error.to_string()))?.longest_period();
     config.patience = config.patience.max(Nanos(PERIODS_LATE * longest.0));

@@ -123,7 +123,7 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
     let mut options = Options::new(socket, groups, wanted.strips);
     options.link = wanted.link.clone();
-    agent::bear_with(&wanted.policy, &mut options.config)?;
+    agent::set_patience(&wanted.policy, &mut options.config)?;
     options.device.clone_from(&wanted.device);
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;

@@ -133,6 +133,8 @@ pub(crate) fn cgroup_processes(path: &Path) -> Result<HashSet<Lifetime>, TargetE
 mod tests {
     use super::*;
 
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
     #[test]
     fn a_process_that_cannot_join_is_refused_with_the_reason() {
         let check = |pid| check(&Group::Process(pid)).unwrap_err().to_string();
@@ -149,7 +151,7 @@ mod tests {
         assert!(super::check(&group).unwrap_err().to_string().contains("not a cgroup (v2)"));
     }
 
-    /// A folder that lets its files be read but cannot be listed stands for one that is removed in between. Root lists all.
+    /// A folder that lets its files be read but cannot be listed stands for one that is removed in between.
     #[test]
     fn cgroup_that_is_removed_while_it_is_read_does_not_remove_its_parent() {
         use std::os::unix::fs::PermissionsExt;
@@ -160,7 +162,16 @@ mod tests {
             std::fs::write(folder.path().join(file), "").unwrap();
         }
         std::fs::set_permissions(&below, std::fs::Permissions::from_mode(0o111)).unwrap();
-        let found = cgroup_processes(folder.path());
+        let root = folder.path().to_owned();
+        let list = move || {
+            // Root lists every folder by its capabilities, which are the thread's own.
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+            set_capabilities(None, sets).unwrap();
+            assert!(std::fs::read_dir(root.join("below")).is_err());
+            cgroup_processes(&root)
+        };
+        let found = std::thread::spawn(list).join().unwrap();
         std::fs::set_permissions(&below, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(found.unwrap(), HashSet::new());
     }

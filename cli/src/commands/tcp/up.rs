@@ -53,7 +53,8 @@ pub struct UpArgs {
     /// An existing Ethernet interface, instead of a TAP device.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tap", "linux_address", "mtu", "persistent"])]
     interface: Option<String>,
-    /// The agent's IPv4 address with its prefix length, in a network that no other interface has. May be repeated for IPv6.
+    /// The agent's IPv4 address with its prefix length; no Linux interface may have the address, nor, with --tap, another one its
+    /// network. May be repeated for IPv6.
     #[arg(long, value_name = "ADDRESS/BITS", required = true)]
     address: Vec<Home>,
     /// Linux's address at the other end [default: the network's first other address].

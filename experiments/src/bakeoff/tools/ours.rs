@@ -57,7 +57,7 @@ impl Ours {
         if !self.limits {
             options.limits = Limits::NONE;
         }
-        agent::bear_with(&self.policy, &mut options.config)?;
+        agent::set_patience(&self.policy, &mut options.config)?;
         let enclave = Enclave::start(options).map_err(Failure::cannot)?;
         let mut agent =
             places.beside(|| agent::start(&self.policy, enclave.socket(), None, None))?;

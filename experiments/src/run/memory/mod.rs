@@ -195,7 +195,7 @@ impl Ground<'_> {
         let strips = (ROOM * self.memory.workload.cache_bytes).div_ceil(STRIP_BYTES) as u32;
         let mut options = Options::new(socket, vec![Group::Process(pid)], strips);
         options.limits = variant.limits(self.memory.pressure_percent);
-        agent::bear_with(policy, &mut options.config)?;
+        agent::set_patience(policy, &mut options.config)?;
         let enclave = Enclave::start(options).map_err(|error| match error {
             StartError::Target(_) | StartError::Nothing { .. } => Failure::Check(error.to_string()),
             error => Failure::cannot(error),
