@@ -442,6 +442,79 @@ fn streams_hold_nobody_up(server: &Server, agent: &mut Agent) {
     assert_eq!(server.stats().faults, 0);
 }
 
+/// Otherwise a reply waits in a buffer of the CPU or in extents until the handler's next pause, and a cancellation at the agent
+/// until its next event, or until the worker returns extents.
+#[test]
+fn replies_and_cancellations_travel_while_a_handler_works() {
+    for link in ["shm", "stingray"] {
+        for size in [4, 4_096] {
+            let works = move |call: &mut Call<'_>| -> Result<(), Status> {
+                call.headers(&[("k", b"v")])?;
+                call.send(&vec![7; size])?;
+                while !call.is_cancelled() {
+                    std::hint::spin_loop();
+                }
+                Ok(())
+            };
+            let methods = Methods::new().method(method("/t.T/Works"), works);
+            let options = Options::new(socket(&format!("works-{link}-{size}")));
+            let server = Server::start(options.over(LinkSpec::builtin(link).unwrap()), methods);
+            let server = server.unwrap();
+            let mut agent = Agent::new(&server, "jbsq");
+            let call = agent.begin(Arrival { method: 0, ..Arrival::default() }).unwrap();
+            agent.until(|agent| agent.replies.contains_key(&call));
+            assert_eq!(agent.replies[&call], [vec![7; size]]);
+            // More than the extents hold.
+            agent.dispatch.message(call, vec![1; 1 << 20].into(), false, false);
+            for _ in 0..100 {
+                agent.step();
+            }
+            agent.dispatch.cancel(call, Code::Cancelled);
+            agent.until(|agent| agent.dispatch.open() == 0);
+        }
+    }
+}
+
+/// Otherwise it waits in a buffer of the CPU for the handler that the worker runs next.
+#[test]
+fn end_of_a_call_does_not_wait_for_the_next_handler() {
+    let has_ended = Arc::new(AtomicU32::new(0));
+    let waits = {
+        let has_ended = Arc::clone(&has_ended);
+        move |call: &mut Call<'_>| {
+            while has_ended.load(Ordering::SeqCst) == 0 && !call.is_cancelled() {
+                std::hint::spin_loop();
+            }
+        }
+    };
+    let wait = waits.clone();
+    // It pauses after its last message, and then returns.
+    let sends = |call: &mut Call<'_>| (0..16).try_for_each(|_| call.send(b"x"));
+    let methods = Methods::new()
+        .method(method("/t.T/Sends"), sends)
+        .unary("/t.T/Waits", move |call, _| {
+            wait(call);
+            Ok(Vec::new())
+        })
+        .method(Method { path: "/t.T/Replies".into(), ..Method::default() }, move |call| {
+            call.reply(b"x")?;
+            waits(call);
+            Ok(())
+        });
+    let link = LinkSpec::builtin("stingray").unwrap();
+    let server = Server::start(Options::new(socket("ends")).over(link), methods).unwrap();
+    let mut agent = Agent::new(&server, "jbsq:k=4");
+    let first = agent.begin(Arrival { method: 0, ..Arrival::default() }).unwrap();
+    let waiting = agent.call(1, b"");
+    assert_eq!(agent.end(first), Status::ok());
+    has_ended.store(1, Ordering::SeqCst);
+    assert_eq!(agent.end(waiting), Status::ok());
+    has_ended.store(0, Ordering::SeqCst);
+    let replied = agent.call(2, b"");
+    assert_eq!(agent.end(replied), Status::ok());
+    has_ended.store(1, Ordering::SeqCst);
+}
+
 fn streams() -> Methods {
     Methods::new()
         .unary("/t.T/Echo", echo)

@@ -560,6 +560,11 @@ impl Stub {
         self.outbox.is_behind()
     }
 
+    /// Whether sent frames wait for copies by this side only.
+    pub fn is_copying(&self) -> bool {
+        self.outbox.waiting().next().is_some() && !self.is_stuck()
+    }
+
     /// Number of sent frames that are not completely written: they wait for room, for extents or for copies.
     pub fn waiting(&self) -> usize {
         self.outbox.waiting().count()

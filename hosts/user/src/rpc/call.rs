@@ -214,6 +214,8 @@ impl<'a> Call<'a> {
             Some(Event::Begin { .. }) => {}
             None => return Ok(false),
         }
+        // What was taken makes room for the client's next messages.
+        worker.publish();
         Ok(true)
     }
 
@@ -260,10 +262,12 @@ impl<'a> Call<'a> {
         for (key, value) in pairs {
             metadata::push(&mut encoded, key, value).map_err(not_sent)?;
         }
-        match self.with(|worker| worker.headers(self.call, &encoded)) {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(EndedError.into()),
-        }
+        let sent = self.with(|worker| {
+            let sent = worker.headers(self.call, &encoded);
+            worker.send_out();
+            sent
+        });
+        if let Ok(Ok(())) = sent { Ok(()) } else { Err(EndedError.into()) }
     }
 
     /// Adds a pair to the metadata that is sent with the status.
@@ -274,7 +278,7 @@ impl<'a> Call<'a> {
         metadata::push(&mut self.trailers, key, value)
     }
 
-    /// Sends a reply, as soon as the client has read enough of the earlier ones.
+    /// Sends a reply at once, or as soon as the client has read enough of the earlier ones.
     ///
     /// # Errors
     /// The call was cancelled, its deadline has passed, or its agent is gone.
@@ -302,8 +306,13 @@ impl<'a> Call<'a> {
             let flags = message_flags(end, self.compress);
             let sent = self.with(|worker| worker.message(self.call, reply, flags));
             match sent.unwrap_or(Err(SendError::NotOpen)) {
-                Ok(()) if end => return Ok(()),
+                // In both cases the handler may go on working.
+                Ok(()) if end => {
+                    let _ = self.with(Worker::publish_batch);
+                    return Ok(());
+                }
                 Ok(()) => {
+                    let _ = self.with(Worker::send_out);
                     self.count_message();
                     self.leave_room();
                     return Ok(());

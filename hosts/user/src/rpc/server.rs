@@ -41,7 +41,7 @@ pub struct Options {
     /// The CPU of each worker; an empty list pins none.
     pub cpus: Vec<usize>,
     /// Number of replies that are sent together while more requests wait. Larger batches are cheaper for host and agent, but a
-    /// reply then waits for the requests behind it.
+    /// reply then waits for the requests behind it. Replies in a stream are sent at once.
     pub batch: u32,
     /// Whether a worker without work yields its CPU between looks. Set it where workers share a CPU.
     pub yields_cpu: bool,

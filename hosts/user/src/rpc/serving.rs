@@ -43,6 +43,9 @@ pub(super) fn serve(worker: Worker) {
         let has_run = has_room && streams.run_next();
         let has_begun = begun.is_some();
         if let Some(begun) = begun {
+            if has_run {
+                worker.borrow_mut().publish_batch();
+            }
             handle(&worker, &shared, &mut streams, begun);
             calls += 1;
         }

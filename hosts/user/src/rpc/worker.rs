@@ -24,6 +24,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Message buffers that a worker keeps for reuse: their number, and the size of the largest.
 const KEPT: usize = 4;
 const KEPT_BYTES_MAX: usize = 256 * 1024;
+/// Longest wait for copies of replies. They take microseconds, and never end once the agent is gone.
+const COPIES_PATIENCE: Nanos = Nanos::from_millis(1);
 
 /// The agent that knew of the call is gone, and with it the waiting client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -165,9 +167,10 @@ impl Worker {
     /// The call is not open; or its client has not read enough yet: then poll, and try again.
     pub fn message(&mut self, call: Subject, reply: &[u8], flags: u8) -> Result<(), SendError> {
         let Link { port, stub, .. } = self.live()?;
-        stub.message(port, call, reply, flags)?;
+        let sent = stub.message(port, call, reply, flags);
+        // Also without room: the agent is told that the call waits.
         self.unpublished += 1;
-        Ok(())
+        sent
     }
 
     /// Ends a call.
@@ -195,6 +198,20 @@ impl Worker {
             Ok(true) => incarnation.agent_bell.ring(),
             Ok(false) => {}
             Err(error) => self.fault(error),
+        }
+    }
+
+    /// Publishes, and waits until copies of replies are done: only then is the agent told of them. Does not wait for the agent.
+    pub(super) fn send_out(&mut self) {
+        self.publish();
+        let mut until = None;
+        while self.link.as_ref().is_some_and(|link| link.stub.is_copying()) {
+            let now = MonotonicClock.now();
+            if now >= *until.get_or_insert(now + COPIES_PATIENCE) {
+                return;
+            }
+            std::hint::spin_loop();
+            self.publish();
         }
     }
 
@@ -310,6 +327,10 @@ impl Worker {
         let Link { port, stub, incarnation } = self.live().map_err(|_| Lost)?;
         let incarnation = Arc::clone(incarnation);
         let result = stub.is_cancelled(port, MonotonicClock.now(), call);
+        // The cancellation may wait at the agent until extents are returned.
+        if stub.is_behind() {
+            self.publish();
+        }
         result.map_err(|error| self.lose(&incarnation, error))
     }
 

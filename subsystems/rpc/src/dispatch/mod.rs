@@ -109,6 +109,8 @@ pub struct Dispatch<L: Port, B: Doorbell> {
     /// Notes for threads whose frames still wait, with the worker: a thread that looked now would find no complete frame.
     unsent: Vec<(u16, note::Request)>,
     counts: Counts,
+    /// Cancel words were written, and not published.
+    has_cancelled: bool,
     /// The host's fault, which may be found in a call from the front as well.
     fault: Option<DispatchError>,
 }
@@ -150,6 +152,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             notes: Vec::with_capacity(CALLS_PER_STEP),
             unsent: Vec::with_capacity(CALLS_PER_STEP),
             counts: Counts::default(),
+            has_cancelled: false,
             fault: None,
             layout,
             port,
@@ -285,7 +288,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         progress |= self.hand_over(now);
         self.publish()?;
         progress |= self.is_moving();
-        if progress {
+        if core::mem::take(&mut self.has_cancelled) | progress {
             // Cancel words, and credits of queues across the link.
             self.port.window(Home::Host).publish();
         }
@@ -474,6 +477,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
                 // link.
                 let line = self.layout.preempt + u32::from(worker);
                 self.port.window(Home::Host).store(line, 0, of.cancels);
+                self.has_cancelled = true;
             }
             Place::Waiting => {
                 self.steering.left(call.id);
