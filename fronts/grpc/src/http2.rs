@@ -49,7 +49,7 @@ pub async fn serve<T>(
     let limits = engine.borrow().shared.limits;
     let Some(pings) = connection.ping_pong() else { return };
     let mut keeper = Keeper::new(pings, limits);
-    let mut is_ending = false;
+    let (mut is_leaving, mut is_ended) = (false, false);
     peer.greeted(engine.borrow().shared.now());
     std::future::poll_fn(|cx| {
         peer.set_waker(cx.waker());
@@ -67,15 +67,16 @@ pub async fn serve<T>(
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
                 Poll::Pending => {}
             }
-            if peer.floods() && !is_ending {
+            // Also after a GOAWAY: a client that does not acknowledge it may open streams.
+            if peer.floods() && !is_ended {
                 connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                is_ending = true;
+                is_ended = true;
                 continue;
             }
-            if peer.is_ending() && !is_ending {
+            if peer.is_ending() && !is_leaving && !is_ended {
                 connection.graceful_shutdown();
-                keeper.leave();
-                is_ending = true;
+                keeper.leave(&peer);
+                is_leaving = true;
                 continue;
             }
             break;
@@ -97,6 +98,8 @@ struct Keeper {
     timer: Pin<Box<Sleep>>,
     /// When a connection with a GOAWAY is closed, if its client does not close it.
     leaves: Option<Pin<Box<Sleep>>>,
+    /// Number of calls that were over when `leaves` was set.
+    over: u64,
     limits: Limits,
 }
 
@@ -110,13 +113,15 @@ impl Keeper {
             idle_since: Instant::now(),
             timer: Box::pin(sleep(limits.keepalive.min(limits.idle))),
             leaves: None,
+            over: 0,
             limits,
         }
     }
 
     /// The client got a GOAWAY.
-    fn leave(&mut self) {
+    fn leave(&mut self, peer: &Peer) {
         self.leaves = Some(Box::pin(sleep(LEAVE_PATIENCE)));
+        self.over = peer.over();
     }
 
     /// Ready when the client does not answer a ping, or has no call and stays after a GOAWAY.
@@ -124,10 +129,11 @@ impl Keeper {
         while let Some(leaves) = &mut self.leaves
             && leaves.as_mut().poll(cx).is_ready()
         {
-            if peer.is_idle() {
+            // The client's calls may finish first, and it may take as long to read the last replies.
+            let before = std::mem::replace(&mut self.over, peer.over());
+            if peer.is_idle() && self.over == before {
                 return Poll::Ready(());
             }
-            // The client's calls may finish first.
             leaves.as_mut().reset(tokio::time::Instant::now() + LEAVE_PATIENCE);
         }
         loop {

@@ -99,9 +99,14 @@ impl Peer {
         self.connection.account.check_room(self.held.get(), more)
     }
 
+    /// Number of calls that are over.
+    pub fn over(&self) -> u64 {
+        self.ended.get() + self.resets.get()
+    }
+
     /// Whether the connection has no open call.
     pub fn is_idle(&self) -> bool {
-        self.opened.get() == self.ended.get() + self.resets.get()
+        self.opened.get() == self.over()
     }
 
     /// Whether the client resets far more calls than it lets finish, as only an attacker does.

@@ -18,6 +18,8 @@ pub const PATHS: [&str; 2] = [
 ];
 /// How deep messages may be nested in messages.
 const DEPTH_MAX: usize = 32;
+/// Most bytes of the names in an index. Each name repeats those of its package and of the messages around it.
+const NAMES_BYTES_MAX: usize = 16 << 20;
 
 /// `ServerReflectionRequest`.
 #[derive(Clone, PartialEq, Message)]
@@ -146,10 +148,13 @@ pub struct Files {
     by_symbol: HashMap<String, usize>,
     by_extension: BTreeMap<(String, i32), usize>,
     services: BTreeSet<String>,
+    /// Bytes of the names above.
+    names_bytes: usize,
 }
 
 impl Files {
-    /// Indexes a serialized `FileDescriptorSet`. Hosts are not trusted: a malformed set shows nothing.
+    /// Indexes a serialized `FileDescriptorSet`. Hosts are not trusted: a malformed set shows nothing, and names beyond
+    /// [`NAMES_BYTES_MAX`] are left out.
     pub fn new(descriptors: &[u8]) -> Files {
         let mut files = Files::default();
         let Ok(set) = FileSet::decode(descriptors) else { return files };
@@ -165,7 +170,9 @@ impl Files {
     fn add(&mut self, file: &FileDescriptorProto) {
         let at = self.files.len();
         let package = file.package();
-        self.by_name.insert(file.name().to_owned(), at);
+        if self.take_room(file.name().len()) {
+            self.by_name.insert(file.name().to_owned(), at);
+        }
         for message in &file.message_type {
             self.add_message(package, message, at, 0);
         }
@@ -176,20 +183,43 @@ impl Files {
             self.add_extension(package, field, at);
         }
         for service in &file.service {
+            // As a symbol and as a service.
+            if !self.take_room(2 * (package.len() + 1 + service.name().len())) {
+                continue;
+            }
             let name = join(package, service.name());
             for method in &service.method {
-                self.by_symbol.insert(join(&name, method.name()), at);
+                self.add_symbol(&name, method.name(), at);
             }
             self.by_symbol.insert(name.clone(), at);
             self.services.insert(name);
         }
     }
 
+    /// Whether names of `bytes` more bytes have room, which they then take.
+    fn take_room(&mut self, bytes: usize) -> bool {
+        let sum = self.names_bytes + bytes;
+        let has_room = sum <= NAMES_BYTES_MAX;
+        if has_room {
+            self.names_bytes = sum;
+        }
+        has_room
+    }
+
+    fn add_symbol(&mut self, scope: &str, name: &str, at: usize) {
+        if self.take_room(scope.len() + 1 + name.len()) {
+            self.by_symbol.insert(join(scope, name), at);
+        }
+    }
+
     fn add_message(&mut self, scope: &str, message: &DescriptorProto, at: usize, depth: usize) {
+        if !self.take_room(scope.len() + 1 + message.name().len()) {
+            return;
+        }
         let name = join(scope, message.name());
         let oneofs = message.oneof_decl.iter().map(|oneof| oneof.name());
         for part in message.field.iter().map(|field| field.name()).chain(oneofs) {
-            self.by_symbol.insert(join(&name, part), at);
+            self.add_symbol(&name, part, at);
         }
         for kind in &message.enum_type {
             self.add_enum(&name, kind, at);
@@ -208,15 +238,17 @@ impl Files {
     fn add_enum(&mut self, scope: &str, kind: &EnumDescriptorProto, at: usize) {
         // An enum's values belong to the enclosing scope, not to the enum.
         for value in &kind.value {
-            self.by_symbol.insert(join(scope, value.name()), at);
+            self.add_symbol(scope, value.name(), at);
         }
-        self.by_symbol.insert(join(scope, kind.name()), at);
+        self.add_symbol(scope, kind.name(), at);
     }
 
     fn add_extension(&mut self, scope: &str, field: &FieldDescriptorProto, at: usize) {
-        self.by_symbol.insert(join(scope, field.name()), at);
-        let of = field.extendee().trim_start_matches('.').to_owned();
-        self.by_extension.insert((of, field.number()), at);
+        self.add_symbol(scope, field.name(), at);
+        let of = field.extendee().trim_start_matches('.');
+        if self.take_room(of.len()) {
+            self.by_extension.insert((of.to_owned(), field.number()), at);
+        }
     }
 
     fn answer(&self, question: &Question) -> Option<Answer> {
@@ -274,7 +306,9 @@ pub fn answer(message: &[u8], methods: Option<&Methods>) -> Result<Bytes, Status
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use prost_types::{FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto};
+    use prost_types::{
+        EnumValueDescriptorProto, FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto,
+    };
     use wave_rpc::service::{Method, Service};
 
     use super::*;
@@ -351,6 +385,32 @@ mod tests {
             let Answer::Error(error) = ask(question) else { panic!() };
             assert_eq!(error.code, Code::NotFound as i32);
         }
+    }
+
+    /// A package's name is in each of its symbols: without a bound, 2 MiB of descriptors could become 100 GB of names.
+    #[test]
+    fn index_of_long_names_is_bounded() {
+        let named = |name: &str| Some(name.to_owned());
+        let value = |number| EnumValueDescriptorProto {
+            name: Some(format!("V{number}")),
+            ..Default::default()
+        };
+        let kind = EnumDescriptorProto {
+            name: named("Kind"),
+            value: (0..10_000).map(value).collect(),
+            ..Default::default()
+        };
+        let long = FileDescriptorProto {
+            name: named("long.proto"),
+            package: Some("p".repeat(1 << 20)),
+            enum_type: vec![kind],
+            ..Default::default()
+        };
+        let small = FileDescriptorProto { name: named("small.proto"), ..Default::default() };
+        let files = Files::new(&FileDescriptorSet { file: vec![long, small] }.encode_to_vec());
+        let bytes: usize = files.by_symbol.keys().map(String::len).sum();
+        assert!((1 << 20..=NAMES_BYTES_MAX).contains(&bytes), "{bytes}");
+        assert!(files.answer(&Question::File("small.proto".into())).is_some());
     }
 
     proptest! {

@@ -163,3 +163,51 @@ fn idle_connection_gets_goaway() {
         }
     });
 }
+
+/// A client that does not acknowledge the GOAWAY may still open streams.
+#[test]
+fn flood_of_resets_after_a_goaway_ends_its_connection() {
+    /// Half of what h2 itself allows (`UNSEEN_RESETS_MAX`).
+    const BATCH: u32 = 32;
+    let limits = Limits { idle: Duration::from_millis(200), ..Limits::default() };
+    let fixture = Fixture::with(limits, |options| options);
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let length = &(payload.len() as u32).to_be_bytes()[1..];
+        [length, &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    // POST, http and two literals (RFC 7541, 6.1 and 6.2.2).
+    let [path, content] = ["/grpc.health.v1.Health/Check", "application/grpc"];
+    let literal = |name: &[u8], text: &str| [name, &[text.len() as u8], text.as_bytes()].concat();
+    let block = [&[0x83, 0x86][..], &literal(&[0x04], path), &literal(&[0x0f, 0x10], content)];
+    let block = block.concat();
+    run(async {
+        let mut io = tokio::net::TcpStream::connect(fixture.address).await.unwrap();
+        let (mut first, mut goaways) = (1, Vec::new());
+        io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        io.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+        let error = loop {
+            // Reads up to the answer to the last PING, or to the first GOAWAY, and at last up to the connection's end.
+            let mut head = [0; 9];
+            if io.read_exact(&mut head).await.is_err() {
+                break goaways.last().copied();
+            }
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            io.read_exact(&mut payload).await.unwrap();
+            let [_, _, _, kind, flags, ..] = head;
+            if kind == 7 {
+                goaways.push(payload[7]);
+            }
+            if kind == 7 && goaways.len() == 1 || kind == 6 && flags & 1 == 1 {
+                let streams = || (0..BATCH).map(|at| first + 2 * at);
+                let opens = streams().flat_map(|stream| frame(1, 4, stream, &block));
+                let resets = streams().flat_map(|stream| frame(3, 0, stream, &[0, 0, 0, 8]));
+                let flood: Vec<u8> = opens.chain(resets).chain(frame(6, 0, 0, &[0; 8])).collect();
+                // It fails once the connection has ended.
+                let _ = io.write_all(&flood).await;
+                first += 2 * BATCH;
+            }
+        };
+        assert_eq!(error, Some(u32::from(Reason::ENHANCE_YOUR_CALM) as u8));
+    });
+}
