@@ -305,8 +305,7 @@ impl<Q: Queues> Context<Q> {
         socket.mss = mss;
         match self.listeners.get_mut(&listener) {
             Some(listening) => {
-                listening.offered -= 1;
-                listening.accepted.push_back(name);
+                listening.has_connected(name);
                 let is_left = listening.interest == Interest::No;
                 self.wants_slots = true;
                 if is_left {

@@ -15,12 +15,32 @@ use crate::socket::{Phase, Socket};
 const OFFERS_AGAIN: Duration = Duration::from_millis(20);
 
 impl Listening {
+    fn new(backlog: u16, sharing: Sharing) -> Listening {
+        Listening {
+            local: None,
+            error: None,
+            accepted: VecDeque::new(),
+            backlog: backlog.into(),
+            is_sharing: sharing != Sharing::default(),
+            interest: Interest::Unknown,
+            offered: 0,
+            slots_max: SLOTS,
+        }
+    }
+
     /// The agent has room for fewer slots than were offered. Sets when to try again, if it has room for none.
     pub(super) fn has_no_room(&mut self, retry_at: &mut Option<Instant>) {
         self.slots_max = self.offered;
         if self.offered == 0 {
             *retry_at = Some(Instant::now() + OFFERS_AGAIN);
         }
+    }
+
+    /// A connection has taken a slot. The agent may have room for one more slot than before.
+    pub(super) fn has_connected(&mut self, socket: u32) {
+        self.offered -= 1;
+        self.slots_max = (self.slots_max + 1).min(SLOTS);
+        self.accepted.push_back(socket);
     }
 }
 
@@ -39,19 +59,8 @@ impl<Q: Queues> Context<Q> {
             }
         }
         let listener = self.last_listener;
-        let backlog_max = usize::from(backlog.max(1));
-        let listening = Listening {
-            local: None,
-            error: None,
-            accepted: VecDeque::new(),
-            backlog: backlog_max,
-            is_sharing: sharing != Sharing::default(),
-            interest: Interest::Unknown,
-            offered: 0,
-            slots_max: SLOTS,
-        };
-        self.listeners.insert(listener, listening);
         let backlog = backlog.max(1);
+        self.listeners.insert(listener, Listening::new(backlog, sharing));
         self.outbox.push_back(Request::Listen { listener, local, backlog, sharing });
         listener
     }
@@ -180,5 +189,24 @@ impl<Q: Queues> Context<Q> {
                 self.outbox.push_back(slot);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listener_that_was_short_of_slots_offers_more_again() {
+        let mut listener = Listening::new(128, Sharing::default());
+        listener.offered = 1;
+        let mut retry_at = None;
+        listener.has_no_room(&mut retry_at);
+        assert_eq!((listener.slots_max, retry_at), (1, None));
+        for socket in 0..SLOTS as u32 {
+            listener.has_connected(socket);
+            listener.offered += 1;
+        }
+        assert_eq!((listener.slots_max, listener.accepted.len()), (SLOTS, SLOTS));
     }
 }
