@@ -8,6 +8,7 @@ use wave_core::clock::Nanos;
 use wave_core::control::Revoked;
 use wave_core::link::{Doorbell, Port};
 use wave_core::policy::{Note, Policy, Progress};
+use wave_links::Yields;
 
 use crate::attach::{Attached, HostLine, OwnBell};
 use crate::command::AgentArgs;
@@ -26,7 +27,7 @@ pub enum Seat {
     /// The agent has a CPU of its own, and spins.
     #[default]
     Own,
-    /// The agent yields its CPU between polls.
+    /// The agent yields its CPU between polls, or sleeps while busy threads share it.
     Shared,
 }
 
@@ -122,6 +123,7 @@ enum Turn {
 /// The loop of every agent and front: it works, spins, and parks.
 fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
     let mut idle_since = None;
+    let mut yields = Yields::default();
     loop {
         let now = duty.now();
         match duty.turn(now)? {
@@ -130,7 +132,7 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
                 idle_since = None;
                 // The next message may come from a process that shares this CPU.
                 if seat == Seat::Shared {
-                    std::thread::yield_now();
+                    yields.yield_now();
                 }
                 continue;
             }
@@ -139,19 +141,20 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
                 idle_since = None;
                 // The process that shares this CPU may answer before this thread would sleep.
                 if seat == Seat::Shared {
-                    std::thread::yield_now();
+                    yields.yield_now();
                 }
             }
         }
         let idle = now.since(*idle_since.get_or_insert(now));
         duty.rest(idle);
-        if idle < duty.spin() || !duty.prepare_park() {
+        let may_spin = idle < duty.spin() && !yields.are_dear();
+        if may_spin || !duty.prepare_park() {
             match seat {
                 Seat::Own => std::hint::spin_loop(),
                 // A host that allows no spinning may have its threads in a scheduling class that never runs while
                 // this thread is runnable: yielding does not let them run.
-                Seat::Shared if duty.spin() == Nanos(0) => duty.wait(NAP),
-                Seat::Shared => std::thread::yield_now(),
+                Seat::Shared if duty.spin() == Nanos(0) || yields.are_dear() => duty.wait(NAP),
+                Seat::Shared => yields.yield_now(),
             }
             continue;
         }

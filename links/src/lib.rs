@@ -3,7 +3,8 @@
 //! Implements the core's link traits; knows nothing of queues, messages or what is being decided. [`memory`] is the window's
 //! file, [`payload`] a host's memory for bulk data. [`socket`] hands them over between two processes, and [`doorbell`] wakes
 //! the other side. [`shm`] and [`model`] are the links, [`costs`] the costs of a modelled one. [`cpus`] knows where threads may
-//! run, [`places`] where files can lie out of reach of other users, and [`lines`] writes lines of output without ever waiting.
+//! run, [`places`] where files can lie out of reach of other users, [`lines`] writes lines of output without ever waiting, and
+//! [`Yields`] yields a CPU while that is cheap.
 
 mod ancillary;
 mod any;
@@ -21,6 +22,7 @@ pub mod pci;
 pub mod places;
 pub mod shm;
 pub mod socket;
+mod yields;
 
 pub use any::{AnyBell, AnyDma, AnyPort, AnyWindow, LinkError, LinkSpec};
 pub use costs::Costs;
@@ -28,3 +30,4 @@ pub use doorbell::{EventFd, SocketBell};
 pub use memory::{Lender, MapError, Memory};
 pub use payload::{LentPayload, Payload, Populator};
 pub use pci::DeviceBell;
+pub use yields::Yields;

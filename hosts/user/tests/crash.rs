@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{Replay, seed, socket, start, wait_for};
 use rand::{Rng, SeedableRng};
@@ -90,7 +91,7 @@ impl Work {
                 match enclave.spawn_detached(Attributes { class: 0, kind }, body) {
                     Ok(_) => break,
                     Err(SpawnError::Full { .. } | SpawnError::FullOfKernel { .. }) => {
-                        std::thread::yield_now();
+                        std::thread::sleep(Duration::from_micros(50));
                     }
                     Err(error) => panic!("{error}"),
                 }

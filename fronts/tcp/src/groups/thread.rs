@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
+use wave_links::Yields;
 use wave_wires::Wire;
 
 use super::bell::Bell;
@@ -82,11 +83,12 @@ impl<W: Wire> Shared<W> {
     pub(super) fn run(&self, wire: Option<&OwnedFd>, start: Instant) {
         let _ended = Ended(&self.has_ended);
         let now = || Nanos(start.elapsed().as_nanos() as u64);
+        let mut yields = Yields::default();
         while !self.is_to_end.load(Ordering::Relaxed) {
             let left = self.turn(now());
             if left.worked || left.next.is_some_and(|at| at <= now()) {
                 // The other end of the wire may need this CPU.
-                std::thread::yield_now();
+                yields.yield_now();
                 continue;
             }
             self.bell.prepare_park();

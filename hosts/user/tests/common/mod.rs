@@ -57,7 +57,7 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < Duration::from_secs(60), "timed out waiting for {what}");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_micros(200));
     }
 }
 
