@@ -10,13 +10,15 @@ use serde_json::Value;
 
 use crate::cargo::{cargo, messages, name_of_package, target_folder, workspace};
 
-/// The programs that take a minute or more, which start first. Package and program.
+/// The programs that take longest, which start first. Package and program.
 const LONGEST: &[(&str, &str)] = &[
     ("wave", "memory"),
     ("wave", "tcp_programs"),
     ("wave-sim", "fit"),
     ("wave-experiments", "wave_experiments"),
     ("wave-grpc", "front"),
+    ("wave-user", "crash"),
+    ("wave-tcp", "streams"),
 ];
 
 /// Programs that run at the same time.
