@@ -27,7 +27,7 @@ pub enum Seat {
     /// The agent has a CPU of its own, and spins.
     #[default]
     Own,
-    /// The agent yields its CPU between polls, or sleeps while busy threads share it.
+    /// The agent yields its CPU between polls. After a long yield it does without for 100 ms, and sleeps when it has no work.
     Shared,
 }
 
@@ -147,13 +147,13 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
         }
         let idle = now.since(*idle_since.get_or_insert(now));
         duty.rest(idle);
-        let may_spin = idle < duty.spin() && !yields.are_dear();
+        let may_spin = idle < duty.spin() && !yields.are_long();
         if may_spin || !duty.prepare_park() {
             match seat {
                 Seat::Own => std::hint::spin_loop(),
                 // A host that allows no spinning may have its threads in a scheduling class that never runs while
-                // this thread is runnable: yielding does not let them run.
-                Seat::Shared if duty.spin() == Nanos(0) || yields.are_dear() => duty.wait(NAP),
+                // this thread is runnable: yielding does not let them run. A long yield would keep this thread from its work.
+                Seat::Shared if duty.spin() == Nanos(0) || yields.are_long() => duty.wait(NAP),
                 Seat::Shared => yields.yield_now(),
             }
             continue;

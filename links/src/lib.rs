@@ -4,7 +4,7 @@
 //! file, [`payload`] a host's memory for bulk data. [`socket`] hands them over between two processes, and [`doorbell`] wakes
 //! the other side. [`shm`] and [`model`] are the links, [`costs`] the costs of a modelled one. [`cpus`] knows where threads may
 //! run, [`places`] where files can lie out of reach of other users, [`lines`] writes lines of output without ever waiting, and
-//! [`Yields`] yields a CPU while that is cheap.
+//! [`Yields`] yields a CPU while that takes a short time.
 
 mod ancillary;
 mod any;

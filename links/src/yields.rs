@@ -1,32 +1,32 @@
-//! Yields of a thread that shares its CPU, as long as they are cheap.
+//! Yields of a thread that shares its CPU, as long as they are short.
 //!
-//! Since Linux 6.18 a thread that yields gives up a whole time slice: beside one busy thread it waits 1.4 to 3 ms for its next
-//! turn, and so gets less than 1% of the CPU, where a thread that sleeps for 50 us between its turns gets its share (docs/adr/0085).
+//! Since Linux 6.18 a thread that yields gives up a whole time slice: for its next turn it waits 1.4 ms beside one busy thread and
+//! 2.8 ms beside two, and so gets less than 1% of the CPU (docs/adr/0085).
 
 use std::time::{Duration, Instant};
 
-/// A yield that takes longer has shown that a busy thread shares the CPU.
+/// A yield of at least this time is long: another thread probably used the CPU.
 const LONG: Duration = Duration::from_micros(500);
-/// How long after such a yield the thread does not yield again.
+/// Time after a long yield in which the thread does not yield.
 const RESPITE: Duration = Duration::from_millis(100);
 
-/// Decides whether a thread yields or, beside busy threads, does without.
+/// The yields of one thread.
 #[derive(Debug, Default)]
 pub struct Yields {
-    /// When the last yield that took long ended.
+    /// When the last yield ended, if it was long.
     long: Option<Instant>,
 }
 
 impl Yields {
-    /// Whether a yield in the last 100 ms took long. Until then, a thread without work should sleep.
+    /// Whether a yield in the last 100 ms was long. A thread without work should then sleep instead of looking for some.
     #[inline]
-    pub fn are_dear(&self) -> bool {
+    pub fn are_long(&self) -> bool {
         self.long.is_some_and(|long| long.elapsed() < RESPITE)
     }
 
-    /// Lets other threads run on this CPU, unless that is dear.
+    /// Lets other threads run on this CPU, unless yields are long.
     pub fn yield_now(&mut self) {
-        if self.are_dear() {
+        if self.are_long() {
             return;
         }
         let before = Instant::now();
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_beside_a_busy_thread_are_dear_for_a_while() {
+    fn yields_beside_a_busy_thread_are_long_for_a_while() {
         let cpu = cpus::allowed().unwrap()[0];
         let ends = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -65,14 +65,13 @@ mod tests {
             });
             let _end = End(&ends);
             let mut yields = Yields::default();
-            assert!(!yields.are_dear());
+            assert!(!yields.are_long());
             cpus::pin(&[cpu]).unwrap();
-            while !yields.are_dear() {
+            while !yields.are_long() {
                 yields.yield_now();
             }
-            yields.yield_now();
             std::thread::sleep(RESPITE);
-            assert!(!yields.are_dear());
+            assert!(!yields.are_long());
         });
     }
 }

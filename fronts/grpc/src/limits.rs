@@ -16,7 +16,7 @@ pub const UNCHECKED_REPLY_BYTES: usize = 16 * 1024;
 pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a handshake may take before it is the first to be closed for another connection.
 pub const HANDSHAKE_GRACE: Nanos = Nanos::from_millis(1000);
-/// How long a client may take to close a connection after its GOAWAY and after its last call; then it is closed, within as long again.
+/// Interval of checks after a GOAWAY. A check closes a connection that has had no call since the one before.
 pub const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes that a call itself counts as held, beside its metadata and messages.
 pub const CALL_BYTES: usize = 4 << 10;

@@ -442,8 +442,8 @@ fn streams_hold_nobody_up(server: &Server, agent: &mut Agent) {
     assert_eq!(server.stats().faults, 0);
 }
 
-/// Otherwise a reply waits in a buffer of the CPU or in extents until the handler's next pause, and a cancellation at the agent
-/// until its next event, or until the worker returns extents.
+/// Replies must not wait in a buffer of the CPU, or in extents, for the handler's next pause; nor a cancellation at the agent for
+/// its next event, or for extents that the worker has not returned.
 #[test]
 fn replies_and_cancellations_travel_while_a_handler_works() {
     for link in ["shm", "stingray"] {
@@ -475,7 +475,7 @@ fn replies_and_cancellations_travel_while_a_handler_works() {
     }
 }
 
-/// Otherwise it waits in a buffer of the CPU for the handler that the worker runs next.
+/// A last reply or a status must not wait in a buffer of the CPU for the handler that the worker runs next.
 #[test]
 fn end_of_a_call_does_not_wait_for_the_next_handler() {
     let has_ended = Arc::new(AtomicU32::new(0));

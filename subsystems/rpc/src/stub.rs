@@ -560,7 +560,7 @@ impl Stub {
         self.outbox.is_behind()
     }
 
-    /// Whether sent frames wait for copies by this side only.
+    /// Whether sent frames wait only for this side's copies.
     pub fn is_copying(&self) -> bool {
         self.outbox.waiting().next().is_some() && !self.is_stuck()
     }

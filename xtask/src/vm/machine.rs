@@ -176,9 +176,8 @@ pub fn arguments(
 }
 
 /// For an emulated processor: no CPU mitigations, no zeroing on allocation, and expedited RCU grace periods, since loading or
-/// unloading a scheduler waits for several. On a busy machine the kernel would take the TSC for unstable, and read a slow device
-/// instead. Where instructions are counted, Debian's defaults stay.
-const EMULATED: &str = " mitigations=off init_on_alloc=0 rcupdate.rcu_expedited=1 tsc=reliable";
+/// unloading a scheduler waits for several. Where instructions are counted, Debian's defaults stay.
+const EMULATED: &str = " mitigations=off init_on_alloc=0 rcupdate.rcu_expedited=1";
 
 /// A panic or an oops ends the machine at once, without waiting for the timeout. On a busy machine the timer may be so late
 /// that the kernel would take it for broken.
