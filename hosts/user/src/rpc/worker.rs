@@ -201,8 +201,8 @@ impl Worker {
         }
     }
 
-    /// Publishes, and waits until copies of replies are done: only then is the agent told of them. Waits
-    /// neither for the agent nor for longer than [`COPIES_PATIENCE`].
+    /// Publishes, and waits until copies of replies are done: only then is the agent told of them. It waits neither for the agent
+    /// nor for longer than [`COPIES_PATIENCE`].
     pub(super) fn send_out(&mut self) {
         self.publish();
         let mut until = None;
