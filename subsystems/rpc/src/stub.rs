@@ -106,8 +106,10 @@ pub struct Stub {
     woken: VecDeque<Subject>,
     /// A call has left frames for the next one.
     has_more: bool,
-    /// Calls that got an event since the worker last ran out of work, and whose clients may send more.
+    /// Calls that got a frame since the worker last ran out of work, and whose clients may send more.
     delivered: Vec<Subject>,
+    /// Calls were reported as waiting since the last [`Stub::publish`].
+    has_reported: bool,
     /// Bytes of the frame that [`Stub::poll`] returned last.
     current: Vec<u8>,
     parked: bool,
@@ -140,6 +142,7 @@ impl Stub {
             woken: VecDeque::new(),
             has_more: false,
             delivered: Vec::new(),
+            has_reported: false,
             current: Vec::new(),
             parked: false,
         }
@@ -231,6 +234,7 @@ impl Stub {
         for _ in 0..FRAMES_PER_LOOK {
             let Some(frame) = self.inbox.next(port, ENTRIES_PER_LOOK, self.outbox.extents())?
             else {
+                self.report_waiting(port)?;
                 return Ok(None);
             };
             let (head, first) = (frame.head, frame.first.len());
@@ -345,9 +349,13 @@ impl Stub {
         // The agent may still name a call that this worker has ended.
         let Some(open) = self.of(call) else { return Ok(false) };
         open.frames = open.frames.wrapping_add(1);
-        let is_woken = core::mem::take(&mut open.waits) && open.is_apart;
-        if is_woken {
-            self.woken.push_back(call);
+        if core::mem::take(&mut open.waits) {
+            if open.is_apart {
+                self.woken.push_back(call);
+            } else {
+                // The agent counts the call again. A grant alone brings no event after which the worker would report it.
+                self.report_when_idle(call);
+            }
         }
         let unseen = self.unseen(call, head.kind);
         let Some(open) = self.of(call) else { return Ok(false) };
@@ -408,14 +416,32 @@ impl Stub {
             MESSAGE => self.take(port, head)?,
             _ => {}
         }
-        if let Some(open) = self.of(head.call)
+        self.report_when_idle(head.call);
+        Ok(true)
+    }
+
+    /// Remembers a call, to be reported as waiting once the worker runs out of work.
+    fn report_when_idle(&mut self, call: Subject) {
+        if let Some(open) = self.of(call)
             && !open.is_apart
             && !open.half_closed
             && !core::mem::replace(&mut open.is_delivered, true)
         {
-            self.delivered.push(head.call);
+            self.delivered.push(call);
         }
-        Ok(true)
+    }
+
+    /// The worker has run out of work: tells the agent which of its calls wait for their clients.
+    fn report_waiting(&mut self, port: &impl Port) -> Result<(), PushError> {
+        while let Some(call) = self.delivered.pop() {
+            let Some(open) = self.of(call) else { continue };
+            open.is_delivered = false;
+            if !open.half_closed && !open.is_apart {
+                self.has_reported = true;
+                self.wait_for_client(port, call)?;
+            }
+        }
+        Ok(())
     }
 
     /// The worker has taken a frame's message: the agent may send as much again.
@@ -543,6 +569,7 @@ impl Stub {
     /// The agent is at fault.
     #[inline]
     pub fn publish(&mut self, port: &impl Port) -> Result<bool, PushError> {
+        self.has_reported = false;
         if self.outbox.is_behind() {
             self.outbox.flush(port)?;
         }
@@ -553,11 +580,11 @@ impl Stub {
         Ok(self.agent.is_parked(port))
     }
 
-    /// Whether another [`Stub::publish`] is needed: replies wait for room or for copies under way, or extents are to be
-    /// returned.
+    /// Whether another [`Stub::publish`] is needed: replies wait for room or for copies under way, extents are to be returned, or
+    /// calls were reported as waiting.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        self.outbox.is_behind()
+        self.has_reported || self.outbox.is_behind()
     }
 
     /// Whether sent frames wait only for this side's copies.

@@ -307,6 +307,39 @@ fn stream_with_a_silent_client_takes_no_place_on_its_worker() {
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
 }
 
+/// A grant counts a waiting call again, but brings the worker no event.
+#[test]
+fn stream_whose_client_reads_and_stays_silent_takes_no_place_on_a_worker_that_polls() {
+    let mut met = met_one_at_a_time(64);
+    let silent = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), silent));
+    fill_replies(&mut met, silent);
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None));
+    met.settle();
+    met.dispatch.grant(silent, WINDOW_BYTES);
+    met.settle();
+    for _ in 0..2 {
+        let other = met.begin();
+        met.stub.wait(&met.port, NOW, true).unwrap();
+        met.settle();
+        assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
+        met.stub.message(&met.port, other, b"", END).unwrap();
+        met.settle();
+    }
+}
+
+/// A loop that has other work never waits.
+#[test]
+fn stream_with_a_silent_client_takes_no_place_on_a_worker_that_never_waits() {
+    let mut met = met_one_at_a_time(64);
+    let silent = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), silent));
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None));
+    assert!(met.stub.is_behind(), "the report has to be published");
+    let other = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
+}
+
 /// The worker may share its CPU with the agent, which has to make room.
 #[test]
 fn a_worker_whose_replies_wait_for_room_yields_its_cpu() {

@@ -32,13 +32,7 @@ impl Stub {
         now: Nanos,
         may_sleep: bool,
     ) -> Result<Wait, StubError> {
-        while let Some(call) = self.delivered.pop() {
-            let Some(open) = self.of(call) else { continue };
-            open.is_delivered = false;
-            if !open.half_closed && !open.is_apart {
-                self.wait_for_client(port, call)?;
-            }
-        }
+        self.report_waiting(port)?;
         let is_flushed = self.is_flushed(port);
         if !self.woken.is_empty() || !may_sleep {
             return Ok(Wait::Spin);
