@@ -83,10 +83,14 @@ pub struct Good {
 }
 
 impl Good {
+    /// Connects to a front that has a host: its first call must succeed.
+    pub async fn newcomer(dial: &Dial, from: u8) -> Good {
+        Good { dial: dial.clone(), from, client: dial.client(from).await }
+    }
+
     /// Connects, and waits until the host has answered a call.
     pub async fn new(dial: &Dial, from: u8) -> Good {
-        let client = dial.client(from).await;
-        let mut good = Good { dial: dial.clone(), from, client };
+        let mut good = Good::newcomer(dial, from).await;
         while good.code(b"there?").await != 0 {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }

@@ -55,8 +55,7 @@ async fn calls_end_well(dial: &Dial, count: usize) {
     let clients = [1, 2, 9].map(|from| {
         let dial = dial.clone();
         tokio::spawn(async move {
-            let mut good = Good::new(&dial, from).await;
-            good.calls(count, b"x").await;
+            Good::newcomer(&dial, from).await.calls(count, b"x").await;
         })
     });
     for client in clients {
