@@ -43,10 +43,17 @@ pub fn methods(store: Store) -> Methods {
     let methods = methods.tuned(PATHS[2], |method| {
         (method.class, method.class_max) = (RANGE_CLASS, RANGE_CLASS);
     });
-    memcached::methods(methods, store).descriptors(DESCRIPTORS)
+    let methods = memcached::methods(methods, store);
+    let methods = typed::streaming(methods, "/wave.echo.v1.Echo/Stream", |stream| {
+        while let Some(payload) = stream.receive()? {
+            stream.send(&echo(payload))?;
+        }
+        Ok(())
+    });
+    methods.descriptors(DESCRIPTORS)
 }
 
-/// The echo, and work of a given length: methods 0 and 1.
+/// The unary echo, and work of a given length: methods 0 and 1.
 pub fn echo_methods() -> Methods {
     echo_methods_counting(Stalls::default())
 }

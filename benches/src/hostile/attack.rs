@@ -1,15 +1,18 @@
 //! Attackers: clients that hold a server's resources, with hand-written HTTP/2 frames.
 
 use std::io::{self, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use prost::Message;
+use socket2::{Domain, Socket, Type};
 use wave_workloads::grpc::proto::kv::RangeRequest;
 
 /// Connections of an attacker with many connections.
 const CONNECTIONS: usize = 1000;
 /// Streams of an attacker with many streams on one connection: as many as servers allow.
 const STREAMS: u32 = 100;
+/// Addresses of an attacker with several addresses.
+const ADDRESSES: u8 = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Attack {
@@ -19,45 +22,73 @@ pub enum Attack {
     Handshakes,
     /// Requests more than its windows hold, and reads nothing.
     Unread,
+    /// The same from several addresses at once.
+    UnreadOfSeveral,
+    /// Begins bidirectional streams, and sends one message and no end in each.
+    Unfinished,
     /// Sends only a part of each message.
     Slow,
 }
 
 impl Attack {
-    pub const ALL: [Attack; 4] = [Attack::Idle, Attack::Handshakes, Attack::Unread, Attack::Slow];
+    pub const ALL: [Attack; 6] = [
+        Attack::Idle,
+        Attack::Handshakes,
+        Attack::Unread,
+        Attack::UnreadOfSeveral,
+        Attack::Unfinished,
+        Attack::Slow,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
             Attack::Idle => "idle_connections",
             Attack::Handshakes => "unfinished_handshakes",
             Attack::Unread => "unread_streams",
+            Attack::UnreadOfSeveral => "unread_streams_of_several_addresses",
+            Attack::Unfinished => "unfinished_streams",
             Attack::Slow => "slow_messages",
         }
     }
 
     /// Begins the attack. It ends when the returned sockets are dropped.
-    pub fn begin(self, address: &str) -> io::Result<Vec<TcpStream>> {
-        let connections =
-            if matches!(self, Attack::Idle | Attack::Handshakes) { CONNECTIONS } else { 1 };
+    pub fn begin(self, address: SocketAddr) -> io::Result<Vec<TcpStream>> {
+        let (addresses, connections) = match self {
+            Attack::Idle | Attack::Handshakes => (1, CONNECTIONS),
+            Attack::UnreadOfSeveral => (ADDRESSES, 1),
+            _ => (1, 1),
+        };
+        let authority = &address.to_string();
         let first = match self {
             Attack::Handshakes => Vec::new(),
             Attack::Idle => greeting(),
-            Attack::Unread => calls("/wave.kv.v1.Store/Range", address, |stream| {
-                let all = RangeRequest { limit: 1_000_000, start: vec![0; 8].into(), slo_us: 0 };
-                let message = all.encode_to_vec();
-                data(stream, &[&prefix(message.len())[..], &message].concat(), true)
+            Attack::Unread | Attack::UnreadOfSeveral => {
+                calls("/wave.kv.v1.Store/Range", authority, |stream| {
+                    let all =
+                        RangeRequest { limit: 1_000_000, start: vec![0; 8].into(), slo_us: 0 };
+                    let message = all.encode_to_vec();
+                    data(stream, &[&prefix(message.len())[..], &message].concat(), true)
+                })
+            }
+            Attack::Unfinished => calls("/wave.echo.v1.Echo/Stream", authority, |stream| {
+                data(stream, &prefix(0), false)
             }),
-            Attack::Slow => calls("/wave.echo.v1.Echo/Unary", address, |stream| {
+            Attack::Slow => calls("/wave.echo.v1.Echo/Unary", authority, |stream| {
                 data(stream, &[&prefix(1 << 20)[..], &[1; 500]].concat(), false)
             }),
         };
-        let connect = |_| {
-            let mut socket = TcpStream::connect(address)?;
+        let connect = |from| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.bind(&SocketAddr::from((from, 0)).into())?;
+            socket.connect(&address.into())?;
+            let mut socket = TcpStream::from(socket);
             // A server without room for the connection closes it.
             let _ = socket.write_all(&first);
             Ok(socket)
         };
-        (0..connections).map(connect).collect()
+        // The address of the good client comes first.
+        let from = (1..=addresses).map(|last| Ipv4Addr::new(127, 0, 0, last));
+        from.flat_map(|from| std::iter::repeat_n(from, connections)).map(connect).collect()
     }
 }
 

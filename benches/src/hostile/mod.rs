@@ -87,7 +87,8 @@ impl Server {
     }
 
     fn measure(&self, attack: Option<Attack>, plan: &Plan, row: &mut Row) -> Result<(), String> {
-        let attackers = attack.map(|attack| attack.begin(&self.address)).transpose();
+        let address = self.address.parse().map_err(|error| format!("{}: {error}", self.address))?;
+        let attackers = attack.map(|attack| attack.begin(address)).transpose();
         let _attackers = attackers.map_err(|error| format!("cannot start an attack: {error}"))?;
         let unanswered_ns = DRAIN.as_nanos() as f64;
         let Ok(mut client) = self.client() else {

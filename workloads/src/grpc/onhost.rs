@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::proto::echo::{Payload, Work, echo_server};
 use super::proto::kv::{
@@ -203,5 +203,14 @@ impl echo_server::Echo for Echo {
     async fn spin(&self, request: Request<Work>) -> Result<Response<Work>, Status> {
         let work = request.into_inner();
         spin(&work, || false).map(|_| Response::new(work)).map_err(status)
+    }
+
+    type StreamStream = Streaming<Payload>;
+
+    async fn stream(
+        &self,
+        request: Request<Streaming<Payload>>,
+    ) -> Result<Response<Self::StreamStream>, Status> {
+        Ok(Response::new(request.into_inner()))
     }
 }
