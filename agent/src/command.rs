@@ -1,7 +1,7 @@
 //! The agent's command line, shared by `wave agent` and by every policy's own binary.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -94,8 +94,13 @@ impl AgentArgs {
     /// Handles the options that need no host. Returns an exit code if the process is to end.
     pub fn begin(&self, registry: &Registry) -> Option<ExitCode> {
         if self.policies {
-            // A failed write is ignored: nobody reads standard output then.
-            let _ = std::io::stdout().write_all(registry.describe().as_bytes());
+            let written = std::io::stdout().write_all(registry.describe().as_bytes());
+            // Nobody reads a closed pipe.
+            if let Err(error) = written
+                && error.kind() != ErrorKind::BrokenPipe
+            {
+                return Some(fail(3, format_args!("standard output cannot be written: {error}")));
+            }
             // The default without settings: perhaps nobody asked for it.
             let checked =
                 if self.policy == DEFAULT { Ok(()) } else { registry.check(&self.policy) };

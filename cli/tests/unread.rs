@@ -61,12 +61,14 @@ fn reproduce_piped_into_head_ends_quietly() {
 #[test]
 fn output_to_a_full_disk_is_reported() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
-    let Output { status, stderr, .. } =
-        wave("doctor").stdout(full()).stderr(Stdio::piped()).output().unwrap();
-    let stderr = String::from_utf8_lossy(&stderr);
-    assert_eq!(status.code(), Some(3), "{stderr}");
-    assert!(stderr.contains("standard output cannot be written"), "{stderr}");
-    assert!(!stderr.contains("panicked"), "{stderr}");
+    for command in ["doctor", "agent --policies"] {
+        let Output { status, stderr, .. } =
+            wave(command).stdout(full()).stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(3), "{stderr}");
+        assert!(stderr.contains("standard output cannot be written"), "{stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
     // Neither output can be written, so there is no message.
     let status = wave("doctor").stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(3));

@@ -1,6 +1,5 @@
 //! `wave memory`: finds cold pages of running programs and pages them out.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -313,8 +312,7 @@ fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if args.json {
         out!("{}", told.json());
     } else {
-        // A reader of the first lines only (head) closes the pipe.
-        let _ = writeln!(std::io::stdout(), "{}", told.text());
+        out!("{}", told.text());
     }
     Ok(if told.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
