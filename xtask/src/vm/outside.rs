@@ -143,8 +143,10 @@ pub fn pages_out(kernel: &Kernel) -> Result<(), String> {
          server=$!\n\
          until {cli} ping > /dev/null 2>&1; do sleep 0.05; done\n\
          seq 6000 | awk '{{printf \"SET key:%d %01200d\\r\\n\", $1, $1}}' | {cli} --pipe > /dev/null\n\
-         {wave} memory run --device {DEVICE} --zram 128MiB --pid $server --seconds 14 --refaults 100000 \
-         --pressure 100 --quiet --json > /tmp/result\n\
+         {wave} memory run --device {DEVICE} --zram 128MiB --pid $server --refaults 100000 --pressure 100 --quiet \
+         --json > /tmp/result & run=$!\n\
+         until [ \"$(awk '/^VmSwap/ {{print $2}}' /proc/$server/status)\" -ge 6000 ]; do kill -0 $run; sleep 0.5; done\n\
+         kill $run; wait $run\n\
          echo \"result $(tr -d '\\n' < /tmp/result)\"\n\
          for key in 1 777 6000; do {cli} get key:$key | sed 's/^0*/value /'; done\n\
          {cli} dbsize | sed 's/^/keys /'\n\
@@ -163,7 +165,7 @@ pub fn pages_out(kernel: &Kernel) -> Result<(), String> {
     }
     println!(
         "        {pages} pages out, by {} agents; access bits by {}",
-        result["agents"][0], result["backend"]
+        result["agents"]["attached"], result["backend"]
     );
     Ok(())
 }
