@@ -134,8 +134,8 @@ fn sentence(text: &str) -> String {
 fn command_page() -> String {
     let mut text = format!(
         "# Commands\n\n{GENERATED}
-Each command's `--help`. `wave man DIR` writes the same as man pages, `wave completions SHELL` prints completions for bash, zsh \
-and fish.\n"
+Each command's `--help`. `wave man DIR` writes the same as man pages, `wave completions SHELL` prints completions for bash, zsh, \
+fish, elvish and powershell.\n"
     );
     let mut command = Wave::command();
     command.build();

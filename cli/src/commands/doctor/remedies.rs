@@ -70,8 +70,9 @@ impl Remedies {
 
     /// For features that this kernel lacks and the virtual machine's kernel has.
     pub fn other_kernel(&self) -> Option<String> {
-        let command = "cargo xtask vm run -- target/debug/wave doctor";
-        self.has("xtask/src/vm").then(|| command.to_owned())
+        let build = if self.has("target/debug/wave") { "debug" } else { "release" };
+        let command = format!("cargo xtask vm run -- target/{build}/wave doctor");
+        self.has("xtask/src/vm").then_some(command)
     }
 
     pub fn kvm(&self) -> Option<String> {

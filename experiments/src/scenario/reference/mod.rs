@@ -92,7 +92,7 @@ const FORMS: &[Written] = &[
     Written {
         kinds: super::REQUEST_KINDS,
         about: "Threads of a RocksDB server, scheduled by Linux or by agents.",
-        run: "`wave run FILE`, also with `--host sim`",
+        run: "`wave run FILE`, also with `--host sim` (except `chaos`)",
         examples: rows::REQUEST_EXAMPLES,
         rows: rows::REQUESTS,
         fields: trace::fields::<file::RawScenario>,

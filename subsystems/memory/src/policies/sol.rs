@@ -57,8 +57,8 @@ pub static SETTINGS: [Setting; 7] = [
         "epoch_horizons",
         "4",
         1..=64,
-        "batches are moved after every so many horizons: fewer follow a program sooner, and page out \
-         sooner again what came back",
+        "horizons between two moves of batches: fewer follow a program sooner, and page out sooner \
+         again what came back",
     ),
     Setting::share(
         "hot_share",
