@@ -325,8 +325,11 @@ impl KernelLog {
             };
             let line = String::from_utf8_lossy(&record[..size]);
             let text = line.split_once(';').map_or("", |(_, text)| text).trim();
+            // An emulated machine that its host runs seldom has a clock that the kernel comes to distrust.
             let usual = text.starts_with("sched_ext: BPF scheduler \"wave\" enabled")
-                || text.contains("\"wave\" disabled (unregistered from user space)");
+                || text.contains("\"wave\" disabled (unregistered from user space)")
+                || text.starts_with("tsc: ")
+                || text.starts_with("clocksource: ");
             let signs = ["sched_ext", "BUG", "WARNING", "watchdog", "lockup", "stall", "hung task"];
             if !usual && signs.iter().any(|sign| text.contains(sign)) {
                 complaints.push(text.to_owned());
