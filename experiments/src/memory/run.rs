@@ -178,9 +178,10 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
             None => enclave.is_over() && !may_come(&wanted.groups),
         };
         let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
+        let told = end.load(Ordering::SeqCst);
         // Read before checking for its end: afterwards there is nothing to read.
         agent_spent = agent.as_ref().and_then(AgentProcess::cpu_time).unwrap_or(agent_spent);
-        if Instant::now() >= next || over || late {
+        if Instant::now() >= next || over || late || told {
             let cpu = agents_spent + agent_spent;
             let agents: Vec<i32> = agent.iter().map(|agent| agent.pid().as_raw_pid()).collect();
             let tool_bytes = before.grown(&agents);
@@ -195,7 +196,6 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
             report.samples.push(sample);
             next += SAMPLE;
         }
-        let told = end.load(Ordering::SeqCst);
         if over || late || told {
             break over && !told;
         }
