@@ -1,6 +1,5 @@
 //! A log file of an agent, for tracing and replay.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -16,7 +15,7 @@ pub type FileLog = LogWriter<Box<dyn FnMut(&[u8]) + Send>>;
 /// whenever the agent rests. If a write fails, one line on stderr says so, the log ends
 /// there, and the agent keeps deciding.
 pub fn record_to(path: &Path, header: &Header) -> std::io::Result<FileLog> {
-    let mut file = Some(File::create(path)?);
+    let mut file = Some(wave_links::places::new_file(path)?);
     let path = path.to_owned();
     let sink = move |bytes: &[u8]| {
         if let Some(open) = &mut file

@@ -2,11 +2,14 @@
 //!
 //! A name below `/tmp` can be guessed and taken first, with a link or a folder that leads elsewhere. So every path that Wave
 //! chooses lies in a folder that belongs to this user and that nobody else can enter, and this is checked at each use.
-//! A path that the user names is used as it is; but a file there is replaced only if it is a dead socket of the same user.
+//! A path that the user names is used as it is; but a socket there is replaced only if it is a dead one of the same user. Wave's
+//! own names below such a path may lie in another user's folder: [`new_file`] follows no link there.
 
 use std::env;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -75,9 +78,20 @@ pub fn socket(what: &str) -> Result<PathBuf, PlaceError> {
     Ok(folder.join(format!("{what}-{}-{count}.sock", std::process::id())))
 }
 
+/// Removes the sockets that this process has made at paths of [`socket`]: for a process that a signal ends.
+pub fn remove_own_sockets() {
+    let Ok(folder) = runtime_dir() else { return };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let owner = entry.file_name().to_str().and_then(owner_of);
+        if owner.and_then(|owner| u32::try_from(owner).ok()) == Some(std::process::id()) {
+            let _ = remove_socket(&entry.path(), |_| true);
+        }
+    }
+}
+
 /// Removes the sockets of processes that were killed.
 fn remove_abandoned(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let name = entry.file_name();
         let owner = name.to_str().and_then(owner_of).and_then(Pid::from_raw);
@@ -127,6 +141,28 @@ pub fn own_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
     Ok(folder)
 }
 
+/// Creates a file for writing. A file of that name is replaced, and so is a link: what the link leads to, and other names of the
+/// file, stay as they are. Pipes and devices are opened as they are.
+///
+/// # Errors
+/// The file cannot be created, or another process puts something in its place meanwhile.
+pub fn new_file(path: &Path) -> io::Result<File> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() || found.is_symlink() => fs::remove_file(path)?,
+        Ok(_) => return no_link().write(true).open(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Options that open no link.
+pub fn no_link() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
 /// Removes a socket's file if `is_it` accepts the file there, and nothing else: no link is followed. Returns whether it was
 /// there.
 pub(crate) fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::Result<bool> {
@@ -147,7 +183,6 @@ pub(crate) fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::R
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
@@ -158,6 +193,26 @@ mod tests {
             Err(PlaceError::NotOurs { why, .. }) => why,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// As root, another user could otherwise have any file emptied: `sudo wave memory run --out /tmp/memory`.
+    #[test]
+    fn a_link_in_the_place_of_a_new_file_does_not_lead_to_another_file() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        fs::write(path("shadow"), "secret").unwrap();
+        symlink(path("shadow"), path("link")).unwrap();
+        fs::hard_link(path("shadow"), path("name")).unwrap();
+        symlink(path("absent"), path("dangling")).unwrap();
+        for name in ["link", "name", "dangling", "name", "new"] {
+            let mut file = new_file(&path(name)).unwrap();
+            io::Write::write_all(&mut file, name.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(path(name)).unwrap(), name);
+            assert!(fs::symlink_metadata(path(name)).unwrap().is_file());
+        }
+        assert_eq!(fs::read_to_string(path("shadow")).unwrap(), "secret");
+        assert!(!path("absent").exists());
+        assert!(new_file(Path::new("/dev/null")).is_ok());
     }
 
     #[test]

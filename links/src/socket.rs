@@ -501,7 +501,10 @@ fn socket() -> Result<OwnedFd, SocketError> {
 }
 
 /// Removes a socket file of this user that nobody listens on.
-fn remove_stale(path: &Path) -> Result<(), SocketError> {
+///
+/// # Errors
+/// Something else is there: no socket, another user's, or one that somebody listens on.
+pub fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let failed = |what, source| SocketError::Path { what, path: path.into(), source };
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

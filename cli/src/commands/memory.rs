@@ -280,8 +280,7 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
     };
     if let Some(out) = &args.out {
         // Created now, so that a bad path fails before the run and not after an hour.
-        std::fs::create_dir_all(out)
-            .map_err(|error| Failure::Cannot(format!("--out {}: {error}", out.display())))?;
+        wave_report::make_folder(out)?;
     }
     let ran = run::run(&wanted)?;
     let report = &ran.report;

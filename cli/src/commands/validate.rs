@@ -11,7 +11,7 @@ use wave_experiments::validate::{self, Compared, Effort, Makespan, Validation};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
-use wave_report::make_folder;
+use wave_report::{Directory, ReportError, make_folder};
 
 /// Largest acceptable relative errors of a saturation, a p99 and a makespan.
 const GOALS: [f64; 3] = [0.05, 0.15, 0.1];
@@ -70,8 +70,7 @@ fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let effort = Effort::new(args.quick, &args.only, Duration::from_secs(args.patience));
     let validation = validate::run(effort, args.quiet || args.json)?;
     let json = to_json(&validation);
-    write(args, &validation, &json)
-        .map_err(|error| Failure::Cannot(format!("{}: {error}", args.out.display())))?;
+    write(args, &validation, &json)?;
     if args.json {
         out!("{json}");
     } else {
@@ -93,12 +92,12 @@ fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn write(args: &ValidateArgs, validation: &Validation, json: &Value) -> std::io::Result<()> {
-    std::fs::create_dir_all(&args.out)?;
+fn write(args: &ValidateArgs, validation: &Validation, json: &Value) -> Result<(), ReportError> {
+    let out = Directory::create(args.out.clone())?;
     let model = &validation.states[0].model;
-    std::fs::write(args.out.join("machine.toml"), model.machine.to_toml())?;
-    std::fs::write(args.out.join("link.toml"), model.shm.to_toml())?;
-    std::fs::write(args.out.join("validate.json"), format!("{json:#}\n"))
+    out.write("machine.toml", model.machine.to_toml().as_bytes())?;
+    out.write("link.toml", model.shm.to_toml().as_bytes())?;
+    out.write("validate.json", format!("{json:#}\n").as_bytes())
 }
 
 fn to_json(validation: &Validation) -> Value {

@@ -6,8 +6,8 @@
 //! scenario, build and machine of its points.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,6 +21,7 @@ use super::{Failure, machine};
 use crate::interrupt;
 use wave_lab::progress::Progress;
 use wave_lab::terminal::{counted, note};
+use wave_links::places::no_link;
 use wave_report::model::Machine;
 
 /// The journal's file, until its run ends.
@@ -136,8 +137,11 @@ impl Journal {
             Failure::Cannot(format!("{folder}: {why}"))
         })?;
         let path = folder.join(FILE);
-        let text = match fs::read(&path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        // Another user may own the folder, so no link is followed.
+        let mut bytes = Vec::new();
+        let found = no_link().read(true).open(&path);
+        let text = match found.and_then(|mut file| file.read_to_end(&mut bytes)) {
+            Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(cannot("read", &path)(error)),
         };
@@ -156,7 +160,7 @@ impl Journal {
                 (machine::now(), HashMap::new(), 0)
             }
         };
-        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = no_link().create(true).append(true).open(&path);
         let file = file.map_err(cannot("written", &path))?;
         // Cuts off the partial line of a killed process.
         file.set_len(kept as u64).map_err(cannot("written", &path))?;
@@ -319,6 +323,20 @@ mod tests {
 
     fn never() -> Result<f64, Failure> {
         panic!("a finished point was run again")
+    }
+
+    /// As root, another user could otherwise have any file emptied.
+    #[test]
+    fn journal_that_is_a_link_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::NamedTempFile::new().unwrap();
+        fs::write(other.path(), "one line").unwrap();
+        std::os::unix::fs::symlink(other.path(), folder.path().join(FILE)).unwrap();
+        for resume in [false, true] {
+            let refused = Journal::open(folder.path(), identity("a", "sim"), resume).unwrap_err();
+            assert!(refused.to_string().contains(FILE), "{refused}");
+        }
+        assert_eq!(fs::read_to_string(other.path()).unwrap(), "one line");
     }
 
     #[test]

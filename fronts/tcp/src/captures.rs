@@ -4,18 +4,18 @@
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_wires::{CaptureOptions, Filter, Frame, Limits, Offload, RawPart, Recorder};
 
-use crate::inquiries::bind_beside;
+use crate::beside::bind_beside;
 use crate::readers::{Asking, PATIENCE, Pipe};
 
 /// Most captures at a time, including those whose request is not complete. Others wait in the socket's backlog.
@@ -138,9 +138,8 @@ impl Captures {
     /// The socket cannot be bound.
     pub fn beside(door: &Path, name: &str) -> io::Result<Captures> {
         let path = captures_path(door);
-        let listener = bind_beside(&path)?;
         // Captures show the contents of connections: only for the agent's user and root.
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = bind_beside(&path, Mode::RUSR | Mode::WUSR)?;
         Ok(Captures::over(listener, path, name))
     }
 

@@ -2,13 +2,15 @@
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::Mode;
 use serde_json::Value;
 use wave_core::clock::Nanos;
+
+use crate::beside::bind_beside;
 
 /// Most inquiries that are answered at a time. Others wait in the socket's backlog.
 const INQUIRIES_MAX: usize = 4;
@@ -26,22 +28,6 @@ pub fn path_of(door: &Path) -> PathBuf {
     let mut name = door.as_os_str().to_owned();
     name.push(".ss");
     name.into()
-}
-
-/// Binds a non-blocking socket beside a door that was bound.
-pub(crate) fn bind_beside(path: &Path) -> io::Result<UnixListener> {
-    // The door's path was free, so a socket here was left by a killed agent; its name is reserved for the door's agent.
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
-            std::fs::remove_file(path)?;
-        }
-        Ok(_) => return Err(io::Error::other("a file that is not a socket is in the way")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    let listener = UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// The socket, and clients whose answers are not complete.
@@ -69,9 +55,8 @@ impl Inquiries {
     /// The socket cannot be bound.
     pub fn beside(door: &Path) -> io::Result<Inquiries> {
         let path = path_of(door);
-        let listener = bind_beside(&path)?;
         // Every user may ask, as with ss(8).
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+        let listener = bind_beside(&path, Mode::from_raw_mode(0o666))?;
         Ok(Inquiries { listener, path, open: Vec::new(), latest: None })
     }
 

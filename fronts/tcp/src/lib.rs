@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod captures;
 mod claim;
 mod door;

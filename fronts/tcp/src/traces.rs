@@ -4,17 +4,17 @@
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_tcp::datapath::FlowId;
 use wave_tcp::trace::{Point, Record, Trace};
 
-use crate::inquiries::bind_beside;
+use crate::beside::bind_beside;
 use crate::readers::{Asking, PATIENCE, Pipe};
 
 /// Most readers at a time, including those whose request is not complete. Others wait in the socket's backlog.
@@ -72,9 +72,8 @@ impl Traces {
     /// listen(2) fails at the path.
     pub fn beside(door: &Path) -> io::Result<Traces> {
         let path = traces_path(door);
-        let listener = bind_beside(&path)?;
         // Traces show which hosts communicate, and when: only for the agent's user and root.
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = bind_beside(&path, Mode::RUSR | Mode::WUSR)?;
         Ok(Traces::over(listener, path))
     }
 

@@ -1,6 +1,5 @@
 //! One simulated load point in the form of native ones.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -198,7 +197,7 @@ pub fn sink(path: PathBuf) -> Sink {
     let failed = |path: &Path, error: std::io::Error| {
         note!("wave run: the log {} ends early: {error}", path.display());
     };
-    let mut file = File::create(&path).map_err(|error| failed(&path, error)).ok();
+    let mut file = wave_links::places::new_file(&path).map_err(|error| failed(&path, error)).ok();
     Box::new(move |bytes| {
         if let Some(open) = &mut file
             && let Err(error) = open.write_all(bytes)
