@@ -1,4 +1,4 @@
-//! Every shipped scenario runs in a test, shortened, and must pass its own checks, with exit code 0.
+//! Every shipped scenario runs in a test, shortened, and must pass its own checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -104,12 +104,13 @@ fn wave(words: &[&str], file: &Path) -> Output {
     command.output().expect("wave can be run")
 }
 
-/// Runs the scenario, requires that its own checks pass, and returns its output. Exit code 4 is accepted: other processes
-/// disturbed the measurement.
+/// Runs the scenario, requires that its own checks pass, and returns its output. Natively exit code 4 is accepted: other
+/// processes disturbed the measurement.
 fn passes(words: &[&str], file: &Path) -> Value {
     let output = wave(words, file);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(matches!(output.status.code(), Some(0 | 4)), "{}: {errors}", output.status);
+    let is_disturbed = output.status.code() == Some(4) && !words.contains(&"sim");
+    assert!(output.status.success() || is_disturbed, "{}: {errors}", output.status);
     serde_json::from_slice(&output.stdout).expect("one object and nothing else")
 }
 
