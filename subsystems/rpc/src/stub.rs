@@ -6,8 +6,8 @@
 //! # Calls that wait for their clients
 //!
 //! A reply that finds no room, or a worker that runs out of work while a client has not half-closed, tells the agent that the call
-//! waits ([`WAITS`]): steering does not count it until the agent has something for it. The frame says how many of the call's
-//! frames had arrived, so the agent can ignore a WAITS that crossed with a grant or a message.
+//! waits ([`WAITS`](crate::wire::WAITS)): steering does not count it until the agent has something for it. The frame says how many
+//! of the call's frames had arrived, so the agent can ignore a WAITS that crossed with a grant or a message.
 //!
 //! A worker that suspends handlers keeps their calls [apart](Stub::keep_apart): frames for such a call are kept for it, and the
 //! stub [names](Stub::take_woken) the call once.
@@ -17,6 +17,7 @@
 //! As for a core ([`wave_core::host`]): the worker sets PARKED in its word, fences, reads the word back from NIC memory, polls
 //! once more, and only then waits for its doorbell. The agent checks that word after it has sent something.
 
+mod apart;
 mod event;
 mod wait;
 
@@ -41,7 +42,7 @@ use crate::status::{Code, Status};
 use crate::window::Load;
 use crate::wire::{
     BEGIN, Begin, CANCEL, END, GRANT, HALF_CLOSE, HAS_MESSAGE, HEADERS, Head, MESSAGE, STATUS,
-    TAKEN, WAITS, WORKER, YIELDS,
+    TAKEN, WORKER,
 };
 
 /// Most entries taken in one look.
@@ -166,53 +167,6 @@ impl Stub {
     /// Number of open calls of this worker.
     pub fn open(&self) -> u32 {
         self.open
-    }
-
-    /// Excludes a call's frames from [`Stub::poll`]: its handler gets them by [`Stub::poll_call`].
-    pub fn keep_apart(&mut self, call: Subject) {
-        let Some(open) = self.of(call) else { return };
-        open.is_apart = true;
-        if core::mem::take(&mut open.is_delivered) {
-            self.delivered.retain(|delivered| *delivered != call);
-        }
-        // Frames that came while another handler ran move to the call's queue.
-        for kept in core::mem::take(&mut self.kept) {
-            let is_its = kept.head.call == call;
-            let queue = if is_its { &mut self.apart[call.id as usize] } else { &mut self.kept };
-            queue.push_back(kept);
-        }
-    }
-
-    /// The next call that is kept apart, was said to wait, and has got a frame since.
-    pub fn take_woken(&mut self) -> Option<Subject> {
-        self.woken.pop_front()
-    }
-
-    /// Tells the agent that a call waits for its client. Repetitions have no effect until the agent has sent something for the
-    /// call.
-    ///
-    /// # Errors
-    /// The agent is at fault.
-    pub fn wait_for_client(&mut self, port: &impl Port, call: Subject) -> Result<(), PushError> {
-        let Some(open) = self.of(call).filter(|open| !open.waits) else { return Ok(()) };
-        open.waits = true;
-        let head = Head { argument: open.frames.into(), ..Head::new(WAITS, call) };
-        // An agent that takes nothing could otherwise have any number of them wait here.
-        self.outbox.withdraw(WAITS, call);
-        self.outbox.send(port, &head, &[], &[])
-    }
-
-    /// Tells the agent that from now on the worker runs other calls between the messages of this one. Only the first time
-    /// counts.
-    ///
-    /// # Errors
-    /// The agent is at fault.
-    pub fn yield_to_others(&mut self, port: &impl Port, call: Subject) -> Result<(), PushError> {
-        let Some(open) = self.of(call).filter(|open| !open.yields && !open.waits) else {
-            return Ok(());
-        };
-        open.yields = true;
-        self.outbox.send(port, &Head::new(YIELDS, call), &[], &[])
     }
 
     /// The next event (Wave Table 1, `POLL_TXNS`), except those of calls that are kept apart. Frames for calls that have ended
@@ -418,30 +372,6 @@ impl Stub {
         }
         self.report_when_idle(head.call);
         Ok(true)
-    }
-
-    /// Remembers a call, to be reported as waiting once the worker runs out of work.
-    fn report_when_idle(&mut self, call: Subject) {
-        if let Some(open) = self.of(call)
-            && !open.is_apart
-            && !open.half_closed
-            && !core::mem::replace(&mut open.is_delivered, true)
-        {
-            self.delivered.push(call);
-        }
-    }
-
-    /// The worker has run out of work: tells the agent which of its calls wait for their clients.
-    fn report_waiting(&mut self, port: &impl Port) -> Result<(), PushError> {
-        while let Some(call) = self.delivered.pop() {
-            let Some(open) = self.of(call) else { continue };
-            open.is_delivered = false;
-            if !open.half_closed && !open.is_apart {
-                self.has_reported = true;
-                self.wait_for_client(port, call)?;
-            }
-        }
-        Ok(())
     }
 
     /// The worker has taken a frame's message: the agent may send as much again.
