@@ -141,14 +141,19 @@ pub fn own_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
     Ok(folder)
 }
 
-/// Creates a file for writing. A file of that name is replaced, and so is a link: what the link leads to, and other names of the
-/// file, stay as they are. Pipes and devices are opened as they are.
+/// Creates a file for writing. A file there is replaced, so other names of it keep its content. Pipes and devices are opened as
+/// they are.
 ///
 /// # Errors
-/// The file cannot be created, or another process puts something in its place meanwhile.
+/// A link is there; or the file cannot be created, or another process puts something in its place meanwhile.
 pub fn new_file(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_file() || found.is_symlink() => fs::remove_file(path)?,
+        Ok(found) if found.is_symlink() => {
+            return Err(io::Error::other(
+                "it is a link, and none is followed: give the file's path",
+            ));
+        }
+        Ok(found) if found.is_file() => fs::remove_file(path)?,
         Ok(_) => return no_link().write(true).open(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -197,14 +202,18 @@ mod tests {
 
     /// As root, another user could otherwise have any file emptied: `sudo wave memory run --out /tmp/memory`.
     #[test]
-    fn a_link_in_the_place_of_a_new_file_does_not_lead_to_another_file() {
+    fn a_new_file_empties_no_other_file() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
         fs::write(path("shadow"), "secret").unwrap();
         symlink(path("shadow"), path("link")).unwrap();
         fs::hard_link(path("shadow"), path("name")).unwrap();
         symlink(path("absent"), path("dangling")).unwrap();
-        for name in ["link", "name", "dangling", "name", "new"] {
+        for link in [path("link"), path("dangling"), "/dev/stdout".into()] {
+            assert!(new_file(&link).is_err());
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        }
+        for name in ["name", "name", "new"] {
             let mut file = new_file(&path(name)).unwrap();
             io::Write::write_all(&mut file, name.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(path(name)).unwrap(), name);
