@@ -1,7 +1,7 @@
 //! `wave link measure`: costs of this machine's memory and doorbells, or of a PCI device.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -11,7 +11,6 @@ use wave_links::measure::{self, Effort, Measured};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
-use wave_report::Directory;
 
 #[derive(Args, Debug)]
 pub struct LinkArgs {
@@ -78,17 +77,6 @@ pub fn execute(args: &LinkArgs) -> ExitCode {
 
 fn perform(args: &MeasureArgs) -> Result<(), Failure> {
     let effort = Effort::default();
-    // Checked before the work.
-    let out = args.out.as_ref().map(|file| {
-        let name = file.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| {
-            Failure::Scenario(format!("{}: not the name of a file", file.display()))
-        })?;
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = Directory::create(folder.unwrap_or(Path::new(".")).into())?;
-        Ok::<_, Failure>((folder, name))
-    });
-    let out = out.transpose()?;
     let measured = match (&args.pci, args.offset) {
         (Some(bar), Some(offset)) => measure::pci_bar(bar, offset, args.write_offset, effort)
             .map_err(|error| match error.kind() {
@@ -105,9 +93,10 @@ fn perform(args: &MeasureArgs) -> Result<(), Failure> {
     for warning in &measured.warnings {
         note!("wave link measure: {warning}");
     }
-    if let Some((folder, name)) = out {
-        let stem = name.strip_suffix(".toml").unwrap_or(name);
-        folder.write(name, measured.costs(stem).to_toml().as_bytes())?;
+    if let Some(file) = &args.out {
+        let name = file.file_stem().map_or("measured".into(), |stem| stem.to_string_lossy());
+        std::fs::write(file, measured.costs(&name).to_toml())
+            .map_err(|error| Failure::Cannot(format!("{}: {error}", file.display())))?;
     }
     if args.json {
         out!("{}", to_json(&measured));

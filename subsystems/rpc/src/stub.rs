@@ -109,8 +109,6 @@ pub struct Stub {
     has_more: bool,
     /// Calls that got a frame since the worker last ran out of work, and whose clients may send more.
     delivered: Vec<Subject>,
-    /// Calls were reported as waiting since the last [`Stub::publish`].
-    has_reported: bool,
     /// Bytes of the frame that [`Stub::poll`] returned last.
     current: Vec<u8>,
     parked: bool,
@@ -143,7 +141,6 @@ impl Stub {
             woken: VecDeque::new(),
             has_more: false,
             delivered: Vec::new(),
-            has_reported: false,
             current: Vec::new(),
             parked: false,
         }
@@ -188,7 +185,6 @@ impl Stub {
         for _ in 0..FRAMES_PER_LOOK {
             let Some(frame) = self.inbox.next(port, ENTRIES_PER_LOOK, self.outbox.extents())?
             else {
-                self.report_waiting(port)?;
                 return Ok(None);
             };
             let (head, first) = (frame.head, frame.first.len());
@@ -306,8 +302,8 @@ impl Stub {
         if core::mem::take(&mut open.waits) {
             if open.is_apart {
                 self.woken.push_back(call);
-            } else {
-                // The agent counts the call again. A grant alone brings no event after which the worker would report it.
+            } else if head.kind == GRANT {
+                // The agent counts the call again, and the worker gets no event after which it would report the call.
                 self.report_when_idle(call);
             }
         }
@@ -499,7 +495,6 @@ impl Stub {
     /// The agent is at fault.
     #[inline]
     pub fn publish(&mut self, port: &impl Port) -> Result<bool, PushError> {
-        self.has_reported = false;
         if self.outbox.is_behind() {
             self.outbox.flush(port)?;
         }
@@ -510,11 +505,11 @@ impl Stub {
         Ok(self.agent.is_parked(port))
     }
 
-    /// Whether another [`Stub::publish`] is needed: replies wait for room or for copies under way, extents are to be returned, or
-    /// calls were reported as waiting.
+    /// Whether another [`Stub::publish`] is needed: replies wait for room or for copies under way, or extents are to be
+    /// returned.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        self.has_reported || self.outbox.is_behind()
+        self.outbox.is_behind()
     }
 
     /// Whether sent frames wait only for this side's copies.

@@ -328,18 +328,6 @@ fn stream_whose_client_reads_and_stays_silent_takes_no_place_on_a_worker_that_po
     }
 }
 
-/// A loop that has other work never waits.
-#[test]
-fn stream_with_a_silent_client_takes_no_place_on_a_worker_that_never_waits() {
-    let mut met = met_one_at_a_time(64);
-    let silent = met.begin();
-    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), silent));
-    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None));
-    assert!(met.stub.is_behind(), "the report has to be published");
-    let other = met.begin();
-    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
-}
-
 /// The worker may share its CPU with the agent, which has to make room.
 #[test]
 fn a_worker_whose_replies_wait_for_room_yields_its_cpu() {

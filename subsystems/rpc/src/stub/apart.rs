@@ -72,7 +72,6 @@ impl Stub {
             let Some(open) = self.of(call) else { continue };
             open.is_delivered = false;
             if !open.half_closed && !open.is_apart {
-                self.has_reported = true;
                 self.wait_for_client(port, call)?;
             }
         }
