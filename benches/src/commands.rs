@@ -335,7 +335,7 @@ turns; medians over the chunks of each chunk's p50 and p99, from when a call was
   unread_streams         one connection that does not read its 100 streams of 16 MiB each
   unread_streams_of_several_addresses
                          the same from eight addresses at once
-  unfinished_streams     one connection with 100 bidirectional streams that do not go on
+  unfinished_streams     one connection with 100 bidirectional streams that fall silent after one message
   slow_messages          one connection with 100 calls whose messages stay incomplete
 
   p99_ratio_vs_quiet     the p99 with the attacker divided by that without

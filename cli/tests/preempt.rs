@@ -36,15 +36,13 @@ fn chaos_for(seconds: u32, directory: &Path, change: impl FnOnce(String) -> Stri
     path
 }
 
-/// The shipped chaos scenario, with five seconds per variant: on a busy machine, too, some preemption falls into them.
-fn longer_chaos(directory: &Path, change: impl FnOnce(String) -> String) -> PathBuf {
-    chaos_for(5, directory, change)
-}
+/// Seconds per variant in which something is preempted on a busy machine, too.
+const LONGER: u32 = 5;
 
 #[test]
 fn threads_of_both_kinds_are_preempted_without_failures() {
     let directory = TempDir::new().unwrap();
-    let file = longer_chaos(directory.path(), |text| text);
+    let file = chaos_for(LONGER, directory.path(), |text| text);
     let arguments = ["run", file.to_str().unwrap(), "--json", "--quiet", "--out", "out"];
     let found = object(&wave(&arguments, directory.path()));
     assert_eq!(found["failures"], 0, "{found}");
@@ -60,11 +58,13 @@ fn threads_of_both_kinds_are_preempted_without_failures() {
 fn core_timers_preempt_threads_of_both_kinds() {
     let directory = TempDir::new().unwrap();
     let with_timers = |text: String| text.replace("slice_us=30", "slice_us=30,timer=core");
-    let file = longer_chaos(directory.path(), with_timers);
+    let file = chaos_for(LONGER, directory.path(), with_timers);
     let arguments = ["run", file.to_str().unwrap(), "--json", "--quiet", "--out", "out"];
     let found = object(&wave(&arguments, directory.path()));
     assert_eq!(found["failures"], 0, "{found}");
-    for variant in found["variants"].as_array().unwrap() {
+    let variants = found["variants"].as_array().unwrap();
+    assert_eq!(variants.len(), 2);
+    for variant in variants {
         let preemptions = &variant["preemptions"];
         // The agent asks only for the end of runs that it knows from a snapshot, and a busy machine may cause snapshots at any
         // time. `subsystems/sched/tests/traces` checks that it asks for no others.
@@ -76,7 +76,7 @@ fn core_timers_preempt_threads_of_both_kinds() {
 #[test]
 fn decisions_about_kernel_level_threads_replay() {
     let directory = TempDir::new().unwrap();
-    let file = longer_chaos(directory.path(), |text| text);
+    let file = chaos_for(LONGER, directory.path(), |text| text);
     let logs = directory.path().join("logs");
     let (file, logs) = (file.to_str().unwrap(), logs.to_str().unwrap());
     let arguments = ["run", file, "--json", "--quiet", "--out", "out", "--record", logs];

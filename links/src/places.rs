@@ -9,7 +9,7 @@ use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -130,31 +130,35 @@ pub fn own_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
     Ok(folder)
 }
 
-/// Creates a file for writing. A file there is replaced, so other names of it keep its content. Pipes and devices are opened as
-/// they are.
+/// Opens a file for writing, and empties it or creates it. Pipes and devices are opened as they are.
 ///
 /// # Errors
-/// A link is there; or the file cannot be created, or another process puts something in its place meanwhile.
+/// As [`open_no_link`]; or the file has other names, which would lose its content.
 pub fn new_file(path: &Path) -> io::Result<File> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => {
-            return Err(io::Error::other(
-                "it is a link, and none is followed: give the file's path",
-            ));
+    let file = open_no_link(path, OpenOptions::new().write(true).create(true).truncate(false))?;
+    let found = file.metadata()?;
+    if found.is_file() {
+        if found.nlink() > 1 {
+            return Err(io::Error::other("the file has other names (hard links): remove it first"));
         }
-        Ok(found) if found.is_file() => fs::remove_file(path)?,
-        Ok(_) => return no_link().write(true).open(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+        file.set_len(0)?;
     }
-    OpenOptions::new().write(true).create_new(true).open(path)
+    Ok(file)
 }
 
-/// Options that open no link.
-pub fn no_link() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    options
+/// Opens a file, but no link to one.
+///
+/// # Errors
+/// It is a link, or cannot be opened.
+pub fn open_no_link(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).map_err(|error| {
+        match error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+            true => {
+                io::Error::other("it is a link, and none is followed: give the file's own path")
+            }
+            false => error,
+        }
+    })
 }
 
 /// Removes a socket's file if `is_it` accepts the file there, and nothing else: no link is followed. Returns whether it was
@@ -177,7 +181,7 @@ pub(crate) fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::R
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -198,15 +202,13 @@ mod tests {
         symlink(path("shadow"), path("link")).unwrap();
         fs::hard_link(path("shadow"), path("name")).unwrap();
         symlink(path("absent"), path("dangling")).unwrap();
-        for link in [path("link"), path("dangling")] {
-            assert!(new_file(&link).is_err());
-            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        for name in ["link", "dangling", "name"] {
+            assert!(new_file(&path(name)).is_err(), "{name}");
         }
-        for name in ["name", "name", "new"] {
-            let mut file = new_file(&path(name)).unwrap();
-            io::Write::write_all(&mut file, name.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(path(name)).unwrap(), name);
-            assert!(fs::symlink_metadata(path(name)).unwrap().is_file());
+        for text in ["first", "2nd"] {
+            let mut file = new_file(&path("new")).unwrap();
+            io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(path("new")).unwrap(), text);
         }
         assert_eq!(fs::read_to_string(path("shadow")).unwrap(), "secret");
         assert!(!path("absent").exists());

@@ -11,7 +11,7 @@ use wave_experiments::validate::{self, Compared, Effort, Makespan, Validation};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
-use wave_report::{Directory, ReportError, make_folder};
+use wave_report::{Directory, ReportError};
 
 /// Largest acceptable relative errors of a saturation, a p99 and a makespan.
 const GOALS: [f64; 3] = [0.05, 0.15, 0.1];
@@ -66,11 +66,11 @@ pub fn execute(args: &ValidateArgs) -> ExitCode {
 }
 
 fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
-    make_folder(&args.out)?;
+    let out = Directory::create(args.out.clone())?;
     let effort = Effort::new(args.quick, &args.only, Duration::from_secs(args.patience));
     let validation = validate::run(effort, args.quiet || args.json)?;
     let json = to_json(&validation);
-    write(args, &validation, &json)?;
+    write(&out, &validation, &json)?;
     if args.json {
         out!("{json}");
     } else {
@@ -92,8 +92,7 @@ fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn write(args: &ValidateArgs, validation: &Validation, json: &Value) -> Result<(), ReportError> {
-    let out = Directory::create(args.out.clone())?;
+fn write(out: &Directory, validation: &Validation, json: &Value) -> Result<(), ReportError> {
     let model = &validation.states[0].model;
     out.write("machine.toml", model.machine.to_toml().as_bytes())?;
     out.write("link.toml", model.shm.to_toml().as_bytes())?;

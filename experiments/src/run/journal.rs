@@ -6,7 +6,7 @@
 //! scenario, build and machine of its points.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use super::{Failure, machine};
 use crate::interrupt;
 use wave_lab::progress::Progress;
 use wave_lab::terminal::{counted, note};
-use wave_links::places::no_link;
+use wave_links::places::open_no_link;
 use wave_report::model::Machine;
 
 /// The journal's file, until its run ends.
@@ -139,7 +139,7 @@ impl Journal {
         let path = folder.join(FILE);
         // Another user may own the folder, so no link is followed.
         let mut bytes = Vec::new();
-        let found = no_link().read(true).open(&path);
+        let found = open_no_link(&path, OpenOptions::new().read(true));
         let text = match found.and_then(|mut file| file.read_to_end(&mut bytes)) {
             Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -160,7 +160,7 @@ impl Journal {
                 (machine::now(), HashMap::new(), 0)
             }
         };
-        let file = no_link().create(true).append(true).open(&path);
+        let file = open_no_link(&path, OpenOptions::new().create(true).append(true));
         let file = file.map_err(cannot("written", &path))?;
         // Cuts off the partial line of a killed process.
         file.set_len(kept as u64).map_err(cannot("written", &path))?;

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_wires::{CaptureOptions, Filter, Frame, Limits, Offload, RawPart, Recorder};
 
-use crate::beside::bind_beside;
 use crate::readers::{Asking, PATIENCE, Pipe};
+use crate::tool_sockets::bind_beside;
 
 /// Most captures at a time, including those whose request is not complete. Others wait in the socket's backlog.
 pub(crate) const CAPTURES_MAX: usize = 4;

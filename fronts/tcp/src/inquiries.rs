@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use serde_json::Value;
 use wave_core::clock::Nanos;
 
-use crate::beside::bind_beside;
+use crate::tool_sockets::bind_beside;
 
 /// Most inquiries that are answered at a time. Others wait in the socket's backlog.
 const INQUIRIES_MAX: usize = 4;

@@ -9,7 +9,6 @@
 
 #![forbid(unsafe_code)]
 
-mod beside;
 mod captures;
 mod claim;
 mod door;
@@ -23,6 +22,7 @@ mod process;
 mod readers;
 mod report;
 mod seats;
+mod tool_sockets;
 mod traces;
 
 pub use captures::{CaptureRequest, Captures, captures_path};

@@ -14,8 +14,8 @@ use wave_core::clock::Nanos;
 use wave_tcp::datapath::FlowId;
 use wave_tcp::trace::{Point, Record, Trace};
 
-use crate::beside::bind_beside;
 use crate::readers::{Asking, PATIENCE, Pipe};
+use crate::tool_sockets::bind_beside;
 
 /// Most readers at a time, including those whose request is not complete. Others wait in the socket's backlog.
 pub(crate) const TRACES_MAX: usize = 4;

@@ -75,7 +75,7 @@ struct Open {
     yields: bool,
     /// The call's frames are kept in a queue of its own.
     is_apart: bool,
-    is_delivered: bool,
+    is_noted: bool,
 }
 
 /// A frame that came while a handler was busy.
@@ -108,7 +108,7 @@ pub struct Stub {
     /// A call has left frames for the next one.
     has_more: bool,
     /// Calls that got a frame since the worker last ran out of work, and whose clients may send more.
-    delivered: Vec<Subject>,
+    noted: Vec<Subject>,
     /// Bytes of the frame that [`Stub::poll`] returned last.
     current: Vec<u8>,
     parked: bool,
@@ -140,7 +140,7 @@ impl Stub {
             apart: (0..layout.config.subjects).map(|_| VecDeque::new()).collect(),
             woken: VecDeque::new(),
             has_more: false,
-            delivered: Vec::new(),
+            noted: Vec::new(),
             current: Vec::new(),
             parked: false,
         }
@@ -469,8 +469,8 @@ impl Stub {
     fn forget(&mut self, call: Subject) {
         let open = &mut self.calls[call.id as usize];
         open.is_open = false;
-        if core::mem::take(&mut open.is_delivered) {
-            self.delivered.retain(|delivered| *delivered != call);
+        if core::mem::take(&mut open.is_noted) {
+            self.noted.retain(|noted| *noted != call);
         }
         self.open -= 1;
         // Kept frames must not be taken for those of a later call, should the agent reuse the name.

@@ -70,7 +70,8 @@ impl Remedies {
 
     /// For features that this kernel lacks and the virtual machine's kernel has.
     pub fn other_kernel(&self) -> Option<String> {
-        let build = if self.has("target/debug/wave") { "debug" } else { "release" };
+        let is_released = self.has("target/release/wave") && !self.has("target/debug/wave");
+        let build = if is_released { "release" } else { "debug" };
         let command = format!("cargo xtask vm run -- target/{build}/wave doctor");
         self.has("xtask/src/vm").then_some(command)
     }

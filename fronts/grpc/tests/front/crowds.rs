@@ -91,7 +91,7 @@ fn unfinished_handshakes_do_not_keep_new_clients_out() {
 fn connections_with_calls_stay_open_and_other_addresses_are_admitted() {
     let limits = Limits { connections: 8, ..Limits::default() };
     each(limits, async |dial| {
-        // By then the host is attached.
+        // Waits until the host is attached.
         drop(Good::new(dial, 1).await);
         let mut crowd = Vec::new();
         for _ in 0..4 {

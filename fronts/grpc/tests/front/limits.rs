@@ -164,17 +164,17 @@ fn idle_connection_gets_goaway() {
     });
 }
 
-/// As a chat or a watch without news does.
+/// A chat or a watch may have no news for long.
 #[test]
 fn silent_stream_outlives_the_limits_of_idle_connections() {
-    let (keepalive, idle) = (Duration::from_secs(2), Duration::from_millis(250));
-    let fixture = Fixture::with(Limits { keepalive, idle, ..Limits::default() }, |options| options);
+    let limits = Limits { idle: Duration::from_millis(100), ..Limits::default() };
+    let fixture = Fixture::with(limits, |options| options);
     run(async {
         let mut client = client(&fixture).await;
         let mut chat = client.open("/test.Test/Chat", &[], false).await;
         chat.send(b"first", false).await;
         assert_eq!(chat.next().await.unwrap(), Some((false, b"first".to_vec())));
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         chat.send(b"second", true).await;
         assert_eq!(chat.next().await.unwrap(), Some((false, b"second".to_vec())));
         assert_eq!(chat.finish().await.ok(), Vec::<Vec<u8>>::new());

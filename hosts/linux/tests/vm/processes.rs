@@ -325,7 +325,7 @@ impl KernelLog {
             };
             let line = String::from_utf8_lossy(&record[..size]);
             let text = line.split_once(';').map_or("", |(_, text)| text).trim();
-            // An emulated machine that its host runs seldom has a clock that the kernel comes to distrust.
+            // The kernel comes to distrust the clock of an emulated machine whose host seldom runs it.
             let usual = text.starts_with("sched_ext: BPF scheduler \"wave\" enabled")
                 || text.contains("\"wave\" disabled (unregistered from user space)")
                 || text.starts_with("tsc: ")

@@ -12,8 +12,8 @@ impl Stub {
     pub fn keep_apart(&mut self, call: Subject) {
         let Some(open) = self.of(call) else { return };
         open.is_apart = true;
-        if core::mem::take(&mut open.is_delivered) {
-            self.delivered.retain(|delivered| *delivered != call);
+        if core::mem::take(&mut open.is_noted) {
+            self.noted.retain(|noted| *noted != call);
         }
         // Frames that came while another handler ran move to the call's queue.
         for kept in core::mem::take(&mut self.kept) {
@@ -60,17 +60,17 @@ impl Stub {
         if let Some(open) = self.of(call)
             && !open.is_apart
             && !open.half_closed
-            && !core::mem::replace(&mut open.is_delivered, true)
+            && !core::mem::replace(&mut open.is_noted, true)
         {
-            self.delivered.push(call);
+            self.noted.push(call);
         }
     }
 
     /// The worker has run out of work: tells the agent which of its calls wait for their clients.
     pub(super) fn report_waiting(&mut self, port: &impl Port) -> Result<(), PushError> {
-        while let Some(call) = self.delivered.pop() {
+        while let Some(call) = self.noted.pop() {
             let Some(open) = self.of(call) else { continue };
-            open.is_delivered = false;
+            open.is_noted = false;
             if !open.half_closed && !open.is_apart {
                 self.wait_for_client(port, call)?;
             }

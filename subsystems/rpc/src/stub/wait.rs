@@ -34,7 +34,8 @@ impl Stub {
     ) -> Result<Wait, StubError> {
         self.report_waiting(port)?;
         let is_flushed = self.is_flushed(port);
-        if !self.woken.is_empty() || !may_sleep {
+        // Frames that a look for a cancellation has taken are kept, and ring no more.
+        if !self.woken.is_empty() || !self.kept.is_empty() || !may_sleep {
             return Ok(Wait::Spin);
         }
         if !is_flushed {

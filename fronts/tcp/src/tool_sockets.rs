@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, chmod, fchmod, fstat, open};
@@ -17,6 +17,8 @@ const BACKLOG: i32 = 128;
 
 /// Binds a non-blocking socket with this mode beside a door that was bound. A socket that a killed agent left there is replaced.
 pub(crate) fn bind_beside(path: &Path, mode: Mode) -> io::Result<UnixListener> {
+    // The kernel takes a path that is a byte too long for Rust's clients.
+    SocketAddr::from_pathname(path)?;
     remove_stale(path).map_err(io::Error::other)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
