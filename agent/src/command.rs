@@ -44,7 +44,8 @@ pub struct AgentArgs {
     /// Yield the CPU between polls, for an agent without a CPU of its own.
     #[arg(long)]
     pub share_cpu: bool,
-    /// Write a log of the agent's inputs and decisions. Read it with the commands `replay` and `trace` of `wave` or, for policies
+    /// Write a log of the agent's inputs and decisions to this file. An existing file is replaced. The path may be a pipe, but
+    /// not a link. Read the log with the commands `replay` and `trace` of `wave` or, for policies
     /// of your own, of your laboratory (wave_lab::main_with). Logging takes some of the agent's time.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     pub record: Option<PathBuf>,

@@ -9,7 +9,7 @@ use wave_links::say;
 /// A recorder that writes a file.
 pub type FileLog = LogWriter<Box<dyn FnMut(&[u8]) + Send>>;
 
-/// Begins the log of one agent in a new file at `path`; an older file there is replaced.
+/// Begins the log of one agent in a [new file](wave_links::places::new_file) at `path`.
 ///
 /// The log is written by the agent's own thread, [`wave_core::log::BUFFER_BYTES`] at a time and
 /// whenever the agent rests. If a write fails, one line on stderr says so, the log ends

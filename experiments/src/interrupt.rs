@@ -18,7 +18,8 @@ pub fn remove_at_end(folder: &Path) {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder.to_path_buf());
 }
 
-/// On SIGINT or SIGTERM, prints `last_words` and ends the process as the signal would have.
+/// On SIGINT or SIGTERM, removes the folders of [`remove_at_end`], prints `last_words`, and ends the process as the signal would
+/// have.
 ///
 /// A signal that the process inherited as ignored stays ignored. Call this once, before threads are pinned.
 pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failure> {
@@ -27,10 +28,10 @@ pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failu
     let mut signals = Signals::new(signals).map_err(Failure::cannot)?;
     let body = move || {
         if let Some(signal) = signals.forever().next() {
-            // The cursor may stand behind a progress bar or an echoed ^C. Standard error may have no reader.
             for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 let _ = std::fs::remove_dir_all(folder);
             }
+            // The cursor may stand behind a progress bar or an echoed ^C. Standard error may have no reader.
             let line = if std::io::stderr().is_terminal() { "\n" } else { "" };
             wave_links::say!("{line}{}", last_words().trim_end_matches('\n'));
             let _ = signal_hook::low_level::emulate_default_handler(signal);

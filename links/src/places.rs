@@ -20,6 +20,8 @@ use rustix::process::{Pid, Uid, geteuid, test_kill_process};
 
 /// Directory of root's sockets.
 pub const ROOTS_RUNTIME_DIR: &str = "/run/wave";
+/// Mode of a new file, less the umask.
+const DEFAULT_MODE: u32 = 0o666;
 /// The mode bits that Wave's own folder must not have: any access for group or others.
 const OTHERS: u32 = 0o077;
 
@@ -130,32 +132,69 @@ pub fn own_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
     Ok(folder)
 }
 
-/// Opens a file for writing, and empties it or creates it. Pipes and devices are opened as they are.
+/// Creates a file for writing. An existing file is unlinked, not emptied: open descriptors and other hard links keep its content.
+/// Pipes and devices are opened as they are.
 ///
 /// # Errors
-/// As [`open_no_link`]; or the file has other names, which would lose its content.
+/// The path is a link, or the file cannot be created or replaced.
 pub fn new_file(path: &Path) -> io::Result<File> {
-    let file = open_no_link(path, OpenOptions::new().write(true).create(true).truncate(false))?;
-    let found = file.metadata()?;
-    if found.is_file() {
-        if found.nlink() > 1 {
-            return Err(io::Error::other("the file has other names (hard links): remove it first"));
+    const RACES: usize = 100;
+    for _ in 0..RACES {
+        let mode = match fs::symlink_metadata(path) {
+            Ok(found) if found.is_file() => {
+                match fs::remove_file(path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed?,
+                }
+                // Another user's file may be open to everybody.
+                let is_ours = found.uid() == geteuid().as_raw();
+                if is_ours { found.mode() & 0o666 } else { DEFAULT_MODE }
+            }
+            Ok(_) => return pipe_or_device(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => DEFAULT_MODE,
+            Err(error) => return Err(error),
+        };
+        let new = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+        match new {
+            // Another process has created a file there meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return opened,
         }
-        file.set_len(0)?;
     }
-    Ok(file)
+    Err(io::Error::other("other processes keep creating files there"))
 }
 
-/// Opens a file, but no link to one.
+/// With O_CREAT, so that the kernel may refuse another user's pipe (fs.protected_fifos).
+fn pipe_or_device(path: &Path) -> io::Result<File> {
+    let options = &mut OpenOptions::new();
+    let file =
+        open_no_link(path, options.write(true).create(true).truncate(false), OFlags::empty())?;
+    match file.metadata()?.is_file() {
+        true => Err(io::Error::other("another process has just put a file there")),
+        false => Ok(file),
+    }
+}
+
+/// Opens a file for reading.
 ///
 /// # Errors
-/// It is a link, or cannot be opened.
-pub fn open_no_link(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).map_err(|error| {
+/// It is a link, a pipe or a device, or cannot be opened.
+pub fn existing_file(path: &Path) -> io::Result<File> {
+    // Opening a pipe would wait for a writer.
+    let file = open_no_link(path, OpenOptions::new().read(true), OFlags::NONBLOCK)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+fn open_no_link(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | flags;
+    options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
         match error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
-            true => {
-                io::Error::other("it is a link, and none is followed: give the file's own path")
-            }
+            true => io::Error::other(
+                "it is a link, and links are not followed here: give the file's own path",
+            ),
             false => error,
         }
     })
@@ -202,17 +241,47 @@ mod tests {
         symlink(path("shadow"), path("link")).unwrap();
         fs::hard_link(path("shadow"), path("name")).unwrap();
         symlink(path("absent"), path("dangling")).unwrap();
-        for name in ["link", "dangling", "name"] {
-            assert!(new_file(&path(name)).is_err(), "{name}");
+        for link in [path("link"), path("dangling"), "/dev/stdout".into()] {
+            assert!(new_file(&link).is_err());
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         }
-        for text in ["first", "2nd"] {
-            let mut file = new_file(&path("new")).unwrap();
-            io::Write::write_all(&mut file, text.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(path("new")).unwrap(), text);
+        fs::write(path("private"), "").unwrap();
+        fs::set_permissions(path("private"), fs::Permissions::from_mode(0o600)).unwrap();
+        for name in ["name", "new", "private"] {
+            let mut file = new_file(&path(name)).unwrap();
+            io::Write::write_all(&mut file, name.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(path(name)).unwrap(), name);
         }
         assert_eq!(fs::read_to_string(path("shadow")).unwrap(), "secret");
         assert!(!path("absent").exists());
+        assert_eq!(fs::metadata(path("private")).unwrap().mode() & 0o777, 0o600);
         assert!(new_file(Path::new("/dev/null")).is_ok());
+    }
+
+    /// An agent that takes over may be given the log of the one that it replaces, which goes on writing until it is revoked.
+    #[test]
+    fn two_writers_of_a_log_have_a_file_each() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("log");
+        let mut first = new_file(&path).unwrap();
+        io::Write::write_all(&mut first, b"first").unwrap();
+        let mut second = new_file(&path).unwrap();
+        io::Write::write_all(&mut second, b"2nd").unwrap();
+        io::Write::write_all(&mut first, b" and more").unwrap();
+        assert_eq!(fs::read_to_string(path).unwrap(), "2nd");
+    }
+
+    #[test]
+    fn links_and_pipes_are_no_existing_files() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        fs::write(path("file"), "content").unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert_eq!(io::read_to_string(existing_file(&path("file")).unwrap()).unwrap(), "content");
+        assert!(existing_file(&path("link")).unwrap_err().to_string().contains("is a link"));
+        assert!(existing_file(&path("pipe")).is_err());
+        assert_eq!(existing_file(&path("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

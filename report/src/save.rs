@@ -1,6 +1,6 @@
 //! Files that appear whole or not at all.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -66,11 +66,16 @@ impl Directory {
 
     /// Replaces the file `name` by one with `content`.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<(), ReportError> {
+        self.begin(name, content).map(drop)
+    }
+
+    /// Replaces the file `name` by one that begins with `content`. Returns it, for more.
+    pub fn begin(&self, name: &str, content: &[u8]) -> Result<File, ReportError> {
         let file = self.0.join(name);
         self.put(&file, content).map_err(|source| ReportError::Write { file, source })
     }
 
-    fn put(&self, file: &Path, content: &[u8]) -> io::Result<()> {
+    fn put(&self, file: &Path, content: &[u8]) -> io::Result<File> {
         // Under an unpredictable name, which no other process can have taken, for example with a link.
         let mut new = tempfile::Builder::new()
             .prefix(".new-")
@@ -79,8 +84,7 @@ impl Directory {
         new.write_all(content)?;
         // Synced before the rename, so that the file is whole after a crash.
         new.as_file().sync_all()?;
-        new.persist(file).map_err(|error| error.error)?;
-        Ok(())
+        new.persist(file).map_err(|error| error.error)
     }
 
     /// Replaces the directory `name` by one with `files`.
@@ -94,7 +98,10 @@ impl Directory {
         fs::create_dir(&new).map_err(at(&new))?;
         for (file, content) in files {
             let file = new.join(file);
-            fs::write(&file, content).map_err(at(&file))?;
+            // Another user who owns the folder may have put links into the new directory.
+            let written =
+                File::create_new(&file).and_then(|mut to| to.write_all(content.as_bytes()));
+            written.map_err(at(&file))?;
         }
         absent_is_fine(fs::remove_dir_all(&old)).map_err(at(&old))?;
         fs::rename(&new, &old).map_err(at(&old))

@@ -6,7 +6,7 @@
 //! scenario, build and machine of its points.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,8 @@ use super::{Failure, machine};
 use crate::interrupt;
 use wave_lab::progress::Progress;
 use wave_lab::terminal::{counted, note};
-use wave_links::places::open_no_link;
+use wave_links::places::existing_file;
+use wave_report::Directory;
 use wave_report::model::Machine;
 
 /// The journal's file, until its run ends.
@@ -129,7 +130,7 @@ impl Journal {
     /// # Errors
     /// The folder cannot be written, another run writes there, or there is nothing to resume, or only a run of something else.
     pub fn open(folder: &Path, identity: Identity, resume: bool) -> Result<Journal, Failure> {
-        wave_report::make_folder(folder)?;
+        let results = Directory::create(folder.to_owned())?;
         let lock = File::open(folder).map_err(cannot("opened", folder))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             let folder = folder.display();
@@ -137,9 +138,8 @@ impl Journal {
             Failure::Cannot(format!("{folder}: {why}"))
         })?;
         let path = folder.join(FILE);
-        // Another user may own the folder, so no link is followed.
         let mut bytes = Vec::new();
-        let found = open_no_link(&path, OpenOptions::new().read(true));
+        let found = existing_file(&path);
         let text = match found.and_then(|mut file| file.read_to_end(&mut bytes)) {
             Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -160,10 +160,9 @@ impl Journal {
                 (machine::now(), HashMap::new(), 0)
             }
         };
-        let file = open_no_link(&path, OpenOptions::new().create(true).append(true));
-        let file = file.map_err(cannot("written", &path))?;
-        // Cuts off the partial line of a killed process.
-        file.set_len(kept as u64).map_err(cannot("written", &path))?;
+        // Another user may own the folder and have linked this name to someone else's file, so the journal is a new file even
+        // when a run is resumed. The partial line of a killed process is left out.
+        let file = results.begin(FILE, &text.as_bytes()[..kept])?;
         let to = To { path, file: Mutex::new(file), _folder: lock };
         if !resume {
             to.append(&Header { identity, started: started.clone() }, None)?;
@@ -337,6 +336,34 @@ mod tests {
             assert!(refused.to_string().contains(FILE), "{refused}");
         }
         assert_eq!(fs::read_to_string(other.path()).unwrap(), "one line");
+    }
+
+    #[test]
+    fn journal_in_place_of_a_file_with_other_names_leaves_it_as_it_is() {
+        for text in ["one line", "more than\none line"] {
+            let folder = tempfile::tempdir().unwrap();
+            let other = folder.path().join("other");
+            fs::write(&other, text).unwrap();
+            for name in [FILE, OLD] {
+                fs::hard_link(&other, folder.path().join(name)).unwrap();
+            }
+            let journal = Journal::open(folder.path(), identity("a", "sim"), false).unwrap();
+            journal.point("one", || Ok(1)).unwrap();
+            assert_eq!(fs::read_to_string(&other).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn resumed_journal_leaves_other_names_of_its_file_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |resume| Journal::open(folder.path(), identity("a", "sim"), resume).unwrap();
+        open(false).point("one", || Ok(1)).unwrap();
+        let other = folder.path().join("other");
+        fs::hard_link(folder.path().join(FILE), &other).unwrap();
+        let text = fs::read_to_string(&other).unwrap();
+        open(true).point("two", || Ok(2)).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), text);
+        assert_eq!(open(true).resumed(), 2);
     }
 
     #[test]

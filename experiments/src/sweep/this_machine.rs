@@ -1,11 +1,11 @@
 //! Points on this machine: simulated ones here, whole experiments in processes of their own.
 
-use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use wave_report::Directory;
 use wave_workloads::point::Point;
 
 use super::{ExperimentRun, RunError, Runner};
@@ -36,13 +36,11 @@ impl Runner for ThisMachine {
 
     fn run_experiment(&self, id: &str, run: &ExperimentRun) -> Result<Value, RunError> {
         let folder = self.runs.join(id);
-        fs::create_dir_all(&folder)?;
-        let file = folder.join("scenario.toml");
-        fs::write(&file, &run.text)?;
+        Directory::create(folder.clone())?.write(SCENARIO, run.text.as_bytes())?;
         // Not by its path, at which another build may be by now.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("wave").args(["run", "--json", "--quiet", "--host", run.host.name(), "--out"]);
-        command.arg(&folder).arg(&file);
+        command.arg(&folder).arg(folder.join(SCENARIO));
         // An interrupted run has kept its finished points.
         let results = wave_report::folder(&folder, &run.name, run.host.name());
         if results.join(journal::FILE).exists() {
@@ -63,5 +61,7 @@ impl Runner for ThisMachine {
     }
 }
 
+/// Name of an experiment's scenario in its directory.
+const SCENARIO: &str = "scenario.toml";
 /// Exit code of a run that other processes disturbed.
 const NOT_MEASURED: i32 = 4;
