@@ -178,9 +178,10 @@ int32_t wave_rpc_worker_poll(wave_rpc_worker *worker, wave_rpc_event *event);
 
 /* Publishes replies and waits for an event, after a poll that found none. It first polls for at most spin_us (one look
  * per call of this function), or not at all if calls rarely arrive that soon; then it sleeps until the agent wakes it,
- * for 100 ms at most. It sometimes returns without an event: poll, and wait again. (A worker has no descriptor to wait
- * on, because the descriptor that wakes it changes with its agent. A program with its own event loop runs workers on
- * separate threads.) */
+ * for 100 ms at most. It sometimes returns without an event: poll, and wait again. It also tells the agent which
+ * calls wait for messages of their clients: a worker that never calls it holds a place for each of them, and may get no
+ * other calls. (A worker has no descriptor to wait on, because the descriptor that wakes it changes with its agent. A
+ * program with its own event loop runs workers on separate threads.) */
 int32_t wave_rpc_worker_wait(wave_rpc_worker *worker);
 
 /* Gets pair number `index` of the metadata of a WAVE_RPC_BEGIN: WAVE_RPC_YES and *pair, or WAVE_RPC_OK if there are

@@ -5,8 +5,8 @@
 //!
 //! # Calls that wait for their clients
 //!
-//! A reply that finds no room, or a worker that runs out of work while a client has not half-closed, tells the agent that the call
-//! waits ([`WAITS`](crate::wire::WAITS)): steering does not count it until the agent has something for it. The frame says how many
+//! A reply that finds no room, or a worker that [waits](Stub::wait) while a client has not half-closed, tells the agent that
+//! the call waits ([`WAITS`](crate::wire::WAITS)): steering does not count it until the agent has something for it. The frame says how many
 //! of the call's frames had arrived, so the agent can ignore a WAITS that crossed with a grant or a message.
 //!
 //! A worker that suspends handlers keeps their calls [apart](Stub::keep_apart): frames for such a call are kept for it, and the
@@ -105,7 +105,7 @@ pub struct Stub {
     apart: Vec<VecDeque<Kept>>,
     /// Calls that are kept apart, waited, and have got a frame since.
     woken: VecDeque<Subject>,
-    /// A call has left frames for the next one.
+    /// As [`Stub::has_more`] says.
     has_more: bool,
     /// Calls that got a frame since the worker last ran out of work, and whose clients may send more.
     noted: Vec<Subject>,
@@ -261,8 +261,8 @@ impl Stub {
         now: Nanos,
         call: Subject,
     ) -> Result<Option<Code>, StubError> {
-        if self.cancel_is_on_its_way(port) {
-            self.attend(port, now)?;
+        if self.cancel_is_on_its_way(port) && self.attend(port, now)? {
+            self.has_more = true;
         }
         Ok(self.of(call).and_then(|open| open.cancelled))
     }

@@ -315,6 +315,7 @@ fn stream_whose_client_reads_and_stays_silent_takes_no_place_on_a_worker_that_po
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), silent));
     fill_replies(&mut met, silent);
     assert_eq!(met.stub.poll(&met.port, NOW), Ok(None));
+    met.stub.wait(&met.port, NOW, true).unwrap();
     met.settle();
     met.dispatch.grant(silent, WINDOW_BYTES);
     met.settle();
@@ -326,6 +327,33 @@ fn stream_whose_client_reads_and_stays_silent_takes_no_place_on_a_worker_that_po
         met.stub.message(&met.port, other, b"", END).unwrap();
         met.settle();
     }
+}
+
+/// What a look for a cancellation takes rings no more, and is work for the worker: its calls do not wait for their clients.
+#[test]
+fn worker_polls_again_after_a_look_for_a_cancellation_has_taken_frames() {
+    let config = Config { contexts: 1, subjects: 64, ..Config::coherent(1) };
+    let mut met = Met::steered(config, "jbsq:k=2", None);
+    let (busy, cancelled) = (met.begin(), met.begin());
+    for call in [busy, cancelled] {
+        assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
+    }
+    met.begin();
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "both places of the worker are taken");
+    met.dispatch.message(busy, Bytes::from_static(b"more"), false, false);
+    met.dispatch.cancel(cancelled, Code::Cancelled);
+    while !matches!(met.dispatch.step(NOW, &mut met.events).unwrap(), Step::Idle(_)) {}
+    met.link.settle();
+    let why = met.stub.is_cancelled(&met.port, NOW, cancelled);
+    assert_eq!(why, Ok(Some(Code::Cancelled)));
+    assert_eq!(met.stub.wait(&met.port, NOW, true), Ok(Wait::Spin));
+    met.settle();
+    let mut events = Vec::new();
+    while let Some(event) = met.stub.poll(&met.port, NOW).unwrap() {
+        events.push(format!("{event:?}"));
+    }
+    assert!(events[0].starts_with("Message"), "{events:?}");
+    assert!(!events.iter().any(|event| event.starts_with("Begin")), "{events:?}");
 }
 
 /// The worker may share its CPU with the agent, which has to make room.

@@ -32,10 +32,13 @@ impl Stub {
         now: Nanos,
         may_sleep: bool,
     ) -> Result<Wait, StubError> {
+        // Frames that were taken ring no more.
+        if self.has_more() || !self.kept.is_empty() {
+            return Ok(Wait::Spin);
+        }
         self.report_waiting(port)?;
         let is_flushed = self.is_flushed(port);
-        // Frames that a look for a cancellation has taken are kept, and ring no more.
-        if !self.woken.is_empty() || !self.kept.is_empty() || !may_sleep {
+        if !self.woken.is_empty() || !may_sleep {
             return Ok(Wait::Spin);
         }
         if !is_flushed {
@@ -77,7 +80,8 @@ impl Stub {
         Ok(self.inbox.took())
     }
 
-    /// Whether the last calls left frames for the next one: the worker must not sleep. Cleared by reading.
+    /// Whether the last calls left frames for the next one, or a look for a cancellation took some: the worker must poll again
+    /// before it sleeps. Cleared by reading.
     pub fn has_more(&mut self) -> bool {
         core::mem::take(&mut self.has_more)
     }
