@@ -26,6 +26,8 @@ const FRAMES_MAX: usize = 64;
 const STALLS_MAX: usize = 64;
 /// How long a thread may take to report its stack.
 const STACK_PATIENCE: Duration = Duration::from_millis(100);
+/// Times a thread that had no CPU time is asked again for its stack.
+const STACK_TRIES: u32 = 10;
 /// Factor by which the time between looks grows while no core is awake.
 const AT_REST: u32 = 20;
 
@@ -256,7 +258,8 @@ pub(crate) struct Stalls {
 
 impl Stalls {
     pub(crate) fn read(&self) -> (u64, Vec<Stall>) {
-        (self.count.load(Ordering::Relaxed) as u64, lock(&self.found).clone())
+        let found = lock(&self.found);
+        (self.count.load(Ordering::Relaxed) as u64, found.clone())
     }
 }
 
@@ -269,6 +272,8 @@ struct Seen {
     asked_since: Option<Nanos>,
     /// CPU time of the pthread when it was first seen asked to end.
     cpu_then: Nanos,
+    /// How often the pthread was asked for its stack, and had no CPU time to tell it.
+    asked_in_vain: u32,
     /// Index of the stall's report, if it was reported.
     reported: Option<usize>,
 }
@@ -367,7 +372,13 @@ impl Detector {
             (None, None) => return,
         };
         let thread = Thread(self.shared.table.subject(core.runs.load(Ordering::Relaxed)));
+        let cpu_before = cpu_time(pthread);
         let stack = stack_of(pthread, self.shared.signal);
+        let had_no_cpu = stack.count == 0 && cpu_time(pthread) == cpu_before;
+        if had_no_cpu && seen.asked_in_vain < STACK_TRIES {
+            seen.asked_in_vain += 1;
+            return;
+        }
         // The run may have ended meanwhile: then the stack is another thread's.
         if core.record().run != record.run {
             return;
@@ -376,8 +387,8 @@ impl Detector {
         let stack = stack.names();
         let class = self.shared.table.class(thread.0.id);
         let stall = Stall { core: at as u16, thread, class, cause, lasted, stack };
-        self.shared.stalls.count.fetch_add(1, Ordering::Relaxed);
         let mut found = lock(&self.shared.stalls.found);
+        self.shared.stalls.count.fetch_add(1, Ordering::Relaxed);
         self.seen[at].reported = Some(found.len());
         if found.len() < STALLS_MAX {
             found.push(stall);

@@ -438,15 +438,15 @@ fn stall_report_names_the_preempted_holder_of_an_awaited_lock() {
         options.kernel_threads = 2;
         options.stall_after = Nanos::from_millis(2);
     });
-    // Long enough for the waiter to be seen before the policy lets the holder continue.
+    // Slices in which a waiter is seen, too.
     let agent = shipped(&enclave, "shinjuku:slice_us=200000");
     let holds = Arc::new(AtomicBool::new(false));
-    let (held, begun) = (Arc::clone(&holds), Arc::new(AtomicBool::new(false)));
-    let begins = Arc::clone(&begun);
+    let (held, reported) = (Arc::clone(&holds), Arc::new(AtomicBool::new(false)));
+    let ends = Arc::clone(&reported);
     let holder = enclave.spawn(KERNEL, move || {
         lock();
         held.store(true, Ordering::SeqCst);
-        while !begins.load(Ordering::SeqCst) {
+        while !ends.load(Ordering::SeqCst) {
             std::hint::spin_loop();
         }
         unlock();
@@ -454,16 +454,14 @@ fn stall_report_names_the_preempted_holder_of_an_awaited_lock() {
     let holder = holder.unwrap();
     wait_for("the lock", || holds.load(Ordering::SeqCst));
     let waits = enclave.spawn(KERNEL, move || {
-        begun.store(true, Ordering::SeqCst);
         lock();
         unlock();
     });
-    let thread = holder.thread();
+    let locked_out = wave_user::StallCause::LockedOut(holder.thread());
+    wait_for("the stall", || enclave.stalls().1.iter().any(|stall| stall.cause == locked_out));
+    reported.store(true, Ordering::SeqCst);
     waits.unwrap().join().unwrap();
     holder.join().unwrap();
-    let locked_out = wave_user::StallCause::LockedOut(thread);
-    // The stall is reported once the names in its stack are resolved, which takes long in a large program.
-    wait_for("the stall", || enclave.stalls().1.iter().any(|stall| stall.cause == locked_out));
     drop(enclave);
     agent.join().unwrap().unwrap();
 }
