@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use wave_posix::{Listener, Options, Toe};
@@ -67,9 +67,10 @@ fn take(near: &Toe, listener: &Listener, number: u64) {
 }
 
 /// Reads from all connections to the far front, and closes those that have ended.
-fn sink(path: PathBuf, is_over: &AtomicBool) {
+fn sink(path: PathBuf, listens: &Sender<()>, is_over: &AtomicBool) {
     let far = toe(path, 1 << 30);
     let listener = far.listen(SocketAddr::from((FAR, SINK)), 64).unwrap();
+    listens.send(()).unwrap();
     listener.set_nonblocking(true);
     let mut streams = Vec::new();
     while !is_over.load(SeqCst) {
@@ -106,8 +107,10 @@ impl Good {
                 counted.fetch_add(1, SeqCst);
             }
         });
-        let over = is_over.clone();
-        let sink = std::thread::spawn(move || sink(far, &over));
+        let (over, (listens, listening)) = (is_over.clone(), channel());
+        let sink = std::thread::spawn(move || sink(far, &listens, &over));
+        // Attacks connect to the sink.
+        listening.recv().unwrap();
         let good = Good { is_over, done, threads: vec![sender, taker, sink] };
         good.goes_on();
         good
