@@ -33,11 +33,14 @@ fn every_request_sent_is_accounted_for() {
 
     // Far more than four threads can serve at 1 ms per request, so that some are refused.
     let load = Load::new(20_000.0, mix, keys, 1).unwrap();
-    let settings = generator::Settings::new(
-        Duration::from_millis(100),
-        Duration::from_millis(20),
-        Seat::Shared,
-    );
+    let settings = generator::Settings {
+        give_up_lag_ns: u64::MAX,
+        ..generator::Settings::new(
+            Duration::from_millis(100),
+            Duration::from_millis(20),
+            Seat::Shared,
+        )
+    };
     let report = generator::run(load, &settings, &recorder, &mut pool);
     let stopped = pool.stop();
     assert_eq!(stopped.panicked, 0);

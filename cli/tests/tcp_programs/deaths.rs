@@ -5,6 +5,9 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use rustix::net::sockopt;
 
 use crate::network::{AGENT, Up, connect, in_a_network, within_patience};
 use crate::{has_redis, redis_with};
@@ -17,6 +20,10 @@ const REQUESTS: u64 = 300;
 /// Stores and fetches values until the connection ends. Every byte must be right.
 pub fn use_redis(client: usize, done: &AtomicU64, stops: &AtomicBool) -> io::Result<()> {
     let mut stream = connect(SocketAddr::from((AGENT, 6379)));
+    // A client whose requests are all acknowledged sends nothing that the next agent could answer with a reset.
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
     for at in 0_u64.. {
         if stops.load(Ordering::Relaxed) {
             return Ok(());

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,9 @@ use crate::network::{AGENT, Running, Up, connect, in_a_network, wave, within_pat
 use crate::{has_redis, redis};
 
 const CLIENTS: usize = 3;
-const REPLACEMENTS: u32 = 3;
-const DEATHS: u32 = 2;
+const REPLACEMENTS: usize = 3;
+/// One after each replacement but the last.
+const DEATHS: usize = REPLACEMENTS - 1;
 /// Number of requests of all clients between two replacements.
 const REQUESTS: u64 = 300;
 const ECHO: u16 = 7;
@@ -25,7 +26,10 @@ const ECHO: u16 = 7;
 #[derive(Default)]
 struct Load {
     done: AtomicU64,
-    resets: AtomicU64,
+    /// Agents that were killed so far.
+    deaths: AtomicUsize,
+    /// Reset connections, by the number of deaths before each began: a client may learn of a death long after it.
+    resets: [AtomicU64; 1 + DEATHS],
     stops: AtomicBool,
 }
 
@@ -37,8 +41,15 @@ impl Load {
         });
     }
 
-    fn resets(&self) -> u64 {
-        self.resets.load(Ordering::Relaxed)
+    /// Uses redis until `stops`, over as many connections as it takes.
+    fn run(&self, client: usize) {
+        loop {
+            let deaths = self.deaths.load(Ordering::SeqCst);
+            if use_redis(client, &self.done, &self.stops).is_ok() {
+                return;
+            }
+            self.resets[deaths].fetch_add(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -54,30 +65,23 @@ fn redis_under_load_loses_connections_to_killed_but_not_to_replaced_agents() {
         thread::scope(|scope| {
             for client in 0..CLIENTS {
                 let load = &load;
-                scope.spawn(move || {
-                    while use_redis(client, &load.done, &load.stops).is_err() {
-                        load.resets.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
+                scope.spawn(move || load.run(client));
             }
             load.goes_on();
-            let mut deaths = 0;
-            for at in 0..REPLACEMENTS.max(DEATHS) {
-                if at < REPLACEMENTS {
-                    let before = load.resets();
-                    up.replace();
-                    load.goes_on();
-                    assert_eq!(load.resets(), before, "a replacement has reset a connection");
-                }
-                if at < DEATHS {
+            let resets = |deaths: usize| load.resets[deaths].load(Ordering::SeqCst);
+            for deaths in 0..REPLACEMENTS {
+                up.replace();
+                load.goes_on();
+                assert_eq!(resets(deaths), 0, "a replacement has reset a connection");
+                if deaths < DEATHS {
                     up.kill();
+                    load.deaths.fetch_add(1, Ordering::SeqCst);
                     up.start_again();
-                    deaths += 1;
                     load.goes_on();
                 }
             }
             load.stops.store(true, Ordering::Relaxed);
-            assert!(load.resets() >= deaths);
+            assert!((0..DEATHS).map(resets).sum::<u64>() >= DEATHS as u64);
         });
     });
 }

@@ -141,7 +141,7 @@ fn deadline_ends_a_call_and_cancels_its_handler() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
-        let answer = client.call("/test.Test/Sleep", &[("grpc-timeout", "500m")], &[b"x"]).await;
+        let answer = client.call("/test.Test/Sleep", &[("grpc-timeout", "2S")], &[b"x"]).await;
         assert_eq!(answer.code(), Code::DeadlineExceeded as i32);
         assert_eq!(answer.messages.len(), 1);
         until(|| fixture.seen.cancelled.load(SeqCst) == 1).await;

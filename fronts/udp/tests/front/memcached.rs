@@ -76,22 +76,20 @@ fn memcached() -> Option<(Memcached, Client)> {
     command.args(["-U", &port.to_string(), "-p", "0", "-l", "127.0.0.1", "-t", "1", "-u", "root"]);
     let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut process = Memcached(process.ok()?);
-    let mut client = Client::new(([127, 0, 0, 1], port).into());
+    let address = ([127, 0, 0, 1], port).into();
+    let client = Client::new(address);
     client.socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let (start, mut buffer) = (Instant::now(), [0; 64]);
     while start.elapsed() < PATIENCE {
         if process.0.try_wait().unwrap().is_some() {
             return None;
         }
-        client.request = 0;
         let frame = [0, 0, 0, 0, 0, 1, 0, 0];
         // Fails while nobody listens yet.
         let _ = client.socket.send(&[&frame[..], b"version\r\n"].concat());
         if client.socket.recv(&mut buffer).is_ok() {
-            // Discards replies to earlier tries.
-            while client.socket.recv(&mut buffer).is_ok() {}
-            client.socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            return Some((process, client));
+            // Another socket: replies to earlier tries may still come to this one.
+            return Some((process, Client::new(address)));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -23,7 +23,6 @@ use processes::{
     Agent, SuccessiveAgents, alone, count, finish, installed, is_well, online, shell, spinner,
     start, wait_for, work,
 };
-use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::outcome::Code;
 use wave_core::snapshot::State;
@@ -86,10 +85,7 @@ fn threads_that_never_stop_starve_nobody() {
 #[test]
 fn pinned_thread_runs_beside_endless_threads() {
     let Some(_alone) = alone() else { return };
-    let enclave = start(|options| {
-        options.cpus = vec![0, 1];
-        options.config.patience = Nanos::from_millis(2_000);
-    });
+    let enclave = start(|options| options.cpus = vec![0, 1]);
     let _agent = Agent::start(&enclave, "fifo");
     let mut pinned = Command::new("taskset");
     pinned.args(["1", "sh", "-c", "while read -r line; do echo $line; done"]);

@@ -86,12 +86,13 @@ fn every_outcome_is_provoked_told_and_counted() {
     assert_eq!(hand.answer(1), Code::CpuOffline);
     assert_eq!(hand.decide(1, hand.right(waiting)), Code::CpuOffline);
     assert!(!hand.asks[1]);
+    // Nothing may wait for the agent while the core comes back: that may take as long as the host's patience.
+    last.rest();
+    hand.lets_rest(2, waiting);
     online(1, true);
     hand.wait_for("a core that is back", |hand| hand.asks[1]);
 
     // A decision is left for a core that another program occupies.
-    last.rest();
-    hand.lets_rest(2, waiting);
     let hog = Hog::on(2);
     last.wake();
     hand.hears(Kind::Wakeup, waiting);
