@@ -45,8 +45,8 @@ pub struct AgentArgs {
     #[arg(long)]
     pub share_cpu: bool,
     /// Write a log of the agent's inputs and decisions to this file. An existing file is replaced. The path may be a pipe, but
-    /// not a link. Read the log with the commands `replay` and `trace` of `wave` or, for policies
-    /// of your own, of your laboratory (wave_lab::main_with). Logging takes some of the agent's time.
+    /// not a link. Read the log with the commands `replay` and `trace` of `wave` or, for policies of your own, of your laboratory
+    /// (wave_lab::main_with). Logging takes some of the agent's time.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     pub record: Option<PathBuf>,
     /// Description of the run, for the log's header.

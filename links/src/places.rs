@@ -161,7 +161,7 @@ pub fn new_file(path: &Path) -> io::Result<File> {
             opened => return opened,
         }
     }
-    Err(io::Error::other("other processes keep creating files there"))
+    Err(io::Error::other("other processes keep creating files there: choose another path"))
 }
 
 /// With O_CREAT, so that the kernel may refuse another user's pipe (fs.protected_fifos).
@@ -170,7 +170,7 @@ fn pipe_or_device(path: &Path) -> io::Result<File> {
     let file =
         open_no_link(path, options.write(true).create(true).truncate(false), OFlags::empty())?;
     match file.metadata()?.is_file() {
-        true => Err(io::Error::other("another process has just put a file there")),
+        true => Err(io::Error::other("another process has just put a file there: try again")),
         false => Ok(file),
     }
 }
@@ -184,7 +184,7 @@ pub fn existing_file(path: &Path) -> io::Result<File> {
     let file = open_no_link(path, OpenOptions::new().read(true), OFlags::NONBLOCK)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::other("it is not a regular file")),
+        false => Err(io::Error::other("it is not a regular file: remove it")),
     }
 }
 

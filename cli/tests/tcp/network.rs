@@ -48,14 +48,17 @@ pub struct Running(pub Child);
 impl Running {
     /// Starts `wave` with these arguments, and waits for its first line.
     pub fn start(line: &str) -> Running {
-        let mut child = wave(line).spawn().expect("wave can be run");
+        let mut running = Running(wave(line).spawn().expect("wave can be run"));
+        assert!(running.has_begun(), "{line}: {:?}", running.ended());
+        running
+    }
+
+    /// Waits for its first line, or its end. Returns whether there was a line.
+    pub fn has_begun(&mut self) -> bool {
         let mut first = String::new();
-        let out = child.stdout.as_mut().expect("it is piped");
+        let out = self.0.stdout.as_mut().expect("it is piped");
         BufReader::new(out).read_line(&mut first).unwrap();
-        if first.is_empty() {
-            panic!("{line}: {:?}", child.wait_with_output());
-        }
-        Running(child)
+        !first.is_empty()
     }
 
     pub fn kill(mut self) {

@@ -1,6 +1,5 @@
 //! What `wave tcp up` and its programs refuse, and what they say then.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -18,7 +17,7 @@ fn address_of_another_host_is_refused() {
             let folder = tempfile::tempdir().unwrap();
             let (mut up, socket) = up_at_the_cable(taken, folder.path());
             // An agent that has no CPU for 0.3 s answers too late, which the next test is about.
-            if is_up(&mut up) {
+            if up.has_begun() {
                 counts_a_duplicate(&socket);
                 continue;
             }
@@ -43,7 +42,7 @@ fn host_with_the_same_address_that_answers_late_is_counted() {
         kill_process(other, Signal::STOP).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let (mut up, socket) = up_at_the_cable("10.77.0.2", folder.path());
-        let is_up = is_up(&mut up);
+        let is_up = up.has_begun();
         kill_process(other, Signal::CONT).unwrap();
         assert!(is_up, "{:?}", up.ended());
         counts_a_duplicate(&socket);
@@ -56,13 +55,6 @@ fn up_at_the_cable(address: &str, folder: &Path) -> (Running, PathBuf) {
     let line = format!("tcp up --interface wavetoe0 --address {address}/24 --socket");
     let child = wave(&format!("{line} {}", socket.display())).spawn().unwrap();
     (Running(child), socket)
-}
-
-/// Waits until the agent serves, or has ended. Returns whether it serves.
-fn is_up(agent: &mut Running) -> bool {
-    let mut first = String::new();
-    BufReader::new(agent.0.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
-    !first.is_empty()
 }
 
 fn counts_a_duplicate(socket: &Path) {

@@ -438,7 +438,7 @@ fn stall_report_names_the_preempted_holder_of_an_awaited_lock() {
         options.kernel_threads = 2;
         options.stall_after = Nanos::from_millis(2);
     });
-    // Slices in which a waiter is seen, too.
+    // In a slice as long as this, the detector sees the waiter on the core.
     let agent = shipped(&enclave, "shinjuku:slice_us=200000");
     let holds = Arc::new(AtomicBool::new(false));
     let (held, reported) = (Arc::clone(&holds), Arc::new(AtomicBool::new(false)));

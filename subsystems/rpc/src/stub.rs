@@ -6,8 +6,8 @@
 //! # Calls that wait for their clients
 //!
 //! A reply that finds no room, or a worker that [waits](Stub::wait) while a client has not half-closed, tells the agent that
-//! the call waits ([`WAITS`](crate::wire::WAITS)): steering does not count it until the agent has something for it. The frame says how many
-//! of the call's frames had arrived, so the agent can ignore a WAITS that crossed with a grant or a message.
+//! the call waits ([`WAITS`](crate::wire::WAITS)): steering does not count it until the agent has something for it. The frame
+//! says how many of the call's frames had arrived, so the agent can ignore a WAITS that crossed with a grant or a message.
 //!
 //! A worker that suspends handlers keeps their calls [apart](Stub::keep_apart): frames for such a call are kept for it, and the
 //! stub [names](Stub::take_woken) the call once.
