@@ -76,8 +76,8 @@ fn shows() -> Result<Vec<String>, String> {
         "wave={wave}
         $wave linux status 2>/dev/null; echo none $?
         $wave run --host linux --patience 5000 --quiet -- sleep 1000 & run=$!
-        until $wave linux status --json >/run/shown 2>/dev/null; do kill -0 $run || exit; sleep 0.2; done
-        until $wave linux status | grep -q ' sleep '; do kill -0 $run || exit; sleep 0.2; done
+        shows_sleep() {{ $wave linux status --json >/run/shown 2>/dev/null; grep -q '\"name\":\"sleep\"' /run/shown; }}
+        until shows_sleep; do kill -0 $run || exit; sleep 0.2; done
         grep -c '\"policy\":\"fifo\"' /run/shown
         kill -TERM $run; wait $run; echo ended $?
         $wave linux status 2>/dev/null; echo none $?
