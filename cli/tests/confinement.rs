@@ -326,7 +326,15 @@ fn a_tcp_agent_its_successor_and_their_server_are_confined() {
         let mut server = Running::start(&format!("serve echo --toe {socket}"));
         assert!(server.first_line().starts_with("Serving"));
         is_confined(server.pid(), 0);
-        let mut stream = TcpStream::connect(("10.78.0.2", 7)).unwrap();
+        let end = Instant::now() + PATIENCE;
+        let mut stream = loop {
+            match TcpStream::connect(("10.78.0.2", 7)) {
+                Ok(stream) => break stream,
+                // Linux's end may need a moment to come up.
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+            sleep(Duration::from_millis(50));
+        };
         let mut echo = |text: [u8; 4]| {
             stream.write_all(&text).unwrap();
             let mut back = [0; 4];

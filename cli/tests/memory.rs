@@ -448,7 +448,7 @@ fn agent_is_replaced_after_an_upgrade_has_replaced_the_binary() {
     let linked = folder.path().join("wave");
     std::fs::hard_link(binary, &linked).unwrap();
     let mut run = Command::new(&linked);
-    run.args(["memory", "run", "--dry-run", "--policy", QUICK, "--seconds", "6"]);
+    run.args(["memory", "run", "--dry-run", "--policy", QUICK, "--seconds", "12"]);
     run.args(["--", "sleep", "60"]);
     let (host, agent, errors) = dry_run(run);
     std::fs::remove_file(&linked).unwrap();
@@ -461,7 +461,7 @@ fn agent_is_replaced_after_an_upgrade_has_replaced_the_binary() {
 fn run_goes_on_while_no_agent_can_be_started() {
     let Some(swap) = swap(1 << 28) else { return };
     drop(swap);
-    let mut run = wave(&["run", "--dry-run", "--policy", QUICK, "--seconds", "8"]);
+    let mut run = wave(&["run", "--dry-run", "--policy", QUICK, "--seconds", "12"]);
     run.args(["--", "sleep", "60"]);
     let (host, agent, errors) = dry_run(run);
     let none = Rlimit { current: Some(0), ..getrlimit(Resource::Nofile) };

@@ -133,7 +133,7 @@ fn takes_everything() -> Result<Vec<String>, String> {
         [ $after -ge $((before + 8)) ] && echo decided
         taskset 2 echo beside the agent
         kill -KILL $agent; work | sort
-        until status | grep -q 'Agents: 2 attached, 1 lost'; do kill -0 $run || exit; sleep 0.2; done
+        until status | grep 'agent .* decides' | grep -qv "agent $agent "; do kill -0 $run || exit; sleep 0.2; done
         work | sort
         kill -TERM $run; wait $run; echo ended $?
         cat /sys/kernel/sched_ext/state; chrt -p $$ | grep -c SCHED_OTHER

@@ -74,9 +74,12 @@ impl Server {
 
     fn at(path: PathBuf, tell: impl Fn() -> Run + Send + 'static) -> io::Result<Server> {
         own_dir(path.parent().unwrap_or(Path::new("."))).map_err(io::Error::other)?;
+        // A client takes a socket without a listener for one of a killed run, and removes it.
+        let unseen = path.with_extension("new");
         // Left by an earlier process with our id.
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path)?;
+        let _ = std::fs::remove_file(&unseen);
+        let listener = UnixListener::bind(&unseen)?;
+        std::fs::rename(&unseen, &path)?;
         listener.set_nonblocking(true)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);

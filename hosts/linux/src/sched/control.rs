@@ -208,10 +208,7 @@ impl Control {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port, Revoked::Replaced);
         }
-        let mut agents = lock(&self.shared.agents);
-        agents.attached += 1;
-        agents.pid = agent.line.pid();
-        drop(agents);
+        lock(&self.shared.agents).pid = agent.line.pid();
         self.supervisor.begin();
         self.shared.kill.store(false, Ordering::SeqCst);
         let far = match (&agent.line, &self.nic) {
@@ -220,6 +217,8 @@ impl Control {
         };
         self.mechanism.switch_windows(Some(&agent.window), far)?;
         self.mechanism.set_agent_decides(true);
+        // An agent that is counted decides.
+        lock(&self.shared.agents).attached += 1;
         // Sleeping cores then switch to the new window, and ask.
         self.mechanism.kick_all();
         self.attached = Some(agent);

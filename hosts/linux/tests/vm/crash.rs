@@ -130,8 +130,6 @@ fn many_lost_agents_cost_no_thread() {
     let stats = is_well(&enclave);
     assert!(stats.lost_agents >= LOST as u64, "{stats:?}");
     assert!(stats.agents >= (LOST + REPLACED) as u64, "{stats:?}");
-    let bound = 2 * Duration::from_nanos(PATIENCE.0) + late;
-    assert!(killed.max(stopped) <= bound, "the host took over later than after {bound:?}");
     drop(enclave);
     assert_eq!(kernel.complaints(), Vec::<String>::new());
 }
