@@ -199,11 +199,11 @@ fn unaccepted_connections_wait_for_a_child_after_its_parent_closes_the_listener(
              os.read(0, 1)\n\
              if os.fork() == 0:\n    \
                  os.read(0, 1)\n    \
-                 for _ in range(3):\n        \
-                     c, _ = s.accept()\n        \
+                 accepted = [s.accept()[0] for _ in range(3)]\n    \
+                 s.close()\n    \
+                 for c in accepted:\n        \
                      c.sendall(c.recv(10000, socket.MSG_WAITALL))\n        \
                      c.close()\n    \
-                 s.close()\n    \
                  os._exit(0)\n\
              s.close()\n\
              os.write(1, b'closed\\n')\n\

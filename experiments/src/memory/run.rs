@@ -1,5 +1,6 @@
 //! Manages the memory of programs until they end, or the run is interrupted.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -138,9 +139,9 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     let enclave = match Enclave::start(options) {
         Ok(enclave) => enclave,
         Err(error @ (StartError::Target(_) | StartError::Nothing { .. })) => {
-            // A command that ended at once has still ended well.
+            // A command that ended at once has still ended well. It has no memory soon before it can be waited for.
             if let Some(command) = &mut command
-                && command.has_ended()
+                && (command.has_ended() || command.is_named_by(&error))
             {
                 let mut report = Report::new(wanted, None, swap.as_ref());
                 report.exit = Some(exit_code(command.finish()?));
@@ -278,6 +279,11 @@ impl Started {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
+    /// Whether the error says that the command has ended.
+    fn is_named_by(&self, error: &StartError) -> bool {
+        matches!(error, StartError::Target(TargetError::Ended(pid)) if *pid == self.child.id() as i32)
+    }
+
     /// Terminates the command if it still runs, and kills it if it has not ended in time or another signal to end arrives.
     fn finish(&mut self) -> Result<ExitStatus, Failure> {
         if !self.has_ended() {
@@ -325,7 +331,8 @@ fn start(words: &[String], json: bool) -> Result<Child, Failure> {
 /// Progress on standard error: a table redrawn in place on a terminal, lines elsewhere.
 enum View {
     Table(ProgressBar),
-    Lines,
+    /// The run's second from which on the next line is due.
+    Lines(Cell<u64>),
     Nothing,
 }
 
@@ -336,7 +343,7 @@ impl View {
             return View::Nothing;
         }
         if !std::io::stderr().is_terminal() {
-            return View::Lines;
+            return View::Lines(Cell::new(0));
         }
         let bar = ProgressBar::new_spinner();
         bar.set_style(ProgressStyle::with_template("{msg}").expect("a valid template"));
@@ -346,9 +353,10 @@ impl View {
     fn show(&self, report: &Report, sample: &Sample) {
         match self {
             View::Table(bar) => bar.set_message(report.live(sample)),
-            View::Lines => {
+            View::Lines(next) => {
                 let seconds = sample.seconds.round() as u64;
-                if seconds.is_multiple_of(LINE.as_secs()) {
+                if seconds >= next.get() {
+                    next.set((seconds / LINE.as_secs() + 1) * LINE.as_secs());
                     say!("{}", sample.line());
                 }
             }
@@ -359,7 +367,7 @@ impl View {
     fn say(&self, line: &str) {
         match self {
             View::Table(bar) => bar.println(line),
-            View::Lines => say!("{line}"),
+            View::Lines(_) => say!("{line}"),
             View::Nothing => {}
         }
     }
@@ -368,7 +376,7 @@ impl View {
     fn warn(&self, line: &str) {
         match self {
             View::Table(bar) => bar.println(line),
-            View::Lines | View::Nothing => say!("{line}"),
+            View::Lines(_) | View::Nothing => say!("{line}"),
         }
     }
 

@@ -27,7 +27,7 @@ const PAYLOAD_BYTES: u64 = 1 << 20;
 const NOW: Nanos = Nanos(1);
 
 fn connect(path: &Path, contexts: u16) -> Program {
-    Program::over(Connection::connect(path).unwrap(), contexts, PAYLOAD_BYTES)
+    Program::over(|| Connection::connect(path).unwrap(), contexts, PAYLOAD_BYTES)
 }
 
 struct Test {

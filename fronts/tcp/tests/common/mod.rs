@@ -29,7 +29,12 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn over(connection: Connection, contexts: u16, payload_bytes: u64) -> Program {
+    /// Connects last: the offer must follow soon.
+    pub fn over(
+        connect: impl FnOnce() -> Connection,
+        contexts: u16,
+        payload_bytes: u64,
+    ) -> Program {
         let layout = Layout::new(window(contexts)).unwrap();
         let lines = [layout.nic_lines, layout.host_lines, 0];
         let (memory, fd) = Memory::create_to_lend("test", lines[0], lines[1]).unwrap();
@@ -41,7 +46,6 @@ impl Program {
         let doorbells =
             theirs.iter().map(|bell| bell.as_fd().try_clone_to_owned().unwrap()).collect();
         Program {
-            connection,
             layout,
             lines,
             subsystem: wave_tcp::SUBSYSTEM.id,
@@ -52,6 +56,7 @@ impl Program {
             files: vec![file],
             bells,
             doorbells,
+            connection: connect(),
         }
     }
 

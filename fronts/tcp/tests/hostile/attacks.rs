@@ -112,7 +112,7 @@ impl Window {
     /// # Errors
     /// The agent's reason for a refusal; empty if it gave none.
     fn open(path: &Path, contexts: u16, payload_bytes: u64) -> Result<Window, String> {
-        let program = Program::over(connect(path), contexts, payload_bytes);
+        let program = Program::over(|| connect(path), contexts, payload_bytes);
         let _ = program.offer();
         Window::of(program)
     }
@@ -321,14 +321,14 @@ fn resident(file: &OwnedFd) -> u64 {
 /// Lends memory without pages, and tries to take lent pages away.
 fn holes(path: &Path) {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let mut program = Program::over(connect(path), 1, PAYLOAD_BYTES);
+    let mut program = Program::over(|| connect(path), 1, PAYLOAD_BYTES);
     let [nic, host, _] = program.lines;
     program.memory = Payload::create("hollow", u64::from(nic + host) * 64).unwrap().1;
     program.offer().unwrap();
     let refused = Window::of(program).err().unwrap();
     assert!(refused.contains("no page at byte 0"), "{refused}");
 
-    let mut program = Program::over(connect(path), 1, PAYLOAD_BYTES);
+    let mut program = Program::over(|| connect(path), 1, PAYLOAD_BYTES);
     program.files = vec![wave_links::Memory::create("sealed", 64, 64, 0).unwrap().1];
     program.offer().unwrap();
     let refused = Window::of(program).err().unwrap();
@@ -551,7 +551,7 @@ fn die(path: &Path, at: u32) {
         step(0);
         let connection = connect(path);
         step(1);
-        let program = Program::over(connection, 2, PAYLOAD_BYTES);
+        let program = Program::over(|| connection, 2, PAYLOAD_BYTES);
         program.offer().unwrap();
         step(2);
         let mut window = Window::of(program).unwrap();
