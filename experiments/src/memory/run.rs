@@ -34,6 +34,8 @@ const SAMPLE: Duration = Duration::from_secs(1);
 const LINE: Duration = Duration::from_secs(10);
 /// Maximum number of processes listed one by one.
 const LINES_MAX: usize = 3;
+/// Time in which a process without memory becomes one that can be waited for.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// Time allowed for an agent to leave at the end.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 /// Delay until a new agent replaces a lost one.
@@ -139,9 +141,9 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     let enclave = match Enclave::start(options) {
         Ok(enclave) => enclave,
         Err(error @ (StartError::Target(_) | StartError::Nothing { .. })) => {
-            // A command that ended at once has still ended well. It has no memory soon before it can be waited for.
+            // A command that ended at once has still ended well.
             if let Some(command) = &mut command
-                && (command.has_ended() || command.is_named_by(&error))
+                && command.ends_soon()
             {
                 let mut report = Report::new(wanted, None, swap.as_ref());
                 report.exit = Some(exit_code(command.finish()?));
@@ -279,9 +281,16 @@ impl Started {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// Whether the error says that the command has ended.
-    fn is_named_by(&self, error: &StartError) -> bool {
-        matches!(error, StartError::Target(TargetError::Ended(pid)) if *pid == self.child.id() as i32)
+    /// Whether the command ends within a moment: it loses its memory shortly before it can be waited for.
+    fn ends_soon(&mut self) -> bool {
+        let start = Instant::now();
+        while !self.has_ended() {
+            if start.elapsed() >= END_PATIENCE {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
     }
 
     /// Terminates the command if it still runs, and kills it if it has not ended in time or another signal to end arrives.

@@ -215,7 +215,7 @@ fn is_called(library: &str) {
         reset.send(&pair(b"l", b""), true).await;
         assert!(reset.next().await.unwrap().is_some());
         drop(reset);
-        // Its program, under valgrind, has begun to reply by then.
+        // Long enough for the program to begin its reply under valgrind.
         let mut late = client.open(LIST, &[("grpc-timeout", "10S")], false).await;
         late.send(&pair(b"l", b""), true).await;
         assert!(late.next().await.unwrap().is_some());

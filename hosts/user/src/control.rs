@@ -111,9 +111,10 @@ impl Control {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port, Revoked::Replaced);
         }
-        lock(&self.shared.agents).attached += 1;
         self.supervisor.begin();
         self.shared.kill.store(false, Ordering::SeqCst);
+        // Only now: whoever sees the count may kill this agent.
+        lock(&self.shared.agents).attached += 1;
         self.shared.fallback.leave();
         self.switch_windows(Some(&guest.incarnation));
         self.attached = Some(guest);

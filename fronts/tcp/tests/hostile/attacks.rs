@@ -549,9 +549,12 @@ fn die(path: &Path, at: u32) {
     std::io::stdout().flush().unwrap();
     loop {
         step(0);
-        let connection = connect(path);
-        step(1);
-        let program = Program::over(|| connection, 2, PAYLOAD_BYTES);
+        let connect = || {
+            let connection = connect(path);
+            step(1);
+            connection
+        };
+        let program = Program::over(connect, 2, PAYLOAD_BYTES);
         program.offer().unwrap();
         step(2);
         let mut window = Window::of(program).unwrap();

@@ -217,7 +217,7 @@ impl Control {
         };
         self.mechanism.switch_windows(Some(&agent.window), far)?;
         self.mechanism.set_agent_decides(true);
-        // An agent that is counted decides.
+        // Counted last: whoever sees the count may rely on the agent having begun to decide.
         lock(&self.shared.agents).attached += 1;
         // Sleeping cores then switch to the new window, and ask.
         self.mechanism.kick_all();

@@ -267,7 +267,7 @@ fn next_changed_returns_each_stream_with_news_once() {
     (&near[2]).write_all(b"late").unwrap();
     let [first, third] = [0, 2].map(|at| index_of_peer(&far, &near[at]));
     let mut named = BTreeMap::new();
-    // The agent may deliver them in parts, each of which is news.
+    // The agent may deliver the bytes in parts, and each part is news.
     let mut has =
         |at: usize, bytes: usize| far[at].readable().is_ok_and(|came| came.len() == bytes);
     let end = Instant::now() + PATIENCE;
