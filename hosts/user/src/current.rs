@@ -74,6 +74,8 @@ pub fn class() -> u16 {
 }
 
 /// Lets other threads run. Sends YIELD. Panics if the caller is no thread of an enclave.
+///
+/// Switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
 pub fn yield_now() {
     suspend(Leave::Yield);
 }
@@ -84,6 +86,8 @@ pub fn yield_now() {
 ///
 /// A front sends the note after it has left the request where the thread looks, and the thread awaits after it has
 /// looked. A note that comes in between counts. Panics if the caller is no thread of an enclave.
+///
+/// Switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
 pub fn await_note() {
     suspend(Leave::Await);
 }
@@ -93,6 +97,8 @@ pub fn await_note() {
 /// load of a word that is mostly in the cache. Call it regularly in threads that run for long, but not
 /// while holding a lock of another library, nor inside foreign code that keeps the address of a
 /// thread-local.
+///
+/// Switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
 ///
 /// Calls of this crate that do not block are safe points as well: [`crate::spawn`],
 /// [`Thread::unpark`], [`crate::Mutex::lock`] before it tries the lock, and [`park`] and
@@ -118,6 +124,8 @@ fn is_asked_to_leave() -> bool {
 /// As with `std::thread::park`, check the awaited condition after it returns: an unpark that was meant
 /// for a thread that has ended can reach the next user of its id.
 /// Panics if the caller is no thread of an enclave.
+///
+/// Switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
 pub fn park() {
     let came_already = with_core(|core| {
         let core = core.expect("only a thread of an enclave can park");
@@ -132,6 +140,8 @@ pub fn park() {
 
 /// Blocks for at least `time`. Timers fire when a core switches or idles, and at safe points: a thread on
 /// the same core that passes no safe points delays them. Panics if the caller is no thread of an enclave.
+///
+/// Switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
 pub fn sleep(time: Duration) {
     let deadline = MonotonicClock.now() + Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     with_core(|core| {

@@ -138,7 +138,8 @@ pub enum StartError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ThreadKind {
     /// Has its own stack and runs on the pthread of its current core: switches take nanoseconds, and it is
-    /// preempted at safe points.
+    /// preempted at safe points. It must hold nothing of a pthread across a switch: see
+    /// [the rule](crate#threads-move-between-pthreads).
     #[default]
     User,
     /// Has its own pthread: switches take microseconds, and it is preempted anywhere, in any code. While it
@@ -396,6 +397,8 @@ impl Spawner {
 }
 
 /// Starts a thread in the caller's own enclave.
+///
+/// A safe point, so it may switch: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
 pub fn spawn<T: Send + 'static>(
     attributes: impl Into<Attributes>,
     body: impl FnOnce() -> T + Send + 'static,
@@ -460,6 +463,8 @@ fn create(
 impl Thread {
     /// Ends the current park of this thread, or else its next one. The caller must be a thread of the same
     /// enclave; from elsewhere, use [`Enclave::unpark`]. Panics if the caller is no thread of an enclave.
+    ///
+    /// A safe point, so it may switch: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
     pub fn unpark(self) {
         current::preempt_point();
         let shared = with_core(|core| Arc::clone(&core.expect("see Enclave::unpark").shared));

@@ -16,9 +16,9 @@ pub(crate) type FiberYielder = Yielder<u32, Leave>;
 /// moved by value, its 16-byte loads cover two 8-byte stores, which the processor cannot forward, and stall.
 pub(crate) struct Fiber(Box<Coroutine<u32, Leave, (), DefaultStack>>);
 
-// SAFETY: a fiber is resumed by one core at a time (the one that committed its thread), and the values on
-// its stack are owned by closures that are `Send`. Addresses of the pthread's thread-locals are not: foreign
-// code that keeps them across a switch must not be run on a user-level thread.
+// SAFETY: a fiber is resumed by one core at a time (the one that committed its thread). Its stack begins with a closure that is `Send`.
+// What that puts on the stack moves as a whole, and so may be `Rc`s that share among themselves; that it shares nothing with the
+// pthread's thread-locals is the rule on the crate's front page, which users keep and nothing checks (docs/adr/0098).
 unsafe impl Send for Fiber {}
 
 impl Fiber {

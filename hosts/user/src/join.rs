@@ -83,6 +83,8 @@ impl<T: Send + 'static> JoinHandle<T> {
 
     /// Waits for the thread's end. A calling thread of an enclave blocks; any other calling thread sleeps in
     /// the kernel.
+    ///
+    /// Switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
     pub fn join(self) -> Result<T, JoinError> {
         let inside = Inside::enter();
         loop {

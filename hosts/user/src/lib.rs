@@ -17,6 +17,36 @@
 //! let answer = enclave.spawn(0, || 6 * 7)?.join().unwrap();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Threads move between pthreads
+//!
+//! A call that *switches* lets other threads run, and a user-level thread may return from it on another pthread. Each such call
+//! says so in its documentation. Across it, a user-level thread holds nothing that stays with the pthread:
+//!
+//! - no reference to the value of a `thread_local!`;
+//! - no [`Rc`](std::rc::Rc), or other value that is not [`Send`], if a `thread_local!` or another thread has a part of what it
+//!   shares. It may hold one that shares only with values on its own stack: they move together;
+//! - no guard of a lock that remembers its pthread, such as [`std::io::StdoutLock`].
+//!
+//! To break this rule is undefined behaviour, a data race at least, although it takes no `unsafe`. Neither the compiler nor this
+//! crate finds it, in debug builds either: Rust does not check a stack for `Send`, as it checks the state of an `async` function,
+//! and addresses on a stack do not tell what is still in use (docs/adr/0098). This compiles, and is wrong:
+//!
+//! ```no_run
+//! # use std::cell::Cell;
+//! thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
+//! // Right: the reference ends before the switch.
+//! COUNT.with(|count| count.set(count.get() + 1));
+//! wave_user::yield_now();
+//! // Wrong: the thread returns with a reference to the thread-local of the pthread that it was on.
+//! COUNT.with(|count| {
+//!     wave_user::yield_now();
+//!     count.set(count.get() + 1);
+//! });
+//! ```
+//!
+//! Even a right thread may find another value in a thread-local after a switch: that of another pthread. A kernel-level thread
+//! keeps its pthread, so this section does not concern it.
 
 mod barrier;
 mod clock;

@@ -5,7 +5,9 @@
 //! each worker as a thread of an enclave, so that handlers are scheduled, and preempted, by the enclave's agent.
 //!
 //! Handlers are not async. The handler of a method with one message each way occupies its worker until it returns. A streaming
-//! handler lets its worker serve other calls while it waits for its client, and after every few messages.
+//! handler lets its worker serve other calls while it waits for its client, and after every few messages. So a handler's calls that
+//! receive or send may return after other handlers have run, and on another pthread if the worker is a thread of an enclave:
+//! [the rule](crate#threads-move-between-pthreads) for what may be held across a switch holds for them, on any worker.
 //!
 //! ```no_run
 //! use wave_user::rpc::{Methods, Options, Server};

@@ -217,6 +217,8 @@ impl Worker {
     }
 
     /// Waits for an event, after [`Worker::poll`] found none.
+    ///
+    /// On a thread of an enclave it switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
     pub fn wait(&mut self) {
         self.publish();
         if self.patience == Patience::Thread {
