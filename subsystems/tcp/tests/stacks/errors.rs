@@ -186,7 +186,7 @@ fn a_host_sets_differentiated_services() {
     peer.sends(b"data");
     let heard = peer.after(100);
     assert!(!heard.is_empty());
-    // The peer's parser has verified the headers' checksums.
+    // The peer has verified the headers' checksums.
     assert!(
         heard.iter().all(|heard| heard.service() == (46, 64)),
         "both data and acknowledgements"

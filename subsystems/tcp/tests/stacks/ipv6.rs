@@ -1,13 +1,13 @@
 //! IPv6: connections next to those of IPv4, neighbour discovery, echoes, and routers with smaller MTUs.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{Event, Reason, Request, Sharing};
-use wave_tcp::packet::icmp6::ECHO6_HEADERS_BYTES;
 use wave_tcp::packet::{
     DISCOVERY_BYTES, Discovery, Ecn, Flags, Icmp6, Options, Parsed, TcpHeader, build_advertisement,
-    build_solicitation, build_tcp, checksum, parse, partial_checksum,
+    build_solicitation, build_tcp, parse, partial_checksum,
 };
 use wave_tcp::seq::Seq;
 use wave_wires::{Adversity, CsumPlace, Memory, Offload, RawPart, Wire};
@@ -213,23 +213,25 @@ fn a_neighbour_that_has_moved_is_found_again_though_its_address_was_never_asked_
 #[test]
 fn an_echo_request_is_answered_unless_its_checksum_is_wrong() {
     let mut neighbour = Neighbour::new();
-    let mut frame = vec![0; ECHO6_HEADERS_BYTES];
-    frame[..6].copy_from_slice(&neighbour.machine.wire.limits().mac);
-    frame[6..12].copy_from_slice(&neighbour.wire.limits().mac);
-    frame[12..22].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 12, 58, 64]);
-    frame[22..38].copy_from_slice(&PEER.octets());
-    frame[38..54].copy_from_slice(&OURS.octets());
-    frame[54..62].copy_from_slice(&[128, 0, 0, 0, 0, 5, 0, 6]);
-    frame.extend_from_slice(b"ping");
-    let pseudo = checksum::pseudo_sum(IpAddr::V6(PEER), IpAddr::V6(OURS), 58, 12);
-    let sum = !checksum::add(pseudo, checksum::sum(&frame[54..]));
-    frame[56..58].copy_from_slice(&sum.to_be_bytes());
+    let macs = (neighbour.wire.limits().mac, neighbour.machine.wire.limits().mac);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(macs.0, macs.1)
+        .ipv6(PEER.octets(), OURS.octets(), 64)
+        .icmpv6_echo_request(5, 6)
+        .write(&mut frame, b"ping")
+        .unwrap();
     neighbour.put(&frame);
     let [answer] = &neighbour.answers()[..] else { panic!("no answer") };
     let Ok(Parsed::Icmp6(_, ip, Icmp6::EchoReply(echo))) = parse(answer, false) else {
         panic!("no reply")
     };
     assert_eq!((ip.source, ip.destination, echo.data), (OURS, PEER, &b"ping"[..]));
+    let Some(TransportSlice::Icmpv6(reply)) =
+        SlicedPacket::from_ethernet(answer).unwrap().transport
+    else {
+        panic!("no ICMPv6")
+    };
+    assert!(reply.is_checksum_valid(OURS.octets(), PEER.octets()));
     frame[57] ^= 1;
     neighbour.put(&frame);
     assert!(neighbour.answers().is_empty());

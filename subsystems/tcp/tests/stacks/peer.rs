@@ -1,6 +1,10 @@
-//! A stack, and a peer whose segments are all handwritten: options, windows, control bits, IP headers and ICMP.
+//! A stack, and a peer whose segments are all handwritten: options, windows, control bits, IP headers and ICMP. An independent
+//! implementation, etherparse, computes and verifies the peer's checksums.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+
+use etherparse::checksum::Sum16BitWords;
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
 use crate::machine::Machine;
 use wave_core::clock::Nanos;
@@ -9,7 +13,7 @@ use wave_tcp::control::State;
 use wave_tcp::datapath::Established;
 use wave_tcp::packet::{
     ArpOperation, ArpPacket, ETHERNET_BYTES, Ecn, Flags, IPV4_BYTES, Options, Parsed, TcpHeader,
-    TcpSegment, build_arp, build_tcp, checksum, parse, partial_checksum,
+    TcpSegment, build_arp, build_tcp, parse,
 };
 use wave_tcp::seq::Seq;
 use wave_wires::{Adversity, Memory, Offload, RawPart, Wire};
@@ -69,6 +73,25 @@ impl Heard {
     pub fn quoted(&self) -> &[u8] {
         &self.bytes[ETHERNET_BYTES..TCP_AT + 8]
     }
+}
+
+/// The checksum of these parts, each but the last of an even length, by etherparse.
+fn internet_checksum(parts: &[&[u8]]) -> [u8; 2] {
+    let sum = parts.iter().fold(Sum16BitWords::new(), |sum, part| sum.add_slice(part));
+    sum.ones_complement().to_be().to_be_bytes()
+}
+
+/// Verifies the checksums of a segment and of its IP header by etherparse.
+fn assert_checksums(frame: &[u8]) {
+    let packet = SlicedPacket::from_ethernet(frame).unwrap();
+    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
+    else {
+        panic!("no TCP over IPv4: {frame:?}")
+    };
+    let ip = ip.header();
+    assert_eq!(ip.header_checksum(), ip.to_header().calc_header_checksum(), "{frame:?}");
+    let expected = tcp.calc_checksum_ipv4(ip.source(), ip.destination()).unwrap();
+    assert_eq!(tcp.checksum(), expected, "{frame:?}");
 }
 
 #[derive(Clone, Debug)]
@@ -216,17 +239,19 @@ impl Peer {
         let mut tcp = [&head[TCP_AT..len], sends.options, sends.data].concat();
         tcp[12] += (sends.options.len() as u8 / 4) << 4;
         tcp[18..20].copy_from_slice(&sends.urgent.to_be_bytes());
-        let sum = !checksum::sum(&tcp);
-        let at = usize::from(partial_checksum(&header.source).offset);
-        tcp[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-        tcp[at] ^= u8::from(sends.breaks_checksum);
+        tcp[16..18].fill(0);
+        let [source, destination] = [sends.source, sends.destination].map(|end| end.ip().octets());
+        let pseudo = [&source[..], &destination, &[0, 6], &(tcp.len() as u16).to_be_bytes()];
+        let sum = internet_checksum(&[&pseudo.concat(), &tcp]);
+        tcp[16..18].copy_from_slice(&sum);
+        tcp[16] ^= u8::from(sends.breaks_checksum);
         let mut ip = [&head[ETHERNET_BYTES..TCP_AT], sends.ip_options].concat();
         ip[0] += sends.ip_options.len() as u8 / 4;
         let total = (ip.len() + tcp.len()) as u16;
         ip[2..4].copy_from_slice(&total.to_be_bytes());
         ip[10..12].fill(0);
-        let sum = !checksum::sum(&ip);
-        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        let sum = internet_checksum(&[&ip]);
+        ip[10..12].copy_from_slice(&sum);
         self.put(&[&head[..ETHERNET_BYTES], &ip, &tcp].concat());
     }
 
@@ -239,13 +264,13 @@ impl Peer {
     /// Sends an ICMP error about a segment. `rest` is the last two bytes of its fixed part.
     pub fn icmp(&mut self, kind: u8, code: u8, rest: u16, quoted: &[u8]) {
         let mut message = [&[kind, code, 0, 0, 0, 0][..], &rest.to_be_bytes(), quoted].concat();
-        let sum = !checksum::sum(&message);
-        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let sum = internet_checksum(&[&message]);
+        message[2..4].copy_from_slice(&sum);
         let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 9, 10, 0, 0, 2];
         let total = (ip.len() + message.len()) as u16;
         ip[2..4].copy_from_slice(&total.to_be_bytes());
-        let sum = !checksum::sum(&ip);
-        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        let sum = internet_checksum(&[&ip]);
+        ip[10..12].copy_from_slice(&sum);
         let macs = [self.machine.wire.limits().mac, self.mac].concat();
         self.put(&[&macs[..], &[8, 0], &ip, &message].concat());
     }
@@ -263,6 +288,7 @@ impl Peer {
                     match parse(&frame, false) {
                         Ok(Parsed::Tcp { segment, .. }) => {
                             let bytes = frame.to_vec();
+                            assert_checksums(&bytes);
                             heard.push(Heard { at: self.now, segment, bytes });
                         }
                         Ok(Parsed::Arp(_, arp)) => self.on_arp(&arp),
