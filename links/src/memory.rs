@@ -309,16 +309,18 @@ pub struct Page<'a> {
 /// Bytes in a page, on both sides of a link.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// A shared, writable mapping of a file or device, as words; unmapped on drop.
+/// A shared, writable mapping of a file or device; unmapped on drop. Its words are reached as atomics, or its bytes through raw
+/// pointers by the rules of [`crate::payload`], never both.
 #[derive(Debug)]
 pub(crate) struct SharedMap {
     base: NonNull<AtomicU64>,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and is only reached as atomic words.
+// SAFETY: the mapping belongs to the process, not to a thread.
 unsafe impl Send for SharedMap {}
-// SAFETY: as above; atomic words may be used from several threads at once.
+// SAFETY: atomic words may be used from several threads at once. `base` returns only an address: its users in `payload` copy bytes
+// in one thread alone (`Payload` is not `Sync`, and a `Populator` changes no byte).
 unsafe impl Sync for SharedMap {}
 
 impl SharedMap {

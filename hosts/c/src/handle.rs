@@ -1,6 +1,7 @@
 //! Handles: pointers to memory that is never freed, so that a handle of a stopped server is recognized.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +24,8 @@ pub struct Shell<T> {
     inner: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `inner` is reached only through `enter`, by one thread at a time: `busy` is a lock.
+// SAFETY: `inner` is reached only through `enter`, by one thread at a time: `busy` is a lock. `Entered` is shared between threads only
+// if `T` is `Sync` (its marker).
 unsafe impl<T: Send> Sync for Shell<T> {}
 
 /// The addresses of all handles, so that leak checkers see them as reachable.
@@ -67,7 +69,7 @@ impl<T: Kind + Send + 'static> Shell<T> {
             let text = format!("another thread is using this {}", T::NAME);
             return Err(Failure::new(WAVE_RPC_BUSY, text));
         }
-        let entered = Entered { shell };
+        let entered = Entered { shell, _inner: PhantomData };
         // SAFETY: `busy` was taken just now, by this thread.
         if unsafe { &*shell.inner.get() }.is_none() {
             return Err(Failure::new(WAVE_RPC_STOPPED, "the server was stopped"));
@@ -79,6 +81,8 @@ impl<T: Kind + Send + 'static> Shell<T> {
 /// A handle that this thread has locked.
 pub(crate) struct Entered<T: 'static> {
     shell: &'static Shell<T>,
+    /// Makes this [`Sync`] where `T` is, and not wherever the shell is.
+    _inner: PhantomData<&'static mut T>,
 }
 
 impl<T> Entered<T> {

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex as Spin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,13 +35,39 @@ pub struct Mutex<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached only through a guard, and there is one guard at a time.
+// SAFETY: `value` is reached only through a guard, and there is one guard at a time, which is shared between threads only if `T` is
+// `Sync` (its marker). Threads lock one after the other, so `T` need only be `Send`; who unlocks does not matter.
 unsafe impl<T: Send> Sync for Mutex<T> {}
-// SAFETY: moving the mutex moves the value.
+// SAFETY: moving the mutex moves the value. The rest is `Send` by itself.
 unsafe impl<T: Send> Send for Mutex<T> {}
 
 /// Exclusive access to a [`Mutex`]'s value; dropping it unlocks the mutex.
-pub struct MutexGuard<'a, T>(&'a Mutex<T>);
+///
+/// A guard is [`Send`] and [`Sync`] where `&mut T` is: threads share a guard only if they may share its value.
+///
+/// ```
+/// # use std::sync::atomic::AtomicU32;
+/// fn share(guard: &(impl Sync + ?Sized)) {}
+/// share(&wave_user::Mutex::new(AtomicU32::new(0)).lock());
+/// ```
+///
+/// ```compile_fail,E0277
+/// # use std::cell::Cell;
+/// fn share(guard: &(impl Sync + ?Sized)) {}
+/// share(&wave_user::Mutex::new(Cell::new(0)).lock());
+/// ```
+pub struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+    /// Makes the guard [`Sync`] where `T` is, and not wherever the mutex is.
+    value: PhantomData<&'a mut T>,
+}
+
+impl<'a, T> MutexGuard<'a, T> {
+    /// For the thread that holds the lock.
+    fn new(mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        MutexGuard { mutex, value: PhantomData }
+    }
+}
 
 impl<T> Mutex<T> {
     /// An unlocked mutex with this value.
@@ -54,6 +81,9 @@ impl<T> Mutex<T> {
 
     /// Locks the mutex, waiting if necessary. Panics if it has to wait and the caller is no thread of an
     /// enclave.
+    ///
+    /// Switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it. The guard itself may be held
+    /// across a switch.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         // Before the lock is taken: a thread preempted here blocks no other.
         current::preempt_point();
@@ -70,7 +100,7 @@ impl<T> Mutex<T> {
         drop(waiters);
         // The holder hands over the lock itself, so there is no need to try again.
         current::suspend(Leave::Wait);
-        MutexGuard(self)
+        MutexGuard::new(self)
     }
 
     /// Locks the value if the lock is free.
@@ -78,7 +108,7 @@ impl<T> Mutex<T> {
         self.locked
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then(|| MutexGuard(self))
+            .then(|| MutexGuard::new(self))
     }
 
     fn unlock(&self) {
@@ -101,20 +131,20 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard is the only one.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.mutex.value.get() }
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard is the only one, and borrowed mutably.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.mutex.value.get() }
     }
 }
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
-        self.0.unlock();
+        self.mutex.unlock();
     }
 }
 
@@ -130,8 +160,10 @@ impl Condvar {
 
     /// Unlocks the mutex, waits for a notification, and locks the mutex again.
     /// Panics if the caller is no thread of an enclave.
+    ///
+    /// Switches: see [the rule](crate#threads-move-between-pthreads) for what may be held across it.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        let mutex = guard.0;
+        let mutex = guard.mutex;
         let inside = Inside::enter();
         let waker = Waker::of_current().expect("only a thread of an enclave can wait here");
         lock(&self.0.0).push_back(waker);
@@ -141,7 +173,7 @@ impl Condvar {
         mutex.lock()
     }
 
-    /// Waits until `condition` is false.
+    /// Waits until `condition` is false. Switches as [`Condvar::wait`] does.
     pub fn wait_while<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,

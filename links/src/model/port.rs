@@ -39,7 +39,11 @@ unsafe impl<T: Send> Send for ModelPort<T> {}
 
 const _: () = {
     const fn is_send<T: Send>() {}
-    is_send::<Context<super::time::RealTime>>();
+    /// Compiles only if a context of any such `T` is `Send`.
+    const fn context_is_send<T: Send>() {
+        is_send::<Context<T>>();
+    }
+    context_is_send::<super::time::RealTime>();
 };
 
 impl<T: Timebase> ModelPort<T> {

@@ -116,9 +116,6 @@ struct Program {
     windows: MapHandle,
 }
 
-// SAFETY: one thread at a time uses libbpf's objects, as they are behind a mutex.
-unsafe impl Send for Program {}
-
 impl Program {
     fn load() -> Program {
         let mut config = Config::coherent(CORES);
