@@ -2,14 +2,14 @@
 
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use wave_links::payload::Part;
 
 /// A run of bytes to send, as address and length.
 ///
 /// The bytes may lie in memory that is shared with another process, which changes them at any time. So a part never
-/// becomes a Rust reference to them: a wire hands it to the kernel as an `iovec`, or copies it with atomic loads.
+/// becomes a Rust reference to them: a wire hands it to the kernel as an `iovec`, or copies it with volatile loads, so that each
+/// byte is read once. A part is neither [`Send`] nor [`Sync`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct RawPart<'a> {
@@ -35,8 +35,9 @@ impl<'a> RawPart<'a> {
     ///
     /// # Safety
     ///
-    /// The bytes are mapped and readable for `'a`. Another process may write to them; this process writes to them only
-    /// by atomic stores, if at all.
+    /// The bytes are mapped and readable for `'a`. Meanwhile no other thread of this process writes to them through this mapping. The
+    /// calling thread may, since a part does not leave it, and so may whoever has the memory mapped elsewhere: Rust's memory model
+    /// covers neither other processes nor other mappings.
     pub unsafe fn new(address: *const u8, len: usize) -> RawPart<'a> {
         let vector = libc::iovec { iov_base: address.cast_mut().cast(), iov_len: len };
         RawPart { vector, bytes: PhantomData }
@@ -73,14 +74,14 @@ impl<'a> RawPart<'a> {
         // Byte by byte up to the first aligned word, then word by word, and the rest byte by byte.
         while !out.is_empty() {
             let step = if from.cast::<u64>().is_aligned() && out.len() >= 8 {
-                // SAFETY: eight aligned bytes of this part, readable by the contract of `new`; they change only
-                // in another process or by atomic stores. A relaxed load of a word never writes.
-                let word = unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed);
+                // SAFETY: eight aligned bytes of this part, readable by the contract of `new`, to which no other thread of this
+                // process writes.
+                let word = unsafe { from.cast::<u64>().read_volatile() };
                 out[..8].copy_from_slice(&word.to_ne_bytes());
                 8
             } else {
                 // SAFETY: as above, for one byte.
-                out[0] = unsafe { AtomicU8::from_ptr(from) }.load(Ordering::Relaxed);
+                out[0] = unsafe { from.read_volatile() };
                 1
             };
             out = &mut out[step..];
@@ -93,8 +94,8 @@ impl<'a> RawPart<'a> {
 impl<'a> From<Part<'a>> for RawPart<'a> {
     /// Bytes of a host's payload memory.
     fn from(part: Part<'a>) -> RawPart<'a> {
-        // SAFETY: a part is mapped and readable for `'a`. This process writes to its memory in one thread only, since a part leaves
-        // its thread as little as the memory it borrows, and no thread writes while it sends.
+        // SAFETY: a part is mapped and readable for `'a`. Only this thread reaches its mapping: a `Payload` is not `Sync`, and stays here
+        // while a part borrows it.
         unsafe { RawPart::new(part.pointer(), part.len()) }
     }
 }

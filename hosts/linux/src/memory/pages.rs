@@ -1,7 +1,8 @@
 //! The BPF programs of `bpf/pages.bpf.c`, and the memory shared with them.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -25,8 +26,20 @@ pub(super) struct Pages {
     object: Object,
 }
 
-// SAFETY: the memory at `exchange` belongs to this value alone, and `Object` may be sent.
+// SAFETY: the memory at `exchange` belongs to this value alone, which is not `Sync`; the rest is `Send` by itself.
 unsafe impl Send for Pages {}
+
+/// Records of a BPF program, which runs while they are read. It borrows the programs: their [`Exchange`] is out of reach meanwhile.
+pub(super) struct Records<'a> {
+    file: File,
+    _programs: PhantomData<&'a mut Pages>,
+}
+
+impl Read for Records<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read(into)
+    }
+}
 
 impl std::fmt::Debug for Pages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -62,10 +75,11 @@ impl Pages {
         })
     }
 
-    /// Memory shared with the BPF programs, which run only inside [`Pages::run`] and [`Pages::iterate`].
+    /// Memory shared with the BPF programs, which run only inside [`Pages::run`] and while [`Records`] are read.
     pub(super) fn exchange(&mut self) -> &mut Exchange {
         // SAFETY: mapped for as long as this value lives, as large as `Exchange`, which is valid for all
-        // bytes; the programs write to it only while a call that takes `self` waits for them.
+        // bytes. The programs write to it only inside `run` and during reads of `Records`; both borrow `self` mutably, so no
+        // reference to it exists then.
         unsafe { self.exchange.as_mut() }
     }
 
@@ -75,12 +89,12 @@ impl Pages {
         program.test_run(ProgramInput::default()).map(|_| ()).map_err(io::Error::other)
     }
 
-    /// Begins to iterate over a process's mappings. The kernel runs the program while the file is read.
+    /// Begins to iterate over a process's mappings. The kernel runs the program while the records are read.
     pub(super) fn iterate(
         &mut self,
         name: &'static str,
         process: BorrowedFd<'_>,
-    ) -> io::Result<File> {
+    ) -> io::Result<Records<'_>> {
         let program = self.object.progs().find(|program| program.name() == name);
         let program = program.ok_or_else(|| missing(name))?;
         let mut whose = libbpf_sys::bpf_iter_link_info::default();
@@ -94,11 +108,12 @@ impl Pages {
         let kind = libbpf_sys::BPF_TRACE_ITER;
         // SAFETY: both calls take descriptors and `options`, which lives until they return; they return
         // a descriptor that nothing else owns, or an error.
-        unsafe {
+        let iterator = unsafe {
             let link =
                 owned(libbpf_sys::bpf_link_create(program.as_fd().as_raw_fd(), 0, kind, &options))?;
-            owned(libbpf_sys::bpf_iter_create(link.as_raw_fd())).map(File::from)
-        }
+            owned(libbpf_sys::bpf_iter_create(link.as_raw_fd()))?
+        };
+        Ok(Records { file: File::from(iterator), _programs: PhantomData })
     }
 }
 
