@@ -1,8 +1,8 @@
 //! Wave's own swap, which lasts for as long as this process lives.
 //!
 //! A machine has at most one: its owner holds [`LOCK`]. A small process, the *sentinel*, waits until a pipe that this
-//! process holds is closed, and then takes the swap down: when the [`Swap`] is dropped, or this process is killed. The
-//! sentinel keeps the lock until then. So a process that gets the lock and finds such swap knows that owner and sentinel
+//! process holds is closed, and then takes the swap down ([`sentinel`]): when the [`Swap`] is dropped, or this process is killed.
+//! The sentinel keeps the lock until then. So a process that gets the lock and finds such swap knows that owner and sentinel
 //! were killed, and takes it down.
 //!
 //! Several processes may share the swap ([`Swap::share`]): each holds the lock in shared mode, and has a sentinel. Taking swap
@@ -11,22 +11,25 @@
 //! steps, during which [`SETUP_NAME`] is locked.
 //!
 //! Files are in folders that only root can enter, and are opened by name there without following links. Swap is turned off for
-//! the file that was opened and checked, by its descriptor, and never for whatever a path leads to at that moment.
+//! the file that was opened and checked, by its descriptor, and never for whatever a path leads to at that moment. A file is
+//! removed from the folder that was opened, while its name is still its own.
 
-use std::ffi::CString;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
+mod sentinel;
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use wave_links::places::{PlaceError, ROOTS_RUNTIME_DIR, own_dir};
 
+use self::sentinel::{
+    Backing, Ended, Guarded, Sentinel, by_descriptor, c_path, open_again, swap_off,
+};
 use super::swap::{SwapDevice, SwapKind, header, swap_state, zram_name};
 
 /// The lock file, in root's folder for sockets.
@@ -53,45 +56,6 @@ const BYTES_MIN: u64 = 1 << 20;
 /// Priority of zram: filled before other swap.
 const ZRAM_PRIORITY: i32 = 100;
 const SWAP_FLAG_PREFER: i32 = 0x8000;
-
-/// The sentinel's script. $1 is the device or file; writing $2 to $3 frees a device. It retries, as other programs inspect
-/// devices that appear or disappear, and so hold them for a moment. Its standard output is the lock. While others share the
-/// lock, it waits in the background; its exit code is then [`LEFT_TO_OTHERS`].
-///
-/// Any program may take an unused device, or take over one from which the swap was removed meanwhile. So a device is left alone
-/// unless it has the label $4, or none yet and either no size or the size that this process has given it ([`SIZED`]).
-const SENTINEL: &str = r#"
-trap '' HUP INT QUIT TERM
-is_ours() {
-    label=$(dd if="$1" bs=1 skip=1052 count=15 2>/dev/null | tr -d '\000')
-    case $label in
-    "$4") true ;;
-    "") [ -z "$2" ] || [ "$sized" ] || [ "$(cat "/sys/block/${1##*/}/disksize")" = 0 ] ;;
-    *) false ;;
-    esac
-}
-down() {
-    is_ours "$@" || return
-    swapoff "$1" 2>/dev/null
-    if [ -z "$2" ]; then rm -f "$1"; return; fi
-    tries=50
-    until echo "$2" 2>/dev/null >"$3"; do
-        [ $((tries -= 1)) -gt 0 ] || return
-        sleep 0.1
-    done
-}
-sized=
-while read -r said; do sized=$said; done
-if ! command -v flock >/dev/null 2>&1 || flock -n 1; then down "$@"; exit; fi
-{ flock 1; down "$@"; } <&- &
-exit 3
-"#;
-/// Tells the sentinel that the device's size is from this process.
-const SIZED: &[u8] = b"sized\n";
-const LEFT_TO_OTHERS: i32 = 3;
-const SHELL: &str = "/bin/sh";
-/// Where the sentinel finds its programs: the caller's PATH may lack swapoff (cron, `su`).
-const SENTINEL_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Why swap could not be set up, or not be taken down.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +99,7 @@ pub enum SwapError {
 #[derive(Debug)]
 pub struct Swap {
     path: PathBuf,
-    sentinel: Child,
+    sentinel: Sentinel,
     /// The sentinel holds it, too.
     _lock: File,
     /// Whether another process had set the swap up.
@@ -253,25 +217,10 @@ impl Swap {
 
     /// Takes the swap down, unless others share it, and reports failure.
     pub fn take_down(mut self) -> Result<(), SwapError> {
-        let is_left_to_others = self.end();
-        match swap_state() {
-            Ok(_) if is_left_to_others => Ok(()),
-            Ok(state) if !state.has(&self.path) => Ok(()),
-            _ => Err(SwapError::StillThere(self.path.clone())),
+        match self.sentinel.end() {
+            Ended::TakenDown | Ended::LeftToOthers => Ok(()),
+            Ended::StillThere => Err(SwapError::StillThere(self.path.clone())),
         }
-    }
-
-    /// Returns whether the swap stays because others share it.
-    fn end(&mut self) -> bool {
-        drop(self.sentinel.stdin.take());
-        // Waiting cannot fail: nobody else waits for the sentinel, and a second wait returns the same status.
-        self.sentinel.wait().is_ok_and(|status| status.code() == Some(LEFT_TO_OTHERS))
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -332,9 +281,7 @@ fn wait_for_lock(lock: &File, operation: FlockOperation) -> Result<(), SwapError
 /// Swap in use that a process of Wave has set up.
 struct Ours {
     path: PathBuf,
-    value: String,
-    freeing: PathBuf,
-    label: &'static [u8; header::LABEL_BYTES],
+    guarded: Guarded,
 }
 
 fn ours() -> Option<Ours> {
@@ -343,9 +290,8 @@ fn ours() -> Option<Ours> {
         SwapKind::Zram => {
             let number = zram_name(&path)?.strip_prefix("zram")?.parse().ok()?;
             let found = header::label(&zram_device(number).ok()?).ok()?;
-            let label = [&ADDED, &FOUND].into_iter().find(|label| **label == found)?;
-            let (value, freeing) = freeing(number, *label == ADDED);
-            Some(Ours { path, value, freeing, label })
+            let label = [ADDED, FOUND].into_iter().find(|label| *label == found)?;
+            Some(Ours { path, guarded: guarded_zram(number, label).ok()? })
         }
         SwapKind::File => {
             let folder =
@@ -353,9 +299,11 @@ fn ours() -> Option<Ours> {
             let folder = own_dir(folder).ok()?;
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&folder, FILE, flags, Mode::empty()).ok()?;
-            let label = header::label(&File::from(file)).ok()?;
-            let (value, freeing) = (String::new(), PathBuf::new());
-            (label == FOUND).then_some(Ours { path, value, freeing, label: &FOUND })
+            let file = File::from(file);
+            if header::label(&file).ok()? != FOUND {
+                return None;
+            }
+            Some(Ours { path, guarded: guarded_file(&file, folder).ok()? })
         }
         SwapKind::Partition => None,
     })
@@ -364,8 +312,7 @@ fn ours() -> Option<Ours> {
 impl Ours {
     /// Joins this swap. `lock` is held in shared mode.
     fn join(self, lock: File) -> Result<Swap, SwapError> {
-        let Ours { path, value, freeing, label } = self;
-        let mut swap = guarded(path, &value, &freeing, label, lock)?;
+        let mut swap = Swap::guarded(self.path, self.guarded, lock)?;
         swap.joined = true;
         Ok(swap)
     }
@@ -374,22 +321,21 @@ impl Ours {
 fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
     let (number, added) = free_zram()?;
     let path = PathBuf::from(format!("/dev/zram{number}"));
-    let (value, freeing) = freeing(number, added);
-    let label = if added { &ADDED } else { &FOUND };
-    let swap = guarded(path, &value, &freeing, label, lock)?;
-    let mut pipe = swap.sentinel.stdin.as_ref();
-    let path = &swap.path;
-    let refused = |doing| move |error| SwapError::Refused { doing, path: path.clone(), error };
+    let label = if added { ADDED } else { FOUND };
+    let refused = |doing| {
+        let path = path.clone();
+        move |error| SwapError::Refused { doing, path, error }
+    };
+    let guarded = guarded_zram(number, label).map_err(refused("opening"))?;
+    let mut swap = Swap::guarded(path.clone(), guarded, lock)?;
     let set = |name: &str, value: String| std::fs::write(setting(number, name), value);
     // If the kernel lacks this algorithm, its default will do.
     let _ = set("comp_algorithm", "lz4".to_owned());
     set("disksize", bytes.to_string()).map_err(refused("sizing"))?;
-    if let Some(pipe) = &mut pipe {
-        pipe.write_all(SIZED).map_err(refused("guarding"))?;
-    }
+    swap.sentinel.tell_sized().map_err(refused("guarding"))?;
     let device = zram_device(number).map_err(refused("opening"))?;
-    header::write(&device, bytes, label).map_err(refused("writing to"))?;
-    swap_on(&by_descriptor(&device), path, SWAP_FLAG_PREFER | ZRAM_PRIORITY)?;
+    header::write(&device, bytes, &label).map_err(refused("writing to"))?;
+    swap_on(&open_again(&device), &path, SWAP_FLAG_PREFER | ZRAM_PRIORITY)?;
     Ok(swap)
 }
 
@@ -466,18 +412,14 @@ fn in_file_of(lock: File, folder: &OwnedFd, bytes: u64) -> Result<Swap, SwapErro
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(folder, FILE, flags, OWNERS);
     let file = File::from(file.map_err(|error| refused(error.into()))?);
-    let swap = guarded(path.clone(), "", Path::new(""), &FOUND, lock)?;
+    let kept = folder.try_clone().and_then(|folder| guarded_file(&file, folder));
+    let swap = Swap::guarded(path.clone(), kept.map_err(refused)?, lock)?;
     // The kernel accepts no holes in swap files.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
         .map_err(|error| refused(error.into()))?;
     header::write(&file, bytes, &FOUND).map_err(refused)?;
-    swap_on(&by_descriptor(&file), &path, 0)?;
+    swap_on(&open_again(&file), &path, 0)?;
     Ok(swap)
-}
-
-/// A path that leads to exactly this open file, even after its name was given to another file.
-fn by_descriptor(file: &impl AsRawFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 fn free_bytes(folder: &OwnedFd) -> Option<u64> {
@@ -485,33 +427,34 @@ fn free_bytes(folder: &OwnedFd) -> Option<u64> {
     Some(found.f_bavail * found.f_frsize)
 }
 
-/// Starts the sentinel for swap that is not turned on yet.
-fn guarded(
-    path: PathBuf,
-    value: &str,
-    freeing: &Path,
-    label: &[u8; header::LABEL_BYTES],
-    lock: File,
-) -> Result<Swap, SwapError> {
-    let refused = |error| SwapError::Refused { doing: "starting", path: SHELL.into(), error };
-    let kept = lock.try_clone().map_err(refused)?;
-    let mut command = Command::new(SHELL);
-    command.env("PATH", SENTINEL_PATH);
-    command.args(["-c", SENTINEL, "wave-swap"]).arg(&path).arg(value).arg(freeing);
-    command.arg(String::from_utf8_lossy(label).trim_end_matches('\0'));
-    // Its standard output is the lock file, so that it holds the lock.
-    command.stdin(Stdio::piped()).stdout(kept).stderr(Stdio::null()).current_dir("/");
-    let own_session = || rustix::process::setsid().map(|_| ()).map_err(io::Error::from);
-    // SAFETY: a system call, which may be made between fork and exec.
-    let sentinel = unsafe { command.pre_exec(own_session) }.spawn().map_err(refused)?;
-    Ok(Swap { path, sentinel, _lock: lock, joined: false })
+impl Swap {
+    /// Starts the sentinel of swap that need not be turned on yet.
+    fn guarded(path: PathBuf, guarded: Guarded, lock: File) -> Result<Swap, SwapError> {
+        let refused = |error| SwapError::Refused { doing: "guarding", path: path.clone(), error };
+        let sentinel = lock.try_clone().and_then(|kept| Sentinel::start(guarded, kept));
+        let sentinel = sentinel.map_err(refused)?;
+        Ok(Swap { path, sentinel, _lock: lock, joined: false })
+    }
+}
+
+fn guarded_zram(number: u32, label: [u8; header::LABEL_BYTES]) -> io::Result<Guarded> {
+    let (word, freeing) = freeing(number, label == ADDED);
+    let (freeing, size) = (c_path(&freeing), c_path(&setting(number, "disksize")));
+    let target = open_zram(number, OFlags::PATH)?;
+    Ok(Guarded { target, label, backing: Backing::Zram { word, freeing, size } })
+}
+
+fn guarded_file(file: &File, folder: OwnedFd) -> io::Result<Guarded> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let target = rustix::fs::openat(CWD, open_again(file), flags, Mode::empty())?;
+    let name = CString::new(FILE).unwrap_or_default();
+    Ok(Guarded { target, label: FOUND, backing: Backing::File { folder, name } })
 }
 
 /// Turns swap on. `what` is the path given to the kernel, `path` the one for messages.
-fn swap_on(what: &Path, path: &Path, flags: i32) -> Result<(), SwapError> {
-    let name = CString::new(what.as_os_str().as_bytes()).unwrap_or_default();
-    // SAFETY: the kernel reads the name, which ends with a zero.
-    match unsafe { libc::swapon(name.as_ptr(), flags) } {
+fn swap_on(what: &CStr, path: &Path, flags: i32) -> Result<(), SwapError> {
+    // SAFETY: the kernel reads the path, which ends with a zero.
+    match unsafe { libc::swapon(what.as_ptr(), flags) } {
         0 => Ok(()),
         _ => Err(match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::PermissionDenied => SwapError::NotPermitted,
@@ -533,7 +476,7 @@ fn take_down_leftovers() {
         if label != ADDED && label != FOUND {
             continue;
         }
-        swap_off(&device);
+        let _ = swap_off(&open_again(&device));
         // An open descriptor keeps the device from being freed.
         drop(device);
         let (value, freeing) = freeing(number, label == ADDED);
@@ -560,7 +503,7 @@ fn take_down_in(folder: &Path) -> io::Result<()> {
     // A file whose setup was interrupted has no label yet; only Wave uses this name in this folder.
     let is_known = || header::label(&file).map(|label| label == FOUND || label == UNLABELLED);
     if is_ours && (found.len() == 0 || is_known()?) {
-        swap_off(&file);
+        let _ = swap_off(&open_again(&file));
         rustix::fs::unlinkat(&folder, FILE, AtFlags::empty())?;
     }
     Ok(())
@@ -568,24 +511,20 @@ fn take_down_in(folder: &Path) -> io::Result<()> {
 
 /// Opens the kernel's zram device of this number. Fails if another file has its name.
 fn zram_device(number: u32) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    let options = options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
-    let device = options.open(format!("/dev/zram{number}"))?;
-    let found = device.metadata()?;
-    let (major, minor) = (libc::major(found.rdev()), libc::minor(found.rdev()));
+    open_zram(number, OFlags::RDWR).map(File::from)
+}
+
+fn open_zram(number: u32, access: OFlags) -> io::Result<OwnedFd> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let device = rustix::fs::openat(CWD, format!("/dev/zram{number}"), flags, Mode::empty())?;
+    let found = rustix::fs::fstat(device.as_fd())?;
+    let (major, minor) = (libc::major(found.st_rdev), libc::minor(found.st_rdev));
     let kernels = std::fs::read_to_string(setting(number, "dev"))?;
-    match found.file_type().is_block_device() && kernels.trim() == format!("{major}:{minor}") {
+    let is_block = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
+    match is_block && kernels.trim() == format!("{major}:{minor}") {
         true => Ok(device),
         false => {
             Err(io::Error::other(format!("/dev/zram{number} is not a zram device of this number")))
         }
     }
-}
-
-/// Turns swap off for this open file or device, if it is swap.
-fn swap_off(file: &File) {
-    let path = by_descriptor(file);
-    let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-    // SAFETY: the kernel reads the name, which ends with a zero.
-    unsafe { libc::swapoff(name.as_ptr()) };
 }

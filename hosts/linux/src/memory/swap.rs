@@ -64,11 +64,6 @@ impl SwapState {
         let has_room = |device: &&SwapDevice| device.used_bytes < device.size_bytes;
         self.devices.iter().filter(has_room).max_by_key(|device| device.priority)
     }
-
-    /// Whether this path is one of the swap devices.
-    pub(super) fn has(&self, path: &Path) -> bool {
-        self.devices.iter().any(|device| device.path == path)
-    }
 }
 
 impl SwapDevice {
@@ -175,7 +170,7 @@ mod tests {
         assert_eq!(kinds, [SwapKind::Zram, SwapKind::File, SwapKind::Partition]);
         assert_eq!(state.total_bytes, (1_048_572 + 2044 + 4096) << 10);
         assert_eq!(state.free_bytes, state.total_bytes - (512 << 10));
-        assert!(state.has(Path::new("/var/a file")));
+        assert_eq!(state.devices[1].path, Path::new("/var/a file"));
         assert_eq!(state.devices[1].priority, -2);
         assert_eq!(SwapState::parse("Filename Type\n"), SwapState::default());
     }

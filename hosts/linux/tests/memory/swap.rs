@@ -122,10 +122,66 @@ fn swap_works_in_a_file() {
     assert!(!is_swap(&path) && !path.exists());
 }
 
+/// While the swap is in use, its folder gets another name, and another folder with such a file takes its place.
+#[test]
+fn swap_whose_path_leads_elsewhere_is_taken_down_and_the_other_file_stays() {
+    let _turn = turn("swap");
+    if own_swap(MIB).is_none() {
+        return;
+    }
+    let (scratch, owners) = (scratch(), Permissions::from_mode(0o700));
+    let [folder, moved] = ["folder", "moved"].map(|name| scratch.path().join(name));
+    let Some(swap) = take(|| Swap::in_file(&folder, 32 * MIB)) else { return };
+    let path = swap.path().to_owned();
+    std::fs::rename(&folder, &moved).unwrap();
+    let now = SwapOff(moved.join("wave-swap"));
+    assert!(is_swap(&now.0) && !is_swap(&path));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, owners).unwrap();
+    make_labelled(&path);
+    swap.take_down().unwrap();
+    assert!(!is_swap(&now.0), "swap of ours is still in use");
+    assert!(!now.0.exists() && path.exists(), "another file was removed");
+}
+
+/// The swap was turned off meanwhile, and another file has its file's name.
+#[test]
+fn file_that_took_the_name_of_swap_is_not_removed() {
+    let _turn = turn("swap");
+    if own_swap(MIB).is_none() {
+        return;
+    }
+    let folder = scratch();
+    let Some(swap) = take(|| Swap::in_file(folder.path(), 32 * MIB)) else { return };
+    let (path, moved) = (swap.path().to_owned(), folder.path().join("moved"));
+    assert!(Command::new("swapoff").arg(&path).status().unwrap().success());
+    std::fs::rename(&path, &moved).unwrap();
+    make_labelled(&path);
+    swap.take_down().unwrap();
+    assert!(path.exists() && moved.exists());
+}
+
+/// Turns swap off on drop, so that a test that fails leaves none.
+struct SwapOff(PathBuf);
+
+impl Drop for SwapOff {
+    fn drop(&mut self) {
+        let _ = Command::new("swapoff").arg(&self.0).stderr(Stdio::null()).status();
+    }
+}
+
 /// A folder on a disk that only root can enter.
 fn scratch() -> TempDir {
     let owners = Permissions::from_mode(0o700);
     tempfile::Builder::new().permissions(owners).tempdir_in("/var/tmp").unwrap()
+}
+
+/// Makes a file that could be swap, with Wave's label.
+fn make_labelled(path: &Path) {
+    std::fs::write(path, vec![0; MIB as usize]).unwrap();
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+    let made = Command::new("mkswap").args(["-L", "wave-swap-found"]).arg(path).output();
+    assert!(made.unwrap().status.success());
 }
 
 /// Swap that is not Wave's, but has Wave's label. Dropping it takes it down.
@@ -141,10 +197,7 @@ impl Others {
         let folder = scratch();
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let path = folder.path().join(name);
-        std::fs::write(&path, vec![0; MIB as usize]).unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        let made = Command::new("mkswap").args(["-L", "wave-swap-found"]).arg(&path).output();
-        assert!(made.unwrap().status.success());
+        make_labelled(&path);
         match Command::new("swapon").arg(&path).status().unwrap().success() {
             true => Some(Others { path, _folder: folder }),
             false => {
