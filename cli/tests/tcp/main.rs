@@ -389,7 +389,11 @@ fn congestion_marks_on_packets_from_linux_are_echoed() {
         let netem = "qdisc add dev wavetoe0 root netem loss 10% ecn".split(' ');
         match Command::new("tc").args(netem).output() {
             Ok(output) if output.status.success() => {}
-            other => return wave_skip::skip(format!("tc with netem marks packets: {other:?}")),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr);
+                return wave_skip::skip(format!("tc(8) adds no netem: {}", why.trim()));
+            }
+            Err(error) => return wave_skip::skip(format!("tc(8) cannot be started: {error}")),
         }
         let mut writing = stream.try_clone().unwrap();
         let bytes = 4 * MIB;
