@@ -1,7 +1,8 @@
-//! Two scheduling policies, and the list of them for an agent's `main` and for a laboratory.
+//! Three scheduling policies, and the list of them for an agent's `main` and for a laboratory.
 
 #![forbid(unsafe_code)]
 
+pub mod exclusive;
 pub mod lottery;
 pub mod two_class;
 
@@ -9,6 +10,7 @@ use wave_core::policy::Policy;
 use wave_core::settings::{Known, Policies, Setting};
 use wave_sched::scheduler::Scheduled;
 
+use exclusive::Exclusive;
 use lottery::Lottery;
 use two_class::TwoClass;
 
@@ -17,6 +19,10 @@ pub static POLICIES: Policies<dyn Policy + Send> = Policies(&[
     (Known { name: "two-class", about: "urgent threads first", settings: &[] }, |config, _| {
         Ok(Box::new(Scheduled::of(config, TwoClass::default())))
     }),
+    (
+        Known { name: "exclusive", about: "one thread of class 1 at a time", settings: &[] },
+        |config, _| Ok(Box::new(Scheduled::of(config, Exclusive::default()))),
+    ),
     (
         Known {
             name: "lottery",
