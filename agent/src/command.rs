@@ -1,7 +1,10 @@
 //! The agent's command line, shared by `wave agent` and by every policy's own binary.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -18,7 +21,9 @@ use crate::confine;
 use crate::device::attach_device;
 use crate::front::ThreadFront;
 use crate::notes::NotesFrom;
+use crate::panics::caught;
 use crate::pin::pin;
+use crate::piped::decide_for;
 use crate::record::{FileLog, record_to};
 use crate::registry::Registry;
 use crate::run::{Exit, Seat, run_with, serve};
@@ -66,6 +71,9 @@ pub struct AgentArgs {
     /// List the policies with their settings, check the policy that --policy names, and exit.
     #[arg(long)]
     pub policies: bool,
+    /// Decide for a simulated host at the other end of standard input, a socket (`wave run --host sim --agent`).
+    #[arg(long, hide = true)]
+    pub simulated: bool,
     /// End when the process that started this one ends.
     #[arg(long, hide = true)]
     pub leave_with_parent: bool,
@@ -78,6 +86,8 @@ const NOWHERE: &str = "no host given: use --attach SOCKET or --device FOLDER; se
 
 /// Exit code of an agent that its host turned out.
 pub const TURNED_OUT: u8 = 5;
+/// Exit code of an agent whose policy has panicked: that of a Rust program.
+const PANICKED: u8 = 101;
 
 #[derive(Parser)]
 #[command(about = "A Wave agent: attaches to a host and makes its decisions.")]
@@ -107,6 +117,9 @@ impl AgentArgs {
                 if self.policy == DEFAULT { Ok(()) } else { registry.check(&self.policy) };
             return Some(checked.map_or_else(|why| fail(2, why), |()| ExitCode::SUCCESS));
         }
+        if self.simulated {
+            return Some(simulated(registry));
+        }
         if self.leave_with_parent && !leave_with_parent() {
             return Some(ExitCode::SUCCESS);
         }
@@ -121,9 +134,25 @@ impl AgentArgs {
 }
 
 /// The `main` of an agent binary. Exit code 0: the host went, or another agent took over; 2: bad
-/// arguments; 3: could not attach, pin or record; 4: the host wrote nonsense; [`TURNED_OUT`].
+/// arguments; 3: could not attach, pin or record; 4: the host wrote nonsense; [`TURNED_OUT`]; 101: the policy
+/// panicked.
 pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
+}
+
+/// Runs an agent with these arguments, without the program's name, as [`main_with`] does with the process's.
+pub fn main_from(
+    registry: &Registry,
+    arguments: impl IntoIterator<Item = impl Into<OsString>>,
+) -> ExitCode {
+    let arguments = arguments.into_iter().map(Into::into);
+    match Command::try_parse_from(std::iter::once(OsString::from("agent")).chain(arguments)) {
+        Ok(command) => execute(registry, &command.args),
+        Err(error) => {
+            let _ = error.print();
+            ExitCode::from(error.exit_code() as u8)
+        }
+    }
 }
 
 /// Asks the kernel to kill this process when its parent ends. Returns whether the parent is still there.
@@ -138,6 +167,16 @@ pub(crate) fn leave_with_parent() -> bool {
 pub fn fail(code: u8, why: impl Display) -> ExitCode {
     say!("wave agent: {why}");
     ExitCode::from(code)
+}
+
+/// Decides for a simulated host until that ends. Standard input is a socket, and answers go there too, so that whatever a policy
+/// prints is not in the way.
+fn simulated(registry: &Registry) -> ExitCode {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
+    match socket.and_then(|socket| decide_for(registry, socket)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(4, format_args!("cannot decide for a simulated host: {error}")),
+    }
 }
 
 /// Attaches, gives up the rights that the agent no longer needs, and runs until the host goes or turns the agent out.
@@ -250,6 +289,16 @@ impl Deciding {
                 attached.link,
             );
         }
+        if policy.idles_for() >= config.patience {
+            say!(
+                "wave agent: `{}` lets threads wait beside an idle core for up to {} ms, but {} turns an agent out after {} ms: \
+                 give the host more patience",
+                args.policy,
+                policy.idles_for().0 / 1_000_000,
+                place.display(),
+                config.patience.0 / 1_000_000,
+            );
+        }
         let log = args.record.as_ref().map(|file| {
             let link = &attached.link;
             let about = match &args.record_about {
@@ -270,9 +319,19 @@ impl Deciding {
         let (place, seat) = (place.display(), Seat::of(args));
         // Returns the pages that parsing the command line used.
         wave_links::heap::release();
-        let left = match log {
+        let left = caught(|| match log {
             None => run_with(attached, policy, (), seat, &mut front),
             Some(log) => run_with(attached, policy, log, seat, &mut front),
+        });
+        let left = match left {
+            Ok(left) => left,
+            Err(panic) => {
+                let policy = &args.policy;
+                return fail(
+                    PANICKED,
+                    format_args!("{panic}, under policy `{policy}`; {place} decides by itself now"),
+                );
+            }
         };
         if let Some(why) = front.failure() {
             return fail(2, why);

@@ -25,14 +25,16 @@ mod device;
 mod front;
 pub mod lanes;
 mod notes;
+pub mod panics;
 mod pin;
+pub mod piped;
 mod record;
 mod registry;
 mod run;
 
 pub use attach::{AttachError, Attached, HostBell, HostLine, OwnBell, attach, attach_rpc};
 pub use attacher::Attacher;
-pub use command::{AgentArgs, TURNED_OUT, execute, fail, main_with, serve_beside};
+pub use command::{AgentArgs, TURNED_OUT, execute, fail, main_from, main_with, serve_beside};
 pub use device::{DeviceError, DeviceLine, attach_device};
 pub use front::ThreadFront;
 pub use notes::NotesFrom;

@@ -253,8 +253,8 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         self.recorder.record(now, input);
     }
 
-    /// Feeds a recorded input, and adds the resulting decisions to `out`.
-    pub fn replay(&mut self, now: Nanos, input: &Input, out: &mut Decisions) {
+    /// Feeds a recorded input, and adds the resulting decisions to `out`. Returns what `decide` did, for that input.
+    pub fn replay(&mut self, now: Nanos, input: &Input, out: &mut Decisions) -> Progress {
         match input {
             Input::Entry { context, entry } => {
                 self.on_entry(now, *context, entry);
@@ -267,10 +267,12 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
                 // The policy reads only the number of decisions that wait for room, not the decisions.
                 let filler = (0, Decision::default());
                 out.staged.splice(0..0, core::iter::repeat_n(filler, *held));
-                self.decide(now, *budget, out);
+                let progress = self.decide(now, *budget, out);
                 out.staged.drain(..*held);
+                return progress;
             }
         }
+        Progress::Done
     }
 }
 

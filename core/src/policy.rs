@@ -69,6 +69,12 @@ pub trait Policy {
         None
     }
 
+    /// How long the policy lets a subject wait beside an idle core on purpose: a cap on how many of a class run at once, say. Zero
+    /// for a policy that never does. The host's patience must be longer, or it turns the agent out.
+    fn idles_for(&self) -> Nanos {
+        Nanos(0)
+    }
+
     /// Forgets everything, and starts again from the host's state.
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot);
 
@@ -99,6 +105,9 @@ impl<P: Policy + ?Sized> Policy for alloc::boxed::Box<P> {
     }
     fn next_deadline(&self) -> Option<Nanos> {
         (**self).next_deadline()
+    }
+    fn idles_for(&self) -> Nanos {
+        (**self).idles_for()
     }
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
         (**self).resync(now, snapshot);

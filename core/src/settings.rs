@@ -403,6 +403,9 @@ pub enum PolicyError {
     /// The policy's settings are not valid.
     #[error("policy `{policy}`: {error}")]
     Setting { policy: &'static str, error: SettingError },
+    /// The policy's own process says why there is none.
+    #[error("{why}")]
+    Elsewhere { why: String },
 }
 
 impl<T: ?Sized> Policies<T> {

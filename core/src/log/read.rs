@@ -43,6 +43,14 @@ impl<'a> LogReader<'a> {
         Ok(LogReader { cursor, header, last: Nanos(0), records: 0, over: false, ended: None })
     }
 
+    /// Continues with the next bytes of the same log, for a log that arrives in pieces of whole records. Errors count bytes from
+    /// the piece's beginning.
+    pub fn resume<'b>(self, piece: &'b [u8]) -> LogReader<'b> {
+        let LogReader { header, last, records, .. } = self;
+        let cursor = Cursor { bytes: piece, at: 0 };
+        LogReader { cursor, header, last, records, over: false, ended: None }
+    }
+
     /// The header, checked when the log was opened.
     pub fn header(&self) -> &Header {
         &self.header

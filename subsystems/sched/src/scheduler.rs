@@ -51,6 +51,13 @@ pub trait Scheduler {
     /// not record the number of calls.
     fn pick(&mut self, core: u16) -> Option<Run>;
 
+    /// How long a thread may wait beside an idle core because [`pick`](Scheduler::pick) returns `None` on purpose, in the worst
+    /// case. Zero for a policy that picks a thread whenever one waits. Hosts must be more patient than that
+    /// (`Config::patience`), and the fuzzer is.
+    fn idles_for(&self) -> Nanos {
+        Nanos(0)
+    }
+
     /// Whether the next pick may be prestaged on a core that still runs another thread. It then begins there without waiting
     /// for a decision, and cannot be taken back for a more urgent one. Called only while at least as many threads wait as there
     /// are cores. You may hold more: some may have stopped waiting.
@@ -166,6 +173,10 @@ impl<S: Scheduler> Discipline for Order<S> {
 
     fn may_prestage(&self, cores: u16) -> bool {
         self.scheduler.may_prestage(cores)
+    }
+
+    fn idles_for(&self) -> Nanos {
+        self.scheduler.idles_for()
     }
 
     fn enter(&mut self, _now: Nanos, id: u32, thread: &mut common::Thread, cause: Cause) {

@@ -118,6 +118,11 @@ pub trait Discipline: Debug {
         true
     }
 
+    /// See [`Policy::idles_for`].
+    fn idles_for(&self) -> Nanos {
+        Nanos(0)
+    }
+
     /// A thread begins to wait; [`Thread::since`] is now.
     fn enter(&mut self, now: Nanos, id: u32, thread: &mut Thread, cause: Cause);
 
@@ -302,6 +307,10 @@ impl<D: Discipline> Preemptive<D> {
 impl<D: Discipline> Policy for Preemptive<D> {
     fn name(&self) -> &'static str {
         self.discipline.name()
+    }
+
+    fn idles_for(&self) -> Nanos {
+        self.discipline.idles_for()
     }
 
     fn on_message(&mut self, now: Nanos, message: &Message) {
