@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::Args;
 use serde_json::{Value, json};
 use wave_agent::Registry;
-use wave_sim::fuzz::{self, FAULTS, Fault, Overrides, Plan, RULES, Report};
+use wave_agent::panics::{self, caught};
+use wave_sim::fuzz::{self, FAULTS, Fault, Invariant, Overrides, Plan, RULES, Report};
 
 use crate::progress::Progress;
 use crate::table;
@@ -44,6 +45,9 @@ Examples:
   wave fuzz --seed 35 --shrink         the smallest history found that breaks the same rule
   wave fuzz --fault lost-kick,agent-stop --seeds 500
   wave fuzz --policy shinjuku:slice_us=5
+
+A policy that lets threads wait beside an idle core on purpose says for how long at most (Scheduler::idles_for). The
+rule `progress` then takes the place of `idle`. A laboratory may have rules of its own for its policies.
 
 A subsystem with a modelled host (--subsystem) is fuzzed in the same way. Its subjects take the place of threads: where
 `--threads` or a rule says thread, read subject.
@@ -103,7 +107,11 @@ fn fault(name: &str) -> Result<Fault, String> {
 }
 
 impl FuzzArgs {
-    fn overrides(&self, registry: &Registry) -> Result<Overrides, String> {
+    fn overrides(
+        &self,
+        registry: &Registry,
+        invariants: &'static [Invariant],
+    ) -> Result<Overrides, String> {
         let policy = self.policy.as_ref();
         let subsystem = crate::simulated(registry, &self.subsystem)?;
         let policy = policy.map(|text| crate::policy_of(registry, subsystem, text)).transpose()?;
@@ -120,6 +128,7 @@ impl FuzzArgs {
             threads: self.threads,
             alone: self.alone,
             policy,
+            invariants,
             subsystem: Some(subsystem).filter(|subsystem| !crate::is_sched(subsystem)),
         })
     }
@@ -183,9 +192,9 @@ impl Sum {
     }
 }
 
-/// Runs the histories, prints their summary, and returns the exit code.
-pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
-    let overrides = match args.overrides(registry) {
+/// Runs the histories, prints their summary, and returns the exit code. Each of `invariants` is checked under its policy.
+pub fn execute(registry: &Registry, invariants: &'static [Invariant], args: &FuzzArgs) -> ExitCode {
+    let overrides = match caught(|| args.overrides(registry, invariants)).and_then(|made| made) {
         Ok(overrides) => overrides,
         Err(error) => {
             note!("{} fuzz: {error}", program());
@@ -247,18 +256,22 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
             let seeds = from + first..from + count.min(first + BATCH);
             progress.begin(&format!("seeds {} to {}", seeds.start, seeds.end - 1));
             for seed in seeds {
-                let plan = Plan::new(seed, &args.faults).with(overrides);
-                if let Err(error) = plan.check() {
+                let plan = caught(|| {
+                    let plan = Plan::new(seed, &args.faults).with(overrides);
+                    plan.check().map(|()| plan).map_err(|error| error.to_string())
+                });
+                let plan = plan.and_then(|plan| plan);
+                if let Err(error) = &plan {
                     let mut sum = sum.lock().expect("no thread panics while holding it");
                     let is_first = sum.refused.as_ref().is_none_or(|(other, _)| seed < *other);
                     if is_first {
-                        sum.refused = Some((seed, error.to_string()));
+                        sum.refused = Some((seed, error.clone()));
                     }
                 }
-                if sum.lock().expect("no thread panics while holding it").refused.is_some() {
-                    return;
-                }
-                let report = fuzz::run(&plan);
+                let is_refused =
+                    sum.lock().expect("no thread panics while holding it").refused.is_some();
+                let Some(plan) = plan.ok().filter(|_| !is_refused) else { return };
+                let report = run_one(&plan);
                 let failure = failure(args, overrides, seed, &report);
                 let mut sum = sum.lock().expect("no thread panics while holding it");
                 sum.add(seed, &report);
@@ -280,17 +293,33 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
     sum
 }
 
+/// Runs one history. A violation by a panic says where that was.
+fn run_one(plan: &Plan) -> Report {
+    let mut report = caught(|| fuzz::run(plan)).unwrap_or_else(|panic| panic!("{panic}"));
+    let panicked = panics::last();
+    if let Some(violation) = report.violation.as_mut().filter(|found| found.rule == PANIC)
+        && let Some(panic) = panicked
+    {
+        violation.what = panic;
+    }
+    report
+}
+
+/// The rule that a panic breaks.
+const PANIC: &str = "panic";
+
 fn failure(args: &FuzzArgs, overrides: &Overrides, seed: u64, report: &Report) -> Option<Value> {
     let violation = report.violation.as_ref()?;
     let smaller = if args.shrink {
-        fuzz::shrink(seed, &args.faults, overrides, violation.rule)
+        let shrink = || fuzz::shrink(seed, &args.faults, overrides, violation.rule);
+        caught(shrink).unwrap_or_else(|_| overrides.clone())
     } else {
         overrides.clone()
     };
     Some(json!({
         "seed": seed,
         "rule": violation.rule,
-        "rule_says": says(violation.rule),
+        "rule_says": says(violation.rule, overrides.invariants),
         "what": violation.what,
         "enclave": violation.enclave,
         "at_ns": violation.at.0,
@@ -298,8 +327,10 @@ fn failure(args: &FuzzArgs, overrides: &Overrides, seed: u64, report: &Report) -
     }))
 }
 
-fn says(rule: &str) -> &'static str {
-    RULES.iter().find(|(name, _)| *name == rule).map_or("", |(_, says)| says)
+fn says(rule: &str, own: &[Invariant]) -> &'static str {
+    let own = own.iter().map(|own| (own.name, own.about));
+    let mut rules = RULES.into_iter().chain(own);
+    rules.find(|(name, _)| *name == rule).map_or("", |(_, says)| says)
 }
 
 fn print(sum: &Sum) {
@@ -364,12 +395,41 @@ mod tests {
         }
     }
 
+    /// Panics at its thousandth pick.
+    #[derive(Default)]
+    struct Bomb(VecDeque<Thread>, u32);
+
+    impl Scheduler for Bomb {
+        fn ready(&mut self, thread: Thread) {
+            self.0.push_back(thread);
+        }
+
+        fn pick(&mut self, _core: u16) -> Option<Run> {
+            self.1 += 1;
+            assert!(self.1 < 1000, "boom");
+            self.0.pop_front().map(Run::to_completion)
+        }
+    }
+
+    static INVARIANTS: [Invariant; 1] = [Invariant {
+        name: "calm-start",
+        about: "no thread of class 3 runs",
+        policy: "forgets",
+        make: |_| {
+            Box::new(|host| match host.running().find(|thread| thread.class == 3) {
+                Some(thread) => Err(format!("thread {} runs", thread.id)),
+                None => Ok(()),
+            })
+        },
+    }];
+
     const fn own(name: &'static str) -> Known {
         Known { name, about: "", settings: &[] }
     }
 
     static OWN: Policies<dyn Policy + Send> = Policies(&[
         (own("forgets"), |config, _| Ok(Box::new(Scheduled::of(config, Forgets::default())))),
+        (own("bomb"), |config, _| Ok(Box::new(Scheduled::of(config, Bomb::default())))),
         (own("few-cores"), |config, _| match config.cores {
             0..3 => Ok(Box::new(wave_sched::policies::fifo::Fifo::new(config))),
             cores => {
@@ -398,11 +458,11 @@ mod tests {
         let words = "--seed 35 --keep-faults 0,2 --messages 100 --threads 3 --alone --fault lost-kick,agent-stop \
                      --policy shinjuku:slice_us=5,timer=core";
         let args = parse(words);
-        let overrides = args.overrides(&registry()).unwrap();
+        let overrides = args.overrides(&registry(), &[]).unwrap();
         let command = args.command(35, &overrides);
         let (_, printed) = command.split_once(" fuzz ").unwrap();
         let again = parse(printed);
-        let same = again.overrides(&registry()).unwrap();
+        let same = again.overrides(&registry(), &[]).unwrap();
         assert_eq!((again.seed, &again.faults), (Some(35), &args.faults));
         assert_eq!(same.policy.as_ref().unwrap().text(), "shinjuku:slice_us=5,timer=core");
         assert_eq!((same.faults, same.alone), (Some(vec![0, 2]), true));
@@ -417,7 +477,7 @@ mod tests {
         {
             assert!(wrong(&format!("--seed 1 {words}")).is_err(), "{words}");
         }
-        let kept = |words: &str| execute(&registry(), &parse(words));
+        let kept = |words: &str| execute(&registry(), &[], &parse(words));
         assert_eq!(kept("--seed 1 --keep-faults 999 --quiet"), ExitCode::from(2));
         assert_eq!(kept("--seed 1 --keep-faults none --quiet"), ExitCode::SUCCESS);
     }
@@ -425,7 +485,7 @@ mod tests {
     #[test]
     fn own_policy_that_forgets_threads_fails_with_the_broken_rule() {
         let args = parse("--seeds 4 --policy forgets --quiet");
-        let sum = run(&args, &args.overrides(&registry()).unwrap(), 0, 4);
+        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 4);
         assert!(sum.violations >= 3, "{:?}", sum.failures);
         for failure in &sum.failures {
             let command = failure["command"].as_str().unwrap();
@@ -435,11 +495,34 @@ mod tests {
     }
 
     #[test]
+    fn own_invariant_is_reported_by_name_with_seed_and_replay_command() {
+        let args = parse("--seeds 2 --policy forgets --quiet");
+        let sum = run(&args, &args.overrides(&registry(), &INVARIANTS).unwrap(), 0, 2);
+        let first = &sum.failures[0];
+        assert_eq!((&first["rule"], &first["seed"]), (&"calm-start".into(), &0.into()), "{first}");
+        assert_eq!(first["rule_says"], "no thread of class 3 runs");
+        assert!(first["command"].as_str().unwrap().ends_with(" fuzz --seed 0 --policy forgets"));
+    }
+
+    #[test]
+    fn panic_of_a_policy_is_a_violation_with_its_place() {
+        let args = parse("--seeds 1 --policy bomb --quiet");
+        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 1);
+        let [failure] = &sum.failures[..] else { panic!("{:?}", sum.failures) };
+        let what = failure["what"].as_str().unwrap();
+        assert_eq!(failure["rule"], "panic");
+        assert!(
+            what.starts_with("panic at lab/src/fuzz.rs:") && what.ends_with(": boom"),
+            "{what}"
+        );
+    }
+
+    #[test]
     fn policy_that_refuses_a_drawn_configuration_is_an_error_and_no_violation() {
         let args = parse("--seeds 20 --policy few-cores --quiet");
-        let sum = run(&args, &args.overrides(&registry()).unwrap(), 0, 20);
+        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 20);
         let (seed, why) = sum.refused.unwrap();
         assert!(seed < 20 && why.contains("there are only 2 places"), "{seed}: {why}");
-        assert_eq!(execute(&registry(), &args), ExitCode::from(2));
+        assert_eq!(execute(&registry(), &[], &args), ExitCode::from(2));
     }
 }

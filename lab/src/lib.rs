@@ -1,7 +1,7 @@
 //! The laboratory: commands for policies and logs, away from a host. `policies` lists policies, `simulate` runs them over a range of
-//! loads, and `fuzz` runs them through histories with faults. `replay` feeds a log to a policy, and `trace` converts it for Perfetto.
+//! loads, `run` and `sweep` simulate scenarios, and `fuzz` runs them through histories with faults. `replay` feeds a log to a policy, and `trace` converts it for Perfetto.
 //!
-//! `wave` has all of them except `simulate`, for the policies that Wave ships. A program with its own policies or subsystems gets all
+//! `wave` has all of them except `simulate`, for the policies that Wave ships; its `run` and `sweep` also run real hosts. A program with its own policies or subsystems gets all
 //! of them from [`main_with`].
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ pub mod fuzz;
 pub mod policies;
 pub mod progress;
 pub mod replay;
+mod scenarios;
 pub mod simulate;
 pub mod terminal;
 pub mod trace;
@@ -23,8 +24,9 @@ use wave_core::subsystem::Subsystem;
 use wave_sim::agent::PolicyText;
 
 pub use failure::Failure;
+pub use wave_sim::fuzz::{Check, Host, Invariant};
 
-/// Lists, simulates and fuzzes the policies of this program and those that Wave ships; replays and traces logs.
+/// Lists, simulates, sweeps and fuzzes the policies of this program and those that Wave ships; replays and traces logs.
 #[derive(Debug, Parser)]
 #[command(
     after_help = "Exit codes: 0 success; 1 a check failed; 2 bad arguments or a bad log; 3 the output cannot be written."
@@ -40,6 +42,10 @@ enum Command {
     Policies(policies::PoliciesArgs),
     /// Simulate policies over a range of loads.
     Simulate(simulate::SimulateArgs),
+    /// Run a scenario on a simulated machine: tables, plots and a report.
+    Run(scenarios::RunArgs),
+    /// Run every combination of a scenario's values on simulated machines.
+    Sweep(scenarios::SweepArgs),
     /// Run seeded histories of the real code under faults, and check them.
     Fuzz(fuzz::FuzzArgs),
     /// Feed an agent's log to a policy again, expecting the same decisions.
@@ -58,7 +64,33 @@ enum Command {
 /// }
 /// ```
 pub fn main_with(registry: Registry) -> ExitCode {
-    run_from(&registry, std::env::args_os().skip(1))
+    main_with_invariants(registry, &[])
+}
+
+/// The `main` of a laboratory whose command `fuzz` checks rules of its own as well, each under its policy.
+///
+/// ```no_run
+/// use wave_agent::Registry;
+/// use wave_lab::Invariant;
+///
+/// static INVARIANTS: [Invariant; 1] = [Invariant {
+///     name: "one-writer",
+///     about: "no two threads of class 1 run at once",
+///     policy: "my-policy",
+///     make: |_config| {
+///         Box::new(|host| match host.running().filter(|thread| thread.class == 1).count() {
+///             0 | 1 => Ok(()),
+///             count => Err(format!("{count} threads of class 1 run")),
+///         })
+///     },
+/// }];
+///
+/// fn main() -> std::process::ExitCode {
+///     wave_lab::main_with_invariants(Registry::shipped(), &INVARIANTS)
+/// }
+/// ```
+pub fn main_with_invariants(registry: Registry, invariants: &'static [Invariant]) -> ExitCode {
+    run_with_invariants(&registry, invariants, std::env::args_os().skip(1))
 }
 
 /// Runs one command with these arguments, the command's name first, as [`main_with`] does with the process's. Prints to
@@ -75,8 +107,20 @@ pub fn run_from(
     registry: &Registry,
     arguments: impl IntoIterator<Item = impl Into<OsString>>,
 ) -> ExitCode {
+    run_with_invariants(registry, &[], arguments)
+}
+
+/// As [`run_from`], in a laboratory made by [`main_with_invariants`].
+pub fn run_with_invariants(
+    registry: &Registry,
+    invariants: &'static [Invariant],
+    arguments: impl IntoIterator<Item = impl Into<OsString>>,
+) -> ExitCode {
     let program = terminal::program();
-    let arguments = arguments.into_iter().map(Into::into);
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    if arguments.first().is_some_and(|first| ASKED.iter().any(|asked| first == asked)) {
+        return wave_agent::main_from(registry, arguments);
+    }
     let words = std::iter::once(OsString::from(&program)).chain(arguments);
     let matches = command(&program).try_get_matches_from(words);
     let lab = match matches.and_then(|matches| Lab::from_arg_matches(&matches)) {
@@ -90,11 +134,16 @@ pub fn run_from(
     match lab.command {
         Command::Policies(args) => policies::execute(registry, &args),
         Command::Simulate(args) => simulate::execute(registry, &args),
-        Command::Fuzz(args) => fuzz::execute(registry, &args),
+        Command::Run(args) => scenarios::run(&args),
+        Command::Sweep(args) => scenarios::sweep(&args),
+        Command::Fuzz(args) => fuzz::execute(registry, invariants, &args),
         Command::Replay(args) => replay::execute(registry, &args),
         Command::Trace(args) => trace::execute(registry, &args),
     }
 }
+
+/// By these, `wave` asks an agent's program for its policies and their decisions. A laboratory answers, too.
+const ASKED: [&str; 2] = ["--policies", "--simulated"];
 
 /// The command line of a laboratory started as `program`. Help texts are written for `wave`; in examples of the laboratory's
 /// commands `wave` is replaced by the program's name.
@@ -183,7 +232,7 @@ mod tests {
     #[test]
     fn help_texts_name_the_program_as_it_was_started() {
         let mut command = command("my-lab");
-        for name in ["policies", "simulate", "fuzz", "replay", "trace"] {
+        for name in ["policies", "simulate", "run", "sweep", "fuzz", "replay", "trace"] {
             let sub = command.find_subcommand_mut(name).unwrap();
             let help = sub.render_long_help().to_string();
             assert!(help.contains(&format!("my-lab {name}")), "{help}");

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 use wave_agent::Registry;
+use wave_agent::panics::caught;
 use wave_core::log::{Ended, Header, LogReader};
 use wave_core::replay::{Difference, Output, Replay, Tally};
 use wave_core::subsystem::{Show, Shown};
@@ -40,7 +41,10 @@ pub struct ReplayArgs {
 
 /// Replays the log, prints the differences, and returns the exit code.
 pub fn execute(registry: &Registry, args: &ReplayArgs) -> ExitCode {
-    match perform(registry, args) {
+    let done = caught(|| perform(registry, args));
+    match done
+        .unwrap_or_else(|panic| Err(Failure::Check(format!("{}: {panic}", args.log.display()))))
+    {
         Ok(code) => code,
         Err(failure) => {
             note!("{} replay: {failure}", program());
@@ -82,7 +86,11 @@ fn to_text(header: &Header, show: &Show, policy: &str, tally: &Tally, truncated:
     let Tally { decisions, preemptions, notes, identical, .. } = tally;
     let about = if header.about.is_empty() { "a log" } else { &header.about };
     let cores = counted(header.config.cores, "core");
-    let mut text = format!("{about}: policy {}, {cores}\n", header.policy);
+    let whose = match &header.policy {
+        recorded if recorded == policy => format!("policy {policy}"),
+        recorded => format!("policy {policy} on a log of policy {recorded}"),
+    };
+    let mut text = format!("{about}: {whose}, {cores}\n");
     if truncated {
         text.push_str("The log's last record is cut off: its agent was killed.\n");
     }
@@ -218,6 +226,15 @@ mod tests {
     }
 
     #[test]
+    fn a_log_replayed_by_another_policy_names_both_policies() {
+        let log = logs::log(20);
+        let header = LogReader::new(&log).unwrap().header().clone();
+        let show = wave_sched::SUBSYSTEM.show;
+        let text = to_text(&header, &show, "edf:slack_us=7", &Tally::default(), false);
+        assert!(text.contains("policy edf:slack_us=7 on a log of policy fifo, "), "{text}");
+    }
+
+    #[test]
     fn a_difference_is_reported_with_both_sides() {
         let log = altered(&logs::log(20));
         let mut reader = LogReader::new(&log).unwrap();
@@ -228,6 +245,7 @@ mod tests {
         let tally = replay.finish();
         let show = wave_sched::SUBSYSTEM.show;
         let text = to_text(&header, &show, "fifo", &tally, false);
+        assert!(text.contains(": policy fifo, "), "{text}");
         assert!(text.contains("1 different, 0 missing, 0 extra"), "{text}");
         assert!(
             text.contains("expected RUN thread ") && text.contains("got      RUN thread "),

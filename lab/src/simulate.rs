@@ -10,6 +10,7 @@ use clap::Args;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use wave_agent::Registry;
+use wave_agent::panics::caught;
 use wave_core::clock::Nanos;
 use wave_core::layout::CORES_MAX;
 use wave_core::settings::CLASSES_MAX;
@@ -18,6 +19,7 @@ use wave_sim::experiment::{Outcome, serve};
 use wave_sim::paper::{Rung, gets_and_ranges, overhead, wave};
 use wave_sim::requests::{Class, Load, Service};
 
+use crate::Failure;
 use crate::terminal::{note, out, program};
 
 /// Maximum number of points of one run: a policy under a load is a point.
@@ -46,7 +48,7 @@ Examples:
   wave simulate --policy fifo --policy shinjuku:slice_us=50 --load 10000,30000,50000
   wave simulate --policy fifo --load 80000 --class short=99:10 --class long=1:500 --json
 
-Exit codes: 0 simulated; 1 an agent was turned out; 2 bad arguments."
+Exit codes: 0 simulated; 1 an agent was turned out, or a policy panicked (RUST_BACKTRACE=1 shows where); 2 bad arguments."
 )]
 pub struct SimulateArgs {
     /// The subsystem to simulate: `sched`, which runs threads, or one with a modelled host.
@@ -142,7 +144,8 @@ pub fn execute(registry: &Registry, args: &SimulateArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    let points = plan(registry, args).and_then(|plan| {
+    let planned = caught(|| plan(registry, args)).and_then(|planned| planned);
+    let points = planned.map_err(Failure::Scenario).and_then(|plan| {
         let points = simulate(&plan, args)?;
         if args.json {
             out!("{}", to_json(args, &plan.load, &points));
@@ -157,11 +160,24 @@ pub fn execute(registry: &Registry, args: &SimulateArgs) -> ExitCode {
             }
             None => ExitCode::SUCCESS,
         },
-        Err(error) => {
-            note!("{} simulate: {error}", program());
-            ExitCode::from(2)
+        Err(failure) => {
+            note!("{} simulate: {failure}", program());
+            ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Simulates a point. A panic is the policy's, unless it is a bug of ours: the place says which.
+fn point<T, E: ToString>(
+    setup: &Setup,
+    per_second: u32,
+    run: impl FnOnce() -> Result<T, E>,
+) -> Result<T, Failure> {
+    let done = caught(run).map_err(|panic| {
+        let policy = setup.agent.policy.text();
+        Failure::Check(format!("policy `{policy}` at {per_second}/s: {panic}"))
+    })?;
+    done.map_err(|error| Failure::Scenario(error.to_string()))
 }
 
 /// Checks all arguments before any output.
@@ -219,7 +235,7 @@ fn check_limits(args: &SimulateArgs, span: Nanos) -> Result<(), String> {
 }
 
 /// Simulates every point, and prints a table of them unless `--json` is given.
-fn simulate(plan: &Plan, args: &SimulateArgs) -> Result<Vec<Point>, String> {
+fn simulate(plan: &Plan, args: &SimulateArgs) -> Result<Vec<Point>, Failure> {
     let width = args.policies.iter().map(String::len).max().unwrap_or(0);
     if !args.json {
         let head =
@@ -234,7 +250,7 @@ fn simulate(plan: &Plan, args: &SimulateArgs) -> Result<Vec<Point>, String> {
     for setup in &plan.setups {
         for &per_second in &args.loads {
             let load = Load { per_second: f64::from(per_second), ..plan.load.clone() };
-            let outcome = serve(setup, &load).map_err(|error| error.to_string())?;
+            let outcome = point(setup, per_second, || serve(setup, &load))?;
             let point = Point::new(setup, &load, per_second, &outcome);
             if !args.json {
                 lines(&point, width).iter().for_each(|line| out!("{line}"));

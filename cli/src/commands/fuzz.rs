@@ -130,7 +130,7 @@ struct UdpArgs {
 
 pub fn execute(command: &FuzzCommand) -> ExitCode {
     let done = match &command.what {
-        None => return wave_lab::fuzz::execute(&Registry::shipped(), &command.histories),
+        None => return wave_lab::fuzz::execute(&Registry::shipped(), &[], &command.histories),
         Some(What::Udp(args)) => udp(args),
         Some(What::Tcp(args)) => tcp(args),
     };

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +14,7 @@ use wave_core::link::{Doorbell, Home, LINE_WORDS, Mapping, Port, Side, Span, Win
 use wave_core::log::{Header, LogWriter};
 use wave_core::message::{Decision, KIND_NONE, Message};
 use wave_core::outcome::Outcome;
-use wave_core::policy::{BadBulk, Desk, Note, Policy, Progress};
+use wave_core::policy::{BadBulk, Desk, Note, Policy, Preemption, Progress};
 use wave_core::queue::LAP_WORD;
 use wave_core::settings::{Policies, PolicyError};
 use wave_core::snapshot::Snapshot;
@@ -43,10 +44,43 @@ pub struct PolicyText {
     from: Maker,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Maker {
     Subsystem(MakePolicy),
     Own(&'static Policies<dyn Policy + Send>),
+    Elsewhere(Arc<dyn Elsewhere>),
+}
+
+/// Makes policies that decide in another process.
+pub trait Elsewhere: fmt::Debug + Send + Sync {
+    /// Starts the policy of this name and these settings, for an enclave of this configuration.
+    ///
+    /// # Errors
+    /// Why there is none, in a sentence.
+    fn start(&self, text: &str, config: &Config) -> Result<Decider, String>;
+}
+
+/// A policy that is ready to decide.
+pub struct Decider {
+    /// What the agent asks for decisions.
+    pub policy: Box<dyn Policy + Send>,
+    /// Takes each of the agent's inputs before the policy does, if it needs more than a policy is told.
+    pub ear: Option<Ear>,
+}
+
+/// Takes an input of an agent, at the agent's time.
+pub type Ear = Box<dyn FnMut(Nanos, &Input) + Send>;
+
+impl From<Box<dyn Policy + Send>> for Decider {
+    fn from(policy: Box<dyn Policy + Send>) -> Decider {
+        Decider { policy, ear: None }
+    }
+}
+
+impl fmt::Debug for Decider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decider").field("policy", &self.policy.name()).finish_non_exhaustive()
+    }
 }
 
 impl PolicyText {
@@ -65,19 +99,32 @@ impl PolicyText {
         PolicyText { text: text.into(), from: Maker::Own(list) }
     }
 
+    /// A policy that decides in another process.
+    pub fn elsewhere(place: Arc<dyn Elsewhere>, text: impl Into<String>) -> PolicyText {
+        PolicyText { text: text.into(), from: Maker::Elsewhere(place) }
+    }
+
     /// Its name and settings, as `NAME:KEY=VALUE,...`.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Its name, without settings.
+    pub fn name(&self) -> &str {
+        self.text.split(':').next().unwrap_or_default()
     }
 
     /// Makes the policy for an enclave of this configuration.
     ///
     /// # Errors
     /// No policy has that name, or it refuses its settings or the configuration.
-    pub fn make(&self, config: &Config) -> Result<Box<dyn Policy + Send>, PolicyError> {
-        match self.from {
-            Maker::Subsystem(make) => make(&self.text, config),
-            Maker::Own(list) => list.make(&self.text, config),
+    pub fn make(&self, config: &Config) -> Result<Decider, PolicyError> {
+        match &self.from {
+            Maker::Subsystem(make) => make(&self.text, config).map(Decider::from),
+            Maker::Own(list) => list.make(&self.text, config).map(Decider::from),
+            Maker::Elsewhere(place) => {
+                place.start(&self.text, config).map_err(|why| PolicyError::Elsewhere { why })
+            }
         }
     }
 }
@@ -225,15 +272,38 @@ impl<P: Policy> Policy for Working<P> {
     }
 }
 
-/// A recorder that shows an agent's inputs to an [`AgentSpy`].
-struct Spy {
-    number: u64,
-    spy: AgentSpy,
+/// All that record what an agent hears: its policy's ear, its log, and a spy with the agent's number.
+struct Recorders {
+    ear: Option<Ear>,
+    log: Option<LogWriter<Sink>>,
+    spy: Option<(u64, AgentSpy)>,
 }
 
-impl Recorder for Spy {
-    fn record(&mut self, _now: Nanos, input: &Input) {
-        (self.spy)(self.number, input);
+impl Recorder for Recorders {
+    fn record(&mut self, now: Nanos, input: &Input) {
+        if let Some(ear) = &mut self.ear {
+            ear(now, input);
+        }
+        if let Some(log) = &mut self.log {
+            log.record(now, input);
+        } else if let Some((number, spy)) = &self.spy {
+            spy(*number, input);
+        }
+    }
+    fn decided(&mut self, now: Nanos, core: u16, decision: &Decision) {
+        self.log.iter_mut().for_each(|log| log.decided(now, core, decision));
+    }
+    fn preempted(&mut self, now: Nanos, preemption: &Preemption) {
+        self.log.iter_mut().for_each(|log| log.preempted(now, preemption));
+    }
+    fn noted(&mut self, now: Nanos, note: &Note) {
+        self.log.iter_mut().for_each(|log| log.noted(now, note));
+    }
+    fn kicked(&mut self, core: u16) {
+        self.log.iter_mut().for_each(|log| log.kicked(core));
+    }
+    fn flush(&mut self) {
+        self.log.iter_mut().for_each(Recorder::flush);
     }
 }
 
@@ -264,7 +334,7 @@ impl Skew {
 /// # Panics
 ///
 /// If the policy refuses the setup, or does not exist: [`Setup::check`] finds that out beforehand.
-pub(crate) fn policy_of(setup: &Setup) -> Box<dyn Policy + Send> {
+pub(crate) fn policy_of(setup: &Setup) -> Decider {
     setup
         .agent
         .policy
@@ -275,7 +345,7 @@ pub(crate) fn policy_of(setup: &Setup) -> Box<dyn Policy + Send> {
 impl Enclave {
     /// Starts an agent with the setup's policy. It replaces an agent that is attached.
     pub fn start_agent(self: &Rc<Enclave>) -> TaskId {
-        self.start_agent_with(policy_of(&self.setup), Skew::default())
+        self.start(policy_of(&self.setup), Skew::default())
     }
 
     /// Starts an agent with the caller's policy, on a clock of its own.
@@ -284,6 +354,10 @@ impl Enclave {
         policy: Box<dyn Policy + Send>,
         skew: Skew,
     ) -> TaskId {
+        self.start(policy.into(), skew)
+    }
+
+    fn start(self: &Rc<Enclave>, decider: Decider, skew: Skew) -> TaskId {
         let number = self.agents_started.get() + 1;
         self.agents_started.set(number);
         let incarnation = Rc::new(self.new_incarnation());
@@ -294,7 +368,7 @@ impl Enclave {
         let (enclave, window) = (Rc::downgrade(self), Rc::clone(&incarnation));
         let task = self.world.spawn(move || {
             if let Some(enclave) = enclave.upgrade() {
-                run(&enclave, &window, policy, skew, number);
+                run(&enclave, &window, decider, skew, number);
             }
         });
         incarnation.agent_task.set(Some(task));
@@ -373,7 +447,7 @@ fn has_message(entry: &[u64; LINE_WORDS]) -> bool {
 fn run(
     enclave: &Rc<Enclave>,
     incarnation: &Incarnation,
-    policy: Box<dyn Policy + Send>,
+    Decider { policy, ear }: Decider,
     skew: Skew,
     number: u64,
 ) {
@@ -383,11 +457,14 @@ fn run(
             (setup.agent.policy.text().to_owned(), format!("{about}, agent {number}"));
         LogWriter::new(&Header { config: setup.config, policy, about }, logs(number))
     });
-    let spy = enclave.spy.borrow().clone();
-    match (log, spy) {
-        (Some(log), _) => live(enclave, incarnation, policy, skew, number, log),
-        (None, Some(spy)) => live(enclave, incarnation, policy, skew, number, Spy { number, spy }),
-        (None, None) => live(enclave, incarnation, policy, skew, number, ()),
+    let spy = enclave.spy.borrow().clone().map(|spy| (number, spy));
+    let recorders = Recorders { ear, log, spy };
+    match recorders {
+        // Copies nothing if nothing is recorded.
+        Recorders { ear: None, log: None, spy: None } => {
+            live(enclave, incarnation, policy, skew, number, ());
+        }
+        _ => live(enclave, incarnation, policy, skew, number, recorders),
     }
 }
 

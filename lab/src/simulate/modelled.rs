@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use wave_agent::Registry;
+use wave_agent::panics::caught;
 use wave_core::clock::Nanos;
 use wave_core::modelled::ModelSetup;
 use wave_core::subsystem::Subsystem;
@@ -11,7 +12,8 @@ use wave_sim::enclave::Setup;
 use wave_sim::modelled::{Outcome, simulate};
 use wave_sim::paper::{Rung, wave};
 
-use super::{SimulateArgs, check_limits, quantiles_us};
+use super::{SimulateArgs, check_limits, point, quantiles_us};
+use crate::Failure;
 use crate::terminal::{note, out, program};
 
 /// Virtual time of warm-up, as for threads.
@@ -33,7 +35,9 @@ pub(super) fn execute(
     subsystem: &'static Subsystem,
     args: &SimulateArgs,
 ) -> ExitCode {
-    let run = plan(registry, subsystem, args).and_then(|setups| run(subsystem, &setups, args));
+    let planned = caught(|| plan(registry, subsystem, args)).and_then(|planned| planned);
+    let run = planned.map_err(Failure::Scenario);
+    let run = run.and_then(|setups| run_all(subsystem, &setups, args));
     match run {
         Ok(points) => match points.iter().find(|point| point.outcome.counters.lost_agents > 0) {
             Some(Point { policy, load, .. }) => {
@@ -43,9 +47,9 @@ pub(super) fn execute(
             }
             None => ExitCode::SUCCESS,
         },
-        Err(error) => {
-            note!("{} simulate: {error}", program());
-            ExitCode::from(2)
+        Err(failure) => {
+            note!("{} simulate: {failure}", program());
+            ExitCode::from(failure.exit_code())
         }
     }
 }
@@ -71,7 +75,11 @@ fn plan(
     args.policies.iter().map(setup).collect()
 }
 
-fn run(subsystem: &Subsystem, setups: &[Setup], args: &SimulateArgs) -> Result<Vec<Point>, String> {
+fn run_all(
+    subsystem: &Subsystem,
+    setups: &[Setup],
+    args: &SimulateArgs,
+) -> Result<Vec<Point>, Failure> {
     let make = subsystem.model.expect("the caller has checked that it has a model");
     let width = args.policies.iter().map(String::len).max().unwrap_or(0);
     if !args.json {
@@ -97,8 +105,7 @@ fn run(subsystem: &Subsystem, setups: &[Setup], args: &SimulateArgs) -> Result<V
         for &load in &args.loads {
             let cores = setup.config.cores;
             let model = ModelSetup { cores, subjects: SUBJECTS, per_second: load, seed };
-            let outcome = simulate(setup, make(&model), [WARMUP, measure]);
-            let outcome = outcome.map_err(|error| error.to_string())?;
+            let outcome = point(setup, load, || simulate(setup, make(&model), [WARMUP, measure]))?;
             let point =
                 Point { policy: setup.agent.policy.text().to_owned(), load, outcome, cores };
             if !args.json {

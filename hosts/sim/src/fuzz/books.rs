@@ -9,10 +9,11 @@ use wave_core::snapshot::{self, Record};
 use wave_sched::wire::{Event, Kind};
 
 use super::bounds::{Bounds, Excuses};
+use super::invariant;
 use crate::enclave::HostEvent;
 
 /// Every rule: its name, and its statement. The bounds are those of [`super::bounds`].
-pub const RULES: [(&str, &str); 19] = [
+pub const RULES: [(&str, &str); 20] = [
     ("thread", "a thread's messages describe a possible history, one version after the other"),
     ("class", "a thread's messages carry the class with which it was created or last woken"),
     (
@@ -35,6 +36,10 @@ pub const RULES: [(&str, &str); 19] = [
         "after an agent is turned out, a core commits at most the decision that it was reading",
     ),
     ("idle", "no core is idle while a thread waits, beyond a bound"),
+    (
+        "progress",
+        "a thread waits beside an idle core for no longer than its policy says that it may on purpose, beyond a bound",
+    ),
     (
         "recovery",
         "under any fault, a thread that waits beside an idle core is served within a bound",
@@ -72,8 +77,21 @@ struct Thread {
     generation: u32,
     sequence: Sequence,
     state: State,
+    /// When it began to wait or run, or else when it was last heard of.
+    since: Nanos,
     /// The class in NEW or in the last WAKEUP; 0 for a subject of a modelled host.
     class: u16,
+}
+
+impl Thread {
+    fn shown(&self, id: u32) -> invariant::Thread {
+        let core = match self.state {
+            State::Runs { core } => Some(core),
+            _ => None,
+        };
+        let Thread { generation, class, since, .. } = *self;
+        invariant::Thread { id, generation, class, since, core }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +205,7 @@ impl Books {
             HostEvent::Changed(event) => self.changed(now, &event),
             HostEvent::Told { ref message, core, record } => self.told(now, message, core, record),
             HostEvent::Started { core, thread, sequence, decision } => {
-                self.started(core, thread, sequence, decision)
+                self.started(now, core, thread, sequence, decision)
             }
             HostEvent::Refused { decision, has_changed: true, .. } => broken(
                 "refusal",
@@ -295,7 +313,7 @@ impl Books {
             Kind::Blocked => State::Blocked,
             Kind::Dead | Kind::Departed => State::Gone,
         };
-        self.threads.insert(id, Thread { generation, sequence, state, class });
+        self.threads.insert(id, Thread { generation, sequence, state, since: now, class });
         if !matches!(kind, Kind::New | Kind::Wakeup) {
             let place = &mut self.cores[usize::from(core)];
             place.runs = None;
@@ -348,7 +366,7 @@ impl Books {
         if !(follows && ends) {
             return broken("subject", format!("{message:?} on core {core:?} after {before:?}"));
         }
-        self.threads.insert(id, Thread { generation, sequence, state, class: 0 });
+        self.threads.insert(id, Thread { generation, sequence, state, since: now, class: 0 });
         if let Some(core) = core {
             self.cores[usize::from(core)].runs = None;
         }
@@ -357,6 +375,7 @@ impl Books {
 
     fn started(
         &mut self,
+        now: Nanos,
         core: u16,
         subject: Subject,
         sequence: Sequence,
@@ -378,6 +397,7 @@ impl Books {
             return broken("current", format!("core {core} runs {subject:?} at {sequence:?}"));
         };
         let state = std::mem::replace(&mut thread.state, State::Runs { core });
+        thread.since = now;
         let place = &mut self.cores[usize::from(core)];
         let busy = place.runs.replace(subject.id);
         let has_slice = !place.tainted && place.online && !self.is_modelled;
@@ -417,7 +437,8 @@ impl Books {
         let since = idle.max(waits);
         let (rule, since, bound) = if since > self.excuses.slow {
             self.idle_longest = self.idle_longest.max(now.since(since));
-            ("idle", since, self.bounds.idle_max)
+            let rule = if self.bounds.on_purpose == Nanos(0) { "idle" } else { "progress" };
+            (rule, since, self.bounds.idle_max + self.bounds.on_purpose)
         } else {
             ("recovery", since.max(self.turned_at), self.bounds.recovery_max)
         };
@@ -431,6 +452,21 @@ impl Books {
             bound.0
         );
         broken(rule, what)
+    }
+
+    /// The threads that run, by core.
+    pub fn running(&self) -> impl Iterator<Item = invariant::Thread> {
+        let ids = self.cores.iter().filter_map(|core| core.runs);
+        ids.filter_map(|id| self.threads.get(&id).map(|thread| thread.shown(id)))
+    }
+
+    /// The threads that wait, by number.
+    pub fn waiting(&self) -> Vec<invariant::Thread> {
+        let waits = |thread: &Thread| matches!(thread.state, State::Waits { .. });
+        let waiting = self.threads.iter().filter(|(_, thread)| waits(thread));
+        let mut waiting: Vec<_> = waiting.map(|(id, thread)| thread.shown(*id)).collect();
+        waiting.sort_unstable_by_key(|thread| thread.id);
+        waiting
     }
 
     /// Number of threads that have not ended, or of a modelled host's subjects that wait or run.

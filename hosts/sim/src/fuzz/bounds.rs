@@ -14,6 +14,8 @@ use crate::enclave::Setup;
 pub struct Bounds {
     /// How long a core may be idle while a thread waits, without a fault.
     pub idle_max: Nanos,
+    /// How much longer it may, because the policy says that it idles on purpose.
+    pub on_purpose: Nanos,
     /// How long a core may be idle while a thread waits under a fault, with one agent: until the watchdog
     /// turns it out, and the fallback decides.
     pub recovery_max: Nanos,
@@ -25,8 +27,9 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Bounds of an enclave with this setup, whose link may stall for `stall`, and in which a run takes up to `run_max`.
-    pub fn of(setup: &Setup, stall: Nanos, run_max: Nanos) -> Bounds {
+    /// Bounds of an enclave with this setup, whose link may stall for `stall`, in which a run takes up to `run_max`, and whose
+    /// policy idles `on_purpose` ([`wave_core::policy::Policy::idles_for`]).
+    pub fn of(setup: &Setup, stall: Nanos, run_max: Nanos, on_purpose: Nanos) -> Bounds {
         let (config, costs, machine) = (&setup.config, &setup.costs, &setup.machine);
         let round_trip =
             costs.host_read.ns.max(2.0 * costs.posted_flight.ns + costs.line_transfer.ns);
@@ -59,7 +62,8 @@ impl Bounds {
         // The watchdog looks four times per patience: one look until it knows that the core is idle,
         // one until it has found the thread, and one that comes too late.
         let patience = Nanos(config.patience.0 * 7 / 4);
-        Bounds { idle_max, recovery_max: patience + idle_max + stall, late_max, settle, patience }
+        let recovery_max = patience + idle_max + stall;
+        Bounds { idle_max, on_purpose, recovery_max, late_max, settle, patience }
     }
 
     /// The excuses of a new agent.

@@ -2,19 +2,21 @@
 //!
 //! [`plan::Plan`] is drawn from a seed, `churn` is the application, [`faults`] injects faults,
 //! [`books`] checks events on the host against [`bounds`], `hearing` checks what agents receive,
-//! [`run()`] puts them together, [`shrink()`] makes a failing plan smaller. The same plan always gives the same history.
+//! [`invariant`] has rules of a user's own, [`run()`] puts them together, [`shrink()`] makes a failing plan smaller. The same plan always gives the same history.
 
 pub mod books;
 pub mod bounds;
 mod churn;
 pub mod faults;
 mod hearing;
+pub mod invariant;
 pub mod plan;
 mod run;
 mod shrink;
 
 pub use books::RULES;
 pub use faults::{FAULTS, Fault};
+pub use invariant::{Check, Host, Invariant};
 pub use plan::{Overrides, Plan};
 pub use run::{Report, Violation, run};
 pub use shrink::shrink;

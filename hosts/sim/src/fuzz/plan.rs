@@ -11,6 +11,7 @@ use wave_links::costs::Costs;
 use wave_sched::policies;
 
 use super::faults::{FAULTS, Fault};
+use super::invariant::Invariant;
 use crate::agent::{AgentSetup, PolicyText, Skew};
 use crate::enclave::{Setup, SetupError};
 use crate::machine::Machine;
@@ -45,6 +46,8 @@ pub struct EnclavePlan {
     pub threads: u32,
     /// The subsystem whose modelled host takes the place of threads.
     pub subsystem: Option<&'static Subsystem>,
+    /// How long the policy idles on purpose.
+    pub on_purpose: Nanos,
     /// Faults in order of time.
     pub injections: Vec<Injection>,
 }
@@ -58,6 +61,8 @@ pub struct Plan {
     pub enclaves: Vec<EnclavePlan>,
     /// Length of the workload: the number of messages after which it stops.
     pub messages: u64,
+    /// Rules of a user's own for every enclave's policy.
+    pub invariants: Vec<Invariant>,
 }
 
 /// Changes to a seed's plan: they name a smaller failing history.
@@ -75,6 +80,8 @@ pub struct Overrides {
     pub subsystem: Option<&'static Subsystem>,
     /// Every agent's policy, instead of a drawn one.
     pub policy: Option<PolicyText>,
+    /// Rules of a user's own, of which those of this policy are checked.
+    pub invariants: &'static [Invariant],
 }
 
 impl Overrides {
@@ -130,7 +137,7 @@ impl Plan {
         }
         injections.sort_by_key(|injection| injection.at);
         first.injections = injections;
-        Plan { seed, enclaves: plans, messages: MESSAGES_MIN + 200 }
+        Plan { seed, enclaves: plans, messages: MESSAGES_MIN + 200, invariants: Vec::new() }
     }
 
     /// Checks each enclave's setup.
@@ -160,14 +167,28 @@ impl Plan {
         }
         if let Some(policy) = &overrides.policy {
             for enclave in &mut self.enclaves {
-                enclave.setup.agent.policy = policy.clone();
+                enclave.decide_by(policy);
             }
+            let name = policy.name();
+            let own = overrides.invariants.iter().filter(|own| own.policy == name);
+            self.invariants = own.copied().collect();
         }
         self
     }
 }
 
 impl EnclavePlan {
+    /// Replaces the policy. The host becomes more patient than the policy says that it idles on purpose.
+    fn decide_by(&mut self, policy: &PolicyText) {
+        let AgentSetup { policy: decides, .. } = &mut self.setup.agent;
+        *decides = policy.clone();
+        // `Plan::check` says why a policy cannot be made.
+        let made = policy.make(&self.setup.config);
+        self.on_purpose = made.map_or(Nanos(0), |decider| decider.policy.idles_for());
+        let patience = &mut self.setup.config.patience;
+        *patience = (*patience).max(Nanos(self.on_purpose.0.saturating_mul(2)));
+    }
+
     /// Replaces threads by a modelled host.
     ///
     /// # Panics
@@ -280,6 +301,7 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
         skew: Skew::default(),
         threads: random.random_range(4..=3 * u32::from(cores) + 4).min(config.subjects / 2),
         subsystem: None,
+        on_purpose: Nanos(0),
         injections: Vec::new(),
     }
 }

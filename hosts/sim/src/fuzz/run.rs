@@ -16,9 +16,10 @@ use super::bounds::{Bounds, Excuses};
 use super::churn::Churn;
 use super::faults::{Fault, Kicks, Lying, scribble};
 use super::hearing::{Hearing, Told, ToldPolicy};
+use super::invariant::{Check, Host, Invariant};
 use super::plan::{EnclavePlan, Injection, Plan, RUN_MAX};
 use crate::agent::{Skew, policy_of};
-use crate::enclave::Enclave;
+use crate::enclave::{Enclave, HostEvent};
 use crate::world::{Cause, Delivery, TaskId, World};
 
 /// How often the checkers look for idle cores.
@@ -41,7 +42,7 @@ pub struct Violation {
     pub at: Nanos,
     /// Index of the enclave that broke the rule.
     pub enclave: usize,
-    /// Name of the rule in [`super::books::RULES`].
+    /// Name of the rule in [`super::books::RULES`], or of a user's [`Invariant`].
     pub rule: &'static str,
     /// The checker's observation, in words.
     pub what: String,
@@ -78,6 +79,18 @@ impl Watch {
         if let Err(broken) = result {
             let now = self.world.now();
             self.broken.borrow_mut().get_or_insert((now, broken));
+        }
+    }
+
+    /// Checks a user's own rules while the policy answers for the host.
+    fn check_own(&self, now: Nanos, own: &mut [(&'static str, Check)]) {
+        let books = self.books.borrow();
+        if now <= books.calm_from() {
+            return;
+        }
+        for (rule, check) in own {
+            let result = check(&Host { now, books: &books });
+            self.check(result.map_err(|what| Broken { rule, what }));
         }
     }
 
@@ -118,13 +131,14 @@ impl Running {
     fn new(
         world: &World,
         plan: &EnclavePlan,
+        invariants: &[Invariant],
         stall: Nanos,
         everyone: &Rc<RefCell<Vec<Rc<Watch>>>>,
     ) -> Rc<Running> {
         let setup = plan.setup.clone();
         let host = plan.host();
         let run_max = host.as_ref().map_or(RUN_MAX, |host| host.run_max());
-        let bounds = Bounds::of(&setup, stall, run_max);
+        let bounds = Bounds::of(&setup, stall, run_max, plan.on_purpose);
         let watch = Rc::new(Watch {
             books: RefCell::new(Books::new(setup.config.cores, bounds, host.is_some())),
             broken: RefCell::default(),
@@ -142,9 +156,15 @@ impl Running {
         let enclave = enclave.expect("plans draw valid configurations");
         enclave.check_refusals();
         let seen = Rc::clone(&watch);
+        let config = plan.setup.config;
+        let mut own: Vec<_> =
+            invariants.iter().map(|own| (own.name, (own.make)(&config))).collect();
         enclave.watch(Box::new(move |now, event| {
             let result = seen.books.borrow_mut().on_event(now, event);
             seen.check(result);
+            if matches!(event, HostEvent::Changed(_) | HostEvent::Started { .. }) {
+                seen.check_own(now, &mut own);
+            }
         }));
         let (fate, clock) = (Rc::clone(&kicks), world.clone());
         enclave.set_kick_fate(Rc::new(move || fate.next(clock.now())));
@@ -181,7 +201,7 @@ impl Running {
     }
 
     fn start_agent(&self, skew: Skew, lies: Option<u64>) -> TaskId {
-        let mut policy = policy_of(&self.plan.setup);
+        let mut policy = policy_of(&self.plan.setup).policy;
         if let Some(seed) = lies {
             // All its decisions are of one kind, which the subsystem may not know.
             let kind = match self.plan.subsystem {
@@ -214,7 +234,8 @@ impl Running {
     }
 
     fn idle_share(&self) -> f64 {
-        self.watch.books.borrow().idle_longest().0 as f64 / self.bounds.idle_max.0 as f64
+        let allowed = self.bounds.idle_max + self.bounds.on_purpose;
+        self.watch.books.borrow().idle_longest().0 as f64 / allowed.0 as f64
     }
 
     fn excuse(&self, excuses: Excuses) {
@@ -464,8 +485,11 @@ fn history(plan: &Plan, world: &World) -> (Report, Vec<u64>) {
     let injections = plan.enclaves.iter().flat_map(|each| &each.injections);
     let stalls = injections.filter(|injection| injection.fault == Fault::LinkStall);
     let stall = stalls.map(|injection| injection.lasts).max().unwrap_or(Nanos(0));
-    let cells: Vec<_> =
-        plan.enclaves.iter().map(|each| Running::new(world, each, stall, &everyone)).collect();
+    let cells: Vec<_> = plan
+        .enclaves
+        .iter()
+        .map(|each| Running::new(world, each, &plan.invariants, stall, &everyone))
+        .collect();
     for cell in &cells {
         cell.start_agent(cell.plan.skew, None);
         spawn(world, cell, Running::chaos);

@@ -34,9 +34,10 @@ fn plan(link: &str, cores: u16, threads: u32, change: impl FnOnce(&mut Config)) 
         skew: Skew::default(),
         threads,
         subsystem: None,
+        on_purpose: Nanos(0),
         injections: Vec::new(),
     };
-    Plan { seed: 1, enclaves: vec![enclave], messages: 2_000 }
+    Plan { seed: 1, enclaves: vec![enclave], messages: 2_000, invariants: Vec::new() }
 }
 
 fn inject(plan: &mut Plan, fault: Fault, at: Nanos, lasts: Nanos, seed: u64) {
