@@ -43,6 +43,7 @@ use wave_lab::terminal::{note, out};
   wave run --host linux --all --policy shinjuku:slice_us=1000
   wave run --host linux scenarios/kernel/two-enclaves.toml
   wave run --agent target/release/my-policy my-scenario.toml
+  wave run --agent target/release/my-policy --host sim my-scenario.toml
   wave run --agent target/release/my-policy --host linux --policy two-class -- make
   wave run --host linux --device 0000:00:01.0 -- ./server
 
@@ -76,7 +77,7 @@ pub struct RunArgs {
     #[arg(long = "policy", value_name = "NAME", conflicts_with = "scenario")]
     policies: Vec<String>,
     /// Your own agent program, started for every agent instead of `wave agent`; its `main` calls
-    /// wave_agent::main_with. Not with --host sim.
+    /// wave_agent::main_with. With --host sim it decides for the simulated host, without attaching.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["workload", "device"], value_parser = program)]
     agent: Option<PathBuf>,
     /// Number of cores for the workload [default: as many as it was recorded on].
@@ -141,7 +142,7 @@ impl RunArgs {
 
 /// The absolute path of a user's agent, so that PATH is not searched. Symbolic links are not resolved: a program may depend on the
 /// name under which it is started.
-fn program(text: &str) -> Result<PathBuf, String> {
+pub(super) fn program(text: &str) -> Result<PathBuf, String> {
     let path = std::path::absolute(text).map_err(|error| error.to_string())?;
     let is_file = path.metadata().map_err(|error| error.to_string())?.is_file();
     match is_file && access(&path, Access::EXEC_OK).is_ok() {

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use wave_sched::policies;
 
-use wave_experiments::experiment::Host;
+use super::run::program;
+use wave_experiments::experiment::{Host, OwnAgent};
 use wave_experiments::interrupt;
 use wave_experiments::run::{Failure, machine};
 use wave_experiments::sweep::{self, Plan, Ran, Shard, Store, ThisMachine, Work, run_shard};
@@ -30,6 +30,7 @@ Examples:
   wave sweep scenarios/cores.toml --out /shared/cores --shard 3/16
   wave merge out/cores
   wave sweep my-rpc.toml --out out/my-rpc
+  wave sweep my-scenario.toml --agent target/release/my-policy --out out/mine
 
 Exit codes: 0 all points of the shard are done; 1 some could not be run; 2 a bad scenario, or
 DIR holds another sweep; 3 DIR cannot be written.")]
@@ -40,6 +41,10 @@ pub struct SweepArgs {
     /// Directory for points, shared by all shards of a sweep and used for nothing else.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Your own agent program, whose policies decide instead of Wave's; its `main` calls wave_agent::main_with. A laboratory
+    /// will do.
+    #[arg(long, value_name = "PROGRAM", value_parser = program)]
+    agent: Option<PathBuf>,
     /// Run only the points whose number modulo N is I; numbers count from 0.
     #[arg(long, value_name = "I/N", default_value_t = Shard::WHOLE)]
     shard: Shard,
@@ -65,9 +70,10 @@ pub fn execute(args: &SweepArgs) -> ExitCode {
 }
 
 fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
-    let Plan { manifest, jobs } = Plan::load(&args.scenario, policies::NAMES, machine::version())?;
+    let own = args.agent.as_deref().map(OwnAgent::new).transpose()?;
+    let Plan { manifest, jobs } = Plan::load(&args.scenario, own.as_ref(), machine::version())?;
     let store = Store::open(&args.out, &manifest)?;
-    store.mark(args.shard, &args.scenario)?;
+    store.mark(args.shard, &args.scenario, args.agent.as_deref())?;
     let (kept, of) = (store.clone(), args.shard);
     let numbered = manifest.points.iter().enumerate().filter(|(number, _)| of.has(*number));
     let points: Vec<String> = numbered.map(|(_, id)| id.clone()).collect();

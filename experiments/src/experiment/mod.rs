@@ -10,14 +10,17 @@ mod requests;
 mod rpc;
 mod udp;
 
+pub(crate) use requests::scenario_of;
+
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use wave_lab::Failure;
 
 use crate::run::Journal;
-use crate::run::agent::policies_of;
+use crate::run::agent::{check_policy, policies_of};
 use crate::run::machine::hash;
 use crate::scenario::error::check_files;
 use crate::scenario::{ScenarioError, kind_of, refuse_sweep};
@@ -115,15 +118,39 @@ pub trait Report {
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
-    agent: Option<&'a OwnAgent<'a>>,
+    agent: Option<&'a OwnAgent>,
 }
 
 /// A user's program, started in place of every agent.
 #[derive(Debug)]
-struct OwnAgent<'a> {
-    program: &'a Path,
+pub struct OwnAgent {
+    program: PathBuf,
     /// Names of its policies for threads.
     policies: Vec<String>,
+    /// Policies that it was asked about, and its answers.
+    asked: Mutex<HashMap<String, Result<(), String>>>,
+}
+
+impl OwnAgent {
+    /// Asks the program for its policies.
+    ///
+    /// # Errors
+    /// It cannot be started, or lists none.
+    pub fn new(program: &Path) -> Result<OwnAgent, Failure> {
+        let policies = policies_of(program)?;
+        Ok(OwnAgent { program: program.to_owned(), policies, asked: Mutex::default() })
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Asks the program, once, whether it accepts a policy.
+    fn check(&self, policy: &str) -> Result<(), String> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let ask = || check_policy(&self.program, policy);
+        asked.entry(policy.to_owned()).or_insert_with(ask).clone()
+    }
 }
 
 /// A kind of experiment: its values of `kind`, and its parser.
@@ -161,13 +188,9 @@ pub fn load(path: &Path, agent: Option<&Path>) -> Result<Box<dyn Experiment>, Fa
         text.map_err(|source| wrong(ScenarioError::Read { file: path.to_path_buf(), source }))?;
     let kind = kind(path, &text).map_err(wrong)?;
     if agent.is_some() && !kind.takes_agent {
-        let why = "--agent is for scenarios that schedule threads";
-        return Err(Failure::Scenario(format!("{}: {why}", path.display())));
+        return Err(Failure::Scenario(format!("{}: {NO_AGENT}", path.display())));
     }
-    let own = match agent {
-        Some(program) => Some(OwnAgent { program, policies: policies_of(program)? }),
-        None => None,
-    };
+    let own = agent.map(OwnAgent::new).transpose()?;
     refuse_sweep(path, &text).map_err(wrong)?;
     let experiment = (kind.read)(&Source { path, text: &text, agent: own.as_ref() });
     let experiment = experiment.map_err(wrong)?;
@@ -178,10 +201,21 @@ pub fn load(path: &Path, agent: Option<&Path>) -> Result<Box<dyn Experiment>, Fa
 /// Reads the experiment in `text`, whose file is `path`.
 ///
 /// # Errors
-/// The line at fault, and why.
-pub(crate) fn read(path: &Path, text: &str) -> Result<Box<dyn Experiment>, ScenarioError> {
-    (kind(path, text)?.read)(&Source { path, text, agent: None })
+/// The line at fault, and why; or that this kind takes no `agent`.
+pub(crate) fn read(
+    path: &Path,
+    text: &str,
+    agent: Option<&OwnAgent>,
+) -> Result<Box<dyn Experiment>, ScenarioError> {
+    let kind = kind(path, text)?;
+    if agent.is_some() && !kind.takes_agent {
+        return Err(ScenarioError::meaning(path, 1, NO_AGENT.to_owned()));
+    }
+    (kind.read)(&Source { path, text, agent })
 }
+
+/// Refuses `--agent` for kinds whose agents do not schedule threads.
+const NO_AGENT: &str = "--agent is for scenarios that schedule threads";
 
 fn kind(path: &Path, text: &str) -> Result<&'static Kind, ScenarioError> {
     let name = kind_of(path, text, &kinds())?;

@@ -9,36 +9,44 @@ use wave_sched::policies;
 use super::{Experiment, Host, Kind, OwnAgent, Report, Source, Wanted, digest};
 use crate::interrupt;
 use crate::live::{Feed, Live};
-use crate::run::agent::check_policy;
 use crate::run::{self, Finished, Journal};
 use crate::scenario::{self, Machine, Scenario, ScenarioError};
 
 pub(super) const KIND: Kind = Kind { names: scenario::REQUEST_KINDS, takes_agent: true, read };
 
 fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
-    let Some(OwnAgent { program, policies }) = source.agent else {
-        return Ok(Box::new(scenario::parse(source.path, source.text, policies::NAMES)?));
-    };
-    let names: Vec<&str> = policies.iter().map(String::as_str).collect();
-    let mut scenario = scenario::parse(source.path, source.text, &names)?;
+    Ok(Box::new(scenario_of(source.path, source.text, source.agent)?))
+}
+
+/// Reads the scenario in `text`, whose file is `path`. With `own`, its policies are those of that program.
+///
+/// # Errors
+/// The line at fault, and why.
+pub(crate) fn scenario_of(
+    path: &Path,
+    text: &str,
+    own: Option<&OwnAgent>,
+) -> Result<Scenario, ScenarioError> {
+    let Some(own) = own else { return scenario::parse(path, text, policies::NAMES) };
+    let names: Vec<&str> = own.policies.iter().map(String::as_str).collect();
+    let mut scenario = scenario::parse(path, text, &names)?;
     if scenario.agents().next().is_none() {
         let why = "--agent: no variant of the scenario has an agent";
-        return Err(ScenarioError::meaning(source.path, 1, why.to_owned()));
+        return Err(ScenarioError::meaning(path, 1, why.to_owned()));
     }
     let mut chosen: Vec<&str> = scenario.agents().map(|agent| agent.policy.as_str()).collect();
     chosen.sort_unstable();
     chosen.dedup();
     for policy in chosen {
-        check_policy(program, policy).map_err(|why| {
+        own.check(policy).map_err(|why| {
             let written = [format!("\"{policy}\""), format!("'{policy}'")];
-            let line =
-                source.text.lines().position(|line| written.iter().any(|it| line.contains(it)));
+            let line = text.lines().position(|line| written.iter().any(|it| line.contains(it)));
             let why = format!("`variant.policy`: {why}");
-            ScenarioError::meaning(source.path, line.map_or(1, |line| line + 1), why)
+            ScenarioError::meaning(path, line.map_or(1, |line| line + 1), why)
         })?;
     }
-    scenario.agents_mut().for_each(|agent| agent.program = Some((*program).to_owned()));
-    Ok(Box::new(scenario))
+    scenario.agents_mut().for_each(|agent| agent.program = Some(own.program().to_owned()));
+    Ok(scenario)
 }
 
 impl Experiment for Scenario {
@@ -66,10 +74,6 @@ impl Experiment for Scenario {
                     self.name
                 )))
             }
-            Host::Sim if self.agents().any(|agent| agent.program.is_some()) => refuse(
-                "--agent starts a process, and simulated runs have none: the laboratory of your policies simulates them \
-                     (docs/guide/write-your-own-policy.md)",
-            ),
             Host::Sim if wanted.live => {
                 refuse("--live watches native runs only, not simulated ones")
             }

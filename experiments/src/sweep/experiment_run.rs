@@ -1,11 +1,11 @@
 //! Points that are whole experiments.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use wave_lab::Failure;
 
-use crate::experiment::{self, Host, Wanted};
+use crate::experiment::{self, Host, OwnAgent, Wanted};
 use crate::run::machine::hash;
 use crate::scenario::ScenarioError;
 use crate::scenario::error::absolute_files;
@@ -20,14 +20,20 @@ pub struct ExperimentRun {
     pub host: Host,
     /// The scenario. Paths of files in it are absolute.
     pub text: String,
-    /// Hash of the scenario and of the files that it names.
+    /// A user's program, in place of every agent.
+    pub agent: Option<PathBuf>,
+    /// Hash of the scenario and of the files that it names, the agent's program included.
     digest: String,
 }
 
 impl ExperimentRun {
     /// Reads the scenario in `text`, whose file is `path`.
-    pub(super) fn read(path: &Path, text: &str) -> Result<ExperimentRun, ScenarioError> {
-        let experiment = experiment::read(path, text)?;
+    pub(super) fn read(
+        path: &Path,
+        text: &str,
+        agent: Option<&OwnAgent>,
+    ) -> Result<ExperimentRun, ScenarioError> {
+        let experiment = experiment::read(path, text, agent)?;
         let refuse = |failure: Failure| ScenarioError::meaning(path, 1, failure.to_string());
         let wanted = |host| Wanted { host, quiet: true, live: false, record: None };
         let is_simulated = experiment.check(&wanted(Host::Sim)).is_ok();
@@ -43,6 +49,7 @@ impl ExperimentRun {
             description,
             host,
             text: table.to_string(),
+            agent: agent.map(|own| own.program().to_owned()),
             digest: experiment.digest().map_err(refuse)?,
         })
     }
@@ -127,7 +134,7 @@ mod tests {
         let host = |file: &str| {
             let file = folder.join(file);
             let text = std::fs::read_to_string(&file).unwrap();
-            ExperimentRun::read(&file, &text).unwrap_or_else(|error| panic!("{error}")).host
+            ExperimentRun::read(&file, &text, None).unwrap_or_else(|error| panic!("{error}")).host
         };
         for file in ["rocksdb-sol.toml", "rpc-rocksdb.toml", "agent-crash.toml", "enclaves.toml"] {
             assert_eq!(host(file), Host::Sim, "{file}");

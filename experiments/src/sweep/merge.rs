@@ -124,13 +124,17 @@ fn read<'a>(
 fn commands(root: &Path, store: &Store, missing: &[usize]) -> Vec<(String, usize, String)> {
     let marks = store.shards();
     // Shards of several counts may have been started; the finest division takes the least time.
-    let (count, file) =
-        marks.last().map_or((1, "SCENARIO.toml"), |(shard, file)| (shard.count, file.as_str()));
+    let (count, mark) =
+        marks.last().map_or((1, "SCENARIO.toml"), |(shard, mark)| (shard.count, mark.as_str()));
+    let (file, agent) = mark.split_once('\n').map_or((mark, None), |(file, own)| (file, Some(own)));
     let lacks = |index| {
         let shard = Shard { index, count };
         let points = missing.iter().filter(|number| shard.has(**number)).count();
         let mut command =
             format!("wave sweep {} --out {}", quoted(file), quoted(&root.display().to_string()));
+        if let Some(agent) = agent {
+            command.push_str(&format!(" --agent {}", quoted(agent)));
+        }
         if count > 1 {
             command.push_str(&format!(" --shard {shard}"));
         }

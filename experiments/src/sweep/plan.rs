@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::experiment_run::ExperimentRun;
-use crate::experiment::Host;
+use crate::experiment::{Host, OwnAgent, scenario_of};
 use crate::run::machine::hash;
 use crate::scenario::{
     self, Link, Load, Machine, Scenario, ScenarioError, Scheduler, Sweep, SweepAxis, Variant,
@@ -103,26 +103,32 @@ pub enum Work {
 }
 
 impl Plan {
-    /// Makes the plan of the scenario file at `path`, for `version` of the program.
+    /// Makes the plan of the scenario file at `path`, for `version` of the program. With `agent`, its policies are those of that
+    /// program.
     ///
     /// # Errors
     /// [`Failure::Scenario`], with file, line and what is allowed there.
-    pub fn load(path: &Path, policies: &[&str], version: &str) -> Result<Plan, Failure> {
+    pub fn load(path: &Path, agent: Option<&OwnAgent>, version: &str) -> Result<Plan, Failure> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             Failure::Scenario(format!("{}: cannot be read: {error}", path.display()))
         })?;
-        Plan::new(path, &text, policies, version)
+        Plan::new(path, &text, agent, version)
     }
 
     /// Makes the plan of the file's `text`; reads the files that it names.
-    pub fn new(path: &Path, text: &str, policies: &[&str], version: &str) -> Result<Plan, Failure> {
+    pub fn new(
+        path: &Path,
+        text: &str,
+        agent: Option<&OwnAgent>,
+        version: &str,
+    ) -> Result<Plan, Failure> {
         let wrong = |error: ScenarioError| Failure::Scenario(error.to_string());
         if scenario::has_points(text) {
-            let read = |text: &str| scenario::parse(path, text, policies);
+            let read = |text: &str| scenario_of(path, text, agent);
             let sweep = scenario::parse_sweep(path, text, &read).map_err(wrong)?;
             Plan::of_points(path, text, version, &sweep)
         } else {
-            let read = |text: &str| ExperimentRun::read(path, text);
+            let read = |text: &str| ExperimentRun::read(path, text, agent);
             let sweep = scenario::parse_sweep(path, text, &read).map_err(wrong)?;
             Plan::of_runs(path, text, version, sweep)
         }
@@ -266,7 +272,7 @@ fn only(scenario: &Scenario, variant: &Variant, load: &Load) -> Scenario {
 
 /// Hash of everything that the point depends on: its configuration with the seed, and the program's version.
 ///
-/// A cost file, of the link or the machine, counts by its content: its path differs between machines.
+/// A cost file, of the link or the machine, and the agent's program count by their contents: their paths differ between machines.
 fn id(scenario: &Scenario, version: &str, files: &mut Files) -> Result<String, Failure> {
     let mut canonical = scenario.clone();
     canonical.description.clear();
@@ -274,10 +280,12 @@ fn id(scenario: &Scenario, version: &str, files: &mut Files) -> Result<String, F
         canonical.machine = Machine::File(files.digest(path)?.into());
     }
     for variant in &mut canonical.variants {
-        if let Scheduler::Agent(agent) = &mut variant.scheduler
-            && let Link::File(path) = &agent.link
-        {
+        let Scheduler::Agent(agent) = &mut variant.scheduler else { continue };
+        if let Link::File(path) = &agent.link {
             agent.link = Link::File(files.digest(path)?.into());
+        }
+        if let Some(program) = &agent.program {
+            agent.program = Some(files.digest(program)?.into());
         }
     }
     #[derive(Serialize)]

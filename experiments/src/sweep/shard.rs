@@ -1,11 +1,11 @@
 //! Running one shard of a sweep.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use wave_agent::panics::caught;
 use wave_workloads::point::{self as measured, Point};
 
 use super::plan::{Job, Work};
@@ -152,12 +152,7 @@ fn run_job(job: &Job, runner: &dyn Runner) -> Result<Measured, RunError> {
         Work::Point(scenario) => measure(scenario, runner),
         Work::Run(run) => runner.run_experiment(&job.id, run).map(Measured::Run),
     };
-    // Unwind safe: a runner shares nothing between points.
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(format!("the run panicked: {}", text.unwrap_or("no reason given")).into())
-    })
+    caught(run).unwrap_or_else(|why| Err(why.into()))
 }
 
 fn measure(scenario: &Scenario, runner: &dyn Runner) -> Result<Measured, RunError> {

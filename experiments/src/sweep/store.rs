@@ -165,13 +165,14 @@ impl Store {
         self.root.join(POINTS).join(format!("{id}.json"))
     }
 
-    /// Records that `shard` was started, from the scenario file `path`.
-    pub fn mark(&self, shard: Shard, path: &Path) -> Result<(), Failure> {
+    /// Records that `shard` was started, from the scenario file `path`, with this program in place of agents.
+    pub fn mark(&self, shard: Shard, path: &Path, agent: Option<&Path>) -> Result<(), Failure> {
         let name = format!("{SHARDS}/{}-of-{}", shard.index, shard.count);
-        self.replace(&name, format!("{}\n", path.display()).as_bytes())
+        let agent = agent.map(|agent| format!("{}\n", agent.display())).unwrap_or_default();
+        self.replace(&name, format!("{}\n{agent}", path.display()).as_bytes())
     }
 
-    /// The started shards, each with its scenario file; invalid marks are skipped.
+    /// The started shards, each with its scenario file and, on a line of its own, its agent's program; invalid marks are skipped.
     pub fn shards(&self) -> Vec<(Shard, String)> {
         let Ok(entries) = fs::read_dir(self.root.join(SHARDS)) else {
             return Vec::new();

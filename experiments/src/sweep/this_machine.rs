@@ -41,6 +41,9 @@ impl Runner for ThisMachine {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("wave").args(["run", "--json", "--quiet", "--host", run.host.name(), "--out"]);
         command.arg(&folder).arg(folder.join(SCENARIO));
+        if let Some(agent) = &run.agent {
+            command.arg("--agent").arg(agent);
+        }
         // An interrupted run has kept its finished points.
         let results = wave_report::folder(&folder, &run.name, run.host.name());
         if results.join(journal::FILE).exists() {

@@ -6,6 +6,7 @@
 mod crash;
 mod enclaves;
 mod load;
+mod own_policy;
 pub(super) mod parallel;
 pub(super) mod point;
 mod setup;

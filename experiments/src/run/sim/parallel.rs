@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::Failure;
+use wave_agent::panics::caught;
 use wave_lab::progress::Progress;
 
 /// Does `work` for each of `jobs`, and returns the results in the jobs' order. After a failure no further job is started; the
@@ -24,7 +25,9 @@ pub fn each<T: Sync, R: Send>(
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(at) else { return };
                     progress.begin(&label(job));
-                    let result = work(job);
+                    let result = caught(|| work(job)).unwrap_or_else(|why| {
+                        Err(Failure::Check(format!("{}: {why}", label(job))))
+                    });
                     progress.end();
                     if result.is_err() {
                         next.store(jobs.len(), Ordering::Relaxed);

@@ -2,7 +2,6 @@
 
 use wave_core::clock::Nanos;
 use wave_links::costs::Costs;
-use wave_sched::policies;
 use wave_sim::agent::{AgentSetup, PolicyText};
 use wave_sim::enclave::Setup;
 use wave_sim::machine::Machine;
@@ -11,6 +10,7 @@ use wave_sim::requests::{Class, Load, Service, Threads};
 
 use super::super::system;
 use super::Failure;
+use super::own_policy::policy_of;
 use crate::scenario::{self, Agent, Link, Placement, Scenario, Variant};
 
 /// Host cores for which one context submits requests: creating a thread across a PCIe-like link takes most of a microsecond.
@@ -48,12 +48,14 @@ impl Simulated {
         // One for each generator, and the control context.
         config.contexts = generators as u16 + 1;
         config.check().map_err(|error| bad(&error))?;
-        policies::by_name(&agent.policy, &config).map_err(|error| bad(&error))?;
         let setup = Setup {
             config,
             costs: costs(&agent.link, &machine)?,
             agent: AgentSetup {
-                policy: PolicyText::shipped(&agent.policy),
+                policy: match &agent.program {
+                    None => PolicyText::shipped(&agent.policy),
+                    Some(program) => policy_of(program.clone(), &agent.policy),
+                },
                 ghz: agent.ghz.unwrap_or(machine.agent_ghz.value),
                 parks,
             },
@@ -61,6 +63,7 @@ impl Simulated {
             prefetch: agent.prefetch,
             seed: scenario.run.seed,
         };
+        setup.check().map_err(|error| bad(&error))?;
         let nanos = |seconds: f64| Nanos((seconds * 1e9).round() as u64);
         let class = |class: &scenario::Class| Class {
             name: class.name.clone(),
