@@ -26,7 +26,7 @@ use crate::pin::pin;
 use crate::piped::decide_for;
 use crate::record::{FileLog, record_to};
 use crate::registry::Registry;
-use crate::run::{Exit, Seat, run_with, serve};
+use crate::run::{Exit, Seat, run_announced, serve};
 
 /// The arguments that every agent takes, of any subsystem.
 #[derive(Args, Clone, Debug)]
@@ -279,16 +279,6 @@ impl Deciding {
         let attached = attached.map_err(cannot)?;
         let config = attached.layout.config;
         let policy = registry.make(&args.policy, &config).map_err(|error| (2, error))?;
-        if !args.quiet {
-            say!(
-                "wave agent: `{}` attached to {} ({} cores, up to {} subjects, link {})",
-                args.policy,
-                place.display(),
-                config.cores,
-                config.subjects,
-                attached.link,
-            );
-        }
         if policy.idles_for() >= config.patience {
             say!(
                 "wave agent: `{}` lets threads wait beside an idle core for up to {} ms, but {} turns an agent out after {} ms: \
@@ -317,11 +307,20 @@ impl Deciding {
     fn run(self, args: &AgentArgs, mut front: impl ThreadFront) -> ExitCode {
         let Deciding { place, attached, policy, log } = self;
         let (place, seat) = (place.display(), Seat::of(args));
+        let attached_to = format!(
+            "{place} ({} cores, up to {} subjects, link {})",
+            attached.layout.config.cores, attached.layout.config.subjects, attached.link,
+        );
+        let announce = || {
+            if !args.quiet {
+                say!("wave agent: `{}` attached to {attached_to}", args.policy);
+            }
+        };
         // Returns the pages that parsing the command line used.
         wave_links::heap::release();
         let left = caught(|| match log {
-            None => run_with(attached, policy, (), seat, &mut front),
-            Some(log) => run_with(attached, policy, log, seat, &mut front),
+            None => run_announced(attached, policy, (), seat, &mut front, announce),
+            Some(log) => run_announced(attached, policy, log, seat, &mut front, announce),
         });
         let left = match left {
             Ok(left) => left,

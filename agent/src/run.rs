@@ -72,15 +72,28 @@ pub fn run_with<P: Policy, R: Recorder, F: ThreadFront>(
     policy: P,
     recorder: R,
     seat: Seat,
+    front: F,
+) -> Result<Exit, RunError> {
+    run_announced(attached, policy, recorder, seat, front, || {})
+}
+
+/// [`run_with`], and calls `announce` once the agent decides.
+pub(crate) fn run_announced<P: Policy, R: Recorder, F: ThreadFront>(
+    attached: Attached,
+    policy: P,
+    recorder: R,
+    seat: Seat,
     mut front: F,
+    announce: impl FnOnce(),
 ) -> Result<Exit, RunError> {
     let Attached { layout, port, host_bells, own_bell, connection, .. } = attached;
     front.join(&own_bell);
     let start = front.start();
     let mut agent = Agent::with_front(layout, port, host_bells, policy, recorder, front);
     agent.announce();
-    let looked = Nanos(0);
-    work(&mut Deciding { agent, start, bell: own_bell, connection, looked, flushed: false }, seat)
+    let (looked, announce) = (Nanos(0), Some(announce));
+    let bell = own_bell;
+    work(&mut Deciding { agent, start, bell, connection, looked, flushed: false, announce }, seat)
 }
 
 /// Runs a front alone on this thread, until it was told to end and has ended.
@@ -172,7 +185,7 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
 }
 
 /// Decisions for a host, with a front or without.
-struct Deciding<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> {
+struct Deciding<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()> {
     agent: Agent<P, R, L, B, F>,
     start: Instant,
     bell: OwnBell,
@@ -180,10 +193,12 @@ struct Deciding<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> {
     /// When the connection to the host was last checked.
     looked: Nanos,
     flushed: bool,
+    /// Called once the agent decides.
+    announce: Option<A>,
 }
 
-impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Duty
-    for Deciding<P, R, L, B, F>
+impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()> Duty
+    for Deciding<P, R, L, B, F, A>
 {
     fn now(&self) -> Nanos {
         since(self.start)
@@ -194,6 +209,11 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Duty
             return Ok(Turn::Over(Exit::FrontEnded));
         }
         let mut step = self.agent.step(now)?;
+        if self.agent.decides()
+            && let Some(announce) = self.announce.take()
+        {
+            announce();
+        }
         // A busy agent looks as well: a host that was killed has not revoked the window.
         let is_due = now.since(self.looked).0 > LIFE_CHECK.as_nanos() as u64;
         if step != Step::Revoked && is_due {

@@ -227,6 +227,11 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         self.bells[self.layout.control_vector()].ring();
     }
 
+    /// Whether the host has taken this agent: its snapshot has arrived, and the agent decides.
+    pub fn decides(&self) -> bool {
+        self.synced
+    }
+
     /// The part of the agent that has no link: order, cores and policy.
     pub fn brain(&self) -> &Brain<P, R> {
         &self.brain

@@ -26,7 +26,7 @@ use crate::class::classify;
 use crate::frames::{Assembler, Frame, Received};
 use crate::gzip::{self, BadGzip};
 use crate::health::{self, Health};
-use crate::host::no_host;
+use crate::host::unavailable;
 use crate::http2_stream::{Gone, Stream};
 use crate::limits::{CALL_BYTES, UNCHECKED_REPLY_BYTES};
 use crate::orca;
@@ -401,7 +401,7 @@ impl Call {
             return refused(Code::DeadlineExceeded, "the deadline has passed");
         }
         let Shared { host: Some(host), methods: Some(methods), .. } = shared else {
-            return Err(Stop::Refused(no_host()));
+            return Err(Stop::Refused(unavailable(shared.host.as_ref())));
         };
         let Route::Host(method) = self.route else { return Ok(()) };
         let (class, slo) = classify(methods.get(method), self.request.asked, message.as_deref());
@@ -425,7 +425,7 @@ impl Call {
                 Ok(())
             }
             Err(error @ Refused::Full) => refused(Code::ResourceExhausted, error.to_string()),
-            Err(Refused::NoHost) => Err(Stop::Refused(no_host())),
+            Err(Refused::NoHost) => Err(Stop::Refused(unavailable(Some(&*host)))),
         }
     }
 
@@ -486,7 +486,7 @@ impl Call {
 
     pub(crate) fn on_host_gone(&mut self, shared: &mut Shared) {
         self.subject = None;
-        self.finish(shared, &no_host(), &[]);
+        self.finish(shared, &unavailable(None), &[]);
     }
 
     /// Drops the replies of a cancelled call. A reply that was sent in part cannot be completed, so the stream is reset.

@@ -19,7 +19,7 @@ use wave_rpc::window::Load;
 use crate::admission::Leave;
 use crate::call::{Call, Fate, Route};
 use crate::far_core::FarCore;
-use crate::host::{Host, Own, Owner, no_host};
+use crate::host::{Host, Own, Owner, unavailable};
 use crate::http2_stream::Stream;
 use crate::lanes::Told;
 use crate::limits::{CALL_BYTES, RESET_SOON};
@@ -50,8 +50,8 @@ pub struct Engine {
     hosts: u32,
     /// When the host's load was last sampled.
     measured: Nanos,
-    /// Whether connection cores were told of the latest host.
-    is_told: bool,
+    /// What connection cores were last told of the host: whether one is attached, and whether it is ready.
+    told: (bool, bool),
 }
 
 impl Engine {
@@ -68,7 +68,7 @@ impl Engine {
             cores,
             hosts: 0,
             measured: Nanos(0),
-            is_told: false,
+            told: (false, false),
         }
     }
 
@@ -154,7 +154,7 @@ impl Engine {
         // Before it is ready, the methods may be those of the host before it.
         let is_ready = self.shared.host.as_ref().is_some_and(Host::is_ready);
         let Some(methods) = self.shared.methods.as_ref().filter(|_| is_ready) else {
-            return Err(Refusal::Grpc(no_host()));
+            return Err(Refusal::Grpc(unavailable(self.shared.host.as_ref())));
         };
         methods.find(path).map(Route::Host).ok_or_else(|| {
             let shown: String = path.chars().take(200).collect();
@@ -264,17 +264,27 @@ impl Engine {
         any
     }
 
-    /// Tells connection cores of a host that came or went.
+    /// Tells connection cores of a host that came, is ready, or went.
     fn tell_cores(&mut self) {
-        let host = self.shared.host.as_ref().filter(|host| host.is_ready());
-        if self.cores.is_empty() || host.is_some() == self.is_told {
+        let host = self.shared.host.as_ref();
+        let state = (host.is_some(), host.is_some_and(Host::is_ready));
+        if self.cores.is_empty() || std::mem::replace(&mut self.told, state) == state {
             return;
         }
-        self.is_told = host.is_some();
-        let spin = host.map(Host::spin);
+        let (number, spin) = (self.hosts, host.map_or(Nanos(0), Host::spin));
         for core in &mut self.cores {
-            core.tell(spin.map_or(Told::Gone, |spin| Told::Ready { host: self.hosts, spin }));
+            core.tell(match state {
+                (false, _) => Told::Gone,
+                (true, false) => Told::Attached,
+                (true, true) => Told::Ready { host: number, spin },
+            });
         }
+    }
+
+    /// Whether calls on every core reach the host from now on, until it goes.
+    pub fn takes_calls(&self) -> bool {
+        let is_ready = self.shared.host.as_ref().is_some_and(Host::is_ready);
+        is_ready && self.cores.iter().all(|core| core.is_ready(self.hosts))
     }
 
     /// Publishes entries for other cores. Returns whether there was no room for all of them.

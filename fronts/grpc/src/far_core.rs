@@ -7,7 +7,7 @@ use wave_core::message::Subject;
 use wave_rpc::dispatch::{Event, Refused};
 use wave_rpc::status::{Code, Status};
 
-use crate::host::{FarEnd, Own, Owner, no_host};
+use crate::host::{FarEnd, Own, Owner, unavailable};
 use crate::lanes::{Asked, Told};
 use crate::shared::Totals;
 
@@ -23,12 +23,14 @@ struct Open {
 pub struct FarCore {
     queues: FarEnd,
     calls: Vec<Option<Open>>,
+    /// Number of the last host for which the core begins calls.
+    ready: Option<u32>,
 }
 
 impl FarCore {
     /// The connection core at the other end of these queues.
     pub fn new(queues: FarEnd) -> FarCore {
-        FarCore { queues, calls: Vec::new() }
+        FarCore { queues, calls: Vec::new(), ready: None }
     }
 
     /// Handles a bounded number of the core's requests, but none while the core has not taken earlier events. `hosts` is the
@@ -61,10 +63,11 @@ impl FarCore {
                     Err(error @ Refused::Full) => {
                         self.refuse(call, Status::new(Code::ResourceExhausted, error.to_string()));
                     }
-                    Err(Refused::NoHost) => self.refuse(call, no_host()),
+                    Err(Refused::NoHost) => self.refuse(call, unavailable(None)),
                 }
             }
             Asked::Begin { .. } => {}
+            Asked::Ready(host) => self.ready = Some(host),
             Asked::Message { call, message, end, compressed } => {
                 if let Some(here) = self.here(call) {
                     own.dispatch.message(here, message, end, compressed);
@@ -130,6 +133,11 @@ impl FarCore {
             self.calls.clear();
         }
         self.queues.told.send(told);
+    }
+
+    /// Whether the core begins calls for this host.
+    pub fn is_ready(&self, host: u32) -> bool {
+        self.ready == Some(host)
     }
 
     /// Whether there is no request from the core.

@@ -42,6 +42,8 @@ use crate::slots::Ready;
 use crate::spare::Spare;
 use crate::tls::{self, TlsError};
 
+/// How long an attached host may take to be ready before that is reported.
+const SILENCE: Nanos = Nanos::from_millis(2_000);
 /// Interval between checks whether the host has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
@@ -116,6 +118,10 @@ struct Line {
     /// The bell's descriptor, if the runtime can wait for it.
     rung: Option<AsyncFd<OwnedFd>>,
     looked: Nanos,
+    /// The line to print once calls are accepted, and when the host attached.
+    ready: Option<(String, Nanos)>,
+    /// Whether a host that is not ready yet was reported.
+    is_reported: bool,
 }
 
 /// The gRPC front on this agent's core, or one of its connection cores.
@@ -340,15 +346,28 @@ impl RpcFront {
         let mut engine = self.engine.borrow_mut();
         let looked = engine.shared.now();
         engine.attach(Own::new(dispatch, config.subjects));
-        self.line = Some(Line { line: connection, bell: own_bell, rung, looked });
-        if !self.options.quiet {
-            say!(
-                "wave agent: `{}` steers to {} workers of {}, up to {} calls, link {link}",
-                self.options.steer,
-                config.cores,
-                self.options.host.display(),
-                config.subjects,
-            );
+        let ready = format!(
+            "`{}` steers to {} workers of {}, up to {} calls, link {link}",
+            self.options.steer,
+            config.cores,
+            self.options.host.display(),
+            config.subjects,
+        );
+        let ready = (!self.options.quiet).then_some((ready, looked));
+        let (line, bell) = (connection, own_bell);
+        self.line = Some(Line { line, bell, rung, looked, ready, is_reported: false });
+    }
+
+    /// Announces the host once calls are accepted. Reports a host that takes long.
+    fn announce(&mut self, now: Nanos) {
+        let Some(Line { ready, is_reported, .. }) = &mut self.line else { return };
+        let Some((line, attached)) = ready else { return };
+        if self.engine.borrow().takes_calls() {
+            say!("wave agent: {line}");
+            *ready = None;
+        } else if now.since(*attached) >= SILENCE && !std::mem::replace(is_reported, true) {
+            let host = self.options.host.display();
+            say!("wave agent: attached to {host}; waiting until its workers are ready");
         }
     }
 

@@ -58,12 +58,25 @@ impl Own {
     }
 }
 
+/// A connection core's knowledge of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Absent,
+    /// A host is attached, and does not take calls yet.
+    Attached,
+    Ready {
+        /// Number of the attached host, counted from the first.
+        host: u32,
+        /// How long to look for work before parking.
+        spin: Nanos,
+    },
+}
+
 /// A host whose dispatcher is on the first core.
 pub struct Far {
     asked: Out<Asked>,
     told: In<Told>,
-    /// The attached host's number, and how long cores look for work before parking; `None` without a host.
-    ready: Option<(u32, Nanos)>,
+    state: State,
     /// Number of calls so far; wraps.
     begun: u32,
 }
@@ -82,11 +95,11 @@ impl Far {
         let (asked, asked_end) = lane(first);
         let (told_end, told) = lane(own);
         let end = FarEnd { asked: asked_end, told: told_end };
-        (Far { asked, told, ready: None, begun: 0 }, end)
+        (Far { asked, told, state: State::Absent, begun: 0 }, end)
     }
 
     fn begin(&mut self, arrival: Arrival, slot: u32) -> Result<Subject, Refused> {
-        let (host, _) = self.ready.ok_or(Refused::NoHost)?;
+        let State::Ready { host, .. } = self.state else { return Err(Refused::NoHost) };
         self.begun = self.begun.wrapping_add(1);
         let call = Subject { id: slot, generation: self.begun };
         self.asked.send(Asked::Begin { host, call, arrival });
@@ -102,7 +115,11 @@ impl Far {
             any = true;
             match told {
                 Told::Event(event) => events.push(event),
-                Told::Ready { host, spin } => self.ready = Some((host, spin)),
+                Told::Attached => self.state = State::Attached,
+                Told::Ready { host, spin } => {
+                    self.state = State::Ready { host, spin };
+                    self.asked.send(Asked::Ready(host));
+                }
                 Told::Gone => return Step::Revoked,
             }
         }
@@ -126,7 +143,15 @@ impl Host {
     pub fn is_ready(&self) -> bool {
         match self {
             Host::Own(own) => own.dispatch.is_ready(),
-            Host::Far(far) => far.ready.is_some(),
+            Host::Far(far) => matches!(far.state, State::Ready { .. }),
+        }
+    }
+
+    /// Whether a host is attached, ready or not.
+    fn is_attached(&self) -> bool {
+        match self {
+            Host::Own(_) => true,
+            Host::Far(far) => far.state != State::Absent,
         }
     }
 
@@ -150,7 +175,10 @@ impl Host {
     pub fn spin(&self) -> Nanos {
         match self {
             Host::Own(own) => own.dispatch.spin(),
-            Host::Far(far) => far.ready.map_or(Nanos(0), |(_, spin)| spin),
+            Host::Far(far) => match far.state {
+                State::Ready { spin, .. } => spin,
+                State::Absent | State::Attached => Nanos(0),
+            },
         }
     }
 
@@ -236,7 +264,7 @@ impl Host {
     pub fn gone(self) -> Option<Host> {
         match self {
             Host::Own(_) => None,
-            Host::Far(far) => Some(Host::Far(Far { ready: None, ..far })),
+            Host::Far(far) => Some(Host::Far(Far { state: State::Absent, ..far })),
         }
     }
 
@@ -255,7 +283,11 @@ impl Host {
     }
 }
 
-/// The answer to calls while there is no host.
-pub fn no_host() -> Status {
-    Status::new(Code::Unavailable, "no host is attached to the agent that serves this address")
+/// The answer to calls that the host cannot take: it has gone, or is not ready yet.
+pub fn unavailable(host: Option<&Host>) -> Status {
+    let why = match host.is_some_and(Host::is_attached) {
+        false => "no host is attached to the agent that serves this address",
+        true => "the host of the agent that serves this address has attached, and is not ready yet",
+    };
+    Status::new(Code::Unavailable, why)
 }

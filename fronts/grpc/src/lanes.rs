@@ -38,6 +38,8 @@ pub enum Asked {
     Grant(Subject, u32),
     /// The call was cancelled: its events are no longer wanted.
     Cancel(Subject, Code),
+    /// The core begins calls for this host from now on.
+    Ready(u32),
 }
 
 /// A message of the first core to a connection core.
@@ -45,7 +47,9 @@ pub enum Asked {
 pub enum Told {
     /// An event of a call, or the host's service.
     Event(Event),
-    /// A host is attached, and its workers are ready.
+    /// A host is attached, and not ready yet.
+    Attached,
+    /// The attached host and its workers are ready.
     Ready {
         /// Number of the attached host, counted from the first.
         host: u32,
@@ -63,7 +67,7 @@ impl Weigh for Asked {
                 arrival.metadata.len() + arrival.message.as_ref().map_or(0, bytes::Bytes::len)
             }
             Asked::Message { message, .. } => message.len(),
-            Asked::HalfClose(_) | Asked::Grant(..) | Asked::Cancel(..) => 0,
+            Asked::HalfClose(_) | Asked::Grant(..) | Asked::Cancel(..) | Asked::Ready(_) => 0,
         }
     }
 }
@@ -72,7 +76,7 @@ impl Weigh for Told {
     fn bytes(&self) -> usize {
         match self {
             Told::Event(Event::Message { message, .. }) => message.len(),
-            Told::Event(_) | Told::Ready { .. } | Told::Gone => 0,
+            Told::Event(_) | Told::Attached | Told::Ready { .. } | Told::Gone => 0,
         }
     }
 }

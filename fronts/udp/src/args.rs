@@ -52,17 +52,17 @@ impl UdpArgs {
 pub fn execute(registry: &Registry, agent: &AgentArgs, options: UdpOptions) -> ExitCode {
     let profile = Profile::of(Role::Front).with_socket(&options.host);
     let prepare = || {
-        let quiet = options.quiet;
-        let front = UdpFront::new(options, Instant::now()).map_err(|error| {
+        UdpFront::new(options, Instant::now()).map_err(|error| {
             let is_argument = matches!(error, FrontError::Steer(_) | FrontError::Public(_));
             (if is_argument { 2 } else { 3 }, error.to_string())
-        })?;
-        if !quiet {
+        })
+    };
+    serve_beside(registry, agent, profile, prepare, |front| {
+        if !agent.quiet {
             say!("wave agent: {} at {}", front.language(), front.address());
         }
         Ok(front)
-    };
-    serve_beside(registry, agent, profile, prepare, Ok)
+    })
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

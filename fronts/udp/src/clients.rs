@@ -12,7 +12,7 @@ use wave_rpc::dispatch::Refused;
 use wave_udp_client::wire::{Header, IDEMPOTENT, MESSAGE_MAX, Status, TIMED};
 
 use crate::counts::Fate;
-use crate::door::{Door, Refusal, Verdict, reply};
+use crate::door::{Door, NoHost, Refusal, Verdict, reply};
 use crate::host::{Host, Open, Origin};
 use crate::memcached::{Memcached, datagrams};
 use crate::senders::{Ended, SenderId};
@@ -48,7 +48,12 @@ impl Clients {
                 door.counts.add(Fate::Long);
                 return;
             };
-            let ready = host.as_deref_mut().filter(|host| !ends && host.dispatch.is_ready());
+            let ready = match host.as_deref_mut() {
+                _ if ends => Err(NoHost::Ending),
+                None => Err(NoHost::Absent),
+                Some(host) if !host.dispatch.is_ready() => Err(NoHost::NotReady),
+                Some(host) => Ok(host),
+            };
             if let Some(memcached) = memcached {
                 let line = memcached.take(&mut door.counts, ready, now, from, bytes);
                 return lines.extend(line.map(|line| (from, line)));
@@ -166,15 +171,16 @@ impl Clients {
 /// Hands a new request to the dispatcher, or refuses it.
 fn begin(
     door: &mut Door,
-    host: Option<&mut Host>,
+    host: Result<&mut Host, NoHost>,
     now: Nanos,
     sender: SenderId,
     from: SocketAddr,
     header: &Header,
     message: &[u8],
 ) -> Verdict<'static> {
-    let Some(host) = host else {
-        return door.refuse(sender, header, Fate::Host, Refusal::HOST);
+    let host = match host {
+        Ok(host) => host,
+        Err(why) => return door.refuse(sender, header, Fate::Host, Refusal::host(why)),
     };
     let method = host.methods.get(usize::from(header.method));
     if method.is_none_or(|method| method.client_streams || method.server_streams) {
@@ -196,7 +202,9 @@ fn begin(
             Verdict::Drop
         }
         Err(Refused::Full) => door.refuse(sender, header, Fate::Busy, Refusal::BUSY),
-        Err(Refused::NoHost) => door.refuse(sender, header, Fate::Host, Refusal::HOST),
+        Err(Refused::NoHost) => {
+            door.refuse(sender, header, Fate::Host, Refusal::host(NoHost::NotReady))
+        }
     }
 }
 

@@ -144,13 +144,45 @@ impl Door {
     }
 }
 
+/// Why no host can take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoHost {
+    Absent,
+    /// A host is attached, and does not take requests yet.
+    NotReady,
+    /// The front is about to end.
+    Ending,
+}
+
+impl NoHost {
+    const fn text(self) -> &'static str {
+        match self {
+            NoHost::Absent => "no host is attached",
+            NoHost::NotReady => "the host has attached, and is not ready yet",
+            NoHost::Ending => "the agent is ending",
+        }
+    }
+
+    /// The answer to a memcached command.
+    pub const fn line(self) -> &'static str {
+        match self {
+            NoHost::Absent => "SERVER_ERROR no host is attached",
+            NoHost::NotReady => "SERVER_ERROR the host has attached, and is not ready yet",
+            NoHost::Ending => "SERVER_ERROR the agent is ending",
+        }
+    }
+}
+
 /// Reason for a refusal: a status and a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(pub Status, pub &'static str);
 
 impl Refusal {
-    /// Refusal of a request while no host is attached.
-    pub const HOST: Refusal = Refusal(Status::UNAVAILABLE, "no host is attached");
+    /// Refusal of a request that no host can take.
+    pub const fn host(why: NoHost) -> Refusal {
+        Refusal(Status::UNAVAILABLE, why.text())
+    }
+
     /// The host has no such method, or it streams.
     pub const METHOD: Refusal =
         Refusal(Status::UNIMPLEMENTED, "the host has no unary method of this number");

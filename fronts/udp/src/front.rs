@@ -31,6 +31,8 @@ use crate::host::Host;
 use crate::memcached::{Memcached, Prefix};
 use crate::socket::{Socket, Took};
 
+/// How long an attached host may take to be ready before that is reported.
+const SILENCE: Nanos = Nanos::from_millis(2_000);
 /// Interval between checks that the host is alive.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 /// Interval between reads of the socket after an empty or incomplete batch.
@@ -104,6 +106,10 @@ pub struct UdpFront {
     clients: Clients,
     address: SocketAddr,
     host: Option<Host>,
+    /// The line to print once requests are accepted, and when the host attached.
+    ready_line: Option<(String, Nanos)>,
+    /// Whether a host that is not ready yet was reported.
+    is_reported: bool,
     attacher: Attacher<Attached>,
     /// Rung when a host is found or the front should end.
     ready: Arc<EventFd>,
@@ -158,6 +164,8 @@ impl UdpFront {
             },
             address,
             host: None,
+            ready_line: None,
+            is_reported: false,
             attacher,
             ready,
             ends,
@@ -230,17 +238,30 @@ impl UdpFront {
                 return self.ends.store(true, Ordering::Relaxed);
             }
         };
-        if !self.options.quiet {
-            say!(
-                "wave agent: `{}` steers to {} workers of {}, up to {} requests, link {}",
-                self.options.steer,
-                config.cores,
-                self.options.host.display(),
-                config.subjects,
-                attached.link,
-            );
-        }
+        let ready = format!(
+            "`{}` steers to {} workers of {}, up to {} requests, link {}",
+            self.options.steer,
+            config.cores,
+            self.options.host.display(),
+            config.subjects,
+            attached.link,
+        );
         self.host = Some(Host::new(now, attached, steering));
+        self.ready_line = (!self.options.quiet).then_some((ready, now));
+        self.is_reported = false;
+    }
+
+    /// Announces the host once requests are accepted. Reports a host that takes long.
+    fn announce(&mut self, now: Nanos) {
+        let (Some((line, attached)), Some(host)) = (&self.ready_line, &self.host) else { return };
+        if host.dispatch.is_ready() {
+            say!("wave agent: {line}");
+            self.ready_line = None;
+        } else if now.since(*attached) >= SILENCE && !std::mem::replace(&mut self.is_reported, true)
+        {
+            let host = self.options.host.display();
+            say!("wave agent: attached to {host}; waiting until its workers are ready");
+        }
     }
 
     /// Ends the host's open requests.
@@ -340,6 +361,7 @@ impl Front for UdpFront {
             }
         }
         let step = self.step_host(now, notes);
+        self.announce(now);
         let sent = self.clients.socket.flush();
         self.say_dropped(now);
         self.has_more = took == Took::Some || step == Step::Progress;

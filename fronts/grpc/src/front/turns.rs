@@ -49,6 +49,7 @@ impl RpcFront {
             rounds(engine, tasks, progressed).await
         });
         self.polled = now;
+        self.announce(now);
         stepped.unwrap_or_else(|gone| {
             self.lose_host(gone);
             Step::Progress

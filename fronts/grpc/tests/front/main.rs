@@ -6,6 +6,7 @@ mod compressed;
 mod cores;
 mod crowds;
 mod dial;
+mod first_calls;
 mod fixture;
 mod h2spec;
 mod hostile_streams;

@@ -23,6 +23,7 @@ use self::replies::Verb;
 pub use self::replies::{Asked, datagrams};
 use self::text::{BadFrame, BadText, Command, frame, parse};
 use crate::counts::{Counts, Fate};
+use crate::door::NoHost;
 use crate::host::{Host, Open, Origin};
 
 /// Reply to `version`.
@@ -48,7 +49,7 @@ impl Memcached {
     pub fn take(
         &mut self,
         counts: &mut Counts,
-        host: Option<&mut Host>,
+        host: Result<&mut Host, NoHost>,
         now: Nanos,
         from: SocketAddr,
         datagram: &[u8],
@@ -97,16 +98,19 @@ impl Memcached {
     fn begin(
         &mut self,
         counts: &mut Counts,
-        host: Option<&mut Host>,
+        host: Result<&mut Host, NoHost>,
         now: Nanos,
         from: SocketAddr,
         asked: Option<Asked>,
         command: Command<'_>,
     ) -> Option<&'static str> {
         let Some(asked) = asked else { return Some(VERSION) };
-        let Some(host) = host else {
-            counts.add(Fate::Host);
-            return Some("SERVER_ERROR no host is attached");
+        let host = match host {
+            Ok(host) => host,
+            Err(why) => {
+                counts.add(Fate::Host);
+                return Some(why.line());
+            }
         };
         let Some(methods) = host.memcached else {
             counts.add(Fate::Method);
@@ -137,7 +141,7 @@ impl Memcached {
             }
             Err(Refused::NoHost) => {
                 counts.add(Fate::Host);
-                Some("SERVER_ERROR no host is attached")
+                Some(NoHost::NotReady.line())
             }
         }
     }
