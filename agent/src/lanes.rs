@@ -1,11 +1,11 @@
 //! Lanes: bounded queues in memory, one per direction between two threads of an agent. A push never blocks or loses anything: pieces
 //! without room stay with the sender, which then takes nothing new from its own side until there is room ([`Out::is_behind`]).
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
+use wave_core::backlog::Backlog;
 use wave_core::clock::Nanos;
 
 /// Pieces that a queue holds.
@@ -37,7 +37,7 @@ pub fn lane<T: Weigh, S: Sleeper>(receiver: Arc<S>) -> (Out<T, S>, In<T>) {
     let taken = Arc::new(AtomicUsize::new(0));
     let out = Out {
         ring: producer,
-        waiting: VecDeque::new(),
+        waiting: Backlog::new(),
         sent: 0,
         taken: Arc::clone(&taken),
         is_unheard: false,
@@ -50,7 +50,7 @@ pub fn lane<T: Weigh, S: Sleeper>(receiver: Arc<S>) -> (Out<T, S>, In<T>) {
 #[derive(Debug)]
 pub struct Out<T, S> {
     ring: Producer<T>,
-    waiting: VecDeque<T>,
+    waiting: Backlog<T>,
     /// Bytes sent so far. Both counters wrap.
     sent: usize,
     taken: Arc<AtomicUsize>,

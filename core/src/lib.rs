@@ -12,6 +12,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod agent;
+pub mod backlog;
 pub mod brain;
 pub mod clock;
 pub mod control;

@@ -1,8 +1,8 @@
 //! Frames over a queue: an outbox writes them as room permits, an inbox reassembles them.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use wave_core::backlog::Backlog;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::link::Port;
 use wave_core::message::Subject;
@@ -48,7 +48,7 @@ enum Way {
 pub struct Outbox {
     sender: Sender,
     extents: Extents,
-    waiting: VecDeque<Waiting>,
+    waiting: Backlog<Waiting>,
     /// Bytes of waiting frames that need extents and have none yet.
     unstaged: usize,
     /// The last push of an entry found no room.
@@ -64,7 +64,7 @@ impl Outbox {
         Outbox {
             sender,
             extents,
-            waiting: VecDeque::new(),
+            waiting: Backlog::new(),
             unstaged: 0,
             no_room: false,
             unpublished: false,
@@ -159,7 +159,7 @@ impl Outbox {
     /// Begins copies of frames that wait for extents, as far as extents are free, in the order of the frames.
     fn stage_waiting(&mut self, port: &impl Port) {
         let mut waiting = core::mem::take(&mut self.waiting);
-        for Waiting { bytes, at, way, .. } in &mut waiting {
+        for Waiting { bytes, at, way, .. } in waiting.iter_mut() {
             let Way::Extents { untold } = way else { continue };
             let before = *at;
             let (reached, begun) = self.stage(port, &Parts([bytes, &[], &[]]), before);

@@ -24,6 +24,7 @@ mod wait;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use wave_core::backlog::Backlog;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::Layout;
@@ -100,9 +101,9 @@ pub struct Stub {
     cancels: u64,
     /// Frames kept for later: per open call at most a BEGIN, a window of messages, a half-close and a cancellation. There is no
     /// common limit, which some calls could use up while the message that a handler waits for is still in the queue.
-    kept: VecDeque<Kept>,
+    kept: Backlog<Kept>,
     /// The same for calls that are kept apart, by slot.
-    apart: Vec<VecDeque<Kept>>,
+    apart: Vec<Backlog<Kept>>,
     /// Calls that are kept apart, waited, and have got a frame since.
     woken: VecDeque<Subject>,
     /// As [`Stub::has_more`] says.
@@ -136,8 +137,8 @@ impl Stub {
             calls: alloc::vec![Open::default(); layout.config.subjects as usize],
             open: 0,
             cancels: 0,
-            kept: VecDeque::new(),
-            apart: (0..layout.config.subjects).map(|_| VecDeque::new()).collect(),
+            kept: Backlog::new(),
+            apart: (0..layout.config.subjects).map(|_| Backlog::new()).collect(),
             woken: VecDeque::new(),
             has_more: false,
             noted: Vec::new(),

@@ -1,9 +1,10 @@
 //! The table of calls.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
+use wave_core::backlog::Backlog;
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
 
@@ -86,7 +87,7 @@ pub(super) struct Slot {
     metadata: Bytes,
     /// Messages from the client for which the window has no room, and the flags of each. An entry without a message is a
     /// half-close.
-    pub(super) pending: VecDeque<(Option<Bytes>, u8)>,
+    pub(super) pending: Backlog<(Option<Bytes>, u8)>,
     /// The client sends nothing more.
     pub(super) half_closed: bool,
     /// Messages on their way to the host, which it has not taken.
@@ -140,7 +141,7 @@ impl Calls {
             waits: None,
             deadline: None,
             metadata: Bytes::new(),
-            pending: VecDeque::new(),
+            pending: Backlog::new(),
             half_closed: false,
             on_way: Load::default(),
             replies: Load::default(),
