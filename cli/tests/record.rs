@@ -136,6 +136,17 @@ fn contradictory_arguments_are_refused() {
     refused(&["run", "--workload", "good"], "--host sim");
     refused(&["run", "--host", "sim", "--workload", "bad"], "not a recorded workload");
     refused(&["run", "--host", "sim", "--workload", "none"], "none: No such file");
+    for (written, instead, words) in [
+        ("\"cpus\":1", "\"cpus\":0", "line 1: recorded on 0 CPUs; expected 1 to 8192"),
+        ("\"cpus\":1", "\"cpus\":1000000000", "line 1: recorded on 1000000000 CPUs"),
+        ("1,0,500000]", "1,1,500000]", "line 3: run 0 is woken by its own thread"),
+        ("1000000,0]]", "1000000,0,1,500000]]", "line 2: run 0 waits for itself"),
+    ] {
+        assert!(WORKLOAD.contains(written), "{written}");
+        let text = WORKLOAD.replacen(written, instead, 1);
+        std::fs::write(directory.path().join("bad"), text).unwrap();
+        refused(&["run", "--host", "sim", "--workload", "bad"], words);
+    }
     refused(&["run", "--host", "sim", "--workload", "good", "--policy", "cfs"], "no policy `cfs`");
     refused(&["record", "--out", "x"], "--all");
     // Where BPF is not permitted, that error comes first.

@@ -4,6 +4,8 @@
 //! order in which wakers number them. docs/guide/record.md shows one. A recorder writes it, and
 //! a replayer reads it; neither depends on the other (docs/adr/0014).
 
+mod causes;
+
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -13,10 +15,12 @@ use serde::{Deserialize, Serialize};
 /// The version of the format: the first word of every file. Version 1 has neither [`Run::blocked_ns`] nor
 /// [`Header::interference_ns`], and is read as well.
 pub const VERSION: u32 = 2;
+/// Maximum number of CPUs that a recording may name: that of a Linux kernel (`CONFIG_NR_CPUS`).
+pub const CPUS_MAX: u32 = 8192;
 
 /// The origin and the quality of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a header")]
 pub struct Header {
     /// The version of the format, 1 to [`VERSION`].
     pub wave_workload: u32,
@@ -24,7 +28,7 @@ pub struct Header {
     pub machine: String,
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
-    /// Number of CPUs that the machine had online.
+    /// Number of CPUs that the machine had online, 1 to [`CPUS_MAX`].
     pub cpus: u32,
     /// Description of the recorded threads.
     pub scope: String,
@@ -48,7 +52,7 @@ pub struct Header {
 
 /// One thread. A thread that never ran has no line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a thread")]
 pub struct Thread {
     /// The thread's id in the kernel.
     pub pid: u32,
@@ -174,7 +178,7 @@ pub enum WorkloadError {
     /// An unknown version of the format.
     #[error("a workload of version {0}; this program reads versions 1 to {VERSION}")]
     Version(u32),
-    /// A line that is not a valid thread.
+    /// A line that is not a valid header or thread, or a thread that can never run.
     #[error("line {line}: {error}")]
     Line {
         /// Line of the file, from 1.
@@ -188,6 +192,7 @@ pub enum WorkloadError {
 
 /// The fields of a header that every version has.
 #[derive(Deserialize)]
+#[serde(expecting = "a header")]
 struct AnyVersion {
     wave_workload: u32,
 }
@@ -217,6 +222,10 @@ impl Workload {
             return Err(WorkloadError::Version(wave_workload));
         }
         let header: Header = serde_json::from_str(first).map_err(not_one)?;
+        if !(1..=CPUS_MAX).contains(&header.cpus) {
+            let error = format!("recorded on {} CPUs; expected 1 to {CPUS_MAX}", header.cpus);
+            return Err(WorkloadError::Line { line: 1, error });
+        }
         let mut threads = Vec::new();
         for (at, line) in lines.enumerate() {
             let bad = |error| WorkloadError::Line { line: at + 2, error };
@@ -240,6 +249,9 @@ impl Workload {
                     return Err(WorkloadError::Line { line: at + 2, error });
                 }
             }
+        }
+        if let Some((at, error)) = causes::find_cycle(&threads) {
+            return Err(WorkloadError::Line { line: at + 2, error });
         }
         Ok(Workload { header, threads })
     }
@@ -400,5 +412,48 @@ mod tests {
         assert!(refused(&twice).contains("a run at 4 ns comes after one at 5 ns"));
         let long = good.replace("[[0,null,700,0]]", "[[0,null,18446744073709551615,0]]");
         assert!(refused(&long).contains("over a year"));
+        for (cpus, told) in [("0", "0"), ("1000000000", "1000000000")] {
+            let refused = refused(&good.replace("\"cpus\":2", &format!("\"cpus\":{cpus}")));
+            assert_eq!(refused, format!("line 1: recorded on {told} CPUs; expected 1 to 8192"));
+        }
+    }
+
+    /// Threads, each with its runs: CPU time, and the waking thread with its own CPU time by then.
+    fn refusal_of(threads: &[&[(u64, Option<(u32, u64)>)]]) -> Option<String> {
+        let run = |(cpu_ns, waker): &(u64, Option<(u32, u64)>)| Run {
+            cpu_ns: *cpu_ns,
+            waker: waker.map(|(thread, cpu_ns)| Waker { thread, cpu_ns }),
+            ..Run::default()
+        };
+        let thread = |runs: &&[_]| Thread {
+            runs: runs.iter().map(run).collect(),
+            ..workload().threads[0].clone()
+        };
+        let header = Header { threads: threads.len() as u32, ..workload().header };
+        let workload = Workload { header, threads: threads.iter().map(thread).collect() };
+        Workload::parse(&workload.to_text()).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_its_own_wake_up_is_refused_with_its_line() {
+        let by = |thread, cpu_ns| Some((thread, cpu_ns));
+        // Two threads take turns; the first wakes the second in its first run.
+        let turns: &[&[_]] = &[&[(10, None), (10, by(1, 5))], &[(5, by(0, 10)), (5, by(0, 15))]];
+        assert_eq!(refusal_of(turns), None);
+        let itself = refusal_of(&[&[(10, None)], &[(10, by(1, 5))]]).unwrap();
+        assert!(itself.starts_with("line 3: run 0 is woken by its own thread"), "{itself}");
+        let later = refusal_of(&[&[(10, None), (10, by(0, 10))]]).unwrap();
+        assert!(later.starts_with("line 2: run 1 is woken by its own thread"), "{later}");
+        let each_other = refusal_of(&[&[(10, by(1, 5))], &[(10, by(0, 5))]]).unwrap();
+        assert!(each_other.starts_with("line 2: run 0 waits for itself"), "{each_other}");
+        // The waker's second run, which follows the first, which waits for the woken thread's second.
+        let far: &[&[_]] =
+            &[&[(1, None)], &[(5, by(2, 6)), (5, by(0, 1))], &[(5, by(0, 1)), (5, by(1, 7))]];
+        assert!(refusal_of(far).unwrap().contains("waits for itself"));
+        let ring: Vec<[(u64, Option<(u32, u64)>); 1]> =
+            (0..8).map(|thread| [(9, by((thread + 1) % 8, 0))]).collect();
+        let ring: Vec<&[_]> = ring.iter().map(|runs| &runs[..]).collect();
+        assert!(refusal_of(&ring).unwrap().contains("waits for itself"));
+        assert_eq!(refusal_of(&[&ring[..7], &[&[(9, None)]]].concat()), None);
     }
 }

@@ -117,7 +117,8 @@ impl History {
                 self.lives[life].waking = waker;
             }
             Kind::Waking(who, waker) => {
-                let waker = self.waker(*waker, event.cpu, now);
+                // A thread that wakes itself has not blocked yet.
+                let waker = self.waker(*waker, event.cpu, now).filter(|_| waker != who);
                 let life = self.life(*who, State::Blocked);
                 self.lives[life].waking = waker;
             }

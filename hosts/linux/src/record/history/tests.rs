@@ -75,6 +75,21 @@ fn waker_is_recorded_with_its_cpu_time_so_far() {
     assert_eq!((threads[0].cpu_ns(), threads[0].end), (120, End::Cut));
 }
 
+/// Otherwise its next run would wait for itself, and `wave run --workload` would refuse the recording.
+#[test]
+fn a_thread_that_wakes_itself_is_not_recorded_as_its_waker() {
+    let mut history = with_a();
+    feed(&mut history, 110, 0, Kind::Wakeup(A));
+    to(&mut history, 110, 0, A);
+    // The wake-up that follows is lost.
+    feed(&mut history, 120, 0, Kind::Waking(A, A));
+    from(&mut history, 130, 0, A, Doing::Blocked);
+    feed(&mut history, 150, 1, Kind::Wakeup(A));
+    to(&mut history, 150, 0, A);
+    let (threads, _) = history.finish(160);
+    assert_eq!(threads[0].runs.iter().map(|run| run.waker).collect::<Vec<_>>(), [None, None]);
+}
+
 #[test]
 fn waking_a_running_thread_changes_nothing() {
     let mut history = with_a();
