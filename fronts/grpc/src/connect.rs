@@ -20,9 +20,10 @@ use tokio_rustls::TlsAcceptor;
 use crate::admission::{Admission, Admitted, Admitting, Leave};
 use crate::engine::Engine;
 use crate::http2;
-use crate::in_turns::in_turns;
 use crate::limits::{HANDSHAKE_PATIENCE, Limits};
+use crate::metered::Metered;
 use crate::peer::Peer;
+use crate::round_robin::{Flow, RoundRobin};
 use crate::slots::Ready;
 
 /// Pause of a listener after an error of its socket, such as too many open files.
@@ -96,13 +97,16 @@ pub struct Door {
     pub admission: Arc<Admission>,
     /// Rung when a connection has ended.
     pub ready: Arc<Ready>,
+    /// Turns of the tasks on this core.
+    pub round_robin: Rc<RoundRobin>,
     /// TLS, if clients are to speak it.
     pub tls: Option<TlsAcceptor>,
 }
 
 /// Accepts connections for all of these cores.
-pub async fn listen(listener: TcpListener, door: Door, places: Rc<[Place]>) {
+pub async fn listen(listener: TcpListener, door: Door, places: Rc<[Place]>, flow: Rc<Flow>) {
     loop {
+        flow.proceed().await;
         let (socket, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -146,8 +150,9 @@ fn is_short(error: &io::Error) -> bool {
 }
 
 /// Handles the requests of the accepting core.
-pub async fn take(mut errands: Receiver<Errand>, door: Door) {
+pub async fn take(mut errands: Receiver<Errand>, door: Door, flow: Rc<Flow>) {
     while let Some(errand) = errands.recv().await {
+        flow.proceed().await;
         if door.engine.borrow().shared.is_draining {
             return;
         }
@@ -180,8 +185,9 @@ impl Door {
         engine.shared.counts.connections += 1;
         engine.peers.push(Rc::clone(&peer));
         let door = self.clone();
-        tokio::task::spawn_local(in_turns(async move {
-            door.connect(socket, &peer).await;
+        let flow = self.round_robin.flow(Some(address.ip().into()));
+        tokio::task::spawn_local(Rc::clone(&flow).run(async move {
+            door.connect(socket, &peer, &flow).await;
             door.engine.borrow_mut().peers.retain(|other| !Rc::ptr_eq(other, &peer));
             drop((admitted, counted));
             door.ready.ring();
@@ -189,12 +195,18 @@ impl Door {
     }
 
     /// Does the handshakes with a client, and serves it until the connection ends.
-    async fn connect(&self, socket: TcpStream, peer: &Rc<Peer>) {
+    async fn connect(&self, socket: TcpStream, peer: &Rc<Peer>, flow: &Rc<Flow>) {
         // Without TCP_NODELAY small replies wait for acknowledgements. A failure is harmless: the socket works without it.
         let _ = socket.set_nodelay(true);
+        let socket = Metered::new(socket, flow);
         match &self.tls {
             None => self.serve(async { Some(socket) }, peer).await,
-            Some(tls) => self.serve(async { tls.accept(socket).await.ok() }, peer).await,
+            Some(tls) => {
+                // TLS reads ahead of HTTP/2: both are limited.
+                let accepted =
+                    async { tls.accept(socket).await.ok().map(|io| Metered::new(io, flow)) };
+                self.serve(accepted, peer).await;
+            }
         }
     }
 

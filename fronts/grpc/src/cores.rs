@@ -176,7 +176,8 @@ fn make(
     let engine = Engine::new(shared, Vec::new(), Arc::clone(&ready));
     let engine = Rc::new(RefCell::new(engine));
     let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
-    let door = Door { engine, admission, ready, tls };
+    let round_robin = Rc::clone(&front.round_robin);
+    let door = Door { engine, admission, ready, round_robin, tls };
     match entrance {
         Entrance::Accepts(listeners, places) => {
             let places: Rc<[Place]> = places.into();
@@ -184,7 +185,9 @@ fn make(
                 front.listen(listener, door.clone(), Rc::clone(&places))?;
             }
         }
-        Entrance::Takes(errands) => front.spawn(connect::take(errands, door)),
+        Entrance::Takes(errands) => {
+            front.spawn(|flow| connect::take(errands, door, flow));
+        }
     }
     Ok(front)
 }

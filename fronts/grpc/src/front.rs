@@ -34,9 +34,9 @@ use crate::connect::{self, Door, Place};
 use crate::cores::{self, Common, CoreThread};
 use crate::engine::Engine;
 use crate::host::Own;
-use crate::in_turns::in_turns;
 use crate::limits::Limits;
 use crate::notes::NotesTo;
+use crate::round_robin::{Flow, RoundRobin};
 use crate::shared::{FrontCounts, Shared, Totals};
 use crate::slots::Ready;
 use crate::spare::Spare;
@@ -134,6 +134,8 @@ pub struct RpcFront {
     runtime: Runtime,
     engine: Rc<RefCell<Engine>>,
     ready: Arc<Ready>,
+    /// Turns of the tasks on this core.
+    pub(crate) round_robin: Rc<RoundRobin>,
     /// Looks for the host; none on a connection core.
     attacher: Option<Attacher<Attached>>,
     /// The connection cores. Declared after the engine: they end at once when its ends of their queues are dropped.
@@ -211,13 +213,14 @@ impl RpcFront {
         for listener in accepts {
             let (engine, ready) = (Rc::clone(&engine), Arc::clone(&ready));
             let admission = Arc::clone(&admission);
-            let door = Door { engine, admission, ready, tls: tls.clone() };
+            let round_robin = Rc::clone(&front.round_robin);
+            let door = Door { engine, admission, ready, round_robin, tls: tls.clone() };
             front.listen(listener, door, Rc::clone(&places))?;
         }
         for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
             let mut signals = front.inside(|| signal(kind)).map_err(FrontError::Runtime)?;
             let ready = Arc::clone(&ready);
-            front.spawn(async move {
+            front.spawn(|_| async move {
                 while signals.recv().await.is_some() {
                     ready.end();
                 }
@@ -241,6 +244,7 @@ impl RpcFront {
             other: None,
             runtime: runtime.map_err(FrontError::Runtime)?,
             engine,
+            round_robin: Rc::new(RoundRobin::new(Arc::clone(&ready))),
             ready,
             attacher: None,
             cores: Vec::new(),
@@ -276,14 +280,19 @@ impl RpcFront {
     ) -> Result<(), FrontError> {
         let listener = self.inside(|| TcpListener::from_std(listener));
         let listener = listener.map_err(FrontError::Runtime)?;
-        let accepts = in_turns(connect::listen(listener, door, places));
-        self.listens.push(self.tasks.spawn_local(accepts).abort_handle());
+        let accepts = self.spawn(|flow| connect::listen(listener, door, places, flow));
+        self.listens.push(accepts);
         Ok(())
     }
 
     /// Runs a task on this core, beside its calls.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.tasks.spawn_local(in_turns(task));
+    pub(crate) fn spawn<T>(&self, task: impl FnOnce(Rc<Flow>) -> T) -> AbortHandle
+    where
+        T: Future<Output = ()> + 'static,
+    {
+        let flow = self.round_robin.flow(None);
+        let task = task(Rc::clone(&flow));
+        self.tasks.spawn_local(flow.run(task)).abort_handle()
     }
 
     /// Addresses on which the front listens.
@@ -390,7 +399,8 @@ impl RpcFront {
 
     /// Counters of connections and calls in the front. Those of connection cores are included once the cores have ended.
     pub fn front_counts(&self) -> FrontCounts {
-        let own = self.engine.borrow().shared.counts;
+        let read_max = self.round_robin.read_max();
+        let own = FrontCounts { read_max, ..self.engine.borrow().shared.counts };
         self.cores.iter().fold(own, |sum, core| sum.plus(core.left().counts))
     }
 

@@ -12,6 +12,14 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 pub const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Longest last reply that is given to h2 at once, and not counted as held, if the client has room for all of it.
 pub const UNCHECKED_REPLY_BYTES: usize = 16 * 1024;
+/// Time that a connection may use between two polls of the sockets, if it has more to do.
+pub const CONNECTION_QUANTUM: Nanos = Nanos::from_micros(250);
+/// Time that the connections of an address may use between two polls of the sockets: those that wait for their turn, and again
+/// those that do not.
+pub const ADDRESS_QUANTUM: Nanos = Nanos::from_millis(1);
+/// Most bytes that are read from a connection at once, and the most once their work took longer than its quantum.
+pub const READ_BYTES_MAX: usize = 32 * 1024;
+pub const READ_BYTES_MIN: usize = 512;
 /// How long a connection may take until its handshakes are done.
 pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a handshake may take before it is the first to be closed for another connection.

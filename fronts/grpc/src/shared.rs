@@ -31,10 +31,12 @@ pub struct FrontCounts {
     pub ended: u64,
     /// Calls that their clients ended.
     pub gone: u64,
+    /// Most bytes that one core read from its clients between two polls of its sockets. Those of TLS count twice.
+    pub read_max: u64,
 }
 
 impl FrontCounts {
-    /// The sums of both counts.
+    /// The sums of both counts, and the higher maximum.
     pub fn plus(self, other: FrontCounts) -> FrontCounts {
         FrontCounts {
             connections: self.connections + other.connections,
@@ -43,6 +45,7 @@ impl FrontCounts {
             calls: self.calls + other.calls,
             ended: self.ended + other.ended,
             gone: self.gone + other.gone,
+            read_max: self.read_max.max(other.read_max),
         }
     }
 }

@@ -32,7 +32,7 @@ impl RpcFront {
     fn step(&mut self) -> Step {
         let now = self.now();
         self.look_after_host(now);
-        let RpcFront { engine, tasks, turned, progressed, parks, cores, .. } = self;
+        let RpcFront { engine, tasks, round_robin, turned, progressed, parks, cores, .. } = self;
         // Inside the runtime, where waking a task needs no system call.
         let stepped = self.runtime.block_on(async {
             let mut any = false;
@@ -40,12 +40,17 @@ impl RpcFront {
             *progressed |= any;
             // While the front parks, its sleep polls the sockets.
             let has_sockets = cores.is_empty();
-            let turn_every = if any || !has_sockets { TURN_BUSY } else { TURN_IDLE };
+            let turn_every = match round_robin.is_waiting() {
+                true => Nanos(0),
+                false if any || !has_sockets => TURN_BUSY,
+                false => TURN_IDLE,
+            };
             if *parks || now.since(*turned) < turn_every {
                 return Ok(stepped);
             }
             *turned = now;
             yield_now().await;
+            round_robin.begin();
             rounds(engine, tasks, progressed).await
         });
         self.polled = now;
@@ -76,7 +81,9 @@ impl Front for RpcFront {
         }
         drop(engine);
         let has_progressed = std::mem::take(&mut self.progressed);
-        self.has_more = !matches!(step, Step::Idle(_));
+        // Tasks wait also while other cores have no room, and then for these.
+        let waits = self.round_robin.is_waiting() && !self.engine.borrow().is_behind();
+        self.has_more = !matches!(step, Step::Idle(_)) || waits;
         if let Step::Idle(until) = step {
             self.due = until.into_iter().chain(due).min();
         }
@@ -166,11 +173,13 @@ impl ThreadFront for RpcFront {
             return std::thread::sleep(Duration::from_nanos(ROOM_EVERY.0));
         }
         let (ready, line, other) = (&self.ready, &self.line, &self.other);
+        let round_robin = &self.round_robin;
+        round_robin.begin();
         self.tasks.block_on(&self.runtime, async {
             let timer = tokio::time::sleep(timeout);
             tokio::pin!(timer);
             poll_fn(|cx| {
-                let mut is_over = ready.sleep(cx.waker());
+                let mut is_over = ready.sleep(cx.waker()) || round_robin.is_waiting();
                 if let Some(Line { bell, rung: Some(rung), .. }) = line
                     && let Poll::Ready(guard) = rung.poll_read_ready(cx)
                 {

@@ -58,6 +58,8 @@ pub struct Left {
     pub at_host: Option<u32>,
     /// Number of connections that each connection core took.
     pub connections: Vec<u64>,
+    /// Most bytes that a core read in one turn.
+    pub read_max: u64,
 }
 
 impl Fixture {
@@ -116,7 +118,9 @@ impl Fixture {
             serve(&mut front);
             let (calls, held) = front.open();
             let at_host = at_host(&mut front);
-            Left { calls, held, at_host, connections: front.connections_by_core() }
+            let (connections, read_max) =
+                (front.connections_by_core(), front.front_counts().read_max);
+            Left { calls, held, at_host, connections, read_max }
         });
         let (address, ender) = receiver.recv().unwrap();
         let seen = Arc::default();

@@ -8,6 +8,8 @@ mod crowds;
 mod dial;
 mod first_calls;
 mod fixture;
+mod floods;
+mod frames;
 mod h2spec;
 mod hostile_streams;
 mod hosts;
