@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use crate::counts::Fate;
 use crate::door::{Door, NoHost, Refusal, Verdict, reply};
 use crate::host::{Host, Open, Origin};
 use crate::memcached::{Memcached, datagrams};
+use crate::path::Path;
 use crate::senders::{Ended, SenderId};
 use crate::socket::{Datagram, Socket, Took};
 
@@ -58,7 +58,7 @@ impl Clients {
                 let line = memcached.take(&mut door.counts, ready, now, from, bytes);
                 return lines.extend(line.map(|line| (from, line)));
             }
-            let verdict = match door.judge(now, from, bytes) {
+            let verdict = match door.judge(now, from.client, bytes) {
                 Verdict::Request(sender, header, message) => {
                     begin(door, ready, now, sender, from, &header, message)
                 }
@@ -155,13 +155,13 @@ impl Clients {
         }
     }
 
-    fn end_command(&mut self, of: SocketAddr) {
+    fn end_command(&mut self, of: Path) {
         if let Some(memcached) = &mut self.memcached {
-            memcached.end(of.ip());
+            memcached.end(of.client.ip());
         }
     }
 
-    fn push_text(&mut self, to: SocketAddr, request: u16, text: &[u8]) {
+    fn push_text(&mut self, to: Path, request: u16, text: &[u8]) {
         for (header, piece) in datagrams(request, text) {
             self.socket.push(to, &header, piece);
         }
@@ -174,7 +174,7 @@ fn begin(
     host: Result<&mut Host, NoHost>,
     now: Nanos,
     sender: SenderId,
-    from: SocketAddr,
+    from: Path,
     header: &Header,
     message: &[u8],
 ) -> Verdict<'static> {

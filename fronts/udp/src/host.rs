@@ -1,6 +1,5 @@
 //! The front's host, with its open requests.
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -14,13 +13,13 @@ use wave_rpc::steer::Steering;
 use wave_udp_client::wire::Header;
 
 use crate::memcached::{self, Asked};
+use crate::path::Path;
 use crate::senders::SenderId;
 
 /// A request that was handed to the dispatcher.
 #[derive(Clone, Debug)]
 pub struct Open {
-    /// Address of the client.
-    pub to: SocketAddr,
+    pub to: Path,
     pub origin: Origin,
     /// Reply message that arrived before its status.
     pub message: Option<Bytes>,
@@ -98,7 +97,7 @@ impl Host {
             method,
             class: if class == 0 { own } else { class }.min(class_max),
             slo: (slo_us > 0).then(|| Nanos::from_micros(slo_us.into())),
-            hash: u64::from(open.to.port()),
+            hash: u64::from(open.to.client.port()),
             // The door limits senders and their addresses.
             address: None,
             message: Some(message),

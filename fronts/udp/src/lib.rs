@@ -16,6 +16,7 @@ mod door;
 mod front;
 mod host;
 mod memcached;
+mod path;
 mod senders;
 mod socket;
 

@@ -7,11 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::libc::in6_pktinfo;
 use nix::sys::socket::sockopt::{RcvBuf, RxqOvfl, UdpGroSegment};
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg,
     sendmmsg, setsockopt,
 };
+
+use crate::path::{self, Path, Source};
 
 /// Most buffers for one system call.
 const BATCH: usize = 32;
@@ -32,7 +35,7 @@ const RECEIVE_BYTES: usize = 4 << 20;
 /// A waiting reply: the next bytes of [`Socket::out`].
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    to: SocketAddr,
+    to: Path,
     bytes: usize,
 }
 
@@ -40,7 +43,7 @@ struct Waiting {
 #[derive(Clone, Copy, Debug)]
 struct Received {
     /// None if the sender cannot be answered.
-    from: Option<SocketAddr>,
+    from: Option<Path>,
     bytes: usize,
     /// Bytes per joined datagram but the last; 0 if not joined.
     segment: usize,
@@ -76,7 +79,7 @@ pub enum Took {
 
 pub enum Datagram<'a> {
     /// Complete, with its sender.
-    Whole(SocketAddr, &'a [u8]),
+    Whole(Path, &'a [u8]),
     /// The datagram was too long, and was cut off.
     Cut,
 }
@@ -89,6 +92,7 @@ impl Socket {
     pub fn bind(address: SocketAddr) -> io::Result<Socket> {
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
+        path::ask_for_local(&socket)?;
         // These options are only for speed and for a counter, and some kernels lack them.
         let _ = setsockopt(&socket, RcvBuf, &RECEIVE_BYTES);
         let _ = setsockopt(&socket, UdpGroSegment, &true);
@@ -158,26 +162,27 @@ impl Socket {
     fn fill(&mut self) -> Result<(), Errno> {
         self.received.clear();
         // The headers are new for each call: the kernel overwrites their lengths, and nix does not reset these.
-        let space = cmsg_space!(i32, u32);
+        let space = cmsg_space!(i32, u32, in6_pktinfo);
         let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(self.want, Some(space));
         let buffers = self.buffers.chunks_mut(BUFFER_BYTES).take(self.want);
         let mut slices: Vec<_> = buffers.map(|buffer| [IoSliceMut::new(buffer)]).collect();
         let fd = self.socket.as_raw_fd();
         let flags = MsgFlags::MSG_DONTWAIT;
         for message in recvmmsg(fd, &mut headers, slices.iter_mut(), flags, None)? {
-            let mut segment = 0;
+            let (mut segment, mut local) = (0, None);
             for said in message.cmsgs().into_iter().flatten() {
                 match said {
                     ControlMessageOwned::UdpGroSegments(bytes) => {
                         segment = usize::try_from(bytes).unwrap_or(0);
                     }
                     ControlMessageOwned::RxqOvfl(count) => self.overflow = count,
-                    _ => {}
+                    other => local = local.or(path::local(&other)),
                 }
             }
             let from = message.address.as_ref().and_then(socket_address);
             // Nothing can be sent to port 0.
             let from = from.filter(|from| from.port() != 0);
+            let from = from.map(|client| Path { client, local });
             let is_cut = message.flags.contains(MsgFlags::MSG_TRUNC);
             self.received.push(Received { from, bytes: message.bytes, segment, is_cut });
         }
@@ -185,7 +190,7 @@ impl Socket {
     }
 
     /// Queues a reply for the next [`Socket::flush`]. A full queue drops its oldest replies.
-    pub fn push(&mut self, to: SocketAddr, header: &[u8], message: &[u8]) {
+    pub fn push(&mut self, to: Path, header: &[u8], message: &[u8]) {
         let bytes = header.len() + message.len();
         while self.waiting.len() >= WAITING_MAX
             || !self.waiting.is_empty() && self.waiting_bytes() + bytes > WAITING_BYTES_MAX
@@ -246,7 +251,8 @@ impl Socket {
         before - self.waiting.len() - lost
     }
 
-    /// Groups the next replies for one call, one buffer per group. A call has one segment size for all groups that are split.
+    /// Groups the next replies for one call, one buffer per group. A call has one source for all groups, and one segment size for
+    /// those that are split.
     fn groups(&self, splits: bool) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::with_capacity(BATCH);
         let mut split = None;
@@ -267,7 +273,10 @@ impl Socket {
                 split = Some(bytes);
                 continue;
             }
-            if groups.len() == BATCH || split.is_some_and(|split| bytes > split) {
+            let has_other_source =
+                groups.first().is_some_and(|first| first.to.local != reply.to.local);
+            if groups.len() == BATCH || has_other_source || split.is_some_and(|split| bytes > split)
+            {
                 break;
             }
             longest = longest.max(bytes);
@@ -284,10 +293,16 @@ impl Socket {
             [IoSlice::new(datagrams)]
         });
         let slices: Vec<_> = slices.collect();
-        let to: Vec<_> = groups.iter().map(|group| Some(SockaddrStorage::from(group.to))).collect();
+        let to: Vec<_> =
+            groups.iter().map(|group| Some(SockaddrStorage::from(group.to.client))).collect();
         let split = groups.iter().find(|group| group.replies > 1).map(|group| group.bytes as u16);
-        let space = split.map(|_| cmsg_space!(u16));
-        let said: Vec<_> = split.iter().map(ControlMessage::UdpGsoSegments).collect();
+        let source = groups.first().and_then(|group| group.to.local).map(Source::from);
+        let sizes = split.iter().map(ControlMessage::UdpGsoSegments);
+        let said: Vec<_> = sizes.chain(source.iter().map(Source::message)).collect();
+        // The kernel refuses room that no message takes.
+        let bytes = split.map_or(0, |_| cmsg_space!(u16).len());
+        let bytes = bytes + source.as_ref().map_or(0, Source::space);
+        let space = (bytes > 0).then(|| vec![0; bytes]);
         let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(groups.len(), space);
         let fd = self.socket.as_raw_fd();
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -304,7 +319,7 @@ impl AsFd for Socket {
 /// Consecutive replies of one length to one address.
 #[derive(Clone, Copy, Debug)]
 struct Group {
-    to: SocketAddr,
+    to: Path,
     bytes: usize,
     replies: usize,
 }
@@ -328,7 +343,7 @@ mod tests {
         let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let to = client.local_addr().unwrap();
+        let to = Path { client: client.local_addr().unwrap(), local: None };
         let replies = SEGMENTS_MAX;
         for bytes in [1_000, 1_024, SEGMENT_BYTES_MAX] {
             (0..replies).for_each(|_| socket.push(to, &[], &vec![7; bytes]));
@@ -367,7 +382,7 @@ mod tests {
             while took.len() < count {
                 let take = |datagram: Datagram<'_>| {
                     let Datagram::Whole(from, bytes) = datagram else { panic!("it is cut") };
-                    took.push((from, bytes.to_vec()));
+                    took.push((from.client, bytes.to_vec()));
                 };
                 socket.receive(take).unwrap();
             }

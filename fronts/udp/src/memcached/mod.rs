@@ -9,7 +9,7 @@ mod replies;
 mod text;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use bytes::Bytes;
 use wave_core::clock::Nanos;
@@ -25,6 +25,7 @@ use self::text::{BadFrame, BadText, Command, frame, parse};
 use crate::counts::{Counts, Fate};
 use crate::door::NoHost;
 use crate::host::{Host, Open, Origin};
+use crate::path::Path;
 
 /// Reply to `version`.
 const VERSION: &str = concat!("VERSION ", env!("CARGO_PKG_VERSION"));
@@ -51,11 +52,11 @@ impl Memcached {
         counts: &mut Counts,
         host: Result<&mut Host, NoHost>,
         now: Nanos,
-        from: SocketAddr,
+        from: Path,
         datagram: &[u8],
     ) -> Option<Line> {
         counts.add(Fate::Received);
-        if !self.from.iter().any(|prefix| prefix.has(from.ip())) {
+        if !self.from.iter().any(|prefix| prefix.has(from.client.ip())) {
             counts.add(Fate::Unlisted);
             return None;
         }
@@ -100,7 +101,7 @@ impl Memcached {
         counts: &mut Counts,
         host: Result<&mut Host, NoHost>,
         now: Nanos,
-        from: SocketAddr,
+        from: Path,
         asked: Option<Asked>,
         command: Command<'_>,
     ) -> Option<&'static str> {
@@ -116,7 +117,7 @@ impl Memcached {
             counts.add(Fate::Method);
             return Some("SERVER_ERROR the host does not serve memcached's commands");
         };
-        let client = Address::from(from.ip());
+        let client = Address::from(from.client.ip());
         let of_client = self.open.get(&client).copied().unwrap_or(0);
         if of_client >= host.room() {
             counts.add(Fate::Busy);

@@ -207,8 +207,9 @@ pub struct Raw {
 }
 
 impl Raw {
-    fn new(address: SocketAddr) -> Raw {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    pub fn new(address: SocketAddr) -> Raw {
+        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any).unwrap();
         socket.connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut raw = Raw { socket, incarnation: 0, cookie: 0 };

@@ -5,3 +5,4 @@ mod fixture;
 mod hostile;
 mod killed;
 mod memcached;
+mod wildcard;

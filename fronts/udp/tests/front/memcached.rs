@@ -12,14 +12,15 @@ use wave_udp::{Fate, FrontError, UdpFront};
 use crate::fixture::{Fixture, PATIENCE, options};
 
 /// A client that sends one datagram per command, as the protocol's specification says.
-struct Client {
+pub struct Client {
     socket: UdpSocket,
     request: u16,
 }
 
 impl Client {
-    fn new(address: SocketAddr) -> Client {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    pub fn new(address: SocketAddr) -> Client {
+        let socket =
+            UdpSocket::bind(if address.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" }).unwrap();
         socket.connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Client { socket, request: 0xfffe }
@@ -46,7 +47,7 @@ impl Client {
         }
     }
 
-    fn ask(&mut self, text: &[u8]) -> String {
+    pub fn ask(&mut self, text: &[u8]) -> String {
         self.send(text);
         let request = self.request.to_be_bytes();
         let all = self.datagrams();
@@ -298,6 +299,6 @@ fn any_datagrams_leave_the_front_serving() {
     }
 }
 
-fn loopback() -> Vec<wave_udp::Prefix> {
+pub fn loopback() -> Vec<wave_udp::Prefix> {
     vec!["127.0.0.0/8".parse().unwrap()]
 }
