@@ -708,7 +708,8 @@ mod tests {
         assert!(
             !hear(&mut flow, 0, &[(20_000, 22_000), (1_000, 20_000)], ms(20)).is_fast_retransmit
         );
-        assert!(send(&mut flow, ms(20)).iter().all(|(from, _)| *from >= 36_000));
+        let sent = send(&mut flow, ms(20));
+        assert!(!sent.is_empty() && sent.iter().all(|(from, _)| *from >= 36_000), "{sent:?}");
         let later = hear(&mut flow, 0, &[(1_000, 30_000)], ms(21));
         assert!(later.is_fast_retransmit, "the lost retransmission is a second loss");
         assert_eq!(send(&mut flow, ms(21)), [(0, 1_000)]);
