@@ -337,10 +337,18 @@ turns; medians over the chunks of each chunk's p50 and p99, from when a call was
                          the same from eight addresses at once
   unfinished_streams     one connection with 100 bidirectional streams that fall silent after one message
   slow_messages          one connection with 100 calls whose messages stay incomplete
+  unknown_frames         six connections that send empty frames of an unknown type as fast as they can
+  window_updates         the same with WINDOW_UPDATE
+  priorities             the same with PRIORITY
+  initial_windows        the same with SETTINGS that set INITIAL_WINDOW_SIZE to 0 and back
 
   p99_ratio_vs_quiet     the p99 with the attacker divided by that without
   failed                 calls that did not end with OK within 2 s
   kept_out               chunks in which the client could not connect
+  longest_ping_ns        during floods: the longest wait for the answer to a PING on another connection, in each chunk
+  longest_ping_ratio_vs_tonic
+                         the median of these waits, divided by tonic's
+  drain_s                seconds that an agent with --drain-s 2 takes to end after SIGTERM, under the flood
 
 Examples:
   wave bench hostile

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Time allowed for a started process to do what it was started for. Loading a program takes over ten seconds in an emulated
 /// machine whose cores others use too.
@@ -66,6 +66,14 @@ impl Process {
     /// Process id. The kernel may reuse it once the end of this process was seen.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.0)
+    }
+
+    /// Sends SIGTERM.
+    ///
+    /// # Errors
+    /// The process has ended, and was waited for.
+    pub fn terminate(&self) -> io::Result<()> {
+        Ok(kill_process(self.pid(), Signal::TERM)?)
     }
 
     /// Takes its standard output, if that is a pipe; None the second time.

@@ -7,6 +7,8 @@ use prost::Message;
 use socket2::{Domain, Socket, Type};
 use wave_workloads::grpc::proto::kv::RangeRequest;
 
+use super::flood::Flood;
+
 /// Connections of an attacker with many connections.
 const CONNECTIONS: usize = 1000;
 /// Streams of an attacker with many streams on one connection: as many as servers allow.
@@ -28,16 +30,22 @@ pub enum Attack {
     Unfinished,
     /// Sends only a part of each message.
     Slow,
+    /// Sends frames as fast as it can.
+    Flood(Flood),
 }
 
 impl Attack {
-    pub const ALL: [Attack; 6] = [
+    pub const ALL: [Attack; 10] = [
         Attack::Idle,
         Attack::Handshakes,
         Attack::Unread,
         Attack::UnreadOfSeveral,
         Attack::Unfinished,
         Attack::Slow,
+        Attack::Flood(Flood::Unknown),
+        Attack::Flood(Flood::WindowUpdate),
+        Attack::Flood(Flood::Priority),
+        Attack::Flood(Flood::InitialWindow),
     ];
 
     pub const fn name(self) -> &'static str {
@@ -48,10 +56,19 @@ impl Attack {
             Attack::UnreadOfSeveral => "unread_streams_of_several_addresses",
             Attack::Unfinished => "unfinished_streams",
             Attack::Slow => "slow_messages",
+            Attack::Flood(Flood::Unknown) => "unknown_frames",
+            Attack::Flood(Flood::WindowUpdate) => "window_updates",
+            Attack::Flood(Flood::Priority) => "priorities",
+            Attack::Flood(Flood::InitialWindow) => "initial_windows",
         }
     }
 
-    /// Begins the attack. It ends when the returned sockets are dropped.
+    /// Whether the attack is a flood.
+    pub const fn is_flood(self) -> bool {
+        matches!(self, Attack::Flood(_))
+    }
+
+    /// Begins the attack. It ends when the returned sockets are shut down.
     pub fn begin(self, address: SocketAddr) -> io::Result<Vec<TcpStream>> {
         let (addresses, connections) = match self {
             Attack::Idle | Attack::Handshakes => (1, CONNECTIONS),
@@ -60,6 +77,7 @@ impl Attack {
         };
         let authority = &address.to_string();
         let first = match self {
+            Attack::Flood(flood) => return flood.begin(address),
             Attack::Handshakes => Vec::new(),
             Attack::Idle => greeting(),
             Attack::Unread | Attack::UnreadOfSeveral => {
@@ -93,7 +111,7 @@ impl Attack {
 }
 
 /// A client's connection preface and settings.
-fn greeting() -> Vec<u8> {
+pub fn greeting() -> Vec<u8> {
     [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[])].concat()
 }
 
@@ -139,7 +157,7 @@ fn prefix(bytes: usize) -> [u8; 5] {
     [0, a, b, c, d]
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, length @ ..] = (payload.len() as u32).to_be_bytes();
     [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }

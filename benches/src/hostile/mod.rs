@@ -1,11 +1,15 @@
 //! `wave bench hostile`: latencies of a well-behaved client with and without an attacker, on an agent's front and on tonic.
 //!
 //! The client connects after the attack has begun, and calls an echo in an open loop, as in [`mod@super::rpc`]. Chunks with each
-//! attacker and one without take turns, on both servers.
+//! attacker and one without take turns, on both servers. During a flood, another connection sends PINGs as well; and an agent that is
+//! told to end ends in its time.
 
 mod attack;
+mod flood;
 
-use std::time::Duration;
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,6 +27,10 @@ const DRAIN: Duration = Duration::from_secs(2);
 const CONNECTIONS: usize = 4;
 const STREAMS: usize = 100;
 const SEED: u64 = 1;
+/// Time that the agent's open calls get once it is told to end, in seconds.
+const AGENT_DRAIN_S: &str = "2";
+/// Longest time for the agent to end.
+const END_PATIENCE: Duration = Duration::from_secs(60);
 /// Number of keys: with [`VALUE_BYTES`] they make 16 MiB, so that a stream of all of them fills every window.
 const KEYS: &str = "100000";
 const VALUE_BYTES: &str = "160";
@@ -31,7 +39,7 @@ const VALUE_BYTES: &str = "160";
 struct Server {
     name: &'static str,
     address: String,
-    _processes: Vec<Process>,
+    processes: Vec<Process>,
     _folder: Option<TempDir>,
 }
 
@@ -40,6 +48,8 @@ struct Server {
 struct Row {
     p50: Vec<f64>,
     p99: Vec<f64>,
+    /// The longest wait for an answer to a PING in each chunk, in nanoseconds; only during floods.
+    longest: Vec<f64>,
     calls: u64,
     failed: u64,
     /// Chunks in which the client could not connect.
@@ -55,7 +65,7 @@ impl Server {
         let mut host = Process::wave(&[&words[..], &more].concat())?;
         let told: Value = serde_json::from_str(&host.line()?).map_err(|error| error.to_string())?;
         let address = told["address"].as_str().ok_or("no address")?.to_owned();
-        Ok(Server { name: "tonic", address, _processes: vec![host], _folder: None })
+        Ok(Server { name: "tonic", address, processes: vec![host], _folder: None })
     }
 
     /// An agent and a host's worker, which share this CPU.
@@ -72,10 +82,10 @@ impl Server {
         let address =
             free_address().map_err(|error| format!("cannot find a free port: {error}"))?;
         let words = ["agent", "--rpc", socket, "--listen", &address, "--cpu", &cpu];
-        let more = ["--share-cpu", "--quiet", "--leave-with-parent"];
+        let more = ["--share-cpu", "--quiet", "--leave-with-parent", "--drain-s", AGENT_DRAIN_S];
         let agent = Process::wave(&[&words[..], &more].concat())?;
         let processes = vec![agent, host];
-        Ok(Server { name: "front", address, _processes: processes, _folder: Some(folder) })
+        Ok(Server { name: "front", address, processes, _folder: Some(folder) })
     }
 
     fn client(&self) -> Result<Generator, String> {
@@ -88,8 +98,22 @@ impl Server {
 
     fn measure(&self, attack: Option<Attack>, plan: &Plan, row: &mut Row) -> Result<(), String> {
         let address = self.address.parse().map_err(|error| format!("{}: {error}", self.address))?;
-        let attackers = attack.map(|attack| attack.begin(address)).transpose();
-        let _attackers = attackers.map_err(|error| format!("cannot start an attack: {error}"))?;
+        let attackers = begin(attack, address)?;
+        let is_flood = attack.is_some_and(Attack::is_flood);
+        let chunk = plan.chunk;
+        let pings = is_flood.then(|| thread::spawn(move || flood::longest_wait(address, chunk)));
+        let measured = self.measure_calls(plan, row);
+        if let Some(pings) = pings {
+            let longest = pings.join().map_err(|_| "a thread of the bench panicked")?;
+            let longest = longest.map_err(|error| format!("no answer to a PING: {error}"))?;
+            row.longest.push(longest.as_nanos() as f64);
+        }
+        flood::end(&attackers);
+        measured
+    }
+
+    /// Measures a chunk of calls.
+    fn measure_calls(&self, plan: &Plan, row: &mut Row) -> Result<(), String> {
         let unanswered_ns = DRAIN.as_nanos() as f64;
         let Ok(mut client) = self.client() else {
             row.kept_out += 1;
@@ -113,6 +137,27 @@ impl Server {
         row.p99.push(quantile(latency.map(|latency| latency.p99_ns), 0.01));
         Ok(())
     }
+}
+
+fn begin(attack: Option<Attack>, address: SocketAddr) -> Result<Vec<TcpStream>, String> {
+    let attackers = attack.map(|attack| attack.begin(address)).transpose();
+    let attackers = attackers.map_err(|error| format!("cannot start an attack: {error}"))?;
+    Ok(attackers.unwrap_or_default())
+}
+
+/// The time that an agent takes to end under an attack, in seconds.
+fn drain(cpu: usize, attack: Attack) -> Result<f64, String> {
+    let mut server = Server::front(cpu)?;
+    wait_ready(&mut server.client()?)?;
+    let address = server.address.parse().map_err(|error| format!("{error}"))?;
+    let attackers = begin(Some(attack), address)?;
+    // The flood fills every buffer first.
+    thread::sleep(Duration::from_millis(500));
+    let start = Instant::now();
+    let has_ended = server.processes[0].end(END_PATIENCE)?;
+    let seconds = start.elapsed().as_secs_f64();
+    flood::end(&attackers);
+    has_ended.then_some(seconds).ok_or_else(|| format!("the agent did not end in {END_PATIENCE:?}"))
 }
 
 pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
@@ -149,7 +194,13 @@ pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
     for (at, row) in rows.iter().enumerate() {
         let name = attacks[at / 2].map_or("quiet", Attack::name);
         let quiet = Chunks::new(rows[at % 2].p99.clone()).median();
-        report[format!("{}_{name}", servers[at % 2].name)] = row.json(quiet);
+        let mut json = row.json(quiet);
+        if let (0, Some(attack)) = (at % 2, attacks[at / 2].filter(|attack| attack.is_flood())) {
+            let longest = |row: &Row| Chunks::new(row.longest.clone()).median();
+            json["longest_ping_ratio_vs_tonic"] = (longest(row) / longest(&rows[at + 1])).into();
+            json["drain_s"] = drain(server, attack)?.into();
+        }
+        report[format!("{}_{name}", servers[at % 2].name)] = json;
     }
     Ok(report)
 }
@@ -157,13 +208,17 @@ pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
 impl Row {
     fn json(self: &Row, quiet_p99: f64) -> Value {
         let [p50, p99] = [&self.p50, &self.p99].map(|values| Chunks::new(values.clone()));
-        json!({
+        let mut json = json!({
             "p50_ns": p50.json(),
             "p99_ns": p99.json(),
             "p99_ratio_vs_quiet": p99.median() / quiet_p99,
             "calls": self.calls,
             "failed": self.failed,
             "kept_out": self.kept_out,
-        })
+        });
+        if !self.longest.is_empty() {
+            json["longest_ping_ns"] = Chunks::new(self.longest.clone()).json();
+        }
+        json
     }
 }

@@ -233,6 +233,13 @@ impl Process {
         self.line()
     }
 
+    /// Sends SIGTERM, and waits for the end. Returns whether it came.
+    pub fn end(&mut self, patience: Duration) -> Result<bool, String> {
+        let process = self.0.process();
+        process.terminate().map_err(|error| error.to_string())?;
+        Ok(process.wait_for_end(patience).is_some())
+    }
+
     /// CPU time of the threads whose names begin with `name`.
     pub fn cpu_ns(&mut self, name: &str) -> Result<u64, String> {
         let pid = self.0.process().pid().as_raw_pid();
