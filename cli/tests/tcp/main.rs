@@ -5,7 +5,7 @@ mod recordings;
 mod refusals;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,6 +58,22 @@ fn linux_fetches_from_a_program_without_kernel_sockets() {
             None => wave_skip::skip("curl is not installed"),
         }
     });
+}
+
+#[test]
+fn first_connections_on_the_ready_lines_are_served() {
+    for options in ["", "--groups 2"] {
+        in_a_network(move || {
+            let up = Up::with(options);
+            let _echo = up.serve("echo");
+            let mut stream = TcpStream::connect((Ipv4Addr::from(AGENT), 7)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut back = [0];
+            stream.write_all(b"x").unwrap();
+            stream.read_exact(&mut back).unwrap();
+            assert_eq!(back, *b"x", "{options}");
+        });
+    }
 }
 
 /// Sends an ICMPv6 echo request from Linux, and waits for the reply.

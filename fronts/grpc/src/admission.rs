@@ -19,8 +19,6 @@ const LEAVING_SHARE: usize = 2;
 /// A connection holds at most this fraction (1/N) of what is left of its address's share, so that only many connections
 /// together can use the share up.
 const CONNECTION_SHARE: usize = 8;
-/// Approximate memory of a connection without its calls: buffers of TLS, HTTP/2 and the socket.
-const CONNECTION_BYTES: usize = 32 << 10;
 /// Most connections examined to find one to close.
 const LOOKS_MAX: usize = 1024;
 
@@ -196,13 +194,6 @@ impl Admission {
     pub fn make_room(&self, now: Nanos) -> Option<Leave> {
         let mut lists = self.lists();
         lists.cut_one().or_else(|| lists.tell_one(0, now))
-    }
-
-    /// Approximate memory of all connections and their calls, in bytes.
-    pub fn load(&self) -> usize {
-        let lists = self.lists();
-        let connections = lists.open + lists.leaving.len();
-        self.totals.held() + connections * CONNECTION_BYTES
     }
 
     /// Numbers of open connections, and of those among them with a GOAWAY.

@@ -24,6 +24,7 @@ use wave_agent::{Attached, Attacher, HostLine, OwnBell, Seat, attach_rpc};
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
 use wave_core::settings::PolicyError;
+use wave_links::heap::Spare;
 use wave_links::say;
 use wave_links::socket::SocketError;
 use wave_rpc::dispatch::{Counts, Dispatch, HostGone};
@@ -39,7 +40,6 @@ use crate::notes::NotesTo;
 use crate::round_robin::{Flow, RoundRobin};
 use crate::shared::{FrontCounts, Shared, Totals};
 use crate::slots::Ready;
-use crate::spare::Spare;
 use crate::tls::{self, TlsError};
 
 /// How long an attached host may take to be ready before that is reported.
@@ -150,6 +150,8 @@ pub struct RpcFront {
     progressed: bool,
     /// Whether the last poll left something to do at once.
     has_more: bool,
+    /// Whether work was done since the memory was last looked at.
+    has_worked: bool,
     parks: bool,
     addresses: Vec<SocketAddr>,
     options: RpcOptions,
@@ -208,7 +210,7 @@ impl RpcFront {
         let quiet = options.quiet;
         let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
         (front.addresses, front.cores) = (addresses, cores);
-        front.spare = Some(Spare::new(Arc::clone(&admission)));
+        front.spare = Some(Spare::new());
         let places: Rc<[Place]> = Rc::new([Place::own()]);
         for listener in accepts {
             let (engine, ready) = (Rc::clone(&engine), Arc::clone(&ready));
@@ -254,6 +256,7 @@ impl RpcFront {
             due: None,
             progressed: false,
             has_more: false,
+            has_worked: false,
             parks: false,
             addresses: Vec::new(),
             options,

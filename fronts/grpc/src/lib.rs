@@ -53,7 +53,6 @@ mod request;
 mod round_robin;
 mod shared;
 mod slots;
-mod spare;
 mod timeout;
 mod tls;
 

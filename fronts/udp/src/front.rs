@@ -18,6 +18,7 @@ use wave_core::layout::{CORES_MAX, Config};
 use wave_core::link::{Doorbell, Waiter};
 use wave_core::policy::{Note, Progress};
 use wave_core::settings::PolicyError;
+use wave_links::heap::Spare;
 use wave_links::socket::SocketError;
 use wave_links::{EventFd, say};
 use wave_rpc::dispatch::{Event, HostGone};
@@ -121,6 +122,9 @@ pub struct UdpFront {
     looked: Nanos,
     due: Option<Nanos>,
     has_more: bool,
+    /// Whether work was done since the memory was last looked at.
+    has_worked: bool,
+    spare: Spare,
     parks: bool,
     said: (Nanos, u64),
     /// Time of the last message about an error of the socket.
@@ -175,6 +179,8 @@ impl UdpFront {
             looked: Nanos(0),
             due: None,
             has_more: false,
+            has_worked: false,
+            spare: Spare::new(),
             parks: false,
             said: (Nanos(0), 0),
             failed: None,
@@ -366,6 +372,7 @@ impl Front for UdpFront {
         self.say_dropped(now);
         self.has_more = took == Took::Some || step == Step::Progress;
         let worked = self.has_more || took == Took::All || sent > 0;
+        self.has_worked |= worked;
         let retry = self.clients.socket.waits().then(|| now + ROOM_EVERY);
         self.due = match step {
             Step::Idle(until) => until.into_iter().chain(retry).min(),
@@ -426,6 +433,12 @@ impl ThreadFront for UdpFront {
 
     fn spin(&self) -> Nanos {
         self.host.as_ref().map_or(Nanos(0), |host| host.dispatch.spin())
+    }
+
+    /// Returns memory to the system after a flood of requests.
+    fn look_after(&mut self) {
+        let now = Nanos(self.start.elapsed().as_nanos() as u64);
+        self.spare.look(now, std::mem::take(&mut self.has_worked));
     }
 
     fn join(&mut self, bell: &OwnBell) {

@@ -87,6 +87,7 @@ impl Front for RpcFront {
         if let Step::Idle(until) = step {
             self.due = until.into_iter().chain(due).min();
         }
+        self.has_worked |= has_progressed || self.has_more;
         if has_progressed || self.has_more { Progress::More } else { Progress::Done }
     }
 
@@ -160,7 +161,9 @@ impl ThreadFront for RpcFront {
 
     /// Returns memory to the system after a flood of connections or calls.
     fn look_after(&mut self) {
-        self.spare.iter_mut().for_each(|spare| spare.look(self.polled));
+        // Floods of connections take place on connection cores alone.
+        let has_worked = std::mem::take(&mut self.has_worked) || !self.cores.is_empty();
+        self.spare.iter_mut().for_each(|spare| spare.look(self.polled, has_worked));
     }
 
     fn join(&mut self, bell: &OwnBell) {

@@ -131,8 +131,16 @@ impl Client {
     where
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
+        Client::with_window(io, 1 << 20).await
+    }
+
+    /// A client that gives each stream room for this many bytes of replies.
+    pub async fn with_window<T>(io: T, bytes: u32) -> Result<Client, h2::Error>
+    where
+        T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
         let mut builder = h2::client::Builder::new();
-        builder.initial_window_size(1 << 20).initial_connection_window_size(8 << 20);
+        builder.initial_window_size(bytes).initial_connection_window_size(8 << 20);
         // A client that was off its CPU finds a socket full of small messages. By default, h2 ends the connection at some
         // 22,000 unread ones (`too_many_data_frames`).
         builder.data_frame_budget(64 << 20);

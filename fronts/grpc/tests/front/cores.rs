@@ -25,8 +25,10 @@ fn all_other_tests_hold_with_two_connection_cores() {
         return;
     }
     let mut others = Command::new(std::env::current_exe().unwrap());
-    // Notes never leave the first core; first calls have tests of their own with two cores.
-    others.args(["--skip", "cores::", "--skip", "notes::", "--skip", "first_calls::"]);
+    // Notes never leave the first core. First calls and memory are tested with two cores as well.
+    for module in ["cores::", "notes::", "first_calls::", "memory::"] {
+        others.args(["--skip", module]);
+    }
     others.env(CONNECTION_CORES, "2");
     assert!(others.status().unwrap().success());
 }

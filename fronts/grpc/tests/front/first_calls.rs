@@ -22,13 +22,13 @@ const AGENTS: usize = 10;
 const CALLS: usize = 4;
 
 /// An agent process, killed on drop.
-struct Agent {
-    process: Child,
+pub struct Agent {
+    pub process: Child,
     errors: BufReader<ChildStderr>,
 }
 
 impl Agent {
-    fn start(host: &Path, connection_cores: usize) -> Agent {
+    pub fn start(host: &Path, connection_cores: usize) -> Agent {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wave-front"));
         command.args(["--listen", "127.0.0.1:0", "--share-cpu", "--rpc"]).arg(host);
         if connection_cores > 0 {
@@ -41,7 +41,7 @@ impl Agent {
     }
 
     /// Reads standard error up to the next line with these words, and returns what it read.
-    fn says(&mut self, words: &str) -> String {
+    pub fn says(&mut self, words: &str) -> String {
         let mut all = String::new();
         loop {
             let before = all.len();
@@ -53,7 +53,7 @@ impl Agent {
         }
     }
 
-    fn address(&mut self) -> SocketAddr {
+    pub fn address(&mut self) -> SocketAddr {
         let said = self.says("gRPC at ");
         said.trim_end().rsplit(' ').next().unwrap().parse().unwrap()
     }

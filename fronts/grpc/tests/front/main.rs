@@ -15,6 +15,7 @@ mod hostile_streams;
 mod hosts;
 mod killed;
 mod limits;
+mod memory;
 mod notes;
 mod orca;
 mod refused;

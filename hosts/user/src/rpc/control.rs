@@ -61,6 +61,8 @@ impl Control {
                 self.attach(guest);
             }
             self.serve();
+            // Workers that are threads of an enclave sleep without a limit.
+            self.shared.look_at_heap(MonotonicClock.now(), true);
         }
         self.detach(Revoked::Ended);
     }

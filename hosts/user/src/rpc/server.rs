@@ -9,6 +9,7 @@ use std::thread::JoinHandle as Pthread;
 use wave_core::clock::Nanos;
 use wave_core::layout::{Config, ConfigError, Layout, QueueConfig};
 use wave_core::link::Doorbell;
+use wave_links::heap::Spare;
 use wave_links::socket::{Listener, SocketError};
 use wave_links::{EventFd, LinkSpec};
 use wave_rpc::extents::PayloadConfig;
@@ -196,6 +197,7 @@ pub(super) struct Shared {
     pub(super) control_bell: EventFd,
     pub(super) stats: Mutex<Stats>,
     pub(super) tallies: Box<[Tally]>,
+    spare: Mutex<Spare>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -221,13 +223,21 @@ impl Shared {
         self.wake_all();
     }
 
+    /// Returns free memory of the heap after a flood. Returns whether `has_worked` was taken note of.
+    pub(super) fn look_at_heap(&self, now: Nanos, has_worked: bool) -> bool {
+        // Nobody waits for a thread that looks at the moment.
+        let spare = self.spare.try_lock();
+        spare.map(|mut spare| spare.look(now, has_worked)).is_ok()
+    }
+
     fn wake_all(&self) {
         self.bells.iter().for_each(|bell| bell.ring());
         lock(&self.unpark).iter().for_each(|unpark| unpark());
     }
 }
 
-/// A server of RPCs. Dropping it stops it after the calls in progress have ended.
+/// A server of RPCs. Dropping it stops it after the calls in progress have ended. After a flood of messages, its idle workers
+/// return the heap's free pages to the kernel.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -327,6 +337,7 @@ impl Server {
             control_bell: bell()?,
             stats: Mutex::new(Stats::default()),
             tallies: (0..config.cores).map(|_| Tally::default()).collect(),
+            spare: Mutex::new(Spare::new()),
         });
         let worker = |index: u16| {
             let bell = Arc::clone(&shared.bells[usize::from(index)]);

@@ -61,6 +61,8 @@ pub struct Worker {
     idle: Idle,
     kept: Vec<Vec<u8>>,
     unpublished: u32,
+    /// Whether an event came since the heap was last looked at.
+    has_worked: bool,
 }
 
 impl Worker {
@@ -81,6 +83,7 @@ impl Worker {
             idle,
             kept: Vec::new(),
             unpublished: 0,
+            has_worked: false,
         }
     }
 
@@ -100,6 +103,7 @@ impl Worker {
         if self.epoch == self.shared.epoch.load(Ordering::Acquire) {
             return;
         }
+        self.has_worked = true;
         let incarnation = lock(&self.shared.incarnation);
         self.epoch = self.shared.epoch.load(Ordering::Acquire);
         self.link = incarnation.as_ref().map(|incarnation| Link {
@@ -138,6 +142,7 @@ impl Worker {
             Ok(event) => {
                 if event.is_some() {
                     self.idle.work_came(now);
+                    self.has_worked = true;
                 }
                 event
             }
@@ -238,15 +243,17 @@ impl Worker {
             };
         }
         let index = usize::from(self.index);
+        let now = MonotonicClock.now();
         let Some(Link { port, stub, incarnation }) = &mut self.link else {
+            self.has_worked &= !self.shared.look_at_heap(now, self.has_worked);
             wave_core::link::Waiter::wait(&*self.bell, Some(SLEEP_MAX));
             return;
         };
-        let now = MonotonicClock.now();
         match stub.wait(port, now, self.idle.may_sleep(now)) {
             Ok(Wait::Spin) if !self.shared.yields_cpu => std::hint::spin_loop(),
             Ok(Wait::Spin | Wait::Yield) => std::thread::yield_now(),
             Ok(Wait::Park) => {
+                self.has_worked &= !self.shared.look_at_heap(now, self.has_worked);
                 incarnation.core_bells[index].wait_with(&self.bell, Some(SLEEP_MAX));
             }
             Err(error) => self.fault(error),
@@ -280,6 +287,7 @@ impl Worker {
     pub(super) fn take_woken(&mut self) -> Option<Subject> {
         let woken = self.link.as_mut()?.stub.take_woken()?;
         self.idle.work_came(MonotonicClock.now());
+        self.has_worked = true;
         Some(woken)
     }
 
@@ -345,6 +353,7 @@ impl Worker {
             Ok(event) => {
                 if event.is_some() {
                     self.idle.work_came(now);
+                    self.has_worked = true;
                 }
                 Ok(event)
             }
