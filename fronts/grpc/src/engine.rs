@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 
+use h2::Reason;
 use http::Method;
 use http::request::Parts;
 use wave_agent::lanes::ROOM_EVERY;
@@ -111,11 +112,16 @@ impl Engine {
         let (route, request) = match accepted {
             Ok(accepted) => accepted,
             Err(refusal) => {
-                peer.finish(self.shared.stepped, false);
+                // A malformed request counts as an early reset.
+                peer.finish(self.shared.stepped, refusal == Refusal::Malformed);
                 self.shared.counts.ended += 1;
                 let templates = &self.shared.templates;
                 // A failure means that the client has gone, and needs no answer.
                 let _ = match refusal {
+                    Refusal::Malformed => {
+                        stream.reset(Reason::PROTOCOL_ERROR);
+                        Ok(())
+                    }
                     Refusal::Http(code) => {
                         let text = (parts.method != Method::HEAD).then_some(reply::NOT_GRPC);
                         // The task ends with the connection, which bounds the number of such tasks.

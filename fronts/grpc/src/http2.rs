@@ -15,6 +15,7 @@ use tokio::time::{Sleep, sleep};
 use crate::engine::Engine;
 use crate::frames::Frame;
 use crate::http2_stream::Stream;
+use crate::inbound::Inbound;
 use crate::limits::{
     CONNECTION_WINDOW_BYTES, LEAVE_PATIENCE, Limits, PING_PATIENCE, SEND_BUFFER_BYTES,
     STREAM_ERRORS_MAX, STREAM_WINDOW_BYTES, UNSEEN_RESETS_MAX,
@@ -22,7 +23,7 @@ use crate::limits::{
 use crate::peer::Peer;
 
 /// Does the HTTP/2 handshake. `None` if the peer does not speak HTTP/2.
-pub async fn shake_hands<T>(io: T, limits: &Limits) -> Option<Connection<T, Frame>>
+pub async fn shake_hands<T>(io: T, limits: &Limits) -> Option<Connection<Inbound<T>, Frame>>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
@@ -35,7 +36,7 @@ where
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
         .max_local_error_reset_streams(Some(STREAM_ERRORS_MAX));
-    builder.handshake(io).await.ok()
+    builder.handshake(Inbound::new(io)).await.ok()
 }
 
 /// Serves a connection until it ends.

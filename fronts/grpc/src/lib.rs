@@ -24,6 +24,7 @@
 
 mod admission;
 mod args;
+mod authority;
 mod call;
 mod class;
 mod command;
@@ -38,6 +39,7 @@ mod health;
 mod host;
 mod http2;
 mod http2_stream;
+mod inbound;
 mod lanes;
 mod limits;
 mod metadata;

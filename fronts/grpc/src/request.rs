@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, StatusCode, Uri};
 use wave_core::clock::Nanos;
 use wave_rpc::status::{Code, Status};
 
@@ -28,6 +29,8 @@ pub struct Request {
 /// Why a request is refused at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// The request is malformed, as HTTP/2 has it.
+    Malformed,
     /// The request is not gRPC.
     Http(StatusCode),
     /// A gRPC header is invalid.
@@ -38,6 +41,10 @@ pub enum Refusal {
 
 /// Reads a request's headers.
 pub fn read(parts: &Parts) -> Result<Request, Refusal> {
+    // Only CONNECT has no path (RFC 9113, 8.3.1). h2 does not check this if there is no `:authority`.
+    if !has_path(&parts.uri) && parts.method != Method::CONNECT {
+        return Err(Refusal::Malformed);
+    }
     if parts.method != Method::POST {
         return Err(Refusal::Http(StatusCode::METHOD_NOT_ALLOWED));
     }
@@ -69,6 +76,12 @@ pub fn read(parts: &Parts) -> Result<Request, Refusal> {
     }
     request.metadata = metadata.into();
     Ok(request)
+}
+
+/// Whether there is a path. An absent one is shown as `/`, but is not equal to it.
+fn has_path(uri: &Uri) -> bool {
+    let root = PathAndQuery::from_static("/");
+    uri.path_and_query().is_some_and(|path| path.as_str() != root.as_str() || *path == root)
 }
 
 /// Whether the type is `application/grpc`, alone or with a suffix after `+` or `;`.

@@ -1,5 +1,6 @@
 //! The front between real clients and a real host: HTTP/2 on one side, an RPC server's workers on the other.
 
+mod bare_frames;
 mod calls;
 mod client;
 mod compressed;
@@ -13,6 +14,7 @@ mod frames;
 mod h2spec;
 mod hostile_streams;
 mod hosts;
+mod http2_errors;
 mod killed;
 mod limits;
 mod memory;
