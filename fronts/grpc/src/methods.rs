@@ -6,6 +6,9 @@ use wave_rpc::service::{Method, Service};
 
 use crate::reflection::Files;
 
+/// Descriptors of the services that a front answers itself.
+const OWN_SERVICES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/own_services.bin"));
+
 /// A host's methods, and its descriptors.
 #[derive(Debug)]
 pub struct Methods {
@@ -25,7 +28,7 @@ impl Methods {
         Methods {
             by_path,
             services,
-            files: Files::new(&service.descriptors),
+            files: Files::new(&[OWN_SERVICES, &service.descriptors]),
             methods: service.methods,
         }
     }
@@ -40,12 +43,12 @@ impl Methods {
         &self.methods[usize::from(method)]
     }
 
-    /// The names of the services.
+    /// The names of the host's services.
     pub fn services(&self) -> &BTreeSet<String> {
         &self.services
     }
 
-    /// Descriptors that reflection shows.
+    /// Descriptors that reflection shows: the front's own, and the host's.
     pub fn files(&self) -> &Files {
         &self.files
     }

@@ -1,4 +1,4 @@
-//! `grpc.reflection.v1` and `v1alpha`, which the front answers from the host's descriptors. The two differ in name only.
+//! `grpc.reflection.v1` and `v1alpha`, which the front answers from its own descriptors and the host's. The two differ in name only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -144,6 +144,8 @@ struct FileSet {
 #[derive(Debug, Default)]
 pub struct Files {
     files: Vec<Bytes>,
+    /// Files that each file imports.
+    imports: Vec<Vec<usize>>,
     by_name: HashMap<String, usize>,
     by_symbol: HashMap<String, usize>,
     by_extension: BTreeMap<(String, i32), usize>,
@@ -153,18 +155,42 @@ pub struct Files {
 }
 
 impl Files {
-    /// Indexes a serialized `FileDescriptorSet`. Hosts are not trusted: a malformed set shows nothing, and names beyond
-    /// [`NAMES_BYTES_MAX`] are left out.
-    pub fn new(descriptors: &[u8]) -> Files {
+    /// Indexes serialized `FileDescriptorSet`s; what is in several is shown as in the last. Hosts are not trusted: a malformed
+    /// set shows nothing, and names beyond [`NAMES_BYTES_MAX`] are left out.
+    pub fn new(sets: &[&[u8]]) -> Files {
         let mut files = Files::default();
-        let Ok(set) = FileSet::decode(descriptors) else { return files };
-        for bytes in set.files {
+        let mut imports = Vec::new();
+        let sets = sets.iter().filter_map(|descriptors| FileSet::decode(*descriptors).ok());
+        for bytes in sets.flat_map(|set| set.files) {
             if let Ok(file) = FileDescriptorProto::decode(bytes.clone()) {
                 files.add(&file);
                 files.files.push(bytes);
+                imports.push(file.dependency);
             }
         }
+        for names in imports {
+            let mut known = Vec::new();
+            for name in names {
+                if let Some(&file) = files.by_name.get(&name)
+                    && files.take_room(size_of::<usize>())
+                {
+                    known.push(file);
+                }
+            }
+            files.imports.push(known);
+        }
         files
+    }
+
+    /// A file, then the files that it imports, the files that those import, and so on: each once, as far as they are known.
+    fn with_imports(&self, file: usize) -> Vec<Bytes> {
+        let (mut all, mut seen) = (vec![file], BTreeSet::from([file]));
+        let mut at = 0;
+        while let Some(&file) = all.get(at) {
+            all.extend(self.imports[file].iter().filter(|import| seen.insert(**import)));
+            at += 1;
+        }
+        all.into_iter().map(|file| self.files[file].clone()).collect()
     }
 
     fn add(&mut self, file: &FileDescriptorProto) {
@@ -269,7 +295,7 @@ impl Files {
             }
             Question::Services(_) => return None,
         };
-        let files = vec![self.files[*file?].clone()];
+        let files = self.with_imports(*file?);
         Some(Answer::Files(FilesAnswer { files }))
     }
 }
@@ -294,9 +320,10 @@ pub fn answer(message: &[u8], methods: Option<&Methods>) -> Result<Bytes, Status
                 services.into_iter().map(|name| ServiceName { name: name.clone() }).collect();
             Answer::Services(ServicesAnswer { services })
         }
-        (Some(question), Some(methods)) => methods.files().answer(question).unwrap_or_else(|| {
-            Answer::Error(error(Code::NotFound, "the host's descriptors do not have it"))
-        }),
+        (Some(question), Some(methods)) => methods
+            .files()
+            .answer(question)
+            .unwrap_or_else(|| Answer::Error(error(Code::NotFound, "no descriptor has it"))),
     };
     let valid_host = request.host.clone();
     let response = Response { valid_host, original_request: Some(request), answer: Some(answer) };
@@ -378,12 +405,75 @@ mod tests {
     #[test]
     fn services_and_extensions_are_listed_and_the_rest_is_not_found() {
         let Answer::Services(all) = ask(Question::Services("*".into())) else { panic!() };
-        assert_eq!(all.services, [ServiceName { name: "kv.Store".into() }]);
+        let own = [
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection",
+            "kv.Store",
+            "xds.service.orca.v3.OpenRcaService",
+        ];
+        assert_eq!(all.services.iter().map(|service| &service.name[..]).collect::<Vec<_>>(), own);
         let Answer::Numbers(all) = ask(Question::Extensions("kv.Request".into())) else { panic!() };
         assert_eq!(all.numbers, [100]);
         for question in [Question::Symbol("kv".into()), Question::Extensions("kv.No".into())] {
             let Answer::Error(error) = ask(question) else { panic!() };
             assert_eq!(error.code, Code::NotFound as i32);
+        }
+    }
+
+    /// Names of the files that a question is answered with.
+    fn names(answer: Option<Answer>) -> Vec<String> {
+        let Some(Answer::Files(FilesAnswer { files })) = answer else { panic!("{answer:?}") };
+        let files = files.into_iter().map(|file| FileDescriptorProto::decode(file).unwrap());
+        files.map(|file| file.name().to_owned()).collect()
+    }
+
+    #[test]
+    fn file_comes_with_the_files_that_it_imports() {
+        let file = |name: &str, imports: &[&str]| FileDescriptorProto {
+            name: Some(name.into()),
+            dependency: imports.iter().map(|&import| import.into()).collect(),
+            ..Default::default()
+        };
+        // `b` and `c` import each other, and `missing` is not in the set.
+        let file = vec![
+            file("a", &["b", "c", "missing"]),
+            file("b", &["c"]),
+            file("c", &["b", "d", "c"]),
+            file("d", &[]),
+            file("e", &["a"]),
+        ];
+        let files = Files::new(&[&FileDescriptorSet { file }.encode_to_vec()]);
+        for (name, all) in [
+            ("a", &["a", "b", "c", "d"][..]),
+            ("b", &["b", "c", "d"]),
+            ("d", &["d"]),
+            ("e", &["e", "a", "b", "c", "d"]),
+        ] {
+            assert_eq!(names(files.answer(&Question::File(name.into()))), all);
+        }
+    }
+
+    #[test]
+    fn services_of_the_front_have_descriptors() {
+        let methods = methods();
+        for (service, all) in [
+            ("grpc.health.v1.Health", &["grpc/health/v1/health.proto"][..]),
+            ("grpc.reflection.v1.ServerReflection", &["grpc/reflection/v1/reflection.proto"]),
+            (
+                "grpc.reflection.v1alpha.ServerReflection",
+                &["grpc/reflection/v1alpha/reflection.proto"],
+            ),
+            (
+                "xds.service.orca.v3.OpenRcaService",
+                &[
+                    "xds/service/orca/v3/orca.proto",
+                    "google/protobuf/duration.proto",
+                    "xds/data/orca/v3/orca_load_report.proto",
+                ],
+            ),
+        ] {
+            assert_eq!(names(methods.files().answer(&Question::Symbol(service.into()))), all);
         }
     }
 
@@ -407,7 +497,7 @@ mod tests {
             ..Default::default()
         };
         let small = FileDescriptorProto { name: named("small.proto"), ..Default::default() };
-        let files = Files::new(&FileDescriptorSet { file: vec![long, small] }.encode_to_vec());
+        let files = Files::new(&[&FileDescriptorSet { file: vec![long, small] }.encode_to_vec()]);
         let bytes: usize = files.by_symbol.keys().map(String::len).sum();
         assert!((1 << 20..=NAMES_BYTES_MAX).contains(&bytes), "{bytes}");
         assert!(files.answer(&Question::File("small.proto".into())).is_some());
@@ -418,7 +508,7 @@ mod tests {
         fn any_request_about_any_descriptors_is_answered(
             bytes in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
-            let _ = Files::new(&bytes);
+            let _ = Files::new(&[&bytes]);
             let _ = answer(&bytes, Some(&methods()));
         }
     }
