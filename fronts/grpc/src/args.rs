@@ -53,7 +53,8 @@ pub struct RpcArgs {
     /// (OpenRcaService) are available in any case.
     #[arg(long, requires = "listen")]
     pub load_reports: bool,
-    /// Largest message in KiB, before and after compression; a larger one gets RESOURCE_EXHAUSTED.
+    /// Largest message of a client in KiB, before and after compression; a larger one gets RESOURCE_EXHAUSTED. Replies are
+    /// limited by --held-mib, and to 72 MiB.
     #[arg(long, value_name = "KIB", default_value_t = 4096, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub message_kib: u32,

@@ -26,11 +26,13 @@ pub struct BadBase64;
 /// Metadata of a reply that cannot be passed on: the host is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
-    /// The metadata is malformed.
-    #[error(transparent)]
+    /// The metadata is malformed, although the host's runtime checks it.
+    #[error("the host sent malformed metadata: {what}", what = .0.what)]
     Metadata(#[from] BadMetadata),
     /// The metadata is too large.
-    #[error("peer's fault: metadata of more than {REPLY_BYTES_MAX} bytes")]
+    #[error(
+        "the handler added more than {REPLY_BYTES_MAX} bytes of metadata, as HTTP/2 counts them"
+    )]
     TooLarge,
 }
 

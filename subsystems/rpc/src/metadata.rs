@@ -4,7 +4,10 @@
 //! front handles base64. All other values are ASCII, 0x20 to 0x7e. Order and duplicates are kept.
 //! Keys that begin with `grpc-` belong to the protocol and stay in the front, except [`DETAILS`].
 
+use alloc::string::ToString;
 use alloc::vec::Vec;
+
+use crate::status::{Code, Status};
 
 /// The trailer that carries a status's details: a `google.rpc.Status`, opaque here.
 pub const DETAILS: &str = "grpc-status-details-bin";
@@ -35,6 +38,13 @@ pub enum BadPair {
     /// The key or the value has more than 65,535 bytes.
     #[error("a metadata key or value has at most 65535 bytes")]
     TooLong,
+}
+
+/// A handler's metadata is its own fault.
+impl From<BadPair> for Status {
+    fn from(error: BadPair) -> Status {
+        Status::new(Code::Internal, error.to_string())
+    }
 }
 
 /// Adds a pair to encoded metadata.

@@ -241,6 +241,17 @@ fn methods(seen: &Arc<Seen>) -> Methods {
             let text = String::from_utf8(request[1..].to_vec()).unwrap();
             Err(Status::new(Code::from_number(request[0].into()), text))
         })
+        .method(method("Heavy", false, false), |call: &mut Call<'_>| {
+            let request = call.receive()?.unwrap();
+            let value = [b'v'; 40_000];
+            if request == b"headers" {
+                call.headers(&[("a", &value), ("b", &value)])?;
+            } else {
+                call.trailer("a", &value)?;
+                call.trailer("b", &value)?;
+            }
+            call.reply(&request)
+        })
         .method(method("Sleep", false, true), move |call: &mut Call<'_>| {
             slept.begun.fetch_add(1, Ordering::SeqCst);
             let request = call.receive()?.unwrap();

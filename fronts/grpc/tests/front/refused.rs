@@ -96,6 +96,20 @@ fn connection_without_http2_is_dropped() {
     });
 }
 
+#[test]
+fn too_much_metadata_of_a_handler_is_called_the_handlers() {
+    let fixture = Fixture::new();
+    run(async {
+        let mut client = client(&fixture).await;
+        for place in [&b"headers"[..], b"trailers"] {
+            let answer = client.call("/test.Test/Heavy", &[], &[place]).await;
+            let shown = format!("{} {}", answer.code(), answer.text());
+            assert_eq!(answer.code(), Code::Internal as i32, "{shown}");
+            assert!(shown.contains("the handler") && !shown.contains("peer"), "{shown}");
+        }
+    });
+}
+
 #[derive(Clone, PartialEq, Message)]
 struct Named {
     #[prost(string, tag = "7")]
@@ -103,7 +117,7 @@ struct Named {
 }
 
 #[test]
-fn reflection_lists_what_the_host_serves() {
+fn reflection_lists_what_host_and_front_serve() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -112,8 +126,12 @@ fn reflection_lists_what_the_host_serves() {
             let ask = Named { list: "*".into() }.encode_to_vec();
             let replies = client.call(&path, &[], &[&ask, &ask]).await.ok();
             assert_eq!(replies.len(), 2);
-            let name = b"test.Test";
-            assert!(replies[0].windows(name.len()).any(|window| window == name));
+            for name in
+                ["test.Test", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"]
+            {
+                let is_listed = |window: &[u8]| window == name.as_bytes();
+                assert!(replies[0].windows(name.len()).any(is_listed), "{name}");
+            }
         }
     });
 }

@@ -256,18 +256,25 @@ impl<'a> Call<'a> {
     /// Sends metadata before the first reply.
     ///
     /// # Errors
-    /// The call has ended, or a pair is not valid metadata: then nothing is sent, and the status names the problem.
+    /// The call has ended, or the metadata is invalid, too long, or after a reply: then nothing is sent, and the status names the
+    /// problem.
     pub fn headers(&mut self, pairs: &[(&str, &[u8])]) -> Result<(), Status> {
         let mut encoded = Vec::new();
         for (key, value) in pairs {
-            metadata::push(&mut encoded, key, value).map_err(not_sent)?;
+            metadata::push(&mut encoded, key, value)?;
         }
         let sent = self.with(|worker| {
             let sent = worker.headers(self.call, &encoded);
             worker.send_out();
             sent
         });
-        if let Ok(Ok(())) = sent { Ok(()) } else { Err(EndedError.into()) }
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error @ (SendError::TooLong(_) | SendError::TooLate))) => {
+                Err(Status::new(Code::Internal, error.to_string()))
+            }
+            Ok(Err(_)) | Err(Lost) => Err(EndedError.into()),
+        }
     }
 
     /// Adds a pair to the metadata that is sent with the status.
@@ -350,8 +357,4 @@ impl<'a> Call<'a> {
         let metadata = std::mem::take(&mut self.metadata);
         self.worker.borrow_mut().keep(metadata);
     }
-}
-
-fn not_sent(error: BadPair) -> Status {
-    Status::new(Code::Internal, error.to_string())
 }
