@@ -14,9 +14,14 @@ const PAGES_AT_ONCE: usize = 16;
 /// zram stores a page uncompressed if compression leaves more bytes than this (zsmalloc's largest class with several objects to
 /// a page).
 const HUGE_BYTES: usize = 3_600;
-/// Bytes that zsmalloc adds to each object, and the step between its size classes.
-const HANDLE_BYTES: usize = 8;
+/// Bytes that zsmalloc adds to each object, the step between its size classes, and the most pages that it joins to hold objects of
+/// a class.
+const HEADER_BYTES: usize = 8;
 const STEP_BYTES: usize = 16;
+const JOINED_PAGES_MAX: usize = 8;
+/// Bytes that zsmalloc takes beside an object: a handle that leads to it, which the kernel's own figure (`mem_used_total`) leaves
+/// out.
+const HANDLE_BYTES: usize = 8;
 /// Batches whose pages take more bytes than this each are not worth paging out: that would save less than an eighth of the
 /// memory, and a refault costs as much as any other.
 const WORTH_BYTES: u16 = (PAGE - PAGE / 8) as u16;
@@ -24,9 +29,9 @@ const WORTH_BYTES: u16 = (PAGE - PAGE / 8) as u16;
 /// Estimates for the batches of a strip.
 #[derive(Clone, Debug)]
 pub(super) struct Sampled {
-    /// Compressed bytes per page of each batch; a full page for batches that could not be read.
+    /// Compressed bytes per page of each batch; a full page for batches of which nothing was read.
     pub bytes: [u16; 64],
-    /// Set of batches that are not worth paging out.
+    /// Set of batches that are not worth paging out, by their samples. Without a sample there is no verdict.
     pub incompressible: u64,
 }
 
@@ -80,16 +85,19 @@ impl Sampler {
                 sampled.incompressible |= u64::from(bytes > WORTH_BYTES) << batch;
             }
         }
-        // A huge page is paged out as a whole or not at all.
+        // A huge page is paged out as a whole or not at all. One that is in use stays, and is not read.
         for first in wire::bits(batches & wire::firsts(seen.huge)) {
             let unit = first as usize..(first + wire::UNIT_BATCHES) as usize;
-            let sum: usize =
-                sampled.bytes[unit.clone()].iter().map(|bytes| usize::from(*bytes)).sum();
-            let mean = (sum / unit.len()) as u16;
-            sampled.bytes[unit].fill(mean);
             let whole = 0xff << first;
             sampled.incompressible &= !whole;
-            sampled.incompressible |= if mean > WORTH_BYTES { whole } else { 0 };
+            let sums = sums[unit.clone()].iter();
+            let (bytes, count) =
+                sums.fold((0, 0), |(bytes, count), sum| (bytes + sum.0, count + sum.1));
+            if let Some(mean) = bytes.checked_div(count) {
+                sampled.bytes[unit].fill(mean as u16);
+                let is_worth_it = mean <= usize::from(WORTH_BYTES);
+                sampled.incompressible |= if is_worth_it { 0 } else { whole };
+            }
         }
         sampled
     }
@@ -118,9 +126,19 @@ fn taken(page: &[u8], compressed: &mut Vec<u8>) -> usize {
     }
     compressed.resize(lz4_flex::block::get_maximum_output_size(PAGE), 0);
     match lz4_flex::block::compress_into(page, compressed) {
-        Ok(bytes) if bytes <= HUGE_BYTES => (bytes + HANDLE_BYTES).next_multiple_of(STEP_BYTES),
+        Ok(bytes) if bytes <= HUGE_BYTES => {
+            let class = (bytes + HEADER_BYTES).next_multiple_of(STEP_BYTES);
+            share_of_pages(class) + HANDLE_BYTES
+        }
         _ => PAGE,
     }
+}
+
+/// Bytes that zsmalloc takes for an object of a size class: it joins as many pages as waste the least, and divides them.
+fn share_of_pages(class: usize) -> usize {
+    let waste = |pages: &usize| pages * PAGE % class;
+    let pages = (1..=JOINED_PAGES_MAX).min_by_key(waste).unwrap_or(1);
+    pages * PAGE / (pages * PAGE / class)
 }
 
 #[cfg(test)]
@@ -148,6 +166,8 @@ mod tests {
         assert_eq!(taken(noise), PAGE, "noise is stored uncompressed");
         let half = taken(|word| if word % 2 == 0 { 1 } else { noise(word) });
         assert!((PAGE / 2..PAGE * 3 / 4).contains(&half), "{half}");
+        assert_eq!(share_of_pages(2_800), 7 * PAGE / 10, "ten objects in seven pages");
+        assert_eq!(share_of_pages(2_048), PAGE / 2);
         let text = taken(|word| u64::from_ne_bytes(*b"a word, ") ^ (word % 5));
         assert!(text < PAGE / 8, "{text}");
     }
@@ -174,5 +194,26 @@ mod tests {
         let sampled = Sampler::default().sample(&process, strip, u64::MAX, &seen);
         assert_eq!(sampled.bytes[..3], [0, 4096, 4096], "batches 1 and 2 are not read");
         assert_eq!(sampled.incompressible, ((1 << PAGES_AT_ONCE) - 1) << 3);
+    }
+
+    #[test]
+    fn huge_page_that_is_in_use_gets_no_verdict() {
+        let process = Process::ourselves().unwrap();
+        let strip_bytes = wave_memory::wire::STRIP_BYTES as usize;
+        let mut memory = vec![0_u8; 2 * strip_bytes];
+        let start = memory.as_ptr() as usize;
+        let offset = start.next_multiple_of(strip_bytes) - start;
+        let strip = (start + offset) as u64;
+        let noise: Vec<u8> = (0..64).flat_map(|at| page(|word| noise(word + at * 512))).collect();
+        for at in 16..24 {
+            memory[offset + at * BATCH as usize..][..BATCH as usize].copy_from_slice(&noise);
+        }
+        // Three huge pages: the first is in use, the second is empty, the third is noise.
+        let mut seen = Bits { huge: 0b111, ..Bits::default() };
+        seen.present[..24].fill(u64::MAX);
+        seen.young[..8].fill(u64::MAX);
+        let sampled = Sampler::default().sample(&process, strip, 0xff_ffff, &seen);
+        assert_eq!(sampled.incompressible, 0xff_0000);
+        assert_eq!((sampled.bytes[8], sampled.bytes[16]), (0, PAGE as u16));
     }
 }
