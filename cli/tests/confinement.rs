@@ -162,7 +162,9 @@ fn agent_switches_to_the_given_user() {
     ));
     until("the agent", || enclave.stats().agents > 0);
     is_confined(agent.pid(), 0);
-    for fields in threads(agent.pid()).values() {
+    let threads = threads(agent.pid());
+    assert!(!threads.is_empty());
+    for fields in threads.values() {
         assert_eq!(fields["Uid"], ["65534"; 4].join("\t"));
         assert_eq!(fields["Gid"], ["65533"; 4].join("\t"));
         assert_eq!(fields["Groups"], "");

@@ -176,6 +176,8 @@ fn stopped_agent_delays_every_request_due_meanwhile() {
     let expected = RATE * (stopped - SLOW).as_secs_f64();
     assert!(slow > expected - 5.0 * expected.sqrt(), "{slow} of {sent}, expected {expected}");
     assert!(latencies.max() as u128 > stopped.as_nanos() * 9 / 10, "{}", latencies.max());
+    // The agent hands over several of the requests that waited for it at once.
+    assert!(result["open_at_host"].as_f64().unwrap() > 0.0, "{result}");
 }
 
 /// Host and agent are killed ten times each while clients retry unanswered requests.
@@ -287,7 +289,6 @@ fn interrupted_load_prints_its_result() {
     // Every other request was timed.
     let at_front = result["at_front"][0]["latency"]["count"].as_u64().unwrap();
     assert!((sent / 3..sent).contains(&at_front), "{at_front} of {sent}");
-    assert!(result["open_at_host"].as_f64().unwrap() >= 0.0, "{result}");
 }
 
 /// The server has 1,000 keys.

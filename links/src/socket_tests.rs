@@ -295,8 +295,7 @@ fn a_link_in_place_of_the_socket_is_not_removed_with_the_listener() {
 #[test]
 fn a_dead_socket_of_another_user_is_left_alone() {
     if !geteuid().is_root() {
-        println!("skipped: giving files to other users needs root");
-        return;
+        return wave_skip::skip("giving files to other users needs root");
     }
     let scratch = Scratch::new();
     drop(UnixListener::bind(scratch.socket()).unwrap());

@@ -72,7 +72,7 @@ fn requests_are_counted_with_their_packets() {
             assert!(packets > least && packets < 20.0, "{packets} in {figures}");
         }
     }
-    assert!(value["allocations_after_start"].is_u64(), "{value}");
+    assert_eq!(value["allocations_after_start"], 0, "{value}");
 }
 
 #[test]
@@ -80,10 +80,9 @@ fn idle_connections_are_opened_and_their_memory_is_measured() {
     let Some(value) = run("idle --idle 50 --chunks 1 --chunk-seconds 0.1") else { return };
     assert_positive(&value, &["idle_connections_ratio", "bytes_per_connection.table"]);
     assert!(number(&value, "bytes_per_connection.table") < 1e5, "{value}");
-    let percent = number(&value, "idle_cpu_percent");
-    assert!((0.0..=100.0).contains(&percent), "{value}");
-    assert!(number(&value, "wakeups_per_s") >= 0.0);
-    assert!(value["allocations_after_start"].is_u64(), "{value}");
+    // It sleeps between its timers: an agent that spins uses CPU time, and is never woken.
+    assert_positive(&value, &["idle_cpu_percent", "wakeups_per_s"]);
+    assert_eq!(value["allocations_after_start"], 0, "{value}");
 }
 
 #[test]

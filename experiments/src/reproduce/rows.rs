@@ -495,6 +495,8 @@ mod tests {
             assert!(!named || row.kind == Kind::Fitted, "{}", row.id);
             assert!(!row.group.starts_with("fig") || row.kind != Kind::Fitted, "{}", row.id);
         }
+        let has = |wanted: fn(&Row) -> bool| rows.iter().any(wanted);
+        assert!(has(|row| row.kind == Kind::Fitted) && has(|row| row.group.starts_with("fig")));
     }
 
     #[test]

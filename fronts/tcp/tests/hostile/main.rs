@@ -176,8 +176,9 @@ fn hostile_programs_harm_nobody_in_any_flow_group() {
     for what in ["garbage 0", "garbage 1", "ports", "events"] {
         succeeds(attack(&agent, what));
     }
-    if rustix::process::geteuid().is_root() {
-        succeeds(attack(&agent, "as-stranger holes"));
+    match rustix::process::geteuid().is_root() {
+        true => succeeds(attack(&agent, "as-stranger holes")),
+        false => wave_skip::skip("only root can be another user"),
     }
     good.finish();
 }

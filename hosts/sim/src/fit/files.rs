@@ -241,12 +241,15 @@ mod tests {
         let fit = Fit::builtin();
         let middles: Vec<f64> = fit.values.iter().map(super::super::Value::middle).collect();
         let figures = fit.figures(&middles);
+        let mut count = 0;
         for file in &FILES {
             for line in file.builtin().lines().filter(|line| line.contains("source = \"fitted")) {
+                count += 1;
                 let key = line.split(" =").next().unwrap();
                 let known = figures.iter().any(|figure| (figure.0, figure.1) == (file.name, key));
                 assert!(known, "{}: {line}", file.path);
             }
         }
+        assert!(count > 0);
     }
 }
