@@ -1,6 +1,9 @@
 //! Clients that cause work without calls, as fast as they can: another client is answered after a bounded part of the flood.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wave_agent::ThreadFront;
@@ -15,8 +18,8 @@ use crate::killed::front_options;
 
 /// Connections of a flood, all of one address.
 const FLOODERS: usize = 8;
-/// Most bytes of a flood on each of them.
-const FLOOD_BYTES: usize = 2 << 20;
+/// Bytes of a flood that ends, on each of them.
+const FLOOD_BYTES: usize = 1 << 20;
 /// Number of a flood's last ping.
 const LAST: u64 = u64::MAX - 1;
 /// Clients that do handshakes at once; fewer than a listener's backlog.
@@ -105,7 +108,12 @@ impl Flooder {
 
     /// Writes until the sockets' buffers are full.
     fn fill(&mut self) {
-        while !self.line.is_closed && self.written < FLOOD_BYTES {
+        self.fill_up_to(usize::MAX);
+    }
+
+    /// As [`Flooder::fill`], but no more than so many bytes in all and a block.
+    fn fill_up_to(&mut self, bytes: usize) {
+        while !self.line.is_closed && self.written < bytes {
             if self.left.is_empty() {
                 while self.left.len() < BLOCK_BYTES {
                     self.left.extend(self.kind.unit(&mut self.stream));
@@ -130,14 +138,14 @@ impl Flooder {
     }
 }
 
-/// Floods a front with half of [`FLOOD_BYTES`] until it has read all, or has closed the connection.
+/// Floods a front with [`FLOOD_BYTES`] until it has read all, or has closed the connection.
 fn flood(address: SocketAddr, is_tls: bool, kind: Kind) {
     let first = [greeting(), kind.first()].concat();
     let mut flooder = Flooder::new(Line::new(address, is_tls), kind, first);
-    flooder.written = FLOOD_BYTES / 2;
     while !flooder.line.is_closed && flooder.line.pongs.last() != Some(&LAST) {
-        flooder.fill();
-        if flooder.written >= FLOOD_BYTES && flooder.blocks != LAST {
+        if flooder.written < FLOOD_BYTES {
+            flooder.fill_up_to(FLOOD_BYTES);
+        } else if flooder.blocks != LAST {
             flooder.blocks = LAST;
             flooder.left.extend(ping(LAST));
         }
@@ -196,34 +204,52 @@ impl Polled {
         line
     }
 
-    /// Connects flooders, whose sockets' buffers are full then.
-    fn flood(&mut self, kind: Kind) -> Vec<Flooder> {
-        let mut flooders: Vec<_> = (0..FLOODERS)
-            .map(|_| Flooder::new(self.connect(&kind.first()), kind, Vec::new()))
-            .collect();
+    /// Connects flooders. Sockets' buffers are full then, and threads keep them so.
+    fn flood(&mut self, kind: Kind) -> Flood {
+        let connect = |_| Flooder::new(self.connect(&kind.first()), kind, Vec::new());
+        let mut flooders: Vec<_> = (0..FLOODERS).map(connect).collect();
+        // The test does not poll the front from here on.
         flooders.iter_mut().for_each(Flooder::fill);
-        flooders
+        let is_over = Arc::new(AtomicBool::new(false));
+        let spawn = |mut flooder: Flooder| {
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || {
+                while !is_over.load(SeqCst) {
+                    flooder.fill();
+                    flooder.line.read();
+                    std::thread::yield_now();
+                }
+                flooder.read()
+            })
+        };
+        let threads = flooders.into_iter().map(spawn).collect();
+        Flood { threads, is_over }
     }
 }
 
-fn read(flooders: &mut [Flooder]) -> usize {
-    flooders.iter_mut().map(Flooder::read).sum()
+/// Threads that flood a front which the test polls.
+struct Flood {
+    threads: Vec<JoinHandle<usize>>,
+    is_over: Arc<AtomicBool>,
 }
 
-/// A turn begins within a poll, so that two polls see three turns at most.
-fn assert_small(what: &str, kind: Kind, is_tls: bool, read: usize, flooders: &[Flooder]) {
-    let written: usize = flooders.iter().map(|flooder| flooder.written).sum();
-    println!("{kind:?}, TLS {is_tls}: {what} after {read} of {written} bytes");
-    assert!(read as u64 <= 3 * TURN_BYTES_MAX, "{read} of {written} bytes");
-    assert!(read <= written / 2, "{read} of {written} bytes");
+impl Flood {
+    /// Ends the flood of a front that is not polled any more. Returns the number of bytes that the front has read.
+    fn end(self) -> u64 {
+        self.is_over.store(true, SeqCst);
+        self.threads.into_iter().map(|thread| thread.join().unwrap() as u64).sum()
+    }
 }
+
+/// A poll begins one turn, so that two polls see three turns.
+const BYTES_MAX: u64 = 3 * TURN_BYTES_MAX;
 
 #[test]
 fn ping_is_answered_after_a_bounded_part_of_a_flood_on_other_connections() {
     for (kind, is_tls) in KINDS.iter().flat_map(|kind| [(*kind, false), (*kind, true)]) {
         let mut front = Polled::new(is_tls);
         let mut good = front.connect(&[]);
-        let mut flooders = front.flood(kind);
+        let flood = front.flood(kind);
         // The front finds the flood first.
         front.poll();
         good.write(&ping(7));
@@ -232,8 +258,8 @@ fn ping_is_answered_after_a_bounded_part_of_a_flood_on_other_connections() {
             good.read();
             assert!(!good.is_closed);
         }
-        let read = read(&mut flooders);
-        assert_small("a ping is answered", kind, is_tls, read, &flooders);
+        let read = flood.end();
+        assert!(read <= BYTES_MAX, "{kind:?}, TLS {is_tls}: a ping is answered after {read} bytes");
     }
 }
 
@@ -241,14 +267,14 @@ fn ping_is_answered_after_a_bounded_part_of_a_flood_on_other_connections() {
 fn end_of_a_drain_is_noticed_after_a_bounded_part_of_a_flood() {
     for kind in KINDS {
         let mut front = Polled::new(false);
-        let mut flooders = front.flood(kind);
+        let flood = front.flood(kind);
         front.front.ender().end();
         while {
             front.poll();
             !front.front.has_ended()
         } {}
-        let read = read(&mut flooders);
-        assert_small("the drain is over", kind, false, read, &flooders);
+        let read = flood.end();
+        assert!(read <= BYTES_MAX, "{kind:?}: the drain is over after {read} bytes");
     }
 }
 

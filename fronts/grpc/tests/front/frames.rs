@@ -53,9 +53,9 @@ pub fn headers(stream: u32, path: &str) -> Vec<u8> {
 }
 
 /// A byte stream.
-trait Io: Read + Write {}
+trait Io: Read + Write + Send {}
 
-impl<T: Read + Write> Io for T {}
+impl<T: Read + Write + Send> Io for T {}
 
 /// A connection.
 pub struct Line {
