@@ -1,13 +1,20 @@
 //! Hostile senders.
 
+use std::io::IoSlice;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use wave_udp::Fate;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use wave_agent::ThreadFront;
+use wave_core::agent::Front;
+use wave_core::clock::Nanos;
+use wave_udp::{Fate, UdpFront};
 use wave_udp_client::CallError;
 use wave_udp_client::wire::{HEADER_BYTES, Header, IDEMPOTENT, REPLY, Status};
 
-use crate::fixture::{ECHO, Fixture, SetAtEnd, echo};
+use crate::fixture::{ECHO, Fixture, SetAtEnd, echo, options};
 
 #[test]
 fn bad_datagrams_are_counted_by_cause_and_good_ones_are_served() {
@@ -102,4 +109,40 @@ fn flooding_sender_leaves_room_for_others() {
     let counts = fixture.leave();
     assert!(counts.of(Fate::Busy) > 0, "the flood did not reach its share: {counts}");
     assert!(counts.of(Fate::Begun) > GOOD_CALLS as u64, "{counts}");
+}
+
+/// Between two polls, the front looks after its host, its replies and its own end.
+#[test]
+fn poll_takes_a_bounded_part_of_a_flood() {
+    /// Datagrams of one buffer, and of the buffers of one system call.
+    const SEGMENTS: usize = 64;
+    const BATCH: u64 = 32 * SEGMENTS as u64;
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(&folder.path().join("host"), ([127, 0, 0, 1], 0).into());
+    let mut front = UdpFront::new(options, Instant::now()).unwrap();
+    let flood = UdpSocket::bind("127.0.0.1:0").unwrap();
+    flood.connect(front.address()).unwrap();
+    // The kernel splits the buffer into datagrams, and the front's socket gets them together.
+    let buffer = Header::default().encode().repeat(SEGMENTS);
+    let send = || {
+        let length = HEADER_BYTES as u16;
+        let split = [ControlMessage::UdpGsoSegments(&length)];
+        let flags = MsgFlags::empty();
+        sendmsg::<()>(flood.as_raw_fd(), &[IoSlice::new(&buffer)], &split, flags, None).unwrap()
+    };
+    for _ in 0..40 {
+        send();
+    }
+    front.ender().end();
+    let mut polls = 0;
+    let mut received = 0;
+    while received < 3 * BATCH / 2 {
+        front.poll(Nanos(1_000_000 * polls), &mut Vec::new());
+        polls += 1;
+        let now = front.counts().of(Fate::Received);
+        assert!(now - received <= BATCH, "{received}, then {now}");
+        assert!(front.has_ended(), "a flood holds up the end");
+        received = now;
+        send();
+    }
 }
