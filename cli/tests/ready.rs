@@ -148,7 +148,7 @@ fn datagrams_before_the_ready_line_get_the_true_reason() {
     let methods = Methods::new().unary("/test.Test/Echo", |_call, request| Ok(request.to_vec()));
     let _server = Server::start_polled(rpc::Options::new(&socket), methods).unwrap();
     agent.says("waiting until its workers are ready");
-    assert!(refusal().contains("is not ready yet"), "{}", refusal());
+    assert!(refusal().contains("no host is ready yet"), "{}", refusal());
 }
 
 #[test]

@@ -158,7 +158,7 @@ impl NoHost {
     const fn text(self) -> &'static str {
         match self {
             NoHost::Absent => "no host is attached",
-            NoHost::NotReady => "the host has attached, and is not ready yet",
+            NoHost::NotReady => "no host is ready yet; one has attached",
             NoHost::Ending => "the agent is ending",
         }
     }
@@ -167,7 +167,7 @@ impl NoHost {
     pub const fn line(self) -> &'static str {
         match self {
             NoHost::Absent => "SERVER_ERROR no host is attached",
-            NoHost::NotReady => "SERVER_ERROR the host has attached, and is not ready yet",
+            NoHost::NotReady => "SERVER_ERROR no host is ready yet; one has attached",
             NoHost::Ending => "SERVER_ERROR the agent is ending",
         }
     }

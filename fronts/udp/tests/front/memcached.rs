@@ -182,7 +182,7 @@ fn missing_host_and_host_without_the_commands_are_reported() {
     let mut fixture = fixture;
     fixture.start_host(|options| options.workers(1));
     let start = Instant::now();
-    while client.ask(b"get a\r\n") == "SERVER_ERROR no host is attached\r\n" {
+    while client.ask(b"get a\r\n").starts_with("SERVER_ERROR no host is ") {
         assert!(start.elapsed() < PATIENCE, "the front does not find the host");
     }
     let none = "SERVER_ERROR the host does not serve memcached's commands\r\n";
