@@ -1,6 +1,7 @@
-//! Generates the code of the interop service.
+//! Generates the code of the interop service, and of the service of load reports that its tests use.
 
 fn main() -> Result<(), wave_codegen::CodegenError> {
     println!("cargo::rerun-if-changed=build.rs");
-    wave_codegen::compile(&["proto/interop.proto"], &["proto"])
+    let protos = ["proto/interop.proto", "../fronts/grpc/proto/xds/service/orca/v3/orca.proto"];
+    wave_codegen::compile(&protos, &["proto", "../fronts/grpc/proto"])
 }

@@ -1,10 +1,14 @@
-//! gRPC's interoperability test service, served behind an agent's front.
+//! gRPC's interoperability test service, served behind an agent's front, and the load reports that its tests ask for.
 
+mod orca;
+
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wave_user::rpc::typed::Stream;
 use wave_user::rpc::{Call, Code, Methods, Status};
 
+use orca::Reports;
 use proto::{
     BoolValue, EchoStatus, Empty, Payload, SimpleRequest, SimpleResponse,
     StreamingInputCallRequest, StreamingInputCallResponse, StreamingOutputCallRequest,
@@ -16,9 +20,10 @@ mod proto {
     include!(concat!(env!("OUT_DIR"), "/grpc.testing.rs"));
 }
 
-/// The service with its descriptors.
+/// The services with their descriptors.
 pub fn methods() -> Methods {
-    test_service_methods(Interop)
+    let reports = Arc::<Reports>::default();
+    test_service_methods(Interop(Arc::clone(&reports))).and(orca::methods(reports))
 }
 
 /// Metadata keys that a call echoes: the first in the headers, the second in the trailers.
@@ -27,7 +32,8 @@ const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
 /// Maximum length of a reply's payload.
 const REPLY_BYTES_MAX: i32 = 64 << 20;
 
-struct Interop;
+/// The test service, with the load that its server reports.
+struct Interop(Arc<Reports>);
 
 impl proto::TestService for Interop {
     fn empty_call(&self, call: &mut Call<'_>, _: Empty) -> Result<Empty, Status> {
@@ -42,9 +48,15 @@ impl proto::TestService for Interop {
     ) -> Result<SimpleResponse, Status> {
         expect(request.expect_compressed.as_ref(), call.came_compressed())?;
         echo_metadata(call)?;
+        if let Some(report) = request.orca_per_query_report {
+            orca::report(call, report)?;
+        }
         asked(request.response_status)?;
         call.compress(is_set(request.response_compressed.as_ref()));
-        Ok(SimpleResponse { payload: Some(payload(request.response_size)?) })
+        // Unlike those of other servers on this machine.
+        let id = request.fill_server_id.then(|| std::process::id().to_string());
+        let payload = Some(payload(request.response_size)?);
+        Ok(SimpleResponse { payload, server_id: id.unwrap_or_default() })
     }
 
     fn streaming_output_call(
@@ -73,7 +85,14 @@ impl proto::TestService for Interop {
         stream: &mut Stream<'_, '_, StreamingOutputCallRequest, StreamingOutputCallResponse>,
     ) -> Result<(), Status> {
         echo_metadata(stream.call())?;
-        while let Some(request) = stream.receive()? {
+        let mut turn = None;
+        while let Some(mut request) = stream.receive()? {
+            if let Some(report) = request.orca_oob_report.take() {
+                if turn.is_none() {
+                    turn = Some(self.0.turn(stream.call())?);
+                }
+                self.0.set(report);
+            }
             answer(request, stream)?;
         }
         Ok(())
@@ -109,7 +128,7 @@ fn answer(
     Ok(())
 }
 
-/// Sleeps for `time`, or until the call is cancelled.
+/// Sleeps for `time`, or until the call is cancelled. Its worker serves other calls meanwhile.
 fn rest(call: &mut Call<'_>, time: Duration) -> Result<(), Status> {
     let end = Instant::now() + time;
     loop {
@@ -118,6 +137,7 @@ fn rest(call: &mut Call<'_>, time: Duration) -> Result<(), Status> {
             return Ok(());
         }
         call.check_cancelled()?;
+        call.yield_now();
         std::thread::sleep(left.min(Duration::from_millis(1)));
     }
 }
@@ -129,8 +149,7 @@ fn echo_metadata(call: &mut Call<'_>) -> Result<(), Status> {
         call.headers(&[(ECHO_INITIAL, &value)])?;
     }
     if let Some(value) = trailing {
-        let pushed = call.trailer(ECHO_TRAILING, &value);
-        pushed.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+        call.trailer(ECHO_TRAILING, &value)?;
     }
     Ok(())
 }

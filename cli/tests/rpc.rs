@@ -1,6 +1,6 @@
 //! gRPC through an agent's front to workers, with clients of other implementations.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
@@ -19,8 +19,18 @@ impl Drop for Running {
 
 fn start(line: &str) -> Running {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
-    command.args(line.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     Running(command.spawn().expect("wave can be run"))
+}
+
+/// Waits for a line with this text.
+fn says(out: impl Read, text: &str) {
+    let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+    let mut before = Vec::new();
+    let is_said =
+        lines.by_ref().inspect(|line| before.push(line.clone())).any(|line| line.contains(text));
+    assert!(is_said, "it ended before `{text}`: {before:?}");
 }
 
 /// Starts the interop service, and an agent in front of it with the arguments `more`. Returns both, and the agent's address.
@@ -29,14 +39,11 @@ fn interop(name: &str, ring: u32, more: &str) -> ([Running; 2], String) {
         std::env::temp_dir().join(format!("wave-interop-{}-{name}.sock", std::process::id()));
     let socket = socket.display();
     let mut server = start(&format!("serve interop --offload {socket} --ring {ring}"));
-    let mut line = String::new();
-    let out = server.0.stdout.take().expect("it is piped");
-    BufReader::new(out).read_line(&mut line).expect("it says that it serves");
-    assert!(line.starts_with("Serving"), "{line}");
+    says(server.0.stdout.take().expect("it is piped"), "Serving");
     // A port that is free now. If it is taken meanwhile, the agent reports it.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let agent =
-        start(&format!("agent --rpc {socket} --listen {address} --share-cpu --quiet {more}"));
+    let mut agent = start(&format!("agent --rpc {socket} --listen {address} --share-cpu {more}"));
+    says(agent.0.stderr.take().expect("it is piped"), "steers to");
     ([server, agent], address.to_string())
 }
 
@@ -60,7 +67,7 @@ fn passes(name: &str, ring: u32, more: &str) {
     let text = String::from_utf8_lossy(&output.stdout);
     print!("{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "an interop test of the client failed");
-    assert_eq!(text.lines().filter(|line| line.starts_with("passed")).count(), 19);
+    assert_eq!(text.lines().filter(|line| line.starts_with("passed")).count(), 20);
 }
 
 #[test]
@@ -77,4 +84,82 @@ fn interop_tests_pass_over_the_smallest_queues() {
 fn interop_tests_pass_with_a_connection_core() {
     let cpu = wave_links::cpus::allowed().unwrap()[0];
     passes("split", 1024, &format!("--connection-cpus {cpu}"));
+}
+
+/// Variable with the path of grpc-go's interop client, if it is not in PATH as `grpc-go-interop-client`.
+const GO_CLIENT: &str = "WAVE_GRPC_GO_CLIENT";
+
+/// The client's cases that need no credentials of a cloud.
+const GO_CASES: [&str; 19] = [
+    "empty_unary",
+    "large_unary",
+    "client_streaming",
+    "server_streaming",
+    "ping_pong",
+    "empty_stream",
+    "timeout_on_sleeping_server",
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "status_code_and_message",
+    "special_status_message",
+    "custom_metadata",
+    "unimplemented_method",
+    "unimplemented_service",
+    "pick_first_unary",
+    "rpc_soak",
+    "channel_soak",
+    "orca_per_rpc",
+    "orca_oob",
+];
+
+fn go_client() -> Command {
+    Command::new(std::env::var_os(GO_CLIENT).unwrap_or_else(|| "grpc-go-interop-client".into()))
+}
+
+#[test]
+fn interop_tests_of_grpc_go_pass_also_with_two_connection_cores_and_tls() {
+    if let Err(error) = go_client().arg("--help").output() {
+        // A machine that sets the variable must not skip this test silently.
+        assert!(std::env::var_os(GO_CLIENT).is_none(), "{GO_CLIENT} names no program: {error}");
+        wave_skip::skip(format!(
+            "there is no grpc-go interop client ({error}); with Go: go install \
+             google.golang.org/grpc/interop/client@v1.85.0, and name it by {GO_CLIENT}"
+        ));
+        return;
+    }
+    let cpus = wave_links::cpus::allowed().unwrap();
+    let two = format!("--connection-cpus {},{}", cpus[0], cpus[cpus.len() - 1]);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fronts/grpc/tests/front");
+    let tls = format!("--tls-cert {folder}/test-only.crt --tls-key {folder}/test-only.key");
+    let trusted = format!("--use_tls --use_test_ca --ca_file={folder}/test-only.crt");
+    let trusted = format!("{trusted} --server_host_override=test");
+    for (name, more, client) in [
+        ("go", "", ""),
+        ("go-two", &two[..], ""),
+        ("go-tls", &tls[..], &trusted[..]),
+        ("go-two-tls", &format!("{two} {tls}"), &trusted),
+    ] {
+        let (_running, address) = interop(name, 1024, more);
+        let (host, port) = address.rsplit_once(':').unwrap();
+        for case in GO_CASES {
+            let mut run = go_client();
+            run.arg(format!("--server_host={host}")).arg(format!("--server_port={port}"));
+            run.arg(format!("--test_case={case}")).args(client.split_whitespace());
+            // By default the soak tests assert times.
+            run.args([
+                "--soak_per_iteration_max_acceptable_latency_ms=60000",
+                "--soak_overall_timeout_seconds=60",
+            ]);
+            if case.starts_with("orca") {
+                // The policy that shows load reports to the tests.
+                let policy =
+                    r#"{"loadBalancingConfig": [{"test_backend_metrics_load_balancer": {}}]}"#;
+                run.arg(format!("--service_config_json={policy}"));
+            }
+            let done = run.output().unwrap();
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{name}: {case}: {said}");
+            println!("passed {name} {case}");
+        }
+    }
 }

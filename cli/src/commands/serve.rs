@@ -47,8 +47,8 @@ enum What {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Serves grpc.testing.TestService (grpc/doc/interop-test-descriptions.md) behind an agent's front, until Ctrl-C or
-SIGTERM: point any implementation's interop client at the agent.
+    after_help = "Serves grpc.testing.TestService (grpc/doc/interop-test-descriptions.md), and the load reports that its ORCA tests ask
+for, behind an agent's front, until Ctrl-C or SIGTERM: point any implementation's interop client at the agent.
 
 Examples:
   wave serve interop --offload /tmp/interop.sock

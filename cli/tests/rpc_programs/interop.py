@@ -10,6 +10,7 @@ import threading
 import time
 
 import grpc
+import grpc_tools
 from grpc_tools import protoc
 
 ADDRESS, PROTO, TESTS = sys.argv[1], sys.argv[2], sys.argv[3:]
@@ -17,10 +18,16 @@ ADDRESS, PROTO, TESTS = sys.argv[1], sys.argv[2], sys.argv[3:]
 folder = tempfile.mkdtemp()
 sys.path.insert(0, folder)
 include = PROTO.rsplit("/", 1)[0]
-if protoc.main(["", f"-I{include}", f"--python_out={folder}", f"--grpc_python_out={folder}", PROTO]) != 0:
-    sys.exit("the .proto cannot be compiled")
+fronts = include + "/../../fronts/grpc/proto"
+google = grpc_tools.__path__[0] + "/_proto"
+orca_protos = ["xds/data/orca/v3/orca_load_report.proto", "xds/service/orca/v3/orca.proto"]
+out = [f"--python_out={folder}", f"--grpc_python_out={folder}"]
+if protoc.main(["", f"-I{include}", *out, PROTO]) != 0 or protoc.main(["", f"-I{fronts}", f"-I{google}", *out, *orca_protos]) != 0:
+    sys.exit("the .proto files cannot be compiled")
 pb = importlib.import_module("interop_pb2")
 stubs = importlib.import_module("interop_pb2_grpc")
+loads = importlib.import_module("xds.data.orca.v3.orca_load_report_pb2").OrcaLoadReport
+orca = importlib.import_module("xds.service.orca.v3.orca_pb2")
 
 channel = grpc.insecure_channel(ADDRESS)
 stub = stubs.TestServiceStub(channel)
@@ -42,6 +49,16 @@ def refused(call, code):
 
 def payload(size):
     return pb.Payload(body=b"\0" * size)
+
+
+def as_load(report):
+    """The load report that a client gets for the one that it asked for."""
+    return loads(
+        cpu_utilization=report.cpu_utilization,
+        mem_utilization=report.memory_utilization,
+        request_cost=report.request_cost,
+        utilization=report.utilization,
+    )
 
 
 def wanted(size, compressed=None):
@@ -231,6 +248,28 @@ def server_compressed_streaming():
     check(got == [31415, 92653], got)
 
 
+def orca_oob():
+    """With the service that load balancers use: grpcio shows them no reports, and hides those in trailers."""
+    asked = orca.OrcaLoadReportRequest(report_interval={"nanos": 100_000_000})
+    # It stays open, and occupies no worker.
+    reports = channel.unary_stream(
+        "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics",
+        request_serializer=orca.OrcaLoadReportRequest.SerializeToString,
+        response_deserializer=loads.FromString,
+    )(asked)
+    requests = Requests()
+    replies = stub.FullDuplexCall(requests, timeout=20)
+    for cpu, memory, util in [(0.8210, 0.5847, 0.30499), (0.29309, 0.2, 0.2039)]:
+        report = pb.TestOrcaReport(cpu_utilization=cpu, memory_utilization=memory, utilization={"util": util})
+        requests.send(pb.StreamingOutputCallRequest(orca_oob_report=report, response_parameters=[wanted(1)]))
+        check(len(next(replies).payload.body) == 1, "the reply")
+        while next(reports) != as_load(report):
+            pass
+    requests.close()
+    check(list(replies) == [], "more replies")
+    reports.cancel()
+
+
 def reflection():
     """What grpcurl asks first: the file of a symbol, and the file's descriptor."""
     path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -261,6 +300,7 @@ ALL = [
     server_compressed_unary,
     client_compressed_streaming,
     server_compressed_streaming,
+    orca_oob,
     reflection,
 ]
 

@@ -154,15 +154,20 @@ impl Engine {
             "/grpc.health.v1.Health/Check" => return Ok(Route::Check),
             "/grpc.health.v1.Health/Watch" => return Ok(Route::Watch(None, None)),
             path if reflection::PATHS.contains(&path) => return Ok(Route::Reflection),
-            orca::PATH => return Ok(Route::Load(None)),
             _ => {}
         }
         // Before it is ready, the methods may be those of the host before it.
         let is_ready = self.shared.host.as_ref().is_some_and(Host::is_ready);
-        let Some(methods) = self.shared.methods.as_ref().filter(|_| is_ready) else {
+        let methods = self.shared.methods.as_ref().filter(|_| is_ready);
+        let found = methods.and_then(|methods| methods.find(path));
+        // A host that knows its load better has the service itself.
+        if path == orca::PATH && found.is_none() {
+            return Ok(Route::Load(None));
+        }
+        if methods.is_none() {
             return Err(Refusal::Grpc(unavailable(self.shared.host.as_ref())));
-        };
-        methods.find(path).map(Route::Host).ok_or_else(|| {
+        }
+        found.map(Route::Host).ok_or_else(|| {
             let shown: String = path.chars().take(200).collect();
             let text = format!("the host has no method {shown}");
             Refusal::Grpc(Status::new(Code::Unimplemented, text))

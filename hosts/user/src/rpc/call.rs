@@ -116,6 +116,12 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Lets the worker serve its other calls before this one goes on, as a streaming handler does that waits for something
+    /// other than its client. In a unary handler it does nothing.
+    pub fn yield_now(&mut self) {
+        self.yield_to_others();
+    }
+
     /// Lets other handlers of the worker run, and tells the agent that it does.
     fn yield_to_others(&mut self) {
         if self.pauser.is_some() {
