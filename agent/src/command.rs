@@ -346,16 +346,22 @@ impl Deciding {
             Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
                 TURNED_OUT,
                 format_args!(
-                    "{place} has turned this agent out: a thread waited too long for its decision. The host decides by itself \
-                     until another agent attaches. If other processes keep the agent from running, use --cpu for a CPU \
-                     of its own, or --share-cpu"
+                    "{place} has turned this agent out, as it was told to or because nothing was decided in time. The host \
+                     decides by itself until another agent attaches"
+                ),
+            ),
+            Ok(Exit::Starved(stall)) => fail(
+                TURNED_OUT,
+                format_args!(
+                    "{place} has turned this agent out: {}. The host decides by itself until another agent attaches",
+                    stall.about(&args.policy)
                 ),
             ),
             Ok(exit) => {
                 if !args.quiet {
                     let why = match exit {
                         Exit::Revoked(Revoked::Replaced) => "another agent has taken over",
-                        Exit::Revoked(_) => "the host has ended",
+                        Exit::Revoked(_) | Exit::Starved(_) => "the host has ended",
                         Exit::HostGone => "the host has gone",
                         Exit::FrontEnded => "the front was told to end",
                     };

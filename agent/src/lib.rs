@@ -41,4 +41,4 @@ pub use notes::NotesFrom;
 pub use pin::pin;
 pub use record::{FileLog, record_to};
 pub use registry::{Registry, SUBSYSTEMS};
-pub use run::{Exit, RunError, Seat, run, run_with, serve};
+pub use run::{Exit, RunError, Seat, Stall, run, run_with, serve};

@@ -6,8 +6,10 @@ use wave_core::agent::{Agent, AgentError, Step};
 use wave_core::brain::Recorder;
 use wave_core::clock::Nanos;
 use wave_core::control::Revoked;
+use wave_core::cores::Service;
 use wave_core::link::{Doorbell, Port};
 use wave_core::policy::{Note, Policy, Progress};
+use wave_core::watchdog::Starved;
 use wave_links::Yields;
 
 use crate::attach::{Attached, HostLine, OwnBell};
@@ -43,10 +45,50 @@ impl Seat {
 pub enum Exit {
     /// The host revoked its window.
     Revoked(Revoked),
+    /// The host's watchdog revoked its window, and says for which thread.
+    Starved(Stall),
     /// The host has gone without revoking the window.
     HostGone,
     /// The front was told to end, and has ended.
     FrontEnded,
+}
+
+/// A thread that waited too long beside an idle core, and what the agent knows of that time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// The thread, the core and the wait, as the host reports them.
+    pub starved: Starved,
+    /// What the policy has done for the core since the core last began to ask.
+    pub service: Service,
+    /// How long the agent's last turn of work took, or waited for a CPU.
+    pub turn: Nanos,
+}
+
+impl Stall {
+    /// What happened, as a clause about the policy of this name.
+    pub fn about(&self, policy: &str) -> String {
+        let Stall { starved: Starved { subject, core, waited }, service, turn } = self;
+        let (thread, waited_ms, turn_ms) = (subject.id, waited.0 / 1_000_000, turn.0 / 1_000_000);
+        // Not the policy's choice: it was not asked for most of the time.
+        if turn.0 >= waited.0 / 2 {
+            return format!(
+                "thread {thread} waited for {waited_ms} ms beside idle core {core}, and the agent's last turn took {turn_ms} ms of \
+                 them: a call of policy `{policy}` took that long, or other processes had the agent's CPU (--cpu N gives it \
+                 one of its own, --share-cpu shares it)"
+            );
+        }
+        let times = |count: u64| if count == 1 { "once".into() } else { format!("{count} times") };
+        let made = match service.made {
+            0 => "and chose no thread for it".into(),
+            1 => "and its decision for the core did not run".into(),
+            made => format!("and its {made} decisions for the core did not run"),
+        };
+        format!(
+            "policy `{policy}` left thread {thread} waiting for {waited_ms} ms beside idle core {core}; since that core is idle the \
+             policy was asked {}, {made}",
+            times(service.asked)
+        )
+    }
 }
 
 /// The host wrote an invalid entry or header: the host is at fault.
@@ -91,9 +133,9 @@ pub(crate) fn run_announced<P: Policy, R: Recorder, F: ThreadFront>(
     let start = front.start();
     let mut agent = Agent::with_front(layout, port, host_bells, policy, recorder, front);
     agent.announce();
-    let (looked, announce) = (Nanos(0), Some(announce));
-    let bell = own_bell;
-    work(&mut Deciding { agent, start, bell, connection, looked, flushed: false, announce }, seat)
+    let (looked, turned, announce) = (Nanos(0), None, Some(announce));
+    let (bell, flushed) = (own_bell, false);
+    work(&mut Deciding { agent, start, bell, connection, looked, turned, flushed, announce }, seat)
 }
 
 /// Runs a front alone on this thread, until it was told to end and has ended.
@@ -192,6 +234,8 @@ struct Deciding<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A:
     connection: HostLine,
     /// When the connection to the host was last checked.
     looked: Nanos,
+    /// When the last turn began, unless the thread has slept since.
+    turned: Option<Nanos>,
     flushed: bool,
     /// Called once the agent decides.
     announce: Option<A>,
@@ -208,6 +252,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()> 
         if self.agent.front_mut().has_ended() {
             return Ok(Turn::Over(Exit::FrontEnded));
         }
+        let turned = self.turned.replace(now);
         let mut step = self.agent.step(now)?;
         if self.agent.decides()
             && let Some(announce) = self.announce.take()
@@ -227,7 +272,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()> 
             }
         }
         Ok(match step {
-            Step::Revoked => Turn::Over(Exit::Revoked(self.agent.revoked())),
+            Step::Revoked => Turn::Over(self.left(turned.map_or(Nanos(0), |at| now.since(at)))),
             Step::Progress => {
                 self.flushed = false;
                 Turn::Progress
@@ -256,10 +301,25 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()> 
     }
 
     fn wait(&mut self, timeout: Duration) {
+        self.turned = None;
         // A sleeping agent may be killed, and its log should be complete then.
         let rest = Duration::from_nanos(REST.0);
         let timeout = if R::ON && !self.flushed { timeout.min(rest) } else { timeout };
         self.agent.front_mut().wait(Some(&self.bell), timeout);
+    }
+}
+
+impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Deciding<P, R, L, B, F> {
+    /// Why the window was revoked, when the last turn took this long.
+    fn left(&self, turn: Nanos) -> Exit {
+        let why = self.agent.revoked();
+        match self.agent.starved().filter(|_| why == Revoked::TurnedOut) {
+            None => Exit::Revoked(why),
+            Some(starved) => {
+                let service = self.agent.brain().cores().service(starved.core);
+                Exit::Starved(Stall { starved, service, turn })
+            }
+        }
     }
 }
 

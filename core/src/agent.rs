@@ -29,6 +29,7 @@ use crate::planted::{Planted, is_planted};
 use crate::policy::{BadBulk, Decisions, Note, Policy, Progress};
 use crate::queue::{Full, Malformed, PushError, Tag};
 use crate::snapshot::{self, SnapshotError};
+use crate::watchdog::Starved;
 
 /// Entries taken from one queue before the next queue's turn: no context can starve another.
 pub const ENTRIES_PER_TURN: usize = 16;
@@ -262,6 +263,14 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         let nic = self.port.window(home_of(Side::Agent));
         let word = nic.load(self.layout.incarnation, 0);
         Revoked::from_word(word).ok().flatten().unwrap_or(Revoked::TurnedOut)
+    }
+
+    /// The thread for which the host's watchdog has turned this agent out, after [`Step::Revoked`]; `None` if the host does not
+    /// say.
+    pub fn starved(&self) -> Option<Starved> {
+        let nic = self.port.window(home_of(Side::Agent));
+        let words = [1, 2, 3].map(|at| nic.load(self.layout.incarnation, at));
+        Starved::from_words(words, &self.layout.config)
     }
 
     /// One round of the loop. Takes a bounded number of entries from each queue, as it stands when its

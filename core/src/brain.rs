@@ -218,6 +218,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     #[inline]
     fn ask(&mut self, now: Nanos, budget: usize, out: &mut Decisions) -> Progress {
         let budget = out.staged.len() + budget;
+        self.cores.ask();
         self.policy.decide(now, &mut Desk { cores: &mut self.cores, out, budget })
     }
 

@@ -15,6 +15,7 @@ use crate::message::{
     Sequence, Subject,
 };
 use crate::snapshot::{self, CoreRecord, Record};
+use crate::watchdog::Starved;
 
 /// What the agent has written about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +119,17 @@ impl HostControl {
     pub fn revoke(&self, port: &impl Port, why: Revoked) {
         port.window(Home::Nic).store(self.incarnation, 0, why as u64);
         port.window(Home::Nic).publish();
+    }
+
+    /// Tells the agent to leave, as [`HostControl::revoke`] does, because of this thread. On a link that reorders stores the
+    /// agent may leave without having seen which.
+    pub fn turn_out(&self, port: &impl Port, starved: &Starved) {
+        let near = port.window(Home::Nic);
+        for (at, word) in (1..).zip(starved.to_words()) {
+            near.store(self.incarnation, at, word);
+        }
+        near.publish();
+        self.revoke(port, Revoked::TurnedOut);
     }
 
     /// Takes the agent's pending requests: at most one ring's worth.

@@ -57,6 +57,17 @@ struct Core {
     outstanding: VecDeque<Decision>,
     /// The last completed decision, and its outcome.
     completed: Option<(Decision, Outcome)>,
+    /// Since the core last began to ask.
+    service: Service,
+}
+
+/// What a policy has done for a core that asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// How often it was asked for decisions since then.
+    pub asked: u64,
+    /// How many decisions it made for this core since then.
+    pub made: u64,
 }
 
 /// All cores of an enclave, as the agent knows them.
@@ -69,6 +80,8 @@ pub struct Cores {
     asking_count: usize,
     outstanding_count: usize,
     turn: u16,
+    /// How often the policy was asked for decisions.
+    asked: u64,
 }
 
 impl Cores {
@@ -84,6 +97,7 @@ impl Cores {
             answered: TxnId::new(0),
             outstanding: VecDeque::new(),
             completed: None,
+            service: Service::default(),
         };
         let mut cores = alloc::vec![core; usize::from(count)];
         for core in &mut cores {
@@ -97,6 +111,7 @@ impl Cores {
             asking_count: 0,
             outstanding_count: 0,
             turn: 0,
+            asked: 0,
         };
         for core in 0..count {
             cores.refresh(core);
@@ -160,6 +175,17 @@ impl Cores {
         self.cores[usize::from(core)].asks
     }
 
+    /// The policy is asked for decisions.
+    pub(crate) fn ask(&mut self) {
+        self.asked += 1;
+    }
+
+    /// What the policy has done for this core since it last began to ask. Panics if there is no such core.
+    pub fn service(&self, core: u16) -> Service {
+        let service = self.cores[usize::from(core)].service;
+        Service { asked: self.asked - service.asked, ..service }
+    }
+
     /// The core's run number, as of its last completed decision.
     pub fn run(&self, core: u16) -> u32 {
         self.cores[usize::from(core)].run
@@ -183,6 +209,8 @@ impl Cores {
         let state = &mut self.cores[usize::from(core)];
         if state.asks != asks {
             state.asks = asks;
+            // The count of all calls, until `Cores::service` subtracts it.
+            state.service = Service { asked: self.asked, made: 0 };
             if asks { self.asking_count += 1 } else { self.asking_count -= 1 }
         }
     }
@@ -215,6 +243,7 @@ impl Cores {
         };
         state.next_txn = state.next_txn.next();
         state.outstanding.push_back(decision);
+        state.service.made += 1;
         self.outstanding_count += 1;
         self.turn = if core + 1 < self.len() { core + 1 } else { 0 };
         self.refresh(core);

@@ -6,7 +6,7 @@ use wave_core::layout::Config;
 use wave_core::link::Port;
 use wave_core::message::{Sequence, Subject, TxnId};
 use wave_core::snapshot::{CoreRecord, Record};
-use wave_core::watchdog::Watchdog;
+use wave_core::watchdog::{Starved, Watchdog};
 
 /// Shortest time between two snapshots: an agent that keeps asking must not keep the control thread from all other work.
 const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
@@ -52,8 +52,8 @@ pub struct Look {
     pub ring: bool,
     /// What the agent did wrong, if it violated the protocol.
     pub fault: Option<&'static str>,
-    /// How long a thread has waited beside an idle core, if longer than the patience.
-    pub bark: Option<Nanos>,
+    /// The thread that has waited longest beside an idle core, if for longer than the patience.
+    pub bark: Option<Starved>,
 }
 
 /// Watches one agent after the other.
@@ -143,14 +143,15 @@ impl Supervisor {
         // Sending takes a while: a core may have found work meanwhile.
         let cores = if look.has_sent { host.cores() } else { cores };
         // A core that asks at every look is not necessarily idle: looks and switches may coincide on a CPU that they share.
-        let mut is_idle = false;
-        for (core, seen) in cores.iter().zip(&mut self.cores_seen) {
-            is_idle |= core.is_agents && core.record.has_idled_since(seen);
+        let mut idle = None;
+        for (at, (core, seen)) in (0..).zip(cores.iter().zip(&mut self.cores_seen)) {
+            let is_idle = core.is_agents && core.record.has_idled_since(seen);
+            idle = idle.or(is_idle.then_some(at));
             *seen = core.record;
         }
         look.bark = self.watchdog.look(
             now,
-            is_idle,
+            idle,
             |subject, sequence| host.waits(subject, sequence),
             |from| host.waiting_from(from),
         );

@@ -12,6 +12,7 @@ use wave_core::layout::Layout;
 use wave_core::link::Doorbell;
 use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::Record;
+use wave_core::watchdog::Starved;
 use wave_host::{Core, SupervisedHost, Supervisor};
 use wave_links::socket::Listener;
 use wave_links::{EventFd, LinkSpec};
@@ -164,14 +165,18 @@ impl Control {
             if is_fault {
                 say_fault(self.door.socket(), guest, faults);
             }
-            self.detach(if is_fault { Revoked::Fault } else { Revoked::TurnedOut });
+            let starved = look.bark.filter(|_| !is_fault);
+            self.detach(if is_fault { Revoked::Fault } else { Revoked::TurnedOut }, starved);
         }
     }
 
-    /// Handles the loss of the agent: revokes its window, and lets the host decide.
-    fn detach(&mut self, why: Revoked) {
+    /// Handles the loss of the agent: revokes its window, for this thread if the watchdog found one, and lets the host decide.
+    fn detach(&mut self, why: Revoked, starved: Option<Starved>) {
         let Some(guest) = self.attached.take() else { return };
-        guest.control.revoke(&guest.port, why);
+        match starved {
+            Some(starved) => guest.control.turn_out(&guest.port, &starved),
+            None => guest.control.revoke(&guest.port, why),
+        }
         self.switch_windows(None);
         self.shared.enter_fallback();
     }

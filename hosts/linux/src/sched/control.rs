@@ -13,6 +13,7 @@ use wave_core::control::{AgentState, HostControl, Revoked};
 use wave_core::layout::Layout;
 use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::Record;
+use wave_core::watchdog::Starved;
 use wave_host::{Candidate, Candidates, Core, Offered, SupervisedHost, Supervisor, offer};
 use wave_links::socket::{Connection, Listener};
 use wave_links::{AnyPort, EventFd, LinkSpec};
@@ -130,7 +131,7 @@ impl Control {
             self.serve(now)?;
             self.help_the_starved(now);
         }
-        self.detach(Revoked::Ended)
+        self.detach(Revoked::Ended, None)
     }
 
     /// Waits until something happens or the watchdog is due.
@@ -245,7 +246,8 @@ impl Control {
             agents.faults += u64::from(faults);
             agents.barks += u64::from(look.bark.is_some());
             drop(agents);
-            self.detach(if faults { Revoked::Fault } else { Revoked::TurnedOut })?;
+            let starved = look.bark.filter(|_| !faults);
+            self.detach(if faults { Revoked::Fault } else { Revoked::TurnedOut }, starved)?;
         }
         Ok(())
     }
@@ -267,10 +269,13 @@ impl Control {
         }
     }
 
-    /// Handles the loss of the agent: revokes its window, and lets the host decide.
-    fn detach(&mut self, why: Revoked) -> Result<(), LoadError> {
+    /// Handles the loss of the agent: revokes its window, for this thread if the watchdog found one, and lets the host decide.
+    fn detach(&mut self, why: Revoked, starved: Option<Starved>) -> Result<(), LoadError> {
         let Some(agent) = self.attached.take() else { return Ok(()) };
-        agent.control.revoke(&agent.port, why);
+        match starved {
+            Some(starved) => agent.control.turn_out(&agent.port, &starved),
+            None => agent.control.revoke(&agent.port, why),
+        }
         self.mechanism.set_agent_decides(false);
         self.mechanism.switch_windows(None, None)?;
         self.mechanism.kick_all();
