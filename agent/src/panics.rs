@@ -1,7 +1,7 @@
 //! Panics of policies, in one sentence.
 //!
 //! A policy is its user's code. Where it panics, a command says so in a sentence, as for any other mistake in its input. With
-//! `RUST_BACKTRACE` set, the backtrace is printed as well.
+//! `RUST_BACKTRACE=full`, the backtrace is printed as well; many shells set it to 1 for all programs.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ thread_local! {
 struct GivenUp(String);
 
 /// Runs `work`. A panic on this thread is returned as `panic at FILE:LINE:COLUMN: MESSAGE`, and prints nothing unless
-/// `RUST_BACKTRACE` asks for it.
+/// `RUST_BACKTRACE` is `full`.
 ///
 /// # Errors
 /// `work` has panicked, or has [given up](give_up).
@@ -57,7 +57,7 @@ pub fn give_up(why: String) -> ! {
 }
 
 fn wants_backtrace() -> bool {
-    std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0")
+    std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted == "full")
 }
 
 fn words(info: &PanicHookInfo<'_>) -> String {

@@ -123,6 +123,8 @@ impl Place {
 
     fn wave(&self, words: &str) -> Output {
         let mut wave = Command::new(env!("CARGO_BIN_EXE_wave"));
+        // Set for all programs in many shells; a panic is one sentence even so.
+        wave.env("RUST_BACKTRACE", "1");
         wave.args(words.split_whitespace()).current_dir(self.path()).output().unwrap()
     }
 

@@ -16,8 +16,8 @@ use crate::terminal::{note, program};
 #[derive(Args, Debug)]
 #[command(
     after_help = "`variant.policy` in the scenario names a policy of this program or one that Wave ships. The program `wave` simulates
-the scenario: WAVE=PATH says where it is; otherwise it is searched for in PATH. All further arguments are
-those of `wave run`, see `wave run --help`.
+the scenario: WAVE=PATH says where it is; otherwise it is searched for in PATH. All further arguments are those of
+that program for its command of the same name; its option --help lists them.
 
 Examples:
   wave run my-scenario.toml

@@ -48,7 +48,7 @@ Examples:
   wave simulate --policy fifo --policy shinjuku:slice_us=50 --load 10000,30000,50000
   wave simulate --policy fifo --load 80000 --class short=99:10 --class long=1:500 --json
 
-Exit codes: 0 simulated; 1 an agent was turned out, or a policy panicked (RUST_BACKTRACE=1 shows where); 2 bad arguments."
+Exit codes: 0 simulated; 1 an agent was turned out, or a policy panicked (RUST_BACKTRACE=full shows where); 2 bad arguments."
 )]
 pub struct SimulateArgs {
     /// The subsystem to simulate: `sched`, which runs threads, or one with a modelled host.
