@@ -15,16 +15,18 @@ use wave_core::control::Revoked;
 use wave_core::log::Header;
 use wave_core::policy::Policy;
 use wave_links::say;
+use wave_links::words::counted;
 
 use crate::attach::{Attached, Wanted, attach_as};
 use crate::confine;
 use crate::device::attach_device;
 use crate::front::ThreadFront;
 use crate::notes::NotesFrom;
+use crate::output_file::OutputFile;
 use crate::panics::caught;
 use crate::pin::pin;
 use crate::piped::decide_for;
-use crate::record::{FileLog, record_to};
+use crate::record::{FileLog, LogEnd, record_until_failure};
 use crate::registry::Registry;
 use crate::run::{Exit, Seat, run_announced, serve};
 
@@ -46,14 +48,14 @@ pub struct AgentArgs {
     /// Run the agent on this CPU only.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Yield the CPU between polls, for an agent without a CPU of its own.
+    /// Yield the CPU between polls, for an agent without a CPU of its own [default: if --cpu is not given, and this process may
+    /// use no more CPUs than the host has cores, or a front's worker and client need].
     #[arg(long)]
     pub share_cpu: bool,
-    /// Write a log of the agent's inputs and decisions to this file. An existing file is replaced. The path may be a pipe, but
-    /// not a link. Read the log with the commands `replay` and `trace` of `wave` or, for policies of your own, of your laboratory
+    /// Write a log of the agent's inputs and decisions to this file or pipe. An existing file is replaced. Read the log with the commands `replay` and `trace` of `wave` or, for policies of your own, of your laboratory
     /// (wave_lab::main_with). Logging takes some of the agent's time.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
-    pub record: Option<PathBuf>,
+    pub record: Option<OutputFile>,
     /// Description of the run, for the log's header.
     #[arg(long, hide = true, requires = "record", value_name = "TEXT")]
     pub record_about: Option<String>,
@@ -134,7 +136,7 @@ impl AgentArgs {
 }
 
 /// The `main` of an agent binary. Exit code 0: the host went, or another agent took over; 2: bad
-/// arguments; 3: could not attach, pin or record; 4: the host wrote nonsense; [`TURNED_OUT`]; 101: the policy
+/// arguments; 3: could not attach or pin, or the log could not be written; 4: the host wrote nonsense; [`TURNED_OUT`]; 101: the policy
 /// panicked.
 pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
@@ -265,7 +267,7 @@ struct Deciding {
     place: PathBuf,
     attached: Attached,
     policy: Box<dyn Policy + Send>,
-    log: Option<FileLog>,
+    log: Option<(FileLog, LogEnd)>,
 }
 
 impl Deciding {
@@ -296,8 +298,8 @@ impl Deciding {
                 None => format!("link {link}"),
             };
             let header = Header { config, policy: args.policy.clone(), about };
-            record_to(file, &header)
-                .map_err(|error| (3, format!("cannot write the log {}: {error}", file.display())))
+            record_until_failure(file.path(), &header)
+                .map_err(|error| (error.exit_code(), format!("the log {error}")))
         });
         let log = log.transpose()?;
         Ok(Deciding { place: place.clone(), attached, policy, log })
@@ -306,10 +308,13 @@ impl Deciding {
     /// Decides until the host goes or turns the agent out, or the front has ended.
     fn run(self, args: &AgentArgs, mut front: impl ThreadFront) -> ExitCode {
         let Deciding { place, attached, policy, log } = self;
-        let (place, seat) = (place.display(), Seat::of(args));
+        let config = attached.layout.config;
+        let (place, seat) = (place.display(), Seat::of(args, usize::from(config.cores)));
         let attached_to = format!(
-            "{place} ({} cores, up to {} subjects, link {})",
-            attached.layout.config.cores, attached.layout.config.subjects, attached.link,
+            "{place} ({}, up to {}, link {})",
+            counted(config.cores, "core"),
+            counted(config.subjects, "subject"),
+            attached.link,
         );
         let announce = || {
             if !args.quiet {
@@ -318,6 +323,7 @@ impl Deciding {
         };
         // Returns the pages that parsing the command line used.
         wave_links::heap::release();
+        let (log, end) = log.unzip();
         let left = caught(|| match log {
             None => run_announced(attached, policy, (), seat, &mut front, announce),
             Some(log) => run_announced(attached, policy, log, seat, &mut front, announce),
@@ -367,7 +373,10 @@ impl Deciding {
                     };
                     say!("wave agent: {why}; leaving");
                 }
-                ExitCode::SUCCESS
+                // The host needed this agent's decisions, so only now.
+                end.and_then(|end| end.error()).map_or(ExitCode::SUCCESS, |error| {
+                    fail(error.exit_code(), format_args!("the log ended early: {error}"))
+                })
             }
             Err(error) => fail(4, error),
         }

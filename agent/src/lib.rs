@@ -25,6 +25,7 @@ mod device;
 mod front;
 pub mod lanes;
 mod notes;
+mod output_file;
 pub mod panics;
 mod pin;
 pub mod piped;
@@ -38,7 +39,8 @@ pub use command::{AgentArgs, TURNED_OUT, execute, fail, main_from, main_with, se
 pub use device::{DeviceError, DeviceLine, attach_device};
 pub use front::ThreadFront;
 pub use notes::NotesFrom;
+pub use output_file::{OutputFile, checked};
 pub use pin::pin;
-pub use record::{FileLog, record_to};
+pub use record::{FileLog, LogEnd, log_sink, record_to};
 pub use registry::{Registry, SUBSYSTEMS};
-pub use run::{Exit, RunError, Seat, Stall, run, run_with, serve};
+pub use run::{CPUS_BESIDE_FRONT, Exit, RunError, Seat, Stall, run, run_with, serve};

@@ -10,7 +10,8 @@ use wave_core::cores::Service;
 use wave_core::link::{Doorbell, Port};
 use wave_core::policy::{Note, Policy, Progress};
 use wave_core::watchdog::Starved;
-use wave_links::Yields;
+use wave_links::words::counted;
+use wave_links::{Yields, say};
 
 use crate::attach::{Attached, HostLine, OwnBell};
 use crate::command::AgentArgs;
@@ -33,10 +34,29 @@ pub enum Seat {
     Shared,
 }
 
+/// CPUs that a worker and a client of a front need beside the agent.
+pub const CPUS_BESIDE_FRONT: usize = 2;
+
 impl Seat {
-    /// The seat that the command line asks for.
-    pub fn of(args: &AgentArgs) -> Seat {
-        if args.share_cpu { Seat::Shared } else { Seat::Own }
+    /// The seat of an agent beside `others`, the number of CPUs that its host and clients need. The command line decides; without
+    /// `--cpu` and `--share-cpu`, whether this process may use a CPU more than that (docs/adr/0095). Says so if it shares one.
+    pub fn of(args: &AgentArgs, others: usize) -> Seat {
+        if args.share_cpu {
+            return Seat::Shared;
+        }
+        let cpus = wave_links::cpus::allowed().map_or(usize::MAX, |cpus| cpus.len());
+        if args.cpu.is_some() || cpus > others {
+            return Seat::Own;
+        }
+        if !args.quiet {
+            say!(
+                "wave agent: sharing its CPU, as with --share-cpu: this process may use {}, and its host and clients need {}; \
+                 --cpu N gives it one of its own",
+                counted(cpus, "CPU"),
+                others
+            );
+        }
+        Seat::Shared
     }
 }
 

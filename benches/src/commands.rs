@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 use wave_core::clock::Nanos;
 use wave_experiments::measure::two_cpus;
-use wave_lab::table;
 use wave_lab::terminal::{note, out};
+use wave_lab::{Failure, interrupt, table};
 
 use crate::agent::agent;
 use crate::hostile::hostile;
@@ -411,6 +411,13 @@ impl Bench {
             chunk: Duration::from_secs_f64(chunk_seconds),
             rate: rate.into(),
         };
+        // A bench's own processes are silent: their parent speaks.
+        if !self.which.is_peer()
+            && let Err(failure) = say_interrupted()
+        {
+            note!("wave bench: {failure}");
+            return ExitCode::from(failure.exit_code());
+        }
         // Asked before the bench, which pins this thread.
         let cpus = two_cpus();
         let (result, output) = match self.which {
@@ -489,6 +496,22 @@ fn ended(result: Result<(), String>) -> ExitCode {
     }
 }
 
+/// Says at Ctrl-C how long the bench ran. `wave bench tcp` has its own message.
+fn say_interrupted() -> Result<(), Failure> {
+    let began = Instant::now();
+    interrupt::say(move || {
+        let seconds = began.elapsed().as_secs_f64();
+        format!("wave bench: interrupted after {seconds:.1} s; a part of a bench is no result")
+    })
+}
+
+impl Which {
+    /// Whether this is a process of another bench.
+    fn is_peer(&self) -> bool {
+        matches!(self, Which::Peer(_) | Which::UdpEcho { .. } | Which::RpcHost(_))
+    }
+}
+
 /// One row per member; nested members have their path.
 fn pairs(value: &Value) -> String {
     let mut rows = Vec::new();
@@ -501,15 +524,20 @@ fn pairs(value: &Value) -> String {
 }
 
 fn flatten(path: &str, value: &Value, rows: &mut Vec<[String; 2]>) {
-    let text = match value {
-        Value::Object(members) => {
-            for (name, member) in members {
-                let name = name.replace('_', " ");
-                let path = if path.is_empty() { name } else { format!("{path}: {name}") };
-                flatten(&path, member, rows);
-            }
-            return;
+    if let Value::Object(members) = value {
+        for (name, member) in members {
+            let name = name.replace('_', " ");
+            let path = if path.is_empty() { name } else { format!("{path}: {name}") };
+            flatten(&path, member, rows);
         }
+        return;
+    }
+    rows.push([path.to_owned(), shown(value)]);
+}
+
+/// A value in a cell of a table, with rounded numbers.
+fn shown(value: &Value) -> String {
+    match value {
         Value::Number(number) if number.is_f64() => {
             let number = number.as_f64().unwrap_or(f64::NAN);
             match number.abs() {
@@ -518,10 +546,10 @@ fn flatten(path: &str, value: &Value, rows: &mut Vec<[String; 2]>) {
                 _ => format!("{number:.0}"),
             }
         }
+        Value::Array(values) => values.iter().map(shown).collect::<Vec<_>>().join(", "),
         Value::String(text) => text.clone(),
         other => other.to_string(),
-    };
-    rows.push([path.to_owned(), text]);
+    }
 }
 
 #[cfg(test)]
@@ -560,5 +588,26 @@ mod tests {
         for part in ["ratio", "0.50", "chunks: p50 ns", "1234", "0.0130"] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_in_a_list_are_rounded() {
+        let value = serde_json::json!({ "interval": [0.9444444444444444, 17.0 / 16.0] });
+        let text = super::pairs(&value);
+        assert!(text.contains("0.94, 1.06"), "{text}");
+    }
+
+    /// `wave bench --help` lists them where this program has not been built.
+    #[test]
+    fn benches_are_listed_for_wave() {
+        let command = Bench::command();
+        let visible = command.get_subcommands().filter(|bench| !bench.is_hide_set());
+        let about = |bench: &clap::Command| bench.get_about().map(ToString::to_string);
+        let visible: Vec<_> = visible
+            .map(|bench| (bench.get_name().to_owned(), about(bench).unwrap_or_default()))
+            .collect();
+        let listed = wave_experiments::launch::BENCHES;
+        let listed = listed.map(|(name, about)| (name.to_owned(), about.to_owned()));
+        assert_eq!(visible, listed);
     }
 }

@@ -77,7 +77,12 @@ fn a_program_that_cannot_be_executed_is_refused() {
 fn unusable_agent_or_policy_is_refused_before_the_run() {
     let not_one = "#!/bin/sh\nexit 0\n";
     for (script, policy, more, why) in [
-        (not_one, "fifo", &[][..], "it lists no policies"),
+        (
+            not_one,
+            "fifo",
+            &[][..],
+            "it listed no policies when asked with --policies, and ended (exit status: 0)",
+        ),
         ("#!/bin/sh\necho 'mine (any): about'\n", "theirs", &[], "\"theirs\", expected"),
         (
             "#!/bin/sh\necho 'mine (any): about'\n",

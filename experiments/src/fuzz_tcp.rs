@@ -9,12 +9,14 @@ mod trace;
 mod watch;
 
 use std::panic::catch_unwind;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use history::Outcome;
 use serde::Serialize;
 use wave_lab::progress::Progress;
+use wave_lab::terminal::counted;
+use wave_lab::{Failure, interrupt};
 pub use wave_tcp_planted::planted::Planted;
 use wave_tcp_planted::planted::plant;
 
@@ -154,12 +156,20 @@ pub struct Found {
     pub planted: Vec<Caught>,
 }
 
-/// Runs the histories of a plan.
-pub fn run(plan: &Plan, quiet: bool) -> Found {
+/// Runs the histories of a plan. If the process is interrupted, it says what they have found so far.
+///
+/// # Errors
+/// Signals cannot be handled.
+pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
     let batches = plan.seeds.div_ceil(BATCH);
     let faults = if plan.plants_all { &Planted::ALL[..] } else { &[] };
     let progress = Progress::new(batches + faults.len() as u64, quiet);
-    let (next, sum) = (AtomicU64::new(0), Mutex::new((Found::default(), 0)));
+    let (next, sum) = (AtomicU64::new(0), Arc::new(Mutex::new((Found::default(), 0))));
+    let (so_far, seeds) = (Arc::clone(&sum), plan.seeds);
+    interrupt::say(move || {
+        let found = &so_far.lock().unwrap_or_else(PoisonError::into_inner).0;
+        format!("wave fuzz tcp: interrupted: {}", found.so_far(seeds))
+    })?;
     let worker = || {
         loop {
             let step = next.fetch_add(1, Ordering::Relaxed);
@@ -189,13 +199,13 @@ pub fn run(plan: &Plan, quiet: bool) -> Found {
             scope.spawn(worker);
         }
     });
-    let (mut found, hash) = sum.into_inner().expect("nobody panics with it");
+    let (mut found, hash) = std::mem::take(&mut *sum.lock().expect("nobody panics with it"));
     found.trace_hash = format!("{hash:016x}");
     found.failures.sort_by_key(|violation| violation.seed);
     found.failures.truncate(FAILURES_MAX);
     let place = |name| Planted::ALL.iter().position(|fault| fault.name() == name);
     found.planted.sort_by_key(|caught| place(caught.name));
-    found
+    Ok(found)
 }
 
 /// Searches for a history that catches a fault.
@@ -226,6 +236,21 @@ fn history(seed: u64, planted: Option<Planted>) -> Outcome {
 }
 
 impl Found {
+    /// The findings of an interrupted run of `seeds` histories.
+    fn so_far(&self, seeds: u64) -> String {
+        let failures = self
+            .failures
+            .iter()
+            .map(|Violation { seed, what, .. }| format!("\nseed {seed}: {what}"));
+        format!(
+            "{} of {} done, {}{}",
+            self.seeds,
+            counted(seeds, "history"),
+            counted(self.violations, "violation"),
+            failures.collect::<String>()
+        )
+    }
+
     fn take(&mut self, outcome: Outcome) {
         self.seeds += 1;
         self.counts.add(&outcome.counts);
@@ -249,7 +274,7 @@ mod tests {
 
     #[test]
     fn histories_keep_every_rule_and_cover_every_kind_of_event() {
-        let found = run(&plan(300), true);
+        let found = run(&plan(300), true).unwrap();
         assert_eq!(found.violations, 0, "{:#?}", found.failures);
         let Counts { rtos, fast_retransmits, sack_recoveries, zero_windows, .. } = found.counts;
         let Counts { sequence_wraps, ecn_connections, marks, echoes, reductions, .. } =
@@ -264,9 +289,9 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_histories() {
-        let [one, other] = [(); 2].map(|()| run(&plan(60), true));
+        let [one, other] = [(); 2].map(|()| run(&plan(60), true).unwrap());
         assert_eq!((&one.trace_hash, one.counts), (&other.trace_hash, other.counts));
-        let later = run(&Plan { seed: 60, ..plan(60) }, true);
+        let later = run(&Plan { seed: 60, ..plan(60) }, true).unwrap();
         assert_ne!(one.trace_hash, later.trace_hash);
     }
 

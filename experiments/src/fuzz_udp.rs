@@ -21,8 +21,8 @@ use self::datagrams::Sender;
 pub use self::datagrams::Sent;
 use crate::launch::{self, Process};
 use crate::measure::{Chunks, pin, two_cpus};
-use wave_lab::Failure;
 use wave_lab::progress::Progress;
+use wave_lab::{Failure, interrupt};
 
 /// Senders of the flood, each with a cookie of its own.
 const SENDERS: usize = 8;
@@ -186,6 +186,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
     let mut p99_ns: [Vec<f64>; 3] = Default::default();
     let [alone, flooded_elsewhere, flooded] = &mut p99_ns;
     let progress = Progress::new(rounds, quiet);
+    interrupt::say_steps("wave fuzz udp", &progress, "round")?;
     for round in 0..rounds {
         progress.begin("a client alone, and beside the flood");
         let count = per_round.min(plan.datagrams - round * per_round);

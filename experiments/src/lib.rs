@@ -10,7 +10,6 @@ pub mod cpu_time;
 pub mod experiment;
 pub mod fuzz_tcp;
 pub mod fuzz_udp;
-pub mod interrupt;
 pub mod launch;
 pub mod live;
 pub mod measure;

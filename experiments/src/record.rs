@@ -1,11 +1,10 @@
 //! One recording, from its first event to its file.
 
 use std::ffi::OsString;
-use std::fs::Permissions;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
+use std::iter;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tempfile::NamedTempFile;
+use wave_agent::OutputFile;
 use wave_links::cpus;
+use wave_links::outputs::{OutputError, Whole};
 use wave_linux::record::{History, RecordError, Recorder, Scope};
-use wave_sched::workload::{Header, VERSION, Workload};
+use wave_sched::workload::{Header, Thread, VERSION, Workload};
 
 use crate::run::{self, Failure, machine};
 use wave_lab::progress::Progress;
@@ -74,13 +74,14 @@ pub struct Recording {
 pub fn record(
     whom: &Whom,
     seconds: Option<f64>,
-    out: &Path,
+    out: &OutputFile,
     quiet: bool,
     stdout_is_ours: bool,
 ) -> Result<Recording, Failure> {
-    let output = Output::create(out).map_err(|error| unwritten(out, &error))?;
+    // Opened before the work, so that a bad path fails at once.
+    let output = out.find()?.whole()?;
     let recording = until(stop_on_signals()?, whom, seconds, quiet, stdout_is_ours)?;
-    output.write(&recording.workload).map_err(|error| unwritten(out, &error))?;
+    write(output, &recording.workload)?;
     Ok(recording)
 }
 
@@ -115,10 +116,6 @@ fn until(
     Ok(Recording { workload, ended, exit_code })
 }
 
-fn unwritten(out: &Path, error: &io::Error) -> Failure {
-    Failure::Cannot(format!("{}: cannot be written: {error}", out.display()))
-}
-
 /// A flag that an interrupt sets. A second interrupt ends the program.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -128,7 +125,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::cannot)?;
     }
     // The terminal is closed. Under nohup, the signal is ignored.
-    crate::interrupt::register_unless_ignored(SIGHUP, &stop)?;
+    wave_lab::interrupt::register_unless_ignored(SIGHUP, &stop)?;
     Ok(stop)
 }
 
@@ -257,34 +254,10 @@ fn end(mut child: Child) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that appears complete or not at all, and is known to be writable before the work begins.
-struct Output {
-    new: NamedTempFile,
-    path: PathBuf,
-}
-
-impl Output {
-    fn create(path: &Path) -> io::Result<Output> {
-        if path.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // A fresh name, which no other process can have taken.
-        let new = tempfile::Builder::new()
-            .prefix(".new-")
-            .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
-            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
-        Ok(Output { new, path: path.to_owned() })
+fn write(mut output: Whole, workload: &Workload) -> Result<(), OutputError> {
+    let lines = iter::once(workload.header.to_line());
+    for line in lines.chain(workload.threads.iter().map(Thread::to_line)) {
+        writeln!(output, "{line}").map_err(|error| output.failed(error))?;
     }
-
-    fn write(self, workload: &Workload) -> io::Result<()> {
-        let mut writer = BufWriter::new(self.new);
-        writeln!(writer, "{}", workload.header.to_line())?;
-        for thread in &workload.threads {
-            writeln!(writer, "{}", thread.to_line())?;
-        }
-        let new = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
-        new.persist(&self.path).map_err(|error| error.error)?;
-        Ok(())
-    }
+    output.finish()
 }

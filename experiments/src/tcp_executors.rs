@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use wave_lab::progress::Progress;
+use wave_lab::{Failure, interrupt};
 use wave_tcp_planted::executors::{Inline, Shape, Threads, VirtualTime};
 use wave_tcp_planted::pipeline::Entry;
 use wave_tcp_planted::planted::{Planted, plant};
@@ -84,9 +85,13 @@ pub struct Failed {
 }
 
 /// Compares the executors by the histories of `seeds` seeds, from `first` on.
-pub fn run(first: u64, seeds: u64, quiet: bool) -> Found {
+///
+/// # Errors
+/// Signals cannot be handled.
+pub fn run(first: u64, seeds: u64, quiet: bool) -> Result<Found, Failure> {
     let batches = seeds.div_ceil(BATCH);
     let progress = Progress::new(batches, quiet);
+    interrupt::say_steps("wave tcp executors", &progress, "batch")?;
     let (next, sum) = (AtomicU64::new(0), Mutex::new(Found::default()));
     let worker = || {
         loop {
@@ -116,7 +121,7 @@ pub fn run(first: u64, seeds: u64, quiet: bool) -> Found {
     found.planted_differs = found.planted_seeds_that_differ > 0;
     found.failures.sort_by_key(|failed| failed.seed);
     found.failures.truncate(FAILURES_MAX);
-    found
+    Ok(found)
 }
 
 const THREADS: &str = "threads";

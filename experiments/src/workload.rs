@@ -11,9 +11,9 @@ use wave_sched::policies;
 use wave_sched::workload::{Header, Workload};
 use wave_sim::recorded::{self, Latency, Replayed, Schedule};
 
-use wave_lab::Failure;
 use wave_lab::progress::Progress;
-use wave_lab::table;
+use wave_lab::terminal::counted;
+use wave_lab::{Failure, interrupt, table};
 use wave_report::Directory;
 use wave_report::number::{micros, short};
 
@@ -64,6 +64,7 @@ pub fn compare(
     let recorded_on = workload.header.cpus.clamp(1, CORES_MAX as u32) as u16;
     let cores = cores.unwrap_or(recorded_on);
     let progress = Progress::new(names.len() as u64, quiet);
+    interrupt::say_steps("wave run", &progress, "policy")?;
     let mut replayed = Vec::new();
     for name in names {
         progress.begin(&name);
@@ -128,12 +129,13 @@ impl Report for Compared {
     fn text(&self) -> String {
         let Header { scope, duration_ns, cpus, .. } = &self.workload.header;
         let mut text = format!(
-            "{}: {scope}; {} threads, {} runs, {} ms of CPU time in {} ms on {cpus} CPUs\n\n",
+            "{}: {scope}; {}, {}, {} ms of CPU time in {} ms on {}\n\n",
             self.name,
-            self.workload.threads.len(),
-            self.workload.runs().count(),
+            counted(self.workload.threads.len(), "thread"),
+            counted(self.workload.runs().count(), "run"),
             millis(self.workload.cpu_ns()),
             millis(*duration_ns),
+            counted(*cpus, "CPU"),
         );
         let header = [
             "scheduled by",
@@ -175,8 +177,10 @@ impl Report for Compared {
         if dropped_events + unfollowed_threads > 0 {
             let _ = write!(
                 text,
-                "\nIncomplete: {dropped_events} events and {unfollowed_threads} threads were lost \
-                 while it was recorded, {repaired} transitions guessed."
+                "\nIncomplete: {} and {} lost while it was recorded, {} guessed.",
+                counted(dropped_events, "event"),
+                counted(unfollowed_threads, "thread"),
+                counted(repaired, "transition")
             );
         }
         text
@@ -198,7 +202,7 @@ impl Report for Compared {
         let mut failed = Vec::new();
         for (name, Replayed { unfinished, counters, .. }) in &self.replayed {
             if *unfinished > 0 {
-                failed.push(format!("{name}: {unfinished} threads did not finish"));
+                failed.push(format!("{name}: {} unfinished", counted(*unfinished, "thread")));
             }
             if counters.lost_agents > 0 || !counters.agent_errors.is_empty() {
                 failed.push(format!("{name}: its agent was turned out"));

@@ -39,3 +39,12 @@ impl Failure {
         Failure::Cannot(error.to_string())
     }
 }
+
+impl From<wave_links::outputs::OutputError> for Failure {
+    fn from(error: wave_links::outputs::OutputError) -> Failure {
+        match error.exit_code() {
+            2 => Failure::Scenario(error.to_string()),
+            _ => Failure::cannot(error),
+        }
+    }
+}

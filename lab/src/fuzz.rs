@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -13,8 +13,8 @@ use wave_agent::panics::{self, caught};
 use wave_sim::fuzz::{self, FAULTS, Fault, Invariant, Overrides, Plan, RULES, Report};
 
 use crate::progress::Progress;
-use crate::table;
 use crate::terminal::{counted, note, out, program, started_as};
+use crate::{Failure, interrupt, table};
 
 /// Number of seeds per step of the progress bar.
 const BATCH: u64 = 20;
@@ -176,6 +176,14 @@ impl Sum {
         self.trace_hash ^= report.trace_hash.rotate_left((seed % 64) as u32);
     }
 
+    /// What an interrupted run of `count` seeds has found.
+    fn so_far(&self, count: u64) -> String {
+        let (seeds, of) = (self.seeds, counted(count, "seed"));
+        let violations = counted(self.violations, "violation");
+        let failures: String = self.failures.iter().map(describe).collect();
+        format!("{seeds} of {of} done, {violations}{failures}")
+    }
+
     fn to_json(&self) -> Value {
         let times = |fault: Fault| self.faults.get(fault.name()).copied().unwrap_or(0);
         let faults: BTreeMap<_, _> = FAULTS.map(|fault| (fault.name(), times(fault))).into();
@@ -206,7 +214,13 @@ pub fn execute(registry: &Registry, invariants: &'static [Invariant], args: &Fuz
         return ExitCode::from(2);
     }
     let (from, count) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
-    let sum = run(args, &overrides, from, count);
+    let sum = match run(args, &overrides, from, count) {
+        Ok(sum) => sum,
+        Err(failure) => {
+            note!("{} fuzz: {failure}", program());
+            return ExitCode::from(failure.exit_code());
+        }
+    };
     // Failures found before the refusal are still reported.
     let refused = sum.refused.as_ref().map(|(seed, why)| format!("seed {seed}: {why}"));
     if let Some(why) = &refused {
@@ -237,16 +251,22 @@ fn check_kept(args: &FuzzArgs, overrides: &Overrides) -> Result<(), String> {
     let (Some(seed), Some(kept)) = (args.seed, &overrides.faults) else { return Ok(()) };
     let count = Plan::new(seed, &args.faults).enclaves[0].injections.len();
     match kept.iter().find(|fault| **fault >= count) {
-        Some(fault) => {
-            Err(format!("--keep-faults {fault}: seed {seed} has {count} faults, numbered from 0"))
-        }
+        Some(fault) => Err(format!(
+            "--keep-faults {fault}: seed {seed} has {}, numbered from 0",
+            counted(count, "fault")
+        )),
         None => Ok(()),
     }
 }
 
-fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
+fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Result<Sum, Failure> {
     let progress = Progress::new(count.div_ceil(BATCH), args.quiet || args.json);
-    let (next, sum) = (AtomicU64::new(0), Mutex::new(Sum::default()));
+    let (next, sum) = (AtomicU64::new(0), Arc::new(Mutex::new(Sum::default())));
+    let so_far = Arc::clone(&sum);
+    interrupt::say(move || {
+        let sum = so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("{} fuzz: interrupted: {}", program(), sum.so_far(count))
+    })?;
     let worker = || {
         loop {
             let first = next.fetch_add(BATCH, Ordering::Relaxed);
@@ -288,9 +308,9 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
             scope.spawn(worker);
         }
     });
-    let mut sum = sum.into_inner().expect("no thread panics while holding it");
+    let mut sum = std::mem::take(&mut *sum.lock().expect("no thread panics while holding it"));
     sum.failures.sort_by_key(|failure| failure["seed"].as_u64());
-    sum
+    Ok(sum)
 }
 
 /// Runs one history. A violation by a panic says where that was.
@@ -333,6 +353,21 @@ fn says(rule: &str, own: &[Invariant]) -> &'static str {
     rules.find(|(name, _)| *name == rule).map_or("", |(_, says)| says)
 }
 
+/// A failure, in lines of their own.
+fn describe(failure: &Value) -> String {
+    let text = |key: &str| failure[key].as_str().unwrap_or_default();
+    format!(
+        "\nseed {} breaks the rule `{}` ({}) at {} ns, enclave {}: {}\n  again: {}",
+        failure["seed"],
+        text("rule"),
+        text("rule_says"),
+        failure["at_ns"],
+        failure["enclave"],
+        text("what"),
+        text("command"),
+    )
+}
+
 fn print(sum: &Sum) {
     let mut faults = table(&["fault", "times"]);
     for fault in FAULTS {
@@ -349,21 +384,11 @@ fn print(sum: &Sum) {
         sum.trace_hash
     );
     for failure in &sum.failures {
-        let text = |key: &str| failure[key].as_str().unwrap_or_default();
-        out!(
-            "\nseed {} breaks the rule `{}` ({}) at {} ns, enclave {}: {}\n  again: {}",
-            failure["seed"],
-            text("rule"),
-            text("rule_says"),
-            failure["at_ns"],
-            failure["enclave"],
-            text("what"),
-            text("command"),
-        );
+        out!("{}", describe(failure));
     }
     let untold = sum.violations - sum.failures.len() as u64;
     if untold > 0 {
-        out!("\n{untold} more failures are not shown");
+        out!("\n{} not shown", counted(untold, "more failure"));
     }
 }
 

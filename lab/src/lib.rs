@@ -7,6 +7,7 @@
 
 mod failure;
 pub mod fuzz;
+pub mod interrupt;
 pub mod policies;
 pub mod progress;
 pub mod replay;
@@ -122,7 +123,7 @@ pub fn run_with_invariants(
         return wave_agent::main_from(registry, arguments);
     }
     let words = std::iter::once(OsString::from(&program)).chain(arguments);
-    let matches = command(&program).try_get_matches_from(words);
+    let matches = command(&program).try_get_matches_from(words).and_then(wave_agent::checked);
     let lab = match matches.and_then(|matches| Lab::from_arg_matches(&matches)) {
         Ok(lab) => lab,
         Err(error) => {

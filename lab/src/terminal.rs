@@ -32,6 +32,7 @@ macro_rules! note {
 }
 
 pub use crate::{note, out};
+pub use wave_links::words::counted;
 
 /// The name by which the program was started, without folders, for use in messages.
 pub fn program() -> String {
@@ -42,12 +43,6 @@ pub fn program() -> String {
 /// The path by which the program was started, for use in commands to type.
 pub fn started_as() -> String {
     std::env::args_os().next().map_or_else(|| "wave".into(), |name| name.to_string_lossy().into())
-}
-
-/// A count with its noun: `1 point`, `2 points`.
-pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
-    let s = if count == N::from(1) { "" } else { "s" };
-    format!("{count} {noun}{s}")
 }
 
 /// Writes text to standard output.
@@ -67,17 +62,4 @@ pub fn print(text: fmt::Arguments<'_>) {
 /// Writes text to standard error.
 pub fn remark(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::counted;
-
-    #[test]
-    fn a_count_of_one_is_singular() {
-        assert_eq!(
-            [0, 1, 2].map(|count| counted(count, "point")),
-            ["0 points", "1 point", "2 points"]
-        );
-    }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
+use crate::words::plain;
+
 /// The links with built-in cost tables.
 const BUILTIN: [(&str, &str); 6] = [
     ("mount-evans", MOUNT_EVANS),
@@ -25,7 +27,7 @@ const NS_MAX: f64 = 1e9;
 /// An *occupying* cost is time that the CPU loses that does the operation; a *flight* is the time
 /// until the other side can see the effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 pub struct Costs {
     /// The link's name in results.
     pub name: String,
@@ -65,7 +67,7 @@ pub struct Costs {
 
 /// A cost in nanoseconds, and its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 pub struct Cost {
     /// Nanoseconds, at least 0 and at most a second.
     #[serde(serialize_with = "as_short_number")]
@@ -155,11 +157,18 @@ impl TryFrom<String> for Source {
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CostsError {
     /// Not TOML, or not the fields of a cost file.
-    #[error("not a cost file: {0}")]
+    #[error("not a cost file: {}", syntax(.0))]
     Syntax(#[from] toml::de::Error),
     /// A figure outside 0 to one second.
     #[error("{field} = {ns} ns: a cost lies between 0 and {NS_MAX} ns")]
     Range { field: &'static str, ns: f64 },
+}
+
+/// The error with its line, in one line.
+fn syntax(error: &toml::de::Error) -> String {
+    let text = error.to_string();
+    let place = text.lines().next().unwrap_or_default();
+    format!("{place}: {}", plain(error.message(), "a table"))
 }
 
 impl Costs {

@@ -2,14 +2,14 @@
 //!
 //! A name below `/tmp` can be guessed and taken first, with a link or a folder that leads elsewhere. So every path that Wave
 //! chooses lies in a folder that belongs to this user and that nobody else can enter, and this is checked at each use.
-//! A path that the user names is used as it is; but a socket there is replaced only if it is a dead one of the same user. Wave's
-//! own names below such a path may lie in another user's folder: [`new_file`] follows no link there.
+//! A path that the user names is used as it is; but a socket there is replaced only if it is a dead one of the same user.
+//! [`outputs`](crate::outputs) are files to write there.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,8 +20,6 @@ use rustix::process::{Pid, Uid, geteuid, test_kill_process};
 
 /// Directory of root's sockets.
 pub const ROOTS_RUNTIME_DIR: &str = "/run/wave";
-/// Mode of a new file, less the umask.
-const DEFAULT_MODE: u32 = 0o666;
 /// The mode bits that Wave's own folder must not have: any access for group or others.
 const OTHERS: u32 = 0o077;
 
@@ -132,49 +130,6 @@ pub fn own_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
     Ok(folder)
 }
 
-/// Creates a file for writing. An existing file is unlinked, not emptied: open descriptors and other hard links keep its content.
-/// Pipes and devices are opened as they are.
-///
-/// # Errors
-/// The path is a link, or the file cannot be created or replaced.
-pub fn new_file(path: &Path) -> io::Result<File> {
-    const RACES: usize = 100;
-    for _ in 0..RACES {
-        let mode = match fs::symlink_metadata(path) {
-            Ok(found) if found.is_file() => {
-                match fs::remove_file(path) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    removed => removed?,
-                }
-                // Another user's file may be open to everybody.
-                let is_ours = found.uid() == geteuid().as_raw();
-                if is_ours { found.mode() & 0o666 } else { DEFAULT_MODE }
-            }
-            Ok(_) => return pipe_or_device(path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => DEFAULT_MODE,
-            Err(error) => return Err(error),
-        };
-        let new = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-        match new {
-            // Another process has created a file there meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            opened => return opened,
-        }
-    }
-    Err(io::Error::other("other processes keep creating files there: choose another path"))
-}
-
-/// With O_CREAT, so that the kernel may refuse another user's pipe (fs.protected_fifos).
-fn pipe_or_device(path: &Path) -> io::Result<File> {
-    let options = &mut OpenOptions::new();
-    let file =
-        open_no_link(path, options.write(true).create(true).truncate(false), OFlags::empty())?;
-    match file.metadata()?.is_file() {
-        true => Err(io::Error::other("another process has just put a file there: try again")),
-        false => Ok(file),
-    }
-}
-
 /// Opens a file for reading.
 ///
 /// # Errors
@@ -220,7 +175,7 @@ pub(crate) fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::R
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -230,45 +185,6 @@ mod tests {
             Err(PlaceError::NotOurs { why, .. }) => why,
             other => panic!("{other:?}"),
         }
-    }
-
-    /// As root, another user could otherwise have any file emptied: `sudo wave memory run --out /tmp/memory`.
-    #[test]
-    fn a_new_file_empties_no_other_file() {
-        let scratch = tempfile::tempdir().unwrap();
-        let path = |name: &str| scratch.path().join(name);
-        fs::write(path("shadow"), "secret").unwrap();
-        symlink(path("shadow"), path("link")).unwrap();
-        fs::hard_link(path("shadow"), path("name")).unwrap();
-        symlink(path("absent"), path("dangling")).unwrap();
-        for link in [path("link"), path("dangling"), "/dev/stdout".into()] {
-            assert!(new_file(&link).is_err());
-            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        }
-        fs::write(path("private"), "").unwrap();
-        fs::set_permissions(path("private"), fs::Permissions::from_mode(0o600)).unwrap();
-        for name in ["name", "new", "private"] {
-            let mut file = new_file(&path(name)).unwrap();
-            io::Write::write_all(&mut file, name.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(path(name)).unwrap(), name);
-        }
-        assert_eq!(fs::read_to_string(path("shadow")).unwrap(), "secret");
-        assert!(!path("absent").exists());
-        assert_eq!(fs::metadata(path("private")).unwrap().mode() & 0o777, 0o600);
-        assert!(new_file(Path::new("/dev/null")).is_ok());
-    }
-
-    /// An agent that takes over may be given the log of the one that it replaces, which goes on writing until it is revoked.
-    #[test]
-    fn two_writers_of_a_log_have_a_file_each() {
-        let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("log");
-        let mut first = new_file(&path).unwrap();
-        io::Write::write_all(&mut first, b"first").unwrap();
-        let mut second = new_file(&path).unwrap();
-        io::Write::write_all(&mut second, b"2nd").unwrap();
-        io::Write::write_all(&mut first, b" and more").unwrap();
-        assert_eq!(fs::read_to_string(path).unwrap(), "2nd");
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use wave_experiments::launch::BENCHES;
 use wave_lab::Failure;
-use wave_lab::terminal::note;
+use wave_lab::terminal::{note, out};
 
 /// Arguments for `wave-bench`.
 #[derive(Args, Debug)]
@@ -18,17 +19,21 @@ pub struct BenchArgs {
     words: Vec<OsString>,
 }
 
-/// Replaces this process with `wave-bench`.
+/// Replaces this process with `wave-bench`. Where that is not built, help is given here.
 pub fn execute(args: &BenchArgs) -> ExitCode {
     let failure = match std::env::current_exe() {
         Ok(wave) => {
             let program = wave.with_file_name("wave-bench");
             let error = Command::new(&program).args(&args.words).exec();
             let shown = program.display();
+            let profile = if cfg!(debug_assertions) { "" } else { "--release " };
+            let how = format!("cargo build {profile}--package wave-bench");
             match error.kind() {
+                ErrorKind::NotFound if asks_for_help(&args.words) => {
+                    out!("{}", help(&how));
+                    return ExitCode::SUCCESS;
+                }
                 ErrorKind::NotFound => {
-                    let profile = if cfg!(debug_assertions) { "" } else { "--release " };
-                    let how = format!("cargo build {profile}--package wave-bench");
                     Failure::Cannot(format!("{shown} is not there: build it with `{how}`"))
                 }
                 _ => Failure::Cannot(format!("{shown}: {error}")),
@@ -38,4 +43,22 @@ pub fn execute(args: &BenchArgs) -> ExitCode {
     };
     note!("wave bench: {failure}");
     ExitCode::from(failure.exit_code())
+}
+
+fn asks_for_help(words: &[OsString]) -> bool {
+    words.iter().any(|word| ["-h", "--help", "help"].iter().any(|help| word == help))
+}
+
+/// The benches, and how to build them.
+fn help(how: &str) -> String {
+    let mut text =
+        "Measures queues, agent, switches, preemption and policies against their peers\n\n\
+         Usage: wave bench BENCH [OPTIONS]\n\nBenches:\n"
+            .to_owned();
+    for (name, about) in BENCHES {
+        text += &format!("  {name:9}  {about}\n");
+    }
+    text + &format!(
+        "\nBenches are a program of their own, wave-bench. Build it, and ask again:\n  {how}"
+    )
 }

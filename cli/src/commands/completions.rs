@@ -1,11 +1,13 @@
 //! `wave completions` and `wave man`: shell completions and man pages, generated from the command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
+use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
+use wave_links::outputs::Output;
 
 use super::Wave;
 
@@ -40,16 +42,30 @@ pub fn execute(args: &CompletionsArgs) -> ExitCode {
 }
 
 pub fn execute_man(args: &ManArgs) -> ExitCode {
-    let directory = &args.directory;
-    let written = std::fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(Wave::command(), directory));
-    match written {
+    match write_pages(&args.directory) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note!("wave man: {}: {error}", directory.display());
-            ExitCode::from(3)
+        Err(failure) => {
+            note!("wave man: {failure}");
+            ExitCode::from(failure.exit_code())
         }
     }
+}
+
+fn write_pages(directory: &Path) -> Result<(), Failure> {
+    let cannot =
+        |error: std::io::Error| Failure::Cannot(format!("{}: {error}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(cannot)?;
+    let mut whole = Wave::command().disable_help_subcommand(true);
+    whole.build();
+    let mut commands = vec![whole];
+    while let Some(command) = commands.pop() {
+        commands.extend(command.get_subcommands().filter(|sub| !sub.is_hide_set()).cloned());
+        let page = clap_mangen::Man::new(command);
+        let mut text = Vec::new();
+        page.render(&mut text).map_err(cannot)?;
+        Output::below_a_folder(&directory.join(page.get_filename()))?.write(text)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

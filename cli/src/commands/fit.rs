@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 
 use clap::Args;
 use comfy_table::CellAlignment;
 use serde_json::{Value, json};
 use wave_lab::Failure;
+use wave_lab::interrupt;
 use wave_lab::progress::Progress;
 use wave_lab::table;
-use wave_lab::terminal::{note, out};
+use wave_lab::terminal::{counted, note, out};
+use wave_links::outputs::Output;
 use wave_sim::fit::intervals::{self, Intervals};
 use wave_sim::fit::offload::{self, Offload};
 use wave_sim::fit::{Difference, File, Fit, Found, Step};
@@ -93,12 +96,14 @@ fn perform(args: &FitArgs) -> Result<(), Failure> {
     if args.intervals {
         let root = root.ok_or_else(|| Failure::Cannot(NO_REPOSITORY.to_owned()))?;
         let path = root.join(intervals::PATH);
+        let output = Output::named(&path)?;
         let found = find_intervals(&fit, args)?;
-        fs::write(&path, found.to_toml()).map_err(|error| failed(&path, "write", &error))?;
+        output.write(found.to_toml())?;
         out!("{}", path.display());
         return Ok(());
     }
     let progress = Progress::new(Fit::ROUNDS as u64, args.quiet || args.json);
+    interrupt::say_steps("wave fit", &progress, "round")?;
     let found = fit.search(|step| match step {
         Step::Round(round) => progress.begin(&format!("round {}", round + 1)),
         Step::Ended => progress.end(),
@@ -131,7 +136,7 @@ fn perform(args: &FitArgs) -> Result<(), Failure> {
         for ((path, old), new) in texts.iter().zip(written) {
             if *old != new {
                 let path = root.join(path);
-                fs::write(&path, new).map_err(|error| failed(&path, "write", &error))?;
+                Output::named(&path)?.write(new)?;
                 if !args.json {
                     out!("{}", path.display());
                 }
@@ -158,6 +163,14 @@ fn find_intervals(fit: &Fit, args: &FitArgs) -> Result<Intervals, Failure> {
     let wanted = usize::from(args.sets) + 1;
     fs::create_dir_all(&args.out).map_err(|error| failed(&args.out, "create", &error))?;
     let progress = Progress::new(wanted as u64, args.quiet);
+    let (ended, kept) = (progress.ended(), args.out.display().to_string());
+    interrupt::say(move || {
+        let (ended, of) = (ended.load(Ordering::Relaxed), counted(wanted, "parameter set"));
+        let again = interrupt::same_command();
+        format!(
+            "wave fit: interrupted: {ended} of {of} done and kept in {kept}. To resume:\n  {again}"
+        )
+    })?;
     let mut source = None;
     let mut found = Vec::new();
     for number in 0..=10 * u64::from(args.sets) {
@@ -174,7 +187,7 @@ fn find_intervals(fit: &Fit, args: &FitArgs) -> Result<Intervals, Failure> {
                 let simulate = |values: Vec<f64>| intervals::predict(&fit.model(&values), threads);
                 let rows = values.map(simulate).unwrap_or_default();
                 let text = serde_json::to_vec(&rows).map_err(Failure::cannot)?;
-                fs::write(&file, text).map_err(|error| failed(&file, "write", &error))?;
+                Output::below_a_folder(&file)?.write(text)?;
                 rows
             }
         };

@@ -9,7 +9,7 @@ use wave_experiments::fuzz_tcp::{self, Planted};
 use wave_experiments::fuzz_udp::{self, Found, Plan};
 use wave_experiments::run::machine;
 use wave_lab::fuzz::FuzzArgs;
-use wave_lab::terminal::{note, out};
+use wave_lab::terminal::{counted, note, out};
 use wave_lab::{Failure, table};
 use wave_report::number::short;
 
@@ -170,7 +170,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
         planted: fault,
         plants_all: args.planted.is_none(),
     };
-    let found = fuzz_tcp::run(&plan, args.quiet || args.json);
+    let found = fuzz_tcp::run(&plan, args.quiet || args.json)?;
     if args.json {
         let mut value = json!(found);
         value["fuzz"] = "tcp".into();
@@ -190,7 +190,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
     }
     let untold = found.violations - found.failures.len() as u64;
     if untold > 0 {
-        failed.push(format!("{untold} more violations are not shown"));
+        failed.push(format!("{} not shown", counted(untold, "more violation")));
     }
     for name in found.missed() {
         let (seed, seeds) = (args.seed, fuzz_tcp::PLANTED_SEEDS_MAX);

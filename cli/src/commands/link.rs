@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use wave_agent::OutputFile;
 use wave_links::measure::{self, Effort, Measured};
 
 use wave_lab::Failure;
@@ -35,7 +36,7 @@ effects: name an offset in the device's memory.")]
 struct MeasureArgs {
     /// Write the figures as a cost file, with the source `measured`.
     #[arg(long, value_name = "FILE.toml")]
-    out: Option<PathBuf>,
+    out: Option<OutputFile>,
     /// Measure the PCI BAR with this resource file in sysfs, instead of shared memory.
     #[arg(long, value_name = "BAR", requires = "offset")]
     pci: Option<PathBuf>,
@@ -94,9 +95,9 @@ fn perform(args: &MeasureArgs) -> Result<(), Failure> {
         note!("wave link measure: {warning}");
     }
     if let Some(file) = &args.out {
-        let name = file.file_stem().map_or("measured".into(), |stem| stem.to_string_lossy());
-        std::fs::write(file, measured.costs(&name).to_toml())
-            .map_err(|error| Failure::Cannot(format!("{}: {error}", file.display())))?;
+        let stem = file.path().file_stem();
+        let name = stem.map_or("measured".into(), |stem| stem.to_string_lossy());
+        file.find()?.write(measured.costs(&name).to_toml())?;
     }
     if args.json {
         out!("{}", to_json(&measured));
@@ -104,7 +105,7 @@ fn perform(args: &MeasureArgs) -> Result<(), Failure> {
         out!("{}\n{}", measured.subject, to_table(&measured));
         out!("The paper's column is Wave's Table 2: host MMIO and MSI-X of its SmartNIC.");
         if let Some(file) = &args.out {
-            let file = file.display();
+            let file = file.path().display();
             out!("Cost file: {file}; in a scenario: link = \"model:{file}\"");
         }
     }

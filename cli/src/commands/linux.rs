@@ -14,7 +14,7 @@ use serde_json::json;
 use wave_experiments::run::linux::status::{self, Run, Thread};
 use wave_lab::Failure;
 use wave_lab::table;
-use wave_lab::terminal::{note, out};
+use wave_lab::terminal::{counted, note, out};
 
 /// Interval between refreshes of the live view.
 const LOOK: Duration = Duration::from_secs(1);
@@ -164,9 +164,9 @@ fn text(runs: &[Run]) -> String {
                 |state: &str| enclave.threads.iter().filter(|thread| thread.state == state).count();
             let _ = writeln!(
                 text,
-                "wave run {}: {agent}; {} threads: {} run, {} wait, {} blocked, {} new",
+                "wave run {}: {agent}; {}: {} run, {} wait, {} blocked, {} new",
                 run.pid,
-                enclave.threads.len(),
+                counted(enclave.threads.len(), "thread"),
                 count("runs"),
                 count("waits"),
                 count("blocked"),

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
+use wave_agent::OutputFile;
 use wave_confine::User;
 use wave_core::link::Home;
 use wave_links::LinkSpec;
+use wave_links::words::plain;
 use wave_linux::memory::{Backend, DeviceOptions, Group, Limits};
 use wave_memory::policies;
 
@@ -16,6 +18,7 @@ use wave_experiments::bakeoff::medians::Medians;
 use wave_experiments::bakeoff::report::Results;
 use wave_experiments::memory::run::{Wanted, too_short};
 use wave_experiments::memory::{explain, run, size};
+use wave_experiments::run::recording;
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 
@@ -115,7 +118,7 @@ struct RunArgs {
     most: u64,
     /// Write a log of the agent's messages and decisions, for `wave memory explain` and `wave replay`.
     #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    record: Option<OutputFile>,
     /// Write report.html, memory.svg, heat.svg, samples.csv, results.json and, without --record, memory.wavelog into this folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -152,7 +155,7 @@ struct ExplainArgs {
     at: Option<f64>,
     /// Draw how hot each batch was, over time and address.
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    svg: Option<OutputFile>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -233,6 +236,11 @@ pub fn execute(args: &MemoryArgs) -> ExitCode {
         What::Explain(args) => tell(args),
         What::Draw(args) => draw(args),
     };
+    // A log that is cut off makes a successful run fail: it was asked for.
+    let done = done.and_then(|code| match code == ExitCode::SUCCESS {
+        true => recording::check().map(|()| code),
+        false => Ok(code),
+    });
     done.unwrap_or_else(|failure| {
         note!("wave memory: {failure}");
         ExitCode::from(failure.exit_code())
@@ -273,7 +281,10 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
         zram: args.zram,
         time: args.seconds,
         strips: u32::try_from(strips).unwrap_or(u32::MAX).clamp(1, 1 << 20),
-        record: args.record.clone().or_else(|| Some(args.out.as_ref()?.join("memory.wavelog"))),
+        record: match (&args.record, &args.out) {
+            (Some(file), _) => Some(file.path().to_owned()),
+            (None, out) => out.as_ref().map(|out| out.join("memory.wavelog")),
+        },
         heat: args.out.is_some(),
         quiet: args.quiet || args.json,
         json: args.json,
@@ -304,9 +315,7 @@ fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let asked = explain::Asked { pid: args.pid, address: args.address, at: args.at };
     let told = explain::explain(&args.log, &asked)?;
     if let Some(file) = &args.svg {
-        let svg = told.heat().map_err(Failure::cannot)?;
-        std::fs::write(file, svg)
-            .map_err(|error| Failure::Cannot(format!("{}: {error}", file.display())))?;
+        file.find()?.write(told.heat().map_err(Failure::cannot)?)?;
     }
     if args.json {
         out!("{}", told.json());
@@ -322,7 +331,10 @@ fn draw(args: &DrawArgs) -> Result<ExitCode, Failure> {
             Failure::Scenario(format!("{}: {error}", file.display()))
         };
         let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
-        serde_json::from_str(&text).map_err(|error| bad(&error))
+        serde_json::from_str(&text).map_err(|error| {
+            let why = plain(&error.to_string(), "an object");
+            bad(&format!("it is not the JSON of a bake-off: {why}"))
+        })
     };
     let results = args.results.iter().map(read).collect::<Result<Vec<Results>, Failure>>()?;
     let medians = Medians::of(&results);

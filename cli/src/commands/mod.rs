@@ -14,6 +14,8 @@ pub mod linux;
 pub mod load;
 pub mod memory;
 pub mod merge;
+#[cfg(test)]
+mod outputs;
 pub mod record;
 mod reference;
 pub mod reproduce;
@@ -116,7 +118,9 @@ impl Wave {
     /// Parses the command line. Prints an error and ends the process if it is invalid.
     pub fn read() -> Wave {
         let matches = with_negative_numbers(Wave::command()).get_matches();
-        Wave::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        let wave =
+            wave_agent::checked(matches).and_then(|matches| Wave::from_arg_matches(&matches));
+        wave.unwrap_or_else(|error| error.exit())
     }
 
     pub fn execute(self) -> ExitCode {

@@ -1,17 +1,17 @@
 //! `wave record`: records threads under Linux as a workload.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
 use serde_json::json;
+use wave_agent::OutputFile;
 use wave_sim::recorded::Schedule;
 
 use wave_experiments::record::{self, Recording, Whom};
 use wave_experiments::workload::interference;
 use wave_lab::Failure;
-use wave_lab::terminal::{note, out};
+use wave_lab::terminal::{counted, note, out};
 use wave_report::number::{micros, short};
 
 #[derive(Args, Debug)]
@@ -48,7 +48,7 @@ pub struct RecordArgs {
     seconds: Option<f64>,
     /// File to write the workload to.
     #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    out: OutputFile,
     /// Print one JSON object instead of text; the command's output goes to standard error.
     #[arg(long)]
     json: bool,
@@ -87,7 +87,7 @@ fn show(args: &RecordArgs, Recording { workload, ended, exit_code }: &Recording)
     let runs = workload.runs().count();
     if args.json {
         let summary = json!({
-            "file": args.out,
+            "file": args.out.path(),
             "ended": ended,
             "exit_code": exit_code,
             "recorded": header,
@@ -103,13 +103,14 @@ fn show(args: &RecordArgs, Recording { workload, ended, exit_code }: &Recording)
         out!("{summary}");
         return;
     }
-    let file = args.out.display();
+    let file = args.out.path().display();
     out!(
-        "{file}: {} threads, {runs} runs, {} ms of CPU time in {} ms on {} CPUs ({ended})",
-        header.threads,
+        "{file}: {}, {}, {} ms of CPU time in {} ms on {} ({ended})",
+        counted(header.threads, "thread"),
+        counted(runs, "run"),
         short(workload.cpu_ns() as f64 / 1e6),
         short(header.duration_ns as f64 / 1e6),
-        header.cpus,
+        counted(header.cpus, "CPU"),
     );
     out!(
         "Delay from wake-up to running: p50 {} us, p99 {} us, longest {} us",
@@ -120,11 +121,11 @@ fn show(args: &RecordArgs, Recording { workload, ended, exit_code }: &Recording)
     out!("{}", interference(workload));
     if header.dropped_events + header.unfollowed_threads > 0 {
         out!(
-            "Incomplete: {} events and {} threads were lost, {} transitions guessed: this machine \
+            "Incomplete: {} and {} lost, {} guessed: this machine \
              is too busy to be recorded whole; record fewer processes",
-            header.dropped_events,
-            header.unfollowed_threads,
-            header.repaired
+            counted(header.dropped_events, "event"),
+            counted(header.unfollowed_threads, "thread"),
+            counted(header.repaired, "transition")
         );
     }
     match header.threads {

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory};
 use wave_agent::Registry;
 use wave_experiments::scenario::reference::{Field, forms};
+use wave_lab::Failure;
 use wave_lab::terminal::note;
+use wave_links::outputs::Output;
 
 use super::{Wave, scenarios};
 
@@ -22,15 +24,18 @@ pub fn execute(args: &ReferenceArgs) -> ExitCode {
     match write(&args.directory) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note!("wave reference: {}: {error}", args.directory.display());
-            ExitCode::from(3)
+            note!("wave reference: {error}");
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
-fn write(directory: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(directory)?;
-    pages().into_iter().try_for_each(|(name, text)| std::fs::write(directory.join(name), text))
+fn write(directory: &Path) -> Result<(), Failure> {
+    let created = std::fs::create_dir_all(directory);
+    created.map_err(|error| Failure::Cannot(format!("{}: {error}", directory.display())))?;
+    pages().into_iter().try_for_each(|(name, text)| {
+        Ok(Output::below_a_folder(&directory.join(name))?.write(text)?)
+    })
 }
 
 /// File name and text of every page.

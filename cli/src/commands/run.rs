@@ -17,6 +17,7 @@ use wave_experiments::experiment::{self, Host, Report, Wanted};
 use wave_experiments::run::agent::{check_policy, policies_of};
 use wave_experiments::run::journal::Identity;
 use wave_experiments::run::linux::{Part, Work};
+use wave_experiments::run::recording;
 use wave_experiments::run::{self, Failure, Journal};
 use wave_experiments::workload;
 use wave_lab::terminal::{note, out};
@@ -163,7 +164,12 @@ enum HostName {
 }
 
 pub fn execute(args: &RunArgs) -> ExitCode {
-    match perform(args) {
+    // A log that is cut off makes a successful run fail: it was asked for.
+    let done = perform(args).and_then(|code| match code == ExitCode::SUCCESS {
+        true => recording::check().map(|()| code),
+        false => Ok(code),
+    });
+    match done {
         Ok(code) => code,
         Err(failure) => {
             note!("wave run: {failure}");

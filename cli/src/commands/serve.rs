@@ -7,16 +7,17 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread::available_parallelism;
 
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use wave_agent::OutputFile;
 use wave_confine::{Limited, Profile, Role};
 use wave_grpc::listen_address;
 use wave_links::cpus::Cpus;
 use wave_links::say;
+use wave_links::words::counted;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost::OnHost;
 use wave_workloads::grpc::store::Store;
@@ -131,7 +132,7 @@ struct KvArgs {
     value_bytes: usize,
     /// Append the key of each executed PUT to this file, one per line.
     #[arg(long, value_name = "FILE")]
-    log_writes: Option<PathBuf>,
+    log_writes: Option<OutputFile>,
     /// Print one JSON object instead of a line once the server listens.
     #[arg(long)]
     json: bool,
@@ -159,7 +160,7 @@ pub fn execute(args: &ServeArgs) -> ExitCode {
 fn kv(args: &KvArgs) -> Result<(), Failure> {
     // Registered first, so that no signal is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
-    let log = args.log_writes.as_deref().map(open_log).transpose()?;
+    let log = args.log_writes.as_ref().map(|file| file.find()?.appended()).transpose()?;
     // First, because a confined process can read libraries in the system's folders only.
     rocksdb::load().map_err(Failure::cannot)?;
     // Before any thread starts. An on-host server is not confined: it is the baseline for offloaded ones.
@@ -206,7 +207,7 @@ fn interop(args: &InteropArgs) -> Result<(), Failure> {
     let socket = args.offload.display();
     wave_links::tell!(
         "Serving grpc.testing.TestService at {socket}; Ctrl-C ends it\nNext: {}",
-        next(&socket, "127.0.0.1:50051", args.workers.into())
+        next(&socket, "127.0.0.1:50051")
     );
     signals.forever().next();
     drop(server);
@@ -235,25 +236,14 @@ fn seal(limited: Option<Limited>) -> Result<(), Failure> {
     limited.map_or(Ok(()), |limited| limited.seal().map(|_| ()).map_err(Failure::cannot))
 }
 
-fn open_log(path: &Path) -> Result<File, Failure> {
-    let file = File::options().create(true).append(true).open(path);
-    file.map_err(|error| Failure::cannot(format!("{}: {error}", path.display())))
-}
-
-/// The command that starts an agent with a gRPC front, beside `workers` workers and a client.
-fn next(socket: &dyn Display, listen: impl Display, workers: usize) -> String {
-    format!("wave agent --rpc {socket} --listen {listen}{}", shares(workers))
+/// The command that starts an agent with a gRPC front.
+fn next(socket: &dyn Display, listen: impl Display) -> String {
+    format!("wave agent --rpc {socket} --listen {listen}")
 }
 
 /// The same, with a front for datagrams.
-fn next_udp(socket: &dyn Display, workers: usize) -> String {
-    format!("wave agent --rpc {socket} --udp 127.0.0.1:50052{}", shares(workers))
-}
-
-fn shares(workers: usize) -> &'static str {
-    let cpus = available_parallelism().map_or(1, usize::from);
-    // Otherwise the agent would occupy a CPU that a worker or the client needs.
-    if cpus < workers + 2 { " --share-cpu" } else { "" }
+fn next_udp(socket: &dyn Display) -> String {
+    format!("wave agent --rpc {socket} --udp 127.0.0.1:50052")
 }
 
 /// Prints that the server is ready, and its address or socket.
@@ -272,12 +262,12 @@ fn tell(args: &KvArgs, place: &str, name: &str, threads: usize) {
         wave_links::tell!("{told}");
     } else {
         wave_links::tell!(
-            "Serving {} keys at {name} ({placement}, threads: {threads}); Ctrl-C ends it",
-            args.keys
+            "Serving {} at {name} ({placement}, threads: {threads}); Ctrl-C ends it",
+            counted(args.keys, "key")
         );
         if !args.on_host {
-            wave_links::tell!("Next: {}", next(&name, args.listen, threads));
-            wave_links::tell!("Or, for requests in datagrams: {}", next_udp(&name, threads));
+            wave_links::tell!("Next: {}", next(&name, args.listen));
+            wave_links::tell!("Or, for requests in datagrams: {}", next_udp(&name));
         }
     }
 }

@@ -96,7 +96,7 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<R
     look_whether_it_can(plan, file)?;
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        crate::interrupt::register_unless_ignored(signal, &end)?;
+        wave_lab::interrupt::register_unless_ignored(signal, &end)?;
     }
     let settings = plan.settings();
     let points = plan.swap_on.len() * plan.program.len() * settings.len();

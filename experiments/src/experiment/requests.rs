@@ -7,10 +7,10 @@ use wave_lab::Failure;
 use wave_sched::policies;
 
 use super::{Experiment, Host, Kind, OwnAgent, Report, Source, Wanted, digest};
-use crate::interrupt;
 use crate::live::{Feed, Live};
 use crate::run::{self, Finished, Journal};
 use crate::scenario::{self, Machine, Scenario, ScenarioError};
+use wave_lab::interrupt;
 
 pub(super) const KIND: Kind = Kind { names: scenario::REQUEST_KINDS, takes_agent: true, read };
 

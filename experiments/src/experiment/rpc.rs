@@ -6,9 +6,9 @@ use std::sync::Arc;
 use wave_lab::Failure;
 
 use super::{Experiment, Host, Kind, Report, Source, Wanted, digest, without_live};
-use crate::interrupt;
 use crate::run::{Finished, Journal, rpc};
 use crate::scenario::{Rpc, ScenarioError, parse_rpc};
+use wave_lab::interrupt;
 
 pub(super) const KIND: Kind = Kind { names: &["rpc"], takes_agent: false, read };
 

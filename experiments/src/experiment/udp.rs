@@ -6,7 +6,6 @@ use std::sync::Arc;
 use wave_lab::Failure;
 
 use super::{Experiment, Host, Kind, Report, Wanted, digest};
-use crate::interrupt;
 use crate::run::Journal;
 use crate::run::udp::{self, UdpResult};
 use crate::run::udp_feedback::{self, FeedbackResult};
@@ -14,6 +13,7 @@ use crate::run::udp_preemption::{self, PreemptionResult};
 use crate::scenario::{
     Udp, UdpFeedback, UdpPreemption, parse_udp, parse_udp_feedback, parse_udp_preemption,
 };
+use wave_lab::interrupt;
 
 /// A kind that runs on this machine alone, with Wave's own agent.
 macro_rules! on_this_machine {

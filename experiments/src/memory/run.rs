@@ -108,7 +108,7 @@ impl Ran {
 pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        crate::interrupt::register_unless_ignored(signal, &end)?;
+        wave_lab::interrupt::register_unless_ignored(signal, &end)?;
     }
     // Dropped last. Swap set up by others is held while this run may have pages in it.
     let (swap, _use) = match wanted.zram {
@@ -260,11 +260,11 @@ fn may_come(groups: &[Group]) -> bool {
     groups.iter().any(|group| matches!(group, Group::Cgroup(folder) if folder.exists()))
 }
 
-/// Each agent after the first writes a log file of its own.
+/// Each agent after the first writes a log file of its own; a pipe gets the first one's only.
 fn start_agent(wanted: &Wanted, enclave: &Enclave, number: u32) -> Result<AgentProcess, Failure> {
-    let log = wanted.record.as_ref().map(|file| match number {
-        0 => file.clone(),
-        number => file.with_extension(format!("{number}.wavelog")),
+    let log = wanted.record.as_ref().and_then(|file| match number {
+        0 => Some(file.clone()),
+        number => file.is_file().then(|| file.with_extension(format!("{number}.wavelog"))),
     });
     agent::start(&wanted.policy, enclave.socket(), log.as_deref(), wanted.user)
 }

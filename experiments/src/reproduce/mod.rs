@@ -26,8 +26,8 @@ pub use figures::Figure;
 pub use rows::{Kind, Row};
 pub use snapshot::Snapshot;
 
-use crate::interrupt;
 use wave_lab::Failure;
+use wave_lab::interrupt;
 use wave_lab::progress::Progress;
 use wave_report::make_folder;
 

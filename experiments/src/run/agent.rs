@@ -2,21 +2,23 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use wave_agent::TURNED_OUT;
 use wave_links::say;
 use wave_user::Enclave;
 
 use super::Failure;
-use super::recording::Log;
+use super::recording::{self, Log};
 use crate::launch::{self, Process, START_PATIENCE};
 
 /// Time after which a wait for an agent is reported.
@@ -31,6 +33,8 @@ const LIST_BYTES_MAX: u64 = 1 << 20;
 pub struct AgentProcess {
     command: Command,
     process: Process,
+    /// File of its log.
+    log: Option<PathBuf>,
     /// When it was first seen that the host has turned it out.
     out_since: Option<Instant>,
 }
@@ -86,7 +90,8 @@ impl AgentProcess {
         // A terminal's interrupt must not reach the agent: it leaves when its host does.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
         let process = Process::start(&mut command).map_err(starting)?;
-        Ok(AgentProcess { command, process, out_since: None })
+        let log = words.iter().skip_while(|word| *word != "--record").nth(1).map(PathBuf::from);
+        Ok(AgentProcess { command, process, log, out_since: None })
     }
 
     /// Restarts the agent if the host has turned it out, on a thread as above. Returns whether it did. An error if the agent
@@ -155,6 +160,24 @@ impl AgentProcess {
         self.process.pid()
     }
 
+    /// Notes a log that could not be written: the agent has left with that exit code, or has closed the file, which it holds locked
+    /// while it writes.
+    fn note_log(&mut self) {
+        const UNWRITTEN: i32 = 3;
+        let ended = self.wait_for_end(Duration::ZERO);
+        let Some(log) = &self.log else { return };
+        let is_cut_off = match ended {
+            Some(status) => status.code() == Some(UNWRITTEN),
+            None => File::open(log).is_ok_and(|file| {
+                file.metadata().is_ok_and(|file| file.is_file())
+                    && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            }),
+        };
+        if is_cut_off {
+            recording::note_cut_off(log);
+        }
+    }
+
     /// Sends it a signal. Not to be called once its end was seen: the kernel may have reused its id.
     pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
         Ok(kill_process(self.pid(), signal)?)
@@ -175,9 +198,15 @@ impl AgentProcess {
     }
 }
 
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        self.note_log();
+    }
+}
+
 /// Names of the policies for threads in a user's agent.
 pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
-    let Listed { text, errors, .. } = listed(program, &[])?;
+    let Listed { text, errors, status } = listed(program, &[])?;
     // Lines `NAME (SUBSYSTEM): ABOUT`; indented lines belong to the one above.
     let name = |line: &str| {
         let (name, rest) = line.split_once(" (")?;
@@ -186,9 +215,12 @@ pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
     };
     let names: Vec<_> = text.lines().filter_map(name).collect();
     if names.is_empty() {
+        let ended = status.map_or_else(
+            || format!("did not end within {} s", START_PATIENCE.as_secs()),
+            |status| format!("ended ({status})"),
+        );
         let why = format!(
-            "it lists no policies within {} s when asked with --policies; an agent's `main` must call wave_agent::main_with\n{errors}",
-            START_PATIENCE.as_secs()
+            "it listed no policies when asked with --policies, and {ended}; an agent's `main` must call wave_agent::main_with\n{errors}"
         );
         return Err(refused(program, why.trim_end()));
     }
@@ -208,14 +240,17 @@ pub fn check_policy(program: &Path, policy: &str) -> Result<(), String> {
             // An agent of an earlier version, which has no such question.
             None => Ok(()),
         },
-        Some((status, _)) if !status.success() => {
-            let seconds = START_PATIENCE.as_secs();
+        Some((status, _)) if status.success() => Ok(()),
+        ended => {
+            let ended = ended.map_or_else(
+                || format!("did not answer within {} s", START_PATIENCE.as_secs()),
+                |(status, _)| format!("failed ({status})"),
+            );
             let why = format!(
-                "{program} did not answer within {seconds} s, or failed, when asked with --policies --policy '{policy}' ({status})\n{errors}"
+                "{program} {ended} when asked with --policies --policy '{policy}'\n{errors}"
             );
             Err(why.trim_end().to_owned())
         }
-        _ => Ok(()),
     }
 }
 
@@ -223,6 +258,7 @@ pub fn check_policy(program: &Path, policy: &str) -> Result<(), String> {
 struct Listed {
     text: String,
     errors: String,
+    /// `None` if it did not end in time.
     status: Option<ExitStatus>,
 }
 
@@ -240,8 +276,9 @@ fn listed(program: &Path, more: &[&str]) -> Result<Listed, Failure> {
         }
     };
     wait(&mut || !matches!(child.try_wait(), Ok(None)));
+    let status = child.try_wait().ok().flatten();
     let _ = child.kill();
-    let status = child.wait().ok();
+    let _ = child.wait();
     // A process that the program has left behind may hold its pipes open.
     wait(&mut || text.is_at_end() && errors.is_at_end());
     Ok(Listed { text: text.text(), errors: errors.text(), status })

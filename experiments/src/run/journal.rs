@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Failure, machine};
-use crate::interrupt;
+use wave_lab::interrupt;
 use wave_lab::progress::Progress;
 use wave_lab::terminal::{counted, note};
 use wave_links::places::existing_file;

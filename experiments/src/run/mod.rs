@@ -19,7 +19,7 @@ mod neighbours;
 mod point;
 mod preemptions;
 pub mod probe;
-mod recording;
+pub mod recording;
 pub mod rpc;
 pub mod seating;
 mod service;

@@ -5,7 +5,29 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Failure;
+use wave_lab::terminal::counted;
 use wave_report::slug;
+
+/// Logs that this process's runs could not write whole.
+static CUT_OFF: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Notes that a log could not be written whole, for [`check`].
+pub fn note_cut_off(log: &Path) {
+    CUT_OFF.lock().unwrap_or_else(PoisonError::into_inner).push(log.to_owned());
+}
+
+/// Whether every log of this process's runs could be written.
+///
+/// # Errors
+/// Names those that could not.
+pub fn check() -> Result<(), Failure> {
+    let cut_off = CUT_OFF.lock().unwrap_or_else(PoisonError::into_inner);
+    let names: Vec<_> = cut_off.iter().map(|log| log.display().to_string()).collect();
+    match names.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Cannot(format!("not written whole: {}", names.join(", ")))),
+    }
+}
 
 #[derive(Debug)]
 pub struct Recording {
@@ -52,7 +74,7 @@ impl Recording {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let count: u32 = agents.values().sum();
         let how = format!("{}/*.wavelog; it took some of their time", self.directory.display());
-        (format!("{count} agents were recorded"), how)
+        (format!("{} recorded", counted(count, "agent")), how)
     }
 }
 
@@ -94,6 +116,6 @@ mod tests {
         let expected = ["on-host-shm.wavelog", "offload.wavelog", "on-host-shm-2.wavelog"];
         assert_eq!(paths, expected.map(|file| Path::new("/logs").join(file)));
         assert_eq!(other.next().about, "scenario x, seed 1, offload 2");
-        assert_eq!(recording.fact().0, "4 agents were recorded");
+        assert_eq!(recording.fact().0, "4 agents recorded");
     }
 }

@@ -12,8 +12,8 @@ use wave_workloads::rocksdb::{self, Database};
 use wave_workloads::service::{self, Calibrated, Clock, Served};
 
 use super::Failure;
-use crate::interrupt;
 use crate::scenario::{Class, Operation, Workload};
+use wave_lab::interrupt;
 use wave_lab::progress::Progress;
 
 /// A filled database, and the service time of each class.

@@ -7,6 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path as FieldPath, Segment};
 use toml::Spanned;
 
+use wave_links::words::plain;
+
 use super::error::{ScenarioError, line_of};
 use super::model::{Home, Mapping, Operation, Threads, Transport};
 
@@ -152,9 +154,9 @@ pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, S
         let message = error.message();
         // The message itself names an unknown field, but not the field of a bad value.
         let message = match field.as_str() {
-            "" => plain(message),
-            _ if message.starts_with("unknown field") => plain(message),
-            _ => format!("`{field}`: {}", plain(message)),
+            "" => plain(message, "a table"),
+            _ if message.starts_with("unknown field") => plain(message, "a table"),
+            _ => format!("`{field}`: {}", plain(message, "a table")),
         };
         ScenarioError::form(path, line, message)
     };
@@ -183,20 +185,4 @@ fn field_name(path: &FieldPath) -> String {
         }
     }
     name
-}
-
-/// `message` with the names of Rust's types replaced by a TOML author's words.
-fn plain(message: &str) -> String {
-    let message = message.trim_end().replace('\n', ", ");
-    let Some((head, expected)) = message.rsplit_once("expected ") else {
-        return message;
-    };
-    let expected = match expected {
-        "u32" | "u64" => "a whole number, 0 or more",
-        "f64" => "a number",
-        "a sequence" => "a list",
-        "a boolean" => "true or false",
-        other => other,
-    };
-    format!("{head}expected {expected}")
 }

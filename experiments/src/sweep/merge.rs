@@ -11,8 +11,8 @@ use super::experiment_run::figures;
 use super::plan::{Axis, Manifest, OneVariant, Row};
 use super::shard::Shard;
 use super::store::{Measured, Store};
-use crate::interrupt::quoted;
 use wave_lab::Failure;
+use wave_lab::interrupt::quoted;
 use wave_report::sweep as report;
 
 /// Names of the files that [`merge`] writes.

@@ -28,8 +28,8 @@ use crate::run::probe::Native;
 use crate::scenario::Scenario;
 use calibration::{Subjects, median};
 use held_out::HeldOut;
-use wave_lab::Failure;
 use wave_lab::progress::Progress;
+use wave_lab::{Failure, interrupt};
 
 /// Seed of every random stream.
 const SEED: u64 = 1;
@@ -214,6 +214,7 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
     });
     let steps = effort.repeats * (points.len() + makespan::steps(&makespans)) + 1;
     let progress = Progress::new(steps as u64, quiet);
+    interrupt::say_steps("wave validate", &progress, "step")?;
     progress.begin("calibrating");
     let mut states = vec![State::calibrate(&runner)?];
     progress.end();

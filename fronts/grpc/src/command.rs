@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use wave_agent::{AgentArgs, Registry, Seat, fail, serve_beside};
+use wave_agent::{AgentArgs, CPUS_BESIDE_FRONT, Registry, Seat, fail, serve_beside};
 use wave_confine::{Profile, Role};
 use wave_links::say;
 
@@ -65,7 +65,7 @@ pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
 
 /// Opens the front's sockets. The error is an exit code and a message.
 fn listen(args: &FrontArgs) -> Result<Listening, (u8, String)> {
-    let (seat, quiet) = (Seat::of(&args.agent), args.agent.quiet);
+    let (seat, quiet) = (Seat::of(&args.agent, CPUS_BESIDE_FRONT), args.agent.quiet);
     let options = args.rpc.options(seat, quiet).ok_or_else(|| (2, NOWHERE.to_owned()))?;
     let descriptors = take_descriptors();
     let connections = options.limits.connections_for(descriptors);

@@ -27,6 +27,7 @@ use wave_core::settings::PolicyError;
 use wave_links::heap::Spare;
 use wave_links::say;
 use wave_links::socket::SocketError;
+use wave_links::words::counted;
 use wave_rpc::dispatch::{Counts, Dispatch, HostGone};
 use wave_rpc::steer;
 
@@ -359,11 +360,11 @@ impl RpcFront {
         let looked = engine.shared.now();
         engine.attach(Own::new(dispatch, config.subjects));
         let ready = format!(
-            "`{}` steers to {} workers of {}, up to {} calls, link {link}",
+            "`{}` steers to {} of {}, up to {}, link {link}",
             self.options.steer,
-            config.cores,
+            counted(config.cores, "worker"),
             self.options.host.display(),
-            config.subjects,
+            counted(config.subjects, "call"),
         );
         let ready = (!self.options.quiet).then_some((ready, looked));
         let (line, bell) = (connection, own_bell);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use wave_agent::{AgentArgs, Registry, Seat, serve_beside};
+use wave_agent::{AgentArgs, CPUS_BESIDE_FRONT, Registry, Seat, serve_beside};
 use wave_confine::{Profile, Role};
 use wave_links::say;
 
@@ -42,7 +42,7 @@ impl UdpArgs {
             takes_public: self.udp_public,
             memcached: self.udp_memcached.clone(),
             steer: steer.to_owned(),
-            seat: Seat::of(agent),
+            seat: Seat::of(agent, CPUS_BESIDE_FRONT),
             quiet: agent.quiet,
         })
     }

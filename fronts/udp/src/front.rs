@@ -20,6 +20,7 @@ use wave_core::policy::{Note, Progress};
 use wave_core::settings::PolicyError;
 use wave_links::heap::Spare;
 use wave_links::socket::SocketError;
+use wave_links::words::counted;
 use wave_links::{EventFd, say};
 use wave_rpc::dispatch::{Event, HostGone};
 use wave_rpc::steer;
@@ -245,11 +246,11 @@ impl UdpFront {
             }
         };
         let ready = format!(
-            "`{}` steers to {} workers of {}, up to {} requests, link {}",
+            "`{}` steers to {} of {}, up to {}, link {}",
             self.options.steer,
-            config.cores,
+            counted(config.cores, "worker"),
             self.options.host.display(),
-            config.subjects,
+            counted(config.subjects, "request"),
             attached.link,
         );
         self.host = Some(Host::new(now, attached, steering));

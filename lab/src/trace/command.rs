@@ -1,20 +1,18 @@
 //! `trace`: writes a log as a trace for Perfetto's UI.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use wave_agent::Registry;
+use wave_agent::{OutputFile, Registry};
 use wave_core::clock::Nanos;
 use wave_core::log::{Ended, LogReader};
 use wave_core::subsystem::Show;
 
 use super::{Span, Trace};
 use crate::Failure;
-use crate::terminal::{note, out, program};
+use crate::terminal::{counted, note, out, program};
 
 /// Arguments of `trace`.
 #[derive(Args, Debug)]
@@ -33,9 +31,9 @@ pub struct TraceArgs {
     /// Log written by an agent (`--record`).
     #[arg(value_name = "LOG")]
     log: PathBuf,
-    /// File for the trace; an existing file is replaced.
+    /// File for the trace; an existing file is replaced once the trace is whole.
     #[arg(long, short, value_name = "FILE.json")]
-    output: PathBuf,
+    output: OutputFile,
     /// Begin at this time on the agent's clock, in milliseconds.
     #[arg(long, value_name = "N", default_value_t = 0)]
     from_ms: u64,
@@ -64,17 +62,17 @@ fn perform(registry: &Registry, args: &TraceArgs) -> Result<(), Failure> {
         Failure::Scenario(format!("{}: {error}", args.log.display()))
     };
     let cannot = |error: std::io::Error| {
-        Failure::Cannot(format!("cannot write the trace {}: {error}", args.output.display()))
+        Failure::Cannot(format!("cannot write the trace {}: {error}", args.output.path().display()))
     };
     let bytes = std::fs::read(&args.log).map_err(|error| bad(&error))?;
     let mut reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
-    let file = BufWriter::new(File::create(&args.output).map_err(cannot)?);
+    let mut file = args.output.find()?.whole()?;
     let nanos = |ms: u64| Nanos(ms.saturating_mul(1_000_000));
     let from = nanos(args.from_ms);
     let span = Span { from, until: args.for_ms.map_or(Nanos::MAX, |ms| from + nanos(ms)) };
     let subsystem = registry.subsystem(reader.header().config.subsystem);
     let show = subsystem.map_or(Show::PLAIN, |subsystem| subsystem.show);
-    let mut trace = Trace::new(reader.header(), show, span, file).map_err(cannot)?;
+    let mut trace = Trace::new(reader.header(), show, span, &mut file).map_err(cannot)?;
     let mut damage = None;
     for record in reader.by_ref() {
         match record {
@@ -84,6 +82,7 @@ fn perform(registry: &Registry, args: &TraceArgs) -> Result<(), Failure> {
         }
     }
     let events = trace.finish().map_err(cannot)?;
+    file.finish()?;
     if let Some(error) = damage {
         return Err(bad(&error));
     }
@@ -91,14 +90,15 @@ fn perform(registry: &Registry, args: &TraceArgs) -> Result<(), Failure> {
     if args.json {
         let result = json!({
             "log": args.log,
-            "trace": args.output,
+            "trace": args.output.path(),
             "records": reader.records(),
             "events": events,
             "truncated": truncated,
         });
         out!("{result}");
     } else {
-        out!("{events} events of {} records: {}", reader.records(), args.output.display());
+        let (events, records) = (counted(events, "event"), counted(reader.records(), "record"));
+        out!("{events} of {records}: {}", args.output.path().display());
         out!("Open it at https://ui.perfetto.dev");
         if truncated {
             out!("The log's last record is cut off: its agent was killed.");

@@ -1,12 +1,12 @@
 //! `wave load grpc`: puts a load on a gRPC server.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use serde_json::json;
-use wave_lab::Failure;
 use wave_lab::terminal::counted;
+use wave_lab::{Failure, interrupt};
 use wave_report::number::short;
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{
@@ -135,7 +135,14 @@ fn load(args: &GrpcArgs) -> Result<Outcome, Failure> {
         .map_err(failed)
     };
     let what = format!("{} calls {}", args.mix, describe(args));
-    under_way(&what, args.warm_up + args.seconds, args.quiet || args.json, generate)
+    let (began, whole) = (Instant::now(), args.warm_up + args.seconds);
+    interrupt::say(move || {
+        let (ran, whole) = (began.elapsed().as_secs_f64(), whole.as_secs_f64());
+        format!(
+            "wave load grpc: interrupted after {ran:.1} s of {whole:.1} s; nothing was measured"
+        )
+    })?;
+    under_way(&what, whole, args.quiet || args.json, generate)
 }
 
 fn describe(args: &GrpcArgs) -> String {

@@ -35,11 +35,11 @@ enum What {
 
 pub fn execute(args: &LoadArgs) -> ExitCode {
     let done = match &args.what {
-        What::Grpc(args) => grpc::execute(args),
+        What::Grpc(args) => grpc::execute(args).map(|()| ExitCode::SUCCESS),
         What::Udp(args) => udp::execute(args),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             note!("wave load: {failure}");
             ExitCode::from(failure.exit_code())

@@ -2,14 +2,16 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 use wave_lab::Failure;
+use wave_lab::terminal::counted;
 use wave_report::number::short;
 use wave_workloads::cpu;
 use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
@@ -43,7 +45,7 @@ Examples:
 Ctrl-C ends the load and prints what was measured so far; a second one ends the program.
 
 Exit codes: 0 measured; 1 the generator fell behind, a reply was wrong, the server lacks keys, or no request ended
-with OK; 2 bad arguments; 3 the front does not answer, or the CPU is not available."
+with OK; 2 bad arguments; 3 the front does not answer, or the CPU is not available; 130 after Ctrl-C."
 )]
 pub(super) struct UdpArgs {
     /// Host and port of the front.
@@ -93,14 +95,18 @@ pub(super) struct UdpArgs {
     quiet: bool,
 }
 
-pub(super) fn execute(args: &UdpArgs) -> Result<(), Failure> {
+pub(super) fn execute(args: &UdpArgs) -> Result<ExitCode, Failure> {
     if args.queue_target.is_some() && args.retry_ms == 0 {
         let why = "--queue-target needs --retry-ms above 0: without a further try, a lost reply closes a part of the \
                    window for ever";
         return Err(Failure::Scenario(why.to_owned()));
     }
-    let outcome = load(args)?;
+    let stop = stopped_by_ctrl_c()?;
+    let outcome = load(args, &stop)?;
     shown(show(args, &outcome))?;
+    if stop.load(Ordering::Relaxed) {
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
     let Outcome { point, ends, .. } = &outcome;
     if ends.wrong > 0 {
         return Err(Failure::Check(format!("{} replies were wrong", ends.wrong)));
@@ -114,10 +120,10 @@ pub(super) fn execute(args: &UdpArgs) -> Result<(), Failure> {
     if point.done == 0 {
         return Err(Failure::Check("no request ended with OK".to_owned()));
     }
-    measured(&point.generator)
+    measured(&point.generator).map(|()| ExitCode::SUCCESS)
 }
 
-fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
+fn load(args: &UdpArgs, stop: &Arc<AtomicBool>) -> Result<Outcome, Failure> {
     let settings = Settings {
         target: args.target.clone(),
         sockets: args.sockets.into(),
@@ -131,7 +137,7 @@ fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
         // A timed reply does not carry the number of open requests.
         timed: if args.queue_target.is_some() { 0 } else { TIMED_OF },
         queue_target: args.queue_target,
-        stop: Some(stopped_by_ctrl_c()?),
+        stop: Some(Arc::clone(stop)),
         stalls: None,
     };
     let (rate, cpu) = (args.rate, args.cpu);
@@ -147,6 +153,9 @@ fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
     under_way(&what, args.warm_up + args.seconds, args.quiet || args.json, generate)
 }
 
+/// Exit code after Ctrl-C: 128 and the signal's number.
+const INTERRUPTED: u8 = 130;
+
 /// Becomes true at the first Ctrl-C. The second one ends the process.
 fn stopped_by_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -157,9 +166,9 @@ fn stopped_by_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 fn describe(args: &UdpArgs) -> String {
-    let (sockets, rate) = (args.sockets, short(args.rate));
+    let (sockets, rate) = (counted(args.sockets, "socket"), short(args.rate));
     let seconds = args.seconds.as_secs_f64();
-    format!("{} by {sockets} sockets, {rate}/s, open loop, {seconds} s", args.target)
+    format!("{} by {sockets}, {rate}/s, open loop, {seconds} s", args.target)
 }
 
 fn failed(error: Error) -> Failure {

@@ -1,6 +1,5 @@
 //! `wave tcp capture`: writes an agent's frames as pcapng.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::net::{IpAddr, Shutdown};
 use std::os::unix::net::UnixStream;
@@ -11,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_agent::OutputFile;
 use wave_experiments::run::Failure;
 use wave_front_tcp::{CaptureRequest, captures_path};
 use wave_links::say;
+use wave_links::words::counted;
 
 use super::default_socket;
 
@@ -50,7 +51,7 @@ pub struct CaptureArgs {
     socket: Option<PathBuf>,
     /// Output file, in pcapng; - is standard output.
     #[arg(long, short, value_name = "FILE")]
-    write: PathBuf,
+    write: OutputFile,
     /// Capture only frames from or to this address.
     #[arg(long, value_name = "ADDRESS")]
     host: Option<IpAddr>,
@@ -66,7 +67,7 @@ pub struct CaptureArgs {
 }
 
 pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
-    let is_standard = args.write.as_os_str() == "-";
+    let is_standard = args.write.path().as_os_str() == "-";
     if is_standard && io::stdout().is_terminal() {
         let why = "pcapng is binary, and standard output is a terminal: pipe it to `tcpdump -nr -`, or name a file";
         return Err(Failure::Scenario(why.to_owned()));
@@ -78,15 +79,12 @@ pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(Failure::cannot)?;
     }
-    let unwritable = |error| Failure::cannot(format!("{}: {error}", args.write.display()));
-    let file: Box<dyn Write> = if is_standard {
-        Box::new(io::stdout())
-    } else {
-        Box::new(File::create(&args.write).map_err(unwritable)?)
-    };
+    let unwritable = |error| Failure::cannot(format!("{}: {error}", args.write.path().display()));
+    let file: Box<dyn Write> =
+        if is_standard { Box::new(io::stdout()) } else { Box::new(args.write.find()?.growing()?) };
     let mut output = BufWriter::new(file);
     if !is_standard {
-        say!("Capturing to {}; Ctrl-C ends it", args.write.display());
+        say!("Capturing to {}; Ctrl-C ends it", args.write.path().display());
     }
     let (mut frames, mut dropped) = (0_u64, None);
     while let Some(block) = agent.block(&ends, &mut output).map_err(unwritable)? {
@@ -111,18 +109,19 @@ pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
         }
     }
     output.flush().map_err(unwritable)?;
+    let frames = counted(frames, "frame");
     match (agent.fault, dropped) {
         (Some(fault), _) => Err(Failure::cannot(fault)),
         (None, Some(0)) => {
-            say!("{frames} frames captured, none dropped");
+            say!("{frames} captured, none dropped");
             Ok(())
         }
         (None, Some(dropped)) => {
-            say!("{frames} frames captured; {dropped} dropped, because they were not read in time");
+            say!("{frames} captured; {dropped} dropped, because they were not read in time");
             Ok(())
         }
         (None, None) => Err(Failure::cannot(format!(
-            "the agent has gone; {frames} frames captured, an unknown number dropped"
+            "the agent has gone; {frames} captured, an unknown number dropped"
         ))),
     }
 }

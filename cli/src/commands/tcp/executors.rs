@@ -47,7 +47,7 @@ pub struct ExecutorsArgs {
 }
 
 pub fn executors(args: &ExecutorsArgs) -> Result<(), Failure> {
-    let found = tcp_executors::run(args.seed, args.seeds, args.quiet || args.json);
+    let found = tcp_executors::run(args.seed, args.seeds, args.quiet || args.json)?;
     if args.json {
         let mut value = json!(found);
         value["version"] = machine::version().into();

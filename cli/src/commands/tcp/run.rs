@@ -38,7 +38,7 @@ io_uring is off for the program, since it bypasses the library. Static programs,
 are refused.
 
 Examples:
-  wave tcp run -- redis-server --bind 10.77.0.2
+  wave tcp run -- redis-server --bind 10.77.0.2 --protected-mode no
   wave tcp run -- curl http://10.77.0.1:8000/
   wave tcp run --socket ~/toe.sock -- python3 server.py
 

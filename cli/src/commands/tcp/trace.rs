@@ -16,6 +16,7 @@ use wave_experiments::run::Failure;
 use wave_front_tcp::{TraceRequest, traces_path};
 use wave_lab::terminal::print;
 use wave_links::say;
+use wave_links::words::counted;
 use wave_tcp::trace::Point;
 
 use super::default_socket;
@@ -89,7 +90,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
         let object: Value = serde_json::from_str(line)
             .map_err(|_| Failure::cannot(format!("cannot parse the agent's answer: {line:.80}")))?;
         if let Some(lost) = object["lost"].as_u64() {
-            say!("{records} records, {lost} lost");
+            say!("{}, {lost} lost", counted(records, "record"));
             return Ok(());
         }
         if object["point"].is_null() || args.count == Some(records) {
@@ -110,7 +111,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
             lines.ends.store(true, Ordering::Relaxed);
         }
     }
-    let why = format!("the agent has gone; {records} records, an unknown number lost");
+    let why = format!("the agent has gone; {}, an unknown number lost", counted(records, "record"));
     Err(Failure::cannot(why))
 }
 

@@ -170,7 +170,7 @@ impl Signals {
         let (interrupt, terminate) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let flags = [(SIGINT, &interrupt), (SIGTERM, &terminate), (SIGHUP, &terminate)];
         for (signal, flag) in flags {
-            crate::interrupt::register_unless_ignored(signal, flag)?;
+            wave_lab::interrupt::register_unless_ignored(signal, flag)?;
         }
         Ok(Signals { interrupt, terminate })
     }

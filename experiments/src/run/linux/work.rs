@@ -11,6 +11,7 @@ use wave_links::say;
 use wave_linux::sched::{self, Enclave, Group, JoinError, TargetError};
 
 use wave_lab::Failure;
+use wave_lab::terminal::counted;
 
 /// Interval at which a cgroup is searched for new processes.
 const CGROUP_LOOK: Duration = Duration::from_millis(100);
@@ -76,7 +77,8 @@ impl Work {
                 };
                 let came = enclave.adopt(group, agents).map_err(not_meant)?;
                 say!(
-                    "wave run: scheduling {came} threads of {}; press Ctrl-C to give them back",
+                    "wave run: scheduling {} of {}; press Ctrl-C to give them back",
+                    counted(came, "thread"),
                     self.in_words()
                 );
                 Ok(started)

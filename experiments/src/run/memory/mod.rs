@@ -54,7 +54,7 @@ pub fn run(
 ) -> Result<MemoryResult, Failure> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        crate::interrupt::register_unless_ignored(signal, &end)?;
+        wave_lab::interrupt::register_unless_ignored(signal, &end)?;
     }
     if let Some(directory) = record {
         std::fs::create_dir_all(directory).map_err(|error| {

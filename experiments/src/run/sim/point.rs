@@ -1,9 +1,9 @@
 //! One simulated load point in the form of native ones.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use wave_agent::LogEnd;
 use wave_sim::agent::Sink;
 use wave_sim::enclave::Counters;
 use wave_sim::experiment::{self, Outcome};
@@ -15,7 +15,7 @@ use wave_workloads::point::{self as measured, Limits, Point};
 use wave_workloads::recorder::{Recorded, Window};
 
 use super::super::point::{self as native, account, for_report};
-use super::super::recording::Logs;
+use super::super::recording::{self, Logs};
 use super::super::session::failed_point;
 use super::super::system::Delta;
 use super::{Failure, Simulated};
@@ -194,16 +194,20 @@ pub fn sinks(logs: Logs) -> Box<wave_sim::agent::Logs> {
 
 /// The file of one agent's log. If it cannot be written, a note on stderr says so, and the run goes on.
 pub fn sink(path: PathBuf) -> Sink {
-    let failed = |path: &Path, error: std::io::Error| {
-        note!("wave run: the log {} ends early: {error}", path.display());
+    let end = LogEnd::default();
+    let mut write = match wave_agent::log_sink(&path, end.clone()) {
+        Ok(sink) => sink,
+        Err(error) => {
+            note!("wave run: the log {error}");
+            recording::note_cut_off(&path);
+            return Box::new(|_| ());
+        }
     };
-    let mut file = wave_links::places::new_file(&path).map_err(|error| failed(&path, error)).ok();
+    let mut is_noted = false;
     Box::new(move |bytes| {
-        if let Some(open) = &mut file
-            && let Err(error) = open.write_all(bytes)
-        {
-            failed(&path, error);
-            file = None;
+        write(bytes);
+        if end.error().is_some() && !std::mem::replace(&mut is_noted, true) {
+            recording::note_cut_off(&path);
         }
     })
 }

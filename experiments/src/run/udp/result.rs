@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use comfy_table::CellAlignment;
 use maud::html;
 use serde::Serialize;
+use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
 use wave_report::model::Machine;
 use wave_report::number::{short, thousands};
@@ -120,10 +121,8 @@ impl UdpResult {
 
     fn about(&self) -> String {
         let UdpResult { workers, work_us, under_way, link, seating, .. } = self;
-        let work = short(*work_us);
-        format!(
-            "{workers} workers, requests of {work} us, {under_way} in flight, link {link}. {seating}"
-        )
+        let (work, workers) = (short(*work_us), counted(*workers, "worker"));
+        format!("{workers}, requests of {work} us, {under_way} in flight, link {link}. {seating}")
     }
 
     fn others(&self) -> String {

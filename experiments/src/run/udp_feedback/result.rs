@@ -6,6 +6,7 @@ use comfy_table::CellAlignment;
 use maud::html;
 use serde::Serialize;
 use serde_json::Value;
+use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
 use wave_report::model::Machine;
 use wave_report::number::{micros, short, thousands};
@@ -189,10 +190,11 @@ impl FeedbackResult {
     fn about(&self) -> String {
         let FeedbackResult { workers, sockets, queue_target, link, seating, .. } = self;
         let (work, limit) = (short(self.work_us), self.limit_us);
+        let (workers, sockets) = (counted(*workers, "worker"), counted(*sockets, "socket"));
         let capacity = self.capacity_per_second["p50"].as_f64();
         let capacity = capacity.map_or_else(|| "unknown".to_owned(), thousands);
         format!(
-            "{workers} workers, requests of {work} us, {sockets} sockets, link {link}. Capacity by a closed loop: {capacity} k/s. \
+            "{workers}, requests of {work} us, {sockets}, link {link}. Capacity by a closed loop: {capacity} k/s. \
              In time: within {limit} us of the due time. Windows aim at {queue_target} open requests. {seating}"
         )
     }

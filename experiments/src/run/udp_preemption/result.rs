@@ -6,6 +6,7 @@ use comfy_table::CellAlignment;
 use maud::html;
 use serde::Serialize;
 use serde_json::Value;
+use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
 use wave_report::model::Machine;
 use wave_report::number::{micros, short, thousands};
@@ -251,8 +252,10 @@ impl PreemptionResult {
         let PreemptionResult { cores, threads, outstanding, slice_us, link, seating, .. } = self;
         let [short_us, long_us, percent] =
             [self.short_us, self.long_us, self.long_percent].map(short);
+        let (cores, threads) = (counted(*cores, "core"), counted(*threads, "thread"));
+        let outstanding = counted(*outstanding, "request");
         format!(
-            "Requests of {short_us} us, {percent}% of {long_us} us; {cores} cores, {threads} threads, up to {outstanding} requests \
+            "Requests of {short_us} us, {percent}% of {long_us} us; {cores}, {threads}, up to {outstanding} \
              at hand per core, slices of {slice_us} us, link {link}. {seating}"
         )
     }

@@ -2,13 +2,15 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use wave_lab::Failure;
+use crate::Failure;
+use crate::progress::Progress;
+use crate::terminal::counted;
 
 /// Folders to remove when the process is interrupted.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -41,9 +43,21 @@ pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failu
     Ok(())
 }
 
+/// As [`say`], for work in steps whose results are not kept: says how many steps were done. `command` and `step` name both.
+///
+/// # Errors
+/// As [`say`].
+pub fn say_steps(command: &str, progress: &Progress, step: &'static str) -> Result<(), Failure> {
+    let (command, steps, ended) = (command.to_owned(), progress.steps(), progress.ended());
+    say(move || {
+        let ended = ended.load(Ordering::Relaxed);
+        format!("{command}: interrupted: {ended} of {} done; nothing is kept", counted(steps, step))
+    })
+}
+
 /// Has `signal` set `flag`. A signal that the process inherited as ignored (nohup, a job in the background of a shell) stays
 /// ignored.
-pub(crate) fn register_unless_ignored(signal: i32, flag: &Arc<AtomicBool>) -> Result<(), Failure> {
+pub fn register_unless_ignored(signal: i32, flag: &Arc<AtomicBool>) -> Result<(), Failure> {
     if ignored() & (1 << (signal - 1)) == 0 {
         signal_hook::flag::register(signal, Arc::clone(flag)).map_err(Failure::cannot)?;
     }
@@ -99,7 +113,6 @@ pub fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-    use std::sync::atomic::Ordering;
 
     use signal_hook::consts::{SIGHUP, SIGUSR1};
     use signal_hook::low_level::raise;
