@@ -374,7 +374,7 @@ impl Deciding {
                     say!("wave agent: {why}; leaving");
                 }
                 // The host needed this agent's decisions, so only now.
-                end.and_then(|end| end.error()).map_or(ExitCode::SUCCESS, |error| {
+                end.as_ref().and_then(LogEnd::error).map_or(ExitCode::SUCCESS, |error| {
                     fail(error.exit_code(), format_args!("the log ended early: {error}"))
                 })
             }

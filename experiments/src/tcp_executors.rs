@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn executors_agree_except_without_a_sequencer() {
-        let found = run(0, 20, true);
+        let found = run(0, 20, true).unwrap();
         assert!(found.flows_equal && found.streams_agree, "{:#?}", found.failures);
         assert!(found.planted_differs, "{found:#?}");
         let kinds = found.entries_by_kind;

@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn own_policy_that_forgets_threads_fails_with_the_broken_rule() {
         let args = parse("--seeds 4 --policy forgets --quiet");
-        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 4);
+        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 4).unwrap();
         assert!(sum.violations >= 3, "{:?}", sum.failures);
         for failure in &sum.failures {
             let command = failure["command"].as_str().unwrap();
@@ -545,7 +545,7 @@ mod tests {
     #[test]
     fn policy_that_refuses_a_drawn_configuration_is_an_error_and_no_violation() {
         let args = parse("--seeds 20 --policy few-cores --quiet");
-        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 20);
+        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 20).unwrap();
         let (seed, why) = sum.refused.unwrap();
         assert!(seed < 20 && why.contains("there are only 2 places"), "{seed}: {why}");
         assert_eq!(execute(&registry(), &[], &args), ExitCode::from(2));

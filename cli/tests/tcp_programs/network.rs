@@ -6,7 +6,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use wave_skip::skip;
+
+use crate::library::library;
 
 /// Long enough for any machine; a test that waits longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -48,23 +49,6 @@ pub fn in_a_network(test: impl FnOnce() + Send + 'static) {
         Ok(Err(error)) => skip(format!("no network namespace for the test: {error}")),
         Err(panic) => std::panic::resume_unwind(panic),
     }
-}
-
-/// Builds the library beside `wave`. Cargo does not build it for a test of another package.
-fn library() {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let profile = Path::new(env!("CARGO_BIN_EXE_wave")).parent().unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "--package", "wave-preload", "--target-dir"]);
-        cargo
-            .arg(profile.parent().unwrap())
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "the library is not built");
-    });
 }
 
 pub fn is_there(program: &str, argument: &str) -> bool {

@@ -25,6 +25,8 @@ use crate::launch::{self, Process, START_PATIENCE};
 const SILENCE: Duration = Duration::from_secs(10);
 /// Time that an agent has to leave once the host has turned it out. It may be kept from its CPU.
 const LEAVES_WITHIN: Duration = Duration::from_secs(10);
+/// Time between the end of a killed agent's files and its own.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// The most bytes that a user's program may write when it lists its policies.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
@@ -164,17 +166,14 @@ impl AgentProcess {
     /// while it writes.
     fn note_log(&mut self) {
         const UNWRITTEN: i32 = 3;
-        let ended = self.wait_for_end(Duration::ZERO);
-        let Some(log) = &self.log else { return };
-        let is_cut_off = match ended {
+        let Some(log) = self.log.clone() else { return };
+        let is_cut_off = match self.wait_for_end(Duration::ZERO) {
             Some(status) => status.code() == Some(UNWRITTEN),
-            None => File::open(log).is_ok_and(|file| {
-                file.metadata().is_ok_and(|file| file.is_file())
-                    && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-            }),
+            // The file of an agent that is being killed is closed shortly before its end is seen.
+            None => is_closed(&log) && self.wait_for_end(ENDS_WITHIN).is_none(),
         };
         if is_cut_off {
-            recording::note_cut_off(log);
+            recording::note_cut_off(&log);
         }
     }
 
@@ -196,6 +195,12 @@ impl AgentProcess {
     pub fn cpu_time(&self) -> Option<Duration> {
         self.process.cpu_time()
     }
+}
+
+/// Whether no agent writes this log. Pipes and devices have no lock.
+fn is_closed(log: &Path) -> bool {
+    let is_free = |file: File| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    log.is_file() && File::open(log).is_ok_and(is_free)
 }
 
 impl Drop for AgentProcess {
