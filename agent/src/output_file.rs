@@ -96,17 +96,20 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
+    #[allow(dead_code, reason = "only parsed")]
     struct Line {
         #[command(subcommand)]
         command: Sub,
     }
 
     #[derive(Debug, clap::Subcommand)]
+    #[allow(dead_code, reason = "only parsed")]
     enum Sub {
         Convert(Convert),
     }
 
     #[derive(Args, Debug)]
+    #[allow(dead_code, reason = "only parsed")]
     #[command(group = clap::ArgGroup::new("what").args(["input", "command"]).multiple(true))]
     struct Convert {
         input: PathBuf,
